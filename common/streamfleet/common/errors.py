@@ -1,0 +1,95 @@
+"""Errors that carry behaviour: whose fault it is, and whether trying again can help."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+
+class StreamfleetError(Exception):
+    """Base of every error that streamfleet raises on purpose."""
+
+    retryable = False
+
+
+class InvalidRequest(StreamfleetError):
+    """The request itself is wrong; no retry can help.
+
+    Attributes:
+        message: what is wrong and what would be right, for a person.
+        param: name of the offending field, dotted for fields inside the body.
+        code: short machine-readable name of the kind of error.
+    """
+
+    def __init__(self, message: str, param: str | None, code: str = "invalid_value") -> None:
+        super().__init__(f"{param}: {message}" if param else message)
+        self.message = message
+        self.param = param
+        self.code = code
+
+    def to_openai(self) -> str:
+        """The error object that the OpenAI API would answer with, as JSON text."""
+        return openai_error(self.message, "invalid_request_error", self.param, self.code)
+
+
+class Conflict(StreamfleetError):
+    """This request id is already taken by a request with another content."""
+
+
+class QueueFull(StreamfleetError):
+    """The lane holds as many requests as its limit allows; try again later or raise STREAMFLEET_LANE_LIMIT.
+
+    Attributes:
+        lane: name of the lane that is full.
+        accepted: whatever was accepted before the lane was full, in order (bulk calls only).
+    """
+
+    retryable = True
+
+    def __init__(self, message: str, lane: str, accepted: list[Any] | None = None) -> None:
+        super().__init__(message)
+        self.lane = lane
+        self.accepted = accepted or []
+
+
+class BrokerUnavailable(StreamfleetError):
+    """Redis cannot be reached; the message names the address without its password."""
+
+    retryable = True
+
+
+class BrokerOutOfMemory(StreamfleetError):
+    """Redis is at its memory limit and refuses new requests; running ones still finish."""
+
+    retryable = True
+
+
+class ResultTimeout(StreamfleetError, TimeoutError):
+    """The result was not there in time; the request itself goes on."""
+
+    retryable = True
+
+
+class RequestFailed(StreamfleetError):
+    """A request ended without success.
+
+    Attributes:
+        id: the request id.
+        status: ``failed``, ``expired``, ``cancelled`` or ``dead``.
+        error: the OpenAI-shaped error object, ``{"message": …, "type": …, "param": …, "code": …}``.
+    """
+
+    def __init__(self, request_id: str, status: str, error: dict[str, Any]) -> None:
+        super().__init__(f"request {request_id} {status}: {error.get('message', 'no message')}")
+        self.id = request_id
+        self.status = status
+        self.error = error
+
+
+class SettingsError(StreamfleetError):
+    """One or more settings are wrong; the message has one line for each."""
+
+
+def openai_error(message: str, kind: str, param: str | None, code: str | None) -> str:
+    """JSON text of an OpenAI error object, ``{"error": {"message", "type", "param", "code"}}``."""
+    return json.dumps({"error": {"message": message, "type": kind, "param": param, "code": code}})

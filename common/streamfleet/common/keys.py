@@ -1,0 +1,137 @@
+"""Every Redis key name of a queue, in one place.
+
+All keys of a queue share the hash tag ``{queue}``, so that they live in one cluster slot and scripts may
+touch them together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from streamfleet.common.protocol import LANES, check_name
+
+GROUP = "workers"
+NOBODY = "~"
+"""Consumer that holds what was delivered but not yet given to a worker; no worker may be called so."""
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Key names of one queue.
+
+    Args:
+        queue: queue name, 1 to 256 printable ASCII characters, no braces.
+        prefix: put before every key, for a Redis that others share; may be empty.
+
+    Raises:
+        InvalidRequest: the queue's name is not usable.
+    """
+
+    queue: str
+    prefix: str = ""
+    base: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        check_name(self.queue, "queue", forbidden="{}")
+        object.__setattr__(self, "base", f"{self.prefix}{{{self.queue}}}:")
+
+    def lane(self, lane: str) -> str:
+        """Stream of all outstanding requests of a lane."""
+        return f"{self.base}lane:{lane}"
+
+    def ready(self, lane: str) -> str:
+        """Sorted set of staged requests, by rank (deadline in epoch ms)."""
+        return f"{self.base}ready:{lane}"
+
+    def result(self, request_id: str) -> str:
+        """Hash, written once, with TTL."""
+        return f"{self.base}result:{request_id}"
+
+    def request(self, request_id: str) -> str:
+        """Record of an enqueued id, ``<digest> <lane> <stream id> <reply>``, with TTL: makes enqueueing idempotent."""
+        return f"{self.base}request:{request_id}"
+
+    def reply(self, client: str) -> str:
+        """Stream of notifications for one client."""
+        return f"{self.base}reply:{client}"
+
+    def tokens(self, request_id: str) -> str:
+        """Stream of partial output of one request."""
+        return f"{self.base}tokens:{request_id}"
+
+    @property
+    def wake(self) -> str:
+        """Stream that wakes a watching worker."""
+        return f"{self.base}wake"
+
+    @property
+    def sched(self) -> str:
+        """Hash of the lanes' credits."""
+        return f"{self.base}sched"
+
+    @property
+    def dead(self) -> str:
+        """Stream of dead letters."""
+        return f"{self.base}dead"
+
+    @property
+    def tries(self) -> str:
+        """Hash ``<lane number>|<stream id>`` to attempts so far, for requests tried before."""
+        return f"{self.base}tries"
+
+    @property
+    def delayed(self) -> str:
+        """Sorted set ``<lane number>|<stream id>`` by due time in epoch ms."""
+        return f"{self.base}delayed"
+
+    @property
+    def bench(self) -> str:
+        """List of tokens that benched workers pop."""
+        return f"{self.base}bench"
+
+    @property
+    def watch(self) -> str:
+        """Sorted set of watching workers by the end of their watch, epoch ms."""
+        return f"{self.base}watch"
+
+    @property
+    def counts(self) -> str:
+        """Hash of lifetime counters: staged, each terminal status, duplicate, vanished, requeued."""
+        return f"{self.base}counts"
+
+    @property
+    def cancels(self) -> str:
+        """Short stream of cancelled ids, read by every worker."""
+        return f"{self.base}cancels"
+
+    @property
+    def workers(self) -> str:
+        """Hash of worker name to a JSON description with its last sign of life."""
+        return f"{self.base}workers"
+
+    @property
+    def maintain(self) -> str:
+        """Short lock: one worker at a time does the queue's housekeeping."""
+        return f"{self.base}maintain"
+
+    @property
+    def lanes(self) -> list[str]:
+        """The lanes' streams, most urgent first."""
+        return [self.lane(lane) for lane in LANES]
+
+    def shared(self) -> list[str]:
+        """The keys that scripts get as KEYS[1..18], in the order that lua/lib/keys.lua names them."""
+        return [
+            *self.lanes,
+            *(self.ready(lane) for lane in LANES),
+            self.wake,
+            self.sched,
+            self.dead,
+            self.tries,
+            self.delayed,
+            self.bench,
+            self.watch,
+            self.counts,
+            self.cancels,
+            self.workers,
+        ]

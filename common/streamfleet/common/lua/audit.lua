@@ -1,0 +1,49 @@
+-- @include keys
+-- Count everything at one instant. Reads only.
+-- KEYS: shared. ARGV: 1 configuration; 2 how many undelivered entries to count at most in each lane.
+-- Returns {counters as a flat list, delayed, tries, dead letters, lanes}; a lane is {length, ready, running, held by
+--   nobody, undelivered or -1 when more than the bound, entries ever added or -1 where the server does not know}.
+local bound = tonumber(ARGV[2])
+
+local function named(list, name)
+  for i = 1, #list, 2 do
+    if list[i] == name then return list[i + 1] end
+  end
+end
+
+local function group_of(lane)
+  for _, group in ipairs(call('XINFO', 'GROUPS', lane_key(lane))) do
+    if named(group, 'name') == GROUP then return group end
+  end
+end
+
+local function undelivered(lane, last)
+  local counted = 0
+  while counted <= bound do
+    local entries = call('XRANGE', lane_key(lane), '(' .. last, '+', 'COUNT', 100)
+    counted = counted + #entries
+    if #entries < 100 then return counted end
+    last = entries[#entries][1]
+  end
+  return -1
+end
+
+local function audit_lane(lane)
+  if call('EXISTS', lane_key(lane)) == 0 then return {0, call('ZCARD', ready_key(lane)), 0, 0, 0, -1} end
+  local group, pending, nobody = group_of(lane), 0, 0
+  local info = call('XINFO', 'STREAM', lane_key(lane))
+  local last = '0-0'
+  if group then
+    last = named(group, 'last-delivered-id')
+    pending = named(group, 'pending')
+    for _, row in ipairs(call('XPENDING', lane_key(lane), GROUP)[4] or {}) do
+      if row[1] == NOBODY then nobody = tonumber(row[2]) end
+    end
+  end
+  return {call('XLEN', lane_key(lane)), call('ZCARD', ready_key(lane)), pending - nobody, nobody, undelivered(lane, last),
+    named(info, 'entries-added') or -1}
+end
+
+local lanes = {}
+for lane = 1, LANE_COUNT do lanes[lane] = audit_lane(lane) end
+return {call('HGETALL', COUNTS), call('ZCARD', DELAYED), call('HLEN', TRIES), call('XLEN', DEAD), lanes}

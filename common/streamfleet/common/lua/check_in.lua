@@ -1,0 +1,8 @@
+-- @include keys
+-- A worker's sign of life, with what it is and does.
+-- KEYS: shared. ARGV: 1 configuration; 2 worker; 3 JSON description.
+-- Returns the server's time in epoch ms.
+local description, now = cjson.decode(ARGV[3]), now_ms()
+description.seen_ms = now
+call('HSET', WORKERS, ARGV[2], cjson.encode(description))
+return string.format('%.0f', now)

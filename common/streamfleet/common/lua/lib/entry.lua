@@ -1,0 +1,53 @@
+-- @include keys
+-- What an entry's fields say, as far as ordering and finishing need it. Never raises, whatever was XADDed.
+local NO_DEADLINE = 9e15
+
+-- Stream ids as sorted-set members whose byte order is id order: equal ranks stay first in, first out.
+local function encode_id(id)
+  local ms, seq = string.match(id, '^(%d+)%-(%d+)$')
+  return string.char(64 + #ms) .. ms .. '-' .. string.char(64 + #seq) .. seq
+end
+
+local function decode_id(member)
+  local ms, seq = string.match(member, '^%u(%d+)%-%u(%d+)$')
+  return ms .. '-' .. seq
+end
+
+local function milliseconds(text)   -- digits only: tonumber alone would take nan, inf, 0x10 and 1e9
+  if text and #text <= 16 and string.find(text, '^%d+$') then return math.min(tonumber(text), NO_DEADLINE) end
+end
+
+local function usable_name(text)    -- the rule of check_name in protocol.py
+  if text and #text >= 1 and #text <= 256 and not string.find(text, '[^\33-\126]')
+      and not string.find(text, '^%a+:%d+%-%d+$') then
+    return text
+  end
+end
+
+-- {id=request id, deadline=ms or nil, rank=score in the ready set, reply=name or nil, bytes=size}
+local function read_entry(lane, id, fields)
+  local named, bytes = {}, 0
+  for i = 1, #fields, 2 do
+    named[fields[i]] = fields[i + 1]
+    bytes = bytes + #fields[i] + #fields[i + 1]
+  end
+  local enqueued = tonumber(string.match(id, '^%d+'))
+  local ttl = milliseconds(named.ttl)
+  local deadline = milliseconds(named.deadline) or (ttl and enqueued + ttl)
+  return {
+    id = usable_name(named.id) or entry_name(lane, id),
+    deadline = deadline,
+    rank = deadline or enqueued + cfg.patience_ms,
+    reply = usable_name(named.reply),
+    bytes = bytes,
+  }
+end
+
+local function make_ready(lane, id, fields)
+  call('ZADD', ready_key(lane), string.format('%.0f', read_entry(lane, id, fields).rank), encode_id(id))
+end
+
+local function fetch_fields(lane, id)
+  local entry = call('XRANGE', lane_key(lane), id, id)[1]
+  return entry and entry[2]
+end

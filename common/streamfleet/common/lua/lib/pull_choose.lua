@@ -1,0 +1,39 @@
+-- @include keys
+-- Second part of a pull: how many to pick from each lane. Strict priority, with a guaranteed minimum share by credits:
+-- each pick gives every waiting lane its share (per mille); a lane with a full credit of 1000 goes first.
+local function best_lane(waiting, credit, shares)
+  local top, owed
+  for lane = 1, LANE_COUNT do
+    if waiting[lane] > 0 then
+      top = top or lane
+      if shares[lane] > 0 and credit[lane] >= 1000 and (not owed or credit[lane] > credit[owed]) then owed = lane end
+    end
+  end
+  return owed or top
+end
+
+local function load_credit()
+  local credit = call('HMGET', SCHED, '1', '2', '3', '4')
+  for lane = 1, LANE_COUNT do credit[lane] = tonumber(credit[lane]) or 0 end
+  return credit
+end
+
+local function save_credit(credit)
+  call('HSET', SCHED, '1', credit[1], '2', credit[2], '3', credit[3], '4', credit[4])
+end
+
+-- Changes waiting and credit; returns picks per lane.
+local function choose(wanted, waiting, credit, shares)
+  local picks = {0, 0, 0, 0}
+  for _ = 1, wanted do
+    local chosen = best_lane(waiting, credit, shares)
+    if not chosen then break end
+    for lane = 1, LANE_COUNT do
+      credit[lane] = waiting[lane] > 0 and math.min(credit[lane] + shares[lane], 2000) or 0
+    end
+    credit[chosen] = math.max(0, credit[chosen] - 1000)
+    waiting[chosen] = waiting[chosen] - 1
+    picks[chosen] = picks[chosen] + 1
+  end
+  return picks
+end

@@ -1,0 +1,91 @@
+-- @include finish
+-- @include pull_choose
+-- Third part of a pull: claim the chosen entries for the worker; what must not run is dropped here.
+
+-- {stream id = {attempt, fields or nil when the entry is gone}}
+local function claim(lane, ids, worker)
+  local names, claimed, fresh = {}, {}, {'XCLAIM', lane_key(lane), GROUP, worker, 0}
+  for i, id in ipairs(ids) do names[i] = tries_field(lane, id) end
+  local tries = call('HMGET', TRIES, unpack(names))
+  for i, id in ipairs(ids) do
+    local attempt = (tonumber(tries[i] or 0) or 0) + 1
+    claimed[id] = {attempt = attempt}
+    if attempt == 1 then
+      fresh[#fresh + 1] = id
+    else
+      local entry = call('XCLAIM', lane_key(lane), GROUP, worker, 0, id, 'RETRYCOUNT', attempt, 'FORCE')[1]
+      if entry then claimed[id].fields = entry[2] end
+    end
+  end
+  if #fresh > 5 then
+    for _, word in ipairs({'RETRYCOUNT', 1, 'FORCE'}) do fresh[#fresh + 1] = word end
+    for _, entry in ipairs(call(unpack(fresh))) do
+      if entry then claimed[entry[1]].fields = entry[2] end   -- false: XDELed by hand (Redis 6.2)
+    end
+  end
+  return claimed
+end
+
+-- Whether the entry may run; if not, it has been ended.
+local function runnable(lane, id, fields, entry, attempt, now)
+  if answered(entry.id) then
+    settle(lane, id, entry)
+  elseif entry.deadline and entry.deadline <= now then
+    bury(lane, id, fields, entry, {status = 'expired', attempts = attempt - 1,
+      error = openai_error('the deadline passed while the request was queued', 'deadline', 'deadline_exceeded')})
+  elseif entry.bytes > cfg.max_entry_bytes then
+    local message = string.format('the request is %d bytes; at most %d are allowed', entry.bytes, cfg.max_entry_bytes)
+    bury(lane, id, fields, entry, {status = 'failed', attempts = attempt - 1,
+      error = openai_error(message, 'body', 'request_too_large')})
+  else
+    return true
+  end
+  return false
+end
+
+local function take_from(lane, picks, arg, now, claims)
+  local ids, bytes, dropped = {}, 0, 0
+  local popped = call('ZPOPMIN', ready_key(lane), picks)
+  for i = 1, #popped, 2 do ids[#ids + 1] = decode_id(popped[i]) end
+  local claimed = claim(lane, ids, arg.worker)
+  for _, id in ipairs(ids) do
+    local attempt, fields = claimed[id].attempt, claimed[id].fields
+    if not fields then
+      remove_entry(lane, id)
+      count('vanished')
+      dropped = dropped + 1
+    else
+      local entry = read_entry(lane, id, fields)
+      if runnable(lane, id, fields, entry, attempt, now) then
+        claims[#claims + 1] = {lane, id, attempt, entry.id, fields}
+        bytes = bytes + entry.bytes
+      else
+        dropped = dropped + 1
+      end
+    end
+  end
+  return bytes, dropped
+end
+
+-- Rounds grow while entries are small, so that one reply never carries much more than take_bytes; `waiting` goes down
+-- with what was taken. A bounded number of drops per call keeps a lane full of expired ones from stalling the server.
+local function take(arg, waiting, now)
+  local claims, dropped, bytes, round, credit = {}, 0, 0, 4, nil
+  while #claims < arg.n and dropped < arg.n + 64 and bytes < arg.take_bytes do
+    local total = waiting[1] + waiting[2] + waiting[3] + waiting[4]
+    if total == 0 then break end
+    credit = credit or load_credit()
+    local picks = choose(math.min(arg.n - #claims, round), waiting, credit, arg.shares)
+    local seen = #claims + dropped
+    for lane = 1, LANE_COUNT do
+      if picks[lane] > 0 then
+        local took, ended = take_from(lane, picks[lane], arg, now, claims)
+        bytes, dropped = bytes + took, dropped + ended
+      end
+    end
+    local average = bytes / math.max(1, #claims + dropped - seen)
+    round = math.max(1, math.min(round * 4, 128, math.floor((arg.take_bytes - bytes) / math.max(1, average))))
+  end
+  if credit then save_credit(credit) end
+  return claims, dropped
+end

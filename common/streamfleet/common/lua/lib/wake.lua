@@ -1,0 +1,12 @@
+-- @include keys
+-- Waking idle workers: watchers block on the wake stream (and the lanes), benched ones on the bench list.
+local function leave_token()
+  if call('LLEN', BENCH) == 0 then call('RPUSH', BENCH, '1') end
+end
+
+local function wake_watcher() call('XADD', WAKE, 'MAXLEN', 1, '*', 't', '1') end
+
+local function wake()
+  wake_watcher()
+  leave_token()
+end

@@ -1,0 +1,29 @@
+-- @include finish
+-- @include wake
+-- Bring delayed requests that are due back to their old rank, and mend what a worker that died left unsaid.
+-- KEYS: shared. ARGV: 1 configuration; 2 how many at most; 3 how many watchers are wanted.
+-- Returns {promoted, epoch ms at which the next one is due, or ''}.
+open_for_writes()
+local now, promoted = now_ms(), 0
+for _, member in ipairs(call('ZRANGEBYSCORE', DELAYED, '-inf', now, 'LIMIT', 0, ARGV[2])) do
+  local lane, id = string.match(member, '^(%d)|(.+)$')
+  lane = tonumber(lane)
+  local fields = fetch_fields(lane, id)
+  if fields then
+    make_ready(lane, id, fields)
+    promoted = promoted + 1
+  else
+    remove_entry(lane, id)
+    count('vanished')
+  end
+  call('ZREM', DELAYED, member)
+end
+write_counts()
+local ready = 0
+for lane = 1, LANE_COUNT do ready = ready + call('ZCARD', ready_key(lane)) end
+if ready > 0 then wake() end
+call('ZREMRANGEBYSCORE', WATCH, '-inf', now)
+-- A watcher died: let a benched worker take its place.
+if call('ZCARD', WATCH) < tonumber(ARGV[3]) then leave_token() end
+local next_due = call('ZRANGE', DELAYED, 0, 0, 'WITHSCORES')
+return {promoted, next_due[2] or ''}

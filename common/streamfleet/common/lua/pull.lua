@@ -1,0 +1,38 @@
+-- @include finish
+-- @include lease
+-- @include wake
+-- @include pull_stage
+-- @include pull_choose
+-- @include pull_take
+-- Give a worker the best requests that are waiting: stage what arrived, choose lanes, take in order of rank.
+-- KEYS: shared. ARGV: 1 configuration; 2 JSON {worker, n (0: only stage), stage_entries, stage_bytes, take_bytes,
+--   shares (per mille of picks guaranteed to each lane), hints ([[lane or 0 for wake, id]…] from a blocking read),
+--   watching (this worker held a watch), watchers (how many are wanted), watch_ms}.
+-- Returns {claims, ready, role, now, staged, dropped}; a claim is {lane, stream id, attempt, request id, fields};
+--   role: 0 pull again when there is room, 1 watch (blocking read of wake and lanes), 2 bench (pop a token).
+local arg = cjson.decode(ARGV[2])
+open_for_writes()
+local now = now_ms()
+if arg.watching then call('ZREM', WATCH, arg.worker) end
+put_back(arg.hints)
+local waiting, staged = stage(arg)
+local claims, dropped = {}, 0
+if arg.n > 0 then claims, dropped = take(arg, waiting, now) end
+write_counts()
+
+local ready = 0
+for lane = 1, LANE_COUNT do ready = ready + waiting[lane] end
+local role, watching = 0, call('ZCOUNT', WATCH, now, '+inf')
+if arg.n > 0 and #claims < arg.n and ready == 0 then
+  if watching < arg.watchers then
+    call('ZADD', WATCH, now + arg.watch_ms, arg.worker)
+    role, watching = 1, watching + 1
+  else
+    role = 2
+  end
+end
+-- Never leave work, or an empty watch, behind without a token.
+local moved = #claims + dropped + staged > 0
+if ready > 0 and moved and watching > 0 then wake_watcher() end
+if (ready > 0 and moved) or watching < arg.watchers then leave_token() end
+return {claims, ready, role, string.format('%.0f', now), staged, dropped}

@@ -1,0 +1,52 @@
+-- @include finish
+-- @include wake
+-- Take back what workers hold without renewing; give up on what has been delivered too often.
+-- KEYS: shared. ARGV: 1 configuration; 2 lease (ms); 3 most deliveries; 4 how many per lane at most.
+-- Returns {made ready again, dead, ended otherwise}.
+open_for_writes()
+local lease_ms, most, limit = ARGV[2], tonumber(ARGV[3]), ARGV[4]
+local back, dead, ended = 0, 0, 0
+
+local function give_up(lane, id, fields, entry, deliveries, worker)
+  local message = string.format('given up after %d deliveries: the worker vanished each time, the last one was %s',
+    deliveries, worker)
+  local failure = cjson.encode({error = {message = message, type = 'server_error', param = cjson.null, code = 'max_deliveries'}})
+  bury(lane, id, fields, entry, {status = 'dead', attempts = deliveries, error = failure})
+end
+
+local function take_back(lane, id, worker, deliveries)
+  local fields = fetch_fields(lane, id)
+  if worker == NOBODY then   -- a watcher died between its read and its pull: never started, so not counted
+    deliveries = 0
+    count('staged')
+  end
+  if not fields then
+    remove_entry(lane, id)
+    count('vanished')
+    ended = ended + 1
+    return
+  end
+  local entry = read_entry(lane, id, fields)
+  if answered(entry.id) then
+    settle(lane, id, entry)
+    ended = ended + 1
+  elseif deliveries >= most then
+    give_up(lane, id, fields, entry, deliveries, worker)
+    dead = dead + 1
+  else
+    if deliveries > 0 then call('HSET', TRIES, tries_field(lane, id), deliveries) end
+    make_ready(lane, id, fields)
+    call('XACK', lane_key(lane), GROUP, id)
+    back = back + 1
+  end
+end
+
+for lane = 1, LANE_COUNT do
+  for _, row in ipairs(call('XPENDING', lane_key(lane), GROUP, 'IDLE', lease_ms, '-', '+', limit)) do
+    take_back(lane, row[1], row[2], row[4])
+  end
+end
+for _, row in ipairs(call('XPENDING', WAKE, GROUP, 'IDLE', lease_ms, '-', '+', limit)) do call('XACK', WAKE, GROUP, row[1]) end
+write_counts()
+if back > 0 then wake() end
+return {back, dead, ended}

@@ -1,0 +1,46 @@
+-- @include finish
+-- @include lease
+-- @include wake
+-- Hand requests back with their attempt counted, to be due later; the last attempt ends the request instead.
+-- KEYS: shared. ARGV: 1 configuration; 2 worker; 3 most attempts; 4 JSON [[lane, stream id, attempt, delay ms, error]…],
+--   error being the OpenAI error object's JSON text that the dead letter gets.
+-- Returns for each: 1 will be tried again; 2 dead: that was the last attempt; 3 expired: it would be due after its
+--   deadline; 4 ended: the id has a result; 0 the lease was lost.
+open_for_writes()
+local worker, most = ARGV[2], tonumber(ARGV[3])
+local now, woken = now_ms(), false
+
+local function postpone(lane, id, attempt, delay, failure)
+  if not held(lane, id, worker, attempt) then return 0 end
+  local fields = fetch_fields(lane, id)
+  if not fields then
+    remove_entry(lane, id)
+    count('vanished')
+    return 0
+  end
+  local entry = read_entry(lane, id, fields)
+  if answered(entry.id) then settle(lane, id, entry); return 4 end
+  if attempt >= most then
+    bury(lane, id, fields, entry, {status = 'dead', attempts = attempt, error = failure})
+    return 2
+  end
+  if entry.deadline and entry.deadline <= now + delay then
+    bury(lane, id, fields, entry, {status = 'expired', attempts = attempt, error = failure})
+    return 3
+  end
+  call('HSET', TRIES, tries_field(lane, id), attempt)
+  if delay > 0 then
+    call('ZADD', DELAYED, string.format('%.0f', now + delay), tries_field(lane, id))
+  else
+    make_ready(lane, id, fields)
+    woken = true
+  end
+  call('XACK', lane_key(lane), GROUP, id)
+  return 1
+end
+
+local codes = {}
+for i, lease in ipairs(cjson.decode(ARGV[4])) do codes[i] = postpone(lease[1], lease[2], lease[3], lease[4], lease[5]) end
+write_counts()
+if woken then wake() end
+return codes

@@ -1,0 +1,253 @@
+"""What the broker's operations take and give: plain values, no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from streamfleet.common.errors import InvalidRequest
+from streamfleet.common.protocol import Lane, Status, check_name
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLimits:
+    """What the scripts need to know of a queue; the same for all its producers and workers.
+
+    Attributes:
+        lane_limit: most requests a lane may hold before the client's enqueue is refused.
+        result_ttl_ms: how long results, and the ids they answer for, are kept.
+        patience_ms: a request without a deadline ranks as if its deadline came this long after enqueueing.
+        dead_cap: about how many dead letters are kept.
+        reply_cap: about how many notifications one reply stream keeps.
+        max_entry_bytes: largest entry that may run; larger ones end as failed.
+        shares: per mille of picks that each lane is guaranteed while it waits, most urgent first.
+        watchers: how many idle workers watch for work; the others wait on a bench.
+        now_ms: a fixed clock for tests; None for the server's.
+    """
+
+    lane_limit: int = 100_000
+    result_ttl_ms: int = 86_400_000
+    patience_ms: int = 300_000
+    dead_cap: int = 100_000
+    reply_cap: int = 100_000
+    max_entry_bytes: int = 1_064_960
+    shares: tuple[int, int, int, int] = (0, 0, 100, 50)
+    watchers: int = 2
+    now_ms: int | None = None
+
+
+class EnqueueCode(IntEnum):
+    """What became of one enqueued request; the return codes of enqueue.lua."""
+
+    ACCEPTED = 1
+    EXISTING = 2
+    CONFLICT = 3
+    FULL = 4
+    ANSWERED = 5
+
+
+class CompleteCode(IntEnum):
+    """What became of one outcome; the return codes of complete.lua."""
+
+    LOST = 0
+    PUBLISHED = 1
+    ENDED_BEFORE = 2
+    PUBLISHED_BEFORE = 3
+
+
+class RenewCode(IntEnum):
+    """What became of one lease; the return codes of renew.lua."""
+
+    LOST = 0
+    RENEWED = 1
+    ANSWERED = 2
+
+
+class RetryCode(IntEnum):
+    """What became of one request handed back for later; the return codes of retry_later.lua."""
+
+    LOST = 0
+    DELAYED = 1
+    DEAD = 2
+    EXPIRED = 3
+    ANSWERED = 4
+
+
+class Role(IntEnum):
+    """How a worker that got less than it asked for waits for more; given out by pull.lua."""
+
+    NONE = 0
+    WATCH = 1
+    BENCH = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """One request to enqueue: encoded fields and what the script needs beside them."""
+
+    id: str
+    lane: Lane
+    fields: Mapping[str, bytes]
+    digest: str
+    reply: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """What enqueueing answered; ``entry`` is ``<lane>:<stream id>``, empty when nothing stands in a lane."""
+
+    code: EnqueueCode
+    entry: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A worker's hold on one entry: the fence of every write about it."""
+
+    lane: Lane
+    stream_id: str
+    attempt: int
+    request_id: str
+
+    @property
+    def entry(self) -> str:
+        return f"{self.lane}:{self.stream_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """An entry that a worker was given, with its fields as they stand in Redis."""
+
+    lease: Lease
+    fields: Mapping[bytes, bytes]
+
+    @property
+    def reply(self) -> str:
+        """Name of the caller's reply stream; empty when it gave none, or none that is usable."""
+        try:
+            return check_name(self.fields.get(b"reply", b"").decode("ascii"), "reply")
+        except (InvalidRequest, UnicodeDecodeError):
+            return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """An entry that a blocking read delivered; lane None is the wake stream."""
+
+    lane: Lane | None
+    stream_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """What a pull gave.
+
+    Attributes:
+        claims: entries that are this worker's now, best first.
+        ready: how many wait staged after this pull.
+        role: how to wait when there was less than wanted.
+        now_ms: Redis's clock at the pull, epoch ms.
+        staged, dropped: entries brought in order, and entries ended (expired, cancelled, oversized) by this pull.
+    """
+
+    claims: Sequence[Claim]
+    ready: int
+    role: Role
+    now_ms: int
+    staged: int
+    dropped: int
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """One outcome to publish.
+
+    Attributes:
+        lease: the hold under which it was reached.
+        status: terminal status.
+        values: further fields of the result hash.
+        reply: the caller's reply stream, or empty.
+        error: JSON of the OpenAI error for the dead letter; empty with success.
+    """
+
+    lease: Lease
+    status: Status
+    values: Mapping[str, bytes | str]
+    reply: str = ""
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """One request to hand back for later; ``error`` is what is reported should this have been the last attempt."""
+
+    lease: Lease
+    delay_ms: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reclaimed:
+    """What one round of reclaiming did."""
+
+    ready: int
+    dead: int
+    ended: int
+
+
+@dataclass(frozen=True, slots=True)
+class LaneAudit:
+    """One lane at one instant; ``undelivered`` and ``ever_added`` are None where the server cannot tell."""
+
+    lane: Lane
+    length: int
+    ready: int
+    running: int
+    handed_out: int
+    undelivered: int | None
+    ever_added: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """Everything counted at one instant. An entry is outstanding until it has been counted under one ending."""
+
+    counts: Mapping[str, int]
+    delayed: int
+    tries: int
+    dead_letters: int
+    lanes: Sequence[LaneAudit] = field(default_factory=tuple)
+
+    @property
+    def outstanding(self) -> int:
+        """Entries that have not ended."""
+        return sum(lane.length for lane in self.lanes)
+
+    @property
+    def ended(self) -> Mapping[str, int]:
+        """Requests by terminal status."""
+        return {status.value: self.counts.get(status.value, 0) for status in Status}
+
+    @property
+    def accepted(self) -> int:
+        """Requests ever accepted, as counted when they were delivered or stand undelivered; duplicates count once."""
+        unseen = sum((lane.undelivered or 0) + lane.handed_out for lane in self.lanes)
+        return self.counts.get("staged", 0) + unseen - self.counts.get("duplicate", 0) - self.counts.get("vanished", 0)
+
+    def problems(self) -> list[str]:
+        """What does not add up, one line each; empty when all is well."""
+        found: list[str] = []
+        ended = sum(self.ended.values())
+        if self.accepted != ended + self.outstanding:
+            found.append(f"accepted {self.accepted} is not ended {ended} + outstanding {self.outstanding}")
+        if all(lane.undelivered is not None for lane in self.lanes):
+            parts = sum(lane.ready + lane.running + lane.handed_out + (lane.undelivered or 0) for lane in self.lanes) + self.delayed
+            if parts != self.outstanding:
+                found.append(f"lanes hold {self.outstanding} entries, but undelivered + ready + delayed + running is {parts}")
+        added = [lane.ever_added for lane in self.lanes]
+        if None not in added:
+            seen = self.accepted + self.counts.get("duplicate", 0) + self.counts.get("vanished", 0)
+            if sum(count or 0 for count in added) != seen:
+                found.append(f"the lanes were given {sum(count or 0 for count in added)} entries, but {seen} were seen")
+        return found

@@ -1,0 +1,111 @@
+"""A result as it stands in Redis, and as callers get it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from streamfleet.common.errors import RequestFailed
+from streamfleet.common.protocol import Status
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Milliseconds; None where the step was not reached or could not be measured.
+
+    Attributes:
+        queued_ms: from enqueueing to being claimed by the worker that finished it.
+        waited_ms: from being claimed to being handed to the engine.
+        first_token_ms: from the engine to its first token.
+        total_ms: from enqueueing to the outcome.
+    """
+
+    queued_ms: float | None = None
+    waited_ms: float | None = None
+    first_token_ms: float | None = None
+    total_ms: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How a request ended.
+
+    Attributes:
+        id: the request id.
+        status: its terminal status.
+        response: the OpenAI response object, as the engine gave it; None without success.
+        error: the OpenAI error object (``message``, ``type``, ``param``, ``code``); None with success.
+        http_status: what an OpenAI server would have answered with.
+        worker, attempt: who finished it, at which try; None and 0 where no worker ran it.
+        fields: every field of the hash, as text.
+    """
+
+    id: str
+    status: Status
+    response: dict[str, Any] | None
+    error: dict[str, Any] | None
+    http_status: int
+    finish_reason: str | None
+    usage: dict[str, Any] | None
+    worker: str | None
+    attempt: int
+    timings: Timings
+    fields: Mapping[str, str]
+
+    @property
+    def ok(self) -> bool:
+        return self.status is Status.SUCCEEDED
+
+    @property
+    def text(self) -> str:
+        """The generated text of the first choice; empty for endpoints that generate none."""
+        choices = (self.response or {}).get("choices") or [{}]
+        return str(choices[0].get("message", {}).get("content") or choices[0].get("text") or "")
+
+    def raise_for_status(self) -> Result:
+        """Itself when it succeeded.
+
+        Raises:
+            RequestFailed: it ended in any other way.
+        """
+        if not self.ok:
+            raise RequestFailed(self.id, self.status, self.error or {})
+        return self
+
+
+DEFAULT_HTTP_STATUS = {Status.SUCCEEDED: 200, Status.FAILED: 400, Status.EXPIRED: 504, Status.CANCELLED: 499, Status.DEAD: 500}
+
+
+def decode_result(request_id: str, fields: Mapping[bytes, bytes]) -> Result | None:
+    """The result in a hash's fields; None when there is none yet."""
+    if b"status" not in fields:
+        return None
+    text = {key.decode(errors="replace"): value.decode(errors="replace") for key, value in fields.items()}
+    status = Status(text["status"])
+    error = _object(text.get("error"))
+    return Result(
+        id=request_id,
+        status=status,
+        response=_object(text.get("response")),
+        error=error.get("error", error) if error is not None else None,
+        http_status=int(text.get("http_status", DEFAULT_HTTP_STATUS[status])),
+        finish_reason=text.get("finish_reason"),
+        usage=_object(text.get("usage")),
+        worker=text.get("worker"),
+        attempt=int(text.get("attempt", 0)),
+        timings=Timings(*(_number(text.get(name)) for name in ("queued_ms", "waited_ms", "first_token_ms", "total_ms"))),
+        fields=text,
+    )
+
+
+def _object(text: str | None) -> dict[str, Any] | None:
+    if not text:
+        return None
+    value = json.loads(text)
+    return value if isinstance(value, dict) else {"value": value}
+
+
+def _number(text: str | None) -> float | None:
+    return None if text is None else float(text)

@@ -1,0 +1,55 @@
+"""The Lua scripts: one file per verb, put together from lua/lib by their `-- @include` lines."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from functools import cache
+from importlib import resources
+
+VERBS = (
+    "enqueue",
+    "pull",
+    "complete",
+    "renew",
+    "release",
+    "retry_later",
+    "promote",
+    "reclaim",
+    "cancel",
+    "audit",
+    "requeue",
+    "check_in",
+    "check_out",
+)
+_INCLUDE = re.compile(r"^-- @include (\w+)$", re.MULTILINE)
+
+
+@cache
+def source(verb: str) -> str:
+    """Full Lua text of a verb: its includes, each once and in order, then its own lines.
+
+    Raises:
+        KeyError: there is no such verb.
+    """
+    if verb not in VERBS:
+        raise KeyError(f"no script is called {verb!r}")
+    seen: list[str] = []
+    parts: list[str] = []
+    _collect(f"{verb}.lua", seen, parts)
+    return "\n".join(parts)
+
+
+def sha(verb: str) -> str:
+    """SHA-1 of a verb's text, as EVALSHA wants it."""
+    return hashlib.sha1(source(verb).encode(), usedforsecurity=False).hexdigest()
+
+
+def _collect(name: str, seen: list[str], parts: list[str]) -> None:
+    text = resources.files("streamfleet.common").joinpath("lua", *name.split("/")).read_text("utf-8")
+    for include in _INCLUDE.findall(text):
+        path = f"lib/{include}.lua"
+        if path not in seen:
+            seen.append(path)
+            _collect(path, seen, parts)
+    parts.append(text)

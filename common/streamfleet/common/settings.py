@@ -1,0 +1,220 @@
+"""Every setting, grouped, frozen and validated: built once where a process starts, then handed down.
+
+Each group reads environment variables named ``STREAMFLEET_<FIELD>``; a few well-known names count as well
+(``REDIS_URL``, ``BATCH_SIZE``, ``BATCH_TIMEOUT_MS``, ``VLLM_URL``). Nothing else in the project reads the environment.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import Annotated, Any, Literal, Self, TypeVar
+
+from pydantic import AliasChoices, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from streamfleet.common.errors import InvalidRequest, SettingsError
+from streamfleet.common.protocol import DEFAULT_MAX_BODY_BYTES, check_name
+from streamfleet.common.records import QueueLimits
+
+PREFIX = "STREAMFLEET_"
+ENVELOPE_BYTES = 16_384
+"""Room for an entry's other fields beside its body."""
+
+
+def _known_as(field: str, well_known: str) -> AliasChoices:
+    return AliasChoices(f"{PREFIX}{field}", well_known, field.lower())
+
+
+class Group(BaseSettings):
+    """Base of the groups."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, frozen=True, extra="ignore", populate_by_name=True, env_ignore_empty=True
+    )
+
+
+class QueueSettings(Group):
+    """The queue, and what holds for all its requests. Producers and workers of one queue share these."""
+
+    redis_url: SecretStr = Field(
+        SecretStr("redis://localhost:6379/0"),
+        validation_alias=_known_as("REDIS_URL", "REDIS_URL"),
+        description="Redis to use: redis://, rediss:// (TLS) or unix://, with user and password where needed.",
+    )
+    queue: str = Field("default", description="Name of the queue: one pool of interchangeable workers.")
+    key_prefix: str = Field("", description="Put before every key, for a Redis that others share.")
+    lane_limit: int = Field(100_000, ge=1, description="Most requests in one lane before enqueue raises QueueFull.")
+    max_body_bytes: int = Field(DEFAULT_MAX_BODY_BYTES, ge=1_024, description="Largest request body, in bytes.")
+    result_ttl_ms: int = Field(86_400_000, ge=1_000, description="How long results and their ids are kept, in ms.")
+    patience_ms: int = Field(
+        300_000, ge=0, description="A request without a deadline ranks as if it had one this long after enqueueing, in ms."
+    )
+    dead_cap: int = Field(100_000, ge=1, description="About how many dead letters are kept.")
+    reply_cap: int = Field(100_000, ge=100, description="About how many notifications one reply stream keeps.")
+    shares: Annotated[tuple[int, int, int, int], NoDecode] = Field(
+        (0, 0, 100, 50),
+        description="Guaranteed picks per mille for critical,high,normal,low while they wait; the rest is strict priority.",
+    )
+
+    @field_validator("queue")
+    @classmethod
+    def _usable_queue(cls, value: str) -> str:
+        try:
+            return check_name(value, "queue", forbidden="{}")
+        except InvalidRequest as error:
+            raise ValueError(error.message) from None
+
+    @field_validator("shares", mode="before")
+    @classmethod
+    def _split_shares(cls, value: Any) -> Any:
+        parts = tuple(part.strip() for part in value.split(",")) if isinstance(value, str) else value
+        if len(parts) != 4:
+            raise ValueError("must be four numbers, for critical,high,normal,low")
+        return parts
+
+    @field_validator("shares")
+    @classmethod
+    def _sane_shares(cls, value: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
+        if min(value) < 0 or sum(value) > 1000:
+            raise ValueError("must be four numbers of 0 or more that add up to at most 1000")
+        return value
+
+    def limits(self) -> QueueLimits:
+        """The part that the scripts need."""
+        return QueueLimits(
+            lane_limit=self.lane_limit,
+            result_ttl_ms=self.result_ttl_ms,
+            patience_ms=self.patience_ms,
+            dead_cap=self.dead_cap,
+            reply_cap=self.reply_cap,
+            max_entry_bytes=self.max_body_bytes + ENVELOPE_BYTES,
+            shares=self.shares,
+        )
+
+
+class LogSettings(Group):
+    """How the process logs."""
+
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level that is logged.")
+    log_format: Literal["auto", "json", "console"] = Field(
+        "auto", description="json for machines, console for people; auto is console on a terminal."
+    )
+
+
+class EngineSettings(Group):
+    """What runs the requests."""
+
+    engine: Literal["vllm", "openai", "simulated"] = Field(
+        "vllm",
+        description="vllm: in this process; openai: any OpenAI-compatible server at VLLM_URL; simulated: no model, for tests.",
+    )
+    model: str = Field("", description="Model name or folder for the vllm engine, as vLLM takes it.")
+    engine_args: Annotated[tuple[str, ...], NoDecode] = Field(
+        (), description="vLLM's own arguments, as vLLM names them: '--max-num-seqs 64 --enable-prefix-caching'."
+    )
+    vllm_url: str = Field(
+        "http://localhost:8000",
+        validation_alias=_known_as("VLLM_URL", "VLLM_URL"),
+        description="Base URL of the server behind the openai engine.",
+    )
+    vllm_api_key: SecretStr = Field(SecretStr(""), description="API key for that server, where it wants one.")
+    remote_slots: int = Field(64, ge=1, description="Requests at once at the server behind the openai engine.")
+    watchdog_s: float = Field(
+        60.0, gt=0, description="An engine that runs requests without a step for so long has hung, in seconds."
+    )
+    simulated_profile: Literal["smollm2-cpu", "fast"] = Field(
+        "smollm2-cpu", description="Whose latencies the simulated engine follows."
+    )
+    simulated_speed: float = Field(1.0, gt=0, description="How much faster than its profile the simulated engine runs.")
+
+    @field_validator("engine_args", mode="before")
+    @classmethod
+    def _split_args(cls, value: Any) -> Any:
+        return tuple(shlex.split(value)) if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _vllm_needs_a_model(self) -> Self:
+        if self.engine == "vllm" and not self.model:
+            raise ValueError("STREAMFLEET_MODEL is not set: the vllm engine needs a model name or folder")
+        return self
+
+
+class WorkerSettings(Group):
+    """How a worker takes, keeps and finishes requests."""
+
+    worker_name: str = Field("", description="Name of this worker; host, process id and a random part when empty.")
+    batching: Literal["continuous", "window"] = Field(
+        "continuous", description="continuous: as the engine has room; window: gather a batch, run it together."
+    )
+    batch_size: int = Field(
+        0,
+        ge=0,
+        validation_alias=_known_as("BATCH_SIZE", "BATCH_SIZE"),
+        description="Most requests running at once (continuous; 0 leaves it to the engine) or in one batch (window; 0 is 32).",
+    )
+    batch_timeout_ms: int = Field(
+        50,
+        ge=0,
+        validation_alias=_known_as("BATCH_TIMEOUT_MS", "BATCH_TIMEOUT_MS"),
+        description="How long a window waits to fill, in ms.",
+    )
+    prefetch: int = Field(2, ge=0, description="Requests held beyond the engine's slots, so that it never starves.")
+    lease_ms: int = Field(10_000, ge=1_000, description="A worker silent for so long has lost its requests, in ms.")
+    max_deliveries: int = Field(5, ge=1, description="Tries before a request is given up as dead.")
+    retry_base_ms: int = Field(500, ge=1, description="First delay before a passing fault is tried again, in ms.")
+    retry_max_ms: int = Field(30_000, ge=1, description="Longest such delay, in ms.")
+    drain_ms: int = Field(25_000, ge=0, description="After SIGTERM, how long running requests may go on, in ms.")
+    health_host: str = Field("127.0.0.1", description="Where /livez, /readyz and /metrics listen; 0.0.0.0 in a container.")
+    health_port: int = Field(9100, ge=0, le=65_535, description="Their port; 0 picks a free one.")
+    unready_failures: int = Field(
+        20, ge=1, description="So many engine faults in a row, without one success, make a worker unready."
+    )
+    max_sequences: int = Field(16, ge=1, description="Largest n (choices) of one request.")
+    max_grammar_bytes: int = Field(
+        16_384, ge=0, description="Largest grammar, schema or regular expression in one request, in bytes."
+    )
+
+    @field_validator("worker_name")
+    @classmethod
+    def _usable_name(cls, value: str) -> str:
+        if not value:
+            return value
+        try:
+            return check_name(value, "worker_name", forbidden="~")
+        except InvalidRequest as error:
+            raise ValueError(error.message) from None
+
+
+GROUPS: tuple[type[Group], ...] = (QueueSettings, EngineSettings, WorkerSettings, LogSettings)
+G = TypeVar("G", bound=Group)
+
+
+def variable(group: type[Group], name: str) -> str:
+    """The environment variable that sets a field."""
+    return f"{PREFIX}{name.upper()}"
+
+
+def load(group: type[G], **given: Any) -> G:
+    """A group from the environment, with what was given (not None) in its place.
+
+    Raises:
+        SettingsError: one line for each setting that is wrong.
+    """
+    values = {name: value for name, value in given.items() if value is not None}
+    try:
+        return group(**values)
+    except ValidationError as error:
+        lines = [_line(group, dict(item)) for item in error.errors(include_url=False)]
+        raise SettingsError("\n".join(lines)) from None
+
+
+def _line(group: type[Group], item: dict[str, Any]) -> str:
+    message = str(item["msg"]).removeprefix("Value error, ")
+    if not item["loc"]:
+        return message
+    name = str(item["loc"][0])
+    field = group.model_fields.get(name.lower().removeprefix(PREFIX.lower()))
+    shown = "" if field is None or field.annotation is SecretStr else f", not {json.dumps(item['input'], default=str)[:80]}"
+    full = name if name.isupper() else variable(group, name)
+    return f"{full}: {message}{shown}"

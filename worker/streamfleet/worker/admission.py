@@ -1,0 +1,54 @@
+"""What a request may cost, checked before the engine sees it: one request must not starve the others."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from streamfleet.common.errors import InvalidRequest
+
+_SEQUENCES = ("n", "best_of")
+_GRAMMARS = (
+    "response_format",
+    "structured_outputs",
+    "guided_json",
+    "guided_regex",
+    "guided_grammar",
+    "guided_choice",
+    "text",
+)
+# The worker's own business: a result is one whole response, and order inside the engine follows lane and deadline.
+_NOT_FOR_THE_ENGINE = frozenset({"stream", "stream_options", "priority", "request_id", "kv_transfer_params"})
+
+
+@dataclass(frozen=True, slots=True)
+class CostLimits:
+    """Most choices of one request, and bytes of its grammars or schemas."""
+
+    max_sequences: int = 16
+    max_grammar_bytes: int = 16_384
+
+
+def check_cost(body: Mapping[str, Any], limits: CostLimits) -> None:
+    """Let a body pass that costs no more than allowed; its types are the engine's to check.
+
+    Raises:
+        InvalidRequest: naming the field that asks for too much.
+    """
+    for name in _SEQUENCES:
+        value = body.get(name)
+        if isinstance(value, (int, float)) and value > limits.max_sequences:
+            raise InvalidRequest(f"is {value}; at most {limits.max_sequences} are allowed", name, "too_expensive")
+    for name in _GRAMMARS:
+        if name in body:
+            size = len(json.dumps(body[name]))
+            if size > limits.max_grammar_bytes:
+                message = f"is {size} bytes; at most {limits.max_grammar_bytes} are allowed"
+                raise InvalidRequest(message, name, "too_expensive")
+
+
+def for_engine(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The body without the fields that are not for the engine."""
+    return {name: value for name, value in body.items() if name not in _NOT_FOR_THE_ENGINE}

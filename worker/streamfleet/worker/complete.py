@@ -1,0 +1,193 @@
+"""The completing loop: outcomes, batched, into Redis; each flight leaves only when its outcome is written."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+import structlog
+
+from streamfleet.common import metrics
+from streamfleet.common.broker import Broker
+from streamfleet.common.clock import Clock
+from streamfleet.common.errors import BrokerUnavailable, openai_error
+from streamfleet.common.records import CompleteCode, Completion, Retry, RetryCode
+from streamfleet.worker.backoff import backoff_ms
+from streamfleet.worker.flights import Flight, Flights
+from streamfleet.worker.outcome import Finished, Gone, HandedBack, Outcome, Postponed, broken
+
+log = structlog.get_logger(__name__)
+MOST_AT_ONCE = 128
+BYTES_AT_ONCE = 4_194_304
+T = TypeVar("T")
+
+
+class Completer:
+    """Writes outcomes until told to stop and nothing is left.
+
+    Args:
+        broker: a broker that waits for Redis rather than give up: an outcome is never dropped.
+        worker: this worker's name.
+        flights: flights leave from here.
+        clock: for timings.
+        max_deliveries, retry_base_ms, retry_max_ms: how passing faults are tried again.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        worker: str,
+        flights: Flights,
+        clock: Clock,
+        *,
+        max_deliveries: int,
+        retry_base_ms: int,
+        retry_max_ms: int,
+    ) -> None:
+        self._broker, self._worker, self._flights, self._clock = broker, worker, flights, clock
+        self._max_deliveries, self._retry_base_ms, self._retry_max_ms = max_deliveries, retry_base_ms, retry_max_ms
+        self._queue: asyncio.Queue[tuple[Flight, Outcome] | None] = asyncio.Queue()
+
+    def put(self, flight: Flight, outcome: Outcome) -> None:
+        """Hand over a flight's outcome."""
+        self._queue.put_nowait((flight, outcome))
+
+    def close(self) -> None:
+        """No more outcomes will come."""
+        self._queue.put_nowait(None)
+
+    async def run(self) -> None:
+        open_ = True
+        while open_:
+            batch = [await self._queue.get()]
+            while len(batch) < MOST_AT_ONCE and not self._queue.empty():
+                batch.append(self._queue.get_nowait())
+            open_ = None not in batch
+            await self._write([item for item in batch if item is not None])
+
+    async def _write(self, batch: Sequence[tuple[Flight, Outcome]]) -> None:
+        finished = [(flight, outcome) for flight, outcome in batch if isinstance(outcome, Finished)]
+        postponed = [(flight, outcome) for flight, outcome in batch if isinstance(outcome, Postponed)]
+        back = [flight for flight, outcome in batch if isinstance(outcome, HandedBack)]
+        for part in _by_size(finished):
+            await self._each_or_all(self._finish, part)
+        if postponed:
+            await self._each_or_all(self._postpone, postponed)
+        if back:
+            await self._broker.release(self._worker, [flight.lease for flight in back])
+            for flight in back:
+                metrics.RELEASED.labels(flight.lease.lane).inc()
+        for flight, outcome in batch:
+            if isinstance(outcome, Gone):
+                metrics.LEASES_LOST.inc()
+            self._flights.leave(flight)
+
+    async def _each_or_all(self, write: Callable[[Sequence[T]], Awaitable[None]], items: Sequence[T]) -> None:
+        """All in one call; if Redis refuses that, one by one, so that one odd outcome spoils no other."""
+        try:
+            await write(items)
+        except BrokerUnavailable:
+            raise
+        except Exception:
+            log.exception("outcomes_refused_by_redis", outcomes=len(items))
+            for item in items:
+                await self._alone(write, item)
+
+    async def _alone(self, write: Callable[[Sequence[T]], Awaitable[None]], item: T) -> None:
+        try:
+            await write([item])
+        except Exception as error:
+            log.exception("outcome_refused_by_redis")
+            flight = item[0]  # type: ignore[index]
+            await self._finish([(flight, broken(f"the result could not be stored: {type(error).__name__}"))])
+
+    async def _finish(self, items: Sequence[tuple[Flight, Finished]]) -> None:
+        completions = [self._completion(flight, outcome) for flight, outcome in items]
+        codes = await self._broker.complete(self._worker, completions)
+        for (flight, outcome), code in zip(items, codes, strict=True):
+            self._count(flight, outcome, code)
+
+    def _completion(self, flight: Flight, outcome: Finished) -> Completion:
+        now = self._clock.monotonic()
+        queued_ms = max(0, flight.claimed_ms - flight.enqueued_ms)
+        values: dict[str, bytes | str] = {
+            "http_status": str(outcome.http_status),
+            "lane": flight.lease.lane.value,
+            "entry": flight.lease.entry,
+            "worker": self._worker,
+            "attempt": str(flight.lease.attempt),
+            "enqueued_ms": str(flight.enqueued_ms),
+            "finished_ms": str(flight.claimed_ms + round((now - flight.claimed_at) * 1000)),
+            "queued_ms": str(queued_ms),
+            "total_ms": _ms(queued_ms + (now - flight.claimed_at) * 1000),
+        }
+        if flight.started_at is not None:
+            values["waited_ms"] = _ms((flight.started_at - flight.claimed_at) * 1000)
+        if outcome.first_token_ms is not None:
+            values["first_token_ms"] = _ms(outcome.first_token_ms)
+        if outcome.response:
+            values["response"] = outcome.response
+            values["finish_reason"] = outcome.finish_reason
+            values["usage"] = json.dumps(outcome.usage)
+        if outcome.error:
+            values["error"] = outcome.error
+        for name in ("tenant", "session", "traceparent", "meta"):
+            if value := flight.claim.fields.get(name.encode()):
+                values[name] = value[:4096]
+        return Completion(flight.lease, outcome.status, values, flight.claim.reply, outcome.error)
+
+    async def _postpone(self, items: Sequence[tuple[Flight, Postponed]]) -> None:
+        retries = [
+            Retry(flight.lease, self._delay(flight, outcome), openai_error(outcome.reason, "server_error", None, "engine_error"))
+            for flight, outcome in items
+        ]
+        codes = await self._broker.retry_later(self._worker, retries, self._max_deliveries)
+        for (flight, outcome), code in zip(items, codes, strict=True):
+            lane = flight.lease.lane
+            log.warning(
+                "request_postponed", request_id=flight.lease.request_id, reason=outcome.reason, became=code.name.lower()
+            )
+            if code is RetryCode.DELAYED:
+                metrics.RETRIED.labels(lane).inc()
+            elif code is RetryCode.LOST:
+                metrics.LEASES_LOST.inc()
+            else:
+                metrics.FINISHED.labels(lane, code.name.lower()).inc()
+
+    def _delay(self, flight: Flight, outcome: Postponed) -> int:
+        if outcome.delay_ms is not None:
+            return outcome.delay_ms
+        return backoff_ms(flight.lease.attempt, self._retry_base_ms, self._retry_max_ms, random.random())
+
+    def _count(self, flight: Flight, outcome: Finished, code: CompleteCode) -> None:
+        if code is CompleteCode.LOST:
+            metrics.LEASES_LOST.inc()
+            log.warning("lease_lost_before_completion", request_id=flight.lease.request_id)
+            return
+        lane = flight.lease.lane
+        metrics.FINISHED.labels(lane, outcome.status).inc()
+        metrics.TOTAL.labels(lane).observe((flight.claimed_ms - flight.enqueued_ms) / 1000 + self._clock.monotonic() - flight.claimed_at)
+        if outcome.first_token_ms is not None:
+            metrics.FIRST_TOKEN.labels(lane).observe(outcome.first_token_ms / 1000)
+        for kind in ("prompt_tokens", "completion_tokens"):
+            if isinstance(tokens := outcome.usage.get(kind), int):
+                metrics.TOKENS.labels(kind.removesuffix("_tokens")).inc(tokens)
+
+
+def _ms(value: float) -> str:
+    return f"{value:.1f}"
+
+
+def _by_size(items: Sequence[tuple[Flight, Finished]]) -> list[list[tuple[Flight, Finished]]]:
+    parts: list[list[tuple[Flight, Finished]]] = []
+    size = 0
+    for item in items:
+        size += len(item[1].response)
+        if not parts or size > BYTES_AT_ONCE:
+            parts.append([])
+            size = len(item[1].response)
+        parts[-1].append(item)
+    return parts

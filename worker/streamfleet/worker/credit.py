@@ -1,0 +1,75 @@
+"""How many more requests the engine can usefully hold: pure arithmetic on what it has and what it was given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from streamfleet.worker.engine.base import Capacity
+
+BYTES_PER_TOKEN = 4
+"""Rough English text per token; only the order of magnitude matters here."""
+SMOOTHING = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What one request asks of an engine: sequences that run together, and KV-cache tokens at most."""
+
+    sequences: int = 1
+    tokens: int = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What all requests in the engine ask of it together."""
+
+    requests: int = 0
+    sequences: int = 0
+    tokens: int = 0
+
+
+class Typical:
+    """A running mean of demands, so that room can be counted in requests before they are seen."""
+
+    def __init__(self) -> None:
+        self.tokens = float(Demand().tokens)
+
+    def saw(self, demand: Demand) -> None:
+        self.tokens += SMOOTHING * (demand.tokens - self.tokens)
+
+
+def estimate(body: Mapping[str, Any], body_bytes: int, typical_output: int = 256) -> Demand:
+    """What a body will ask for: prompt by its size, output by its own limit or a typical one, each once per choice."""
+    n = body.get("n")
+    sequences = n if isinstance(n, int) and not isinstance(n, bool) and n > 0 else 1
+    return Demand(sequences, body_bytes // BYTES_PER_TOKEN + sequences * output_tokens(body, typical_output))
+
+
+def output_tokens(body: Mapping[str, Any], otherwise: int) -> int:
+    """Most output tokens of one choice, as the body limits them."""
+    for name in ("max_completion_tokens", "max_tokens", "max_output_tokens"):
+        value = body.get(name)
+        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+            return value
+    return otherwise
+
+
+def credit(capacity: Capacity, load: Load, *, typical_tokens: float, prefetch: int, most: int = 0) -> int:
+    """Requests to pull now.
+
+    Args:
+        capacity: what the engine holds.
+        load: what was given to it and is not done.
+        typical_tokens: KV tokens that the next request will likely ask for.
+        prefetch: requests to hold beyond the slots, so that a freed slot is never empty for a round trip.
+        most: cap on requests at once; 0 for none.
+    """
+    slots = capacity.slots if most == 0 else min(capacity.slots, most)
+    room = slots + prefetch - load.sequences
+    if capacity.kv_tokens is not None:
+        # An idle engine takes at least one, however large: it is the only way to find out.
+        fitting = int((capacity.kv_tokens - load.tokens) / max(1.0, typical_tokens))
+        room = min(room, max(fitting, 1 if load.requests == 0 else 0))
+    return max(0, room)

@@ -1,0 +1,120 @@
+"""What the worker asks of an engine: one small protocol, three siblings behind it.
+
+An engine takes one OpenAI-shaped request at a time from many tasks at once and batches them as it
+sees fit. It never raises for what the request got wrong: that is an answer (`EngineReply` with an
+HTTP status of 400 or more). It raises only for what the engine got wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from streamfleet.common.protocol import Lane
+
+NO_DEADLINE_S = 9_999_999_999
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRequest:
+    """One request as an engine sees it.
+
+    Attributes:
+        id: the request id; engines carry it into their logs and response ids.
+        endpoint: OpenAI path, such as ``/v1/chat/completions``.
+        body: the parsed OpenAI body, without ``stream`` and ``stream_options``.
+        lane: the lane it came from.
+        deadline_ms: epoch milliseconds after which nobody wants the answer; None for no deadline.
+    """
+
+    id: str
+    endpoint: str
+    body: Mapping[str, Any]
+    lane: Lane
+    deadline_ms: int | None = None
+
+    @property
+    def priority(self) -> int:
+        """Rank for engines that schedule by priority (smaller runs first): lane, then deadline in seconds."""
+        deadline_s = NO_DEADLINE_S
+        if self.deadline_ms is not None:
+            deadline_s = min(self.deadline_ms // 1000, NO_DEADLINE_S)
+        return self.lane.rank * (NO_DEADLINE_S + 1) + deadline_s
+
+
+@dataclass(frozen=True, slots=True)
+class EngineReply:
+    """What came back for one request.
+
+    Attributes:
+        status: HTTP status; 2xx is a full answer, 4xx the request's own fault, 5xx see ``body``.
+        body: response JSON as it came from the engine, unchanged.
+        first_token_ms: milliseconds from submission to the first token; None where the engine cannot tell.
+    """
+
+    status: int
+    body: bytes
+    first_token_ms: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """How much an engine holds at once; the worker tracks what it has given.
+
+    Attributes:
+        slots: sequences that run together.
+        kv_tokens: tokens of KV cache for all sequences together; None where the engine cannot tell.
+        max_model_len: prompt plus output tokens of one sequence; None where unknown.
+    """
+
+    slots: int
+    kv_tokens: int | None = None
+    max_model_len: int | None = None
+
+
+class EngineError(Exception):
+    """The engine, not the request, is at fault. ``counted``: does the try count as an attempt?"""
+
+    counted = True
+
+
+class EngineDied(EngineError):
+    """The engine is gone; the process must end and hand back everything, attempts counted."""
+
+
+class EngineUnavailable(EngineError):
+    """A passing fault (connection refused, 429, 502, 503, time-out): retry later.
+
+    ``retry_after_ms``: what the server asked for, when it did.
+    """
+
+    def __init__(self, message: str, retry_after_ms: int | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_ms = retry_after_ms
+
+
+class EngineAborted(EngineError):
+    """The engine dropped the request without finishing it, and not by our wish: hand it back."""
+
+
+class Engine(Protocol):
+    """An engine's life: ``start``, any number of concurrent ``run``, ``stop``.
+
+    ``run`` raises EngineDied, EngineUnavailable or EngineAborted; when its task is cancelled the request is
+    gone from the engine within a second. ``failed`` returns the reason as soon as the engine is dead or
+    hung, and does not return while it is well. ``stop`` leaves no process behind.
+    """
+
+    kind: str  # "vllm", "openai" or "simulated"
+    models: tuple[str, ...]  # names that requests may ask for; known after start
+
+    async def start(self) -> None: ...
+
+    async def run(self, request: EngineRequest) -> EngineReply: ...
+
+    def capacity(self) -> Capacity: ...
+
+    async def failed(self) -> str: ...
+
+    async def stop(self) -> None: ...

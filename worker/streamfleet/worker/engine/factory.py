@@ -1,0 +1,41 @@
+"""The engine that the settings ask for; each is imported only when it is wanted."""
+
+from __future__ import annotations
+
+from streamfleet.common.errors import SettingsError
+from streamfleet.common.settings import EngineSettings
+from streamfleet.worker.engine.base import Engine
+
+
+def build(settings: EngineSettings) -> Engine:
+    """An engine that has not been started.
+
+    Raises:
+        SettingsError: what it needs is not installed; says what to install.
+    """
+    if settings.engine == "simulated":
+        from streamfleet.worker.engine.simulated import SimulatedEngine
+        from streamfleet.worker.engine.simulated_profile import GENERIC_FAST, SMOLLM2_135M_CPU
+
+        profile = {"smollm2-cpu": SMOLLM2_135M_CPU, "fast": GENERIC_FAST}[settings.simulated_profile]
+        return SimulatedEngine(profile, speed=settings.simulated_speed, watchdog_s=settings.watchdog_s)
+    try:
+        return _vllm(settings) if settings.engine == "vllm" else _openai(settings)
+    except ModuleNotFoundError as error:
+        extra = "'streamfleet[gpu]' (or [cpu])" if settings.engine == "vllm" else "'streamfleet[worker]'"
+        raise SettingsError(
+            f"STREAMFLEET_ENGINE: {settings.engine} needs {error.name}, which is not installed: pip install {extra}"
+        ) from None
+
+
+def _openai(settings: EngineSettings) -> Engine:
+    from streamfleet.worker.engine.openai import OpenAIEngine, Upstream
+
+    upstream = Upstream(settings.vllm_url, settings.remote_slots)
+    return OpenAIEngine(upstream, settings.vllm_api_key.get_secret_value() or None)
+
+
+def _vllm(settings: EngineSettings) -> Engine:
+    from streamfleet.worker.engine.vllm import VllmEngine
+
+    return VllmEngine(settings.model, list(settings.engine_args), watchdog_s=settings.watchdog_s)

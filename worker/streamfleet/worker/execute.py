@@ -1,0 +1,131 @@
+"""One request through named steps to one outcome: decode, admit, run, judge."""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from streamfleet.common import metrics
+from streamfleet.common.clock import Clock
+from streamfleet.common.errors import InvalidRequest
+from streamfleet.common.protocol import Request, decode
+from streamfleet.worker.admission import CostLimits, check_cost, for_engine
+from streamfleet.worker.credit import Typical, estimate, output_tokens
+from streamfleet.worker.engine.base import Engine, EngineAborted, EngineDied, EngineReply, EngineRequest, EngineUnavailable
+from streamfleet.worker.flights import Fate, Flight
+from streamfleet.worker.outcome import (
+    Gone,
+    HandedBack,
+    Outcome,
+    Postponed,
+    broken,
+    cancelled,
+    expired,
+    judge,
+    refused,
+)
+
+log = structlog.get_logger(__name__)
+
+
+class Executor:
+    """Runs flights on the engine; every flight ends in exactly one outcome, whatever happens.
+
+    Args:
+        engine: where requests run.
+        clock: monotonic time for deadlines.
+        typical: told what requests ask for, once they are decoded.
+        limits: what one request may cost.
+        max_body_bytes: largest body accepted.
+    """
+
+    def __init__(
+        self, engine: Engine, clock: Clock, typical: Typical, limits: CostLimits, max_body_bytes: int
+    ) -> None:
+        self._engine = engine
+        self._clock = clock
+        self._typical = typical
+        self._limits = limits
+        self._max_body_bytes = max_body_bytes
+
+    async def execute(self, flight: Flight) -> Outcome:
+        """Take a flight to its outcome. Raises nothing but CancelledError."""
+        lease = flight.lease
+        with structlog.contextvars.bound_contextvars(request_id=lease.request_id, entry=lease.entry, attempt=lease.attempt):
+            try:
+                request = self._decode(flight)
+                check_cost(request.body, self._limits)
+                outcome = await self._run(flight, request)
+            except InvalidRequest as error:
+                log.info("request_refused", param=error.param, error=error.message)
+                outcome = refused(error)
+            except Exception as error:  # a bug of ours must end this request, not the worker
+                log.exception("request_broke_the_worker")
+                outcome = broken(f"the worker could not handle the request: {type(error).__name__}")
+            log.debug("request_done", outcome=type(outcome).__name__)
+            return outcome
+
+    def _decode(self, flight: Flight) -> Request:
+        claim = flight.claim
+        request = decode(claim.fields, claim.lease.lane, claim.lease.stream_id, self._max_body_bytes)
+        flight.demand = estimate(request.body, len(claim.fields[b"body"]))
+        self._typical.saw(flight.demand)
+        return request
+
+    async def _run(self, flight: Flight, request: Request) -> Outcome:
+        remaining_s = None
+        if request.deadline_ms is not None:
+            remaining_s = (request.deadline_ms - flight.claimed_ms) / 1000 - (self._clock.monotonic() - flight.claimed_at)
+            if remaining_s <= 0:
+                return expired("before it could start")
+        flight.started_at = self._clock.monotonic()
+        work = asyncio.ensure_future(
+            self._engine.run(
+                EngineRequest(
+                    flight.lease.request_id, request.endpoint, for_engine(request.body), request.lane, request.deadline_ms
+                )
+            )
+        )
+        try:
+            await asyncio.wait({work, flight.fate}, timeout=remaining_s, return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                return await self._landed(work)
+            metrics.TOKENS_SAVED.inc(output_tokens(request.body, 0) * flight.demand.sequences)
+            return self._stopped(flight)
+        finally:
+            await _abort(work)
+
+    async def _landed(self, work: asyncio.Future[EngineReply]) -> Outcome:
+        try:
+            return judge(await work)
+        except EngineUnavailable as error:
+            return Postponed(str(error), error.retry_after_ms)
+        except EngineAborted as error:
+            return Postponed(f"the engine aborted the request: {error}", 0)
+        except EngineDied as error:
+            return Postponed(f"the engine died while it ran the request: {error}", 0)
+
+    @staticmethod
+    def _stopped(flight: Flight) -> Outcome:
+        if not flight.fate.done():
+            return expired("while it was running")
+        match flight.fate.result():
+            case Fate.CANCELLED:
+                return cancelled()
+            case Fate.LOST:
+                return Gone()
+            case Fate.RELEASED:
+                return HandedBack()
+            case Fate.ENGINE_FAILED:
+                return Postponed("the engine failed while it ran the request", 0)
+
+
+async def _abort(work: asyncio.Future[EngineReply]) -> None:
+    """Have the engine forget the request before its outcome is written."""
+    if work.done():
+        return
+    work.cancel()
+    await asyncio.wait({work})
+    if not work.cancelled() and work.exception() is not None:
+        log.debug("engine_error_after_abort", error=str(work.exception()))

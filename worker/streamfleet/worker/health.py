@@ -1,0 +1,75 @@
+"""Health over HTTP: /livez, /readyz and /metrics, on a thread that a busy event loop cannot silence."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from socketserver import ThreadingMixIn
+from typing import TYPE_CHECKING, Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+from prometheus_client import make_wsgi_app
+
+from streamfleet.common.errors import SettingsError
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIEnvironment
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """Whether the process should live on, whether it takes work, and why not."""
+
+    live: bool
+    ready: bool
+    reason: str
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+
+class _Quiet(WSGIRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:
+        """Probes come every few seconds; they are nobody's log line."""
+
+
+class HealthServer:
+    """Serves health; port 0 picks a free one.
+
+    Raises:
+        SettingsError: the address is taken or not to be had.
+    """
+
+    def __init__(self, host: str, port: int, look: Callable[[], Health]) -> None:
+        self._look = look
+        self._metrics = make_wsgi_app()
+        try:
+            self._server = make_server(host, port, self._answer, server_class=_Server, handler_class=_Quiet)
+        except OSError as error:
+            raise SettingsError(
+                f"STREAMFLEET_HEALTH_PORT: cannot listen on {host}:{port}: {error.strerror}; set another port, or 0 for any"
+            ) from None
+        self.port = int(self._server.server_port)
+        self._thread = threading.Thread(target=self._server.serve_forever, name="health", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(5.0)
+
+    def _answer(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        path = environ.get("PATH_INFO", "")
+        if path == "/metrics":
+            page: Iterable[bytes] = self._metrics(environ, start_response)
+            return page
+        health = self._look()
+        good = {"/livez": health.live, "/readyz": health.live and health.ready}.get(path)
+        status = "404 Not Found" if good is None else "200 OK" if good else "503 Service Unavailable"
+        text = "try /livez, /readyz or /metrics" if good is None else "ok" if good else health.reason
+        start_response(status, [("Content-Type", "text/plain; charset=utf-8")])
+        return [f"{text}\n".encode()]

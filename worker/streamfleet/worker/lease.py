@@ -1,0 +1,167 @@
+"""The lease loop: renews what this worker holds, on a thread and a connection of its own.
+
+A busy engine or event loop cannot hold it up, so a lease that ran out means that the whole process stopped. The
+thread also reads cancellations and gives the worker's sign of life. Should the event loop itself hang, the thread
+ends the process: renewing for ever what nobody works on would hold the requests back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import structlog
+
+from streamfleet.common import metrics
+from streamfleet.common.broker import Broker
+from streamfleet.common.clock import Clock
+from streamfleet.common.errors import StreamfleetError
+from streamfleet.common.records import RenewCode
+from streamfleet.worker.flights import Fate, Flights
+
+log = structlog.get_logger(__name__)
+RENEWALS_PER_LEASE = 4
+AT_ONCE = 500
+CANCELS_BLOCK_MS = 5_000
+CANCELS_GAP_S = 0.1
+EXIT_LOOP_HUNG = 70
+
+
+class Pulse:
+    """The event loop's heartbeat, as the lease thread sees it."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._last = clock.monotonic()
+
+    def beat(self) -> None:
+        self._last = self._clock.monotonic()
+
+    @property
+    def age_s(self) -> float:
+        return self._clock.monotonic() - self._last
+
+
+class LeaseKeeper:
+    """Keeps leases on its own thread; `start` from the event loop that the flights live on, `stop` from anywhere.
+
+    Args:
+        open_broker: makes the thread's own broker, without patience.
+        worker: this worker's name.
+        flights: what to renew; told of lost and cancelled ones.
+        clock: for late renewals.
+        lease_ms: the lease.
+        describe: the worker's description for its sign of life.
+        pulse: the event loop's heartbeat.
+        hang_s: an event loop silent for so long has hung.
+    """
+
+    def __init__(
+        self,
+        open_broker: Callable[[], Broker],
+        worker: str,
+        flights: Flights,
+        clock: Clock,
+        *,
+        lease_ms: int,
+        describe: Callable[[], Mapping[str, Any]],
+        pulse: Pulse,
+        hang_s: float,
+    ) -> None:
+        self._open_broker, self._worker, self._flights, self._clock = open_broker, worker, flights, clock
+        self._lease_s = lease_ms / 1000
+        self._describe, self._pulse, self._hang_s = describe, pulse, hang_s
+        self._main: asyncio.AbstractEventLoop | None = None
+        self._own: asyncio.AbstractEventLoop | None = None
+        self._stopping: asyncio.Event | None = None
+        self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
+
+    def start(self) -> None:
+        self._main = asyncio.get_running_loop()
+        self._thread.start()
+
+    async def stop(self) -> None:
+        own, stopping = self._own, self._stopping
+        if own is not None and stopping is not None:
+            with contextlib.suppress(RuntimeError):
+                own.call_soon_threadsafe(stopping.set)
+        await asyncio.to_thread(self._thread.join, 5.0)
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._keep())
+        except Exception:
+            # Without renewals every request would be taken away again and again: better no worker than that.
+            log.critical("lease_thread_broke", exc_info=True)
+            os._exit(EXIT_LOOP_HUNG)
+
+    async def _keep(self) -> None:
+        self._own, self._stopping = asyncio.get_running_loop(), asyncio.Event()
+        broker = self._open_broker()
+        loops = [asyncio.create_task(self._renewals(broker)), asyncio.create_task(self._cancels(broker))]
+        stopped = asyncio.create_task(self._stopping.wait())
+        try:
+            done, _ = await asyncio.wait({*loops, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in (*loops, stopped):
+                task.cancel()
+            await asyncio.gather(*loops, stopped, return_exceptions=True)
+            await broker.close()
+
+    async def _renewals(self, broker: Broker) -> None:
+        interval_s = self._lease_s / RENEWALS_PER_LEASE
+        last = self._clock.monotonic()
+        while True:
+            self._end_if_hung()
+            pause_s = interval_s
+            try:
+                await self._renew_all(broker)
+                now = self._clock.monotonic()
+                if now - last > self._lease_s / 2:
+                    metrics.RENEWALS_LATE.inc()
+                last = now
+                await broker.check_in(self._worker, self._describe())
+            except StreamfleetError as error:
+                log.warning("renewal_failed", error=str(error), silent_s=round(self._clock.monotonic() - last, 1))
+                pause_s = min(interval_s, 0.5)
+            await self._clock.sleep(pause_s)
+
+    async def _renew_all(self, broker: Broker) -> None:
+        leases = self._flights.leases()
+        for start in range(0, len(leases), AT_ONCE):
+            part = leases[start : start + AT_ONCE]
+            for lease, code in zip(part, await broker.renew(self._worker, part), strict=True):
+                if code is not RenewCode.RENEWED and (flight := self._flights.of(lease)):
+                    self._tell(flight.stop, Fate.LOST if code is RenewCode.LOST else Fate.CANCELLED)
+
+    async def _cancels(self, broker: Broker) -> None:
+        last_id: str | None = None
+        while True:
+            try:
+                last_id = last_id or await broker.last_cancel()
+                last_id, ids = await broker.read_cancels(last_id, CANCELS_BLOCK_MS)
+            except StreamfleetError as error:
+                log.debug("reading_cancels_failed", error=str(error))
+                ids = []
+                await self._clock.sleep(1.0)
+            for flight in self._flights.find(set(ids)) if ids else ():
+                log.info("cancelled", request_id=flight.lease.request_id)
+                self._tell(flight.stop, Fate.CANCELLED)
+            # Many cancels in a row are read together: a fleet must not wake up for each of them.
+            await self._clock.sleep(CANCELS_GAP_S)
+
+    def _tell(self, call: Callable[[Fate], None], fate: Fate) -> None:
+        if self._main is not None:
+            with contextlib.suppress(RuntimeError):  # the event loop has just ended
+                self._main.call_soon_threadsafe(call, fate)
+
+    def _end_if_hung(self) -> None:
+        if self._pulse.age_s > self._hang_s:
+            log.critical("event_loop_hung", silent_s=round(self._pulse.age_s, 1))
+            os._exit(EXIT_LOOP_HUNG)

@@ -1,0 +1,71 @@
+"""The worker as a process: settings in, an exit status out."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import secrets
+import signal
+
+import structlog
+
+from streamfleet.common import logs, metrics
+from streamfleet.common.broker import Broker
+from streamfleet.common.clock import SystemClock
+from streamfleet.common.connection import Connection
+from streamfleet.common.keys import Keys
+from streamfleet.common.settings import EngineSettings, LogSettings, QueueSettings, WorkerSettings
+from streamfleet.worker.engine.factory import build
+from streamfleet.worker.health import HealthServer
+from streamfleet.worker.worker import Worker
+
+log = structlog.get_logger(__name__)
+
+
+def run_worker(
+    queue: QueueSettings, engine: EngineSettings, worker: WorkerSettings, log_settings: LogSettings
+) -> int:
+    """Work until SIGTERM or SIGINT, then drain.
+
+    Returns:
+        0 drained; 3 the engine failed; 4 a bug ended a loop.
+
+    Raises:
+        SettingsError: a setting cannot be used: the engine's package is missing, a port is taken, Redis refuses us.
+    """
+    logs.configure(log_settings)
+    metrics.describe_build()
+    return asyncio.run(_run(queue, engine, worker))
+
+
+async def _run(queue: QueueSettings, engine: EngineSettings, settings: WorkerSettings) -> int:
+    def open_broker(patience_s: float | None) -> Broker:
+        connection = Connection(queue.redis_url.get_secret_value(), patience_s=patience_s)
+        return Broker(connection, Keys(queue.queue, queue.key_prefix), queue.limits())
+
+    name = settings.worker_name or f"{platform.node()}-{os.getpid()}-{secrets.token_hex(3)}"
+    broker = open_broker(None)
+    worker = Worker(
+        name,
+        broker,
+        lambda: open_broker(0),
+        build(engine),
+        settings,
+        queue.max_body_bytes,
+        SystemClock(),
+        watchdog_s=engine.watchdog_s,
+    )
+    health = HealthServer(settings.health_host, settings.health_port, worker.health)
+    health.start()
+    log.info(
+        "worker_starting", worker=name, queue=queue.queue, redis=broker.connection.address, health_port=health.port
+    )
+    loop = asyncio.get_running_loop()
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signum, worker.ask_to_stop)
+    try:
+        return await worker.run()
+    finally:
+        await broker.close()
+        health.stop()

@@ -1,0 +1,66 @@
+"""The housekeeping loop: every worker runs it, a short lock lets one at a time through."""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from streamfleet.common import metrics
+from streamfleet.common.broker import Broker
+from streamfleet.common.clock import Clock
+from streamfleet.common.errors import StreamfleetError
+
+log = structlog.get_logger(__name__)
+TICK_S = 1.0
+STAGE_ENTRIES = 1_000
+STAGE_ROUNDS = 50
+FORGET_EVERY = 60
+SILENT_LEASES = 6
+
+
+class Maintainer:
+    """Reclaims, promotes, brings arrivals in order, and forgets dead workers.
+
+    Args:
+        broker: the queue.
+        worker: this worker's name.
+        clock: for the tick.
+        lease_ms: when a silent worker's requests are taken back.
+        max_deliveries: when a request is given up.
+    """
+
+    def __init__(self, broker: Broker, worker: str, clock: Clock, *, lease_ms: int, max_deliveries: int) -> None:
+        self._broker, self._worker, self._clock = broker, worker, clock
+        self._lease_ms, self._max_deliveries = lease_ms, max_deliveries
+        self._ticks = 0
+
+    async def run(self) -> None:
+        while True:
+            try:
+                if await self._broker.lock_maintenance(self._worker, int(TICK_S * 900)):
+                    await self.tick()
+            except StreamfleetError as error:
+                log.warning("maintenance_failed", error=str(error))
+            await self._clock.sleep(TICK_S)
+
+    async def tick(self) -> None:
+        """One round of housekeeping."""
+        reclaimed = await self._broker.reclaim(self._lease_ms, self._max_deliveries)
+        for outcome, number in (("ready", reclaimed.ready), ("dead", reclaimed.dead), ("ended", reclaimed.ended)):
+            if number:
+                metrics.RECLAIMED.labels(outcome).inc(number)
+                log.warning("reclaimed", outcome=outcome, requests=number)
+        await self._broker.promote()
+        await self._stage()
+        self._ticks += 1
+        if self._ticks % FORGET_EVERY == 0:
+            await self._broker.check_out(silent_ms=self._lease_ms * SILENT_LEASES)
+
+    async def _stage(self) -> None:
+        """Bring arrivals in order even while every engine is full: an urgent one must not wait behind a backlog."""
+        for _ in range(STAGE_ROUNDS):
+            pulled = await self._broker.pull(self._worker, 0, stage_entries=STAGE_ENTRIES)
+            if pulled.staged == 0:
+                return
+            await asyncio.sleep(0)

@@ -1,0 +1,123 @@
+"""How one attempt at a request ended, and how an engine's reply is judged. Pure."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from streamfleet.common.errors import InvalidRequest, openai_error
+from streamfleet.common.protocol import Status
+from streamfleet.worker.engine.base import EngineReply
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A terminal status, with what the result hash says beside it.
+
+    ``error``: JSON of the OpenAI error object; empty with success.
+    """
+
+    status: Status
+    http_status: int
+    response: bytes = b""
+    error: str = ""
+    finish_reason: str = ""
+    usage: dict[str, Any] = field(default_factory=dict)
+    first_token_ms: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Postponed:
+    """A fault that may pass: try again later, this attempt counted. ``delay_ms``: None for the usual backoff."""
+
+    reason: str
+    delay_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HandedBack:
+    """Not this worker's to finish: back to the queue at once, this attempt not counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """The lease was lost: another worker finishes it, nothing is written."""
+
+
+Outcome = Finished | Postponed | HandedBack | Gone
+
+
+def refused(error: InvalidRequest) -> Finished:
+    """The request is wrong."""
+    return Finished(Status.FAILED, 400, error=error.to_openai())
+
+
+def expired(where: str) -> Finished:
+    """The deadline passed ``where`` ("while it was running", …)."""
+    return Finished(
+        Status.EXPIRED,
+        504,
+        error=openai_error(f"the deadline passed {where}", "timeout", "deadline", "deadline_exceeded"),
+    )
+
+
+def cancelled() -> Finished:
+    """Its result stands already; writing this one only removes the entry."""
+    return Finished(Status.CANCELLED, 499, error=openai_error("cancelled by the caller", "cancelled", None, "cancelled"))
+
+
+def broken(message: str) -> Finished:
+    """A fault of ours that no retry will mend."""
+    return Finished(Status.FAILED, 500, error=openai_error(message, "server_error", None, "internal_error"))
+
+
+def judge(reply: EngineReply) -> Outcome:
+    """What an engine's reply means: success, the request's own fault, or a fault that may pass."""
+    body = _parse(reply.body)
+    if 200 <= reply.status < 300:
+        if not isinstance(body, dict):
+            return broken(f"the engine answered {reply.status} with something that is no JSON object")
+        if "error" in body and "choices" not in body and body["error"]:
+            return Finished(Status.FAILED, 400, error=_error_of(body, 400))
+        return Finished(
+            Status.SUCCEEDED,
+            reply.status,
+            response=reply.body,
+            finish_reason=_finish_reason(body),
+            usage=body["usage"] if isinstance(body.get("usage"), dict) else {},
+            first_token_ms=reply.first_token_ms,
+        )
+    if reply.status in (408, 409, 425, 429, 502, 503, 504):
+        return Postponed(f"the engine answered {reply.status}: {_message(body)}")
+    return Finished(Status.FAILED, reply.status, error=_error_of(body, reply.status))
+
+
+def _parse(body: bytes) -> Any:
+    try:
+        return json.loads(body)
+    except ValueError:
+        return body[:200].decode(errors="replace")
+
+
+def _finish_reason(body: dict[str, Any]) -> str:
+    choices = body.get("choices")
+    if isinstance(choices, list) and choices and isinstance(choices[0], dict):
+        return str(choices[0].get("finish_reason") or "")
+    return ""
+
+
+def _message(body: Any) -> str:
+    error = body.get("error", body) if isinstance(body, dict) else body
+    text = error.get("message", "") if isinstance(error, dict) else error
+    return str(text)[:500]
+
+
+def _error_of(body: Any, status: int) -> str:
+    """The engine's error in the OpenAI shape, whatever shape it came in."""
+    error = body.get("error") if isinstance(body, dict) else None
+    given = error if isinstance(error, dict) else {}
+    kind = given.get("type") or ("invalid_request_error" if status < 500 else "server_error")
+    code = given.get("code")
+    message = str(given.get("message") or _message(body) or f"the engine answered {status}")[:4000]
+    return openai_error(message, str(kind), given.get("param"), str(code) if code is not None else None)

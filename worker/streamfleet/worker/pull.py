@@ -1,0 +1,159 @@
+"""The pulling loop: credit into claims, and between them the cheapest wait that misses nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+
+import structlog
+
+from streamfleet.common import metrics
+from streamfleet.common.broker import Broker
+from streamfleet.common.clock import Clock
+from streamfleet.common.errors import BrokerUnavailable
+from streamfleet.common.records import Hint, Pulled, Role
+from streamfleet.worker.batching import Policy
+from streamfleet.worker.credit import Demand, Typical
+from streamfleet.worker.engine.base import Engine
+from streamfleet.worker.flights import Flight, Flights
+
+log = structlog.get_logger(__name__)
+WAIT_MS = 5_000
+WATCH_MS = 7_000
+RECONNECT_S = 0.5
+UNBLOCK_AGAIN_S = 0.02
+
+
+class Puller:
+    """Pulls while there is room, until stopped.
+
+    Args:
+        broker: the queue.
+        worker: this worker's name.
+        engine: asked for its capacity.
+        policy: how much to pull and when to start it.
+        flights: where claims go.
+        typical: what the next request will likely ask for.
+        clock: for claim times.
+        launch: starts a flight.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        worker: str,
+        engine: Engine,
+        policy: Policy,
+        flights: Flights,
+        typical: Typical,
+        clock: Clock,
+        launch: Callable[[Flight], None],
+    ) -> None:
+        self._broker, self._worker, self._engine, self._policy = broker, worker, engine, policy
+        self._flights, self._typical, self._clock, self._launch = flights, typical, clock, launch
+        self._hints: list[Hint] = []
+        self._watching = False
+        self._open = asyncio.Event()
+        self._open.set()
+        self._stopping = False
+        self._blocked = False
+
+    async def run(self) -> None:
+        """Until `stop`; what a blocking read brought last is put back."""
+        while not self._stopping:
+            try:
+                await self._round()
+            except BrokerUnavailable as error:
+                log.warning("redis_away", error=str(error))
+                await self._reconnect()
+        await self._leave()
+
+    async def stop(self) -> None:
+        """Pull no more; a blocking wait ends at once."""
+        self._stopping = True
+        self._open.set()
+        self._flights.changed.set()
+        while self._blocked:
+            # Again until it worked: the read may not have reached the server yet.
+            with contextlib.suppress(BrokerUnavailable):
+                await self._broker.unblock()
+            await asyncio.sleep(UNBLOCK_AGAIN_S)
+
+    def pause(self, paused: bool) -> None:
+        """Stop or go on pulling, as the worker's health has it."""
+        if paused:
+            self._open.clear()
+        else:
+            self._open.set()
+
+    async def _round(self) -> None:
+        await self._open.wait()
+        self._flights.changed.clear()
+        room = self._policy.room(self._engine.capacity(), self._flights.load(), self._typical.tokens)
+        metrics.CREDIT.set(room)
+        role = Role.NONE
+        if room > 0 and not self._stopping:
+            role = (await self._pull(room)).role
+            room = self._policy.room(self._engine.capacity(), self._flights.load(), self._typical.tokens)
+        self._start([])
+        if self._stopping:
+            return
+        if role is not Role.NONE:
+            await self._wait_for_work(role)
+        elif room <= 0:
+            await self._wait_for_room()
+
+    async def _pull(self, room: int) -> Pulled:
+        hints, watching = self._hints, self._watching
+        asked_at = self._clock.monotonic()
+        pulled = await self._broker.pull(self._worker, room, hints, watching=watching, watch_ms=WATCH_MS)
+        self._hints, self._watching = [], pulled.role is Role.WATCH
+        metrics.DROPPED.inc(pulled.dropped)
+        flights = [Flight(claim, asked_at, pulled.now_ms, Demand(1, int(self._typical.tokens))) for claim in pulled.claims]
+        for flight in flights:
+            self._flights.board(flight)
+            metrics.CLAIMED.labels(flight.lease.lane).inc()
+            metrics.QUEUED.labels(flight.lease.lane).observe(max(0, pulled.now_ms - flight.enqueued_ms) / 1000)
+        self._start(flights)
+        return pulled
+
+    def _start(self, flights: list[Flight]) -> None:
+        for flight in self._policy.gather(flights, self._clock.monotonic()):
+            self._launch(flight)
+
+    async def _wait_for_work(self, role: Role) -> None:
+        timeout_ms = min(WAIT_MS, self._policy.wait_ms(self._clock.monotonic()) or WAIT_MS)
+        self._blocked = True
+        try:
+            self._hints = await self._broker.wait(role, timeout_ms)
+        finally:
+            self._blocked = False
+
+    async def _wait_for_room(self) -> None:
+        wait_ms = self._policy.wait_ms(self._clock.monotonic())
+        try:
+            async with asyncio.timeout(None if wait_ms is None else wait_ms / 1000):
+                await self._flights.changed.wait()
+        except TimeoutError:
+            pass
+
+    async def _reconnect(self) -> None:
+        """Wait for Redis, then hand back what a lost answer left in this worker's name."""
+        while not self._stopping:
+            try:
+                await self._broker.connection.ping()
+                back = await self._broker.disown(self._worker, self._flights.leases())
+                if back:
+                    log.warning("handed_back_unknown", requests=back)
+                return
+            except BrokerUnavailable:
+                await self._clock.sleep(RECONNECT_S)
+
+    async def _leave(self) -> None:
+        try:
+            if self._hints or self._watching:
+                await self._broker.pull(self._worker, 0, self._hints, watching=self._watching)
+            await self._broker.disown(self._worker, self._flights.leases())
+        except BrokerUnavailable as error:
+            log.warning("left_without_redis", error=str(error))

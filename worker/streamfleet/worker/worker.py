@@ -1,0 +1,267 @@
+"""One worker: puts the loops together, and takes them from start to drain."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+
+from streamfleet.common import metrics
+from streamfleet.common.broker import Broker
+from streamfleet.common.clock import Clock
+from streamfleet.common.errors import StreamfleetError
+from streamfleet.common.settings import WorkerSettings
+from streamfleet.worker.admission import CostLimits
+from streamfleet.worker.batching import Continuous, Policy, Window
+from streamfleet.worker.complete import Completer
+from streamfleet.worker.credit import Typical
+from streamfleet.worker.engine.base import Engine
+from streamfleet.worker.execute import Executor
+from streamfleet.worker.fitness import Fitness
+from streamfleet.worker.flights import Fate, Flight, Flights
+from streamfleet.worker.health import Health
+from streamfleet.worker.lease import LeaseKeeper, Pulse
+from streamfleet.worker.maintain import Maintainer
+from streamfleet.worker.outcome import HandedBack
+from streamfleet.worker.pull import Puller
+
+log = structlog.get_logger(__name__)
+BEAT_S = 0.5
+LAST_WRITES_S = 10.0
+EXIT_DRAINED = 0
+EXIT_ENGINE_FAILED = 3
+EXIT_BROKEN = 4
+
+
+class Worker:
+    """A worker on one queue with one engine; `run` is its whole life.
+
+    Args:
+        name: unique name; the consumer in the lanes' groups.
+        broker: the queue, with a broker that waits for Redis for ever.
+        open_broker: makes another one, without patience, for the lease thread.
+        engine: not started yet.
+        settings: the worker's settings.
+        max_body_bytes: largest request body.
+        clock: time.
+        watchdog_s: an event loop silent for so long has hung.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        broker: Broker,
+        open_broker: Callable[[], Broker],
+        engine: Engine,
+        settings: WorkerSettings,
+        max_body_bytes: int,
+        clock: Clock,
+        watchdog_s: float = 60.0,
+    ) -> None:
+        self.name, self._broker, self._engine, self._settings, self._clock = name, broker, engine, settings, clock
+        self._state = "starting"
+        self._started_ms = clock.now_ms()
+        self._stop_asked, self._hurry = asyncio.Event(), asyncio.Event()
+        self._tasks: dict[Flight, asyncio.Task[None]] = {}
+        typical = Typical()
+        self._flights = Flights()
+        self._pulse = Pulse(clock)
+        self._fitness = Fitness(settings.unready_failures)
+        limits = CostLimits(settings.max_sequences, settings.max_grammar_bytes)
+        self._executor = Executor(engine, clock, typical, limits, max_body_bytes)
+        self._completer = Completer(
+            broker,
+            name,
+            self._flights,
+            clock,
+            max_deliveries=settings.max_deliveries,
+            retry_base_ms=settings.retry_base_ms,
+            retry_max_ms=settings.retry_max_ms,
+        )
+        self._puller = Puller(broker, name, engine, _policy(settings), self._flights, typical, clock, self._launch)
+        self._maintainer = Maintainer(
+            broker, name, clock, lease_ms=settings.lease_ms, max_deliveries=settings.max_deliveries
+        )
+        self._keeper = LeaseKeeper(
+            open_broker,
+            name,
+            self._flights,
+            clock,
+            lease_ms=settings.lease_ms,
+            describe=self.describe,
+            pulse=self._pulse,
+            hang_s=watchdog_s,
+        )
+
+    def ask_to_stop(self) -> None:
+        """Drain; asked a second time, hand everything back at once."""
+        if self._stop_asked.is_set():
+            self._hurry.set()
+        self._stop_asked.set()
+
+    def describe(self) -> dict[str, Any]:
+        """What `{queue}:workers` says of this worker."""
+        return {
+            "state": self._state,
+            "engine": self._engine.kind,
+            "models": list(self._engine.models),
+            "running": len(self._flights),
+            "slots": self._engine.capacity().slots if self._state in ("ready", "unfit", "draining") else 0,
+            "host": platform.node(),
+            "pid": os.getpid(),
+            "started_ms": self._started_ms,
+        }
+
+    def health(self) -> Health:
+        """How the probes see it."""
+        live = self._pulse.age_s < max(10.0, BEAT_S * 4)
+        reason = "the event loop does not answer" if not live else self._state
+        if self._state == "unfit":
+            reason = f"every request fails: {self._fitness.last_fault}"
+        return Health(live, self._state == "ready", reason)
+
+    async def run(self) -> int:
+        """Start, work until asked to stop or the engine fails, drain. Returns the process's exit status.
+
+        Raises:
+            SettingsError: Redis refuses us.
+        """
+        beat = asyncio.create_task(self._beat())
+        try:
+            if not await self._unless_stopped(self._start()):
+                return EXIT_DRAINED
+            return await self._work()
+        finally:
+            beat.cancel()
+            await self._engine.stop()
+            metrics.READY.set(0)
+
+    async def _start(self) -> None:
+        await self._broker.ensure_groups()
+        log.info("engine_starting", engine=self._engine.kind)
+        await self._engine.start()
+
+    async def _unless_stopped(self, starting: Any) -> bool:
+        start, stop = asyncio.ensure_future(starting), asyncio.create_task(self._stop_asked.wait())
+        await asyncio.wait({start, stop}, return_when=asyncio.FIRST_COMPLETED)
+        stop.cancel()
+        if start.done():
+            start.result()
+            return True
+        start.cancel()
+        await asyncio.wait({start})
+        return False
+
+    async def _work(self) -> int:
+        self._keeper.start()
+        loops = {
+            "pull": asyncio.create_task(self._puller.run()),
+            "complete": asyncio.create_task(self._completer.run()),
+            "maintain": asyncio.create_task(self._maintainer.run()),
+        }
+        failed = asyncio.create_task(self._engine.failed())
+        stop = asyncio.create_task(self._stop_asked.wait())
+        self._state = "ready"
+        metrics.READY.set(1)
+        log.info("worker_ready", worker=self.name, engine=self._engine.kind, models=self._engine.models)
+        await asyncio.wait({*loops.values(), failed, stop}, return_when=asyncio.FIRST_COMPLETED)
+        status = self._verdict(loops, failed)
+        self._state = "draining"
+        metrics.READY.set(0)
+        try:
+            await self._drain(loops, failed, patient=status == EXIT_DRAINED)
+        finally:
+            for task in (*loops.values(), failed, stop):
+                task.cancel()
+            await asyncio.gather(*loops.values(), failed, stop, return_exceptions=True)
+            await self._keeper.stop()
+        log.info("worker_stopped", worker=self.name, exit_status=status)
+        return status
+
+    def _verdict(self, loops: dict[str, asyncio.Task[None]], failed: asyncio.Task[str]) -> int:
+        if failed.done():
+            log.critical("engine_failed", reason=failed.result())
+            return EXIT_ENGINE_FAILED
+        for name, task in loops.items():
+            if task.done():
+                log.critical("loop_broke", loop=name, exc_info=task.exception())
+                return EXIT_BROKEN
+        return EXIT_DRAINED
+
+    async def _drain(self, loops: dict[str, asyncio.Task[None]], failed: asyncio.Task[str], patient: bool) -> None:
+        log.info("draining", running=len(self._flights), drain_ms=self._settings.drain_ms if patient else 0)
+        await self._puller.stop()
+        await asyncio.wait({loops["pull"]}, timeout=LAST_WRITES_S)
+        if patient:
+            self._release_waiting()
+            await self._wait_for_running(failed)
+        self._flights.stop_all(Fate.ENGINE_FAILED if failed.done() else Fate.RELEASED)
+        if self._tasks:
+            await asyncio.wait(set(self._tasks.values()), timeout=LAST_WRITES_S)
+        self._completer.close()
+        await asyncio.wait({loops["complete"]}, timeout=LAST_WRITES_S)
+        try:
+            async with asyncio.timeout(LAST_WRITES_S):
+                await self._broker.disown(self.name, [])
+                await self._broker.check_out(self.name)
+        except (TimeoutError, StreamfleetError) as error:
+            log.warning("left_without_redis", error=str(error))
+
+    def _release_waiting(self) -> None:
+        """What only waits in front of the engine goes back at once: another worker may have a free slot."""
+        free = self._engine.capacity().slots
+        for flight in self._flights.active():
+            free -= flight.demand.sequences
+            if flight not in self._tasks:
+                self._flights.land(flight)
+                self._completer.put(flight, HandedBack())
+            elif free < 0:
+                flight.stop(Fate.RELEASED)
+
+    async def _wait_for_running(self, failed: asyncio.Task[str]) -> None:
+        hurry = asyncio.create_task(self._hurry.wait())
+        idle = asyncio.create_task(self._idle())
+        await asyncio.wait({idle, hurry, failed}, timeout=self._settings.drain_ms / 1000, return_when=asyncio.FIRST_COMPLETED)
+        hurry.cancel()
+        idle.cancel()
+
+    async def _idle(self) -> None:
+        while self._tasks:
+            await asyncio.wait(set(self._tasks.values()))
+
+    def _launch(self, flight: Flight) -> None:
+        task = asyncio.create_task(self._fly(flight))
+        self._tasks[flight] = task
+        metrics.RUNNING.set(len(self._tasks))
+
+    async def _fly(self, flight: Flight) -> None:
+        started = self._clock.monotonic()
+        outcome = await self._executor.execute(flight)
+        self._tasks.pop(flight, None)
+        self._flights.land(flight)
+        metrics.RUNNING.set(len(self._tasks))
+        metrics.RUN.labels(flight.lease.lane).observe(self._clock.monotonic() - started)
+        self._fitness.saw(outcome, self._clock.monotonic())
+        self._completer.put(flight, outcome)
+
+    async def _beat(self) -> None:
+        while True:
+            self._pulse.beat()
+            if self._state in ("ready", "unfit"):
+                fit = self._fitness.fit(self._clock.monotonic())
+                if (self._state == "ready") != fit:
+                    log.warning("fitness_changed", fit=fit, last_fault=self._fitness.last_fault)
+                self._state = "ready" if fit else "unfit"
+                self._puller.pause(not fit)
+                metrics.READY.set(int(fit))
+            await self._clock.sleep(BEAT_S)
+
+
+def _policy(settings: WorkerSettings) -> Policy:
+    if settings.batching == "window":
+        return Window(settings.batch_size, settings.batch_timeout_ms)
+    return Continuous(settings.prefetch, settings.batch_size)
