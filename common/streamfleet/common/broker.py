@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import redis.exceptions
 
 from streamfleet.common.connection import Connection, MissingGroup
-from streamfleet.common.errors import openai_error
+from streamfleet.common.errors import BrokerOutOfMemory, openai_error
 from streamfleet.common.keys import GROUP, NOBODY, Keys
 from streamfleet.common.protocol import LANES, Lane
 from streamfleet.common.records import (
@@ -92,7 +93,11 @@ class Broker:
         """Cancel a request, queued or running. False when it had ended before, other than by a cancel."""
         record = await self.connection.command("GET", self.keys.request(request_id))
         reply = record.decode().split(" ", 2)[2] if record else ""
-        keys = [*self._shared, self.keys.result(request_id), self.keys.reply(reply) if reply else self.keys.result(request_id)]
+        keys = [
+            *self._shared,
+            self.keys.result(request_id),
+            self.keys.reply(reply) if reply else self.keys.result(request_id),
+        ]
         error = openai_error(reason, "cancelled", None, "cancelled")
         if await self.connection.script("cancel", keys, [self._config, request_id, reply, error]):
             return True
@@ -105,8 +110,12 @@ class Broker:
 
     async def results(self, request_ids: Sequence[str]) -> list[Result | None]:
         """Results of several requests in one round trip, in the order asked for."""
-        replies = await self.connection.pipeline([("HGETALL", self.keys.result(request_id)) for request_id in request_ids])
-        return [decode_result(request_id, _mapping(reply)) for request_id, reply in zip(request_ids, replies, strict=True)]
+        replies = await self.connection.pipeline(
+            [("HGETALL", self.keys.result(request_id)) for request_id in request_ids]
+        )
+        return [
+            decode_result(request_id, _mapping(reply)) for request_id, reply in zip(request_ids, replies, strict=True)
+        ]
 
     async def record(self, request_id: str) -> str | None:
         """``<lane>:<stream id>`` of a request that a client enqueued; None when there is no record of it."""
@@ -140,6 +149,10 @@ class Broker:
                 last_id = stream_id
                 ids.append(fields.get(b"id", b"").decode(errors="replace"))
         return last_id, ids
+
+    async def delete_replies(self, client: str) -> None:
+        """Delete a client's reply stream when the client leaves."""
+        await self.connection.command("DEL", self.keys.reply(client))
 
     # -- workers -----------------------------------------------------------------------------------------------
 
@@ -194,7 +207,10 @@ class Broker:
                 *[">"] * len(keys),
             )
         )
-        lane_of: dict[str, Lane | None] = {self.keys.wake: None, **{self.keys.lane(lane): lane for lane in LANES}}
+        lane_of: dict[str, Lane | None] = {
+            self.keys.wake: None,
+            **{self.keys.lane(lane): lane for lane in LANES},
+        }
         return [Hint(lane_of[key], stream_id) for key, entries in _streams(reply) for stream_id, _ in entries]
 
     async def unblock(self) -> None:
@@ -203,7 +219,8 @@ class Broker:
 
     async def complete(self, worker: str, completions: Sequence[Completion]) -> list[CompleteCode]:
         """Publish outcomes and remove their entries, in one script call."""
-        keys, args = list(self._shared), [self._config, worker]
+        keys = list(self._shared)
+        args: list[Any] = [self._config, worker]
         for item in completions:
             result = self.keys.result(item.lease.request_id)
             keys += (result, self.keys.reply(item.reply) if item.reply else result)
@@ -267,8 +284,15 @@ class Broker:
     # -- housekeeping ------------------------------------------------------------------------------------------
 
     async def lock_maintenance(self, worker: str, hold_ms: int) -> bool:
-        """Whether this worker does the housekeeping for the next `hold_ms`."""
-        return bool(await self.connection.command("SET", self.keys.maintain, worker, "NX", "PX", hold_ms))
+        """Whether this worker does the housekeeping for the next `hold_ms`.
+
+        A full Redis has no room for the lock, yet it is the housekeeping that empties it: then everybody does it, which
+        is only more work.
+        """
+        try:
+            return bool(await self.connection.command("SET", self.keys.maintain, worker, "NX", "PX", hold_ms))
+        except BrokerOutOfMemory:
+            return True
 
     async def reclaim(self, lease_ms: int, max_deliveries: int, limit: int = 1000) -> Reclaimed:
         """Take back what was not renewed for `lease_ms`; give up on what was delivered `max_deliveries` times."""
@@ -283,7 +307,9 @@ class Broker:
 
     async def check_in(self, worker: str, description: Mapping[str, Any]) -> int:
         """A worker's sign of life. Returns Redis's clock, epoch ms."""
-        return int(await self.connection.script("check_in", self._shared, [self._config, worker, json.dumps(description)]))
+        return int(
+            await self.connection.script("check_in", self._shared, [self._config, worker, json.dumps(description)])
+        )
 
     async def check_out(self, worker: str = "", silent_ms: int = 3_600_000) -> int:
         """Forget a worker that leaves, and those silent for `silent_ms`, where nothing of theirs is pending."""
@@ -309,6 +335,11 @@ class Broker:
             dead_letters=dead,
             lanes=[_lane_audit(lane, row) for lane, row in zip(LANES, lanes, strict=True)],
         )
+
+    async def now_ms(self) -> int:
+        """Redis's clock, epoch ms: what ages and deadlines are measured by."""
+        seconds, microseconds = await self.connection.command("TIME")
+        return int(seconds) * 1000 + int(microseconds) // 1000
 
     async def workers(self) -> dict[str, dict[str, Any]]:
         """Who is, or was lately, alive: worker name to its description."""
@@ -362,6 +393,17 @@ class Broker:
         reply = await self.connection.script("requeue", keys, [self._config, letter_id, lane.number, *fields])
         return reply.decode() or None
 
+    async def delete_queue(self) -> int:
+        """Delete every key of this queue, whatever they hold. Returns how many there were."""
+        deleted, cursor = 0, b"0"
+        pattern = re.sub(r"([*?\[\]^\\])", r"\\\1", self.keys.base) + "*"
+        while True:
+            cursor, found = await self.connection.command("SCAN", cursor, "MATCH", pattern, "COUNT", 1000)
+            if found:
+                deleted += int(await self.connection.command("UNLINK", *found))
+            if cursor == b"0":
+                return deleted
+
     async def purge(self, letter_ids: Sequence[str]) -> int:
         """Delete dead letters; how many there were."""
         return int(await self.connection.command("XDEL", self.keys.dead, *letter_ids)) if letter_ids else 0
@@ -379,7 +421,15 @@ def _claim(row: list[Any]) -> Claim:
 
 def _lane_audit(lane: Lane, row: list[int]) -> LaneAudit:
     length, ready, running, handed_out, undelivered, added = row
-    return LaneAudit(lane, length, ready, running, handed_out, None if undelivered < 0 else undelivered, None if added < 0 else added)
+    return LaneAudit(
+        lane,
+        length,
+        ready,
+        running,
+        handed_out,
+        None if undelivered < 0 else undelivered,
+        None if added < 0 else added,
+    )
 
 
 def _mapping(reply: Any) -> dict[bytes, bytes]:

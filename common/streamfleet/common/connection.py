@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import redis.exceptions
 import structlog
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_delay, stop_never, wait_random_exponential
+from tenacity import (
+    AsyncRetrying,
+    RetryCallState,
+    retry_if_exception_type,
+    stop_after_delay,
+    stop_never,
+    wait_random_exponential,
+)
 
 from streamfleet.common import scripts
 from streamfleet.common.errors import BrokerOutOfMemory, BrokerUnavailable, SettingsError, StreamfleetError
@@ -22,6 +29,7 @@ T = TypeVar("T")
 CONNECT_TIMEOUT_S = 5.0
 ANSWER_TIMEOUT_S = 15.0
 BLOCK_MARGIN_S = 5.0
+_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[\w.-]*)(?::([0-9]+))?(/[0-9]*)?")
 _LOST = (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError, OSError, asyncio.TimeoutError)
 
 
@@ -30,11 +38,25 @@ class MissingGroup(StreamfleetError):
 
 
 def safe_address(url: str) -> str:
-    """The URL's address without user and password, for messages."""
-    parts = urlsplit(url)
-    if parts.scheme == "unix":
-        return parts.path
-    return f"{parts.scheme}://{parts.hostname or 'localhost'}:{parts.port or 6379}{parts.path}"
+    """The URL's address without user and password, for messages; never raises, whatever stands in the URL."""
+    scheme, found, rest = url.partition("://")
+    address = rest.partition("?")[0]
+    # What a password holds unescaped is not always what a URL parser takes for it: go by the last @.
+    if "@" in address or (scheme != "unix" and not _ADDRESS.fullmatch(address)):
+        address = rest.rpartition("@")[2].partition("?")[0]
+    if scheme == "unix":
+        return address
+    match = _ADDRESS.fullmatch(address)
+    if not found or match is None:
+        return "(not an address)"
+    host, port, path = match.groups()
+    return f"{scheme}://{host or 'localhost'}:{port or 6379}{path or ''}"
+
+
+def _why_unusable(error: Exception) -> str:
+    if str(error).startswith("Port"):  # the rest of that message may be a part of the password
+        return "the port is not a number; in a user name or password write / ? # @ : as %2F %3F %23 %40 %3A"
+    return str(error)
 
 
 class Connection:
@@ -58,7 +80,7 @@ class Connection:
             self._blocking = self._open(url, None, single_connection_client=True)
             self._blocking_id: int | None = None
         except (ValueError, redis.exceptions.RedisError) as error:
-            raise SettingsError(f"REDIS_URL {self.address}: {error}") from None
+            raise SettingsError(f"REDIS_URL {self.address}: {_why_unusable(error)}") from None
 
     @staticmethod
     def _open(url: str, answer_timeout_s: float | None, single_connection_client: bool = False) -> Redis:
@@ -82,7 +104,7 @@ class Connection:
         Raises:
             BrokerUnavailable: nobody answers at the address.
         """
-        await self._translated(lambda: self._client.execute_command("PING"))
+        await self._translated(lambda: _send(self._client, "PING"))
 
     async def command(self, *words: Any) -> Any:
         """One command, raw words in and the reply out.
@@ -91,7 +113,7 @@ class Connection:
             BrokerUnavailable: Redis stayed away for the whole patience.
             BrokerOutOfMemory: Redis is at its memory limit.
         """
-        return await self._patiently(lambda: self._client.execute_command(*words))
+        return await self._patiently(lambda: _send(self._client, *words))
 
     async def pipeline(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
         """Several commands in one round trip; replies in the same order. Raises like `command`."""
@@ -113,8 +135,8 @@ class Connection:
 
         async def wait() -> Any:
             async with asyncio.timeout(timeout_s + BLOCK_MARGIN_S):
-                self._blocking_id = await self._blocking.execute_command("CLIENT", "ID")
-                return await self._blocking.execute_command(*words)
+                self._blocking_id = await _send(self._blocking, "CLIENT", "ID")
+                return await _send(self._blocking, *words)
 
         try:
             return await self._translated(wait)
@@ -124,7 +146,7 @@ class Connection:
     async def unblock(self) -> None:
         """End a `block` under way as if its time were up; what it was just being given still arrives."""
         if self._blocking_id is not None:
-            await self._translated(lambda: self._client.execute_command("CLIENT", "UNBLOCK", self._blocking_id))
+            await self._translated(lambda: _send(self._client, "CLIENT", "UNBLOCK", self._blocking_id))
 
     async def script(self, verb: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
         """Run a verb's script. Raises like `command`, and MissingGroup."""
@@ -142,9 +164,9 @@ class Connection:
         if verb not in self._hashes:
             self._hashes[verb] = scripts.sha(verb)
         try:
-            return await self._client.execute_command("EVALSHA", self._hashes[verb], len(keys), *keys, *args)
+            return await _send(self._client, "EVALSHA", self._hashes[verb], len(keys), *keys, *args)
         except redis.exceptions.NoScriptError:
-            return await self._client.execute_command("EVAL", scripts.source(verb), len(keys), *keys, *args)
+            return await _send(self._client, "EVAL", scripts.source(verb), len(keys), *keys, *args)
 
     async def _patiently(self, operation: Callable[[], Awaitable[T]]) -> T:
         try:
@@ -178,7 +200,9 @@ class Connection:
         if "NOGROUP" in text or "No such key" in text:
             return MissingGroup(text)
         if isinstance(error, redis.exceptions.OutOfMemoryError) or "OOM" in text or "used memory > 'maxmemory'" in text:
-            return BrokerOutOfMemory(f"Redis at {self.address} is at its memory limit and refuses new requests; raise maxmemory")
+            return BrokerOutOfMemory(
+                f"Redis at {self.address} is at its memory limit and refuses new requests; raise maxmemory"
+            )
         if isinstance(error, redis.exceptions.ReadOnlyError) or "READONLY" in text or "MASTERDOWN" in text:
             return BrokerUnavailable(f"Redis at {self.address} is a replica: {text}")
         return error
@@ -186,6 +210,11 @@ class Connection:
     def _say_waiting(self, state: RetryCallState) -> None:
         if state.attempt_number in (1, 5) or state.attempt_number % 30 == 0:
             log.warning("waiting_for_redis", address=self.address, tries=state.attempt_number)
+
+
+def _send(client: Redis, *words: Any) -> Awaitable[Any]:
+    reply: Awaitable[Any] = client.execute_command(*words)  # type: ignore[no-untyped-call]
+    return reply
 
 
 def _reason(error: BaseException) -> str:

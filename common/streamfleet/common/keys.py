@@ -48,7 +48,7 @@ class Keys:
         return f"{self.base}result:{request_id}"
 
     def request(self, request_id: str) -> str:
-        """Record of an enqueued id, ``<digest> <lane> <stream id> <reply>``, with TTL: makes enqueueing idempotent."""
+        """Record of an enqueued id, ``<digest> <lane>:<stream id> <reply>``, with TTL: makes enqueueing idempotent."""
         return f"{self.base}request:{request_id}"
 
     def reply(self, client: str) -> str:

@@ -119,7 +119,9 @@ def infer_endpoint(body: Mapping[str, Any]) -> str:
         if key in body:
             return endpoint
     raise InvalidRequest(
-        "the body has neither messages, prompt nor input: give one of them, or name the endpoint", "body", "missing_field"
+        "the body has neither messages, prompt nor input: give one of them, or name the endpoint",
+        "body",
+        "missing_field",
     )
 
 
@@ -146,7 +148,9 @@ def parse_body(text: bytes, max_bytes: int) -> dict[str, Any]:
     try:
         value = json.loads(text.decode("utf-8"), parse_constant=_refuse_constant)
     except UnicodeDecodeError as error:
-        raise InvalidRequest(f"is not UTF-8: byte {error.start} is {text[error.start]:#04x}", "body", "invalid_encoding") from None
+        raise InvalidRequest(
+            f"is not UTF-8: byte {error.start} is {text[error.start]:#04x}", "body", "invalid_encoding"
+        ) from None
     except RecursionError:
         raise InvalidRequest("is nested too deeply", "body", "invalid_json") from None
     except ValueError as error:
@@ -156,7 +160,9 @@ def parse_body(text: bytes, max_bytes: int) -> dict[str, Any]:
     return value
 
 
-def decode(fields: Mapping[bytes, bytes], lane: Lane, stream_id: str, max_body_bytes: int = DEFAULT_MAX_BODY_BYTES) -> Request:
+def decode(
+    fields: Mapping[bytes, bytes], lane: Lane, stream_id: str, max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
+) -> Request:
     """The request that an entry of a lane holds.
 
     Args:
@@ -169,7 +175,9 @@ def decode(fields: Mapping[bytes, bytes], lane: Lane, stream_id: str, max_body_b
         InvalidRequest: a field is missing or wrong; ``param`` names it.
     """
     if b"body" not in fields:
-        raise InvalidRequest("is missing: XADD it as the field 'body' with an OpenAI request as JSON", "body", "missing_field")
+        raise InvalidRequest(
+            "is missing: XADD it as the field 'body' with an OpenAI request as JSON", "body", "missing_field"
+        )
     identity = _text(fields, "id")
     reply = _text(fields, "reply")
     body = parse_body(fields[b"body"], max_body_bytes)
@@ -233,7 +241,14 @@ def _refuse_constant(name: str) -> None:
 
 
 def _json_type(value: object) -> str:
-    names = {list: "an array", str: "a string", bool: "a boolean", int: "a number", float: "a number", type(None): "null"}
+    names = {
+        list: "an array",
+        str: "a string",
+        bool: "a boolean",
+        int: "a number",
+        float: "a number",
+        type(None): "null",
+    }
     return names.get(type(value), type(value).__name__)
 
 
@@ -244,7 +259,9 @@ def _text(fields: Mapping[bytes, bytes], name: str) -> str | None:
     try:
         return value.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise InvalidRequest(f"is not UTF-8: byte {error.start} is {value[error.start]:#04x}", name, "invalid_encoding") from None
+        raise InvalidRequest(
+            f"is not UTF-8: byte {error.start} is {value[error.start]:#04x}", name, "invalid_encoding"
+        ) from None
 
 
 def _label(fields: Mapping[bytes, bytes], name: str) -> str | None:

@@ -232,8 +232,19 @@ class Audit:
     @property
     def accepted(self) -> int:
         """Requests ever accepted, as counted when they were delivered or stand undelivered; duplicates count once."""
-        unseen = sum((lane.undelivered or 0) + lane.handed_out for lane in self.lanes)
+        if any(
+            lane.undelivered is None for lane in self.lanes
+        ):  # too many to count: what is left of the lanes' lengths
+            unseen = self.outstanding - self.delayed - sum(lane.ready + lane.running for lane in self.lanes)
+        else:
+            unseen = sum((lane.undelivered or 0) + lane.handed_out for lane in self.lanes)
         return self.counts.get("staged", 0) + unseen - self.counts.get("duplicate", 0) - self.counts.get("vanished", 0)
+
+    def line(self) -> str:
+        """The identity that must hold, on one line."""
+        ended = " + ".join(f"{status}={number}" for status, number in self.ended.items())
+        rest = f" + outstanding={self.outstanding}" if self.outstanding else ""
+        return f"accepted={self.accepted} = {ended}{rest}"
 
     def problems(self) -> list[str]:
         """What does not add up, one line each; empty when all is well."""
@@ -242,9 +253,14 @@ class Audit:
         if self.accepted != ended + self.outstanding:
             found.append(f"accepted {self.accepted} is not ended {ended} + outstanding {self.outstanding}")
         if all(lane.undelivered is not None for lane in self.lanes):
-            parts = sum(lane.ready + lane.running + lane.handed_out + (lane.undelivered or 0) for lane in self.lanes) + self.delayed
+            parts = (
+                sum(lane.ready + lane.running + lane.handed_out + (lane.undelivered or 0) for lane in self.lanes)
+                + self.delayed
+            )
             if parts != self.outstanding:
-                found.append(f"lanes hold {self.outstanding} entries, but undelivered + ready + delayed + running is {parts}")
+                found.append(
+                    f"lanes hold {self.outstanding} entries, but undelivered + ready + delayed + running is {parts}"
+                )
         added = [lane.ever_added for lane in self.lanes]
         if None not in added:
             seen = self.accepted + self.counts.get("duplicate", 0) + self.counts.get("vanished", 0)

@@ -75,7 +75,13 @@ class Result:
         return self
 
 
-DEFAULT_HTTP_STATUS = {Status.SUCCEEDED: 200, Status.FAILED: 400, Status.EXPIRED: 504, Status.CANCELLED: 499, Status.DEAD: 500}
+DEFAULT_HTTP_STATUS = {
+    Status.SUCCEEDED: 200,
+    Status.FAILED: 400,
+    Status.EXPIRED: 504,
+    Status.CANCELLED: 499,
+    Status.DEAD: 500,
+}
 
 
 def decode_result(request_id: str, fields: Mapping[bytes, bytes]) -> Result | None:
@@ -95,7 +101,9 @@ def decode_result(request_id: str, fields: Mapping[bytes, bytes]) -> Result | No
         usage=_object(text.get("usage")),
         worker=text.get("worker"),
         attempt=int(text.get("attempt", 0)),
-        timings=Timings(*(_number(text.get(name)) for name in ("queued_ms", "waited_ms", "first_token_ms", "total_ms"))),
+        timings=Timings(
+            *(_number(text.get(name)) for name in ("queued_ms", "waited_ms", "first_token_ms", "total_ms"))
+        ),
         fields=text,
     )
 

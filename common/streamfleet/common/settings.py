@@ -48,13 +48,15 @@ class QueueSettings(Group):
     max_body_bytes: int = Field(DEFAULT_MAX_BODY_BYTES, ge=1_024, description="Largest request body, in bytes.")
     result_ttl_ms: int = Field(86_400_000, ge=1_000, description="How long results and their ids are kept, in ms.")
     patience_ms: int = Field(
-        300_000, ge=0, description="A request without a deadline ranks as if it had one this long after enqueueing, in ms."
+        300_000,
+        ge=0,
+        description="A request without a deadline ranks as if it had one so long after enqueueing, in ms.",
     )
     dead_cap: int = Field(100_000, ge=1, description="About how many dead letters are kept.")
     reply_cap: int = Field(100_000, ge=100, description="About how many notifications one reply stream keeps.")
     shares: Annotated[tuple[int, int, int, int], NoDecode] = Field(
         (0, 0, 100, 50),
-        description="Guaranteed picks per mille for critical,high,normal,low while they wait; the rest is strict priority.",
+        description="Picks per mille guaranteed to critical,high,normal,low while they wait; the rest is strict priority.",
     )
 
     @field_validator("queue")
@@ -107,11 +109,12 @@ class EngineSettings(Group):
 
     engine: Literal["vllm", "openai", "simulated"] = Field(
         "vllm",
-        description="vllm: in this process; openai: any OpenAI-compatible server at VLLM_URL; simulated: no model, for tests.",
+        description="vllm: in this process; openai: a server at VLLM_URL that speaks OpenAI; simulated: no model, for tests.",
     )
     model: str = Field("", description="Model name or folder for the vllm engine, as vLLM takes it.")
     engine_args: Annotated[tuple[str, ...], NoDecode] = Field(
-        (), description="vLLM's own arguments, as vLLM names them: '--max-num-seqs 64 --enable-prefix-caching'."
+        (),
+        description="vLLM's own arguments, as vLLM names them: '--max-num-seqs 64 --enable-prefix-caching'.",
     )
     vllm_url: str = Field(
         "http://localhost:8000",
@@ -121,7 +124,9 @@ class EngineSettings(Group):
     vllm_api_key: SecretStr = Field(SecretStr(""), description="API key for that server, where it wants one.")
     remote_slots: int = Field(64, ge=1, description="Requests at once at the server behind the openai engine.")
     watchdog_s: float = Field(
-        60.0, gt=0, description="An engine that runs requests without a step for so long has hung, in seconds."
+        60.0,
+        gt=0,
+        description="An engine that runs requests without a step for so long has hung, in seconds.",
     )
     simulated_profile: Literal["smollm2-cpu", "fast"] = Field(
         "smollm2-cpu", description="Whose latencies the simulated engine follows."
@@ -145,13 +150,14 @@ class WorkerSettings(Group):
 
     worker_name: str = Field("", description="Name of this worker; host, process id and a random part when empty.")
     batching: Literal["continuous", "window"] = Field(
-        "continuous", description="continuous: as the engine has room; window: gather a batch, run it together."
+        "continuous",
+        description="continuous: as the engine has room; window: gather a batch, run it together.",
     )
     batch_size: int = Field(
         0,
         ge=0,
         validation_alias=_known_as("BATCH_SIZE", "BATCH_SIZE"),
-        description="Most requests running at once (continuous; 0 leaves it to the engine) or in one batch (window; 0 is 32).",
+        description="Most requests at once (continuous; 0 leaves it to the engine) or in one batch (window; 0 is 32).",
     )
     batch_timeout_ms: int = Field(
         50,
@@ -165,7 +171,9 @@ class WorkerSettings(Group):
     retry_base_ms: int = Field(500, ge=1, description="First delay before a passing fault is tried again, in ms.")
     retry_max_ms: int = Field(30_000, ge=1, description="Longest such delay, in ms.")
     drain_ms: int = Field(25_000, ge=0, description="After SIGTERM, how long running requests may go on, in ms.")
-    health_host: str = Field("127.0.0.1", description="Where /livez, /readyz and /metrics listen; 0.0.0.0 in a container.")
+    health_host: str = Field(
+        "127.0.0.1", description="Where /livez, /readyz and /metrics listen; 0.0.0.0 in a container."
+    )
     health_port: int = Field(9100, ge=0, le=65_535, description="Their port; 0 picks a free one.")
     unready_failures: int = Field(
         20, ge=1, description="So many engine faults in a row, without one success, make a worker unready."
@@ -190,7 +198,7 @@ GROUPS: tuple[type[Group], ...] = (QueueSettings, EngineSettings, WorkerSettings
 G = TypeVar("G", bound=Group)
 
 
-def variable(group: type[Group], name: str) -> str:
+def variable(name: str) -> str:
     """The environment variable that sets a field."""
     return f"{PREFIX}{name.upper()}"
 
@@ -215,6 +223,8 @@ def _line(group: type[Group], item: dict[str, Any]) -> str:
         return message
     name = str(item["loc"][0])
     field = group.model_fields.get(name.lower().removeprefix(PREFIX.lower()))
-    shown = "" if field is None or field.annotation is SecretStr else f", not {json.dumps(item['input'], default=str)[:80]}"
-    full = name if name.isupper() else variable(group, name)
+    shown = (
+        "" if field is None or field.annotation is SecretStr else f", not {json.dumps(item['input'], default=str)[:80]}"
+    )
+    full = name if name.isupper() else variable(name)
     return f"{full}: {message}{shown}"

@@ -34,10 +34,10 @@ class Continuous:
     def room(self, capacity: Capacity, load: Load, typical_tokens: float) -> int:
         return credit(capacity, load, typical_tokens=typical_tokens, prefetch=self._prefetch, most=self._most)
 
-    def gather(self, pulled: list[Flight], now: float) -> list[Flight]:
+    def gather(self, pulled: list[Flight], now: float) -> list[Flight]:  # noqa: ARG002 - part of the policy
         return pulled
 
-    def wait_ms(self, now: float) -> int | None:
+    def wait_ms(self, now: float) -> int | None:  # noqa: ARG002 - part of the policy
         return None
 
 
@@ -49,7 +49,7 @@ class Window:
         self._gathered: list[Flight] = []
         self._opened_at: float | None = None
 
-    def room(self, capacity: Capacity, load: Load, typical_tokens: float) -> int:
+    def room(self, capacity: Capacity, load: Load, typical_tokens: float) -> int:  # noqa: ARG002 - part of the policy
         running = load.requests - len(self._gathered)
         return 0 if running else min(self._size, capacity.slots) - len(self._gathered)
 

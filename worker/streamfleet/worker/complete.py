@@ -48,7 +48,11 @@ class Completer:
         retry_max_ms: int,
     ) -> None:
         self._broker, self._worker, self._flights, self._clock = broker, worker, flights, clock
-        self._max_deliveries, self._retry_base_ms, self._retry_max_ms = max_deliveries, retry_base_ms, retry_max_ms
+        self._max_deliveries, self._retry_base_ms, self._retry_max_ms = (
+            max_deliveries,
+            retry_base_ms,
+            retry_max_ms,
+        )
         self._queue: asyncio.Queue[tuple[Flight, Outcome] | None] = asyncio.Queue()
 
     def put(self, flight: Flight, outcome: Outcome) -> None:
@@ -141,14 +145,21 @@ class Completer:
 
     async def _postpone(self, items: Sequence[tuple[Flight, Postponed]]) -> None:
         retries = [
-            Retry(flight.lease, self._delay(flight, outcome), openai_error(outcome.reason, "server_error", None, "engine_error"))
+            Retry(
+                flight.lease,
+                self._delay(flight, outcome),
+                openai_error(outcome.reason, "server_error", None, "engine_error"),
+            )
             for flight, outcome in items
         ]
         codes = await self._broker.retry_later(self._worker, retries, self._max_deliveries)
         for (flight, outcome), code in zip(items, codes, strict=True):
             lane = flight.lease.lane
             log.warning(
-                "request_postponed", request_id=flight.lease.request_id, reason=outcome.reason, became=code.name.lower()
+                "request_postponed",
+                request_id=flight.lease.request_id,
+                reason=outcome.reason,
+                became=code.name.lower(),
             )
             if code is RetryCode.DELAYED:
                 metrics.RETRIED.labels(lane).inc()
@@ -160,7 +171,7 @@ class Completer:
     def _delay(self, flight: Flight, outcome: Postponed) -> int:
         if outcome.delay_ms is not None:
             return outcome.delay_ms
-        return backoff_ms(flight.lease.attempt, self._retry_base_ms, self._retry_max_ms, random.random())
+        return backoff_ms(flight.lease.attempt, self._retry_base_ms, self._retry_max_ms, random.random())  # noqa: S311 - spreads retries, guards nothing
 
     def _count(self, flight: Flight, outcome: Finished, code: CompleteCode) -> None:
         if code is CompleteCode.LOST:
@@ -169,7 +180,9 @@ class Completer:
             return
         lane = flight.lease.lane
         metrics.FINISHED.labels(lane, outcome.status).inc()
-        metrics.TOTAL.labels(lane).observe((flight.claimed_ms - flight.enqueued_ms) / 1000 + self._clock.monotonic() - flight.claimed_at)
+        metrics.TOTAL.labels(lane).observe(
+            (flight.claimed_ms - flight.enqueued_ms) / 1000 + self._clock.monotonic() - flight.claimed_at
+        )
         if outcome.first_token_ms is not None:
             metrics.FIRST_TOKEN.labels(lane).observe(outcome.first_token_ms / 1000)
         for kind in ("prompt_tokens", "completion_tokens"):

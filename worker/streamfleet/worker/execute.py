@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import structlog
 
@@ -12,7 +13,14 @@ from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.protocol import Request, decode
 from streamfleet.worker.admission import CostLimits, check_cost, for_engine
 from streamfleet.worker.credit import Typical, estimate, output_tokens
-from streamfleet.worker.engine.base import Engine, EngineAborted, EngineDied, EngineReply, EngineRequest, EngineUnavailable
+from streamfleet.worker.engine.base import (
+    Engine,
+    EngineAborted,
+    EngineDied,
+    EngineReply,
+    EngineRequest,
+    EngineUnavailable,
+)
 from streamfleet.worker.flights import Fate, Flight
 from streamfleet.worker.outcome import (
     Gone,
@@ -40,9 +48,7 @@ class Executor:
         max_body_bytes: largest body accepted.
     """
 
-    def __init__(
-        self, engine: Engine, clock: Clock, typical: Typical, limits: CostLimits, max_body_bytes: int
-    ) -> None:
+    def __init__(self, engine: Engine, clock: Clock, typical: Typical, limits: CostLimits, max_body_bytes: int) -> None:
         self._engine = engine
         self._clock = clock
         self._typical = typical
@@ -52,7 +58,9 @@ class Executor:
     async def execute(self, flight: Flight) -> Outcome:
         """Take a flight to its outcome. Raises nothing but CancelledError."""
         lease = flight.lease
-        with structlog.contextvars.bound_contextvars(request_id=lease.request_id, entry=lease.entry, attempt=lease.attempt):
+        with structlog.contextvars.bound_contextvars(
+            request_id=lease.request_id, entry=lease.entry, attempt=lease.attempt
+        ):
             try:
                 request = self._decode(flight)
                 check_cost(request.body, self._limits)
@@ -76,19 +84,26 @@ class Executor:
     async def _run(self, flight: Flight, request: Request) -> Outcome:
         remaining_s = None
         if request.deadline_ms is not None:
-            remaining_s = (request.deadline_ms - flight.claimed_ms) / 1000 - (self._clock.monotonic() - flight.claimed_at)
+            remaining_s = (request.deadline_ms - flight.claimed_ms) / 1000 - (
+                self._clock.monotonic() - flight.claimed_at
+            )
             if remaining_s <= 0:
                 return expired("before it could start")
         flight.started_at = self._clock.monotonic()
         work = asyncio.ensure_future(
             self._engine.run(
                 EngineRequest(
-                    flight.lease.request_id, request.endpoint, for_engine(request.body), request.lane, request.deadline_ms
+                    flight.lease.request_id,
+                    request.endpoint,
+                    for_engine(request.body),
+                    request.lane,
+                    request.deadline_ms,
                 )
             )
         )
         try:
-            await asyncio.wait({work, flight.fate}, timeout=remaining_s, return_when=asyncio.FIRST_COMPLETED)
+            either: set[asyncio.Future[Any]] = {work, flight.fate}
+            await asyncio.wait(either, timeout=remaining_s, return_when=asyncio.FIRST_COMPLETED)
             if work.done():
                 return await self._landed(work)
             metrics.TOKENS_SAVED.inc(output_tokens(request.body, 0) * flight.demand.sequences)

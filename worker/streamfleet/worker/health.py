@@ -31,7 +31,7 @@ class _Server(ThreadingMixIn, WSGIServer):
 
 
 class _Quiet(WSGIRequestHandler):
-    def log_message(self, format: str, *args: Any) -> None:
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class names it so
         """Probes come every few seconds; they are nobody's log line."""
 
 
@@ -49,7 +49,8 @@ class HealthServer:
             self._server = make_server(host, port, self._answer, server_class=_Server, handler_class=_Quiet)
         except OSError as error:
             raise SettingsError(
-                f"STREAMFLEET_HEALTH_PORT: cannot listen on {host}:{port}: {error.strerror}; set another port, or 0 for any"
+                f"STREAMFLEET_HEALTH_PORT: cannot listen on {host}:{port}: {error.strerror}; "
+                "set another port, or 0 for any"
             ) from None
         self.port = int(self._server.server_port)
         self._thread = threading.Thread(target=self._server.serve_forever, name="health", daemon=True)

@@ -23,9 +23,7 @@ from streamfleet.worker.worker import Worker
 log = structlog.get_logger(__name__)
 
 
-def run_worker(
-    queue: QueueSettings, engine: EngineSettings, worker: WorkerSettings, log_settings: LogSettings
-) -> int:
+def run_worker(queue: QueueSettings, engine: EngineSettings, worker: WorkerSettings, log_settings: LogSettings) -> int:
     """Work until SIGTERM or SIGINT, then drain.
 
     Returns:
@@ -59,7 +57,11 @@ async def _run(queue: QueueSettings, engine: EngineSettings, settings: WorkerSet
     health = HealthServer(settings.health_host, settings.health_port, worker.health)
     health.start()
     log.info(
-        "worker_starting", worker=name, queue=queue.queue, redis=broker.connection.address, health_port=health.port
+        "worker_starting",
+        worker=name,
+        queue=queue.queue,
+        redis=broker.connection.address,
+        health_port=health.port,
     )
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):

@@ -47,7 +47,11 @@ class Maintainer:
     async def tick(self) -> None:
         """One round of housekeeping."""
         reclaimed = await self._broker.reclaim(self._lease_ms, self._max_deliveries)
-        for outcome, number in (("ready", reclaimed.ready), ("dead", reclaimed.dead), ("ended", reclaimed.ended)):
+        for outcome, number in (
+            ("ready", reclaimed.ready),
+            ("dead", reclaimed.dead),
+            ("ended", reclaimed.ended),
+        ):
             if number:
                 metrics.RECLAIMED.labels(outcome).inc(number)
                 log.warning("reclaimed", outcome=outcome, requests=number)

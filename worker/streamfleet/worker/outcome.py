@@ -64,7 +64,9 @@ def expired(where: str) -> Finished:
 
 def cancelled() -> Finished:
     """Its result stands already; writing this one only removes the entry."""
-    return Finished(Status.CANCELLED, 499, error=openai_error("cancelled by the caller", "cancelled", None, "cancelled"))
+    return Finished(
+        Status.CANCELLED, 499, error=openai_error("cancelled by the caller", "cancelled", None, "cancelled")
+    )
 
 
 def broken(message: str) -> Finished:

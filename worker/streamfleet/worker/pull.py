@@ -110,7 +110,9 @@ class Puller:
         pulled = await self._broker.pull(self._worker, room, hints, watching=watching, watch_ms=WATCH_MS)
         self._hints, self._watching = [], pulled.role is Role.WATCH
         metrics.DROPPED.inc(pulled.dropped)
-        flights = [Flight(claim, asked_at, pulled.now_ms, Demand(1, int(self._typical.tokens))) for claim in pulled.claims]
+        flights = [
+            Flight(claim, asked_at, pulled.now_ms, Demand(1, int(self._typical.tokens))) for claim in pulled.claims
+        ]
         for flight in flights:
             self._flights.board(flight)
             metrics.CLAIMED.labels(flight.lease.lane).inc()

@@ -31,10 +31,14 @@ from streamfleet.worker.pull import Puller
 
 log = structlog.get_logger(__name__)
 BEAT_S = 0.5
-LAST_WRITES_S = 10.0
+LAST_WRITES_S = 4.0  # four of them and drain_ms fit the pod's grace period
 EXIT_DRAINED = 0
 EXIT_ENGINE_FAILED = 3
 EXIT_BROKEN = 4
+
+
+class EngineStartError(Exception):
+    """The engine could not be started; its cause says why."""
 
 
 class Worker:
@@ -62,7 +66,13 @@ class Worker:
         clock: Clock,
         watchdog_s: float = 60.0,
     ) -> None:
-        self.name, self._broker, self._engine, self._settings, self._clock = name, broker, engine, settings, clock
+        self.name, self._broker, self._engine, self._settings, self._clock = (
+            name,
+            broker,
+            engine,
+            settings,
+            clock,
+        )
         self._state = "starting"
         self._started_ms = clock.now_ms()
         self._stop_asked, self._hurry = asyncio.Event(), asyncio.Event()
@@ -135,6 +145,9 @@ class Worker:
             if not await self._unless_stopped(self._start()):
                 return EXIT_DRAINED
             return await self._work()
+        except EngineStartError as error:
+            log.critical("engine_did_not_start", engine=self._engine.kind, reason=str(error), exc_info=error.__cause__)
+            return EXIT_ENGINE_FAILED
         finally:
             beat.cancel()
             await self._engine.stop()
@@ -143,7 +156,12 @@ class Worker:
     async def _start(self) -> None:
         await self._broker.ensure_groups()
         log.info("engine_starting", engine=self._engine.kind)
-        await self._engine.start()
+        try:
+            await self._engine.start()
+        except StreamfleetError:
+            raise
+        except Exception as error:
+            raise EngineStartError(f"{type(error).__name__}: {error}") from error
 
     async def _unless_stopped(self, starting: Any) -> bool:
         start, stop = asyncio.ensure_future(starting), asyncio.create_task(self._stop_asked.wait())
@@ -225,7 +243,9 @@ class Worker:
     async def _wait_for_running(self, failed: asyncio.Task[str]) -> None:
         hurry = asyncio.create_task(self._hurry.wait())
         idle = asyncio.create_task(self._idle())
-        await asyncio.wait({idle, hurry, failed}, timeout=self._settings.drain_ms / 1000, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(
+            {idle, hurry, failed}, timeout=self._settings.drain_ms / 1000, return_when=asyncio.FIRST_COMPLETED
+        )
         hurry.cancel()
         idle.cancel()
 

@@ -1,9 +1,16 @@
 -- @include keys
 -- Count everything at one instant. Reads only.
--- KEYS: shared. ARGV: 1 configuration; 2 how many undelivered entries to count at most in each lane.
+-- KEYS: shared. ARGV: 1 configuration; 2 how many undelivered entries to count at most in each lane (and 4 MB of them,
+--   because counting copies them).
 -- Returns {counters as a flat list, delayed, tries, dead letters, lanes}; a lane is {length, ready, running, held by
 --   nobody, undelivered or -1 when more than the bound, entries ever added or -1 where the server does not know}.
 local bound = tonumber(ARGV[2])
+
+local function size_of(fields)
+  local bytes = 0
+  for _, text in ipairs(fields) do bytes = bytes + #text end
+  return bytes
+end
 
 local function named(list, name)
   for i = 1, #list, 2 do
@@ -18,12 +25,14 @@ local function group_of(lane)
 end
 
 local function undelivered(lane, last)
-  local counted = 0
-  while counted <= bound do
-    local entries = call('XRANGE', lane_key(lane), '(' .. last, '+', 'COUNT', 100)
+  local counted, bytes, chunk = 0, 0, 1
+  while counted <= bound and bytes < 4194304 do
+    local entries = call('XRANGE', lane_key(lane), '(' .. last, '+', 'COUNT', chunk)
+    for _, entry in ipairs(entries) do bytes = bytes + size_of(entry[2]) end
     counted = counted + #entries
-    if #entries < 100 then return counted end
+    if #entries < chunk then return counted end
     last = entries[#entries][1]
+    chunk = math.max(1, math.min(chunk * 2, 128, math.floor(65536 * counted / bytes)))
   end
   return -1
 end

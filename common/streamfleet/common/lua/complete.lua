@@ -7,12 +7,21 @@
 --   error JSON or '', number of value strings, the result's field-value pairs.
 -- Returns for each outcome: 1 published; 2 the id already had a result (cancelled, or a duplicate): entry removed;
 --   0 the lease was lost: nothing written; 3 this very attempt was published by an earlier call whose answer got lost.
+require_groups()
 open_for_writes()
 local worker = ARGV[2]
 
 local function values_of(first, last)
   local values = {}
   for i = first, last do values[#values + 1] = ARGV[i] end
+  return values
+end
+
+-- The script itself writes what later calls decide by: who published, at which attempt, for which entry.
+local function signed(values, lane, id, attempt)
+  for _, value in ipairs({'worker', worker, 'attempt', attempt, 'entry', entry_name(lane, id), 'lane', LANE_NAMES[lane]}) do
+    values[#values + 1] = value
+  end
   return values
 end
 
@@ -24,7 +33,7 @@ end
 local function complete(lane, id, attempt, entry, status, failure, values)
   if not held(lane, id, worker, attempt) then return published_before(entry.id, attempt) and 3 or 0 end
   local fields = failure ~= '' and fetch_fields(lane, id)
-  if not publish(entry.id, status, values, entry.reply) then
+  if not publish(entry.id, status, signed(values, lane, id, attempt), entry.reply) then
     settle(lane, id, entry)
     return 2
   end

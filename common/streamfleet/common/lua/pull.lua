@@ -11,11 +11,14 @@
 -- Returns {claims, ready, role, now, staged, dropped}; a claim is {lane, stream id, attempt, request id, fields};
 --   role: 0 pull again when there is room, 1 watch (blocking read of wake and lanes), 2 bench (pop a token).
 local arg = cjson.decode(ARGV[2])
+require_groups()
 open_for_writes()
 local now = now_ms()
-if arg.watching then call('ZREM', WATCH, arg.worker) end
-put_back(arg.hints)
+-- Who asks for work watches no more, also when the answer that made it a watcher was lost.
+if arg.watching or arg.n > 0 then call('ZREM', WATCH, arg.worker) end
+local back = put_back(arg.hints)
 local waiting, staged = stage(arg)
+staged = staged + back
 local claims, dropped = {}, 0
 if arg.n > 0 then claims, dropped = take(arg, waiting, now) end
 write_counts()

@@ -3,6 +3,7 @@
 -- Take back what workers hold without renewing; give up on what has been delivered too often.
 -- KEYS: shared. ARGV: 1 configuration; 2 lease (ms); 3 most deliveries; 4 how many per lane at most.
 -- Returns {made ready again, dead, ended otherwise}.
+require_groups()
 open_for_writes()
 local lease_ms, most, limit = ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local back, dead, ended = 0, 0, 0

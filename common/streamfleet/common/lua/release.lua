@@ -4,6 +4,7 @@
 -- Hand requests back, at their old rank, at once. No attempt is counted: this is for a worker that drains.
 -- KEYS: shared. ARGV: 1 configuration; 2 worker; 3 JSON [[lane, stream id, attempt]…].
 -- Returns how many were handed back; the others were no longer this worker's.
+require_groups()
 open_for_writes()
 local worker, released = ARGV[2], 0
 for _, lease in ipairs(cjson.decode(ARGV[3])) do

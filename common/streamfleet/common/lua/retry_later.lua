@@ -6,6 +6,7 @@
 --   error being the OpenAI error object's JSON text that the dead letter gets.
 -- Returns for each: 1 will be tried again; 2 dead: that was the last attempt; 3 expired: it would be due after its
 --   deadline; 4 ended: the id has a result; 0 the lease was lost.
+require_groups()
 open_for_writes()
 local worker, most = ARGV[2], tonumber(ARGV[3])
 local now, woken = now_ms(), false

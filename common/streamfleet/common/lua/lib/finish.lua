@@ -14,8 +14,9 @@ local function remove_entry(lane, id)
   call('HDEL', TRIES, tries_field(lane, id))
 end
 
+-- Each name is told once, however many entries of the id ask for it; the result remembers who was.
 local function notify(reply, request_id, status)
-  if not reply then return end
+  if not reply or call('HSETNX', result_key(request_id), 'notified:' .. reply, '1') == 0 then return end
   local key = cfg.prefix .. 'reply:' .. reply
   call('XADD', key, 'MAXLEN', '~', cfg.reply_cap, '*', 'id', request_id, 'status', status)
   call('PEXPIRE', key, cfg.result_ttl_ms)
@@ -25,7 +26,6 @@ end
 local function publish(request_id, status, values, reply)
   local key = result_key(request_id)
   if call('HSETNX', key, 'status', status) == 0 then return false end
-  if reply then values[#values + 1] = 'reply'; values[#values + 1] = reply end
   call('HSET', key, unpack(values))
   call('PEXPIRE', key, cfg.result_ttl_ms)
   notify(reply, request_id, status)
@@ -36,13 +36,15 @@ local function openai_error(message, param, code)
   return cjson.encode({error = {message = message, type = 'invalid_request_error', param = param or cjson.null, code = code}})
 end
 
--- Original fields go along, those larger than any valid entry cut short: such a one can never run.
+-- Original fields go along, those larger than any valid entry cut short: such a one can never run. One that begins
+-- with '_' gets another '_', so that nobody can pass off a field of theirs as one of ours.
 local function write_dead_letter(lane, id, fields, letter)
   local args = {'XADD', DEAD, 'MAXLEN', '~', cfg.dead_cap, '*', '_id', letter.request_id, '_status', letter.status,
-    '_error', letter.error, '_entry', entry_name(lane, id), '_attempts', tostring(letter.attempts or 0)}
+    '_error', letter.error, '_entry', entry_name(lane, id), '_attempts', tostring(letter.attempts)}
   local room = cfg.max_entry_bytes
   for i = 1, math.min(#fields, 512), 2 do
-    args[#args + 1] = string.sub(fields[i], 1, 256)
+    local name = string.sub(fields[i], 1, 256)
+    args[#args + 1] = string.sub(name, 1, 1) == '_' and '_' .. name or name
     local kept = string.sub(fields[i + 1], 1, math.max(0, room))
     room = room - #kept
     args[#args + 1] = kept
@@ -51,19 +53,16 @@ local function write_dead_letter(lane, id, fields, letter)
   call(unpack(args))
 end
 
--- End a request that no worker ends: expired, oversized or given up. Its result's key is computed here, so publishing
--- comes before removing: if a migrating cluster slot refuses the write, the entry is still there.
+-- End a request that no worker ends: expired, oversized or given up; the caller has seen that it has no result yet. Its
+-- result's key is computed here, so publishing comes before removing: if a migrating cluster slot refuses the write, the
+-- entry is still there.
 local function bury(lane, id, fields, entry, letter)
   local now = string.format('%.0f', now_ms())
-  local written = publish(entry.id, letter.status, {'error', letter.error, 'lane', LANE_NAMES[lane],
-    'entry', entry_name(lane, id), 'attempt', tostring(letter.attempts or 0), 'finished_ms', now}, entry.reply)
-  if written then
-    letter.request_id = entry.id
-    write_dead_letter(lane, id, fields, letter)
-    count(letter.status)
-  else
-    count('duplicate')
-  end
+  publish(entry.id, letter.status, {'error', letter.error, 'lane', LANE_NAMES[lane],
+    'entry', entry_name(lane, id), 'attempt', tostring(letter.attempts), 'finished_ms', now}, entry.reply)
+  letter.request_id = entry.id
+  write_dead_letter(lane, id, fields, letter)
+  count(letter.status)
   remove_entry(lane, id)
 end
 
@@ -71,14 +70,14 @@ end
 -- that it ended. Any other entry of the same id was a duplicate.
 local function settle(lane, id, entry)
   local key = result_key(entry.id)
-  local result = call('HMGET', key, 'status', 'entry', 'reply')
+  local result = call('HMGET', key, 'status', 'entry')
   if result[2] then
     count('duplicate')
   else
     call('HSET', key, 'entry', entry_name(lane, id), 'lane', LANE_NAMES[lane])
     count(result[1])
   end
-  if entry.reply and entry.reply ~= result[3] then notify(entry.reply, entry.id, result[1]) end
+  notify(entry.reply, entry.id, result[1])
   remove_entry(lane, id)
 end
 

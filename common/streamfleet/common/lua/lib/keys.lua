@@ -22,3 +22,9 @@ end
 -- A server at its memory limit refuses a script's growing commands only until the script has written. Every
 -- script that takes work out starts with this harmless write, so that a full server can still be drained.
 local function open_for_writes() call('XACK', KEYS[1], GROUP, '0-0') end
+
+-- Raises NOGROUP while nothing has been written yet; the caller makes the groups and calls again. Halfway through, it
+-- would leave writes behind whose counts were never added.
+local function require_groups()
+  for lane = 1, LANE_COUNT do call('XPENDING', lane_key(lane), GROUP, '-', '+', 1) end
+end

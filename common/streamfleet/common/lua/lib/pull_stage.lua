@@ -3,8 +3,9 @@
 -- First part of a pull: bring every entry that arrived into its lane's ready set.
 
 -- What a blocking read delivered to a watcher goes back, so that the pull can pick the best instead. Delivered entries
--- are held by NOBODY: if the watcher dies first, reclaiming them counts no attempt.
+-- are held by NOBODY: if the watcher dies first, reclaiming them counts no attempt. Returns how many went back.
 local function put_back(hints)
+  local back = 0
   for _, hint in ipairs(hints) do
     local lane, id = hint[1], hint[2]
     if lane == 0 then
@@ -12,11 +13,13 @@ local function put_back(hints)
       call('XDEL', WAKE, id)
     elseif held(lane, id, NOBODY) then
       local fields = fetch_fields(lane, id)
-      if fields then make_ready(lane, id, fields) end
+      if fields then make_ready(lane, id, fields) else count('vanished') end
       call('XACK', lane_key(lane), GROUP, id)
       count('staged')
+      back = back + 1
     end
   end
+  return back
 end
 
 local function read_new(chunk)
