@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamfleet.common.errors import InvalidRequest
+from streamfleet.worker.credit import sequences
 
 _SEQUENCES = ("n", "best_of")
 _GRAMMARS = (
@@ -40,13 +41,24 @@ def check_cost(body: Mapping[str, Any], limits: CostLimits) -> None:
     for name in _SEQUENCES:
         value = body.get(name)
         if isinstance(value, (int, float)) and value > limits.max_sequences:
-            raise InvalidRequest(f"is {value}; at most {limits.max_sequences} are allowed", name, "too_expensive")
+            shown = str(value)[:40]
+            raise InvalidRequest(f"is {shown}; at most {limits.max_sequences} are allowed", name, "too_expensive")
+    if (asked := sequences(body)) > limits.max_sequences:
+        message = f"asks for {asked} sequences; at most {limits.max_sequences} are allowed: send several requests"
+        raise InvalidRequest(message, "prompt", "too_expensive")
     for name in _GRAMMARS:
         if name in body:
-            size = len(json.dumps(body[name]))
+            size = _json_bytes(body[name], name)
             if size > limits.max_grammar_bytes:
                 message = f"is {size} bytes; at most {limits.max_grammar_bytes} are allowed"
                 raise InvalidRequest(message, name, "too_expensive")
+
+
+def _json_bytes(value: Any, name: str) -> int:
+    try:
+        return len(json.dumps(value))
+    except RecursionError:
+        raise InvalidRequest("is nested too deeply", name, "invalid_json") from None
 
 
 def for_engine(body: Mapping[str, Any]) -> dict[str, Any]:

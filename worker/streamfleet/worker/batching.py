@@ -46,12 +46,14 @@ class Window:
 
     def __init__(self, size: int, timeout_ms: int) -> None:
         self._size, self._timeout_s = size or DEFAULT_WINDOW, timeout_ms / 1000
+        self._full = self._size
         self._gathered: list[Flight] = []
         self._opened_at: float | None = None
 
     def room(self, capacity: Capacity, load: Load, typical_tokens: float) -> int:  # noqa: ARG002 - part of the policy
-        running = load.requests - len(self._gathered)
-        return 0 if running else min(self._size, capacity.slots) - len(self._gathered)
+        self._full = min(self._size, capacity.slots)  # an engine with fewer slots fills no larger window
+        waiting = sum(not flight.landed for flight in self._gathered)
+        return 0 if load.requests > waiting else max(0, self._full - waiting)
 
     def gather(self, pulled: list[Flight], now: float) -> list[Flight]:
         self._gathered = [flight for flight in self._gathered if not flight.landed] + pulled
@@ -60,7 +62,7 @@ class Window:
             return []
         if self._opened_at is None:
             self._opened_at = now
-        if len(self._gathered) < self._size and now < self._opened_at + self._timeout_s:
+        if len(self._gathered) < self._full and now < self._opened_at + self._timeout_s:
             return []
         batch, self._gathered, self._opened_at = self._gathered, [], None
         return batch

@@ -169,9 +169,12 @@ class Completer:
                 metrics.FINISHED.labels(lane, code.name.lower()).inc()
 
     def _delay(self, flight: Flight, outcome: Postponed) -> int:
-        if outcome.delay_ms is not None:
-            return outcome.delay_ms
-        return backoff_ms(flight.lease.attempt, self._retry_base_ms, self._retry_max_ms, random.random())  # noqa: S311 - spreads retries, guards nothing
+        if outcome.engine_died:
+            return 0
+        spread = random.random()  # noqa: S311 - spreads retries, guards nothing
+        usual = backoff_ms(flight.lease.attempt, self._retry_base_ms, self._retry_max_ms, spread)
+        # Asked to come back at once, all tries would be gone in a moment; asked to come back tomorrow, nobody would wait.
+        return max(usual, min(outcome.retry_after_ms or 0, self._retry_max_ms))
 
     def _count(self, flight: Flight, outcome: Finished, code: CompleteCode) -> None:
         if code is CompleteCode.LOST:

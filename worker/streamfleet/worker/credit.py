@@ -11,6 +11,8 @@ from streamfleet.worker.engine.base import Capacity
 BYTES_PER_TOKEN = 4
 """Rough English text per token; only the order of magnitude matters here."""
 SMOOTHING = 0.05
+MOST_TOKENS = 10_000_000
+"""No sequence holds more where the engine does not tell; a body may claim any number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +42,26 @@ class Typical:
         self.tokens += SMOOTHING * (demand.tokens - self.tokens)
 
 
-def estimate(body: Mapping[str, Any], body_bytes: int, typical_output: int = 256) -> Demand:
-    """What a body will ask for: prompt by its size, output by its own limit or a typical one, each once per choice."""
-    n = body.get("n")
-    sequences = n if isinstance(n, int) and not isinstance(n, bool) and n > 0 else 1
-    return Demand(sequences, body_bytes // BYTES_PER_TOKEN + sequences * output_tokens(body, typical_output))
+def estimate(body: Mapping[str, Any], body_bytes: int, longest: int | None, typical_output: int = 256) -> Demand:
+    """What a body will ask for: prompt by its size, output by its own limit or a typical one, each once per choice.
+
+    Args:
+        body: the OpenAI body.
+        body_bytes: its size as JSON text.
+        longest: most tokens of one sequence; None where the engine does not tell.
+        typical_output: output tokens of a choice that sets no limit.
+    """
+    choices = sequences(body)
+    tokens = body_bytes // BYTES_PER_TOKEN + choices * output_tokens(body, typical_output)
+    return Demand(choices, min(tokens, choices * (longest or MOST_TOKENS)))
+
+
+def sequences(body: Mapping[str, Any]) -> int:
+    """Sequences that run together for a body: its choices, for each of its prompts."""
+    n, prompt = body.get("n"), body.get("prompt")
+    several = isinstance(prompt, list) and prompt and not isinstance(prompt[0], int)  # integers: one prompt in tokens
+    choices = n if isinstance(n, int) and not isinstance(n, bool) and n > 0 else 1
+    return choices * (len(prompt) if isinstance(prompt, list) and several else 1)
 
 
 def output_tokens(body: Mapping[str, Any], otherwise: int) -> int:
@@ -66,8 +83,9 @@ def credit(capacity: Capacity, load: Load, *, typical_tokens: float, prefetch: i
         prefetch: requests to hold beyond the slots, so that a freed slot is never empty for a round trip.
         most: cap on requests at once; 0 for none.
     """
-    slots = capacity.slots if most == 0 else min(capacity.slots, most)
-    room = slots + prefetch - load.sequences
+    room = capacity.slots + prefetch - load.sequences
+    if most:
+        room = min(room, most - load.requests)  # whatever is pulled runs, so the prefetch is within the cap
     if capacity.kv_tokens is not None:
         # An idle engine takes at least one, however large: it is the only way to find out.
         fitting = int((capacity.kv_tokens - load.tokens) / max(1.0, typical_tokens))

@@ -21,7 +21,7 @@ from streamfleet.worker.engine.base import (
     EngineRequest,
     EngineUnavailable,
 )
-from streamfleet.worker.flights import Fate, Flight
+from streamfleet.worker.flights import Fate, Flight, Flights
 from streamfleet.worker.outcome import (
     Gone,
     HandedBack,
@@ -43,14 +43,24 @@ class Executor:
     Args:
         engine: where requests run.
         clock: monotonic time for deadlines.
-        typical: told what requests ask for, once they are decoded.
+        flights: told what a request asks for, once it is decoded.
+        typical: told as well.
         limits: what one request may cost.
         max_body_bytes: largest body accepted.
     """
 
-    def __init__(self, engine: Engine, clock: Clock, typical: Typical, limits: CostLimits, max_body_bytes: int) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        clock: Clock,
+        flights: Flights,
+        typical: Typical,
+        limits: CostLimits,
+        max_body_bytes: int,
+    ) -> None:
         self._engine = engine
         self._clock = clock
+        self._flights = flights
         self._typical = typical
         self._limits = limits
         self._max_body_bytes = max_body_bytes
@@ -62,8 +72,7 @@ class Executor:
             request_id=lease.request_id, entry=lease.entry, attempt=lease.attempt
         ):
             try:
-                request = self._decode(flight)
-                check_cost(request.body, self._limits)
+                request = self._admit(flight)
                 outcome = await self._run(flight, request)
             except InvalidRequest as error:
                 log.info("request_refused", param=error.param, error=error.message)
@@ -74,11 +83,14 @@ class Executor:
             log.debug("request_done", outcome=type(outcome).__name__)
             return outcome
 
-    def _decode(self, flight: Flight) -> Request:
+    def _admit(self, flight: Flight) -> Request:
         claim = flight.claim
         request = decode(claim.fields, claim.lease.lane, claim.lease.stream_id, self._max_body_bytes)
-        flight.demand = estimate(request.body, len(claim.fields[b"body"]))
-        self._typical.saw(flight.demand)
+        check_cost(request.body, self._limits)
+        # Only what may run counts: one absurd wish must not make the next hundred requests look large.
+        demand = estimate(request.body, len(claim.fields[b"body"]), self._engine.capacity().max_model_len)
+        self._flights.revise(flight, demand)
+        self._typical.saw(demand)
         return request
 
     async def _run(self, flight: Flight, request: Request) -> Outcome:
@@ -89,6 +101,8 @@ class Executor:
             )
             if remaining_s <= 0:
                 return expired("before it could start")
+        if flight.fate.done():
+            return self._stopped(flight)
         flight.started_at = self._clock.monotonic()
         work = asyncio.ensure_future(
             self._engine.run(
@@ -106,20 +120,22 @@ class Executor:
             await asyncio.wait(either, timeout=remaining_s, return_when=asyncio.FIRST_COMPLETED)
             if work.done():
                 return await self._landed(work)
-            metrics.TOKENS_SAVED.inc(output_tokens(request.body, 0) * flight.demand.sequences)
+            metrics.TOKENS_SAVED.inc(min(output_tokens(request.body, 0) * flight.demand.sequences, flight.demand.tokens))
             return self._stopped(flight)
         finally:
             await _abort(work)
 
     async def _landed(self, work: asyncio.Future[EngineReply]) -> Outcome:
+        if work.cancelled():  # by the engine itself: awaiting it would end this flight's task without an outcome
+            return Postponed("the engine dropped the request")
         try:
             return judge(await work)
         except EngineUnavailable as error:
             return Postponed(str(error), error.retry_after_ms)
         except EngineAborted as error:
-            return Postponed(f"the engine aborted the request: {error}", 0)
+            return Postponed(f"the engine aborted the request: {error}")
         except EngineDied as error:
-            return Postponed(f"the engine died while it ran the request: {error}", 0)
+            return Postponed(f"the engine died while it ran the request: {error}", engine_died=True)
 
     @staticmethod
     def _stopped(flight: Flight) -> Outcome:
@@ -132,8 +148,8 @@ class Executor:
                 return Gone()
             case Fate.RELEASED:
                 return HandedBack()
-            case Fate.ENGINE_FAILED:
-                return Postponed("the engine failed while it ran the request", 0)
+            case Fate.WORKER_FAILED:
+                return Postponed("the worker or its engine failed while it ran the request", engine_died=True)
 
 
 async def _abort(work: asyncio.Future[EngineReply]) -> None:

@@ -17,7 +17,7 @@ class Fate(Enum):
     CANCELLED = "cancelled"  # it has a result already: the engine must not go on with it
     LOST = "lost"  # the lease is another worker's: nothing may be written
     RELEASED = "released"  # this worker drains: hand it back, not counted
-    ENGINE_FAILED = "engine_failed"  # hand it back, counted
+    WORKER_FAILED = "worker_failed"  # hand it back, counted: it may be what the worker or its engine failed of
 
 
 @dataclass(eq=False, slots=True)
@@ -76,10 +76,18 @@ class Flights:
         flight.landed = True
         self.changed.set()
 
+    def revise(self, flight: Flight, demand: Demand) -> None:
+        """Its demand is known now: what was guessed too high is free for others."""
+        shrank = demand.sequences < flight.demand.sequences or demand.tokens < flight.demand.tokens
+        flight.demand = demand
+        if shrank:
+            self.changed.set()
+
     def leave(self, flight: Flight) -> None:
         """Its outcome is written: it is nobody's business here any more."""
         with self._lock:
-            self._by_lease.pop(flight.lease, None)
+            if self._by_lease.get(flight.lease) is flight:  # handed back, it may be here again under an equal lease
+                del self._by_lease[flight.lease]
         self.changed.set()
 
     def leases(self) -> list[Lease]:

@@ -15,7 +15,8 @@ from streamfleet.worker.engine.base import EngineReply
 class Finished:
     """A terminal status, with what the result hash says beside it.
 
-    ``error``: JSON of the OpenAI error object; empty with success.
+    ``error``: JSON of the OpenAI error object; empty with success. ``engine_ok``: whether it shows that the engine works;
+    None where it says nothing about that.
     """
 
     status: Status
@@ -25,14 +26,20 @@ class Finished:
     finish_reason: str = ""
     usage: dict[str, Any] = field(default_factory=dict)
     first_token_ms: float | None = None
+    engine_ok: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Postponed:
-    """A fault that may pass: try again later, this attempt counted. ``delay_ms``: None for the usual backoff."""
+    """A fault that may pass: try again later, this attempt counted.
+
+    ``retry_after_ms``: how long the engine asked to be left alone. ``engine_died``: this worker is done for, so another
+    one may try at once.
+    """
 
     reason: str
-    delay_ms: int | None = None
+    retry_after_ms: int | None = None
+    engine_died: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +78,8 @@ def cancelled() -> Finished:
 
 def broken(message: str) -> Finished:
     """A fault of ours that no retry will mend."""
-    return Finished(Status.FAILED, 500, error=openai_error(message, "server_error", None, "internal_error"))
+    error = openai_error(message, "server_error", None, "internal_error")
+    return Finished(Status.FAILED, 500, error=error, engine_ok=False)
 
 
 def judge(reply: EngineReply) -> Outcome:
@@ -81,7 +89,7 @@ def judge(reply: EngineReply) -> Outcome:
         if not isinstance(body, dict):
             return broken(f"the engine answered {reply.status} with something that is no JSON object")
         if "error" in body and "choices" not in body and body["error"]:
-            return Finished(Status.FAILED, 400, error=_error_of(body, 400))
+            return Finished(Status.FAILED, 400, error=_error_of(body, 400), engine_ok=True)
         return Finished(
             Status.SUCCEEDED,
             reply.status,
@@ -89,10 +97,13 @@ def judge(reply: EngineReply) -> Outcome:
             finish_reason=_finish_reason(body),
             usage=body["usage"] if isinstance(body.get("usage"), dict) else {},
             first_token_ms=reply.first_token_ms,
+            engine_ok=True,
         )
     if reply.status in (408, 409, 425, 429, 502, 503, 504):
         return Postponed(f"the engine answered {reply.status}: {_message(body)}")
-    return Finished(Status.FAILED, reply.status, error=_error_of(body, reply.status))
+    return Finished(
+        Status.FAILED, reply.status, error=_error_of(body, reply.status), engine_ok=reply.status < 500
+    )
 
 
 def _parse(body: bytes) -> Any:

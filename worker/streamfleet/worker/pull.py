@@ -58,6 +58,7 @@ class Puller:
         self._open.set()
         self._stopping = False
         self._blocked = False
+        self._pausing: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
         """Until `stop`; what a blocking read brought last is put back."""
@@ -74,21 +75,29 @@ class Puller:
         self._stopping = True
         self._open.set()
         self._flights.changed.set()
+        await self._unblock()
+
+    def pause(self) -> None:
+        """Pull nothing until `resume`; a blocking wait ends soon."""
+        if self._open.is_set():
+            self._open.clear()
+            self._pausing = asyncio.create_task(self._unblock())
+
+    def resume(self) -> None:
+        """Pull again."""
+        self._open.set()
+
+    async def _unblock(self) -> None:
         while self._blocked:
             # Again until it worked: the read may not have reached the server yet.
             with contextlib.suppress(BrokerUnavailable):
                 await self._broker.unblock()
             await asyncio.sleep(UNBLOCK_AGAIN_S)
 
-    def pause(self, paused: bool) -> None:
-        """Stop or go on pulling, as the worker's health has it."""
-        if paused:
-            self._open.clear()
-        else:
-            self._open.set()
-
     async def _round(self) -> None:
-        await self._open.wait()
+        if not self._open.is_set():
+            await self._step_aside()
+            await self._open.wait()
         self._flights.changed.clear()
         room = self._policy.room(self._engine.capacity(), self._flights.load(), self._typical.tokens)
         metrics.CREDIT.set(room)
@@ -96,6 +105,9 @@ class Puller:
         if room > 0 and not self._stopping:
             role = (await self._pull(room)).role
             room = self._policy.room(self._engine.capacity(), self._flights.load(), self._typical.tokens)
+        else:
+            # What decoding found may have used up the room while this worker was waiting for work.
+            await self._step_aside()
         self._start([])
         if self._stopping:
             return
@@ -152,10 +164,15 @@ class Puller:
             except BrokerUnavailable:
                 await self._clock.sleep(RECONNECT_S)
 
+    async def _step_aside(self) -> None:
+        """Give up the watch, and put back what it brought, so that another worker can take both."""
+        if self._hints or self._watching:
+            await self._broker.pull(self._worker, 0, self._hints, watching=self._watching)
+            self._hints, self._watching = [], False
+
     async def _leave(self) -> None:
         try:
-            if self._hints or self._watching:
-                await self._broker.pull(self._worker, 0, self._hints, watching=self._watching)
+            await self._step_aside()
             await self._broker.disown(self._worker, self._flights.leases())
         except BrokerUnavailable as error:
             log.warning("left_without_redis", error=str(error))

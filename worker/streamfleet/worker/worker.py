@@ -75,6 +75,7 @@ class Worker:
         )
         self._state = "starting"
         self._started_ms = clock.now_ms()
+        self._slots = 0
         self._stop_asked, self._hurry = asyncio.Event(), asyncio.Event()
         self._tasks: dict[Flight, asyncio.Task[None]] = {}
         typical = Typical()
@@ -120,7 +121,7 @@ class Worker:
             "engine": self._engine.kind,
             "models": list(self._engine.models),
             "running": len(self._flights),
-            "slots": self._engine.capacity().slots if self._state in ("ready", "unfit", "draining") else 0,
+            "slots": self._slots,
             "host": platform.node(),
             "pid": os.getpid(),
             "started_ms": self._started_ms,
@@ -162,6 +163,7 @@ class Worker:
             raise
         except Exception as error:
             raise EngineStartError(f"{type(error).__name__}: {error}") from error
+        self._slots = self._engine.capacity().slots
 
     async def _unless_stopped(self, starting: Any) -> bool:
         start, stop = asyncio.ensure_future(starting), asyncio.create_task(self._stop_asked.wait())
@@ -276,8 +278,11 @@ class Worker:
                 if (self._state == "ready") != fit:
                     log.warning("fitness_changed", fit=fit, last_fault=self._fitness.last_fault)
                 self._state = "ready" if fit else "unfit"
-                self._puller.pause(not fit)
                 metrics.READY.set(int(fit))
+                if fit:
+                    self._puller.resume()
+                else:
+                    self._puller.pause()
             await self._clock.sleep(BEAT_S)
 
 
