@@ -1,0 +1,54 @@
+# Everything here sets up what it needs, in .venv, from a machine that has Python 3.11 to 3.13 and make.
+
+SHELL := /bin/sh
+BIN := .venv/bin
+# Whatever an outer environment holds must not leak into the one made here.
+unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check format docs lint types imports unit lock clean setup-dev setup-vllm
+
+help: ## List the targets
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: setup-vllm ## See a real Redis and a real vLLM worker answer prompts (first time: about two minutes of set-up)
+	@$(BIN)/streamfleet demo $(ARGS)
+
+test: setup-dev setup-vllm ## Run all tests, the end-to-end run with real vLLM included (ARGS='-k name' for some)
+	@$(BIN)/pytest $(ARGS)
+
+check: setup-dev lint types imports unit ## Format, lint, strict types, import contracts, and the tests that need nothing
+
+lint: setup-dev
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/python tools/configuration_page.py --check
+
+types: setup-dev
+	$(BIN)/mypy
+
+imports: setup-dev
+	$(BIN)/lint-imports
+
+unit: setup-dev
+	$(BIN)/pytest -q tests/unit
+
+format: setup-dev ## Format the sources, and repair what the linter can repair by itself
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+docs: setup-dev ## Write the pages of docs/ that are made from the code
+	$(BIN)/python tools/configuration_page.py
+
+lock: ## Pin the newest versions of all dependencies in requirements/ (needs uv)
+	tools/lock.sh
+
+clean: ## Remove .venv, caches and builds
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+setup-dev:
+	@tools/setup.sh dev
+
+setup-vllm:
+	@tools/setup.sh vllm

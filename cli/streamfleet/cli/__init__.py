@@ -1,0 +1,1 @@
+"""The `streamfleet` command: the one place that knows both producers and workers."""

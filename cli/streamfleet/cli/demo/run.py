@@ -1,0 +1,194 @@
+"""`streamfleet demo`: the main job on real parts, small enough to watch."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from streamfleet.cli.demo import prompts
+from streamfleet.cli.demo.model import model_folder
+from streamfleet.cli.demo.server import redis_at_hand
+from streamfleet.cli.demo.worker_process import WorkerProcess
+from streamfleet.common.broker import Broker
+from streamfleet.common.connection import Connection
+from streamfleet.common.keys import Keys
+from streamfleet.common.protocol import LANES, Lane, Status
+from streamfleet.common.records import Audit
+from streamfleet.common.results import Result
+from streamfleet.producer import Client, Handle
+
+PLAIN_PROGRESS_S = 10.0
+STYLES = {"succeeded": "green", "failed": "red", "dead": "red", "expired": "yellow", "cancelled": "yellow"}
+ENGINE_ARGS = (
+    "--max-num-seqs",
+    "4",
+    "--max-model-len",
+    "2048",
+    "--served-model-name",
+    "SmolLM2-135M-Instruct",
+)
+
+
+def demo(engine: str = "vllm", console: Console | None = None) -> int:
+    """Run the demo from start to end.
+
+    Args:
+        engine: ``vllm``, or ``simulated`` where no vLLM is installed.
+        console: where to show it.
+
+    Returns:
+        0 when everything came out as it should; 1 otherwise, with a line for each thing that did not.
+
+    Raises:
+        StreamfleetError: a part is missing or did not start; the message says what to do.
+    """
+    screen = console or Console()
+    screen.rule("[bold]streamfleet demo")
+    with redis_at_hand(os.environ.get("REDIS_URL")) as server:
+        screen.print(f"[bold]1/5[/] Redis: {server.described}")
+        model: list[str] = []
+        if engine == "vllm":
+            folder = model_folder(lambda text: screen.print(f"    {text}", style="dim"))
+            model = ["--model", str(folder)]
+            screen.print(f"[bold]2/5[/] Model: {folder.name}, run by vLLM in the worker's process")
+        else:
+            screen.print("[bold]2/5[/] No model: the engine is simulated, and so are its answers")
+        return asyncio.run(_Demo(screen, server.url, engine, model).run())
+
+
+class _Demo:
+    def __init__(self, screen: Console, url: str, engine: str, model: Sequence[str]) -> None:
+        self._screen, self._url, self._engine = screen, url, engine
+        self._queue = f"demo-{secrets.token_hex(3)}"
+        self._broker = Broker(Connection(url), Keys(self._queue))
+        self._log_file = Path(tempfile.gettempdir()) / f"streamfleet-{self._queue}.log"
+        arguments = ["--engine", engine, *model]
+        if engine == "vllm":
+            arguments += ["--", *ENGINE_ARGS]
+        self._worker = WorkerProcess(url, self._queue, self._log_file, arguments)
+        self._finished: list[Result] = []
+
+    async def run(self) -> int:
+        try:
+            async with Client(self._url, self._queue) as client:
+                handles = await self._enqueue(client)
+                await self._start_worker()
+                await self._watch(client, handles)
+            await self._worker.stop()
+            return self._verdict(await self._broker.audit())
+        finally:
+            await self._worker.stop()
+            await self._broker.delete_queue()
+            await self._broker.close()
+
+    async def _enqueue(self, client: Client) -> list[Handle]:
+        handles = [
+            await client.enqueue(item.body, lane=item.lane, id=item.id, ttl_ms=item.ttl_ms) for item in prompts.plan()
+        ]
+        # As anybody could from redis-cli: no body that any model could answer.
+        lane = self._broker.keys.lane("high")
+        await self._broker.connection.command("XADD", lane, "*", "id", prompts.MALFORMED, "body", "this is not JSON")
+        handles.append(client.handle(prompts.MALFORMED))
+        await client.cancel(prompts.CANCELLED)
+        self._screen.print(
+            f"[bold]3/5[/] Enqueued {len(handles)} requests, least urgent first: one malformed, one cancelled, "
+            "one that expires\n"
+            f"    look on: [cyan]redis-cli -u {self._broker.connection.address} XLEN '{lane}'[/]",
+            soft_wrap=True,
+            highlight=False,
+        )
+        return handles
+
+    async def _start_worker(self) -> None:
+        started = said = time.monotonic()
+        await self._worker.start()
+
+        async def ready() -> bool:
+            nonlocal said
+            now = time.monotonic()
+            text = f"Worker is loading its engine ({now - started:.0f} s; log: {self._log_file})"
+            status.update(f"[bold]4/5[/] {text}")
+            if not self._screen.is_terminal and now - said >= PLAIN_PROGRESS_S:
+                said = now
+                self._screen.print(f"    {text}", soft_wrap=True, highlight=False)
+            return any(worker["state"] == "ready" for worker in (await self._broker.workers()).values())
+
+        with self._screen.status("[bold]4/5[/] Worker is starting") as status:
+            await self._worker.until(ready)
+        self._screen.print(f"[bold]4/5[/] Worker is ready after {time.monotonic() - started:.0f} s")
+
+    async def _watch(self, client: Client, handles: list[Handle]) -> None:
+        self._screen.print("[bold]5/5[/] Results, in the order in which they came:\n")
+        lanes = prompts.lanes()
+        async for result in client.as_completed(handles, timeout=300):
+            self._finished.append(result)
+            answer = result.text if result.ok else (result.error or {}).get("message", "")
+            shown = escape(_short(answer, max(24, self._screen.width - 48)))
+            waited = f"{result.timings.total_ms / 1000:6.1f} s" if result.timings.total_ms is not None else "       –"
+            self._screen.print(
+                f"{len(self._finished):3}/{len(handles)}  {lanes[result.id]:8} {result.id:11} "
+                f"[{STYLES[result.status]}]{result.status:9}[/] {waited}  {shown}",
+                highlight=False,
+            )
+
+    def _verdict(self, audit: Audit) -> int:
+        self._screen.print(_summary(self._finished))
+        problems = audit.problems() + check(self._finished, answers_matter=self._engine == "vllm")
+        for problem in problems:
+            self._screen.print(f"[red]not as it should be:[/] {problem}")
+        self._screen.print(audit.line(), highlight=False, soft_wrap=True)
+        return 1 if problems or audit.outstanding else 0
+
+
+def check(finished: Sequence[Result], *, answers_matter: bool) -> list[str]:
+    """What did not come out as the demo promises, one line each."""
+    by_id = {result.id: result for result in finished}
+    problems = []
+    for name, status in (
+        (prompts.MALFORMED, Status.FAILED),
+        (prompts.CANCELLED, Status.CANCELLED),
+        (prompts.EXPIRED, Status.EXPIRED),
+        (prompts.CAPITAL, Status.SUCCEEDED),
+    ):
+        if name not in by_id or by_id[name].status is not status:
+            problems.append(f"request {name} should have {status}")
+    if answers_matter and prompts.CAPITAL in by_id and "Paris" not in by_id[prompts.CAPITAL].text:
+        problems.append("the capital of France should be Paris")
+    ended = {
+        lane: [_ended_ms(result) for result in finished if result.ok and result.fields["lane"] == lane]
+        for lane in LANES
+    }
+    if ended[Lane.CRITICAL] and ended[Lane.LOW] and max(ended[Lane.CRITICAL]) > min(ended[Lane.LOW]):
+        problems.append("critical requests should end ahead of the low ones that were enqueued before them")
+    return problems
+
+
+def _ended_ms(result: Result) -> int:
+    return int(result.fields["finished_ms"])
+
+
+def _summary(finished: Sequence[Result]) -> Table:
+    table = Table(title="\nBy lane", title_justify="left", box=None, pad_edge=False)
+    for column in ("lane", *(status.value for status in Status), "median wait"):
+        table.add_column(column, justify="left" if column == "lane" else "right")
+    lanes = prompts.lanes()
+    for lane in LANES:
+        mine = [result for result in finished if lanes[result.id] == lane]
+        waits = sorted(result.timings.total_ms for result in mine if result.ok and result.timings.total_ms is not None)
+        counts = (str(sum(result.status is status for result in mine)) for status in Status)
+        table.add_row(lane, *counts, f"{waits[len(waits) // 2] / 1000:.1f} s" if waits else "–")
+    return table
+
+
+def _short(text: str, width: int) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= width else line[: width - 1] + "…"

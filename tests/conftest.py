@@ -1,0 +1,32 @@
+"""Fixtures for every test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from streamfleet.cli.demo.model import model_folder
+
+pytest_plugins = ["tests.servers"]
+
+REPOSITORY = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """The folder that holds pyproject.toml."""
+    return REPOSITORY
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    """SmolLM2-135M-Instruct as a folder that vLLM reads; made on first use."""
+    return model_folder()
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What happens to be set in the shell that runs the tests must not decide their outcome."""
+    for name in ("REDIS_URL", "VLLM_URL", "BATCH_SIZE", "BATCH_TIMEOUT_MS"):
+        monkeypatch.delenv(name, raising=False)

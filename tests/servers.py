@@ -1,0 +1,91 @@
+"""Fixtures that start real Redis and Valkey servers: the newest for most, each release for the matrix."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+import redis
+import redis.asyncio
+
+from streamfleet.cli.demo.server import RedisServer, find_servers
+
+OLD_RELEASE = "redis-6.2"
+NEW_RELEASE = (7, 0)
+MISSING = "missing-"
+
+
+def required_releases(found: dict[str, Path]) -> list[str]:
+    """Labels to test on; one that starts with `missing-` stands for one that has to be there and is not."""
+    labels = list(found)
+    if OLD_RELEASE not in found:
+        labels.append(f"{MISSING}{OLD_RELEASE}")
+    if not any(_release(label) >= NEW_RELEASE for label in found):
+        labels.append(f"{MISSING}redis-7.0-or-newer")
+    return labels
+
+
+def newest(found: dict[str, Path]) -> Path | None:
+    """The newest Redis, else the newest Valkey."""
+    kinds = sorted(found, key=lambda label: (label.startswith("redis"), _release(label)))
+    return found[kinds[-1]] if kinds else None
+
+
+def _release(label: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in label.rpartition("-")[2].split("."))
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[RedisServer]:
+    """One server for the whole run: the newest found."""
+    with RedisServer(newest(find_servers())) as server:
+        yield server
+
+
+@pytest.fixture(scope="session", params=required_releases(find_servers()))
+def any_redis_server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
+    """A server of each release found. A required release that is missing is a failure."""
+    label: str = request.param
+    if label.startswith(MISSING):
+        pytest.fail(f"no server of release {label.removeprefix(MISSING)} found: run `make test`, which installs it")
+    with RedisServer(find_servers()[label]) as server:
+        yield server
+
+
+@pytest.fixture
+def redis_url(redis_server: RedisServer) -> str:
+    """URL of the newest server, emptied."""
+    return _emptied(redis_server)
+
+
+@pytest.fixture
+def any_redis_url(any_redis_server: RedisServer) -> str:
+    """URL of a server of each release, emptied."""
+    return _emptied(any_redis_server)
+
+
+@pytest.fixture
+async def raw_redis(redis_url: str) -> AsyncIterator[redis.asyncio.Redis]:
+    """A client of the newest server, emptied; answers are text, with odd bytes written as `\\xff`."""
+    async with _client(redis_url) as client:
+        yield client
+
+
+@pytest.fixture
+async def any_raw_redis(any_redis_url: str) -> AsyncIterator[redis.asyncio.Redis]:
+    """A client of a server of each release, emptied; answers are text, with odd bytes written as `\\xff`."""
+    async with _client(any_redis_url) as client:
+        yield client
+
+
+def _client(url: str) -> redis.asyncio.Redis:
+    return redis.asyncio.Redis.from_url(
+        url, decode_responses=True, encoding_errors="backslashreplace", socket_timeout=None
+    )
+
+
+def _emptied(server: RedisServer) -> str:
+    with redis.Redis.from_url(server.url) as client:
+        client.flushall()
+    return server.url

