@@ -132,12 +132,14 @@ class _Demo:
         async for result in client.as_completed(handles, timeout=300):
             self._finished.append(result)
             answer = result.text if result.ok else (result.error or {}).get("message", "")
-            shown = escape(_short(answer, max(24, self._screen.width - 48)))
+            shown = escape(_short(answer, max(30, self._screen.width - 46)))
             waited = f"{result.timings.total_ms / 1000:6.1f} s" if result.timings.total_ms is not None else "       –"
             self._screen.print(
                 f"{len(self._finished):3}/{len(handles)}  {lanes[result.id]:8} {result.id:11} "
                 f"[{STYLES[result.status]}]{result.status:9}[/] {waited}  {shown}",
                 highlight=False,
+                no_wrap=True,
+                overflow="ellipsis",
             )
 
     def _verdict(self, audit: Audit) -> int:

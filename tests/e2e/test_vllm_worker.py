@@ -1,0 +1,148 @@
+"""The whole way with real vLLM: a plain XADD, a worker process, a keyed answer; then cancel it, hang it, kill it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import time
+import urllib.request
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import redis.asyncio
+
+from streamfleet.cli.demo.server import free_port
+from streamfleet.producer import Client
+from streamfleet.worker.engine.processes import Process, alive, command_line, descendants
+from tests.waiting import eventually
+
+pytestmark = [pytest.mark.needs_vllm, pytest.mark.kill, pytest.mark.timeout(240)]
+
+START_S = 120.0
+WATCHDOG_S = 5.0
+ENGINE_FAILED = 3
+LANE = "{default}:lane:high"
+HI = '{"messages":[{"role":"user","content":"Say hi"}],"max_tokens":8}'
+LONG = {
+    "messages": [{"role": "user", "content": "Tell me a very long story."}],
+    "max_tokens": 1900,
+    "min_tokens": 1900,
+}
+
+
+@dataclass(frozen=True)
+class Worker:
+    """A worker process with vLLM in it."""
+
+    process: asyncio.subprocess.Process
+    health_port: int
+    log: Path
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def engine_processes(self) -> dict[str, Process]:
+        """By vLLM's title for them: "EngineCore" and "Worker"."""
+        titles = {process: command_line(process) for process in descendants(self.pid)}
+        return {title.split("::")[1].split()[0]: process for process, title in titles.items() if "VLLM::" in title}
+
+    def get(self, path: str) -> str:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.health_port}{path}", timeout=5) as page:
+            return str(page.read().decode())
+
+    def running_in_engine(self) -> float:
+        """vLLM's own count of what it runs, from the page that serves both."""
+        lines = self.get("/metrics").splitlines()
+        return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith("vllm:num_requests_running"))
+
+
+@asynccontextmanager
+async def vllm_worker(redis_url: str, model: Path, log: Path) -> AsyncIterator[Worker]:
+    port = free_port()
+    environment = {
+        **os.environ,
+        "REDIS_URL": redis_url,
+        "STREAMFLEET_HEALTH_PORT": str(port),
+        "STREAMFLEET_LEASE_MS": "2000",
+        "STREAMFLEET_WATCHDOG_S": str(WATCHDOG_S),
+    }
+    command = [sys.executable, "-m", "streamfleet.cli", "worker", "--engine", "vllm", "--model", str(model)]
+    command += ["--", "--max-num-seqs", "8", "--max-model-len", "2048"]
+    with log.open("wb") as out:
+        process = await asyncio.create_subprocess_exec(*command, env=environment, stdout=out, stderr=out)
+    worker = Worker(process, port, log)
+    try:
+        yield worker
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def is_ready(worker: Worker) -> bool:
+    assert worker.process.returncode is None, worker.log.read_text()[-3000:]
+    try:
+        return bool(await asyncio.to_thread(worker.get, "/readyz"))
+    except OSError:
+        return False
+
+
+async def test_an_xadd_is_answered_a_running_request_cancelled_and_a_killed_worker_leaves_nothing(
+    redis_url: str, raw_redis: redis.asyncio.Redis, smollm2: Path, tmp_path: Path
+) -> None:
+    async with vllm_worker(redis_url, smollm2, tmp_path / "worker.log") as worker:
+        # Enqueued before anybody works: the groups start at 0, so nothing is missed.
+        await raw_redis.xadd(LANE, {"id": "r-42", "body": HI})
+        await eventually(lambda: is_ready(worker), START_S, "the worker is ready")
+        status = await eventually(lambda: raw_redis.hget("{default}:result:r-42", "status"), 30, "r-42 has a result")
+        result = await raw_redis.hgetall("{default}:result:r-42")
+        assert status == "succeeded"
+        assert json.loads(result["response"])["choices"][0]["message"]["content"]
+        assert json.loads(result["usage"])["completion_tokens"] > 0
+        assert float(result["first_token_ms"]) > 0
+        assert await raw_redis.xlen(LANE) == 0
+
+        async with Client(redis_url) as client:
+            handle = await client.enqueue(LONG)
+            await eventually(lambda: asyncio.to_thread(worker.running_in_engine), 20, "it runs in the engine")
+            cancelled_at = time.monotonic()
+            await handle.cancel()
+            await eventually(
+                lambda: asyncio.to_thread(lambda: worker.running_in_engine() == 0), 1.0, "it is gone from the engine"
+            )
+            assert time.monotonic() - cancelled_at < 1.0
+            assert (await handle.result(timeout=5)).status == "cancelled"
+
+            await client.enqueue(LONG)
+            await eventually(lambda: asyncio.to_thread(worker.running_in_engine), 20, "another one runs")
+        family = descendants(worker.pid)
+        assert set(worker.engine_processes()) == {"EngineCore", "Worker"}
+        worker.process.kill()
+        await eventually(lambda: not [p for p in family if alive(p)], 10, "no process of the engine is left")
+
+
+async def test_a_hung_engine_ends_its_worker_and_its_requests_go_back(
+    redis_url: str, raw_redis: redis.asyncio.Redis, smollm2: Path, tmp_path: Path
+) -> None:
+    async with vllm_worker(redis_url, smollm2, tmp_path / "worker.log") as worker:
+        await eventually(lambda: is_ready(worker), START_S, "the worker is ready")
+        family = descendants(worker.pid)
+        os.kill(worker.engine_processes()["Worker"].pid, signal.SIGSTOP)
+        stopped_at = time.monotonic()
+        entry = await raw_redis.xadd(LANE, {"id": "stuck", "body": HI})
+        async with asyncio.timeout(WATCHDOG_S + 15):
+            status = await worker.process.wait()
+        assert status == ENGINE_FAILED, worker.log.read_text()[-3000:]
+        assert time.monotonic() - stopped_at < WATCHDOG_S + 10
+        # Back at once, without waiting for a lease to run out, and this delivery counted.
+        assert (await raw_redis.xpending(LANE, "workers"))["pending"] == 0
+        assert await raw_redis.zcard("{default}:ready:high") == 1
+        assert await raw_redis.hget("{default}:tries", "2|" + str(entry)) == "1"
+        await eventually(lambda: not [p for p in family if alive(p)], 10, "no process of the engine is left")
