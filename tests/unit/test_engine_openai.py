@@ -1,0 +1,264 @@
+"""How the openai engine reads a server's answers: the network is replaced, all else is real."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import httpx
+import pytest
+
+from streamfleet.common.protocol import CHAT, Lane
+from streamfleet.worker.engine.base import EngineAborted, EngineError, EngineRequest, EngineUnavailable
+from streamfleet.worker.engine.openai import OpenAIEngine, Upstream
+from tests.waiting import eventually
+
+KEY = "sk-very-secret"
+Answer = Callable[[httpx.Request], httpx.Response]
+
+
+class Time:
+    """A clock whose sleeps pass at once."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def now_ms(self) -> int:
+        return 1_700_000_000_000
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    async def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+        await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def started(answer: Answer, upstream: Upstream | None = None) -> AsyncIterator[OpenAIEngine]:
+    def handle(request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/v1/models":
+            return httpx.Response(200, json={"data": [{"id": "first", "max_model_len": 4096}, {"id": "second"}]})
+        return answer(request)
+
+    engine = OpenAIEngine(
+        upstream or Upstream("http://user:password@example.test:8000/v1/"),
+        KEY,
+        transport=httpx.MockTransport(handle),
+        clock=Time(),
+    )
+    await engine.start()
+    try:
+        yield engine
+    finally:
+        await engine.stop()
+
+
+def chat(**body: object) -> EngineRequest:
+    return EngineRequest("r-1", CHAT, {"messages": [], **body}, Lane.HIGH, 1_790_000_000_999)
+
+
+async def test_the_request_goes_on_as_it_is() -> None:
+    seen: list[httpx.Request] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        seen.append(request)
+        return httpx.Response(200, content=b'{"choices": [],  "odd":1}')
+
+    async with started(answer) as engine:
+        assert engine.models == ("first", "second")
+        assert engine.capacity().slots == 32
+        assert engine.capacity().max_model_len == 4096
+        reply = await engine.run(chat(max_tokens=5, model="second"))
+        await engine.run(chat())
+    assert reply.body == b'{"choices": [],  "odd":1}'
+    assert reply.first_token_ms is None
+    assert str(seen[0].url) == "http://example.test:8000/v1/chat/completions"
+    assert json.loads(seen[0].content) == {"messages": [], "max_tokens": 5, "model": "second"}
+    assert json.loads(seen[1].content)["model"] == "first"
+    assert seen[0].headers["X-Request-Id"] == "r-1"
+    assert seen[0].headers["X-Vllm-Priority"] == "11790000000"
+    assert seen[0].headers["Authorization"] == f"Bearer {KEY}"
+
+
+@pytest.mark.parametrize("status", [401, 403, 408, 429, 500, 502, 503, 504, 529])
+async def test_what_may_pass_is_to_be_tried_again(status: int) -> None:
+    said = {"error": {"message": "come back later"}}
+    async with started(lambda _: httpx.Response(status, json=said)) as engine:
+        with pytest.raises(EngineUnavailable, match=f"{status}: come back later") as caught:
+            await engine.run(chat())
+    assert caught.value.retry_after_ms is None
+    assert caught.value.counted
+
+
+@pytest.mark.parametrize(
+    ("value", "expected_ms"),
+    [
+        ("7", 7000),
+        ("Tue, 14 Nov 2023 22:13:25 GMT", 5000),
+        ("Tue, 14 Nov 2000 22:13:25 GMT", 0),
+        ("soon", None),
+        ("-1", None),
+        ("²", None),
+    ],
+)
+async def test_retry_after_is_heard(value: str, expected_ms: int | None) -> None:
+    headers = [(b"Retry-After", value.encode())]
+    async with started(lambda _: httpx.Response(503, headers=headers)) as engine:
+        with pytest.raises(EngineUnavailable) as caught:
+            await engine.run(chat())
+    assert caught.value.retry_after_ms == expected_ms
+
+
+@pytest.mark.parametrize("status", [400, 404, 413, 422])
+async def test_the_requests_own_fault_is_an_answer(status: int) -> None:
+    body = b'{"error":{"message":"no","param":"messages"}}'
+    async with started(lambda _: httpx.Response(status, content=body)) as engine:
+        reply = await engine.run(chat())
+    assert (reply.status, reply.body) == (status, body)
+
+
+@pytest.mark.parametrize(("status", "param"), [(404, "endpoint"), (405, "endpoint"), (418, None), (501, None)])
+async def test_errors_of_another_shape_are_put_into_ours(status: int, param: str | None) -> None:
+    async with started(lambda _: httpx.Response(status, json={"detail": "Not Found"})) as engine:
+        reply = await engine.run(chat())
+    assert reply.status == (404 if status == 405 else status)
+    assert json.loads(reply.body)["error"]["param"] == param
+
+
+async def test_an_aborted_answer_is_none() -> None:
+    body = {"choices": [{"finish_reason": "stop"}, {"finish_reason": "abort"}]}
+    async with started(lambda _: httpx.Response(200, json=body)) as engine:
+        with pytest.raises(EngineAborted):
+            await engine.run(chat())
+
+
+async def test_text_about_an_abort_is_no_abort() -> None:
+    body = {"choices": [{"message": {"content": 'say "abort"'}, "finish_reason": "stop"}], "x": "abort"}
+    async with started(lambda _: httpx.Response(200, json=body)) as engine:
+        assert (await engine.run(chat())).status == 200
+
+
+@pytest.mark.parametrize(("status", "body"), [(200, b"<html>"), (200, b"[]"), (302, b"")])
+async def test_what_is_no_answer_of_openai_is_a_fault_of_the_engine(status: int, body: bytes) -> None:
+    async with started(lambda _: httpx.Response(status, content=body)) as engine:
+        with pytest.raises(EngineUnavailable):
+            await engine.run(chat())
+
+
+@pytest.mark.parametrize(
+    "error",
+    [httpx.ConnectError, httpx.ConnectTimeout, httpx.ReadTimeout, httpx.ReadError, httpx.RemoteProtocolError],
+)
+async def test_a_broken_connection_is_to_be_tried_again(error: type[httpx.TransportError]) -> None:
+    def answer(_: httpx.Request) -> httpx.Response:
+        raise error("broken")
+
+    async with started(answer) as engine:
+        with pytest.raises(EngineUnavailable, match=error.__name__) as caught:
+            await engine.run(chat())
+    shown = f"{caught.value} {engine!r}"
+    assert "example.test:8000" in shown
+    assert KEY not in shown
+    assert "password" not in shown
+
+
+async def test_a_password_in_the_url_is_sent_but_not_shown(caplog: pytest.LogCaptureFixture) -> None:
+    seen: list[httpx.Request] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        seen.append(request)
+        return httpx.Response(200, json={"data": [{"id": "m"}]})
+
+    caplog.set_level("DEBUG")
+    upstream = Upstream("http://user:pass%20word@example.test/v1")
+    engine = OpenAIEngine(upstream, transport=httpx.MockTransport(answer))
+    await engine.start()
+    await engine.stop()
+    assert seen[0].headers["Authorization"] == "Basic dXNlcjpwYXNzIHdvcmQ="
+    assert "example.test" in caplog.text
+    assert "pass" not in caplog.text
+
+
+async def test_no_administrative_path_is_reached() -> None:
+    def answer(_: httpx.Request) -> httpx.Response:
+        raise AssertionError("sent")
+
+    async with started(answer) as engine:
+        reply = await engine.run(EngineRequest("r-1", "/v1/load_lora_adapter", {}, Lane.LOW))
+    assert reply.status == 404
+
+
+async def test_unreachable_for_long_is_failure_if_so_set() -> None:
+    up = True
+
+    def handle(_: httpx.Request) -> httpx.Response:
+        if not up:
+            raise httpx.ConnectError("refused")
+        return httpx.Response(200, json={"data": [{"id": "m"}]})
+
+    upstream = Upstream("http://example.test", dead_after_s=30)
+    engine = OpenAIEngine(upstream, transport=httpx.MockTransport(handle), clock=Time())
+    await engine.start()
+    failed = asyncio.create_task(engine.failed())
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert not failed.done()
+    up = False
+    with pytest.raises(EngineUnavailable):
+        await engine.run(chat())
+    assert "unreachable for 30 s" in await asyncio.wait_for(failed, 5)
+    await engine.stop()
+
+
+async def test_a_server_that_comes_back_is_not_given_up() -> None:
+    up = True
+
+    def handle(_: httpx.Request) -> httpx.Response:
+        if not up:
+            raise httpx.ConnectError("refused")
+        return httpx.Response(200, json={"data": [{"id": "m"}]})
+
+    clock = Time()
+    upstream = Upstream("http://example.test", dead_after_s=30)
+    engine = OpenAIEngine(upstream, transport=httpx.MockTransport(handle), clock=clock)
+    await engine.start()
+    failed = asyncio.create_task(engine.failed())
+    up = False
+    with pytest.raises(EngineUnavailable):
+        await engine.run(chat())
+    up = True
+    until_s = clock.now_s + 100
+    await eventually(lambda: clock.now_s >= until_s, what="100 s have passed")
+    assert not failed.done()
+    failed.cancel()
+    await asyncio.wait({failed})
+    await engine.stop()
+
+
+@pytest.mark.parametrize(
+    ("response", "error", "words"),
+    [
+        (httpx.Response(401), EngineError, "check the engine's API key"),
+        (httpx.Response(200, json={"data": []}), EngineUnavailable, "without a list of models"),
+        (httpx.Response(200, json=[1]), EngineUnavailable, "without a list of models"),
+        (httpx.Response(200, content=b"<html>"), EngineUnavailable, "without a list of models"),
+        (httpx.Response(503), EngineUnavailable, "503"),
+    ],
+)
+async def test_a_server_that_is_not_ready_is_said(
+    response: httpx.Response, error: type[EngineError], words: str
+) -> None:
+    engine = OpenAIEngine(Upstream("http://example.test"), KEY, transport=httpx.MockTransport(lambda _: response))
+    with pytest.raises(error, match=words) as caught:
+        await engine.start()
+    assert KEY not in str(caught.value)
+    await engine.stop()
+
+
+@pytest.mark.parametrize("url", ["", "example.test:8000", "ftp://example.test", "http://", "http://[::1"])
+def test_a_url_that_is_none_is_refused(url: str) -> None:
+    with pytest.raises(ValueError, match="URL"):
+        OpenAIEngine(Upstream(url))

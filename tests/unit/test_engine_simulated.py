@@ -1,0 +1,225 @@
+"""The simulated engine: deterministic answers, latencies of a profile, and faults on demand."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from streamfleet.common.protocol import CHAT, COMPLETIONS, EMBEDDINGS, Lane
+from streamfleet.worker.engine.base import EngineAborted, EngineDied, EngineRequest, EngineUnavailable
+from streamfleet.worker.engine.simulated import SimulatedEngine
+from streamfleet.worker.engine.simulated_profile import GENERIC_FAST, SMOLLM2_135M_CPU
+from tests.waiting import eventually
+
+INSTANT = float("inf")
+EXACT = replace(SMOLLM2_135M_CPU, jitter=0.0)
+
+
+class Time:
+    """A clock that jumps as far as is slept."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def now_ms(self) -> int:
+        return 1_700_000_000_000 + round(self.now_s * 1000)
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    async def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+        await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def started(**options: Any) -> AsyncIterator[SimulatedEngine]:
+    engine = SimulatedEngine(**{"speed": INSTANT, **options})
+    await engine.start()
+    try:
+        yield engine
+    finally:
+        await engine.stop()
+
+
+def chat(identity: str = "r-1", lane: Lane = Lane.NORMAL, **body: Any) -> EngineRequest:
+    body.setdefault("messages", [{"role": "user", "content": "Count to three please"}])
+    return EngineRequest(identity, CHAT, body, lane)
+
+
+async def test_answers_say_that_they_are_simulated() -> None:
+    async with started(models=("SmolLM2",)) as engine:
+        answer = json.loads((await engine.run(chat(model="SmolLM2", max_tokens=4, ignore_eos=True))).body)
+    assert answer["model"] == "simulated"
+    assert answer["system_fingerprint"] == "simulated"
+    assert answer["choices"][0]["message"]["content"] == "[simulated] Count to three"
+    assert answer["choices"][0]["finish_reason"] == "length"
+    assert answer["usage"] == {"prompt_tokens": 6, "completion_tokens": 4, "total_tokens": 10}
+
+
+async def test_the_same_seed_and_id_give_the_same_answer() -> None:
+    async with started(seed=7, clock=Time()) as first, started(seed=7, clock=Time()) as second:
+        for number in range(5):
+            one, two = await first.run(chat(f"r-{number}")), await second.run(chat(f"r-{number}"))
+            assert one.body == two.body
+    async with started(seed=8, clock=Time()) as other:
+        lengths = [json.loads((await other.run(chat(f"r-{n}"))).body)["usage"] for n in range(5)]
+    assert len({usage["completion_tokens"] for usage in lengths}) > 1
+
+
+async def test_several_choices_and_several_prompts() -> None:
+    async with started() as engine:
+        request = EngineRequest("r-1", COMPLETIONS, {"prompt": ["one", "two"], "n": 2, "max_tokens": 2}, Lane.LOW)
+        answer = json.loads((await engine.run(request)).body)
+    assert [choice["text"] for choice in answer["choices"]] == ["[simulated] one"] * 2 + ["[simulated] two"] * 2
+    assert answer["usage"]["completion_tokens"] == 8
+
+
+async def test_embeddings_have_unit_length_and_follow_the_text() -> None:
+    body = {"input": ["a", "b", "a"], "dimensions": 8}
+    async with started() as engine:
+        answer = json.loads((await engine.run(EngineRequest("r-1", EMBEDDINGS, body, Lane.LOW))).body)
+        packed = await engine.run(EngineRequest("r-2", EMBEDDINGS, {**body, "encoding_format": "base64"}, Lane.LOW))
+    vectors = [item["embedding"] for item in answer["data"]]
+    assert vectors[0] == vectors[2] != vectors[1]
+    assert sum(value * value for value in vectors[0]) == pytest.approx(1, abs=1e-4)
+    assert isinstance(json.loads(packed.body)["data"][0]["embedding"], str)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "body", "param"),
+    [
+        (CHAT, {"messages": []}, "messages"),
+        (CHAT, {"messages": ["hi"]}, "messages.0.role"),
+        (CHAT, {"messages": [{"role": "user", "content": 3}]}, "messages.0.content"),
+        (CHAT, {"messages": [{"role": "user"}], "model": 3}, "model"),
+        (CHAT, {"messages": [{"role": "user"}], "n": True}, "n"),
+        (CHAT, {"messages": [{"role": "user"}], "n": 17}, "n"),
+        (CHAT, {"messages": [{"role": "user"}], "top_p": "x"}, "top_p"),
+        (CHAT, {"messages": [{"role": "user"}], "max_tokens": 10**400}, "max_tokens"),
+        (CHAT, {"messages": [{"role": "user", "content": "x" * 40_000}]}, "input_tokens"),
+        (COMPLETIONS, {"prompt": 3}, "prompt"),
+        (COMPLETIONS, {"prompt": []}, "prompt"),
+        (COMPLETIONS, {"prompt": ["a", 3]}, "prompt"),
+        (EMBEDDINGS, {}, "input"),
+        (CHAT, {"messages": object()}, "body"),
+    ],
+)
+async def test_bad_bodies_are_refused_by_field(endpoint: str, body: dict[str, Any], param: str) -> None:
+    async with started() as engine:
+        reply = await engine.run(EngineRequest("r-1", endpoint, body, Lane.NORMAL))
+    assert reply.status == 400
+    assert json.loads(reply.body)["error"]["param"] == param
+
+
+@pytest.mark.parametrize(("running", "tokens_per_s"), [(1, 46), (4, 136), (8, 228), (16, 290), (32, 349)])
+async def test_it_is_as_fast_as_the_profile(running: int, tokens_per_s: float) -> None:
+    time = Time()
+    async with started(profile=replace(EXACT, prefill_s_per_token=0), speed=1, clock=time) as engine:
+        began_s = time.now_s
+        requests = [chat(f"r-{n}", max_tokens=50, ignore_eos=True) for n in range(running)]
+        await asyncio.gather(*map(engine.run, requests))
+        assert running * 50 / (time.now_s - began_s) == pytest.approx(tokens_per_s, rel=0.01)
+
+
+def test_between_measurements_a_step_takes_something_between() -> None:
+    steps = [SMOLLM2_135M_CPU.step_s(batch) for batch in range(1, 200)]
+    assert steps == sorted(steps)
+    assert GENERIC_FAST.step_s(1) < SMOLLM2_135M_CPU.step_s(1)
+    assert replace(EXACT, throughput=((1, 10),)).step_s(5) == 0.1
+
+
+async def test_a_first_token_takes_the_prompt_and_one_step() -> None:
+    async with started(profile=EXACT, speed=1, clock=Time()) as engine:
+        reply = await engine.run(chat(max_tokens=10, ignore_eos=True))
+    assert reply.first_token_ms == pytest.approx((6 * 0.0014 + 1 / 46) * 1000, rel=0.01)
+
+
+async def test_waiting_ones_go_in_by_lane() -> None:
+    ended: list[str] = []
+
+    async def run(engine: SimulatedEngine, request: EngineRequest) -> None:
+        await engine.run(request)
+        ended.append(request.id)
+
+    async with started(profile=replace(EXACT, slots=1)) as engine:
+        lanes = {"low": Lane.LOW, "normal": Lane.NORMAL, "critical": Lane.CRITICAL}
+        await asyncio.gather(*(run(engine, chat(name, lane, max_tokens=3)) for name, lane in lanes.items()))
+    assert ended == ["critical", "normal", "low"]
+
+
+async def test_the_kv_cache_bounds_what_runs() -> None:
+    most = 0
+    async with started(profile=replace(EXACT, kv_tokens=50), speed=1, clock=Time()) as engine:
+
+        async def run(identity: str) -> None:
+            nonlocal most
+            task = asyncio.create_task(engine.run(chat(identity, max_tokens=14, ignore_eos=True)))
+            while not task.done():
+                most = max(most, engine.running)
+                await asyncio.sleep(0)
+
+        await asyncio.gather(*(run(f"r-{n}") for n in range(6)))
+    assert most == 2  # 6 + 14 tokens each
+
+
+async def test_cancelling_frees_the_slot_at_once() -> None:
+    async with started(profile=replace(EXACT, slots=1), speed=1) as engine:
+        first = asyncio.create_task(engine.run(chat("r-1", max_tokens=5000, ignore_eos=True)))
+        second = asyncio.create_task(engine.run(chat("r-2", max_tokens=5000)))
+        await eventually(lambda: engine.running == 1)
+        for task in (second, first):
+            task.cancel()
+        await asyncio.wait({first, second})
+        assert engine.running == 0
+        assert (await asyncio.wait_for(engine.run(chat("r-3", max_tokens=1)), 5)).status == 200
+
+
+async def test_faults_hit_as_often_as_told() -> None:
+    async with started() as engine:
+        engine.faults.unavailable, engine.faults.retry_after_ms = 1, 250
+        with pytest.raises(EngineUnavailable) as busy:
+            await engine.run(chat())
+        assert busy.value.retry_after_ms == 250
+        engine.faults.aborts = 1
+        with pytest.raises(EngineAborted):
+            await engine.run(chat())
+        engine.faults.errors = 1
+        assert (await engine.run(chat())).status == 500
+        assert (await engine.run(chat())).status == 200
+
+
+@pytest.mark.parametrize("fault", [SimulatedEngine.die, SimulatedEngine.hang], ids=["death", "hang"])
+async def test_death_and_hang_end_what_runs(fault: Callable[[SimulatedEngine], None]) -> None:
+    async with started(speed=1, watchdog_s=0.2) as engine:
+        failed = asyncio.create_task(engine.failed())
+        running = [asyncio.create_task(engine.run(chat(f"r-{n}", max_tokens=5000))) for n in range(3)]
+        await eventually(lambda: engine.running == 3)
+        fault(engine)
+        outcomes = await asyncio.wait_for(asyncio.gather(*running, return_exceptions=True), 5)
+        assert [type(outcome) for outcome in outcomes] == [EngineDied] * 3
+        assert await asyncio.wait_for(failed, 5)
+        with pytest.raises(EngineDied):
+            await engine.run(chat())
+
+
+async def test_a_hang_that_passes_is_forgotten() -> None:
+    async with started() as engine:
+        engine.hang()
+        waiting = asyncio.create_task(engine.run(chat()))
+        await asyncio.sleep(0)
+        engine.resume()
+        assert (await asyncio.wait_for(waiting, 5)).status == 200
+
+
+async def test_not_started_is_said() -> None:
+    with pytest.raises(EngineDied, match="not started"):
+        await SimulatedEngine().run(chat())
+    with pytest.raises(ValueError, match="speed must be more than 0"):
+        SimulatedEngine(speed=0)

@@ -1,0 +1,186 @@
+"""What the vllm engine makes of its application's answers. A small ASGI application stands in for vLLM's; the real
+one is in tests/contract and tests/e2e.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, MutableMapping
+from contextlib import AsyncExitStack
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from streamfleet.common.protocol import CHAT, Lane
+from streamfleet.worker.engine import vllm, vllm_host
+from streamfleet.worker.engine.asgi import Application, Receive, Send
+from streamfleet.worker.engine.base import EngineAborted, EngineDied, EngineReply, EngineRequest, EngineUnavailable
+from streamfleet.worker.engine.vllm import VllmEngine
+from streamfleet.worker.engine.vllm_host import Hosted, VllmMoved, find_names
+
+
+class Front:
+    """Stands in for AsyncLLM: one output with metrics for each call."""
+
+    def __init__(self) -> None:
+        self.errored = False
+
+    async def generate(self, *_: Any, **__: Any) -> AsyncIterator[Any]:
+        yield SimpleNamespace(metrics=SimpleNamespace(first_token_latency=0.025))
+
+    async def encode(self, *_: Any, **__: Any) -> AsyncIterator[Any]:
+        yield SimpleNamespace()
+
+    def shutdown(self, timeout: float) -> None:
+        assert timeout == 0
+
+
+class Stand:
+    """An application that answers as it is told."""
+
+    def __init__(self) -> None:
+        self.front = Front()
+        self.args = SimpleNamespace(
+            scheduling_policy="priority", served_model_name=["m"], model="m", lora_modules=None, api_key=None
+        )
+        self.status = 200
+        self.body = b'{"choices": [{"finish_reason": "stop"}]}'
+        self.raises: Exception | None = None
+        self.headers: dict[str, str] = {}
+        self.inside: int | None = None
+        self.engine: VllmEngine | None = None
+
+    async def __call__(self, scope: MutableMapping[str, Any], _receive: Receive, send: Send) -> None:
+        self.headers = {name.decode(): value.decode() for name, value in scope["headers"]}
+        async for _ in self.front.generate():
+            self.inside = self.engine.inside if self.engine else None
+        if self.raises is not None:
+            raise self.raises
+        await send({"type": "http.response.start", "status": self.status})
+        await send({"type": "http.response.body", "body": self.body})
+
+
+@pytest.fixture
+async def stand(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stand]:
+    stand = Stand()
+
+    async def open_application(_hosted: Hosted, _stack: AsyncExitStack) -> Application:
+        return stand
+
+    monkeypatch.setattr(vllm_host, "build", lambda *_: Hosted(stand.front, stand.args))
+    monkeypatch.setattr(vllm_host, "open_application", open_application)
+    monkeypatch.setattr(vllm, "prepare_environment", lambda *_, **__: None)
+    monkeypatch.setattr(vllm, "check_libraries", lambda: None)
+    stand.engine = VllmEngine("m", cpu=True)
+    await stand.engine.start()
+    yield stand
+    await stand.engine.stop()
+
+
+async def run(stand: Stand) -> EngineReply:
+    assert stand.engine is not None
+    return await stand.engine.run(EngineRequest("r-1", CHAT, {"messages": []}, Lane.HIGH, 1_790_000_000_000))
+
+
+async def test_an_answer_comes_as_it_is_with_its_first_token(stand: Stand) -> None:
+    reply = await run(stand)
+    assert (reply.status, reply.body) == (200, stand.body)
+    assert reply.first_token_ms == pytest.approx(25)
+    assert stand.headers["x-request-id"] == "r-1"
+    assert stand.headers["x-vllm-priority"] == "11790000000"
+    assert stand.inside == 1
+    assert stand.engine is not None
+    assert stand.engine.inside == 0
+
+
+async def test_no_priority_where_vllm_would_refuse_it(stand: Stand) -> None:
+    stand.args.scheduling_policy = "fcfs"
+    await run(stand)
+    assert "x-vllm-priority" not in stand.headers
+
+
+async def test_a_key_of_vllms_own_does_not_lock_us_out(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_API_KEY", "k-env")
+    await run(stand)
+    assert stand.headers["authorization"] == "Bearer k-env"
+    stand.args.api_key = ["k-arg"]
+    await run(stand)
+    assert stand.headers["authorization"] == "Bearer k-arg"
+
+
+async def test_an_abort_is_no_success(stand: Stand) -> None:
+    stand.body = b'{"choices": [{"finish_reason": "abort"}]}'
+    with pytest.raises(EngineAborted):
+        await run(stand)
+
+
+async def test_an_abort_by_a_dead_engine_is_its_death(stand: Stand) -> None:
+    stand.body = b'{"choices": [{"finish_reason": "abort"}]}'
+    stand.front.errored = True
+    with pytest.raises(EngineDied):
+        await run(stand)
+
+
+async def test_a_500_of_a_well_engine_is_the_requests_own(stand: Stand) -> None:
+    stand.status, stand.body = 500, b'{"error": {"message": "TypeError"}}'
+    reply = await run(stand)
+    assert (reply.status, reply.body) == (500, stand.body)
+
+
+async def test_a_500_of_a_dead_engine_is_its_death(stand: Stand) -> None:
+    stand.status = 500
+    stand.front.errored = True
+    with pytest.raises(EngineDied):
+        await run(stand)
+    assert stand.engine is not None
+    assert "died" in await asyncio.wait_for(stand.engine.failed(), 2)
+
+
+async def test_a_full_queue_of_vllms_own_is_passing(stand: Stand) -> None:
+    stand.status = 503
+    with pytest.raises(EngineUnavailable):
+        await run(stand)
+
+
+async def test_no_answer_at_all_is_a_500_that_says_why(stand: Stand) -> None:
+    stand.raises = KeyError("oops")
+    reply = await run(stand)
+    assert reply.status == 500
+    assert "oops" in json.loads(reply.body)["error"]["message"]
+
+
+async def test_a_path_that_the_model_does_not_serve_is_a_clean_404(stand: Stand) -> None:
+    stand.status, stand.body = 404, b'{"detail":"Not Found"}'
+    assert json.loads((await run(stand)).body)["error"]["param"] == "endpoint"
+
+
+async def test_not_started_is_said() -> None:
+    with pytest.raises(EngineDied, match="not started"):
+        await VllmEngine("m", cpu=True).run(EngineRequest("r-1", CHAT, {}, Lane.LOW))
+
+
+def test_a_release_that_moved_a_name_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(place: str) -> Any:
+        if place == "vllm":
+            return SimpleNamespace(__version__="9.9.9")
+        if place == "vllm.v1.engine.async_llm":
+            raise ModuleNotFoundError(f"No module named {place!r}", name=place)
+        return SimpleNamespace(**{name: object() for name in vllm_host._NAMES if name != "build_app"})
+
+    monkeypatch.setattr("importlib.import_module", absent)
+    with pytest.raises(
+        VllmMoved, match=r"vLLM 9\.9\.9 does not have AsyncLLM .*; build_app .*launchers\.app"
+    ) as caught:
+        find_names()
+    assert "init_app_state" not in str(caught.value)
+
+
+def test_an_absent_vllm_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(place: str) -> Any:
+        raise ModuleNotFoundError(f"No module named {place!r}", name=place)
+
+    monkeypatch.setattr("importlib.import_module", absent)
+    with pytest.raises(ImportError, match="pip install 'streamfleet"):
+        find_names()

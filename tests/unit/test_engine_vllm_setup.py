@@ -1,0 +1,107 @@
+"""vLLM's arguments and environment, without vLLM."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from streamfleet.worker.engine import vllm_setup
+from streamfleet.worker.engine.vllm_setup import GUARD, arguments, prepare_environment
+
+VARIABLES = (
+    "VLLM_WORKER_MULTIPROC_METHOD",
+    "HF_HUB_OFFLINE",
+    "TORCHDYNAMO_DISABLE",
+    "VLLM_MAX_N_SEQUENCES",
+    "VLLM_CPU_KVCACHE_SPACE",
+    "VLLM_PLUGINS",
+)
+
+
+@pytest.fixture(autouse=True)
+def clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in VARIABLES:
+        monkeypatch.setenv(name, "")  # so that whatever the test sets is taken back
+        monkeypatch.delenv(name)
+
+
+def test_defaults_of_a_gpu_and_of_a_cpu() -> None:
+    assert arguments({}, cpu=False) == ["--scheduling-policy=priority"]
+    assert arguments({}, cpu=True) == [
+        "--scheduling-policy=priority",
+        "--enforce-eager",
+        "--no-enable-chunked-prefill",
+        "--max-num-seqs=32",
+    ]
+
+
+def test_what_is_asked_for_replaces_a_default() -> None:
+    asked = {"max_num_seqs": 8, "enable-chunked-prefill": True, "--scheduling-policy": None}
+    assert arguments(asked, cpu=True) == ["--enforce-eager", "--enable-chunked-prefill", "--max-num-seqs=8"]
+
+
+def test_every_kind_of_value_has_its_form() -> None:
+    asked = {
+        "enable-prefix-caching": True,
+        "gpu-memory-utilization": 0.9,
+        "served-model-name": ["a", "b"],
+        "speculative-config": {"model": "m", "num_speculative_tokens": 3},
+        "seed": -1,
+        "chat-template": None,
+    }
+    assert arguments(asked, cpu=False)[1:] == [
+        "--enable-prefix-caching",
+        "--gpu-memory-utilization=0.9",
+        "--served-model-name",
+        "a",
+        "b",
+        '--speculative-config={"model": "m", "num_speculative_tokens": 3}',
+        "--seed=-1",
+    ]
+
+
+def test_a_list_follows_the_defaults_as_it_is() -> None:
+    assert arguments(["--max-num-seqs", "4"], cpu=False) == ["--scheduling-policy=priority", "--max-num-seqs", "4"]
+
+
+@pytest.mark.parametrize("name", ["", "--", "max num", "a;b"])
+def test_a_name_that_cannot_be_one_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="cannot be the name of a vLLM argument"):
+        arguments({name: 1}, cpu=False)
+
+
+def test_the_environment_on_a_cpu(tmp_path: Path) -> None:
+    prepare_environment(str(tmp_path), cpu=True)
+    assert [os.environ.get(name) for name in VARIABLES] == ["spawn", "1", "1", "16", "1", None]
+
+
+def test_the_environment_on_a_gpu_with_a_model_of_the_hub() -> None:
+    prepare_environment("owner/model", cpu=False)
+    assert [os.environ.get(name) for name in VARIABLES] == ["spawn", None, None, None, None, None]
+
+
+def test_what_is_set_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "8")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    prepare_environment(str(tmp_path), cpu=True)
+    assert os.environ["VLLM_CPU_KVCACHE_SPACE"] == "8"
+    assert os.environ["HF_HUB_OFFLINE"] == "0"
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux needs it")
+def test_a_library_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vllm_setup, "_NUMA", "libno-such-thing.so.1")
+    with pytest.raises(ImportError, match=r"needs libno-such-thing\.so\.1: install it"):
+        vllm_setup.check_libraries()
+
+
+@pytest.mark.parametrize(
+    ("chosen", "then"), [("mine", f"mine,{GUARD}"), (f"{GUARD},x", f"{GUARD},x"), ("", f",{GUARD}")]
+)
+def test_the_guard_is_among_chosen_plugins(monkeypatch: pytest.MonkeyPatch, chosen: str, then: str) -> None:
+    monkeypatch.setenv("VLLM_PLUGINS", chosen)
+    prepare_environment("owner/model", cpu=False)
+    assert os.environ["VLLM_PLUGINS"] == then

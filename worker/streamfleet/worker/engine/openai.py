@@ -1,0 +1,245 @@
+"""Any OpenAI-compatible server as an engine: vLLM, SGLang, TGI or a hosted one, at a URL."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import httpx
+
+from streamfleet.common.clock import Clock, SystemClock
+from streamfleet.worker.engine.base import (
+    Capacity,
+    EngineAborted,
+    EngineError,
+    EngineReply,
+    EngineRequest,
+    EngineUnavailable,
+)
+from streamfleet.worker.engine.replies import (
+    encode_body,
+    is_object,
+    openai_shaped,
+    refuse_endpoint,
+    was_aborted,
+)
+
+_PROBE_S = 1.0
+# Everything that another try may not meet again, every 5xx but two included. A 500 may be the request's own
+# fault, but as often it is a server that restarts: tries are counted, so the former ends as dead instead of
+# failed, and the latter is not lost. 401 and 403 concern this worker's key, not the request; 408 is the
+# server's time-out for reading what we sent.
+_PASSING = frozenset({401, 403, 408, 425, 429})
+_PERMANENT_5XX = frozenset({501, 505})
+
+
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """Where the server is and how to treat it.
+
+    Attributes:
+        base_url: with or without the trailing ``/v1``. A user name and password in it are sent as basic
+            authentication, unless there is an API key.
+        max_concurrency: requests sent to it at once; it does not tell its own capacity.
+        timeout_s: longest wait for one whole answer.
+        connect_timeout_s: longest wait for a connection.
+        dead_after_s: seconds of not being reachable after which the engine counts as failed; None for never.
+    """
+
+    base_url: str
+    max_concurrency: int = 32
+    timeout_s: float = 600.0
+    connect_timeout_s: float = 5.0
+    dead_after_s: float | None = None
+
+
+class OpenAIEngine:
+    """Sends each request on as it is, and hands back the answer as it came.
+
+    Not streamed, so there is no first-token time. The key is kept out of every message and representation.
+
+    Args:
+        upstream: the server.
+        api_key: sent as a bearer token; None for none.
+        transport: replaces the network, for tests.
+        clock: what time it is.
+    """
+
+    kind: str = "openai"
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        api_key: str | None = None,
+        *,
+        transport: httpx.AsyncBaseTransport | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.models: tuple[str, ...] = ()
+        self._upstream = upstream
+        url = _root(upstream.base_url)
+        # Kept out of the address, which httpx logs with every request.
+        basic = httpx.BasicAuth(url.username, url.password) if url.userinfo and not api_key else None
+        self._shown = str(url.copy_with(userinfo=b"")).rstrip("/")
+        self._clock = clock or SystemClock()
+        self._max_model_len: int | None = None
+        self._unreachable_since_s: float | None = None
+        most = upstream.max_concurrency
+        self._client = httpx.AsyncClient(
+            base_url=self._shown,
+            auth=basic,
+            headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
+            timeout=httpx.Timeout(upstream.timeout_s, connect=upstream.connect_timeout_s, pool=None),
+            limits=httpx.Limits(max_connections=most + 1, max_keepalive_connections=most + 1),
+            transport=transport,
+        )
+
+    def __repr__(self) -> str:
+        return f"OpenAIEngine({self._shown})"
+
+    async def start(self) -> None:
+        """Ask the server which models it has.
+
+        Raises:
+            EngineUnavailable: it cannot be reached, is not ready, or does not answer as an OpenAI server.
+            EngineError: it does not take our key.
+        """
+        response = await self._send("GET", "/v1/models")
+        if response.status_code in {401, 403}:
+            raise EngineError(f"{self._shown} answers {response.status_code}: check the engine's API key")
+        models = _models(response)
+        if not models:
+            text = f"{self._shown}/v1/models answers {response.status_code} without a list of models"
+            raise EngineUnavailable(text)
+        self.models = tuple(models)
+        self._max_model_len = min((length for length in models.values() if length), default=None)
+
+    async def run(self, request: EngineRequest) -> EngineReply:
+        """Answer one request. Cancelling the task closes its connection, upon which servers drop the request.
+
+        Raises:
+            EngineUnavailable: unreachable, too slow, busy (429, 503), failing (500, 502, 504), or it refuses
+                our key.
+            EngineAborted: the server dropped the request by itself.
+        """
+        refusal = refuse_endpoint(request.endpoint)
+        if refusal is not None:
+            return refusal
+        body = encode_body(self._with_model(request.body))
+        if isinstance(body, EngineReply):
+            return body
+        headers = {
+            "Content-Type": "application/json",
+            "X-Request-Id": request.id,
+            "X-Vllm-Priority": str(request.priority),
+        }
+        response = await self._send("POST", request.endpoint, content=body, headers=headers)
+        return self._judge(request, response)
+
+    def capacity(self) -> Capacity:
+        """The concurrency that was set: a server does not tell how much it holds."""
+        return Capacity(self._upstream.max_concurrency, None, self._max_model_len)
+
+    async def failed(self) -> str:
+        """Returns once the server has been unreachable for ``dead_after_s``; never where that is None."""
+        limit_s = self._upstream.dead_after_s
+        if limit_s is None:
+            await asyncio.get_running_loop().create_future()  # a server elsewhere may always come back
+        assert limit_s is not None  # noqa: S101 - for the type checker: the line above does not return
+        while True:
+            since_s = self._unreachable_since_s
+            if since_s is not None and self._clock.monotonic() - since_s >= limit_s:
+                return f"{self._shown} has been unreachable for {self._clock.monotonic() - since_s:.0f} s"
+            await self._clock.sleep(min(_PROBE_S, limit_s / 4))
+            if self._unreachable_since_s is not None:
+                await self._probe()
+
+    async def stop(self) -> None:
+        """Close all connections."""
+        await self._client.aclose()
+
+    def _with_model(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Servers other than vLLM insist on a model; a sender that names none gets the server's first."""
+        if body.get("model") is not None or not self.models:
+            return body
+        return {**body, "model": self.models[0]}
+
+    async def _probe(self) -> None:
+        try:
+            await self._send("GET", "/v1/models")
+        except EngineUnavailable:
+            return
+
+    async def _send(
+        self, method: str, path: str, content: bytes | None = None, headers: dict[str, str] | None = None
+    ) -> httpx.Response:
+        try:
+            response = await self._client.request(method, path, content=content, headers=headers)
+        except httpx.TimeoutException as error:
+            if isinstance(error, httpx.ConnectTimeout):
+                self._lost()
+            raise EngineUnavailable(f"{self._shown}{path}: time-out ({type(error).__name__})") from error
+        except httpx.TransportError as error:
+            self._lost()
+            raise EngineUnavailable(f"{self._shown}{path}: {type(error).__name__}: {error}") from error
+        self._unreachable_since_s = None
+        return response
+
+    def _lost(self) -> None:
+        if self._unreachable_since_s is None:
+            self._unreachable_since_s = self._clock.monotonic()
+
+    def _judge(self, request: EngineRequest, response: httpx.Response) -> EngineReply:
+        status, body = response.status_code, response.content
+        if status in _PASSING or (status >= 500 and status not in _PERMANENT_5XX):
+            raise EngineUnavailable(f"{self._shown} answers {status}{_message(body)}", self._retry_after_ms(response))
+        if 300 <= status < 400:
+            raise EngineUnavailable(f"{self._shown} answers {status}: set the URL to the address it redirects to")
+        if status >= 400:
+            return openai_shaped(EngineReply(status, body), request.endpoint)
+        if not is_object(body):
+            raise EngineUnavailable(f"{self._shown} answers {status} with something that is not a JSON object")
+        if was_aborted(body):
+            raise EngineAborted(f"{self._shown} dropped the request before it was finished")
+        return EngineReply(status, body)
+
+    def _retry_after_ms(self, response: httpx.Response) -> int | None:
+        value = response.headers.get("Retry-After", "").strip()
+        if value.isascii() and value.isdigit():
+            return int(value[:9]) * 1000
+        try:
+            return max(0, round(parsedate_to_datetime(value).timestamp() * 1000) - self._clock.now_ms())
+        except ValueError:
+            return None
+
+
+def _root(base_url: str) -> httpx.URL:
+    try:
+        url = httpx.URL(base_url.strip().rstrip("/").removesuffix("/v1"))
+    except httpx.InvalidURL as error:
+        raise ValueError(f"the engine's URL is not one: {error}") from None
+    if url.scheme not in {"http", "https"} or not url.host:
+        raise ValueError("the engine's URL must be like http://host:8000")
+    return url
+
+
+def _models(response: httpx.Response) -> dict[str, int | None]:
+    """Names of the models that a server lists, with their context length where it tells."""
+    try:
+        listed = response.json()["data"] if response.status_code == 200 else []
+        return {str(model["id"]): model.get("max_model_len") for model in listed}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+def _message(body: bytes) -> str:
+    """The server's own words, shortened; nothing where it has none."""
+    try:
+        error = json.loads(body)["error"]
+        return f": {(error['message'] if isinstance(error, dict) else str(error))[:200]}"
+    except (ValueError, KeyError, TypeError):
+        return ""

@@ -1,0 +1,109 @@
+"""One long-lived thread that builds an engine, keeps it, and shuts it down.
+
+The kernel ends an engine's processes when the thread that made them ends: PR_SET_PDEATHSIG follows the
+thread, not the process. So a thread of a pool will not do; and as building blocks for many seconds, neither
+will the event loop's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from streamfleet.worker.engine.processes import Process, alive, command_line, descendants, end_all
+
+T = TypeVar("T")
+_END_TIMEOUT_S = 10.0
+
+
+class Owner(Generic[T]):
+    """Owns what ``build`` returns, from `start` to `stop`, on its own thread.
+
+    Args:
+        build: makes the thing; blocking is fine.
+        shutdown: ends it; must not wait for long.
+    """
+
+    def __init__(self, build: Callable[[], T], shutdown: Callable[[T], None]) -> None:
+        self._build = build
+        self._shutdown = shutdown
+        self._release = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._before: frozenset[Process] = frozenset()
+        self._children: frozenset[Process] = frozenset()
+
+    @property
+    def children(self) -> frozenset[Process]:
+        """The processes that building brought about and that still run."""
+        return frozenset(filter(alive, self._children))
+
+    async def start(self) -> T:
+        """Build and wait for it.
+
+        Raises:
+            Exception: whatever building raised; nothing is left running then.
+        """
+        loop = asyncio.get_running_loop()
+        built: asyncio.Future[T] = loop.create_future()
+        self._before = descendants(os.getpid())
+        self._thread = threading.Thread(target=self._run, args=(loop, built), name="streamfleet-engine", daemon=True)
+        self._thread.start()
+        return await built
+
+    async def stop(self) -> None:
+        """Shut down and leave no process behind, also when building has not ended yet."""
+        thread = self._thread
+        if thread is None:
+            return
+        self._release.set()
+        await asyncio.to_thread(self._join, thread)
+
+    def _join(self, thread: threading.Thread) -> None:
+        thread.join(_END_TIMEOUT_S / 2)
+        # Either it still builds, and fails once its processes are gone, or its shutdown left something.
+        end_all(self._children or self._created(), _END_TIMEOUT_S / 2)
+        thread.join(_END_TIMEOUT_S / 2)
+
+    def _run(self, loop: asyncio.AbstractEventLoop, built: asyncio.Future[T]) -> None:
+        try:
+            engine = self._build()
+        except BaseException as error:  # noqa: BLE001 - handed to whoever awaits it, SystemExit included
+            end_all(self._created(), _END_TIMEOUT_S)
+            _tell(loop, built, error=error)
+            return
+        self._children = self._created()
+        _tell(loop, built, result=engine)
+        self._release.wait()
+        try:
+            self._shutdown(engine)
+        finally:
+            end_all(self._children, _END_TIMEOUT_S)
+
+    def _created(self) -> frozenset[Process]:
+        new = descendants(os.getpid()) - self._before
+        # multiprocessing's tracker serves the whole process, and ends with it by itself.
+        return frozenset(process for process in new if "resource_tracker" not in command_line(process))
+
+
+def _tell(
+    loop: asyncio.AbstractEventLoop,
+    built: asyncio.Future[T],
+    *,
+    result: T | None = None,
+    error: BaseException | None = None,
+) -> None:
+    def settle() -> None:
+        if built.done():  # nobody waits any more
+            return
+        if error is None:
+            built.set_result(result)  # type: ignore[arg-type]
+        elif isinstance(error, Exception):
+            built.set_exception(error)
+        else:
+            built.set_exception(RuntimeError(f"the engine gave up while starting: {error!r}"))
+
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(settle)

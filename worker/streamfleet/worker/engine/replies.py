@@ -1,0 +1,80 @@
+"""Replies that an engine gives without asking a model, and what can be read off a model's own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from streamfleet.common.errors import openai_error
+from streamfleet.common.protocol import ENDPOINTS
+from streamfleet.worker.engine.base import EngineReply
+
+
+def error_reply(status: int, message: str, param: str | None, code: str | None = None) -> EngineReply:
+    """An OpenAI-shaped error as a reply. ``param`` names the field at fault."""
+    kind = "server_error" if status >= 500 else "invalid_request_error"
+    return EngineReply(status, openai_error(message, kind, param, code).encode())
+
+
+def refuse_endpoint(endpoint: str) -> EngineReply | None:
+    """A 404 for a path that requests may not reach; None for one that they may.
+
+    Engines check this themselves, because the applications behind them also serve administrative paths.
+    """
+    if endpoint in ENDPOINTS:
+        return None
+    known = ", ".join(sorted(ENDPOINTS))
+    return error_reply(
+        404, f"there is no endpoint {endpoint[:80]!r}; use one of {known}", "endpoint", "unknown_endpoint"
+    )
+
+
+def encode_body(body: Mapping[str, Any]) -> bytes | EngineReply:
+    """The body as JSON text, or the 400 that says why it has none."""
+    try:
+        return json.dumps(body, separators=(",", ":"), allow_nan=False).encode("ascii")
+    except (TypeError, ValueError, RecursionError) as error:
+        return error_reply(400, f"cannot be written as JSON: {error}", "body", "invalid_json")
+
+
+def is_object(body: bytes) -> bool:
+    """Does a reply hold a JSON object, as every OpenAI answer does?"""
+    try:
+        return isinstance(json.loads(body), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def was_aborted(body: bytes) -> bool:
+    """Did the engine drop the request in mid-air and answer with what it had?
+
+    vLLM then answers 200 with the finish reason ``abort``; that is no success.
+    """
+    if b'"abort"' not in body:  # spares the parsing of nearly every answer
+        return False
+    try:
+        answer = json.loads(body)
+    except ValueError:
+        return False
+    choices = answer.get("choices") if isinstance(answer, dict) else None
+    return isinstance(choices, list) and any(
+        isinstance(choice, dict) and choice.get("finish_reason") == "abort" for choice in choices
+    )
+
+
+def openai_shaped(reply: EngineReply, endpoint: str) -> EngineReply:
+    """An error reply as it is if it holds an OpenAI error object, else one around what it says.
+
+    Frameworks answer for paths that they do not serve in shapes of their own.
+    """
+    try:
+        answer = json.loads(reply.body)
+    except (ValueError, RecursionError):
+        answer = None
+    if isinstance(answer, dict) and isinstance(answer.get("error"), dict):
+        return reply
+    if reply.status in {404, 405}:
+        return error_reply(404, f"this model does not serve {endpoint}", "endpoint", "unknown_endpoint")
+    said = reply.body[:200].decode("utf-8", "replace")
+    return error_reply(reply.status, f"{endpoint} answers {reply.status}: {said}", None, "engine_error")

@@ -1,0 +1,259 @@
+"""A simulated engine: the latency of a measured one, and answers that say that they are simulated.
+
+For tests, load tests and capacity planning. It batches continuously as vLLM does: requests join and leave
+between steps, a step takes longer the more sequences it carries, and the waiting ones go in by priority.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from itertools import count
+
+from streamfleet.common.clock import Clock, SystemClock
+from streamfleet.common.protocol import EMBEDDINGS
+from streamfleet.worker.engine import simulated_api
+from streamfleet.worker.engine.base import (
+    Capacity,
+    EngineAborted,
+    EngineDied,
+    EngineReply,
+    EngineRequest,
+    EngineUnavailable,
+)
+from streamfleet.worker.engine.replies import encode_body, error_reply, refuse_endpoint
+from streamfleet.worker.engine.simulated_profile import SMOLLM2_135M_CPU, Profile
+from streamfleet.worker.engine.watchdog import Watchdog
+
+_CHECK_S = 0.05
+_SHORTEST_SLEEP_S = 0.005  # below it, several steps go into one sleep: timers are no finer
+
+
+@dataclass(slots=True)
+class Faults:
+    """What is to go wrong next; each count goes down by one with each request that it hits.
+
+    Attributes:
+        unavailable: requests to be turned away as by a busy server.
+        retry_after_ms: what they are told.
+        aborts: requests to be dropped as by an engine that shuts down.
+        errors: requests to be answered with a 500.
+    """
+
+    unavailable: int = 0
+    retry_after_ms: int | None = None
+    aborts: int = 0
+    errors: int = 0
+
+
+@dataclass(slots=True)
+class _Job:
+    plan: simulated_api.Plan
+    done: asyncio.Future[None]
+    submitted_s: float
+    steps_left: int
+    first_token_ms: float | None = field(default=None)
+
+
+class SimulatedEngine:
+    """Answers at the speed of a profile. Deterministic for a seed and the same order of requests.
+
+    Args:
+        profile: how fast and how large.
+        seed: of the jitter and of where answers end.
+        speed: how many times faster than the profile; ``float("inf")`` for no latency at all.
+        models: names that requests may ask for. Answers always say ``simulated``.
+        embeddings: whether it serves embeddings; a model that generates usually does not.
+        watchdog_s: seconds without a step, with requests inside, after which it counts as hung.
+        clock: how time passes, between steps too.
+    """
+
+    kind: str = "simulated"
+
+    def __init__(
+        self,
+        profile: Profile = SMOLLM2_135M_CPU,
+        seed: int = 0,
+        *,
+        speed: float = 1.0,
+        models: tuple[str, ...] = (simulated_api.MODEL,),
+        embeddings: bool = True,
+        watchdog_s: float = 60.0,
+        clock: Clock | None = None,
+    ) -> None:
+        if speed <= 0:
+            raise ValueError(f"speed must be more than 0, not {speed}")
+        self.models = models
+        self.faults = Faults()
+        self._profile = profile
+        self._seed = seed
+        self._speed = speed
+        self._embeddings = embeddings
+        self._clock = clock or SystemClock()
+        self._chance = random.Random(seed)  # noqa: S311 - not for secrets
+        self._watchdog = Watchdog(watchdog_s, self._clock.monotonic)
+        self._waiting: list[tuple[int, int, _Job]] = []
+        self._order = count()
+        self._running: list[_Job] = []
+        self._arrived = asyncio.Event()
+        self._moving = asyncio.Event()
+        self._moving.set()
+        self._dead = asyncio.Event()
+        self._reason: str | None = "the simulated engine is not started: await start() first"
+        self._loop: asyncio.Task[None] | None = None
+
+    @property
+    def running(self) -> int:
+        """Sequences that run now."""
+        return sum(job.plan.sequences for job in self._running)
+
+    async def start(self) -> None:
+        """Open for requests, at once."""
+        self._reason = None
+        self._loop = asyncio.create_task(self._steps())
+
+    async def run(self, request: EngineRequest) -> EngineReply:
+        """Answer one request in simulated time. Cancelling the task takes it out at once.
+
+        Raises:
+            EngineDied: after `die`.
+            EngineUnavailable, EngineAborted: as `faults` says.
+        """
+        if self._reason is not None:
+            raise EngineDied(self._reason)
+        plan = self._admit(request)
+        if isinstance(plan, EngineReply):
+            return plan
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        job = _Job(plan, done, self._clock.monotonic(), plan.steps)
+        heappush(self._waiting, (request.priority, next(self._order), job))
+        self._watchdog.entered()
+        self._arrived.set()
+        try:
+            await done
+        finally:
+            self._watchdog.left()
+            self._drop(job)
+        if self.faults.aborts > 0:
+            self.faults.aborts -= 1
+            raise EngineAborted("the simulated engine dropped the request")
+        return EngineReply(200, simulated_api.answer(plan, self._clock.now_ms() // 1000), job.first_token_ms)
+
+    def capacity(self) -> Capacity:
+        """As the profile says."""
+        return Capacity(self._profile.slots, self._profile.kv_tokens, self._profile.max_model_len)
+
+    async def failed(self) -> str:
+        """Returns why, once the engine is dead or hangs."""
+        while self._reason is None:
+            reason = self._watchdog.check()
+            if reason is not None:
+                self.die(reason)
+                break
+            await self._wait_dead()
+        return self._reason or "the simulated engine died"
+
+    async def stop(self) -> None:
+        """End it with whatever runs in it."""
+        self.die("the simulated engine was stopped")
+        if self._loop is not None:
+            self._loop.cancel()
+            await asyncio.wait({self._loop})
+
+    def die(self, reason: str = "the simulated engine was told to die") -> None:
+        """Fault: everything inside fails, and nothing gets in any more."""
+        self._reason = self._reason or reason
+        self._dead.set()
+        for job in [*self._running, *(job for *_, job in self._waiting)]:
+            if not job.done.done():
+                job.done.set_exception(EngineDied(self._reason))
+
+    def hang(self) -> None:
+        """Fault: no step from now on, without a word."""
+        self._moving.clear()
+
+    def resume(self) -> None:
+        """End a hang."""
+        self._moving.set()
+
+    def _admit(self, request: EngineRequest) -> simulated_api.Plan | EngineReply:
+        if self.faults.unavailable > 0:
+            self.faults.unavailable -= 1
+            raise EngineUnavailable("the simulated engine is busy", self.faults.retry_after_ms)
+        if self.faults.errors > 0:
+            self.faults.errors -= 1
+            return error_reply(500, "the simulated engine failed on this request", None, "engine_error")
+        encoded = encode_body(request.body)
+        if isinstance(encoded, EngineReply):
+            return encoded
+        refusal = refuse_endpoint(request.endpoint)
+        if refusal is None and request.endpoint == EMBEDDINGS and not self._embeddings:
+            refusal = error_reply(404, "this model does not serve embeddings", "endpoint", "unknown_endpoint")
+        return refusal or simulated_api.plan(request, self.models, self._profile.max_model_len, self._seed)
+
+    async def _wait_dead(self) -> None:
+        try:
+            await asyncio.wait_for(self._dead.wait(), _CHECK_S)
+        except TimeoutError:
+            return
+
+    async def _steps(self) -> None:
+        while True:
+            if not self._running and not self._waiting:
+                self._arrived.clear()
+                await self._arrived.wait()
+            await self._moving.wait()
+            await self._step()
+            self._watchdog.stepped()
+
+    async def _step(self) -> None:
+        joined = self._join()
+        began = self._clock.monotonic()
+        prefill_s = sum(job.plan.prompt_tokens for job in joined) * self._profile.prefill_s_per_token
+        each_s = self._profile.step_s(max(1, self.running)) * max(0.1, self._chance.gauss(1, self._profile.jitter))
+        steps = self._stride(each_s)
+        await self._clock.sleep((prefill_s + steps * each_s) / self._speed)
+        first_s = began + (prefill_s + each_s) / self._speed
+        for job in joined:
+            job.first_token_ms = max(0.0, (first_s - job.submitted_s) * 1000)
+        for job in list(self._running):
+            job.steps_left -= steps
+            if job.steps_left <= 0:
+                self._running.remove(job)
+                if not job.done.done():
+                    job.done.set_result(None)
+
+    def _join(self) -> list[_Job]:
+        """Let in whoever waits and fits, most urgent first; none passes one that does not fit."""
+        joined = []
+        while self._waiting:
+            job = self._waiting[0][2]
+            fits = (
+                self.running + job.plan.sequences <= self._profile.slots
+                and self._kv_tokens() + job.plan.kv_tokens <= self._profile.kv_tokens
+            )
+            if self._running and not fits:
+                break
+            heappop(self._waiting)
+            self._running.append(job)
+            joined.append(job)
+        return joined
+
+    def _kv_tokens(self) -> int:
+        return sum(job.plan.kv_tokens for job in self._running)
+
+    def _stride(self, each_s: float) -> int:
+        """How many steps to make in one sleep: never past the next one that ends."""
+        left = min((job.steps_left for job in self._running), default=1)
+        wall_s = each_s / self._speed
+        return left if wall_s == 0 else max(1, min(left, int(_SHORTEST_SLEEP_S / wall_s)))
+
+    def _drop(self, job: _Job) -> None:
+        if job in self._running:
+            self._running.remove(job)
+        waiting = [entry for entry in self._waiting if entry[2] is not job]
+        if len(waiting) != len(self._waiting):
+            waiting.sort(key=lambda entry: entry[:2])  # a sorted list is a heap
+            self._waiting = waiting

@@ -1,0 +1,212 @@
+"""vLLM in this process: its own OpenAI application, called without a socket."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import AsyncExitStack
+from typing import Any
+
+from streamfleet.common.clock import Clock, SystemClock
+from streamfleet.worker.engine import asgi, vllm_host
+from streamfleet.worker.engine.base import (
+    Capacity,
+    EngineAborted,
+    EngineDied,
+    EngineReply,
+    EngineRequest,
+    EngineUnavailable,
+)
+from streamfleet.worker.engine.owner import Owner
+from streamfleet.worker.engine.replies import (
+    encode_body,
+    error_reply,
+    openai_shaped,
+    refuse_endpoint,
+    was_aborted,
+)
+from streamfleet.worker.engine.taps import Timing, current_timing, tap
+from streamfleet.worker.engine.vllm_setup import (
+    EngineArgs,
+    arguments,
+    check_libraries,
+    is_cpu_build,
+    prepare_environment,
+)
+from streamfleet.worker.engine.watchdog import StepLogger, Watchdog
+
+_CHECK_S = 0.25
+
+
+class VllmEngine:
+    """Continuous batching by vLLM, with full parity to `vllm serve`.
+
+    Args:
+        model: folder or Hugging Face name of the model.
+        engine_args: vLLM's own arguments; see `vllm_setup.arguments`.
+        watchdog_s: seconds without a step, with requests inside, after which the engine counts as hung.
+        cpu: whether vLLM's CPU build runs; None finds out.
+        clock: what time it is.
+    """
+
+    kind: str = "vllm"
+
+    def __init__(
+        self,
+        model: str,
+        engine_args: EngineArgs = (),
+        *,
+        watchdog_s: float = 60.0,
+        cpu: bool | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.models: tuple[str, ...] = ()
+        self._model = model
+        self._cpu = is_cpu_build() if cpu is None else cpu
+        self._argv = arguments(engine_args, cpu=self._cpu)
+        self._clock = clock or SystemClock()
+        self._watchdog = Watchdog(watchdog_s, self._clock.monotonic)
+        self._owner = Owner(self._build, vllm_host.shutdown)
+        self._hosted: vllm_host.Hosted | None = None
+        self._app: asgi.Application | None = None
+        self._stack = AsyncExitStack()
+        self._failure: asyncio.Future[str] | None = None
+        self._monitor: asyncio.Task[None] | None = None
+        self._calls: set[asyncio.Task[asgi.Response]] = set()
+
+    @property
+    def inside(self) -> int:
+        """Requests that vLLM has taken in and not yet let out."""
+        return self._watchdog.inside
+
+    async def start(self) -> None:
+        """Load the model and open for requests. Takes from 10 seconds up.
+
+        Raises:
+            ImportError: vLLM is absent or of a release that is not known.
+            ValueError: vLLM does not take the engine arguments, or cannot start with them.
+            Exception: whatever else vLLM raises when it cannot start.
+        """
+        try:
+            hosted = await self._owner.start()
+            # vLLM 0.32 silences all logging up to INFO while it probes the model's config, and forgets to end
+            # that where the probe raises inside.
+            logging.disable(logging.NOTSET)
+            tap(hosted.engine, self._watchdog)
+            self._app = await vllm_host.open_application(hosted, self._stack)
+        except BaseException:
+            await self.stop()
+            raise
+        self._hosted = hosted
+        self.models = hosted.models
+        self._failure = asyncio.get_running_loop().create_future()
+        self._monitor = asyncio.create_task(self._watch(hosted, self._failure))
+
+    async def run(self, request: EngineRequest) -> EngineReply:
+        """Answer one request. Cancelling the task takes it out of the engine.
+
+        Raises:
+            EngineDied: the engine core is gone or hangs.
+            EngineAborted: the engine dropped the request by itself.
+            EngineUnavailable: the engine's own queue is full.
+        """
+        body = encode_body(request.body)
+        if isinstance(body, EngineReply):
+            return body
+        refusal = refuse_endpoint(request.endpoint)
+        if refusal is not None:
+            return refusal
+        hosted, app, failure = self._running()
+        if failure.done():
+            raise EngineDied(failure.result())
+        timing = Timing()
+        token = current_timing.set(timing)
+        try:
+            headers = self._headers(hosted, request)
+            call = asyncio.create_task(asgi.post(app, request.endpoint, headers, body))
+            self._calls.add(call)
+            call.add_done_callback(self._calls.discard)
+        finally:
+            current_timing.reset(token)
+        try:
+            either: set[asyncio.Future[Any]] = {call, failure}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if not call.done():
+                call.cancel()
+                await asyncio.wait({call})
+        reply = self._judge(hosted, failure, call, timing)
+        return reply if reply.status < 400 else openai_shaped(reply, request.endpoint)
+
+    def capacity(self) -> Capacity:
+        """Slots and KV-cache tokens as the engine found room for them; known after `start`."""
+        return self._running()[0].capacity()
+
+    async def failed(self) -> str:
+        """Returns why, once the engine is dead (within 0.5 s) or hung (within ``watchdog_s``)."""
+        return await asyncio.shield(self._running()[2])
+
+    async def stop(self) -> None:
+        """End the engine with whatever runs in it, and all its processes."""
+        if self._monitor is not None:
+            self._monitor.cancel()
+            await asyncio.wait({self._monitor})
+        if self._failure is not None and not self._failure.done():
+            self._failure.set_result("the engine was stopped")
+        if self._calls:  # the application must not lose its state under them
+            await asyncio.wait(self._calls, timeout=2 * asgi.DISCONNECT_GRACE_S)
+        if self._hosted is not None:
+            vllm_host.close_front(self._hosted)
+        try:
+            await self._stack.aclose()
+        finally:
+            await self._owner.stop()
+
+    def _build(self) -> vllm_host.Hosted:
+        prepare_environment(self._model, cpu=self._cpu)
+        if self._cpu:
+            check_libraries()
+        return vllm_host.build(self._model, self._argv, StepLogger(self._watchdog))
+
+    def _running(self) -> tuple[vllm_host.Hosted, asgi.Application, asyncio.Future[str]]:
+        if self._hosted is None or self._app is None or self._failure is None:
+            raise EngineDied("the vLLM engine is not started: await start() first")
+        return self._hosted, self._app, self._failure
+
+    def _headers(self, hosted: vllm_host.Hosted, request: EngineRequest) -> dict[str, str]:
+        headers = {"X-Request-Id": request.id, **hosted.authorization}
+        if hosted.by_priority:
+            headers["X-Vllm-Priority"] = str(request.priority)
+        return headers
+
+    def _judge(
+        self,
+        hosted: vllm_host.Hosted,
+        failure: asyncio.Future[str],
+        call: asyncio.Future[asgi.Response],
+        timing: Timing,
+    ) -> EngineReply:
+        if call.cancelled():
+            raise EngineDied(failure.result())
+        error = call.exception()
+        status = 500 if error is not None else call.result().status
+        if status >= 500 and hosted.dead:
+            raise EngineDied("the vLLM engine core died")
+        if error is not None:
+            return error_reply(500, f"vLLM gave no answer: {error.__cause__ or error}", None, "engine_error")
+        response = call.result()
+        if status == 503:  # only with --max-num-queued-reqs and its like
+            raise EngineUnavailable("vLLM's own queue is full")
+        if was_aborted(response.body):
+            if hosted.dead:
+                raise EngineDied("the vLLM engine core died")
+            raise EngineAborted("vLLM dropped the request before it was finished")
+        return EngineReply(status, response.body, timing.first_token_ms)
+
+    async def _watch(self, hosted: vllm_host.Hosted, failure: asyncio.Future[str]) -> None:
+        while not failure.done():
+            reason = "the vLLM engine core died" if hosted.dead else self._watchdog.check()
+            if reason is not None:
+                failure.set_result(reason)
+                return
+            await self._clock.sleep(_CHECK_S)

