@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -61,8 +62,13 @@ class Result:
     @property
     def text(self) -> str:
         """The generated text of the first choice; empty for endpoints that generate none."""
-        choices = (self.response or {}).get("choices") or [{}]
-        return str(choices[0].get("message", {}).get("content") or choices[0].get("text") or "")
+        choices = (self.response or {}).get("choices")
+        first = choices[0] if isinstance(choices, list) and choices else None
+        if not isinstance(first, dict):
+            return ""
+        message = first.get("message")
+        content = message.get("content") if isinstance(message, dict) else first.get("text")
+        return content if isinstance(content, str) else ""
 
     def raise_for_status(self) -> Result:
         """Itself when it succeeded.
@@ -75,6 +81,7 @@ class Result:
         return self
 
 
+_NUMBER = re.compile(r"[0-9]{1,15}(\.[0-9]{1,9})?")
 DEFAULT_HTTP_STATUS = {
     Status.SUCCEEDED: 200,
     Status.FAILED: 400,
@@ -85,22 +92,24 @@ DEFAULT_HTTP_STATUS = {
 
 
 def decode_result(request_id: str, fields: Mapping[bytes, bytes]) -> Result | None:
-    """The result in a hash's fields; None when there is none yet."""
+    """The result in a hash's fields; None when there is none yet.
+
+    Odd contents never raise: one result that cannot be read must not stop a caller from reading the others.
+    """
     if b"status" not in fields:
         return None
     text = {key.decode(errors="replace"): value.decode(errors="replace") for key, value in fields.items()}
     status = Status(text["status"])
-    error = _object(text.get("error"))
     return Result(
         id=request_id,
         status=status,
         response=_object(text.get("response")),
-        error=error.get("error", error) if error is not None else None,
-        http_status=int(text.get("http_status", DEFAULT_HTTP_STATUS[status])),
+        error=_error(text.get("error")),
+        http_status=int(_number(text.get("http_status")) or DEFAULT_HTTP_STATUS[status]),
         finish_reason=text.get("finish_reason"),
         usage=_object(text.get("usage")),
         worker=text.get("worker"),
-        attempt=int(text.get("attempt", 0)),
+        attempt=int(_number(text.get("attempt")) or 0),
         timings=Timings(
             *(_number(text.get(name)) for name in ("queued_ms", "waited_ms", "first_token_ms", "total_ms"))
         ),
@@ -111,9 +120,18 @@ def decode_result(request_id: str, fields: Mapping[bytes, bytes]) -> Result | No
 def _object(text: str | None) -> dict[str, Any] | None:
     if not text:
         return None
-    value = json.loads(text)
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = text
     return value if isinstance(value, dict) else {"value": value}
 
 
+def _error(text: str | None) -> dict[str, Any] | None:
+    found = _object(text)
+    inner = found.get("error", found) if found else None
+    return inner if inner is None or isinstance(inner, dict) else {"message": str(inner)}
+
+
 def _number(text: str | None) -> float | None:
-    return None if text is None else float(text)
+    return float(text) if text and _NUMBER.fullmatch(text) else None

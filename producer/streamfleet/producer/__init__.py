@@ -1,0 +1,39 @@
+"""Everything that puts work in and gets results out: clients, batches, and the commands of operators.
+
+from streamfleet.producer import Client
+
+async with Client("redis://localhost:6379/0") as fleet:
+    handle = await fleet.enqueue({"messages": [{"role": "user", "content": "Say hi"}]}, lane="high")
+    print((await handle.result(timeout=60)).text)
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from streamfleet.producer.ask import Ask, Options
+    from streamfleet.producer.client import Client
+    from streamfleet.producer.handle import Handle
+    from streamfleet.producer.status import StatusView
+    from streamfleet.producer.sync import SyncClient, SyncHandle
+
+__all__ = ["Ask", "Client", "Handle", "Options", "StatusView", "SyncClient", "SyncHandle"]
+
+_HOME = {
+    "Ask": "ask",
+    "Client": "client",
+    "Handle": "handle",
+    "Options": "ask",
+    "StatusView": "status",
+    "SyncClient": "sync",
+    "SyncHandle": "sync",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # On first use, so that `streamfleet --help` does not wait for what only a client needs.
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

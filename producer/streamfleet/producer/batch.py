@@ -1,0 +1,265 @@
+"""Running a file of requests: as many at once as asked for, each answered once, over any number of interruptions.
+
+Request ids follow from the job and the custom_id, so a run that starts again asks for the same requests, and finds
+those that ended meanwhile. Memory holds the custom_ids and what is outstanding, never the input.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from streamfleet.common.errors import InvalidRequest
+from streamfleet.common.protocol import Lane
+from streamfleet.common.records import EnqueueCode, Submission
+from streamfleet.common.results import Result
+from streamfleet.producer.ask import Ask
+from streamfleet.producer.batch_files import AppendFile, count_lines
+from streamfleet.producer.batchfile import (
+    BadLine,
+    BatchLine,
+    answer_line,
+    parse_line,
+    refusal_line,
+    request_id,
+)
+from streamfleet.producer.chunks import MAX_BYTES, MAX_COUNT, size
+from streamfleet.producer.client import Client
+from streamfleet.producer.handle import Arrivals, Handle
+
+TICK_S = 0.5
+CHANGED = (
+    "the line was changed since it was sent under this custom_id: "
+    "change the custom_id too, or write to another output file"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchOptions:
+    """How a batch asks.
+
+    Attributes:
+        id_prefix: what the job's request ids begin with.
+        lane: priority of all its requests.
+        deadline_ms: epoch milliseconds after which answers are worthless; None for none.
+        window: how many requests are outstanding at most.
+    """
+
+    id_prefix: str
+    lane: Lane = Lane.LOW
+    deadline_ms: int | None = None
+    window: int = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where a batch is.
+
+    Attributes:
+        total: lines of the input.
+        succeeded, failed: lines answered in the output and in the error file, earlier runs included.
+        earlier: how many of these earlier runs had answered.
+        outstanding: requests that the fleet has.
+        lane_full: the lane takes no more at present.
+    """
+
+    total: int
+    succeeded: int
+    failed: int
+    earlier: int
+    outstanding: int
+    lane_full: bool
+
+    @property
+    def done(self) -> int:
+        return self.succeeded + self.failed
+
+    @property
+    def left(self) -> int:
+        return max(0, self.total - self.done)
+
+
+class Batch:
+    """One run over an input file.
+
+    Args:
+        client: an open client; one that waits for ever while Redis is away suits best.
+        source: input file.
+        output, errors: where answers and failures go; what they hold already is not asked again.
+        options: how to ask.
+        report: called with every change.
+
+    Raises:
+        BatchFileError: a file to write holds something else.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        source: Path,
+        output: AppendFile,
+        errors: AppendFile,
+        options: BatchOptions,
+        report: Callable[[Progress], None] = lambda _: None,
+    ) -> None:
+        self._client = client
+        self._source = source
+        self._output, self._errors = output, errors
+        self._options = options
+        self._report = report
+        self._total = count_lines(source)
+        self._refused_before: set[int] = set()
+        self._answered_before: set[str] = set()
+        self._succeeded, self._failed = self._read_earlier(output), self._read_earlier(errors)
+        self._earlier = self._succeeded + self._failed
+        self._seen: dict[str, int] = {}
+        self._ready: deque[tuple[BatchLine, Submission]] = deque()
+        self._outstanding: dict[str, str] = {}
+        self._lane_full = False
+
+    @property
+    def progress(self) -> Progress:
+        """Where it is."""
+        return Progress(
+            total=self._total,
+            succeeded=self._succeeded,
+            failed=self._failed,
+            earlier=self._earlier,
+            outstanding=len(self._outstanding),
+            lane_full=self._lane_full,
+        )
+
+    async def run(self) -> Progress:
+        """Run until every line is answered. May be cancelled at any point: what was answered is in the files."""
+        arrivals = self._client.arrivals()
+        try:
+            with self._source.open("rb") as lines:
+                requests = self._requests(lines)
+                while True:
+                    await self._fill(requests, arrivals)
+                    self._report(self.progress)
+                    if not self._outstanding and not self._ready:
+                        return self.progress
+                    for result in await arrivals.take(TICK_S):
+                        self._write(result)
+                    self._output.flush()
+                    self._errors.flush()
+        finally:
+            arrivals.close()
+            self._output.close()
+            self._errors.close()
+
+    # -- in ------------------------------------------------------------------------------------------------
+
+    async def _fill(self, requests: Iterator[tuple[BatchLine, Submission]], arrivals: Arrivals) -> None:
+        while (room := self._options.window - len(self._outstanding)) > 0:
+            chunk = self._chunk(requests, min(room, MAX_COUNT))
+            if not chunk:
+                return
+            arrivals.add(await self._submit(chunk))
+            if self._lane_full:
+                return  # not an error: room comes with time
+
+    def _chunk(
+        self, requests: Iterator[tuple[BatchLine, Submission]], count: int
+    ) -> list[tuple[BatchLine, Submission]]:
+        chunk: list[tuple[BatchLine, Submission]] = []
+        filled = 0
+        while len(chunk) < count:
+            request = self._ready.popleft() if self._ready else next(requests, None)
+            if request is None:
+                break
+            filled += size(request[1])
+            if chunk and filled > MAX_BYTES:
+                self._ready.appendleft(request)
+                break
+            chunk.append(request)
+        return chunk
+
+    async def _submit(self, chunk: Sequence[tuple[BatchLine, Submission]]) -> list[Handle]:
+        outcomes = await self._client.submit([submission for _, submission in chunk])
+        handles: list[Handle] = []
+        full: list[tuple[BatchLine, Submission]] = []
+        for request, (handle, code) in zip(chunk, outcomes, strict=True):
+            line = request[0]
+            if handle is not None:
+                self._outstanding[handle.id] = line.custom_id
+                handles.append(handle)
+            elif code is EnqueueCode.FULL:
+                full.append(request)
+            else:
+                self._refuse(BadLine(line.number, line.custom_id, CHANGED, "body", "conflict"))
+        self._ready.extendleft(reversed(full))
+        self._lane_full = bool(full)
+        return handles
+
+    def _requests(self, lines: Iterable[bytes]) -> Iterator[tuple[BatchLine, Submission]]:
+        for number, text in enumerate(lines, 1):
+            if text.isspace():
+                continue
+            try:
+                line = self._new(text, number)
+                if line.custom_id not in self._answered_before:
+                    yield line, self._prepare(line)
+            except BadLine as error:
+                self._refuse(error)
+
+    def _new(self, text: bytes, number: int) -> BatchLine:
+        try:
+            line = parse_line(text, number)
+        except BadLine as error:
+            if error.custom_id is not None:
+                self._first_of(error.custom_id, number)
+            raise
+        self._first_of(line.custom_id, number)
+        return line
+
+    def _first_of(self, custom_id: str, number: int) -> None:
+        first = self._seen.setdefault(custom_id, number)
+        if first != number:
+            # Its custom_id stays out of the error file's field, where the first one's answer may come to stand.
+            message = f"{custom_id!r} is the custom_id of line {first} already: this line was not run"
+            raise BadLine(number, None, message, "custom_id", "duplicate_custom_id")
+
+    def _prepare(self, line: BatchLine) -> Submission:
+        options = self._options
+        ask = Ask(
+            body=line.body,
+            id=request_id(options.id_prefix, line.custom_id),
+            lane=options.lane,
+            deadline=options.deadline_ms,
+            endpoint=line.url,
+        )
+        try:
+            return self._client.prepare(ask)
+        except InvalidRequest as error:
+            raise BadLine(line.number, line.custom_id, error.message, error.param, error.code) from None
+
+    # -- out -----------------------------------------------------------------------------------------------
+
+    def _write(self, result: Result) -> None:
+        line = answer_line(self._outstanding.pop(result.id), result)
+        if result.ok:
+            self._output.add(line)
+            self._succeeded += 1
+        else:
+            self._errors.add(line)
+            self._failed += 1
+
+    def _refuse(self, error: BadLine) -> None:
+        if error.custom_id in self._answered_before or error.number in self._refused_before:
+            return
+        self._errors.add(refusal_line(error))
+        self._failed += 1
+
+    def _read_earlier(self, file: AppendFile) -> int:
+        lines = 0
+        for about in file.written():
+            lines += 1
+            if about.custom_id is not None:
+                self._answered_before.add(about.custom_id)
+            elif about.number is not None:
+                self._refused_before.add(about.number)
+        return lines

@@ -1,0 +1,147 @@
+"""The files that a batch writes, so that it may be stopped at any instant and go on later."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+from streamfleet.common.errors import StreamfleetError
+from streamfleet.producer.batchfile import Written, parse_written
+
+
+class BatchFileError(StreamfleetError):
+    """A file cannot be used for this batch; the message names it and says what to do."""
+
+
+def default_error_file(output: Path) -> Path:
+    """Where failures go unless told: ``out.jsonl`` has ``out.errors.jsonl``."""
+    return output.with_suffix(f".errors{output.suffix}")
+
+
+def count_lines(path: Path) -> int:
+    """Lines of an input that are not blank."""
+    with path.open("rb") as lines:
+        return sum(1 for line in lines if not line.isspace())
+
+
+class AppendFile:
+    """A file of finished lines. Made at its first line; what a killed run left half-written is cut off on opening.
+
+    Raises:
+        BatchFileError: it holds lines that no batch wrote.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file: IO[bytes] | None = None
+
+    def written(self) -> Iterator[Written]:
+        """What earlier runs wrote. Call it before `add`."""
+        if not self.path.exists():
+            return
+        end = 0
+        with self.path.open("rb+") as lines:
+            for number, line in enumerate(lines, 1):
+                about = parse_written(line)
+                if not line.endswith(b"\n"):
+                    if about is None:
+                        break  # half a line: the rest of it is still in Redis
+                    lines.seek(0, os.SEEK_END)
+                    lines.write(b"\n")
+                    yield about
+                    return
+                end += len(line)
+                if about is not None:
+                    yield about
+                elif not line.isspace():
+                    raise BatchFileError(
+                        f"{self.path}, line {number}, was not written by a batch: name another file, or remove this one"
+                    )
+            lines.truncate(end)
+
+    def add(self, line: bytes) -> None:
+        """Write one whole line, newline included."""
+        if self._file is None:
+            self._file = self.path.open("ab")
+        self._file.write(line)
+
+    def flush(self) -> None:
+        """Hand what was added to the operating system."""
+        if self._file is not None:
+            self._file.flush()
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
+            self._file = None
+
+
+class Job:
+    """What ties runs together that write the same output: ``<OUT>.partial`` holds the prefix of their request ids.
+
+    It is there while the batch is unfinished, and locked while one runs. A finished batch removes it: lines that are
+    missing from the output then (because somebody took them out to have them tried again) get new requests.
+
+    Raises:
+        BatchFileError: on entering, when another run has it.
+    """
+
+    def __init__(self, output: Path) -> None:
+        self.path = output.with_name(f"{output.name}.partial")
+        self.name = ""
+        self._file: IO[str] | None = None
+
+    def __enter__(self) -> Self:
+        file = self.path.open("a+", encoding="utf-8")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self.name = self._read(file) or self._start(file)
+        except BlockingIOError:
+            file.close()
+            raise BatchFileError(f"another run writes the same output (it holds {self.path})") from None
+        except BaseException:
+            file.close()
+            raise
+        self._file = file
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def finish(self) -> None:
+        """There is nothing left to go on with."""
+        self.path.unlink(missing_ok=True)
+
+    def _read(self, file: IO[str]) -> str:
+        file.seek(0)
+        text = file.read()
+        if not text.endswith("\n"):
+            return ""
+        try:
+            name = json.loads(text)["job"]
+        except (ValueError, KeyError, TypeError):
+            name = None
+        if not isinstance(name, str) or not name:
+            raise BatchFileError(f"{self.path} was not written by a batch: remove it, or name another output")
+        return name
+
+    def _start(self, file: IO[str]) -> str:
+        name = f"batch-{secrets.token_hex(6)}"
+        file.truncate(0)
+        # On disk before the first request is sent: a run that cannot find it again would ask everything twice.
+        file.write(json.dumps({"job": name, "note": "unfinished; the same command goes on with it"}) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+        return name

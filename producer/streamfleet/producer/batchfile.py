@@ -1,0 +1,141 @@
+"""The OpenAI Batch file format: lines in, lines out. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from streamfleet.common.errors import InvalidRequest, StreamfleetError
+from streamfleet.common.protocol import check_endpoint, parse_body
+from streamfleet.common.results import Result
+
+NO_LIMIT = 2**63
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLine:
+    """One request of an input file.
+
+    Attributes:
+        number: its line, from 1.
+        custom_id: the caller's name for it.
+        url: OpenAI path.
+        body: OpenAI request body.
+    """
+
+    number: int
+    custom_id: str
+    url: str
+    body: Mapping[str, Any]
+
+
+class BadLine(StreamfleetError):
+    """A line that is no request.
+
+    Attributes:
+        number: its line, from 1.
+        custom_id: where that much could be read.
+        message, param, code: as in an OpenAI error.
+    """
+
+    def __init__(
+        self, number: int, custom_id: str | None, message: str, param: str | None, code: str = "invalid_value"
+    ) -> None:
+        super().__init__(f"line {number}: {param}: {message}" if param else f"line {number}: {message}")
+        self.number = number
+        self.custom_id = custom_id
+        self.message = message
+        self.param = param
+        self.code = code
+
+
+def parse_line(text: bytes, number: int) -> BatchLine:
+    """The request on a line, ``{"custom_id", "method", "url", "body"}``.
+
+    Raises:
+        BadLine: it is none; says what is wrong with which field.
+    """
+    try:
+        line = parse_body(text.removeprefix(b"\xef\xbb\xbf"), NO_LIMIT)
+    except InvalidRequest as error:
+        raise BadLine(number, None, f"the line {error.message}", None, error.code) from None
+    custom_id = line.get("custom_id")
+    if not isinstance(custom_id, str) or not custom_id:
+        raise BadLine(number, None, "must be a text of one character or more", "custom_id")
+    if line.get("method") != "POST":
+        shown = json.dumps(line.get("method"))[:40]
+        raise BadLine(number, custom_id, f"must be POST, not {shown}", "method")
+    url, body = line.get("url"), line.get("body")
+    if not isinstance(url, str):
+        raise BadLine(number, custom_id, "must be an OpenAI path, such as /v1/chat/completions", "url")
+    try:
+        check_endpoint(url)
+    except InvalidRequest as error:
+        raise BadLine(number, custom_id, error.message, "url", error.code) from None
+    if not isinstance(body, dict):
+        raise BadLine(number, custom_id, "must be an object: an OpenAI request body", "body")
+    return BatchLine(number, custom_id, url, body)
+
+
+def request_id(prefix: str, custom_id: str) -> str:
+    """The request id of a line: the same for the same job and custom_id, whenever it is asked for."""
+    digest = hashlib.blake2b(custom_id.encode("utf-8", "surrogatepass"), digest_size=16)
+    return f"{prefix}-{digest.hexdigest()}"
+
+
+def answer_line(custom_id: str, result: Result) -> bytes:
+    """The line for a request that ended: of the output file when it succeeded, else of the error file."""
+    body = result.response if result.ok else {"error": result.error}
+    response = {"status_code": result.http_status, "request_id": result.id, "body": body}
+    error = None if result.ok else _short_error(result)
+    return _line({"id": result.id, "custom_id": custom_id, "response": response, "error": error})
+
+
+def refusal_line(error: BadLine) -> bytes:
+    """The error file's line for a line of the input that was not run."""
+    reason = {"code": error.code, "message": str(error), "param": error.param, "line": error.number}
+    return _line({"id": None, "custom_id": error.custom_id, "response": None, "error": reason})
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a line of an earlier run's file is about.
+
+    Attributes:
+        custom_id: the request that it answers; None for a line of the input that names none.
+        number: the line of the input that it refuses; None where it answers a request.
+    """
+
+    custom_id: str | None
+    number: int | None
+
+
+def parse_written(text: bytes) -> Written | None:
+    """What a line of an output or error file is about; None when it is no such line."""
+    try:
+        line = json.loads(text)
+        if not isinstance(line, dict) or "response" not in line or "custom_id" not in line:
+            return None
+        error, custom_id = line.get("error"), line["custom_id"]
+        number = error.get("line") if isinstance(error, dict) else None
+    except (ValueError, RecursionError):
+        return None
+    if custom_id is not None and not isinstance(custom_id, str):
+        return None
+    return Written(custom_id, number if isinstance(number, int) else None)
+
+
+def _short_error(result: Result) -> dict[str, Any]:
+    error = result.error or {}
+    return {"code": error.get("code") or result.status.value, "message": error.get("message") or "no message"}
+
+
+def _line(value: Mapping[str, Any]) -> bytes:
+    try:
+        return json.dumps(value, ensure_ascii=False).encode() + b"\n"
+    except UnicodeEncodeError:
+        # Half a surrogate pair is JSON, but no UTF-8: it has to stay escaped.
+        return json.dumps(value).encode() + b"\n"

@@ -1,0 +1,254 @@
+"""The asynchronous client."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import secrets
+import socket
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self, Unpack
+from uuid import uuid4
+
+from streamfleet.common.broker import Broker
+from streamfleet.common.connection import Connection
+from streamfleet.common.errors import Conflict, InvalidRequest, QueueFull, ResultTimeout
+from streamfleet.common.keys import Keys
+from streamfleet.common.records import EnqueueCode, Submission
+from streamfleet.common.results import Result
+from streamfleet.common.settings import QueueSettings, load
+from streamfleet.producer.ask import Ask, Options, as_ask, prepare
+from streamfleet.producer.chunks import chunked
+from streamfleet.producer.handle import Arrivals, Handle
+from streamfleet.producer.mailbox import Mailbox
+from streamfleet.producer.status import StatusView, look_up
+
+KNOWN_BEFORE = frozenset({EnqueueCode.EXISTING, EnqueueCode.ANSWERED})
+
+
+def open_broker(settings: QueueSettings, patience_s: float | None = 5.0) -> Broker:
+    """The queue that the settings name; nothing is sent yet.
+
+    Raises:
+        SettingsError: the Redis URL cannot be read.
+    """
+    connection = Connection(settings.redis_url.get_secret_value(), patience_s)
+    return Broker(connection, Keys(settings.queue, settings.key_prefix), settings.limits())
+
+
+class Client:
+    """Enqueues requests and waits for their results. An asynchronous context manager.
+
+    Args:
+        url: Redis URL; default: REDIS_URL, then redis://localhost:6379/0.
+        queue: name of the queue; default: STREAMFLEET_QUEUE, then ``default``.
+        settings: all settings of the queue, in place of the environment; `url` and `queue` still win.
+        patience_s: how long an operation goes on trying while Redis is away, in seconds; None for ever.
+        notify: have the fleet notify this client. Without it, waiting looks at the results by itself, up to a second
+            late; it suits clients that enqueue and leave, because nobody would read their notifications.
+
+    Raises:
+        SettingsError: a setting is wrong (at once).
+        BrokerUnavailable: nobody answers at the address (on entering).
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        queue: str | None = None,
+        *,
+        settings: QueueSettings | None = None,
+        patience_s: float | None = 5.0,
+        notify: bool = True,
+    ) -> None:
+        given = {} if settings is None else settings.model_dump()
+        given |= {name: value for name, value in (("redis_url", url), ("queue", queue)) if value is not None}
+        self.settings = load(QueueSettings, **given)
+        self._patience_s = patience_s
+        self._notify = notify
+        self._broker: Broker | None = None
+        self._mailbox: Mailbox | None = None
+
+    async def __aenter__(self) -> Self:
+        broker = open_broker(self.settings, self._patience_s)
+        try:
+            await broker.connection.ping()
+        except BaseException:
+            await broker.close()
+            raise
+        self._broker, self._mailbox = broker, Mailbox(broker, _reply_name())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Leave; requests that were enqueued go on."""
+        broker, mailbox = self._broker, self._mailbox
+        self._broker = self._mailbox = None
+        try:
+            if mailbox is not None:
+                await mailbox.close()
+        finally:
+            if broker is not None:
+                await broker.close()
+
+    @property
+    def broker(self) -> Broker:
+        """The queue's operations, for what this client has no method for."""
+        if self._broker is None:
+            raise RuntimeError("the client is not open: use it as `async with Client(...) as fleet:`")
+        return self._broker
+
+    @property
+    def mailbox(self) -> Mailbox:
+        """What this client waits for."""
+        if self._mailbox is None:
+            raise RuntimeError("the client is not open: use it as `async with Client(...) as fleet:`")
+        return self._mailbox
+
+    # -- putting in ----------------------------------------------------------------------------------------
+
+    async def enqueue(self, body: Mapping[str, Any], **options: Unpack[Options]) -> Handle:
+        """Enqueue one request: an OpenAI body, and what `Options` has.
+
+        Raises:
+            InvalidRequest: a field is wrong; nothing was sent.
+            Conflict: the id belongs to a request with another body or endpoint.
+            QueueFull: the lane holds as many requests as its limit.
+            BrokerUnavailable, BrokerOutOfMemory: Redis did not take it; with an `id`, trying again is safe.
+        """
+        return (await self.enqueue_many([{**options, "body": body}]))[0]
+
+    async def enqueue_many(self, asks: Iterable[Ask | Mapping[str, Any]]) -> list[Handle]:
+        """Enqueue Asks, or dicts with the names of its fields, in order; all are checked before one is sent.
+
+        Raises:
+            InvalidRequest, Conflict, BrokerUnavailable, BrokerOutOfMemory: as `enqueue`.
+            QueueFull: a lane was full; its `accepted` are the handles of those that were taken, in order.
+        """
+        submissions = self._prepare_all(asks)
+        handles: list[Handle] = []
+        refused: list[tuple[Submission, EnqueueCode]] = []
+        for chunk in chunked(submissions):
+            for submission, (handle, code) in zip(chunk, await self.submit(chunk), strict=True):
+                if handle is None:
+                    refused.append((submission, code))
+                else:
+                    handles.append(handle)
+            if refused:
+                raise _refusal(*refused[0], self.settings.lane_limit, handles)
+        return handles
+
+    def prepare(self, ask: Ask) -> Submission:
+        """A request as `submit` takes it, checked. Raises InvalidRequest."""
+        request_id = uuid4().hex if ask.id is None else ask.id
+        return prepare(ask, request_id, self.mailbox.name if self._notify else None, self.settings.max_body_bytes)
+
+    async def submit(self, chunk: Sequence[Submission]) -> list[tuple[Handle | None, EnqueueCode]]:
+        """One script call, up to `chunks.MAX_COUNT` requests: what became of each; no handle when refused."""
+        # Before sending: a notification may be faster than the answer to the call.
+        slots = [self.mailbox.slot(submission.id) for submission in chunk]
+        outcomes: list[tuple[Handle | None, EnqueueCode]] = []
+        for slot, answer in zip(slots, await self.broker.enqueue(chunk), strict=True):
+            if answer.code in (EnqueueCode.CONFLICT, EnqueueCode.FULL):
+                outcomes.append((None, answer.code))
+                continue
+            slot.notified |= self._notify and answer.code is EnqueueCode.ACCEPTED
+            slot.ended |= answer.code is EnqueueCode.ANSWERED
+            existing = answer.code in KNOWN_BEFORE
+            outcomes.append((Handle(slot.id, existing, answer.entry, slot, self.mailbox, self), answer.code))
+        return outcomes
+
+    def _prepare_all(self, asks: Iterable[Ask | Mapping[str, Any]]) -> list[Submission]:
+        prepared: list[Submission] = []
+        for number, ask in enumerate(asks, 1):
+            try:
+                prepared.append(self.prepare(as_ask(ask)))
+            except InvalidRequest as error:
+                if number == 1:
+                    raise
+                raise InvalidRequest(f"{error.message} (request {number})", error.param, error.code) from None
+        return prepared
+
+    # -- getting out ---------------------------------------------------------------------------------------
+
+    def handle(self, request_id: str) -> Handle:
+        """A handle of a request that somebody enqueued, by its id; it is not looked for yet."""
+        return Handle(request_id, True, "", self.mailbox.slot(request_id), self.mailbox, self)
+
+    async def result(self, request_id: str, timeout: float | None = None) -> Result:
+        """A request's result, by its id.
+
+        Args:
+            request_id: its id, or ``<lane>:<stream id>`` of one that was put in without.
+            timeout: seconds; 0 looks once, None waits for ever.
+
+        Raises:
+            ResultTimeout: it did not come in time.
+        """
+        if timeout is not None and timeout <= 0:
+            result = await self.broker.result(request_id)
+            if result is None:
+                raise ResultTimeout(f"request {request_id} has no result yet")
+            return result
+        return await self.mailbox.wait(self.mailbox.slot(request_id), timeout)
+
+    async def as_completed(self, handles: Iterable[Handle], timeout: float | None = None) -> AsyncIterator[Result]:
+        """The results, in the order in which they come.
+
+        Raises:
+            ResultTimeout: `timeout` seconds passed before all had come.
+        """
+        arrivals = self.arrivals()
+        arrivals.add(handles)
+        give_up = None if timeout is None else _loop_time() + timeout
+        try:
+            while len(arrivals):
+                results = await arrivals.take(None if give_up is None else max(0.0, give_up - _loop_time()))
+                if not results:
+                    left = len(arrivals)
+                    raise ResultTimeout(f"{left} requests have no result after {timeout:g} s; they go on")
+                for result in results:
+                    yield result
+        finally:
+            arrivals.close()
+
+    def arrivals(self) -> Arrivals:
+        """An empty set of requests to wait for, which may grow."""
+        return Arrivals(self.mailbox)
+
+    async def cancel(self, request_id: str) -> bool:
+        """Cancel a request, queued or running. False when it had ended before in another way."""
+        return await self.broker.cancel(request_id)
+
+    async def status(self, request_id: str) -> StatusView:
+        """Where a request is now."""
+        return await look_up(self.broker, request_id)
+
+
+def _refusal(submission: Submission, code: EnqueueCode, limit: int, accepted: list[Handle]) -> Exception:
+    if code is EnqueueCode.CONFLICT:
+        return Conflict(
+            f"id: {submission.id} belongs to a request with another body or endpoint; "
+            "use another id, or send the same again"
+        )
+    lane = submission.lane
+    return QueueFull(
+        f"lane {lane} holds {limit} requests, its limit: try again later, or raise STREAMFLEET_LANE_LIMIT",
+        lane,
+        list(accepted),
+    )
+
+
+def _reply_name() -> str:
+    host = re.sub(r"[^A-Za-z0-9.-]", "", socket.gethostname())[:64] or "host"
+    return f"{host}-{os.getpid()}-{secrets.token_hex(6)}"
+
+
+def _loop_time() -> float:
+    return asyncio.get_running_loop().time()

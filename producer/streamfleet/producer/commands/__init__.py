@@ -1,0 +1,25 @@
+"""The commands of the `streamfleet` command line that need no worker. Each imports what it needs when it runs."""
+
+from __future__ import annotations
+
+import typer
+
+from streamfleet.producer.commands.audit import audit
+from streamfleet.producer.commands.backlog import backlog
+from streamfleet.producer.commands.batch import batch
+from streamfleet.producer.commands.dead import dead
+from streamfleet.producer.commands.enqueue import enqueue
+from streamfleet.producer.commands.result import cancel, result
+
+REQUESTS, OPERATIONS = "Requests", "Operations"
+
+
+def add_commands(app: typer.Typer) -> None:
+    """Add them all."""
+    app.command(rich_help_panel=REQUESTS)(enqueue)
+    app.command(rich_help_panel=REQUESTS)(result)
+    app.command(rich_help_panel=REQUESTS)(cancel)
+    app.command(rich_help_panel=REQUESTS)(batch)
+    app.command(rich_help_panel=OPERATIONS)(backlog)
+    app.command(rich_help_panel=OPERATIONS)(audit)
+    app.add_typer(dead, rich_help_panel=OPERATIONS)

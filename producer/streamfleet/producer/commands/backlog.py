@@ -1,0 +1,108 @@
+"""`streamfleet backlog`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from streamfleet.producer.commands.common import (
+    AsJson,
+    QueueName,
+    RedisUrl,
+    connected,
+    out,
+    queue_settings,
+    run,
+)
+
+if TYPE_CHECKING:
+    from streamfleet.common.broker import Broker
+    from streamfleet.common.settings import QueueSettings
+    from streamfleet.producer.snapshot import Rates, Snapshot
+
+LOOKS_PER_RATE = 10
+"""Rates go over so many looks: a single second jumps too much to be read."""
+
+
+def backlog(
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on, as a live view; Ctrl-C ends it.")] = False,
+    interval: Annotated[
+        float,
+        typer.Option("--interval", "-n", min=0.1, max=3600, help="With --watch: seconds between looks."),
+    ] = 1.0,
+    as_json: AsJson = False,
+    redis_url: RedisUrl = None,
+    queue: QueueName = None,
+) -> None:
+    """Show what waits and what runs: lanes, oldest ages, nearest deadlines, workers, and with --watch rates.
+
+    "nearest" is the deadline of the request that runs next in a lane; one without a deadline ranks as if it had
+    one some minutes after enqueueing (STREAMFLEET_PATIENCE_MS). With --json and --watch: a line for each look.
+
+    ```text
+    streamfleet backlog
+    streamfleet backlog --watch
+    streamfleet backlog --json | jq .outstanding
+    ```
+    """
+    settings = queue_settings(redis_url, queue)
+    if as_json:
+        run(_print_json(settings, interval if watch else None))
+    elif watch:
+        run(_watch(settings, interval))
+    else:
+        run(_once(settings))
+
+
+async def _once(settings: QueueSettings) -> None:
+    from rich.console import Console
+
+    from streamfleet.producer.commands.backlog_view import render
+    from streamfleet.producer.snapshot import take_snapshot
+
+    async with connected(settings) as broker:
+        snapshot = await take_snapshot(broker)
+    Console().print(render(snapshot, None))
+
+
+async def _watch(settings: QueueSettings, interval_s: float) -> None:
+    from rich.console import Console
+    from rich.live import Live
+
+    from streamfleet.producer.commands.backlog_view import render
+
+    console = Console()
+    async with connected(settings) as broker:
+        if not console.is_terminal:
+            async for snapshot, moving in _looks(broker, interval_s):
+                console.print(render(snapshot, moving))
+            return
+        with Live(console=console, auto_refresh=False, screen=True) as live:
+            async for snapshot, moving in _looks(broker, interval_s):
+                live.update(render(snapshot, moving), refresh=True)
+
+
+async def _looks(broker: Broker, interval_s: float) -> AsyncIterator[tuple[Snapshot, Rates | None]]:
+    from streamfleet.common.clock import SystemClock
+    from streamfleet.producer.snapshot import rates, take_snapshot
+
+    history = [await take_snapshot(broker)]
+    while True:
+        yield history[-1], rates(history[0], history[-1])
+        await SystemClock().sleep(interval_s)
+        history = [*history[1 - LOOKS_PER_RATE :], await take_snapshot(broker)]
+
+
+async def _print_json(settings: QueueSettings, interval_s: float | None) -> None:
+    from streamfleet.producer.snapshot import take_snapshot
+
+    async with connected(settings) as broker:
+        if interval_s is None:
+            out(json.dumps((await take_snapshot(broker)).to_json()))
+            return
+        async for snapshot, moving in _looks(broker, interval_s):
+            per_second = None if moving is None else {"enqueued": moving.enqueued, "finished": moving.finished}
+            out(json.dumps(snapshot.to_json() | {"per_second": per_second}))

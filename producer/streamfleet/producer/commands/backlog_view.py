@@ -1,0 +1,88 @@
+"""How `streamfleet backlog` looks on a terminal."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from streamfleet.producer.snapshot import LaneView, Rates, Snapshot, WorkerView
+from streamfleet.producer.when import in_words
+
+SILENT_AFTER_S = 15.0
+URGENT_S = 5.0
+
+
+def render(snapshot: Snapshot, moving: Rates | None) -> RenderableType:
+    """Lanes, workers and totals."""
+    return Group(_lanes(snapshot), _workers(snapshot), Text(totals(snapshot, moving)))
+
+
+def totals(snapshot: Snapshot, moving: Rates | None) -> str:
+    """The bottom lines."""
+    ended = ", ".join(f"{count} {status}" for status, count in snapshot.ended.items() if count) or "nothing"
+    line = (
+        f"accepted {snapshot.accepted}, outstanding {snapshot.outstanding}, delayed {snapshot.delayed}, "
+        f"dead letters {snapshot.dead_letters}; ended: {ended}"
+    )
+    if moving is None:
+        return line
+    return f"{line}\n{moving.enqueued:.1f} enqueued/s, {moving.finished:.1f} finished/s"
+
+
+def _lanes(snapshot: Snapshot) -> Table:
+    table = _table(f"queue {snapshot.queue}", ["lane"])
+    for name in ("outstanding", "ready", "running", "delayed", "oldest", "nearest"):
+        table.add_column(name, justify="right")
+    for lane in snapshot.lanes:
+        table.add_row(
+            lane.lane.value,
+            str(lane.outstanding),
+            str(lane.ready),
+            str(lane.running),
+            "?" if lane.delayed is None else str(lane.delayed),
+            in_words(lane.oldest_s),
+            _nearest(lane),
+        )
+    return table
+
+
+def _nearest(lane: LaneView) -> str:
+    text = in_words(lane.nearest_s)
+    if lane.nearest_s is None:
+        return text
+    colour = "red" if lane.nearest_s < 0 else "yellow" if lane.nearest_s < URGENT_S else ""
+    return f"[{colour}]{text}[/{colour}]" if colour else text
+
+
+def _workers(snapshot: Snapshot) -> RenderableType:
+    if not snapshot.workers:
+        return Text("no workers: start one with `streamfleet worker`", style="yellow")
+    table = _table("", ["worker", "state", "engine", "model"])
+    for name in ("running", "slots", "last seen"):
+        table.add_column(name, justify="right")
+    for worker in snapshot.workers:
+        table.add_row(
+            escape(worker.name),
+            _state(worker),
+            escape(worker.engine),
+            escape(", ".join(worker.models)),
+            str(worker.running),
+            "-" if worker.slots is None else str(worker.slots),
+            "never" if worker.silent_s is None else f"{in_words(max(0.0, worker.silent_s))} ago",
+        )
+    return table
+
+
+def _state(worker: WorkerView) -> str:
+    if worker.silent_s is None or worker.silent_s > SILENT_AFTER_S:
+        return "[red]silent[/red]"
+    return escape(worker.state)
+
+
+def _table(title: str, columns: list[str]) -> Table:
+    table = Table(title=title or None, title_justify="left", title_style="bold", header_style="bold")
+    for name in columns:
+        table.add_column(name, no_wrap=True)
+    return table

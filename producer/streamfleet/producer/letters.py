@@ -1,0 +1,168 @@
+"""Dead letters: reading them, choosing some, and what is enqueued again."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from streamfleet.common.broker import Broker
+from streamfleet.common.errors import InvalidRequest, StreamfleetError
+from streamfleet.common.protocol import LANES, Lane
+
+_STREAM_ID = re.compile(r"[0-9]+-[0-9]+")
+
+
+class NotRequeued(StreamfleetError):
+    """A dead letter cannot be enqueued again; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """One dead letter.
+
+    Attributes:
+        letter_id: its stream id; the first part is when it was written, epoch ms.
+        request_id, status, attempts: of the request that ended.
+        error: its OpenAI error object.
+        entry: ``<lane>:<stream id>`` that it had.
+        truncated: its original fields were too large to be kept whole.
+        original: the fields as they were enqueued.
+    """
+
+    letter_id: str
+    request_id: str
+    status: str
+    attempts: int
+    error: Mapping[str, Any]
+    entry: str
+    truncated: bool
+    original: Mapping[bytes, bytes]
+
+    @property
+    def written_ms(self) -> int:
+        return int(self.letter_id.split("-", 1)[0])
+
+    @property
+    def code(self) -> str:
+        """Machine-readable reason."""
+        return str(self.error.get("code") or "")
+
+    def is_about(self, reason: str) -> bool:
+        """Whether `reason` is its status or its error's code."""
+        return reason in (self.status, self.code)
+
+
+@dataclass(frozen=True, slots=True)
+class Revival:
+    """What to enqueue for a dead letter.
+
+    Attributes:
+        lane: where it stood.
+        fields: flat names and values.
+        dropped: names of time limits left out because they have passed.
+    """
+
+    lane: Lane
+    fields: list[bytes]
+    dropped: list[str]
+
+
+def read_letter(letter_id: str, fields: Mapping[bytes, bytes]) -> DeadLetter:
+    """A dead letter from its fields."""
+
+    def own(name: bytes) -> str:
+        return fields.get(name, b"").decode(errors="replace")
+
+    attempts = own(b"_attempts")
+    return DeadLetter(
+        letter_id=letter_id,
+        request_id=own(b"_id"),
+        status=own(b"_status"),
+        attempts=int(attempts) if attempts.isdigit() else 0,
+        error=_error(own(b"_error")),
+        entry=own(b"_entry"),
+        truncated=b"_truncated" in fields,
+        original={name: value for name, value in fields.items() if not name.startswith(b"_")},
+    )
+
+
+def revive(letter: DeadLetter, now_ms: int) -> Revival:
+    """What to enqueue to give a request another life: its own fields, less time limits that have passed.
+
+    Raises:
+        NotRequeued: its fields were not kept whole, or its lane cannot be told.
+    """
+    if letter.truncated:
+        raise NotRequeued(f"{letter.letter_id}: its fields were too large to be kept, there is nothing to enqueue")
+    lane, _, stream_id = letter.entry.partition(":")
+    if lane not in LANES or not letter.original:
+        raise NotRequeued(f"{letter.letter_id}: it has no lane or no fields of its own")
+    enqueued_ms = int(stream_id.split("-", 1)[0])
+    limits = {
+        b"deadline": _digits(letter.original.get(b"deadline")),
+        b"ttl": _later(enqueued_ms, _digits(letter.original.get(b"ttl"))),
+    }
+    passed = [name for name, limit in limits.items() if limit is not None and limit <= now_ms]
+    kept = [part for name, value in letter.original.items() if name not in passed for part in (name, value)]
+    return Revival(Lane(lane), kept, [name.decode() for name in passed])
+
+
+async def find_letter(broker: Broker, name: str) -> DeadLetter:
+    """A dead letter by its own id, or the newest of a request id.
+
+    Raises:
+        InvalidRequest: there is none.
+    """
+    if _STREAM_ID.fullmatch(name):
+        fields = await broker.dead_letter(name)
+        if fields is not None:
+            return read_letter(name, fields)
+    newest: DeadLetter | None = None
+    async for letter_id, fields in broker.every_dead_letter():
+        if fields.get(b"_id", b"").decode(errors="replace") == name:
+            newest = read_letter(letter_id, fields)
+    if newest is None:
+        raise InvalidRequest(f"there is no dead letter {name}: `streamfleet dead list` shows them", None, "not_found")
+    return newest
+
+
+async def letters(broker: Broker, reason: str | None = None) -> AsyncIterator[DeadLetter]:
+    """All dead letters, oldest first; with `reason`, those of that status or error code."""
+    async for letter_id, fields in broker.every_dead_letter():
+        letter = read_letter(letter_id, fields)
+        if reason is None or letter.is_about(reason):
+            yield letter
+
+
+async def requeue(broker: Broker, letter: DeadLetter, now_ms: int) -> tuple[str, list[str]] | None:
+    """Enqueue a dead letter's request again.
+
+    Returns:
+        Its new entry and the time limits that were dropped; None when the letter was gone by then.
+
+    Raises:
+        NotRequeued: as `revive`.
+    """
+    revival = revive(letter, now_ms)
+    stream_id = await broker.requeue(letter.letter_id, letter.request_id, revival.lane, revival.fields)
+    return None if stream_id is None else (f"{revival.lane}:{stream_id}", revival.dropped)
+
+
+def _error(text: str) -> Mapping[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return {"message": text}
+    inner = value.get("error", value) if isinstance(value, dict) else None
+    return inner if isinstance(inner, dict) else {"message": text}
+
+
+def _digits(value: bytes | None) -> int | None:
+    return int(value) if value is not None and value.isdigit() and len(value) <= 16 else None
+
+
+def _later(start_ms: int, span_ms: int | None) -> int | None:
+    return None if span_ms is None else start_ms + span_ms

@@ -1,0 +1,199 @@
+"""Waiting for results: one blocking read of one reply stream per client, however many requests it waits for.
+
+Notifications are the fast way. Result keys are the truth: they are looked at after a reconnect, for requests
+whose notification goes elsewhere, and every few seconds in case a notification was trimmed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterable, Sequence
+
+import structlog
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
+
+from streamfleet.common.broker import Broker
+from streamfleet.common.errors import BrokerUnavailable, ResultTimeout, StreamfleetError
+from streamfleet.common.results import Result
+from streamfleet.producer.slots import Slot, Slots
+
+log = structlog.get_logger(__name__)
+BLOCK_MS = 5_000
+FETCH_AT_ONCE = 250
+CLOSE_TIMEOUT_S = 2.0
+NOTHING_DUE_S = 60.0
+
+
+class Mailbox:
+    """The results that one client waits for.
+
+    Args:
+        broker: the queue.
+        name: name of this client's reply stream; nobody else may use it.
+    """
+
+    def __init__(self, broker: Broker, name: str) -> None:
+        self.name = name
+        self._broker = broker
+        self._slots = Slots()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._replan = asyncio.Event()
+        self._lost = False
+
+    def slot(self, request_id: str) -> Slot:
+        """What is remembered of a request. Get it before enqueueing, so that no notification is missed."""
+        return self._slots.get(request_id)
+
+    def join(self, slot: Slot) -> asyncio.Future[Result]:
+        """Start to wait for a request: the future of its result. Others wait too: never cancel it."""
+        if slot.future is None:
+            slot.future = asyncio.get_running_loop().create_future()
+        if not slot.future.done():
+            self._slots.join(slot, self._now())
+            self._replan.set()
+            self._start()
+        return slot.future
+
+    def leave(self, slot: Slot) -> None:
+        """End a wait that `join` started."""
+        self._slots.leave(slot)
+
+    async def wait(self, slot: Slot, timeout: float | None = None) -> Result:
+        """A request's result.
+
+        Raises:
+            ResultTimeout: it did not come within `timeout` seconds.
+        """
+        future = self.join(slot)
+        try:
+            done, _ = await asyncio.wait({future}, timeout=timeout)
+        finally:
+            self.leave(slot)
+        if not done:
+            raise ResultTimeout(f"request {slot.id} has no result after {timeout:g} s; it goes on")
+        return future.result()
+
+    async def close(self) -> None:
+        """Stop waiting and delete the reply stream; whoever still waits gets a StreamfleetError."""
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._fail(StreamfleetError("the client was closed while this result was awaited; the request goes on"))
+        if tasks:
+            # Redis may be gone by now, and the stream would expire by itself.
+            with contextlib.suppress(BrokerUnavailable, TimeoutError):
+                async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                    await self._broker.delete_replies(self.name)
+
+    def _start(self) -> None:
+        if self._tasks:
+            return
+        for loop in (self._read_forever(), self._look_forever()):
+            task = asyncio.get_running_loop().create_task(loop)
+            task.add_done_callback(self._stopped)
+            self._tasks.append(task)
+
+    def _stopped(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is not None:
+            # Nobody would ever tell the waiters otherwise.
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        for slot in self._slots.all_waiting():
+            if slot.future is not None and not slot.future.done():
+                slot.future.set_exception(error)
+
+    # -- notifications -------------------------------------------------------------------------------------
+
+    async def _read_forever(self) -> None:
+        position = "0-0"
+        while True:
+            answer: tuple[str, list[str]] = await self._patiently()(
+                self._broker.read_replies, self.name, position, BLOCK_MS
+            )
+            position, ids = answer
+            if self._lost:
+                self._lost = False
+                self._look_at_all()
+            await self._notified(ids)
+
+    async def _notified(self, ids: Iterable[str]) -> None:
+        wanted: list[Slot] = []
+        for request_id in ids:
+            slot = self._slots.find(request_id)
+            if slot is not None:
+                slot.ended = True
+                if self._slots.waiting(request_id) is not None:
+                    wanted.append(slot)
+        await self._fetch(wanted)
+
+    # -- result keys ---------------------------------------------------------------------------------------
+
+    async def _look_forever(self) -> None:
+        while True:
+            self._replan.clear()
+            due = self._slots.next_due()
+            pause = NOTHING_DUE_S if due is None else due - self._now()
+            if pause > 0:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(pause):
+                        await self._replan.wait()
+                continue
+            # What is nearly due goes along: fewer round trips.
+            slots = self._slots.take_due(self._now() + 0.01, FETCH_AT_ONCE)
+            await self._fetch(slots)
+            for slot in slots:
+                if slot.future is not None and not slot.future.done():
+                    self._slots.looked(slot, self._now())
+
+    def _look_at_all(self) -> None:
+        for slot in self._slots.all_waiting():
+            self._slots.look_at(slot, self._now())
+        self._replan.set()
+
+    async def _fetch(self, slots: Sequence[Slot]) -> None:
+        for first in range(0, len(slots), FETCH_AT_ONCE):
+            some = slots[first : first + FETCH_AT_ONCE]
+            try:
+                found: list[Result | None] = await self._patiently()(self._broker.results, [slot.id for slot in some])
+            except Exception as error:  # noqa: BLE001 - one unreadable result must not hold up the others
+                await self._fetch_each(some, error)
+                continue
+            for slot, result in zip(some, found, strict=True):
+                self._deliver(slot, result)
+
+    async def _fetch_each(self, slots: Sequence[Slot], error: Exception) -> None:
+        if len(slots) > 1:
+            for slot in slots:
+                await self._fetch([slot])
+        elif slots[0].future is not None and not slots[0].future.done():
+            slots[0].future.set_exception(error)
+
+    def _deliver(self, slot: Slot, result: Result | None) -> None:
+        if result is not None and slot.future is not None and not slot.future.done():
+            slot.ended = True
+            slot.future.set_result(result)
+
+    # -- time and reconnecting -----------------------------------------------------------------------------
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def _patiently(self) -> AsyncRetrying:
+        return AsyncRetrying(
+            retry=retry_if_exception_type(BrokerUnavailable),
+            wait=wait_random_exponential(multiplier=0.05, max=2.0),
+            before_sleep=self._say_lost,
+            reraise=True,
+        )
+
+    def _say_lost(self, state: RetryCallState) -> None:
+        if not self._lost:
+            address = self._broker.connection.address
+            log.warning("waiting_for_redis", address=address, tries=state.attempt_number)
+        self._lost = True

@@ -1,0 +1,125 @@
+"""What a client remembers of each request that it may wait for, and when to look by itself. No I/O."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from dataclasses import dataclass, field
+from itertools import count
+from weakref import WeakValueDictionary
+
+from streamfleet.common.results import Result
+
+FIRST_LOOK_S, LONGEST_LOOK_S = 0.05, 1.0
+FIRST_SAFETY_S, LONGEST_SAFETY_S = 5.0, 30.0
+
+
+def pause_s(notified: bool, looks: int) -> float:
+    """Seconds until a result key is looked at again, after so many looks.
+
+    Args:
+        notified: whether a notification is due to come, so that looking is for safety only.
+        looks: how often it was looked at.
+    """
+    first, longest = (FIRST_SAFETY_S, LONGEST_SAFETY_S) if notified else (FIRST_LOOK_S, LONGEST_LOOK_S)
+    return float(min(longest, first * 2 ** min(looks, 16)))
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class Slot:
+    """One request, for as long as somebody holds its handle or waits for it.
+
+    Attributes:
+        id: the request id.
+        notified: its notification goes to this client's reply stream.
+        ended: the notification came, though nobody may have fetched the result.
+        waiters: how many wait for it now.
+        looks, due: how often its result key was looked at, and when to look next (the loop's clock, seconds).
+        future: its result, made when the first waiter comes.
+    """
+
+    id: str
+    notified: bool = False
+    ended: bool = False
+    waiters: int = 0
+    looks: int = 0
+    due: float = 0.0
+    future: asyncio.Future[Result] | None = field(default=None, repr=False)
+
+
+class Slots:
+    """All slots of a client: by id, who waits, and in which order to look.
+
+    Slots are held weakly until somebody waits: a service that never asks for results remembers nothing.
+    """
+
+    def __init__(self) -> None:
+        self._known: WeakValueDictionary[str, Slot] = WeakValueDictionary()
+        self._waiting: dict[str, Slot] = {}
+        self._looks: list[tuple[float, int, Slot]] = []
+        self._serial = count()
+
+    def get(self, request_id: str) -> Slot:
+        """The slot of an id; the caller keeps it alive."""
+        slot = self._known.get(request_id)
+        if slot is None:
+            slot = self._known[request_id] = Slot(request_id)
+        return slot
+
+    def find(self, request_id: str) -> Slot | None:
+        """The slot of an id that somebody still holds."""
+        return self._known.get(request_id)
+
+    def waiting(self, request_id: str) -> Slot | None:
+        """The slot of an id that somebody waits for."""
+        return self._waiting.get(request_id)
+
+    def all_waiting(self) -> list[Slot]:
+        return list(self._waiting.values())
+
+    def join(self, slot: Slot, now: float) -> None:
+        """One more waits for it; the first look is at once where no notification will tell."""
+        slot.waiters += 1
+        if slot.id not in self._waiting:
+            self._waiting[slot.id] = slot
+            slot.looks = 0
+            told = slot.notified and not slot.ended
+            self.look_at(slot, now + pause_s(notified=True, looks=0) if told else now)
+
+    def leave(self, slot: Slot) -> None:
+        """One waits no more."""
+        slot.waiters -= 1
+        if slot.waiters <= 0:
+            self._waiting.pop(slot.id, None)
+
+    def look_at(self, slot: Slot, due: float) -> None:
+        """Plan the next look."""
+        slot.due = due
+        heapq.heappush(self._looks, (due, next(self._serial), slot))
+
+    def looked(self, slot: Slot, now: float) -> None:
+        """A look found nothing: plan the next one."""
+        slot.looks += 1
+        self.look_at(slot, now + pause_s(slot.notified and not slot.ended, slot.looks))
+
+    def next_due(self) -> float | None:
+        """When the next look is planned (the loop's clock, seconds)."""
+        self._forget_stale()
+        return self._looks[0][0] if self._looks else None
+
+    def take_due(self, now: float, limit: int) -> list[Slot]:
+        """Up to `limit` slots to look at now."""
+        due: list[Slot] = []
+        while len(due) < limit:
+            self._forget_stale()
+            if not self._looks or self._looks[0][0] > now:
+                break
+            due.append(heapq.heappop(self._looks)[2])
+        return due
+
+    def _forget_stale(self) -> None:
+        while self._looks:
+            due, _, slot = self._looks[0]
+            if slot.due == due and self._waiting.get(slot.id) is slot:
+                return
+            heapq.heappop(self._looks)

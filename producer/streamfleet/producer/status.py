@@ -1,0 +1,71 @@
+"""Where a request is: what can be told of it from its id."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from streamfleet.common.broker import Broker
+from streamfleet.common.protocol import LANES, Lane
+from streamfleet.common.results import Result
+
+QUEUED, RUNNING, UNKNOWN = "queued", "running", "unknown"
+_ENTRY = re.compile(rf"(?:{'|'.join(LANES)}):[0-9]+-[0-9]+")
+
+
+@dataclass(frozen=True, slots=True)
+class StatusView:
+    """A request at one instant.
+
+    Attributes:
+        id: the request id.
+        state: ``queued``, ``running``, a terminal status, or ``unknown``: never enqueued by a client, or long
+            gone. (A request that was put in by a plain XADD under an id of its own is unknown until it ends.)
+        lane: its lane, where known.
+        worker: who runs it, or finished it; None where nobody does.
+        attempt: at which try, 0 before the first.
+        entry: ``<lane>:<stream id>``, where known.
+    """
+
+    id: str
+    state: str
+    lane: Lane | None = None
+    worker: str | None = None
+    attempt: int = 0
+    entry: str | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether its result stands."""
+        return self.state not in {QUEUED, RUNNING, UNKNOWN}
+
+
+def ended_view(result: Result) -> StatusView:
+    """The view of a request that has ended."""
+    lane = result.fields.get("lane")
+    return StatusView(
+        id=result.id,
+        state=result.status.value,
+        lane=Lane(lane) if lane in LANES else None,
+        worker=result.worker,
+        attempt=result.attempt,
+        entry=result.fields.get("entry"),
+    )
+
+
+async def look_up(broker: Broker, request_id: str) -> StatusView:
+    """Where a request is now."""
+    result = await broker.result(request_id)
+    if result is not None:
+        return ended_view(result)
+    entry = request_id if _ENTRY.fullmatch(request_id) else await broker.record(request_id)
+    if entry is not None:
+        lane = Lane(entry.split(":", 1)[0])
+        running = await broker.running(entry)
+        if running is not None:
+            return StatusView(request_id, RUNNING, lane, running[0], running[1], entry)
+        if await broker.exists(entry):
+            return StatusView(request_id, QUEUED, lane, entry=entry)
+    # It may have ended between the questions.
+    result = await broker.result(request_id)
+    return StatusView(request_id, UNKNOWN) if result is None else ended_view(result)

@@ -1,0 +1,184 @@
+"""The client for scripts and services without an event loop: the asynchronous one on a background thread."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self, TypeVar, Unpack
+
+from streamfleet.common.errors import QueueFull
+from streamfleet.common.results import Result
+from streamfleet.common.settings import QueueSettings
+from streamfleet.producer.ask import Ask, Options
+from streamfleet.producer.client import Client
+from streamfleet.producer.handle import Handle
+from streamfleet.producer.status import StatusView
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class SyncHandle:
+    """One request: `Handle` without await. Attributes, arguments and errors are the same."""
+
+    handle: Handle
+    client: SyncClient = field(repr=False)
+
+    @property
+    def id(self) -> str:
+        return self.handle.id
+
+    @property
+    def existing(self) -> bool:
+        return self.handle.existing
+
+    @property
+    def entry(self) -> str:
+        return self.handle.entry
+
+    def result(self, timeout: float | None = None) -> Result:
+        return self.client._run(self.handle.result(timeout))  # noqa: SLF001 - the other half of one class
+
+    def cancel(self) -> bool:
+        return self.client.cancel(self.id)
+
+    def status(self) -> StatusView:
+        return self.client.status(self.id)
+
+
+class SyncClient:
+    """`Client` without await: same names, arguments and errors; safe to share between threads.
+
+    Opens at its first use, or as a context manager. In a server that forks, use it first after the fork.
+
+    Args:
+        url, queue, settings, patience_s, notify: as `Client`.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        queue: str | None = None,
+        *,
+        settings: QueueSettings | None = None,
+        patience_s: float | None = 5.0,
+        notify: bool = True,
+    ) -> None:
+        self._client = Client(url, queue, settings=settings, patience_s=patience_s, notify=notify)
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def open(self) -> None:
+        """Connect, if that was not done yet.
+
+        Raises:
+            BrokerUnavailable: nobody answers at the address.
+        """
+        with self._lock:
+            if self._loop is not None:
+                return
+            loop = asyncio.new_event_loop()
+            thread = threading.Thread(target=loop.run_forever, name="streamfleet-client", daemon=True)
+            thread.start()
+            try:
+                _result_of(self._client.__aenter__(), loop)
+            except BaseException:
+                _stop(loop, thread)
+                raise
+            self._loop, self._thread = loop, thread
+
+    def close(self) -> None:
+        """Leave; requests that were enqueued go on. A later use opens it again."""
+        with self._lock:
+            loop, thread = self._loop, self._thread
+            self._loop = self._thread = None
+        if loop is not None and thread is not None:
+            try:
+                _result_of(self._client.close(), loop)
+            finally:
+                _stop(loop, thread)
+
+    def enqueue(self, body: Mapping[str, Any], **options: Unpack[Options]) -> SyncHandle:
+        """As `Client.enqueue`."""
+        return SyncHandle(self._run(self._client.enqueue(body, **options)), self)
+
+    def enqueue_many(self, asks: Iterable[Ask | Mapping[str, Any]]) -> list[SyncHandle]:
+        """As `Client.enqueue_many`."""
+        try:
+            handles = self._run(self._client.enqueue_many(list(asks)))
+        except QueueFull as error:
+            error.accepted = [SyncHandle(handle, self) for handle in error.accepted]
+            raise
+        return [SyncHandle(handle, self) for handle in handles]
+
+    def as_completed(self, handles: Iterable[SyncHandle], timeout: float | None = None) -> Iterator[Result]:
+        """As `Client.as_completed`."""
+        results = self._client.as_completed([handle.handle for handle in handles], timeout)
+        try:
+            while (result := self._run(_next(results))) is not None:
+                yield result
+        finally:
+            self._run(_close(results))
+
+    def result(self, request_id: str, timeout: float | None = None) -> Result:
+        """As `Client.result`."""
+        return self._run(self._client.result(request_id, timeout))
+
+    def cancel(self, request_id: str) -> bool:
+        """As `Client.cancel`."""
+        return self._run(self._client.cancel(request_id))
+
+    def status(self, request_id: str) -> StatusView:
+        """As `Client.status`."""
+        return self._run(self._client.status(request_id))
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        try:
+            self.open()
+        except BaseException:
+            work.close()
+            raise
+        loop = self._loop
+        if loop is None:
+            work.close()
+            raise RuntimeError("the client was closed by another thread")
+        return _result_of(work, loop)
+
+
+def _result_of(work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> T:
+    future = asyncio.run_coroutine_threadsafe(work, loop)
+    try:
+        return future.result()
+    except BaseException:
+        # Ctrl-C in the calling thread: the background thread must not go on for nobody.
+        future.cancel()
+        raise
+
+
+def _stop(loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
+
+
+async def _next(results: AsyncIterator[Result]) -> Result | None:
+    return await anext(results, None)
+
+
+async def _close(results: AsyncIterator[Result]) -> None:
+    close = getattr(results, "aclose", None)
+    if close is not None:
+        await close()

@@ -1,0 +1,79 @@
+"""What a dead letter says, and what of it is enqueued again."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from streamfleet.common.protocol import Lane
+from streamfleet.producer.commands.dead_view import as_json_value, page
+from streamfleet.producer.letters import NotRequeued, read_letter, revive
+
+ENQUEUED = 1_000_000
+NOW = 2_000_000
+LETTER = {
+    b"_id": b"r-1",
+    b"_status": b"expired",
+    b"_error": b'{"error": {"message": "too late", "param": "deadline", "code": "deadline_exceeded"}}',
+    b"_entry": b"high:1000000-3",
+    b"_attempts": b"2",
+    b"body": b'{"prompt":"hi"}',
+    b"id": b"r-1",
+}
+
+
+def revived(**fields: bytes) -> tuple[dict[str, str], list[str]]:
+    letter = read_letter("1-0", LETTER | {name.encode(): value for name, value in fields.items()})
+    revival = revive(letter, NOW)
+    assert revival.lane is Lane.HIGH
+    texts = [part.decode() for part in revival.fields]
+    return dict(zip(texts[::2], texts[1::2], strict=True)), revival.dropped
+
+
+def test_the_original_comes_back_without_what_was_added() -> None:
+    assert revived() == ({"body": '{"prompt":"hi"}', "id": "r-1"}, [])
+
+
+@pytest.mark.parametrize(
+    ("fields", "dropped"),
+    [
+        ({"deadline": b"2000000"}, ["deadline"]),
+        ({"deadline": b"2000001"}, []),
+        ({"ttl": b"1000000"}, ["ttl"]),
+        ({"ttl": b"1000001"}, []),
+        ({"deadline": b"5", "ttl": b"5"}, ["deadline", "ttl"]),
+        ({"deadline": b"soon"}, []),
+    ],
+)
+def test_time_limits_that_have_passed_are_left_out(fields: dict[str, bytes], dropped: list[str]) -> None:
+    kept, found = revived(**fields)
+    assert found == dropped
+    assert set(kept) == {"body", "id", *fields} - set(dropped)
+
+
+@pytest.mark.parametrize("changes", [{b"_truncated": b"50000000"}, {b"_entry": b"nowhere:1-0"}, {b"_entry": b""}])
+def test_some_cannot_come_back(changes: dict[bytes, bytes]) -> None:
+    with pytest.raises(NotRequeued, match="1-0"):
+        revive(read_letter("1-0", LETTER | changes), NOW)
+
+
+def test_one_without_fields_of_its_own_cannot_come_back() -> None:
+    with pytest.raises(NotRequeued):
+        revive(read_letter("1-0", {name: value for name, value in LETTER.items() if name.startswith(b"_")}), NOW)
+
+
+def test_reasons() -> None:
+    letter = read_letter("1-0", LETTER)
+    assert letter.is_about("expired")
+    assert letter.is_about("deadline_exceeded")
+    assert not letter.is_about("failed")
+    assert "deadline: too late" in page(letter)
+
+
+@pytest.mark.parametrize("error", [b"", b"{", b"[]", b'"x"', b'{"error": 1}', b"\xff"])
+def test_reads_whatever_stands_there(error: bytes) -> None:
+    letter = read_letter("1-0", LETTER | {b"_error": error, b"_attempts": b"many", b"body": b"\xff\xfe"})
+    assert letter.attempts == 0
+    assert "body: \\xff\\xfe" in page(letter)
+    json.dumps(as_json_value(letter))

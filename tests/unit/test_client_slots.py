@@ -1,0 +1,71 @@
+"""When a client looks at a result by itself, and what it remembers."""
+
+from __future__ import annotations
+
+import gc
+
+from streamfleet.producer.slots import Slot, Slots, pause_s
+
+
+def test_looks_back_off() -> None:
+    assert [pause_s(False, looks) for looks in range(7)] == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
+    assert [pause_s(True, looks) for looks in range(4)] == [5.0, 10.0, 20.0, 30.0]
+    assert pause_s(True, 10**6) == 30.0
+
+
+def test_a_request_of_others_is_looked_at_at_once() -> None:
+    slots = Slots()
+    slot = slots.get("r")
+    slots.join(slot, 100.0)
+    assert slots.take_due(100.0, 10) == [slot]
+    slots.looked(slot, 100.0)
+    assert slots.next_due() == 100.1
+
+
+def test_a_notified_request_is_looked_at_for_safety_only() -> None:
+    slots = Slots()
+    slot = slots.get("r")
+    slot.notified = True
+    slots.join(slot, 100.0)
+    assert slots.take_due(104.9, 10) == []
+    assert slots.take_due(105.0, 10) == [slot]
+
+
+def test_one_whose_notification_was_read_before_anybody_waited_is_looked_at_at_once() -> None:
+    slots = Slots()
+    slot = slots.get("r")
+    slot.notified = slot.ended = True
+    slots.join(slot, 100.0)
+    assert slots.take_due(100.0, 10) == [slot]
+
+
+def test_looks_come_in_order_and_in_bounded_numbers() -> None:
+    slots = Slots()
+    some = [slots.get(str(number)) for number in range(5)]
+    for number, slot in enumerate(some):
+        slots.join(slot, 100.0 - number)
+    assert slots.take_due(100.0, 2) == [some[4], some[3]]
+    assert slots.take_due(100.0, 10) == [some[2], some[1], some[0]]
+    assert slots.next_due() is None
+
+
+def test_nobody_looks_for_one_that_nobody_waits_for() -> None:
+    slots = Slots()
+    slot = slots.get("r")
+    slots.join(slot, 100.0)
+    slots.join(slot, 100.0)
+    slots.leave(slot)
+    assert slots.waiting("r") is slot
+    slots.leave(slot)
+    assert slots.waiting("r") is None
+    assert slots.next_due() is None
+
+
+def test_forgets_handles_that_were_dropped() -> None:
+    slots = Slots()
+    held, dropped = slots.get("held"), slots.get("dropped")
+    assert slots.get("held") is held
+    del dropped
+    gc.collect()
+    assert slots.find("dropped") is None
+    assert isinstance(slots.find("held"), Slot)
