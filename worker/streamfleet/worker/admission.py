@@ -21,7 +21,9 @@ _GRAMMARS = (
     "text",
 )
 # The worker's own business: a result is one whole response, and order inside the engine follows lane and deadline.
-_NOT_FOR_THE_ENGINE = frozenset({"stream", "stream_options", "priority", "request_id", "kv_transfer_params"})
+_NOT_FOR_THE_ENGINE = frozenset(
+    {"stream", "stream_options", "background", "priority", "request_id", "kv_transfer_params"}
+)
 
 
 @dataclass(frozen=True, slots=True)

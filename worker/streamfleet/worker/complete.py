@@ -13,7 +13,8 @@ import structlog
 from streamfleet.common import metrics
 from streamfleet.common.broker import Broker
 from streamfleet.common.clock import Clock
-from streamfleet.common.errors import BrokerUnavailable, openai_error
+from streamfleet.common.errors import BrokerOutOfMemory, BrokerUnavailable, StreamfleetError, openai_error
+from streamfleet.common.protocol import Status
 from streamfleet.common.records import CompleteCode, Completion, Retry, RetryCode
 from streamfleet.worker.backoff import backoff_ms
 from streamfleet.worker.flights import Flight, Flights
@@ -21,6 +22,7 @@ from streamfleet.worker.outcome import Finished, Gone, HandedBack, Outcome, Post
 
 log = structlog.get_logger(__name__)
 MOST_AT_ONCE = 128
+REFUSED_AGAIN_S = 1.0
 BYTES_AT_ONCE = 4_194_304
 T = TypeVar("T")
 
@@ -91,18 +93,25 @@ class Completer:
 
     async def _each_or_all(self, write: Callable[[Sequence[T]], Awaitable[None]], items: Sequence[T]) -> None:
         """All in one call; if Redis refuses that, one by one, so that one odd outcome spoils no other."""
-        try:
-            await write(items)
-        except BrokerUnavailable:
-            raise
-        except Exception:
-            log.exception("outcomes_refused_by_redis", outcomes=len(items))
-            for item in items:
-                await self._alone(write, item)
+        while True:
+            try:
+                return await write(items)
+            except BrokerOutOfMemory:  # not expected of these scripts, but a good answer must not fail for it
+                await self._clock.sleep(REFUSED_AGAIN_S)
+            except BrokerUnavailable:
+                raise
+            except Exception:
+                log.exception("outcomes_refused_by_redis", outcomes=len(items))
+                break
+        for item in items:
+            await self._alone(write, item)
+        return None
 
     async def _alone(self, write: Callable[[Sequence[T]], Awaitable[None]], item: T) -> None:
         try:
             await write([item])
+        except StreamfleetError:
+            raise
         except Exception as error:
             log.exception("outcome_refused_by_redis")
             flight = item[0]  # type: ignore[index]
@@ -173,7 +182,7 @@ class Completer:
             return 0
         spread = random.random()  # noqa: S311 - spreads retries, guards nothing
         usual = backoff_ms(flight.lease.attempt, self._retry_base_ms, self._retry_max_ms, spread)
-        # Asked to come back at once, all tries would be gone in a moment; asked to come back tomorrow, nobody would wait.
+        # "At once" would use up all tries in a moment, and "tomorrow" is more than anybody waits for.
         return max(usual, min(outcome.retry_after_ms or 0, self._retry_max_ms))
 
     def _count(self, flight: Flight, outcome: Finished, code: CompleteCode) -> None:
@@ -181,6 +190,8 @@ class Completer:
             metrics.LEASES_LOST.inc()
             log.warning("lease_lost_before_completion", request_id=flight.lease.request_id)
             return
+        if code is CompleteCode.ENDED_BEFORE and outcome.status is not Status.CANCELLED:
+            return  # whoever was first has counted it
         lane = flight.lease.lane
         metrics.FINISHED.labels(lane, outcome.status).inc()
         metrics.TOTAL.labels(lane).observe(

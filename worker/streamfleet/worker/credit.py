@@ -37,9 +37,12 @@ class Typical:
 
     def __init__(self) -> None:
         self.tokens = float(Demand().tokens)
+        self._seen = 0
 
     def saw(self, demand: Demand) -> None:
-        self.tokens += SMOOTHING * (demand.tokens - self.tokens)
+        """Take a demand into account: the first ones replace the guess that nothing was known for, later ones less."""
+        self._seen += 1
+        self.tokens += max(SMOOTHING, 1 / self._seen) * (demand.tokens - self.tokens)
 
 
 def estimate(body: Mapping[str, Any], body_bytes: int, longest: int | None, typical_output: int = 256) -> Demand:

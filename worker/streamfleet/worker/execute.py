@@ -23,6 +23,7 @@ from streamfleet.worker.engine.base import (
 )
 from streamfleet.worker.flights import Fate, Flight, Flights
 from streamfleet.worker.outcome import (
+    Finished,
     Gone,
     HandedBack,
     Outcome,
@@ -94,13 +95,9 @@ class Executor:
         return request
 
     async def _run(self, flight: Flight, request: Request) -> Outcome:
-        remaining_s = None
-        if request.deadline_ms is not None:
-            remaining_s = (request.deadline_ms - flight.claimed_ms) / 1000 - (
-                self._clock.monotonic() - flight.claimed_at
-            )
-            if remaining_s <= 0:
-                return expired("before it could start")
+        remaining_s = self._remaining_s(flight, request)
+        if remaining_s is not None and remaining_s <= 0:
+            return expired("before it could start")
         if flight.fate.done():
             return self._stopped(flight)
         flight.started_at = self._clock.monotonic()
@@ -120,10 +117,19 @@ class Executor:
             await asyncio.wait(either, timeout=remaining_s, return_when=asyncio.FIRST_COMPLETED)
             if work.done():
                 return await self._landed(work)
-            metrics.TOKENS_SAVED.inc(min(output_tokens(request.body, 0) * flight.demand.sequences, flight.demand.tokens))
-            return self._stopped(flight)
+            outcome = self._stopped(flight)
+            if isinstance(outcome, Finished):  # nobody else will generate them either
+                asked = output_tokens(request.body, 0) * flight.demand.sequences
+                metrics.TOKENS_SAVED.inc(min(asked, flight.demand.tokens))
+            return outcome
         finally:
             await _abort(work)
+
+    def _remaining_s(self, flight: Flight, request: Request) -> float | None:
+        """Seconds until the deadline: by Redis's clock at the claim, by our own since then; None for no deadline."""
+        if request.deadline_ms is None:
+            return None
+        return (request.deadline_ms - flight.claimed_ms) / 1000 - (self._clock.monotonic() - flight.claimed_at)
 
     async def _landed(self, work: asyncio.Future[EngineReply]) -> Outcome:
         if work.cancelled():  # by the engine itself: awaiting it would end this flight's task without an outcome

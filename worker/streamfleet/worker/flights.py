@@ -114,7 +114,3 @@ class Flights:
             sequences=sum(flight.demand.sequences for flight in active),
             tokens=sum(flight.demand.tokens for flight in active),
         )
-
-    def stop_all(self, fate: Fate) -> None:
-        for flight in self.active():
-            flight.stop(fate)

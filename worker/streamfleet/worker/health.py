@@ -31,6 +31,8 @@ class _Server(ThreadingMixIn, WSGIServer):
 
 
 class _Quiet(WSGIRequestHandler):
+    timeout = 10.0  # seconds: a client that says nothing must not hold its thread for ever
+
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class names it so
         """Probes come every few seconds; they are nobody's log line."""
 
@@ -53,7 +55,8 @@ class HealthServer:
                 "set another port, or 0 for any"
             ) from None
         self.port = int(self._server.server_port)
-        self._thread = threading.Thread(target=self._server.serve_forever, name="health", daemon=True)
+        # The argument is how often it looks whether to stop, in seconds: stopping takes so long.
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="health", daemon=True)
 
     def start(self) -> None:
         self._thread.start()

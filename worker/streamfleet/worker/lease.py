@@ -78,6 +78,8 @@ class LeaseKeeper:
         self._main: asyncio.AbstractEventLoop | None = None
         self._own: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
+        self._stopped = False
+        self._looked_at = clock.monotonic()
         self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
 
     def start(self) -> None:
@@ -85,11 +87,13 @@ class LeaseKeeper:
         self._thread.start()
 
     async def stop(self) -> None:
+        self._stopped = True  # for a thread that has not come so far as to make its event
         own, stopping = self._own, self._stopping
         if own is not None and stopping is not None:
             with contextlib.suppress(RuntimeError):
                 own.call_soon_threadsafe(stopping.set)
-        await asyncio.to_thread(self._thread.join, 5.0)
+        if self._thread.is_alive():
+            await asyncio.to_thread(self._thread.join, 5.0)
 
     def _run(self) -> None:
         try:
@@ -101,6 +105,8 @@ class LeaseKeeper:
 
     async def _keep(self) -> None:
         self._own, self._stopping = asyncio.get_running_loop(), asyncio.Event()
+        if self._stopped:
+            return
         broker = self._open_broker()
         loops = [asyncio.create_task(self._renewals(broker)), asyncio.create_task(self._cancels(broker))]
         stopped = asyncio.create_task(self._stopping.wait())
@@ -162,6 +168,10 @@ class LeaseKeeper:
                 self._main.call_soon_threadsafe(call, fate)
 
     def _end_if_hung(self) -> None:
+        now = self._clock.monotonic()
+        slept_s, self._looked_at = now - self._looked_at, now
+        if slept_s > self._hang_s / 2:
+            return  # the whole process was stopped, this thread included: let the event loop beat first
         if self._pulse.age_s > self._hang_s:
             log.critical("event_loop_hung", silent_s=round(self._pulse.age_s, 1))
             os._exit(EXIT_LOOP_HUNG)

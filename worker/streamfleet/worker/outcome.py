@@ -15,8 +15,8 @@ from streamfleet.worker.engine.base import EngineReply
 class Finished:
     """A terminal status, with what the result hash says beside it.
 
-    ``error``: JSON of the OpenAI error object; empty with success. ``engine_ok``: whether it shows that the engine works;
-    None where it says nothing about that.
+    ``error``: JSON of the OpenAI error object; empty with success. ``engine_ok``: whether it shows that the engine
+    works; None where it says nothing about that.
     """
 
     status: Status
@@ -101,9 +101,7 @@ def judge(reply: EngineReply) -> Outcome:
         )
     if reply.status in (408, 409, 425, 429, 502, 503, 504):
         return Postponed(f"the engine answered {reply.status}: {_message(body)}")
-    return Finished(
-        Status.FAILED, reply.status, error=_error_of(body, reply.status), engine_ok=reply.status < 500
-    )
+    return Finished(Status.FAILED, reply.status, error=_error_of(body, reply.status), engine_ok=reply.status < 500)
 
 
 def _parse(body: bytes) -> Any:

@@ -11,7 +11,7 @@ import structlog
 from streamfleet.common import metrics
 from streamfleet.common.broker import Broker
 from streamfleet.common.clock import Clock
-from streamfleet.common.errors import BrokerUnavailable
+from streamfleet.common.errors import BrokerOutOfMemory, BrokerUnavailable
 from streamfleet.common.records import Hint, Pulled, Role
 from streamfleet.worker.batching import Policy
 from streamfleet.worker.credit import Demand, Typical
@@ -54,18 +54,18 @@ class Puller:
         self._flights, self._typical, self._clock, self._launch = flights, typical, clock, launch
         self._hints: list[Hint] = []
         self._watching = False
-        self._open = asyncio.Event()
-        self._open.set()
+        self._owing = False
+        self._most: int | None = None
         self._stopping = False
         self._blocked = False
-        self._pausing: asyncio.Task[None] | None = None
+        self._unblocking: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
         """Until `stop`; what a blocking read brought last is put back."""
         while not self._stopping:
             try:
                 await self._round()
-            except BrokerUnavailable as error:
+            except (BrokerUnavailable, BrokerOutOfMemory) as error:
                 log.warning("redis_away", error=str(error))
                 await self._reconnect()
         await self._leave()
@@ -73,19 +73,17 @@ class Puller:
     async def stop(self) -> None:
         """Pull no more; a blocking wait ends at once."""
         self._stopping = True
-        self._open.set()
         self._flights.changed.set()
         await self._unblock()
 
-    def pause(self) -> None:
-        """Pull nothing until `resume`; a blocking wait ends soon."""
-        if self._open.is_set():
-            self._open.clear()
-            self._pausing = asyncio.create_task(self._unblock())
-
-    def resume(self) -> None:
-        """Pull again."""
-        self._open.set()
+    def allow(self, most: int | None) -> None:
+        """Hold at most so many requests: None for no limit, 0 to pull nothing; a blocking wait then ends soon."""
+        if most == self._most:
+            return
+        self._most = most
+        self._flights.changed.set()
+        if most == 0:
+            self._unblocking = asyncio.create_task(self._unblock())
 
     async def _unblock(self) -> None:
         while self._blocked:
@@ -95,32 +93,33 @@ class Puller:
             await asyncio.sleep(UNBLOCK_AGAIN_S)
 
     async def _round(self) -> None:
-        if not self._open.is_set():
-            await self._step_aside()
-            await self._open.wait()
         self._flights.changed.clear()
-        room = self._policy.room(self._engine.capacity(), self._flights.load(), self._typical.tokens)
+        room, role = self._room(), Role.NONE
         metrics.CREDIT.set(room)
-        role = Role.NONE
-        if room > 0 and not self._stopping:
+        if room > 0 or self._owing:
             role = (await self._pull(room)).role
-            room = self._policy.room(self._engine.capacity(), self._flights.load(), self._typical.tokens)
-        else:
-            # What decoding found may have used up the room while this worker was waiting for work.
-            await self._step_aside()
         self._start([])
+        room = self._room()
         if self._stopping:
             return
-        if role is not Role.NONE:
+        if room > 0 and role is not Role.NONE:
             await self._wait_for_work(role)
-        elif room <= 0:
+        elif room <= 0 and not self._owing:
             await self._wait_for_room()
+
+    def _room(self) -> int:
+        if self._stopping:
+            return 0
+        load = self._flights.load()
+        room = self._policy.room(self._engine.capacity(), load, self._typical.tokens)
+        return room if self._most is None else min(room, max(0, self._most - load.requests))
 
     async def _pull(self, room: int) -> Pulled:
         hints, watching = self._hints, self._watching
         asked_at = self._clock.monotonic()
         pulled = await self._broker.pull(self._worker, room, hints, watching=watching, watch_ms=WATCH_MS)
         self._hints, self._watching = [], pulled.role is Role.WATCH
+        self._owing = self._watching
         metrics.DROPPED.inc(pulled.dropped)
         flights = [
             Flight(claim, asked_at, pulled.now_ms, Demand(1, int(self._typical.tokens))) for claim in pulled.claims
@@ -138,7 +137,9 @@ class Puller:
 
     async def _wait_for_work(self, role: Role) -> None:
         timeout_ms = min(WAIT_MS, self._policy.wait_ms(self._clock.monotonic()) or WAIT_MS)
-        self._blocked = True
+        # Whoever watches or took a wake-up owes the queue a pull, even if its room is gone by then: only a pull lets
+        # another worker take the watch, what the watch brought, and the wake-up.
+        self._blocked = self._owing = True
         try:
             self._hints = await self._broker.wait(role, timeout_ms)
         finally:
@@ -164,15 +165,10 @@ class Puller:
             except BrokerUnavailable:
                 await self._clock.sleep(RECONNECT_S)
 
-    async def _step_aside(self) -> None:
-        """Give up the watch, and put back what it brought, so that another worker can take both."""
-        if self._hints or self._watching:
-            await self._broker.pull(self._worker, 0, self._hints, watching=self._watching)
-            self._hints, self._watching = [], False
-
     async def _leave(self) -> None:
         try:
-            await self._step_aside()
+            if self._owing:
+                await self._broker.pull(self._worker, 0, self._hints, watching=self._watching)
             await self._broker.disown(self._worker, self._flights.leases())
-        except BrokerUnavailable as error:
+        except (BrokerUnavailable, BrokerOutOfMemory) as error:
             log.warning("left_without_redis", error=str(error))

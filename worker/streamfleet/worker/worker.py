@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import platform
 from collections.abc import Callable
@@ -13,24 +14,25 @@ import structlog
 from streamfleet.common import metrics
 from streamfleet.common.broker import Broker
 from streamfleet.common.clock import Clock
-from streamfleet.common.errors import StreamfleetError
+from streamfleet.common.errors import BrokerOutOfMemory, StreamfleetError
 from streamfleet.common.settings import WorkerSettings
 from streamfleet.worker.admission import CostLimits
 from streamfleet.worker.batching import Continuous, Policy, Window
 from streamfleet.worker.complete import Completer
 from streamfleet.worker.credit import Typical
-from streamfleet.worker.engine.base import Engine
+from streamfleet.worker.engine.base import Engine, EngineUnavailable
 from streamfleet.worker.execute import Executor
 from streamfleet.worker.fitness import Fitness
-from streamfleet.worker.flights import Fate, Flight, Flights
+from streamfleet.worker.flights import Fate, Flights
 from streamfleet.worker.health import Health
 from streamfleet.worker.lease import LeaseKeeper, Pulse
 from streamfleet.worker.maintain import Maintainer
-from streamfleet.worker.outcome import HandedBack
 from streamfleet.worker.pull import Puller
+from streamfleet.worker.running import Running
 
 log = structlog.get_logger(__name__)
 BEAT_S = 0.5
+AGAIN_S = 1.0
 LAST_WRITES_S = 4.0  # four of them and drain_ms fit the pod's grace period
 EXIT_DRAINED = 0
 EXIT_ENGINE_FAILED = 3
@@ -77,13 +79,12 @@ class Worker:
         self._started_ms = clock.now_ms()
         self._slots = 0
         self._stop_asked, self._hurry = asyncio.Event(), asyncio.Event()
-        self._tasks: dict[Flight, asyncio.Task[None]] = {}
         typical = Typical()
         self._flights = Flights()
         self._pulse = Pulse(clock)
         self._fitness = Fitness(settings.unready_failures)
         limits = CostLimits(settings.max_sequences, settings.max_grammar_bytes)
-        self._executor = Executor(engine, clock, typical, limits, max_body_bytes)
+        executor = Executor(engine, clock, self._flights, typical, limits, max_body_bytes)
         self._completer = Completer(
             broker,
             name,
@@ -93,7 +94,10 @@ class Worker:
             retry_base_ms=settings.retry_base_ms,
             retry_max_ms=settings.retry_max_ms,
         )
-        self._puller = Puller(broker, name, engine, _policy(settings), self._flights, typical, clock, self._launch)
+        self._running = Running(executor, self._completer, self._flights, self._fitness, clock)
+        policy, launch = _policy(settings), self._running.launch
+        self._puller = Puller(broker, name, engine, policy, self._flights, typical, clock, launch)
+        self._running.feed_from(self._puller)
         self._maintainer = Maintainer(
             broker, name, clock, lease_ms=settings.lease_ms, max_deliveries=settings.max_deliveries
         )
@@ -155,15 +159,32 @@ class Worker:
             metrics.READY.set(0)
 
     async def _start(self) -> None:
-        await self._broker.ensure_groups()
+        while not await self._groups_exist():
+            await self._clock.sleep(AGAIN_S)
         log.info("engine_starting", engine=self._engine.kind)
+        while not await self._engine_starts():
+            await self._clock.sleep(AGAIN_S)
+        self._slots = self._engine.capacity().slots
+
+    async def _groups_exist(self) -> bool:
+        try:
+            await self._broker.ensure_groups()
+        except BrokerOutOfMemory as error:  # only for a queue that is new; the keys of a known one are there
+            log.warning("waiting_for_room_in_redis", reason=str(error))
+            return False
+        return True
+
+    async def _engine_starts(self) -> bool:
         try:
             await self._engine.start()
+        except EngineUnavailable as error:  # a server that is not up yet is waited for, as Redis is
+            log.warning("waiting_for_engine", engine=self._engine.kind, reason=str(error))
+            return False
         except StreamfleetError:
             raise
         except Exception as error:
             raise EngineStartError(f"{type(error).__name__}: {error}") from error
-        self._slots = self._engine.capacity().slots
+        return True
 
     async def _unless_stopped(self, starting: Any) -> bool:
         start, stop = asyncio.ensure_future(starting), asyncio.create_task(self._stop_asked.wait())
@@ -173,7 +194,7 @@ class Worker:
             start.result()
             return True
         start.cancel()
-        await asyncio.wait({start})
+        await asyncio.gather(start, return_exceptions=True)
         return False
 
     async def _work(self) -> int:
@@ -183,7 +204,7 @@ class Worker:
             "complete": asyncio.create_task(self._completer.run()),
             "maintain": asyncio.create_task(self._maintainer.run()),
         }
-        failed = asyncio.create_task(self._engine.failed())
+        failed = asyncio.create_task(self._engine_failed())
         stop = asyncio.create_task(self._stop_asked.wait())
         self._state = "ready"
         metrics.READY.set(1)
@@ -193,7 +214,7 @@ class Worker:
         self._state = "draining"
         metrics.READY.set(0)
         try:
-            await self._drain(loops, failed, patient=status == EXIT_DRAINED)
+            await self._drain(loops, failed, status)
         finally:
             for task in (*loops.values(), failed, stop):
                 task.cancel()
@@ -201,6 +222,18 @@ class Worker:
             await self._keeper.stop()
         log.info("worker_stopped", worker=self.name, exit_status=status)
         return status
+
+    async def _engine_failed(self) -> str:
+        """Why the engine is gone, as soon as it says so or a request finds out."""
+        told = asyncio.ensure_future(self._engine.failed())
+        found = self._running.engine_died
+        try:
+            await asyncio.wait({told, found}, return_when=asyncio.FIRST_COMPLETED)
+            return found.result() if found.done() else await told
+        except Exception as error:  # noqa: BLE001 - an engine that cannot be watched is as good as dead
+            return f"it could not be watched: {type(error).__name__}: {error}"
+        finally:
+            told.cancel()
 
     def _verdict(self, loops: dict[str, asyncio.Task[None]], failed: asyncio.Task[str]) -> int:
         if failed.done():
@@ -212,18 +245,27 @@ class Worker:
                 return EXIT_BROKEN
         return EXIT_DRAINED
 
-    async def _drain(self, loops: dict[str, asyncio.Task[None]], failed: asyncio.Task[str], patient: bool) -> None:
+    async def _drain(self, loops: dict[str, asyncio.Task[None]], failed: asyncio.Task[str], status: int) -> None:
+        patient = status == EXIT_DRAINED
         log.info("draining", running=len(self._flights), drain_ms=self._settings.drain_ms if patient else 0)
-        await self._puller.stop()
-        await asyncio.wait({loops["pull"]}, timeout=LAST_WRITES_S)
+        self._running.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_WRITES_S):
+                await self._puller.stop()
+                await asyncio.wait({loops["pull"]})
         if patient:
-            self._release_waiting()
+            self._running.release_waiting(self._slots)
             await self._wait_for_running(failed)
-        self._flights.stop_all(Fate.ENGINE_FAILED if failed.done() else Fate.RELEASED)
-        if self._tasks:
-            await asyncio.wait(set(self._tasks.values()), timeout=LAST_WRITES_S)
+        in_order = patient and not failed.done()
+        await self._running.stop(Fate.RELEASED if in_order else Fate.WORKER_FAILED, LAST_WRITES_S)
         self._completer.close()
         await asyncio.wait({loops["complete"]}, timeout=LAST_WRITES_S)
+        await self._keeper.stop()  # or its last sign of life would come after the check-out
+        # Where a loop broke, what is left may be what it broke on: its lease runs out, and the attempt counts.
+        if status != EXIT_BROKEN:
+            await self._check_out()
+
+    async def _check_out(self) -> None:
         try:
             async with asyncio.timeout(LAST_WRITES_S):
                 await self._broker.disown(self.name, [])
@@ -231,58 +273,25 @@ class Worker:
         except (TimeoutError, StreamfleetError) as error:
             log.warning("left_without_redis", error=str(error))
 
-    def _release_waiting(self) -> None:
-        """What only waits in front of the engine goes back at once: another worker may have a free slot."""
-        free = self._engine.capacity().slots
-        for flight in self._flights.active():
-            free -= flight.demand.sequences
-            if flight not in self._tasks:
-                self._flights.land(flight)
-                self._completer.put(flight, HandedBack())
-            elif free < 0:
-                flight.stop(Fate.RELEASED)
-
     async def _wait_for_running(self, failed: asyncio.Task[str]) -> None:
         hurry = asyncio.create_task(self._hurry.wait())
-        idle = asyncio.create_task(self._idle())
+        idle = asyncio.create_task(self._running.idle())
         await asyncio.wait(
             {idle, hurry, failed}, timeout=self._settings.drain_ms / 1000, return_when=asyncio.FIRST_COMPLETED
         )
         hurry.cancel()
         idle.cancel()
 
-    async def _idle(self) -> None:
-        while self._tasks:
-            await asyncio.wait(set(self._tasks.values()))
-
-    def _launch(self, flight: Flight) -> None:
-        task = asyncio.create_task(self._fly(flight))
-        self._tasks[flight] = task
-        metrics.RUNNING.set(len(self._tasks))
-
-    async def _fly(self, flight: Flight) -> None:
-        started = self._clock.monotonic()
-        outcome = await self._executor.execute(flight)
-        self._tasks.pop(flight, None)
-        self._flights.land(flight)
-        metrics.RUNNING.set(len(self._tasks))
-        metrics.RUN.labels(flight.lease.lane).observe(self._clock.monotonic() - started)
-        self._fitness.saw(outcome, self._clock.monotonic())
-        self._completer.put(flight, outcome)
-
     async def _beat(self) -> None:
         while True:
             self._pulse.beat()
             if self._state in ("ready", "unfit"):
-                fit = self._fitness.fit(self._clock.monotonic())
+                fit = self._fitness.fit
                 if (self._state == "ready") != fit:
                     log.warning("fitness_changed", fit=fit, last_fault=self._fitness.last_fault)
                 self._state = "ready" if fit else "unfit"
                 metrics.READY.set(int(fit))
-                if fit:
-                    self._puller.resume()
-                else:
-                    self._puller.pause()
+                self._running.heed_fitness()
             await self._clock.sleep(BEAT_S)
 
 

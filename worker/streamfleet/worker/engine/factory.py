@@ -11,7 +11,7 @@ def build(settings: EngineSettings) -> Engine:
     """An engine that has not been started.
 
     Raises:
-        SettingsError: what it needs is not installed; says what to install.
+        SettingsError: what it needs is not installed, or it cannot use its settings; says what to do.
     """
     if settings.engine == "simulated":
         from streamfleet.worker.engine.simulated import SimulatedEngine
@@ -21,6 +21,9 @@ def build(settings: EngineSettings) -> Engine:
         return SimulatedEngine(profile, speed=settings.simulated_speed, watchdog_s=settings.watchdog_s)
     try:
         return _vllm(settings) if settings.engine == "vllm" else _openai(settings)
+    except ValueError as error:
+        name = "STREAMFLEET_ENGINE_ARGS" if settings.engine == "vllm" else "VLLM_URL"
+        raise SettingsError(f"{name}: {error}") from None
     except ModuleNotFoundError as error:
         extra = "'streamfleet[gpu]' (or [cpu])" if settings.engine == "vllm" else "'streamfleet[worker]'"
         raise SettingsError(

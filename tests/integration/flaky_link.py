@@ -1,0 +1,70 @@
+"""A TCP link to Redis that breaks where a test wants it: after a script was sent, before its answer is let through."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+from streamfleet.common import scripts
+
+
+class FlakyLink:
+    """Forwards both ways while its context is open.
+
+    Attributes:
+        url: where to connect instead of to Redis.
+        broken: verbs whose answers were swallowed so far.
+    """
+
+    def __init__(self, redis_port: int) -> None:
+        self._redis_port = redis_port
+        self._armed: dict[str, bytes] = {}
+        self.broken: list[str] = []
+        self.url = ""
+
+    def break_after(self, verb: str, answer_with: bytes = b"") -> None:
+        """Let calls of this verb reach Redis; lose the first answer that holds these bytes, and the connection."""
+        self._armed[verb] = answer_with
+
+    @contextlib.asynccontextmanager
+    async def open(self) -> AsyncIterator[FlakyLink]:
+        server = await asyncio.start_server(self._connection, "127.0.0.1", 0)
+        self.url = f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}/0"
+        try:
+            yield self
+        finally:
+            server.close()
+
+    async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        redis_reader, redis_writer = await asyncio.open_connection("127.0.0.1", self._redis_port)
+        asked: list[bytes] = [b""]
+        ways = {
+            asyncio.create_task(_requests(reader, redis_writer, asked)),
+            asyncio.create_task(self._answers(redis_reader, writer, asked)),
+        }
+        try:
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for way in ways:
+                way.cancel()
+            await asyncio.gather(*ways, return_exceptions=True)
+            for end in (writer, redis_writer):
+                end.close()
+
+    async def _answers(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, asked: list[bytes]) -> None:
+        while data := await reader.read(1 << 20):
+            for verb, mark in list(self._armed.items()):
+                if scripts.sha(verb).encode() in asked[0] and mark in data:
+                    del self._armed[verb]
+                    self.broken.append(verb)
+                    return
+            writer.write(data)
+            await writer.drain()
+
+
+async def _requests(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, asked: list[bytes]) -> None:
+    while data := await reader.read(1 << 20):
+        asked[0] = data
+        writer.write(data)
+        await writer.drain()

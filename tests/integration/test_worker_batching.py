@@ -1,0 +1,112 @@
+"""How much a worker takes and when it starts it: caps, windows, prefetch, room by KV cache."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from streamfleet.worker.engine.simulated import SimulatedEngine
+from streamfleet.worker.engine.simulated_profile import Profile
+from tests.integration.http_engine import HttpEngine, Reply
+from tests.integration.worker_in_process import small_engine, worker_inside
+from tests.integration.worker_process import Fleet, chat
+from tests.waiting import eventually
+
+
+async def test_batch_size_caps_what_runs_at_once(fleet: Fleet) -> None:
+    async with HttpEngine(lambda _id, _n: Reply(after_s=0.05)).serving() as engine:
+        worker = await fleet.worker("w1", batch_size=3, prefetch=2, engine="openai", vllm_url=engine.url)
+        assert all(result.ok for result in await fleet.results(await fleet.add_many(12)))
+    assert engine.most == 3
+    assert worker.metric('streamfleet_requests_claimed_total{lane="normal"}') == 12
+
+
+async def test_a_worker_holds_its_slots_and_the_prefetch_and_no_more(fleet: Fleet) -> None:
+    engine = small_engine(4)
+    async with worker_inside(fleet.url, engine, prefetch=2):
+        await fleet.add_many(20, chat(60))
+        await fleet.runs({"w1": 6})
+        await eventually(lambda: engine.running == 4, what="the slots are full")
+        assert await fleet.running() == {"w1": 6}
+
+
+async def test_a_freed_slot_is_filled_at_once(fleet: Fleet) -> None:
+    async with worker_inside(fleet.url, small_engine(2), prefetch=0):
+        first, second = await fleet.add_many(2, chat(60))
+        await fleet.runs({"w1": 2})
+        third = await fleet.add(body=chat(0.01))
+        await fleet.broker.cancel(first)
+        assert (await fleet.result(third, within_s=2)).ok
+        await fleet.broker.cancel(second)
+
+
+async def test_what_was_guessed_too_large_makes_room_as_soon_as_it_is_known(fleet: Fleet) -> None:
+    """By the guess for unseen requests one fits; by what they ask for, four do."""
+    profile = Profile("little memory", 0.0, ((1, 100), (64, 6_400)), 64, kv_tokens=600, max_model_len=600, jitter=0.0)
+    async with worker_inside(fleet.url, SimulatedEngine(profile), prefetch=0):
+        await fleet.add_many(5, chat(1.0))  # 100 tokens and a few for the prompt
+        await fleet.runs({"w1": 4}, within_s=0.9)
+
+
+async def test_a_window_gathers_then_runs_together(fleet: Fleet) -> None:
+    engine = small_engine(8)
+    async with worker_inside(fleet.url, engine, batching="window", batch_size=4, batch_timeout_ms=60_000):
+        first = [await fleet.add(body=chat(0.3)) for _ in range(3)]
+        await fleet.runs({"w1": 3})
+        assert engine.running == 0
+        first.append(await fleet.add(body=chat(0.3)))
+        await eventually(lambda: engine.running == 4, what="a full window runs")
+        await fleet.add()
+        results = await fleet.results(first)
+        assert all(result.ok for result in results)
+        assert await fleet.finished() == 4  # the fifth opened the next window
+        await fleet.runs({"w1": 1})
+
+
+async def test_a_window_that_does_not_fill_starts_when_its_time_is_up(fleet: Fleet) -> None:
+    await fleet.worker("w1", batching="window", batch_size=32, batch_timeout_ms=150)
+    results = await fleet.results([await fleet.add() for _ in range(3)], within_s=3)
+    assert all(result.ok for result in results)
+    assert results[0].timings.waited_ms is not None
+    assert 100 <= results[0].timings.waited_ms < 1_000
+
+
+async def test_a_window_larger_than_the_engine_is_full_when_the_engine_is(fleet: Fleet) -> None:
+    async with worker_inside(fleet.url, small_engine(2), batching="window", batch_size=32, batch_timeout_ms=60_000):
+        assert all(result.ok for result in await fleet.results(await fleet.add_many(2), within_s=3))
+
+
+async def test_what_arrives_while_a_window_runs_is_there_for_another_worker(fleet: Fleet) -> None:
+    """A worker without room must not keep what its blocking read was given, nor the watch."""
+    never: dict[str, Any] = {"lease_ms": 60_000}
+    window: dict[str, Any] = {"batching": "window", "batch_size": 4, "batch_timeout_ms": 1, **never}
+    async with worker_inside(fleet.url, small_engine(4), "busy", **window):
+        await fleet.add(body=chat(60))
+        await fleet.runs({"busy": 1})
+        async with worker_inside(fleet.url, small_engine(4), "free", **never):
+            results = [await fleet.result(await fleet.add(), within_s=0.9) for _ in range(5)]
+            assert {result.worker for result in results} == {"free"}
+
+
+async def test_a_benched_worker_is_woken_for_what_the_watchers_have_no_room_for(fleet: Fleet) -> None:
+    engines = [small_engine(1) for _ in range(4)]
+    async with asyncio.TaskGroup() as group:
+        done = asyncio.Event()
+
+        async def one(number: int) -> None:
+            async with worker_inside(fleet.url, engines[number], f"w{number}", prefetch=0, lease_ms=60_000):
+                await done.wait()
+
+        tasks = [group.create_task(one(number)) for number in range(4)]
+        await eventually(lambda: _all_wait(fleet), what="two watch, two sit on the bench")
+        await fleet.add_many(4, chat(60))
+        try:
+            await fleet.runs({f"w{number}": 1 for number in range(4)}, within_s=0.9)
+        finally:
+            done.set()
+    assert all(task.done() for task in tasks)
+
+
+async def _all_wait(fleet: Fleet) -> bool:
+    blocked = (await fleet.redis.info("clients"))["blocked_clients"]
+    return bool(blocked == 8)  # each worker waits for work and for cancels

@@ -1,0 +1,132 @@
+"""What each guard of the worker is for: with it taken out, what the other tests rely on no longer holds.
+
+If one of these fails, the test of that guard has gone blind: it would pass without the guard.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from typing import Any
+
+import pytest
+
+from streamfleet.worker import complete, execute, fitness, lease, maintain
+from streamfleet.worker.running import Running
+from tests.integration.flaky_link import FlakyLink
+from tests.integration.test_worker_engine_death import Dumb
+from tests.integration.worker_in_process import small_engine, worker_inside
+from tests.integration.worker_process import Fleet, chat
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.kill
+NO_RECLAIM: dict[str, Any] = {"lease_ms": 60_000}
+
+
+async def test_without_renewal_a_long_request_is_taken_away(fleet: Fleet) -> None:
+    await fleet.worker("w1", ["without_renewal"])
+    request = await fleet.add(body=chat(60))
+    await fleet.runs({"w1": 1})
+    await fleet.worker("w2")
+    await fleet.runs({"w2": 1})
+    assert await fleet.redis.hlen("{default}:tries") == 1
+    assert await fleet.broker.result(request) is None
+
+
+async def test_without_the_deadline_check_a_late_answer_is_a_success(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(execute.Executor, "_remaining_s", lambda *_: None)
+    async with worker_inside(fleet.url, small_engine()):
+        result = await fleet.result(await fleet.add(body=chat(1.0), ttl=300))
+    assert result.ok
+    assert result.timings.total_ms is not None
+    assert result.timings.total_ms > 900
+
+
+async def test_without_release_what_ran_stays_with_a_worker_that_left(fleet: Fleet) -> None:
+    worker = await fleet.worker("w1", ["without_release"], drain_ms=0, **NO_RECLAIM)
+    await fleet.add_many(3, chat(60))
+    await fleet.runs({"w1": 3})
+    worker.send(signal.SIGTERM)
+    await worker.ended()
+    assert await fleet.running() == {"w1": 3}
+
+
+async def test_without_disown_what_a_lost_answer_claimed_is_held_back(fleet: Fleet) -> None:
+    async with FlakyLink(int(fleet.url.rsplit(":", 1)[1].split("/")[0])).open() as link:
+        await fleet.worker("w1", ["without_disown"], redis_url=link.url, **NO_RECLAIM)
+        link.break_after("pull", b"messages")
+        lost = await fleet.add()
+        await eventually(lambda: link.broken == ["pull"], what="the answer is lost")
+        assert (await fleet.result(await fleet.add())).ok
+        assert await fleet.broker.result(lost) is None
+        assert await fleet.running() == {"w1": 1}
+
+
+async def test_without_admission_a_request_costs_what_it_likes(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(execute, "check_cost", lambda *_: None)
+    async with worker_inside(fleet.url, small_engine(), max_sequences=2):
+        assert (await fleet.result(await fleet.add(body=chat(n=3)))).ok
+
+
+async def test_without_cancels_a_running_request_runs_on(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease.LeaseKeeper, "_tell", lambda *_: None)
+    async with worker_inside(fleet.url, small_engine(), **NO_RECLAIM):
+        request = await fleet.add(body=chat(1.5))
+        await fleet.runs({"w1": 1})
+        cancelled_at = time.monotonic()
+        assert await fleet.broker.cancel(request)
+        await fleet.runs({})
+        assert time.monotonic() - cancelled_at > 1.0
+
+
+async def test_without_fitness_a_broken_engine_fails_the_whole_queue(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fitness.Fitness, "saw", lambda *_: None)
+    engine = small_engine()
+    engine.faults.errors = 40
+    async with worker_inside(fleet.url, engine, max_deliveries=1, unready_failures=5):
+        results = await fleet.results(await fleet.add_many(40))
+    assert {result.ok for result in results} == {False}
+
+
+async def test_without_backoff_all_tries_are_gone_in_a_moment(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(complete, "backoff_ms", lambda *_: 0)
+    engine = small_engine()
+    engine.faults.unavailable = 1_000
+    async with worker_inside(fleet.url, engine, retry_base_ms=60_000, retry_max_ms=60_000):
+        assert (await fleet.result(await fleet.add(), within_s=3)).status == "dead"
+
+
+async def test_without_reclaim_a_dead_workers_request_is_never_run(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = await fleet.add()
+    assert (await fleet.broker.pull("gone", 1)).claims
+    monkeypatch.setattr(maintain.Maintainer, "_my_turn", refused)
+    async with worker_inside(fleet.url, small_engine()):
+
+        async def long_silent() -> bool:
+            return bool(await fleet.redis.xpending_range("{default}:lane:normal", "workers", "-", "+", 1, idle=2_200))
+
+        await eventually(long_silent, what="its lease has long run out")
+        assert await fleet.running() == {"gone": 1}
+        assert await fleet.broker.result(request) is None
+
+
+async def refused(_: maintain.Maintainer) -> bool:
+    return False
+
+
+async def test_without_a_death_notice_a_dead_engine_uses_up_the_queue(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Running, "_declare_dead", lambda *_: None)
+    engine = Dumb(small_engine(4)._profile)
+    async with worker_inside(fleet.url, engine, prefetch=0, max_deliveries=2, unready_failures=1_000, **NO_RECLAIM):
+        ids = await fleet.add_many(20, chat(60))
+        await fleet.runs({"w1": 4})
+        engine.die()
+        assert {result.status for result in await fleet.results(ids)} == {"dead"}

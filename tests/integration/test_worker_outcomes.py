@@ -1,0 +1,186 @@
+"""How requests end: cancelled, expired, retried, dead, failed; queued and running."""
+
+from __future__ import annotations
+
+import json
+import time
+
+from streamfleet.common.results import Result
+from streamfleet.worker.engine.openai import OpenAIEngine, Upstream
+from tests.integration.http_engine import HttpEngine, Reply
+from tests.integration.worker_in_process import small_engine, worker_inside
+from tests.integration.worker_process import Fleet, chat
+from tests.waiting import eventually
+
+BUSY = Reply(503, {"error": {"message": "loading", "type": "server_error", "param": None, "code": None}})
+
+
+def remote(engine: HttpEngine) -> OpenAIEngine:
+    return OpenAIEngine(Upstream(engine.url))
+
+
+def assert_error(result: Result, status: str, http_status: int, code: str | None, param: str | None) -> None:
+    assert (result.status, result.http_status, result.response) == (status, http_status, None)
+    assert result.error is not None
+    assert set(result.error) == {"message", "type", "param", "code"}
+    assert (result.error["code"], result.error["param"]) == (code, param)
+    assert result.error["message"]
+
+
+async def test_a_queued_request_is_cancelled(fleet: Fleet) -> None:
+    async with worker_inside(fleet.url, small_engine(1), prefetch=0):
+        running = await fleet.add(body=chat(60))
+        await fleet.runs({"w1": 1})
+        queued = await fleet.add(reply="me")
+        assert await fleet.broker.cancel(queued)
+        assert_error(await fleet.result(queued), "cancelled", 499, "cancelled", None)
+        assert await fleet.broker.cancel(running)
+        await fleet.settled()
+    assert await fleet.notified("me") == [queued]
+    assert await fleet.dead_letters() == []
+
+
+async def test_a_running_request_is_cancelled_and_gone_from_the_engine(fleet: Fleet) -> None:
+    engine = small_engine()
+    async with worker_inside(fleet.url, engine, lease_ms=60_000):
+        request = await fleet.add(body=chat(60))
+        await eventually(lambda: engine.running == 1, what="it runs")
+        asked = time.monotonic()
+        assert await fleet.broker.cancel(request)
+        await eventually(lambda: engine.running == 0, what="it is gone from the engine")
+        assert time.monotonic() - asked < 1.0
+        assert_error(await fleet.result(request), "cancelled", 499, "cancelled", None)
+        await fleet.settled()
+    assert (await fleet.broker.audit()).counts["cancelled"] == 1
+
+
+async def test_cancelling_hangs_up_on_a_remote_engine(fleet: Fleet) -> None:
+    async with (
+        HttpEngine(lambda _id, _n: Reply(after_s=60)).serving() as engine,
+        worker_inside(fleet.url, remote(engine)),
+    ):
+        request = await fleet.add()
+        await eventually(lambda: engine.asked[request], what="the engine is asked")
+        assert await fleet.broker.cancel(request)
+        await eventually(lambda: engine.hung_up == [request], 1.5, "the worker hangs up")
+        await fleet.settled()
+
+
+async def test_a_request_expires_in_the_queue(fleet: Fleet) -> None:
+    async with worker_inside(fleet.url, small_engine(1), prefetch=0):
+        running = await fleet.add(body=chat(60))
+        await fleet.runs({"w1": 1})
+        late = await fleet.add(ttl=1, reply="me")
+        await fleet.broker.cancel(running)
+        assert_error(await fleet.result(late), "expired", 504, "deadline_exceeded", "deadline")
+        await fleet.settled()
+    (letter,) = await fleet.dead_letters()
+    assert (letter["_id"], letter["_status"], letter["_attempts"]) == (late, "expired", "0")
+    assert json.loads(letter["body"]) == chat()
+    assert await fleet.notified("me") == [late]
+
+
+async def test_a_request_expires_while_it_runs_and_is_aborted_at_once(fleet: Fleet) -> None:
+    engine = small_engine()
+    async with worker_inside(fleet.url, engine):
+        late = await fleet.add(body=chat(60), ttl=300)
+        result = await fleet.result(late)
+        assert engine.running == 0
+        assert_error(result, "expired", 504, "deadline_exceeded", "deadline")
+        assert result.timings.total_ms is not None
+        assert 290 <= result.timings.total_ms < 1_000
+        assert result.attempt == 1
+        await fleet.settled()
+    assert [letter["_status"] for letter in await fleet.dead_letters()] == ["expired"]
+
+
+async def test_a_passing_fault_is_tried_again_until_it_works(fleet: Fleet) -> None:
+    async with (
+        HttpEngine(lambda _id, n: BUSY if n < 3 else Reply()).serving() as engine,
+        worker_inside(fleet.url, remote(engine)),
+    ):
+        request = await fleet.add(reply="me")
+        result = await fleet.result(request)
+        assert (result.ok, result.attempt, engine.asked[request]) == (True, 3, 3)
+        assert await fleet.notified("me") == [request]
+        await fleet.settled()
+    assert (await fleet.broker.audit()).tries == 0
+
+
+async def test_a_fault_that_stays_ends_as_dead(fleet: Fleet) -> None:
+    async with (
+        HttpEngine(lambda _id, _n: BUSY).serving() as engine,
+        worker_inside(fleet.url, remote(engine), max_deliveries=3),
+    ):
+        request = await fleet.add(reply="me")
+        result = await fleet.result(request)
+        assert_error(result, "dead", 500, "engine_error", None)
+        assert "503" in str(result.error)
+        assert (result.attempt, engine.asked[request]) == (3, 3)
+        assert await fleet.notified("me") == [request]
+        await fleet.settled()
+    (letter,) = await fleet.dead_letters()
+    assert (letter["_status"], letter["_attempts"]) == ("dead", "3")
+
+
+async def test_no_retry_comes_after_the_deadline(fleet: Fleet) -> None:
+    later = Reply(503, BUSY.body, (("Retry-After", "30"),))
+    async with (
+        HttpEngine(lambda _id, _n: later).serving() as engine,
+        worker_inside(fleet.url, remote(engine), retry_max_ms=60_000),
+    ):
+        asked = time.monotonic()
+        request = await fleet.add(ttl=20_000)
+        result = await fleet.result(request)
+        assert time.monotonic() - asked < 5
+        assert (result.status, result.attempt, engine.asked[request]) == ("expired", 1, 1)
+        await fleet.settled()
+
+
+async def test_being_asked_back_at_once_does_not_use_up_all_tries_at_once(fleet: Fleet) -> None:
+    at_once = Reply(503, BUSY.body, (("Retry-After", "0"),))
+    async with (
+        HttpEngine(lambda _id, _n: at_once).serving() as engine,
+        worker_inside(fleet.url, remote(engine), retry_base_ms=60_000, retry_max_ms=60_000),
+    ):
+        request = await fleet.add()
+        await eventually(lambda: fleet.redis.zcard("{default}:delayed"), what="it is put off")
+        assert engine.asked[request] == 1
+
+
+async def test_a_permanent_error_fails_at_once(fleet: Fleet) -> None:
+    refusal = {"error": {"message": "too hot", "type": "invalid_request_error", "param": "temperature", "code": None}}
+    async with (
+        HttpEngine(lambda _id, _n: Reply(422, refusal)).serving() as engine,
+        worker_inside(fleet.url, remote(engine)),
+    ):
+        request = await fleet.add()
+        assert_error(await fleet.result(request), "failed", 422, None, "temperature")
+        assert engine.asked[request] == 1
+        await fleet.settled()
+
+
+async def test_an_engine_that_is_not_up_yet_is_waited_for(fleet: Fleet) -> None:
+    engine = HttpEngine()
+    async with engine.serving():
+        port, url = engine.port, engine.url
+    worker = fleet.start("w1", vllm_url=url, engine="openai")
+    await worker.logged("waiting_for_engine")
+    assert (worker.get("/livez").status, worker.get("/readyz").status) == (200, 503)
+    async with engine.serving(port):
+        await worker.ready()
+        assert (await fleet.result(await fleet.add())).ok
+
+
+async def test_faults_inside_the_engine_are_tried_again(fleet: Fleet) -> None:
+    engine = small_engine()
+    async with worker_inside(fleet.url, engine):
+        engine.faults.unavailable = 2
+        turned_away = await fleet.result(await fleet.add())
+        engine.faults.aborts = 1
+        dropped = await fleet.result(await fleet.add())
+        engine.faults.errors = 1
+        broken = await fleet.result(await fleet.add())
+    assert (turned_away.ok, turned_away.attempt) == (True, 3)
+    assert (dropped.ok, dropped.attempt) == (True, 2)
+    assert (broken.status, broken.http_status, broken.attempt) == ("failed", 500, 1)

@@ -1,0 +1,67 @@
+"""A whole worker in the test's process, for tests that reach into its engine; loops, threads and Redis are real."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+from streamfleet.common.broker import Broker
+from streamfleet.common.clock import SystemClock
+from streamfleet.common.connection import Connection
+from streamfleet.common.keys import Keys
+from streamfleet.common.settings import WorkerSettings, load
+from streamfleet.worker.engine.base import Engine
+from streamfleet.worker.engine.simulated import SimulatedEngine
+from streamfleet.worker.engine.simulated_profile import Profile
+from streamfleet.worker.worker import Worker
+from tests.waiting import eventually
+
+DEFAULTS: dict[str, Any] = {"lease_ms": 1_000, "retry_base_ms": 20, "retry_max_ms": 100}
+
+
+def small_engine(slots: int = 4, **more: Any) -> SimulatedEngine:
+    """A simulated engine with few slots, 100 tokens a second for each sequence."""
+    profile = Profile("small, for tests", 0.0, ((1, 100), (slots, 100 * slots)), slots, 100_000, 8_192, jitter=0.0)
+    return SimulatedEngine(profile, **more)
+
+
+class Inside:
+    """A worker that runs as a task of the test.
+
+    Attributes:
+        worker: the worker.
+        life: the task of `Worker.run`; its result is the exit status.
+    """
+
+    def __init__(self, worker: Worker, life: asyncio.Task[int]) -> None:
+        self.worker, self.life = worker, life
+
+    async def ended(self, within_s: float = 10.0) -> int:
+        """Wait for its end; its exit status."""
+        return await asyncio.wait_for(asyncio.shield(self.life), within_s)
+
+
+@contextlib.asynccontextmanager
+async def worker_inside(url: str, engine: Engine, name: str = "w1", **settings: Any) -> AsyncIterator[Inside]:
+    """A ready worker; at the end it is told to leave in a hurry."""
+
+    def open_broker(patience_s: float | None) -> Broker:
+        return Broker(Connection(url, patience_s=patience_s), Keys("default"))
+
+    broker = open_broker(None)
+    given = load(WorkerSettings, **{**DEFAULTS, **settings})
+    worker = Worker(name, broker, lambda: open_broker(0), engine, given, 1_048_576, SystemClock())
+    life = asyncio.create_task(worker.run())
+    try:
+        await eventually(lambda: worker.health().ready or life.done(), what=f"{name} is ready")
+        yield Inside(worker, life)
+    finally:
+        worker.ask_to_stop()
+        worker.ask_to_stop()
+        await asyncio.wait({life}, timeout=20)
+        await broker.close()
+        if not life.done():
+            life.cancel()
+        await asyncio.gather(life, return_exceptions=True)

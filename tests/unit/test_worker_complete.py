@@ -1,0 +1,177 @@
+"""Outcomes on their way to Redis: batches, what a result says, delays, and odd ones that Redis refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from typing import Any, cast
+
+import pytest
+
+from streamfleet.common.broker import Broker
+from streamfleet.common.errors import BrokerOutOfMemory
+from streamfleet.common.protocol import Status
+from streamfleet.common.records import CompleteCode, Completion, Lease, Retry, RetryCode
+from streamfleet.worker.complete import BYTES_AT_ONCE, MOST_AT_ONCE, Completer
+from streamfleet.worker.flights import Flight, Flights
+from streamfleet.worker.outcome import Finished, Gone, HandedBack, Outcome, Postponed
+from tests.unit.worker_flights import CLAIMED_MS, HandClock, flight
+
+
+class Notebook:
+    """In the broker's place: writes down what it is told; refuses what a test wants refused."""
+
+    def __init__(self) -> None:
+        self.completed: list[list[Completion]] = []
+        self.retried: list[Retry] = []
+        self.released: list[Lease] = []
+        self.refuse = ""
+        self.full = 0
+
+    async def complete(self, worker: str, completions: Sequence[Completion]) -> list[CompleteCode]:
+        assert worker == "w1"
+        if self.full:
+            self.full -= 1
+            raise BrokerOutOfMemory("full, says the test")
+        if self.refuse and any(self.refuse in str(item.values.get("response")) for item in completions):
+            raise UnicodeEncodeError("utf-8", self.refuse, 0, 1, "refused by the test")
+        self.completed.append(list(completions))
+        return [CompleteCode.PUBLISHED for _ in completions]
+
+    async def retry_later(self, worker: str, retries: Sequence[Retry], max_deliveries: int) -> list[RetryCode]:
+        assert (worker, max_deliveries) == ("w1", 5)
+        self.retried += retries
+        return [RetryCode.DELAYED for _ in retries]
+
+    async def release(self, worker: str, leases: Sequence[Lease]) -> int:
+        assert worker == "w1"
+        self.released += leases
+        return len(leases)
+
+
+class Rig:
+    def __init__(self) -> None:
+        self.broker, self.flights, self.clock = Notebook(), Flights(), HandClock()
+        broker = cast("Broker", self.broker)
+        self.completer = Completer(
+            broker, "w1", self.flights, self.clock, max_deliveries=5, retry_base_ms=100, retry_max_ms=1_000
+        )
+
+    async def write(self, *outcomes: tuple[Flight, Outcome]) -> None:
+        """Hand all over, and see them written."""
+        for one, outcome in outcomes:
+            self.flights.board(one)
+            self.completer.put(one, outcome)
+        self.completer.close()
+        await asyncio.wait_for(self.completer.run(), 5)
+
+    def completions(self) -> list[Completion]:
+        return [item for call in self.broker.completed for item in call]
+
+
+def success(response: bytes = b"{}") -> Finished:
+    return Finished(Status.SUCCEEDED, 200, response=response, finish_reason="stop", usage={"prompt_tokens": 2})
+
+
+async def test_outcomes_that_wait_together_are_written_together() -> None:
+    rig = Rig()
+    await rig.write(*[(flight(number), success()) for number in range(MOST_AT_ONCE + 1)])
+    assert [len(call) for call in rig.broker.completed] == [MOST_AT_ONCE, 1]
+    assert len(rig.flights) == 0
+
+
+async def test_large_responses_are_written_in_calls_of_bounded_size() -> None:
+    rig = Rig()
+    await rig.write(*[(flight(number), success(b"x" * (BYTES_AT_ONCE // 2))) for number in range(3)])
+    assert [len(call) for call in rig.broker.completed] == [2, 1]
+
+
+async def test_each_kind_of_outcome_takes_its_way() -> None:
+    rig, flights = Rig(), [flight(number) for number in range(4)]
+    outcomes: list[Outcome] = [success(), Postponed("busy"), HandedBack(), Gone()]
+    await rig.write(*zip(flights, outcomes, strict=True))
+    assert [item.lease for item in rig.completions()] == [flights[0].lease]
+    assert [item.lease for item in rig.broker.retried] == [flights[1].lease]
+    assert rig.broker.released == [flights[2].lease]
+    assert len(rig.flights) == 0
+
+
+async def test_a_result_says_who_when_and_how_long() -> None:
+    rig = Rig()
+    one = flight(tenant=b"acme", meta=b'{"a":1}', traceparent=b"00-1", session=b"s", reply=b"me")
+    one.started_at = 100.25
+    rig.clock.seconds = 101.0
+    await rig.write((one, Finished(**{**vars_of(success()), "first_token_ms": 12.34})))
+    (item,) = rig.completions()
+    assert (item.status, item.reply, item.error) == (Status.SUCCEEDED, "me", "")
+    assert item.values == {
+        "http_status": "200",
+        "lane": "normal",
+        "entry": f"normal:{CLAIMED_MS - 500}-1",
+        "worker": "w1",
+        "attempt": "1",
+        "enqueued_ms": str(CLAIMED_MS - 500),
+        "finished_ms": str(CLAIMED_MS + 1_000),
+        "queued_ms": "500",
+        "waited_ms": "250.0",
+        "first_token_ms": "12.3",
+        "total_ms": "1500.0",
+        "response": b"{}",
+        "finish_reason": "stop",
+        "usage": '{"prompt_tokens": 2}',
+        "tenant": b"acme",
+        "session": b"s",
+        "traceparent": b"00-1",
+        "meta": b'{"a":1}',
+    }
+
+
+def vars_of(outcome: Finished) -> dict[str, Any]:
+    return {name: getattr(outcome, name) for name in Finished.__dataclass_fields__}
+
+
+async def test_a_failure_carries_its_error_and_no_response() -> None:
+    rig = Rig()
+    await rig.write((flight(reply=b"not a name"), Finished(Status.FAILED, 400, error='{"error":{}}')))
+    (item,) = rig.completions()
+    assert (item.error, item.values["error"], item.reply) == ('{"error":{}}', '{"error":{}}', "")
+    assert "response" not in item.values
+
+
+async def test_one_outcome_that_redis_refuses_spoils_no_other() -> None:
+    rig, flights = Rig(), [flight(number) for number in range(3)]
+    rig.broker.refuse = "odd"
+    responses = [b"{}", b'"odd"', b"{}"]
+    await rig.write(*[(one, success(response)) for one, response in zip(flights, responses, strict=True)])
+    assert [item.status for item in rig.completions()] == [Status.SUCCEEDED, Status.FAILED, Status.SUCCEEDED]
+    assert "could not be stored" in rig.completions()[1].error
+    assert len(rig.flights) == 0
+
+
+async def test_a_full_redis_fails_no_good_answer() -> None:
+    rig = Rig()
+    rig.broker.full = 3
+    await rig.write((flight(), success()))
+    assert [item.status for item in rig.completions()] == [Status.SUCCEEDED]
+    assert rig.clock.seconds == 103.0
+
+
+@pytest.mark.parametrize(
+    ("attempt", "outcome", "shortest", "longest"),
+    [
+        (1, Postponed("busy"), 50, 100),
+        (3, Postponed("busy"), 200, 400),
+        (9, Postponed("busy"), 500, 1_000),
+        (1, Postponed("busy", retry_after_ms=700), 700, 700),
+        (1, Postponed("busy", retry_after_ms=0), 50, 100),
+        (1, Postponed("busy", retry_after_ms=86_400_000), 1_000, 1_000),
+        (3, Postponed("died", engine_died=True), 0, 0),
+    ],
+)
+async def test_delays(attempt: int, outcome: Postponed, shortest: int, longest: int) -> None:
+    rig = Rig()
+    await rig.write((flight(attempt=attempt), outcome))
+    (retry,) = rig.broker.retried
+    assert shortest <= retry.delay_ms <= longest
+    assert json.loads(retry.error)["error"]["message"] == outcome.reason

@@ -1,0 +1,171 @@
+"""One request, one outcome, whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from streamfleet.common.protocol import Status
+from streamfleet.worker.admission import CostLimits
+from streamfleet.worker.credit import Typical
+from streamfleet.worker.engine.base import (
+    EngineAborted,
+    EngineDied,
+    EngineReply,
+    EngineRequest,
+    EngineUnavailable,
+)
+from streamfleet.worker.execute import Executor
+from streamfleet.worker.flights import Fate, Flight, Flights
+from streamfleet.worker.outcome import Finished, Gone, HandedBack, Outcome, Postponed
+from tests.unit.worker_flights import CHAT, CLAIMED_MS, OK, HandClock, ScriptedEngine, flight
+from tests.waiting import eventually
+
+
+class Rig:
+    """An executor and what it works with."""
+
+    def __init__(self, engine: ScriptedEngine) -> None:
+        self.engine, self.clock, self.flights, self.typical = engine, HandClock(), Flights(), Typical()
+        self.executor = Executor(engine, self.clock, self.flights, self.typical, CostLimits(), 10_000)
+
+    async def run(self, one: Flight) -> Outcome:
+        return await asyncio.wait_for(self.executor.execute(one), 5)
+
+
+async def answers(_: EngineRequest) -> EngineReply:
+    return OK
+
+
+async def hangs(_: EngineRequest) -> EngineReply:
+    await asyncio.get_running_loop().create_future()
+    return OK
+
+
+def raising(error: BaseException) -> ScriptedEngine:
+    async def fail(_: EngineRequest) -> EngineReply:
+        raise error
+
+    return ScriptedEngine(fail)
+
+
+async def test_a_request_reaches_the_engine_and_its_answer_is_the_outcome() -> None:
+    rig = Rig(ScriptedEngine(answers))
+    one = flight(body={**CHAT, "stream": True, "max_tokens": 9}, deadline=str(CLAIMED_MS + 1_000).encode())
+    outcome = await rig.run(one)
+    assert isinstance(outcome, Finished)
+    assert outcome.status is Status.SUCCEEDED
+    (seen,) = rig.engine.seen
+    assert seen == EngineRequest("r-1", "/v1/chat/completions", {**CHAT, "max_tokens": 9}, one.lease.lane, 1_001_000)
+    assert one.started_at == rig.clock.seconds
+
+
+@pytest.mark.parametrize(("body", "param"), [(b"no", "body"), ({**CHAT, "n": 17}, "n"), ({}, "body")])
+async def test_what_is_refused_never_reaches_the_engine(body: object, param: str) -> None:
+    rig = Rig(ScriptedEngine(answers))
+    outcome = await rig.run(flight(body=body))
+    assert isinstance(outcome, Finished)
+    assert json.loads(outcome.error)["error"]["param"] == param
+    assert rig.engine.seen == []
+    assert rig.typical.tokens == Typical().tokens
+
+
+async def test_demand_is_known_once_it_is_decoded() -> None:
+    rig = Rig(ScriptedEngine(answers))
+    one = flight(body={**CHAT, "max_tokens": 20, "n": 2})
+    await rig.run(one)
+    assert one.demand.sequences == 2
+    assert 40 <= one.demand.tokens < 80
+    assert rig.flights.changed.is_set()
+    assert rig.typical.tokens == one.demand.tokens
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (EngineUnavailable("busy", 70), Postponed("busy", 70)),
+        (EngineAborted("gone"), Postponed("the engine aborted the request: gone")),
+        (EngineDied("oops"), Postponed("the engine died while it ran the request: oops", engine_died=True)),
+        (asyncio.CancelledError(), Postponed("the engine dropped the request")),
+    ],
+)
+async def test_engine_faults_may_pass(error: BaseException, expected: Outcome) -> None:
+    assert await Rig(raising(error)).run(flight()) == expected
+
+
+@pytest.mark.parametrize("error", [ValueError("x"), RecursionError(), MemoryError()])
+async def test_a_bug_ends_the_request_and_not_the_worker(error: Exception) -> None:
+    outcome = await Rig(raising(error)).run(flight())
+    assert isinstance(outcome, Finished)
+    assert (outcome.status, outcome.http_status, outcome.engine_ok) == (Status.FAILED, 500, False)
+    assert type(error).__name__ in outcome.error
+
+
+@pytest.mark.parametrize(
+    ("fate", "expected"),
+    [
+        (Fate.LOST, Gone()),
+        (Fate.RELEASED, HandedBack()),
+        (Fate.WORKER_FAILED, Postponed("the worker or its engine failed while it ran the request", engine_died=True)),
+    ],
+)
+async def test_a_fate_aborts_the_request_before_its_outcome_is_known(fate: Fate, expected: Outcome) -> None:
+    rig, one = Rig(ScriptedEngine(hangs)), flight()
+    running = asyncio.create_task(rig.run(one))
+    await eventually(lambda: rig.engine.seen)
+    one.stop(fate)
+    assert await running == expected
+    assert rig.engine.aborted == ["r-1"]
+
+
+async def test_a_cancelled_request_is_finished() -> None:
+    rig, one = Rig(ScriptedEngine(hangs)), flight()
+    running = asyncio.create_task(rig.run(one))
+    await eventually(lambda: rig.engine.seen)
+    one.stop(Fate.CANCELLED)
+    outcome = await running
+    assert isinstance(outcome, Finished)
+    assert outcome.status is Status.CANCELLED
+
+
+async def test_a_fate_that_came_first_keeps_the_request_from_the_engine() -> None:
+    rig, one = Rig(ScriptedEngine(hangs)), flight()
+    one.stop(Fate.LOST)
+    assert await rig.run(one) == Gone()
+    assert rig.engine.seen == []
+
+
+async def test_a_deadline_aborts_the_request() -> None:
+    rig = Rig(ScriptedEngine(hangs))
+    outcome = await rig.run(flight(deadline=str(CLAIMED_MS + 30).encode()))
+    assert isinstance(outcome, Finished)
+    assert outcome.status is Status.EXPIRED
+    assert rig.engine.aborted == ["r-1"]
+
+
+async def test_a_deadline_counts_from_rediss_clock_at_the_claim() -> None:
+    """What passed on this machine since then counts too; what its wall clock says does not."""
+    rig, one = Rig(ScriptedEngine(answers)), flight(deadline=str(CLAIMED_MS + 2_000).encode())
+    rig.clock.seconds += 1.9
+    outcome = await rig.run(one)
+    assert isinstance(outcome, Finished)
+    assert outcome.status is Status.SUCCEEDED
+    rig.clock.seconds += 0.2
+    late = await rig.run(flight(2, deadline=str(CLAIMED_MS + 2_000).encode()))
+    assert isinstance(late, Finished)
+    assert (late.status, late.engine_ok) == (Status.EXPIRED, None)
+    assert len(rig.engine.seen) == 1
+
+
+async def test_an_answer_beats_a_fate_that_comes_at_the_same_moment() -> None:
+    one = flight()
+
+    async def answer_and_stop(_: EngineRequest) -> EngineReply:
+        one.stop(Fate.CANCELLED)
+        return OK
+
+    outcome = await Rig(ScriptedEngine(answer_and_stop)).run(one)
+    assert isinstance(outcome, Finished)
+    assert outcome.status is Status.SUCCEEDED

@@ -1,0 +1,123 @@
+"""The lease keeper's decisions: whom to tell what, and when to end a process that hangs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, cast
+
+import pytest
+
+from streamfleet.common.broker import Broker
+from streamfleet.common.records import Lease, RenewCode
+from streamfleet.worker import lease
+from streamfleet.worker.flights import Fate, Flights
+from streamfleet.worker.lease import AT_ONCE, LeaseKeeper, Pulse
+from tests.unit.worker_flights import HandClock, flight
+from tests.waiting import eventually
+
+HANG_S = 60.0
+
+
+class Renewals:
+    """In the broker's place: renews as the test says."""
+
+    def __init__(self) -> None:
+        self.codes: dict[Lease, RenewCode] = {}
+        self.calls: list[int] = []
+
+    async def renew(self, worker: str, leases: Sequence[Lease]) -> list[RenewCode]:
+        assert worker == "w1"
+        self.calls.append(len(leases))
+        return [self.codes.get(one, RenewCode.RENEWED) for one in leases]
+
+
+class Rig:
+    def __init__(self) -> None:
+        self.clock, self.flights, self.broker = HandClock(), Flights(), Renewals()
+        self.pulse = Pulse(self.clock)
+        never: Any = None
+        self.keeper = LeaseKeeper(
+            never,
+            "w1",
+            self.flights,
+            self.clock,
+            lease_ms=10_000,
+            describe=dict,
+            pulse=self.pulse,
+            hang_s=HANG_S,
+        )
+        self.keeper._main = asyncio.get_running_loop()
+
+    async def renew(self) -> None:
+        await self.keeper._renew_all(cast("Broker", self.broker))
+
+
+async def test_lost_and_answered_leases_are_told() -> None:
+    rig, flights = Rig(), [flight(number) for number in range(3)]
+    for one in flights:
+        rig.flights.board(one)
+    rig.broker.codes = {flights[1].lease: RenewCode.LOST, flights[2].lease: RenewCode.ANSWERED}
+    await rig.renew()
+    await eventually(flights[2].fate.done)
+    assert not flights[0].fate.done()
+    assert flights[1].fate.result() is Fate.LOST
+    assert flights[2].fate.result() is Fate.CANCELLED
+
+
+async def test_many_leases_are_renewed_in_calls_of_bounded_size() -> None:
+    rig = Rig()
+    for number in range(AT_ONCE + 1):
+        rig.flights.board(flight(number))
+    await rig.renew()
+    assert rig.broker.calls == [AT_ONCE, 1]
+
+
+async def test_nothing_held_asks_nothing() -> None:
+    rig = Rig()
+    await rig.renew()
+    assert rig.broker.calls == []
+
+
+class Ended(Exception):
+    """In place of the process's end."""
+
+
+@pytest.fixture
+def no_exit(monkeypatch: pytest.MonkeyPatch) -> None:
+    def end(status: int) -> None:
+        raise Ended(status)
+
+    monkeypatch.setattr("os._exit", end)
+
+
+@pytest.mark.usefixtures("no_exit")
+async def test_an_event_loop_that_hangs_while_this_thread_runs_ends_the_process() -> None:
+    rig = Rig()
+
+    def until_noticed() -> None:
+        for _ in range(30):
+            rig.clock.seconds += 2.5
+            rig.keeper._end_if_hung()
+
+    with pytest.raises(Ended, match=str(lease.EXIT_LOOP_HUNG)):
+        until_noticed()
+
+
+@pytest.mark.usefixtures("no_exit")
+async def test_a_process_that_was_stopped_as_a_whole_goes_on() -> None:
+    rig = Rig()
+    rig.clock.seconds += 10 * HANG_S
+    rig.keeper._end_if_hung()
+    rig.pulse.beat()
+    rig.clock.seconds += 2.5
+    rig.keeper._end_if_hung()
+
+
+async def test_a_pulse_ages_until_it_beats() -> None:
+    clock = HandClock()
+    pulse = Pulse(clock)
+    clock.seconds += 3
+    assert pulse.age_s == 3
+    pulse.beat()
+    assert pulse.age_s == 0

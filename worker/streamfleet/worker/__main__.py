@@ -1,0 +1,24 @@
+"""`python -m streamfleet.worker`: one worker, all its settings from the environment."""
+
+from __future__ import annotations
+
+import sys
+
+from streamfleet.common.errors import SettingsError
+from streamfleet.common.settings import EngineSettings, LogSettings, QueueSettings, WorkerSettings, load
+from streamfleet.worker.main import run_worker
+
+EXIT_WRONG_SETTINGS = 2
+
+
+def main() -> int:
+    """The exit status; wrong settings are named on the error output, one line for each."""
+    try:
+        return run_worker(load(QueueSettings), load(EngineSettings), load(WorkerSettings), load(LogSettings))
+    except SettingsError as error:
+        sys.stderr.write(f"{error}\n")
+        return EXIT_WRONG_SETTINGS
+
+
+if __name__ == "__main__":
+    sys.exit(main())
