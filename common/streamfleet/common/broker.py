@@ -73,9 +73,19 @@ class Broker:
         for key in (*self.keys.lanes, self.keys.wake):
             try:
                 await self.connection.command("XGROUP", "CREATE", key, GROUP, "0", "MKSTREAM")
+            except BrokerOutOfMemory:  # said before Redis looks whether there is anything to make
+                if not await self._has_group(key):
+                    raise
             except redis.exceptions.ResponseError as error:
                 if "BUSYGROUP" not in str(error):
                     raise
+
+    async def _has_group(self, key: str) -> bool:
+        try:
+            await self.connection.command("XPENDING", key, GROUP)
+        except MissingGroup:
+            return False
+        return True
 
     # -- producers ---------------------------------------------------------------------------------------------
 
@@ -196,6 +206,7 @@ class Broker:
 
     async def wait(self, role: Role, timeout_ms: int) -> list[Hint]:
         """Block until there may be work, or for `timeout_ms`; what comes back goes into the next pull."""
+        timeout_ms = max(timeout_ms, 2)   # 0 would be for ever, and so is 1 to a BLPOP of Redis 6.2, which rounds it down
         if role is Role.BENCH:
             await self.connection.block(timeout_ms / 1000, "BLPOP", self.keys.bench, timeout_ms / 1000)
             return []

@@ -30,6 +30,9 @@ CONNECT_TIMEOUT_S = 5.0
 ANSWER_TIMEOUT_S = 15.0
 BLOCK_MARGIN_S = 5.0
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[\w.-]*)(?::([0-9]+))?(/[0-9]*)?")
+# Refusals that pass without anybody asking otherwise: to die of them would be worse than to wait.
+_PASSING = ("MISCONF ", "NOREPLICAS ", "BUSY Redis", "UNBLOCKED force")
+_PASSING_KINDS = (redis.exceptions.ClusterDownError, redis.exceptions.TryAgainError)
 _LOST = (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError, OSError, asyncio.TimeoutError)
 
 
@@ -76,21 +79,23 @@ class Connection:
         self._hashes: dict[str, str] = {}
         try:
             # redis-py would retry by itself, and so send an XADD twice without our knowing: it must not.
-            self._client = self._open(url, ANSWER_TIMEOUT_S)
-            self._blocking = self._open(url, None, single_connection_client=True)
+            self._client = self._open(url)
+            self._blocking = self._open(url, single_connection_client=True)
             self._blocking_id: int | None = None
         except (ValueError, redis.exceptions.RedisError) as error:
             raise SettingsError(f"REDIS_URL {self.address}: {_why_unusable(error)}") from None
 
     @staticmethod
-    def _open(url: str, answer_timeout_s: float | None, single_connection_client: bool = False) -> Redis:
+    def _open(url: str, single_connection_client: bool = False) -> Redis:
         client = Redis.from_url(
             url,
             single_connection_client=single_connection_client,
             protocol=2,
             decode_responses=False,
             socket_connect_timeout=CONNECT_TIMEOUT_S,
-            socket_timeout=answer_timeout_s,
+            # Our own timeout, in _translated: redis-py's goes through asyncio.wait_for, which on Python 3.11 may
+            # swallow a cancellation, and the task that was to end goes on for ever.
+            socket_timeout=None,
             socket_keepalive=True,
             retry=Retry(NoBackoff(), 0),
         )
@@ -134,12 +139,11 @@ class Connection:
         """
 
         async def wait() -> Any:
-            async with asyncio.timeout(timeout_s + BLOCK_MARGIN_S):
-                self._blocking_id = await _send(self._blocking, "CLIENT", "ID")
-                return await _send(self._blocking, *words)
+            self._blocking_id = await _send(self._blocking, "CLIENT", "ID")
+            return await _send(self._blocking, *words)
 
         try:
-            return await self._translated(wait)
+            return await self._translated(wait, timeout_s + BLOCK_MARGIN_S)
         finally:
             self._blocking_id = None
 
@@ -183,9 +187,10 @@ class Connection:
         )
         return await retrying(self._translated, operation)
 
-    async def _translated(self, operation: Callable[[], Awaitable[T]]) -> T:
+    async def _translated(self, operation: Callable[[], Awaitable[T]], timeout_s: float | None = ANSWER_TIMEOUT_S) -> T:
         try:
-            return await operation()
+            async with asyncio.timeout(timeout_s):
+                return await operation()
         except redis.exceptions.AuthenticationError as error:
             raise SettingsError(f"Redis at {self.address} refuses the user or password: {error}") from None
         except redis.exceptions.BusyLoadingError:
@@ -197,7 +202,7 @@ class Connection:
 
     def _refusal(self, error: redis.exceptions.ResponseError) -> Exception:
         text = str(error)
-        if "NOGROUP" in text or "No such key" in text:
+        if "NOGROUP" in text or "No such key" in text or "UNBLOCKED the stream key" in text:
             return MissingGroup(text)
         if isinstance(error, redis.exceptions.OutOfMemoryError) or "OOM" in text or "used memory > 'maxmemory'" in text:
             return BrokerOutOfMemory(
@@ -205,6 +210,8 @@ class Connection:
             )
         if isinstance(error, redis.exceptions.ReadOnlyError) or "READONLY" in text or "MASTERDOWN" in text:
             return BrokerUnavailable(f"Redis at {self.address} is a replica: {text}")
+        if isinstance(error, _PASSING_KINDS) or any(code in text for code in _PASSING):
+            return BrokerUnavailable(f"Redis at {self.address} refuses for now: {text}")
         return error
 
     def _say_waiting(self, state: RetryCallState) -> None:

@@ -53,7 +53,7 @@ COMPLETIONS = "/v1/completions"
 EMBEDDINGS = "/v1/embeddings"
 # A closed list: the in-process engine also serves administrative paths, which no request may reach.
 ENDPOINTS = frozenset(
-    {CHAT, COMPLETIONS, EMBEDDINGS, "/v1/responses", "/v1/score", "/v1/rerank", "/v1/classify", "/v1/pooling"}
+    {CHAT, COMPLETIONS, EMBEDDINGS, "/v1/responses", "/v1/score", "/v1/rerank", "/classify", "/pooling"}
 )
 
 MAX_NAME_CHARS = 256
@@ -62,6 +62,7 @@ DEFAULT_MAX_BODY_BYTES = 1_048_576
 _NAME = re.compile(r"[\x21-\x7e]{1,256}")
 _RESERVED = re.compile(r"[A-Za-z]+:[0-9]+-[0-9]+")
 _MS = re.compile(r"[0-9]{1,16}")
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
@@ -147,6 +148,12 @@ def parse_body(text: bytes, max_bytes: int) -> dict[str, Any]:
         raise InvalidRequest(f"is {len(text)} bytes; at most {max_bytes} are allowed", "body", "request_too_large")
     try:
         value = json.loads(text.decode("utf-8"), parse_constant=_refuse_constant)
+        if _SURROGATE.search(text):
+            json.dumps(value, ensure_ascii=False).encode()  # fails where one half of a pair stands alone
+    except UnicodeEncodeError:
+        raise InvalidRequest(
+            "holds half of a surrogate pair, which is no character", "body", "invalid_encoding"
+        ) from None
     except UnicodeDecodeError as error:
         raise InvalidRequest(
             f"is not UTF-8: byte {error.start} is {text[error.start]:#04x}", "body", "invalid_encoding"

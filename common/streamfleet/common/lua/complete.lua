@@ -25,13 +25,13 @@ local function signed(values, lane, id, attempt)
   return values
 end
 
-local function published_before(request_id, attempt)
-  local result = call('HMGET', result_key(request_id), 'worker', 'attempt')
-  return result[1] == worker and tonumber(result[2]) == attempt
+local function published_before(lane, id, attempt, request_id)
+  local result = call('HMGET', result_key(request_id), 'worker', 'attempt', 'entry')
+  return result[1] == worker and tonumber(result[2]) == attempt and result[3] == entry_name(lane, id)
 end
 
 local function complete(lane, id, attempt, entry, status, failure, values)
-  if not held(lane, id, worker, attempt) then return published_before(entry.id, attempt) and 3 or 0 end
+  if not held(lane, id, worker, attempt) then return published_before(lane, id, attempt, entry.id) and 3 or 0 end
   local fields = failure ~= '' and fetch_fields(lane, id)
   if not publish(entry.id, status, signed(values, lane, id, attempt), entry.reply) then
     settle(lane, id, entry)

@@ -1,0 +1,114 @@
+"""A queue on a real server, with a clock that stands still, for tests that seed, call and compare."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+from streamfleet.common.broker import Broker
+from streamfleet.common.connection import Connection
+from streamfleet.common.errors import openai_error
+from streamfleet.common.keys import GROUP, NOBODY, Keys
+from streamfleet.common.protocol import Lane, Status
+from streamfleet.common.records import Claim, Completion, Hint, Lease, Pulled, QueueLimits, Retry, Submission
+from tests.scripts import keyspace
+
+NOW = 1_000_000
+"""What the scripts take for the time, epoch ms, unless a test says otherwise."""
+PATIENCE = 300_000
+BODY = '{"prompt":"hi"}'
+ERROR = openai_error("it did not work", "server_error", None, "broken")
+LIMITS = QueueLimits(now_ms=NOW, patience_ms=PATIENCE, max_entry_bytes=2_000, lane_limit=100)
+
+
+class Queue:
+    """The broker under test and what tests need around it: entries as anybody may XADD them, and the whole keyspace."""
+
+    def __init__(self, connection: Connection, limits: QueueLimits = LIMITS, name: str = "q") -> None:
+        self.connection = connection
+        self.keys = Keys(name)
+        self.limits = limits
+        self.broker = Broker(connection, self.keys, limits)
+
+    def at(self, now_ms: int) -> Queue:
+        """The same queue at another time."""
+        return self.with_limits(now_ms=now_ms)
+
+    def with_limits(self, **changes: Any) -> Queue:
+        """The same queue with other limits."""
+        return Queue(self.connection, replace(self.limits, **changes), self.keys.queue)
+
+    async def command(self, *words: Any) -> Any:
+        return await self.connection.command(*words)
+
+    async def dump(self) -> keyspace.Dump:
+        return await keyspace.read(self.connection, self.keys)
+
+    async def add(self, lane: str, stream_id: str, /, **fields: Any) -> str:
+        """XADD an entry, with a body unless `fields` has one; the stream id tells when it was enqueued."""
+        return await self.add_flat(lane, stream_id, *[part for pair in ({"body": BODY} | fields).items() for part in pair])
+
+    async def add_flat(self, lane: str, stream_id: str, *flat: Any) -> str:
+        """XADD an entry with its fields as they are, so that names may repeat."""
+        return (await self.command("XADD", self.keys.lane(lane), stream_id, *flat)).decode()  # type: ignore[no-any-return]
+
+    async def pull(self, worker: str = "w1", wanted: int = 1, hints: Sequence[Hint] = (), **more: Any) -> Pulled:
+        return await self.broker.pull(worker, wanted, hints, **more)
+
+    async def claim(self, worker: str = "w1") -> Lease:
+        """The one best entry, now this worker's."""
+        (claim,) = (await self.pull(worker)).claims
+        return claim.lease
+
+    async def running(self, lane: str = "high", stream_id: str = "1000-0", /, **fields: Any) -> Lease:
+        """An entry added and claimed by w1, its place in the reading aside as if it were alone."""
+        await self.add(lane, stream_id, **fields)
+        return await self.claim()
+
+    async def complete(self, worker: str, *leases: Lease, status: Status = Status.SUCCEEDED, **values: str) -> list[int]:
+        error = "" if status is Status.SUCCEEDED else ERROR
+        return list(await self.broker.complete(worker, [Completion(lease, status, values, "", error) for lease in leases]))
+
+    async def retry(self, worker: str, lease: Lease, delay_ms: int = 0, most: int = 3) -> int:
+        (code,) = await self.broker.retry_later(worker, [Retry(lease, delay_ms, ERROR)], most)
+        return code
+
+    async def age(self, lane: str, stream_id: str, owner: str, idle_ms: int = 10**9) -> None:
+        """Make a pending entry look as if its owner had been silent for so long."""
+        words = ("XCLAIM", self.keys.lane(lane), GROUP, owner, 0, stream_id, "IDLE", idle_ms, "JUSTID")
+        await self.command(*words)
+
+    @asynccontextmanager
+    async def full_memory(self) -> AsyncIterator[None]:
+        """Meanwhile the server refuses whatever needs memory."""
+        await self.command("CONFIG", "SET", "maxmemory-policy", "noeviction")
+        await self.command("CONFIG", "SET", "maxmemory", 1)
+        try:
+            yield
+        finally:
+            await self.command("CONFIG", "SET", "maxmemory", 0)
+
+    async def hand_out(self, lane: str = "high") -> list[Hint]:
+        """What a watcher's blocking read does to one new entry of a lane; the watcher has not pulled yet."""
+        reply = await self.command(
+            "XREADGROUP", "GROUP", GROUP, NOBODY, "COUNT", 1, "STREAMS", self.keys.lane(lane), ">"
+        )
+        return [Hint(Lane(lane), stream_id.decode()) for _, entries in reply for stream_id, _ in entries]
+
+
+def submission(request_id: str, lane: Lane = Lane.HIGH, reply: str = "", body: str = BODY, digest: str = "d1") -> Submission:
+    """A request as the client hands it to the broker."""
+    fields = {"body": body.encode(), "id": request_id.encode()} | ({"reply": reply.encode()} if reply else {})
+    return Submission(request_id, lane, fields, digest, reply)
+
+
+def ids(claims: Sequence[Claim]) -> list[str]:
+    """Stream ids of claims, in the order given."""
+    return [claim.lease.stream_id for claim in claims]
+
+
+def entry(**fields: Any) -> dict[str, str]:
+    """Fields as `Queue.add` writes them."""
+    return {name: str(value) for name, value in ({"body": BODY} | fields).items()}

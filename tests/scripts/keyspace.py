@@ -1,0 +1,128 @@
+"""The whole keyspace of a queue as plain data, so that tests compare everything and not only what they think of."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from streamfleet.common.connection import Connection
+from streamfleet.common.keys import GROUP, Keys
+
+Dump = dict[str, Any]
+
+# One round trip, one instant. A stream: entries, then per group its name, last delivered id, pending rows, consumers.
+DUMP = """
+local function named(list, name)
+  for i = 1, #list, 2 do if list[i] == name then return list[i + 1] end end
+end
+local function stream(key)
+  local groups = {}
+  for _, group in ipairs(redis.call('XINFO', 'GROUPS', key)) do
+    local name, consumers = named(group, 'name'), {}
+    for _, consumer in ipairs(redis.call('XINFO', 'CONSUMERS', key, name)) do
+      consumers[#consumers + 1] = named(consumer, 'name')
+    end
+    groups[#groups + 1] = {name, named(group, 'last-delivered-id'),
+      redis.call('XPENDING', key, name, '-', '+', 100000), consumers}
+  end
+  return {redis.call('XRANGE', key, '-', '+'), groups}
+end
+local readers = {
+  string = function(key) return redis.call('GET', key) end,
+  hash = function(key) return redis.call('HGETALL', key) end,
+  list = function(key) return redis.call('LRANGE', key, 0, -1) end,
+  zset = function(key) return redis.call('ZRANGE', key, 0, -1, 'WITHSCORES') end,
+  stream = stream,
+}
+local all = {}
+for _, key in ipairs(redis.call('KEYS', '*')) do
+  local kind = redis.call('TYPE', key).ok
+  all[#all + 1] = {key, kind, redis.call('PTTL', key), readers[kind](key)}
+end
+return all
+"""
+
+_EXPIRING = re.compile(r"(result|reply|request):|maintain$")
+
+
+async def read(connection: Connection, keys: Keys) -> Dump:
+    """Everything in Redis, by key without the queue's prefix; empty streams are left out.
+
+    Lanes: ``entries`` (id to fields), ``undelivered`` (ids), ``pending`` (id to (consumer, deliveries)). Other streams,
+    whose ids come from the server's clock: entries alone, as a list; the wake stream: how many are ``undelivered`` and
+    ``pending``. Sorted sets: (member, score) in order, members of ready sets as stream ids.
+
+    Raises:
+        AssertionError: a key outside the queue, or one that should expire and does not, or the other way round.
+    """
+    dump: Dump = {}
+    for raw_key, kind, ttl_ms, value in await connection.command("EVAL", DUMP, 0):
+        key = text(raw_key)
+        assert key.startswith(keys.base), f"{key} is a key outside the queue"
+        name = key.removeprefix(keys.base)
+        expires = _EXPIRING.match(name) is not None
+        assert (ttl_ms > 0) == expires, f"{name} has a TTL of {ttl_ms} ms"
+        seen = _VALUES[text(kind)](name, value)
+        if seen:
+            dump[name] = seen
+    return dump
+
+
+def text(value: bytes) -> str:
+    """Text of a reply, odd bytes written as ``\\xff``."""
+    return value.decode(errors="backslashreplace")
+
+
+def pairs(flat: list[bytes]) -> dict[str, str] | list[tuple[str, str]]:
+    """Fields of an entry; a list of pairs where a name occurs twice."""
+    found = [(text(name), text(value)) for name, value in zip(flat[::2], flat[1::2], strict=True)]
+    return dict(found) if len(dict(found)) == len(found) else found
+
+
+def id_key(stream_id: str) -> tuple[int, int]:
+    """Stream ids in their order."""
+    milliseconds, sequence = stream_id.split("-")
+    return int(milliseconds), int(sequence)
+
+
+def changed(before: Dump, changes: Mapping[str, Any]) -> Dump:
+    """`before` with some keys changed; a key changed to None is gone."""
+    after = before | dict(changes)
+    return {name: value for name, value in after.items() if value is not None}
+
+
+def _stream(name: str, value: Any) -> Any:
+    entries = {text(stream_id): pairs(fields) for stream_id, fields in value[0]}
+    if not name.startswith("lane:") and name != "wake":
+        return list(entries.values())
+    workers = next((group for group in value[1] if text(group[0]) == GROUP), None)
+    last = text(workers[1]) if workers else "0-0"
+    rows = workers[2] if workers else []
+    undelivered = [stream_id for stream_id in entries if id_key(stream_id) > id_key(last)]
+    if name == "wake":
+        parts: dict[str, Any] = {"undelivered": len(undelivered), "pending": len(rows)}
+    else:
+        pending = {text(row[0]): (text(row[1]), row[3]) for row in rows}
+        parts = {"entries": entries, "undelivered": undelivered, "pending": pending}
+    return {part: content for part, content in parts.items() if content}
+
+
+def _sorted_set(name: str, value: list[bytes]) -> list[tuple[str, float]]:
+    decode = _stream_id if name.startswith("ready:") else text
+    return [(decode(member), float(score)) for member, score in zip(value[::2], value[1::2], strict=True)]
+
+
+def _stream_id(member: bytes) -> str:
+    match = re.fullmatch(r"[A-Z](\d+)-[A-Z](\d+)", text(member))
+    assert match, f"{member!r} is no member of a ready set"
+    return f"{match[1]}-{match[2]}"
+
+
+_VALUES = {
+    "string": lambda name, value: text(value),
+    "hash": lambda name, value: pairs(value),
+    "list": lambda name, value: [text(item) for item in value],
+    "zset": _sorted_set,
+    "stream": _stream,
+}

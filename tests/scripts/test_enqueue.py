@@ -1,0 +1,115 @@
+"""enqueue.lua: every id once, lanes bounded, nothing written for what is not accepted."""
+
+from __future__ import annotations
+
+import pytest
+
+from streamfleet.common.errors import BrokerOutOfMemory
+from streamfleet.common.protocol import Lane
+from streamfleet.common.records import EnqueueCode
+from tests.scripts.harness import BODY, Queue, submission
+
+
+async def test_accepted_requests_stand_in_their_lanes_and_are_recorded(queue: Queue) -> None:
+    first, second = await queue.broker.enqueue([submission("r1", reply="me"), submission("r2", Lane.LOW)])
+    assert (first.code, second.code) == (EnqueueCode.ACCEPTED, EnqueueCode.ACCEPTED)
+    assert first.entry.startswith("high:")
+    high, low = first.entry.removeprefix("high:"), second.entry.removeprefix("low:")
+    assert await queue.dump() == {
+        "lane:high": {"entries": {high: {"body": BODY, "id": "r1", "reply": "me"}}, "undelivered": [high]},
+        "lane:low": {"entries": {low: {"body": BODY, "id": "r2"}}, "undelivered": [low]},
+        "request:r1": f"d1 {first.entry} me",
+        "request:r2": f"d1 {second.entry} ",
+    }
+
+
+async def test_the_same_request_again_is_the_request_of_then(queue: Queue) -> None:
+    (first,) = await queue.broker.enqueue([submission("r1")])
+    before = await queue.dump()
+    assert [(item.code, item.entry) for item in await queue.broker.enqueue([submission("r1")])] == [
+        (EnqueueCode.EXISTING, first.entry)
+    ]
+    assert await queue.dump() == before
+
+
+async def test_an_id_twice_in_one_call_is_accepted_once(queue: Queue) -> None:
+    codes = [item.code for item in await queue.broker.enqueue([submission("r1"), submission("r1")])]
+    assert codes == [EnqueueCode.ACCEPTED, EnqueueCode.EXISTING]
+    assert len((await queue.dump())["lane:high"]["entries"]) == 1
+
+
+async def test_an_id_with_another_content_is_a_conflict(queue: Queue) -> None:
+    await queue.broker.enqueue([submission("r1")])
+    before = await queue.dump()
+    (again,) = await queue.broker.enqueue([submission("r1", digest="d2")])
+    assert again.code is EnqueueCode.CONFLICT
+    assert await queue.dump() == before
+
+
+async def test_an_id_that_has_a_result_already_is_not_queued(queue: Queue) -> None:
+    await queue.broker.cancel("r1")
+    before = await queue.dump()
+    (answer,) = await queue.broker.enqueue([submission("r1")])
+    assert (answer.code, answer.entry) == (EnqueueCode.ANSWERED, "")
+    assert await queue.dump() == before
+
+
+async def test_the_record_outlives_the_entry(queue: Queue) -> None:
+    (first,) = await queue.broker.enqueue([submission("r1")])
+    await queue.complete("w1", await queue.claim())
+    before = await queue.dump()
+    (again,) = await queue.broker.enqueue([submission("r1")])
+    assert (again.code, again.entry) == (EnqueueCode.EXISTING, first.entry)
+    assert await queue.dump() == before
+
+
+async def test_a_lane_takes_no_more_than_its_limit_by_its_length(queue: Queue) -> None:
+    small = queue.with_limits(lane_limit=2)
+    await queue.add("high", "1000-0")
+    await queue.claim()  # running ones count too
+    answers = await small.broker.enqueue([submission(f"r{i}") for i in range(3)] + [submission("other", Lane.NORMAL)])
+    assert [answer.code for answer in answers] == [
+        EnqueueCode.ACCEPTED,
+        EnqueueCode.FULL,
+        EnqueueCode.FULL,
+        EnqueueCode.ACCEPTED,
+    ]
+    dump = await queue.dump()
+    assert len(dump["lane:high"]["entries"]) == 2
+    assert "request:r1" not in dump
+
+
+async def test_a_full_lane_still_knows_what_it_accepted(queue: Queue) -> None:
+    small = queue.with_limits(lane_limit=1)
+    await small.broker.enqueue([submission("r1")])
+    answers = await small.broker.enqueue([submission("r1"), submission("r1", digest="d2"), submission("r2")])
+    assert [answer.code for answer in answers] == [EnqueueCode.EXISTING, EnqueueCode.CONFLICT, EnqueueCode.FULL]
+
+
+async def test_odd_bytes_go_through_as_they_are(queue: Queue) -> None:
+    item = submission("}:x{q}:result:y")
+    odd = {**item.fields, "meta": bytes(range(256)), "body": b"\xff\x00\r\n"}
+    (answer,) = await queue.broker.enqueue([type(item)(item.id, item.lane, odd, "d", "")])
+    stream_id = answer.entry.removeprefix("high:").encode()
+    ((_, flat),) = await queue.command("XRANGE", queue.keys.lane("high"), stream_id, stream_id)
+    assert dict(zip(flat[::2], flat[1::2], strict=True)) == {name.encode(): value for name, value in odd.items()}
+    assert (await queue.pull()).claims[0].lease.request_id == item.id
+
+
+async def test_a_redis_at_its_memory_limit_refuses_new_requests_whole(queue: Queue) -> None:
+    before = await queue.dump()
+    async with queue.full_memory():
+        with pytest.raises(BrokerOutOfMemory, match="memory limit"):
+            await queue.broker.enqueue([submission("r1"), submission("r2")])
+    assert await queue.dump() == before
+
+
+async def test_an_id_asked_for_by_xadd_before_is_accepted_and_settled_as_a_duplicate(queue: Queue) -> None:
+    await queue.add("high", "1000-0", id="r1")
+    (answer,) = await queue.broker.enqueue([submission("r1")])
+    assert answer.code is EnqueueCode.ACCEPTED
+    await queue.complete("w1", await queue.claim())
+    assert (await queue.pull()).dropped == 1
+    after = await queue.dump()
+    assert after["counts"] == {"staged": "2", "succeeded": "1", "duplicate": "1"}
+    assert "lane:high" not in after

@@ -1,0 +1,70 @@
+"""The property test of the scripts: whatever happens to a fleet, nothing is lost, doubled, late or forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Sequence
+
+import pytest
+
+from tests.scripts.conftest import open_queue
+from tests.scripts.history_driver import Fleet, Step, make_history
+
+LENGTH = 150
+
+
+async def play(url: str, steps: Sequence[Step]) -> None:
+    """Run a history to its end on an emptied server.
+
+    Raises:
+        AssertionError: something was not as it must be.
+    """
+    async with open_queue(url) as queue:
+        await queue.command("FLUSHALL")
+        await queue.broker.ensure_groups()
+        shape = steps[0].x if steps else 0
+        fleet = Fleet(queue, await queue.broker.now_ms(), workers=3 + shape % 3, watchers=1 + shape // 3 % 2)
+        fleet.renewal_drops_deleted = b"redis_version:6." not in await queue.command("INFO", "server")
+        await fleet.run(steps)
+        await fleet.drain()
+
+
+async def shortened(url: str, steps: Sequence[Step], seconds: float = 20.0) -> list[Step]:
+    """A failing history without the steps that it fails without."""
+    best, size, give_up = list(steps), len(steps) // 2, time.monotonic() + seconds
+    while size and time.monotonic() < give_up:
+        at = 0
+        while at < len(best) and time.monotonic() < give_up:
+            shorter = best[:at] + best[at + size :]
+            if await _fails(url, shorter):
+                best = shorter
+            else:
+                at += size
+        size //= 2
+    return best
+
+
+async def _fails(url: str, steps: Sequence[Step]) -> bool:
+    try:
+        await play(url, steps)
+    except Exception:  # noqa: BLE001 - a script that aborts fails as well
+        return True
+    return False
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_no_history_breaks_an_invariant(any_redis_url: str, seed: int) -> None:
+    steps = make_history(seed, LENGTH)
+    try:
+        await play(any_redis_url, steps)
+    except Exception as error:
+        shorter = await shortened(any_redis_url, steps)
+        told = "\n".join(map(str, shorter))
+        raise AssertionError(f"seed {seed} fails: {error}\nshortened to:\n{told}") from error
+
+
+if __name__ == "__main__":  # python -m tests.scripts.test_histories URL FIRST LAST
+    for number in range(int(sys.argv[2]), int(sys.argv[3])):
+        asyncio.run(play(sys.argv[1], make_history(number, LENGTH)))

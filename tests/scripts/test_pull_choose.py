@@ -1,0 +1,76 @@
+"""pull.lua, second part: strict priority between lanes, with a guaranteed minimum share."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from tests.scripts.harness import NOW, Queue
+
+PLENTY = 400
+
+
+async def fill(queue: Queue, *lanes: str, number: int = PLENTY) -> None:
+    for lane in lanes:
+        for count in range(number):
+            await queue.add(lane, f"1000-{count}")
+
+
+async def picks(queue: Queue, wanted: int, at_once: int) -> list[str]:
+    """Lanes of the next picks; every claim is finished at once, and every lane stays full."""
+    lanes: list[str] = []
+    while len(lanes) < wanted:
+        claims = (await queue.pull("w1", min(at_once, wanted - len(lanes)))).claims
+        await queue.complete("w1", *[claim.lease for claim in claims])
+        lanes += [claim.lease.lane for claim in claims]
+    return lanes
+
+
+async def test_without_shares_the_most_urgent_lane_goes_first(queue: Queue) -> None:
+    strict = queue.with_limits(shares=(0, 0, 0, 0))
+    await fill(queue, "low", "normal", "high", "critical", number=3)
+    assert await picks(strict, 12, 1) == ["critical"] * 3 + ["high"] * 3 + ["normal"] * 3 + ["low"] * 3
+
+
+async def test_lower_lanes_get_their_share_under_sustained_critical_load(queue: Queue) -> None:
+    await fill(queue, "critical", "normal", "low")
+    # 100 and 50 per mille: each tenth pick is normal's once it has saved up ten shares, each twentieth low's.
+    lanes = await picks(queue, 61, 1)
+    assert [at for at, lane in enumerate(lanes) if lane == "normal"] == [10, 20, 30, 40, 50, 60]
+    assert [at for at, lane in enumerate(lanes) if lane == "low"] == [21, 41]
+    assert Counter(lanes)["critical"] == 53
+
+
+async def test_shares_hold_when_many_are_picked_at_once(queue: Queue) -> None:
+    await fill(queue, "critical", "normal", "low")
+    assert Counter(await picks(queue, 200, 50)) == {"critical": 172, "normal": 19, "low": 9}
+
+
+async def test_a_lane_saves_up_nothing_while_it_is_empty(queue: Queue) -> None:
+    await fill(queue, "critical", number=30)
+    await picks(queue, 29, 1)
+    assert (await queue.dump())["sched"] == {"1": "0", "2": "0", "3": "0", "4": "0"}
+    await fill(queue, "low", number=1)
+    assert await picks(queue, 2, 1) == ["critical", "low"]
+
+
+async def test_the_greatest_debt_is_paid_first_and_debts_are_bounded(queue: Queue) -> None:
+    await fill(queue, "critical", "normal", "low", number=5)
+    await queue.command("HSET", queue.keys.sched, "3", 1990, "4", 1995)
+    assert await picks(queue, 3, 1) == ["low", "normal", "low"]
+    assert (await queue.dump())["sched"] == {"1": "0", "2": "0", "3": "1100", "4": "100"}
+
+
+async def test_credit_is_kept_between_calls_and_only_written_when_something_waits(queue: Queue) -> None:
+    await queue.pull()
+    assert "sched" not in await queue.dump()
+    await fill(queue, "critical", "normal", number=2)
+    await queue.pull()
+    assert (await queue.dump())["sched"] == {"1": "0", "2": "0", "3": "100", "4": "0"}
+    await queue.pull()
+    assert (await queue.dump())["sched"]["3"] == "200"
+
+
+async def test_an_urgent_deadline_does_not_jump_lanes(queue: Queue) -> None:
+    await queue.add("low", "1000-0", deadline=NOW + 1)
+    await queue.add("high", "1000-1")
+    assert (await queue.claim()).lane == "high"

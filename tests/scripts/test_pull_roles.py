@@ -1,0 +1,144 @@
+"""pull.lua, what a worker does that got less than it asked for; and wake.lua: no work without somebody who comes for it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from streamfleet.common.records import Hint, Role
+from tests.scripts.harness import NOW, Queue
+
+WATCH_MS = 7_000
+
+
+async def roles(queue: Queue, *workers: str) -> list[Role]:
+    return [(await queue.pull(worker)).role for worker in workers]
+
+
+async def test_at_most_so_many_watch_and_the_others_sit_on_the_bench(queue: Queue) -> None:
+    assert await roles(queue, "w1", "w2", "w3", "w4") == [Role.WATCH, Role.WATCH, Role.BENCH, Role.BENCH]
+    assert await queue.dump() == {"watch": [("w1", NOW + WATCH_MS), ("w2", NOW + WATCH_MS)], "bench": ["1"]}
+
+
+async def test_the_number_of_watchers_is_the_queues(queue: Queue) -> None:
+    assert await roles(queue.with_limits(watchers=1), "w1", "w2") == [Role.WATCH, Role.BENCH]
+
+
+async def test_who_got_all_it_asked_for_has_no_role(queue: Queue) -> None:
+    await queue.add("high", "1000-0")
+    assert await roles(queue, "w1", "w2") == [Role.NONE, Role.WATCH]
+
+
+async def test_staging_alone_gives_no_role_and_takes_none(queue: Queue) -> None:
+    await roles(queue, "w1")
+    assert (await queue.pull("w1", 0)).role is Role.NONE
+    assert (await queue.dump())["watch"] == [("w1", NOW + WATCH_MS)]
+
+
+async def test_a_watcher_that_leaves_frees_its_place_and_calls_another(queue: Queue) -> None:
+    small = queue.with_limits(watchers=1)
+    assert await roles(small, "w1", "w2") == [Role.WATCH, Role.BENCH]
+    await queue.command("DEL", queue.keys.bench)
+    await small.pull("w1", 0, watching=True)
+    assert await queue.dump() == {"bench": ["1"]}
+    assert await roles(small, "w2") == [Role.WATCH]
+
+
+async def test_a_watcher_that_takes_work_calls_another_to_watch(queue: Queue) -> None:
+    small = queue.with_limits(watchers=1)
+    assert await roles(small, "w1", "w2") == [Role.WATCH, Role.BENCH]
+    await queue.command("DEL", queue.keys.bench)
+    await queue.add("high", "1000-0")
+    assert (await small.pull("w1", 1, await queue.hand_out(), watching=True)).claims
+    after = await queue.dump()
+    assert (after["bench"], "watch" in after) == (["1"], False)
+
+
+async def test_a_watcher_that_does_not_know_its_role_gets_it_again(queue: Queue) -> None:
+    """The answer that gave it the watch was lost: it must not sit on the bench while it counts as the watcher."""
+    small = queue.with_limits(watchers=1)
+    assert await roles(small, "w1", "w1") == [Role.WATCH, Role.WATCH]
+
+
+async def test_a_watch_that_was_not_renewed_counts_no_more(queue: Queue) -> None:
+    small = queue.with_limits(watchers=1)
+    assert await roles(small, "w1") == [Role.WATCH]
+    assert await roles(small.at(NOW + WATCH_MS), "w2") == [Role.BENCH]
+    assert await roles(small.at(NOW + WATCH_MS + 1), "w2") == [Role.WATCH]
+
+
+async def test_work_left_behind_wakes_a_watcher_and_a_benched_worker(queue: Queue) -> None:
+    await roles(queue, "w1", "w2")
+    await queue.command("DEL", queue.keys.bench)
+    for number in range(3):
+        await queue.add("high", f"1000-{number}")
+    assert (await queue.pull("w3", 1)).ready == 2
+    after = await queue.dump()
+    assert (after["wake"], after["bench"]) == ({"undelivered": 1}, ["1"])
+
+
+async def test_nothing_is_said_when_nothing_is_left(queue: Queue) -> None:
+    await roles(queue, "w1", "w2")
+    await queue.command("DEL", queue.keys.bench)
+    await queue.add("high", "1000-0")
+    assert (await queue.pull("w3", 1)).ready == 0
+    after = await queue.dump()
+    assert ("wake" in after, "bench" in after) == (False, False)
+
+
+async def test_nobody_is_woken_twice_for_the_same_work(queue: Queue) -> None:
+    """A worker that only looks, and moves nothing, must not set off a round of wake-ups."""
+    await queue.add("high", "1000-0")
+    await queue.pull("w3", 0)
+    await queue.command("ZADD", queue.keys.watch, NOW + 1, "w1", NOW + 1, "w2")
+    await queue.command("DEL", queue.keys.bench)
+    await queue.pull("w3", 0)
+    after = await queue.dump()
+    assert ("wake" in after, "bench" in after) == (False, False)
+
+
+async def test_a_hint_put_back_by_one_without_room_wakes_others(queue: Queue) -> None:
+    await queue.add("high", "1000-0")
+    hints = await queue.hand_out()
+    await queue.command("ZADD", queue.keys.watch, NOW + 1, "w1", NOW + 1, "w2")
+    await queue.pull("w3", 0, hints)
+    after = await queue.dump()
+    assert (after["wake"], after["bench"]) == ({"undelivered": 1}, ["1"])
+
+
+async def test_there_is_at_most_one_token_and_one_wake_up(queue: Queue) -> None:
+    await roles(queue, "w1")
+    for number in range(20):
+        await queue.add("high", f"1000-{number}")
+        await queue.pull("w3", 0)
+    after = await queue.dump()
+    assert (after["wake"], after["bench"]) == ({"undelivered": 1}, ["1"])
+
+
+async def test_a_watcher_blocks_until_an_entry_comes(queue: Queue) -> None:
+    waiting = asyncio.ensure_future(queue.broker.wait(Role.WATCH, 5_000))
+    await _blocked(queue)
+    await queue.add("low", "1000-0")
+    assert await waiting == [Hint(lane, "1000-0") for lane in ("low",)]
+    assert (await queue.dump())["lane:low"]["pending"] == {"1000-0": ("~", 1)}
+
+
+async def test_a_benched_worker_blocks_until_a_token_comes(queue: Queue) -> None:
+    await roles(queue, "w1", "w2")
+    await queue.command("DEL", queue.keys.bench)
+    waiting = asyncio.ensure_future(queue.broker.wait(Role.BENCH, 5_000))
+    await _blocked(queue)
+    for number in range(2):
+        await queue.add("low", f"1000-{number}")
+    await queue.pull("w3", 1)
+    assert await waiting == []
+    assert "bench" not in await queue.dump()
+
+
+async def test_a_wait_ends_with_its_time(queue: Queue) -> None:
+    assert await queue.broker.wait(Role.WATCH, 1) == []
+    assert await queue.broker.wait(Role.BENCH, 1) == []
+
+
+async def _blocked(queue: Queue) -> None:
+    while b"blocked_clients:0" in await queue.command("INFO", "clients"):
+        await asyncio.sleep(0)

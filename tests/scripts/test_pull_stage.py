@@ -1,0 +1,157 @@
+"""pull.lua, first part: arrivals come into the ready sets whatever they look like, bounded, each once."""
+
+from __future__ import annotations
+
+import pytest
+
+from streamfleet.common.records import Hint
+from tests.scripts.harness import BODY, NOW, PATIENCE, Queue, entry
+from tests.scripts.keyspace import changed
+
+
+async def test_every_lane_is_staged_by_deadline_ttl_or_patience(queue: Queue) -> None:
+    await queue.add("high", "1000-0", deadline=NOW + 5)
+    await queue.add("high", "1000-1", ttl=NOW)
+    await queue.add("high", "1001-0")
+    await queue.add("low", "1000-0", deadline=NOW + 1, ttl=1)
+    pulled = await queue.pull("w1", 0)
+    assert (pulled.staged, pulled.ready, pulled.claims, pulled.dropped) == (4, 4, [], 0)
+    high = {
+        "1000-0": entry(deadline=NOW + 5),
+        "1000-1": entry(ttl=NOW),
+        "1001-0": entry(),
+    }
+    assert await queue.dump() == {
+        "lane:high": {"entries": high},
+        "lane:low": {"entries": {"1000-0": entry(deadline=NOW + 1, ttl=1)}},
+        "ready:high": [("1001-0", 1001 + PATIENCE), ("1000-0", NOW + 5), ("1000-1", NOW + 1000)],
+        "ready:low": [("1000-0", NOW + 1)],
+        "counts": {"staged": "4"},
+        "bench": ["1"],
+    }
+
+
+@pytest.mark.parametrize(
+    "odd",
+    ["nan", "NaN", "inf", "-inf", "0x10", "1e9", "-1", "+1", " 1", "1 ", "", "1.5", "٣", "1" * 17, "1\n", "\0", b"\xff"],
+    ids=repr,
+)
+async def test_a_deadline_that_is_no_digits_is_none_and_stages_all_the_same(queue: Queue, odd: str | bytes) -> None:
+    await queue.add("high", "1000-0", deadline=odd, ttl=odd)
+    await queue.add("high", "1001-0", deadline=NOW + 7)
+    await queue.pull("w1", 0)
+    assert (await queue.dump())["ready:high"] == [("1000-0", 1000 + PATIENCE), ("1001-0", NOW + 7)]
+
+
+async def test_the_largest_deadlines_are_finite(queue: Queue) -> None:
+    await queue.add("high", "1000-0", deadline="9" * 16)
+    await queue.add("high", "1000-1", ttl="9" * 16)
+    await queue.add("high", f"{2**64 - 1}-0")
+    await queue.pull("w1", 0)
+    assert [rank for _, rank in (await queue.dump())["ready:high"]] == [9e15, 9e15 + 1000, pytest.approx(2**64)]
+
+
+async def test_the_last_of_repeated_fields_counts(queue: Queue) -> None:
+    await queue.add_flat("high", "1000-0", "deadline", 5, "deadline", NOW + 9, "body", BODY)
+    await queue.pull("w1", 0)
+    assert (await queue.dump())["ready:high"] == [("1000-0", NOW + 9)]
+
+
+async def test_staging_is_bounded_in_entries_and_goes_on_with_the_next_call(queue: Queue) -> None:
+    for number in range(20):
+        await queue.add("high", f"1000-{number}")
+    pulled = await queue.pull("w1", 0, stage_entries=5)
+    assert 5 <= pulled.staged < 20
+    before = await queue.dump()
+    assert len(before["lane:high"]["undelivered"]) == 20 - pulled.staged
+    assert pulled.staged + (await queue.pull("w1", 0)).staged == 20
+    assert [stream_id for stream_id, _ in (await queue.dump())["ready:high"]] == [f"1000-{i}" for i in range(20)]
+
+
+async def test_staging_is_bounded_in_bytes(queue: Queue) -> None:
+    for number in range(5):
+        await queue.add("high", f"1000-{number}", body="x" * 200_000)
+    staged = [(await queue.pull("w1", 0)).staged for _ in range(3)]
+    assert staged == [2, 2, 1]
+
+
+async def test_small_entries_come_in_growing_chunks_up_to_the_bound(queue: Queue) -> None:
+    for number in range(600):
+        await queue.add("high", f"1000-{number}")
+    assert (await queue.pull("w1", 0)).staged in range(256, 256 + 64)
+
+
+async def test_what_a_blocking_read_delivered_goes_back_and_the_best_is_picked(queue: Queue) -> None:
+    await queue.add("high", "1000-0", deadline=NOW + 50)
+    hints = await queue.hand_out()
+    await queue.add("high", "1000-1", deadline=NOW + 10)
+    assert (await queue.dump())["lane:high"]["pending"] == {"1000-0": ("~", 1)}
+    pulled = await queue.pull("w1", 1, hints)
+    assert [claim.lease.stream_id for claim in pulled.claims] == ["1000-1"]
+    assert pulled.staged == 2
+    after = await queue.dump()
+    assert after["lane:high"]["pending"] == {"1000-1": ("w1", 1)}
+    assert after["ready:high"] == [("1000-0", NOW + 50)]
+    assert after["counts"] == {"staged": "2"}
+
+
+async def test_a_hint_is_put_back_once_however_often_it_is_given(queue: Queue) -> None:
+    await queue.add("high", "1000-0")
+    hints = await queue.hand_out()
+    assert len((await queue.pull("w1", 1, hints)).claims) == 1
+    before = await queue.dump()
+    assert (await queue.pull("w2", 1, hints)).claims == []
+    assert await queue.dump() == changed(before, {"watch": [("w2", NOW + 7000)]})
+
+
+async def test_a_late_hint_does_not_take_what_another_worker_runs_by_now(queue: Queue) -> None:
+    await queue.add("high", "1000-0")
+    hints = await queue.hand_out()
+    await queue.broker.reclaim(0, 3)
+    lease = await queue.claim("w2")
+    before = await queue.dump()
+    assert (await queue.pull("w1", 0, hints)).staged == 0
+    assert await queue.dump() == before
+    assert await queue.complete("w2", lease) == [1]
+
+
+async def test_a_hint_of_the_wake_stream_is_cleared(queue: Queue) -> None:
+    await queue.command("XADD", queue.keys.wake, "*", "t", 1)
+    words = ("XREADGROUP", "GROUP", "workers", "~", "COUNT", 1, "STREAMS", queue.keys.wake, ">")
+    ((_, ((wake_id, _),)),) = await queue.command(*words)
+    assert (await queue.dump())["wake"] == {"pending": 1}
+    await queue.pull("w1", 0, [Hint(None, wake_id.decode())])
+    assert "wake" not in await queue.dump()
+    assert await queue.command("XLEN", queue.keys.wake) == 0
+
+
+async def test_a_hint_deleted_by_hand_is_counted_as_vanished(queue: Queue) -> None:
+    await queue.add("high", "1000-0")
+    hints = await queue.hand_out()
+    await queue.command("XDEL", queue.keys.lane("high"), "1000-0")
+    assert (await queue.pull("w1", 1, hints)).claims == []
+    after = await queue.dump()
+    assert after["counts"] == {"staged": "1", "vanished": "1"}
+    assert "lane:high" not in after
+    assert (await queue.broker.audit()).problems() == []
+
+
+async def test_a_missing_group_is_made_again_and_finds_what_stood_there(queue: Queue) -> None:
+    await queue.add("normal", "1000-0")
+    await queue.command("DEL", queue.keys.lane("critical"))
+    await queue.command("XGROUP", "DESTROY", queue.keys.lane("normal"), "workers")
+    assert len((await queue.pull()).claims) == 1
+
+
+async def test_a_missing_group_is_noticed_before_anything_is_written(queue: Queue) -> None:
+    await queue.add("critical", "1000-0")
+    hints = await queue.hand_out("critical")
+    await queue.command("DEL", queue.keys.lane("low"))
+    assert len((await queue.pull("w1", 1, hints)).claims) == 1
+    assert (await queue.dump())["counts"] == {"staged": "1"}
+
+
+async def test_lost_scripts_are_sent_again(queue: Queue) -> None:
+    await queue.add("high", "1000-0")
+    await queue.command("SCRIPT", "FLUSH")
+    assert len((await queue.pull()).claims) == 1

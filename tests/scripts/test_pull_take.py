@@ -1,0 +1,293 @@
+"""pull.lua, third part: what is taken, in which order, and what is dropped because it must not run."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+
+from streamfleet.common.records import Role
+from tests.scripts.harness import BODY, NOW, Queue, entry, ids
+from tests.scripts.keyspace import changed, id_key
+
+FAR = NOW + 10**6
+
+
+async def test_a_claim_is_pending_under_its_worker_and_nowhere_else(queue: Queue) -> None:
+    await queue.add("high", "1000-0", id="r1", reply="me")
+    pulled = await queue.pull()
+    (claim,) = pulled.claims
+    assert (claim.lease.lane, claim.lease.stream_id, claim.lease.attempt, claim.lease.request_id) == (
+        "high",
+        "1000-0",
+        1,
+        "r1",
+    )
+    assert claim.fields == {b"body": BODY.encode(), b"id": b"r1", b"reply": b"me"}
+    assert (pulled.ready, pulled.role, pulled.now_ms, pulled.dropped) == (0, Role.NONE, NOW, 0)
+    assert await queue.dump() == {
+        "lane:high": {"entries": {"1000-0": entry(id="r1", reply="me")}, "pending": {"1000-0": ("w1", 1)}},
+        "counts": {"staged": "1"},
+        "sched": {"1": "0", "2": "0", "3": "0", "4": "0"},
+        "bench": ["1"],
+    }
+
+
+async def test_the_earliest_deadline_comes_first_whatever_came_in_first(queue: Queue) -> None:
+    deadlines = random.Random(7).sample(range(NOW + 1, NOW + 1000), 40)
+    for number, deadline in enumerate(deadlines):
+        await queue.add("normal", f"1000-{number}", deadline=deadline)
+    taken = [ids((await queue.pull("w1", wanted)).claims) for wanted in (1, 2, 3, 34)]
+    expected = sorted(range(40), key=deadlines.__getitem__)
+    assert sum(taken, []) == [f"1000-{number}" for number in expected]
+
+
+async def test_equal_deadlines_go_first_in_first_out_across_digit_lengths(queue: Queue) -> None:
+    added = ["8-9", "9-0", "9-9", "9-10", "9-11", "9-100", "10-0", "11-2", "99-0", "100-0", "1000-0", "1000-1"]
+    for stream_id in added:
+        await queue.add("high", stream_id, deadline=NOW + 5)
+    assert added == sorted(added, key=id_key)
+    assert ids((await queue.pull("w1", len(added))).claims) == added
+
+
+async def test_ids_that_collide_across_lanes_are_two_requests(queue: Queue) -> None:
+    for lane in ("high", "low"):
+        await queue.add(lane, "1000-0")
+    claims = (await queue.pull("w1", 2)).claims
+    assert [claim.lease.request_id for claim in claims] == ["high:1000-0", "low:1000-0"]
+    high, low = (claim.lease for claim in claims)
+    assert await queue.retry("w1", high, 50) == 1
+    assert (await queue.dump())["tries"] == {"2|1000-0": "1"}
+    assert await queue.complete("w1", low) == [1]
+    after = await queue.dump()
+    assert (after["tries"], after["delayed"]) == ({"2|1000-0": "1"}, [("2|1000-0", NOW + 50)])
+    assert after["result:low:1000-0"]["status"] == "succeeded"
+    assert "result:high:1000-0" not in after
+
+
+async def test_an_expired_request_ends_at_the_pick(queue: Queue) -> None:
+    await queue.add("high", "1000-0", id="late", deadline=NOW, reply="me")
+    pulled = await queue.pull()
+    assert (pulled.claims, pulled.dropped) == ([], 1)
+    error = {
+        "error": {
+            "message": "the deadline passed while the request was queued",
+            "type": "invalid_request_error",
+            "param": "deadline",
+            "code": "deadline_exceeded",
+        }
+    }
+    after = await queue.dump()
+    written = after["result:late"].pop("error")
+    assert json.loads(written) == error
+    letter = {"_id": "late", "_status": "expired", "_error": written, "_entry": "high:1000-0", "_attempts": "0"}
+    assert after == {
+        "result:late": {
+            "status": "expired",
+            "lane": "high",
+            "entry": "high:1000-0",
+            "attempt": "0",
+            "finished_ms": str(NOW),
+            "notified:me": "1",
+        },
+        "dead": [letter | entry(id="late", deadline=NOW, reply="me")],
+        "reply:me": [{"id": "late", "status": "expired"}],
+        "counts": {"staged": "1", "expired": "1"},
+        "sched": {"1": "0", "2": "0", "3": "0", "4": "0"},
+        "watch": [("w1", NOW + 7000)],
+        "bench": ["1"],
+    }
+
+
+async def test_a_request_runs_until_the_millisecond_of_its_deadline(queue: Queue) -> None:
+    await queue.add("high", "1000-0", deadline=NOW)
+    assert (await queue.at(NOW - 1).pull()).claims
+    await queue.add("high", "1000-1", ttl=NOW - 1000)
+    assert (await queue.pull()).dropped == 1
+
+
+async def test_drops_make_room_for_what_can_run(queue: Queue) -> None:
+    for number in range(30):
+        await queue.add("high", f"1000-{number}", deadline=NOW - 1)
+    await queue.add("high", "1001-0", deadline=FAR)
+    pulled = await queue.pull("w1", 1)
+    assert (ids(pulled.claims), pulled.dropped) == (["1001-0"], 30)
+
+
+async def test_drops_of_one_call_are_bounded_and_the_rest_is_not_forgotten(queue: Queue) -> None:
+    for number in range(300):
+        await queue.add("high", f"1000-{number}", deadline=NOW - 1)
+    pulled = await queue.pull("w1", 1)
+    assert 64 < pulled.dropped < 200
+    assert (pulled.ready, pulled.role) == (300 - pulled.dropped, Role.NONE)
+    assert (await queue.dump())["bench"] == ["1"]
+
+
+async def test_an_oversized_entry_fails_and_its_dead_letter_is_cut_short(queue: Queue) -> None:
+    await queue.add_flat("high", "1000-0", "id", "big", "x" * 300, "y", "body", "b" * 3000, "meta", "m")
+    pulled = await queue.pull()
+    assert (pulled.claims, pulled.dropped) == ([], 1)
+    after = await queue.dump()
+    error = json.loads(after["result:big"]["error"])["error"]
+    assert (error["param"], error["code"]) == ("body", "request_too_large")
+    assert error["message"] == "the request is 3315 bytes; at most 2000 are allowed"
+    assert after["counts"] == {"staged": "1", "failed": "1"}
+    assert "lane:high" not in after
+    (letter,) = after["dead"]
+    # What is left of 2000 bytes after the id and the field before it; then nothing is left for meta.
+    assert letter[-6:] == [
+        ("id", "big"),
+        ("x" * 256, "y"),
+        ("body", "b" * 1996),
+        ("_truncated", "3000"),
+        ("meta", ""),
+        ("_truncated", "1"),
+    ]
+
+
+async def test_an_entry_of_the_largest_size_runs(queue: Queue) -> None:
+    await queue.add("high", "1000-0", body="b" * 1996)
+    await queue.add("high", "1000-1", body="b" * 1997)
+    pulled = await queue.pull("w1", 2)
+    assert (ids(pulled.claims), pulled.dropped) == (["1000-0"], 1)
+
+
+async def test_an_entry_of_many_fields_is_buried_all_the_same(queue: Queue) -> None:
+    await queue.add_flat("high", "1000-0", *[part for i in range(5000) for part in (f"f{i}", "v")])
+    assert (await queue.pull()).dropped == 1
+    after = await queue.dump()
+    assert after["result:high:1000-0"]["status"] == "failed"
+    assert len(after["dead"][0]) == 5 + 256
+
+
+async def test_fields_of_others_cannot_pass_as_ours_in_a_dead_letter(queue: Queue) -> None:
+    await queue.add("high", "1000-0", id="mine", _id="yours", _status="succeeded", deadline=1)
+    await queue.pull()
+    (letter,) = (await queue.dump())["dead"]
+    assert (letter["_id"], letter["_status"]) == ("mine", "expired")
+    assert (letter["__id"], letter["__status"]) == ("yours", "succeeded")
+
+
+@pytest.mark.parametrize(
+    "odd",
+    ["", "a b", "x" * 257, "x" * 1_000_000, "é", "a\nb", "\0", b"\xff\xfe", "high:1-1", "A:0-0"],
+    ids=lambda value: repr(value)[:20],
+)
+async def test_an_unusable_id_or_reply_is_none(queue: Queue, odd: str | bytes) -> None:
+    queue = queue.with_limits(max_entry_bytes=10**7)
+    await queue.add("high", "1000-0", id=odd, reply=odd, deadline=5)
+    await queue.pull()
+    after = await queue.dump()
+    assert after["result:high:1000-0"]["status"] == "expired"
+    assert set(after) == {"result:high:1000-0", "dead", "counts", "sched", "watch", "bench"}
+
+
+@pytest.mark.parametrize("odd", ["}:x", "{other}:result:y", "a:b", "*", "high:1-", "~", "x" * 256])
+async def test_ids_that_look_like_keys_stay_within_the_queue(queue: Queue, odd: str) -> None:
+    await queue.add("high", "1000-0", id=odd, reply=odd, deadline=5)
+    await queue.pull()
+    after = await queue.dump()
+    assert after[f"result:{odd}"]["status"] == "expired"
+    assert after[f"reply:{odd}"] == [{"id": odd, "status": "expired"}]
+
+
+async def test_odd_bytes_reach_the_worker_as_they_are(queue: Queue) -> None:
+    everything = bytes(range(256))
+    await queue.add_flat("high", "1000-0", everything, everything, "", "")
+    ((claim),) = (await queue.pull()).claims
+    assert claim.fields == {everything: everything, b"": b""}
+
+
+async def test_a_cancelled_request_is_dropped_at_the_pick_and_counted_as_cancelled(queue: Queue) -> None:
+    await queue.add("high", "1000-0", id="r1", reply="me")
+    await queue.broker.cancel("r1")
+    before = await queue.dump()
+    assert (await queue.pull()).dropped == 1
+    result = before["result:r1"] | {"entry": "high:1000-0", "lane": "high", "notified:me": "1"}
+    assert await queue.dump() == changed(
+        before,
+        {
+            "lane:high": None,
+            "result:r1": result,
+            "reply:me": [{"id": "r1", "status": "cancelled"}],
+            "counts": {"staged": "1", "cancelled": "1"},
+            "sched": {"1": "0", "2": "0", "3": "0", "4": "0"},
+            "watch": [("w1", NOW + 7000)],
+            "bench": ["1"],
+        },
+    )
+
+
+async def test_a_cancel_comes_before_an_expiry(queue: Queue) -> None:
+    await queue.add("high", "1000-0", id="r1", deadline=5)
+    await queue.broker.cancel("r1")
+    await queue.pull()
+    after = await queue.dump()
+    assert (after["result:r1"]["status"], "dead" in after) == ("cancelled", False)
+
+
+async def test_duplicates_get_one_result_and_every_name_is_told_once(queue: Queue) -> None:
+    for number, reply in enumerate(["me", "me", "you", "you", "me"]):
+        await queue.add("high", f"1000-{number}", id="r1", reply=reply)
+    lease = await queue.claim()
+    assert await queue.complete("w1", lease) == [1]
+    assert (await queue.pull("w1", 10)).dropped == 4
+    after = await queue.dump()
+    assert after["counts"] == {"staged": "5", "succeeded": "1", "duplicate": "4"}
+    assert after["result:r1"]["entry"] == "high:1000-0"
+    assert after["reply:me"] == after["reply:you"] == [{"id": "r1", "status": "succeeded"}]
+    assert "lane:high" not in after
+
+
+async def test_entries_deleted_by_hand_are_counted_as_vanished(queue: Queue) -> None:
+    for number in range(3):
+        await queue.add("high", f"1000-{number}")
+    await queue.pull("w1", 0)
+    await queue.command("XDEL", queue.keys.lane("high"), "1000-0", "1000-2")
+    pulled = await queue.pull("w1", 3)
+    assert (ids(pulled.claims), pulled.dropped) == (["1000-1"], 2)
+    after = await queue.dump()
+    assert after["lane:high"] == {"entries": {"1000-1": entry()}, "pending": {"1000-1": ("w1", 1)}}
+    assert after["counts"] == {"staged": "3", "vanished": "2"}
+    assert "ready:high" not in after
+    assert (await queue.broker.audit()).problems() == []
+
+
+async def test_a_retried_entry_deleted_by_hand_leaves_nothing_behind(queue: Queue) -> None:
+    assert await queue.retry("w1", await queue.running()) == 1
+    await queue.command("XDEL", queue.keys.lane("high"), "1000-0")
+    assert (await queue.pull()).claims == []
+    assert set(await queue.dump()) == {"counts", "sched", "watch", "bench", "wake"}
+
+
+async def test_a_later_attempt_has_its_number(queue: Queue) -> None:
+    lease = await queue.running()
+    assert await queue.retry("w1", lease) == 1
+    await queue.add("high", "1000-1")
+    claims = (await queue.pull("w2", 2)).claims
+    assert [(claim.lease.stream_id, claim.lease.attempt) for claim in claims] == [("1000-0", 2), ("1000-1", 1)]
+    assert (await queue.dump())["lane:high"]["pending"] == {"1000-0": ("w2", 2), "1000-1": ("w2", 1)}
+
+
+async def test_one_reply_carries_a_bounded_number_of_bytes(queue: Queue) -> None:
+    wide = queue.with_limits(max_entry_bytes=10**6)
+    for number in range(12):
+        await queue.add("high", f"1000-{number}", body="b" * 900_000)
+    while (await queue.pull("w1", 0)).staged:
+        pass
+    pulled = await wide.pull("w1", 12)
+    assert 5 <= len(pulled.claims) <= 8
+    assert (pulled.ready, pulled.role) == (12 - len(pulled.claims), Role.NONE)
+
+
+async def test_a_full_redis_still_gives_work_out_and_drops_what_is_late(queue: Queue) -> None:
+    await queue.add("high", "1000-0", id="late", deadline=5)
+    await queue.add("high", "1000-1", id="r1")
+    async with queue.full_memory():
+        pulled = await queue.pull("w1", 2)
+        assert (ids(pulled.claims), pulled.dropped) == (["1000-1"], 1)
+        assert await queue.complete("w1", pulled.claims[0].lease) == [1]
+    after = await queue.dump()
+    assert (after["result:late"]["status"], after["result:r1"]["status"]) == ("expired", "succeeded")
+    assert "lane:high" not in after

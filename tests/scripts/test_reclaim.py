@@ -1,0 +1,145 @@
+"""reclaim.lua: what silent workers hold comes back, and what has been delivered too often ends."""
+
+from __future__ import annotations
+
+import json
+
+from streamfleet.common.records import Reclaimed
+from tests.scripts.harness import NOW, PATIENCE, Queue, entry
+from tests.scripts.keyspace import changed
+
+LEASE_MS = 60_000
+
+
+async def test_work_of_a_silent_worker_is_ready_again_with_its_attempt_counted(queue: Queue) -> None:
+    await queue.running("high", "1000-0", deadline=NOW + 9)
+    await queue.running("low", "1000-0")
+    await queue.age("high", "1000-0", "w1")
+    await queue.command("DEL", queue.keys.bench)
+    before = await queue.dump()
+    assert await queue.broker.reclaim(LEASE_MS, 3) == Reclaimed(ready=1, dead=0, ended=0)
+    assert await queue.dump() == changed(
+        before,
+        {
+            "lane:high": {"entries": {"1000-0": entry(deadline=NOW + 9)}},
+            "ready:high": [("1000-0", NOW + 9)],
+            "tries": {"2|1000-0": "1"},
+            "wake": {"undelivered": 1},
+            "bench": ["1"],
+        },
+    )
+
+
+async def test_nothing_changes_when_nobody_was_silent(queue: Queue) -> None:
+    await queue.running()
+    before = await queue.dump()
+    assert await queue.broker.reclaim(LEASE_MS, 3) == Reclaimed(0, 0, 0)
+    assert await queue.dump() == before
+
+
+async def test_a_request_that_took_its_workers_down_is_given_up(queue: Queue) -> None:
+    await queue.add("high", "1000-0", id="r1", reply="me")
+    for worker in ("w1", "w2"):
+        await queue.claim(worker)
+        assert await queue.broker.reclaim(0, 3) == Reclaimed(1, 0, 0)
+    await queue.claim("w3")
+    assert await queue.broker.reclaim(0, 3) == Reclaimed(0, 1, 0)
+    after = await queue.dump()
+    error = json.loads(after["result:r1"]["error"])["error"]
+    assert error == {
+        "message": "given up after 3 deliveries: the worker vanished each time, the last one was w3",
+        "type": "server_error",
+        "param": None,
+        "code": "max_deliveries",
+    }
+    assert (after["result:r1"]["status"], after["result:r1"]["attempt"]) == ("dead", "3")
+    assert (after["dead"][0]["_status"], after["dead"][0]["_attempts"]) == ("dead", "3")
+    assert after["reply:me"] == [{"id": "r1", "status": "dead"}]
+    assert after["counts"] == {"staged": "1", "dead": "1"}
+    assert not {"tries", "lane:high", "ready:high"} & set(after)
+
+
+async def test_lost_leases_and_retries_count_together(queue: Queue) -> None:
+    await queue.retry("w1", await queue.running())
+    await queue.claim("w1")
+    assert await queue.broker.reclaim(0, 2) == Reclaimed(0, 1, 0)
+
+
+async def test_a_watcher_that_died_before_its_pull_counts_no_attempt(queue: Queue) -> None:
+    await queue.add("high", "1000-0")
+    await queue.hand_out()
+    assert await queue.broker.reclaim(0, 1) == Reclaimed(1, 0, 0)
+    assert await queue.dump() == {
+        "lane:high": {"entries": {"1000-0": entry()}},
+        "ready:high": [("1000-0", 1000 + PATIENCE)],
+        "counts": {"staged": "1"},
+        "wake": {"undelivered": 1},
+        "bench": ["1"],
+    }
+    assert (await queue.claim()).attempt == 1
+
+
+async def test_a_wake_up_that_a_dead_watcher_took_is_cleared(queue: Queue) -> None:
+    await queue.command("XADD", queue.keys.wake, "*", "t", 1)
+    await queue.command("XREADGROUP", "GROUP", "workers", "~", "STREAMS", queue.keys.wake, ">")
+    await queue.broker.reclaim(0, 3)
+    assert await queue.dump() == {}
+
+
+async def test_a_cancelled_request_of_a_silent_worker_ends(queue: Queue) -> None:
+    await queue.running("high", "1000-0", id="r1", reply="me")
+    await queue.broker.cancel("r1")
+    assert await queue.broker.reclaim(0, 1) == Reclaimed(0, 0, 1)
+    after = await queue.dump()
+    assert after["counts"] == {"staged": "1", "cancelled": "1"}
+    assert after["reply:me"] == [{"id": "r1", "status": "cancelled"}]
+    assert not {"tries", "lane:high", "ready:high", "dead"} & set(after)
+
+
+async def test_entries_deleted_by_hand_are_counted_as_vanished(queue: Queue) -> None:
+    await queue.retry("w1", await queue.running("high", "1000-0"))
+    await queue.claim()
+    await queue.add("high", "1000-1")
+    await queue.hand_out()
+    await queue.command("XDEL", queue.keys.lane("high"), "1000-0", "1000-1")
+    assert await queue.broker.reclaim(0, 3) == Reclaimed(0, 0, 2)
+    after = await queue.dump()
+    assert after["counts"] == {"staged": "2", "vanished": "2"}
+    assert not {"tries", "lane:high", "ready:high"} & set(after)
+    assert (await queue.broker.audit()).problems() == []
+
+
+async def test_reclaiming_is_bounded_in_each_lane(queue: Queue) -> None:
+    for lane in ("high", "low"):
+        for number in range(3):
+            await queue.running(lane, f"1000-{number}")
+    assert (await queue.broker.reclaim(0, 3, limit=2)).ready == 4
+    assert (await queue.broker.reclaim(0, 3, limit=2)).ready == 2
+
+
+async def test_a_missing_group_is_noticed_before_anything_is_written(queue: Queue) -> None:
+    await queue.running("critical", "1000-0")
+    await queue.command("DEL", queue.keys.lane("low"))
+    assert await queue.broker.reclaim(0, 1) == Reclaimed(0, 1, 0)
+    assert (await queue.dump())["counts"] == {"staged": "1", "dead": "1"}
+
+
+async def test_a_full_redis_still_takes_back_and_gives_up(queue: Queue) -> None:
+    await queue.running("high", "1000-0")
+    async with queue.full_memory():
+        assert await queue.broker.reclaim(0, 2) == Reclaimed(1, 0, 0)
+        await queue.claim("w2")
+        assert await queue.broker.reclaim(0, 2) == Reclaimed(0, 1, 0)
+
+
+async def test_one_worker_at_a_time_does_the_housekeeping(queue: Queue) -> None:
+    assert await queue.broker.lock_maintenance("w1", 60_000)
+    assert not await queue.broker.lock_maintenance("w2", 60_000)
+    assert await queue.dump() == {"maintain": "w1"}
+
+
+async def test_a_full_redis_has_no_room_for_the_lock_but_is_kept_all_the_same(queue: Queue) -> None:
+    async with queue.full_memory():
+        assert await queue.broker.lock_maintenance("w1", 60_000)
+        assert await queue.broker.lock_maintenance("w2", 60_000)
+    assert await queue.dump() == {}

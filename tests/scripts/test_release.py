@@ -1,0 +1,84 @@
+"""release.lua: work handed back at its old rank, its attempt not counted; and disown, which finds what to hand back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.scripts.harness import NOW, Queue, entry, ids
+from tests.scripts.keyspace import changed
+
+
+async def test_released_work_is_ready_at_its_old_rank_and_somebody_is_woken(queue: Queue) -> None:
+    lease = await queue.running("high", "1000-0", deadline=NOW + 5)
+    await queue.command("DEL", queue.keys.bench)
+    before = await queue.dump()
+    assert await queue.broker.release("w1", [lease]) == 1
+    assert await queue.dump() == changed(
+        before,
+        {
+            "lane:high": {"entries": {"1000-0": entry(deadline=NOW + 5)}},
+            "ready:high": [("1000-0", NOW + 5)],
+            "wake": {"undelivered": 1},
+            "bench": ["1"],
+        },
+    )
+
+
+async def test_a_released_attempt_is_not_counted(queue: Queue) -> None:
+    await queue.retry("w1", await queue.running())
+    for _ in range(5):
+        lease = await queue.claim()
+        assert lease.attempt == 2
+        assert await queue.broker.release("w1", [lease]) == 1
+    assert (await queue.dump())["tries"] == {"2|1000-0": "1"}
+
+
+async def test_a_lost_lease_is_not_released(queue: Queue) -> None:
+    lease = await queue.running()
+    await queue.broker.reclaim(0, 3)
+    other = await queue.claim("w2")
+    before = await queue.dump()
+    assert await queue.broker.release("w1", [lease, replace(other, attempt=1)]) == 0
+    assert await queue.broker.release("w2", [replace(other, attempt=1)]) == 0
+    assert await queue.dump() == before
+
+
+async def test_releasing_twice_changes_nothing_more(queue: Queue) -> None:
+    lease = await queue.running()
+    await queue.broker.release("w1", [lease])
+    before = await queue.dump()
+    assert await queue.broker.release("w1", [lease]) == 0
+    assert await queue.dump() == before
+
+
+async def test_an_entry_deleted_by_hand_is_counted_as_vanished(queue: Queue) -> None:
+    lease = await queue.running()
+    await queue.command("XDEL", queue.keys.lane("high"), "1000-0")
+    before = await queue.dump()
+    assert await queue.broker.release("w1", [lease]) == 0
+    assert await queue.dump() == changed(before, {"lane:high": None, "counts": {"staged": "1", "vanished": "1"}})
+
+
+async def test_a_worker_hands_back_what_it_holds_without_knowing(queue: Queue) -> None:
+    for number in range(3):
+        await queue.add("high", f"1000-{number}")
+    await queue.add("low", "1000-0")
+    known, *_ = (await queue.pull("w1", 4)).claims  # the answer about the others is lost
+    await queue.add("critical", "1000-0")
+    await queue.pull("w2", 1)
+    before = await queue.dump()
+    assert await queue.broker.disown("w1", [known.lease]) == 3
+    after = await queue.dump()
+    assert after["lane:high"]["pending"] == {"1000-0": ("w1", 1)}
+    assert after["lane:critical"] == before["lane:critical"]
+    assert [stream_id for stream_id, _ in after["ready:high"] + after["ready:low"]] == ["1000-1", "1000-2", "1000-0"]
+    assert "tries" not in after
+    assert await queue.broker.disown("w1", [known.lease]) == 0
+    assert await queue.dump() == after
+
+
+async def test_a_full_redis_still_takes_work_back(queue: Queue) -> None:
+    lease = await queue.running()
+    async with queue.full_memory():
+        assert await queue.broker.release("w1", [lease]) == 1
+        assert ids((await queue.pull("w2")).claims) == ["1000-0"]

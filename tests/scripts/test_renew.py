@@ -1,0 +1,74 @@
+"""renew.lua: leases renewed, and what became of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from streamfleet.common.keys import GROUP
+from streamfleet.common.records import RenewCode
+from tests.scripts.harness import Queue
+
+
+async def idle_ms(queue: Queue, lane: str = "high") -> list[int]:
+    return [row[2] for row in await queue.command("XPENDING", queue.keys.lane(lane), GROUP, "-", "+", 10)]
+
+
+async def test_a_renewed_lease_is_young_again_and_nothing_else_changes(queue: Queue) -> None:
+    leases = [await queue.running("high", "1000-0"), await queue.running("low", "1000-0")]
+    for lease in leases:
+        await queue.age(lease.lane, lease.stream_id, "w1")
+    before = await queue.dump()
+    assert await queue.broker.renew("w1", leases) == [RenewCode.RENEWED, RenewCode.RENEWED]
+    assert max(await idle_ms(queue) + await idle_ms(queue, "low")) < 60_000
+    assert await queue.dump() == before
+    assert (await queue.broker.reclaim(60_000, 3)).ready == 0
+
+
+async def test_what_is_not_renewed_stays_old(queue: Queue) -> None:
+    mine, _ = await queue.running("high", "1000-0"), await queue.running("high", "1000-1")
+    for stream_id in ("1000-0", "1000-1"):
+        await queue.age("high", stream_id, "w1")
+    await queue.broker.renew("w1", [mine])
+    assert (await queue.broker.reclaim(60_000, 3)).ready == 1
+    assert (await queue.dump())["lane:high"]["pending"] == {"1000-0": ("w1", 1)}
+
+
+async def test_a_lost_lease_is_said_and_not_taken_back(queue: Queue) -> None:
+    lease = await queue.running()
+    await queue.broker.reclaim(0, 3)
+    other = await queue.claim("w2")
+    await queue.age("high", "1000-0", "w2")
+    before = await queue.dump()
+    assert await queue.broker.renew("w1", [lease]) == [RenewCode.LOST]
+    assert await queue.broker.renew("w2", [replace(other, attempt=1)]) == [RenewCode.LOST]
+    assert min(await idle_ms(queue)) > 60_000
+    assert await queue.dump() == before
+
+
+async def test_a_cancelled_request_is_renewed_and_said_to_be_answered(queue: Queue) -> None:
+    first, second = await queue.running("high", "1000-0", id="r1"), await queue.running("high", "1000-1", id="r2")
+    await queue.broker.cancel("r2")
+    before = await queue.dump()
+    assert await queue.broker.renew("w1", [first, second]) == [RenewCode.RENEWED, RenewCode.ANSWERED]
+    assert await queue.dump() == before
+
+
+async def test_an_entry_deleted_by_hand_is_not_lost_to_the_books(queue: Queue) -> None:
+    lease = await queue.running()
+    await queue.command("XDEL", queue.keys.lane("high"), "1000-0")
+    await queue.broker.renew("w1", [lease])
+    # Redis 6.2 goes on as if it were there; later ones drop it from the pending list.
+    await queue.broker.reclaim(0, 3)
+    after = await queue.dump()
+    assert ("lane:high" in after, after["counts"]) == (False, {"staged": "1", "vanished": "1"})
+    assert (await queue.broker.audit()).problems() == []
+
+
+async def test_a_full_redis_still_renews(queue: Queue) -> None:
+    lease = await queue.running()
+    async with queue.full_memory():
+        assert await queue.broker.renew("w1", [lease]) == [RenewCode.RENEWED]
+
+
+async def test_nothing_to_renew_is_no_error(queue: Queue) -> None:
+    assert await queue.broker.renew("w1", []) == []

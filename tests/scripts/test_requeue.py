@@ -1,0 +1,103 @@
+"""requeue.lua, and the broker's operations on dead letters."""
+
+from __future__ import annotations
+
+import pytest
+
+from streamfleet.common.errors import BrokerOutOfMemory
+from streamfleet.common.protocol import Lane, Status
+from tests.scripts.harness import BODY, NOW, Queue, entry, ids, submission
+from tests.scripts.keyspace import changed
+
+
+async def bury(queue: Queue, number: int = 0, **fields: object) -> str:
+    """One request that failed; its dead letter's id."""
+    lease = await queue.running("high", f"1000-{number}", id=f"r{number}", **fields)
+    await queue.complete("w1", lease, status=Status.FAILED)
+    return (await queue.broker.dead_letters(1))[0][0]
+
+
+async def test_a_dead_letter_gets_another_life(queue: Queue) -> None:
+    letter = await bury(queue)
+    before = await queue.dump()
+    new = await queue.broker.requeue(letter, "r0", Lane.LOW, [b"id", b"r0", b"body", BODY.encode()])
+    assert new is not None
+    assert await queue.dump() == changed(
+        before,
+        {
+            "lane:low": {"entries": {new: entry(id="r0")}, "undelivered": [new]},
+            "result:r0": None,
+            "dead": None,
+            "counts": {"staged": "1", "failed": "1", "requeued": "1"},
+        },
+    )
+    lease = await queue.claim()
+    assert (lease.request_id, lease.attempt) == ("r0", 1)
+    assert await queue.complete("w1", lease) == [1]
+    assert (await queue.broker.audit()).problems() == []
+
+
+async def test_the_record_of_enqueueing_goes_with_the_result(queue: Queue) -> None:
+    await queue.broker.enqueue([submission("r1")])
+    await queue.complete("w1", await queue.claim(), status=Status.FAILED)
+    ((letter, _),) = await queue.broker.dead_letters(1)
+    await queue.broker.requeue(letter, "r1", Lane.HIGH, [b"id", b"r1", b"body", b"{}"])
+    assert not {"request:r1", "result:r1", "dead"} & set(await queue.dump())
+
+
+async def test_a_dead_letter_that_is_gone_is_not_requeued(queue: Queue) -> None:
+    letter = await bury(queue)
+    assert await queue.broker.purge([letter]) == 1
+    before = await queue.dump()
+    assert await queue.broker.requeue(letter, "r0", Lane.LOW, [b"body", b"{}"]) is None
+    assert await queue.dump() == before
+
+
+async def test_a_full_redis_keeps_the_dead_letter(queue: Queue) -> None:
+    letter = await bury(queue)
+    before = await queue.dump()
+    async with queue.full_memory():
+        with pytest.raises(BrokerOutOfMemory):
+            await queue.broker.requeue(letter, "r0", Lane.LOW, [b"body", b"{}"])
+    assert await queue.dump() == before
+
+
+async def test_a_dead_letter_without_fields_is_kept(queue: Queue) -> None:
+    letter = await bury(queue)
+    before = await queue.dump()
+    with pytest.raises(Exception, match="number of arg"):
+        await queue.broker.requeue(letter, "r0", Lane.LOW, [])
+    assert await queue.dump() == before
+
+
+async def test_dead_letters_are_read_by_the_newest_by_id_and_in_order(queue: Queue) -> None:
+    letters = [await bury(queue, number, meta=number) for number in range(5)]
+    newest = await queue.broker.dead_letters(2)
+    assert [(letter, fields[b"_id"]) for letter, fields in newest] == [(letters[4], b"r4"), (letters[3], b"r3")]
+    one = await queue.broker.dead_letter(letters[2])
+    assert one is not None
+    assert (one[b"_id"], one[b"meta"]) == (b"r2", b"2")
+    assert await queue.broker.dead_letter("1-1") is None
+    assert [letter async for letter, _ in queue.broker.every_dead_letter(batch=2)] == letters
+    assert await queue.broker.purge([]) == 0
+
+
+async def test_dead_letters_are_bounded(queue: Queue) -> None:
+    small = queue.with_limits(dead_cap=10)
+    for number in range(300):
+        await queue.add("high", f"1000-{number}", deadline=NOW - 1)
+    while (await small.pull("w1", 64)).ready:
+        pass
+    after = await queue.dump()
+    assert after["counts"]["expired"] == "300"
+    assert 10 <= len(after["dead"]) < 150
+
+
+async def test_an_expired_one_may_be_requeued_and_expires_again_unless_its_deadline_is_taken_out(queue: Queue) -> None:
+    await queue.add("high", "1000-0", id="r1", deadline=5)
+    await queue.pull()
+    ((letter, fields),) = await queue.broker.dead_letters(1)
+    kept = {name: value for name, value in fields.items() if not name.startswith(b"_") and name != b"deadline"}
+    flat = [part for pair in kept.items() for part in pair]
+    new = await queue.broker.requeue(letter, "r1", Lane.HIGH, flat)
+    assert ids((await queue.pull()).claims) == [new]

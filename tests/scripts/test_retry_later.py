@@ -1,0 +1,207 @@
+"""retry_later.lua and promote.lua: later, but never past the deadline nor for ever."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from streamfleet.common.records import Retry, RetryCode
+from tests.scripts.harness import ERROR, NOW, PATIENCE, Queue, entry, ids
+from tests.scripts.keyspace import changed
+
+
+async def test_a_retry_is_delayed_with_its_attempt_counted(queue: Queue) -> None:
+    lease = await queue.running("high", "1000-0", deadline=NOW + 101)
+    before = await queue.dump()
+    assert await queue.retry("w1", lease, 100) == RetryCode.DELAYED
+    assert await queue.dump() == changed(
+        before,
+        {
+            "lane:high": {"entries": {"1000-0": entry(deadline=NOW + 101)}},
+            "delayed": [("2|1000-0", NOW + 100)],
+            "tries": {"2|1000-0": "1"},
+        },
+    )
+
+
+async def test_a_retry_without_delay_is_ready_at_once_and_somebody_is_woken(queue: Queue) -> None:
+    lease = await queue.running()
+    await queue.command("DEL", queue.keys.bench)
+    before = await queue.dump()
+    assert await queue.retry("w1", lease) == RetryCode.DELAYED
+    assert await queue.dump() == changed(
+        before,
+        {
+            "lane:high": {"entries": {"1000-0": entry()}},
+            "ready:high": [("1000-0", 1000 + PATIENCE)],
+            "tries": {"2|1000-0": "1"},
+            "wake": {"undelivered": 1},
+            "bench": ["1"],
+        },
+    )
+
+
+async def test_the_last_attempt_ends_the_request_as_dead(queue: Queue) -> None:
+    lease = await queue.running("high", "1000-0", id="r1", reply="me")
+    before = await queue.dump()
+    assert await queue.retry("w1", lease, 100, most=1) == RetryCode.DEAD
+    letter = {"_id": "r1", "_status": "dead", "_error": ERROR, "_entry": "high:1000-0", "_attempts": "1"}
+    assert await queue.dump() == changed(
+        before,
+        {
+            "lane:high": None,
+            "result:r1": {
+                "status": "dead",
+                "error": ERROR,
+                "lane": "high",
+                "entry": "high:1000-0",
+                "attempt": "1",
+                "finished_ms": str(NOW),
+                "notified:me": "1",
+            },
+            "reply:me": [{"id": "r1", "status": "dead"}],
+            "dead": [letter | entry(id="r1", reply="me")],
+            "counts": {"staged": "1", "dead": "1"},
+        },
+    )
+
+
+async def test_attempts_add_up_to_the_most_and_no_further(queue: Queue) -> None:
+    await queue.add("high", "1000-0")
+    codes = [await queue.retry("w1", await queue.claim()) for _ in range(3)]
+    assert codes == [RetryCode.DELAYED, RetryCode.DELAYED, RetryCode.DEAD]
+    after = await queue.dump()
+    assert ("tries" in after, after["dead"][0]["_attempts"]) == (False, "3")
+
+
+async def test_a_retry_that_would_come_after_the_deadline_expires_now(queue: Queue) -> None:
+    lease = await queue.running("high", "1000-0", id="r1", deadline=NOW + 100)
+    assert await queue.retry("w1", lease, 100) == RetryCode.EXPIRED
+    after = await queue.dump()
+    assert (after["result:r1"]["status"], after["counts"]) == ("expired", {"staged": "1", "expired": "1"})
+    assert after["dead"][0]["_error"] == ERROR
+    assert not {"delayed", "tries", "lane:high"} & set(after)
+
+
+async def test_a_cancelled_request_is_not_retried(queue: Queue) -> None:
+    lease = await queue.running("high", "1000-0", id="r1", reply="me")
+    await queue.broker.cancel("r1")
+    assert await queue.retry("w1", lease, 100, most=1) == RetryCode.ANSWERED
+    after = await queue.dump()
+    assert after["counts"] == {"staged": "1", "cancelled": "1"}
+    assert not {"delayed", "tries", "lane:high", "dead"} & set(after)
+    assert after["reply:me"] == [{"id": "r1", "status": "cancelled"}]
+
+
+async def test_a_lost_lease_is_not_retried(queue: Queue) -> None:
+    lease = await queue.running()
+    await queue.broker.reclaim(0, 3)
+    other = await queue.claim("w2")
+    before = await queue.dump()
+    assert await queue.retry("w1", lease) == RetryCode.LOST
+    assert await queue.retry("w2", replace(other, attempt=1), most=1) == RetryCode.LOST
+    assert await queue.dump() == before
+
+
+async def test_an_entry_deleted_by_hand_is_counted_as_vanished(queue: Queue) -> None:
+    lease = await queue.running()
+    await queue.command("XDEL", queue.keys.lane("high"), "1000-0")
+    before = await queue.dump()
+    assert await queue.retry("w1", lease, 100) == RetryCode.LOST
+    assert await queue.dump() == changed(before, {"lane:high": None, "counts": {"staged": "1", "vanished": "1"}})
+
+
+async def test_several_retries_in_one_call_stand_each_for_itself(queue: Queue) -> None:
+    leases = [await queue.running("low", f"1000-{number}") for number in range(3)]
+    retries = [Retry(leases[0], 10, ERROR), Retry(replace(leases[1], attempt=9), 10, ERROR), Retry(leases[2], 0, ERROR)]
+    assert await queue.broker.retry_later("w1", retries, 3) == [1, 0, 1]
+    after = await queue.dump()
+    assert after["lane:low"]["pending"] == {"1000-1": ("w1", 1)}
+    assert after["delayed"] == [("4|1000-0", NOW + 10)]
+    assert after["ready:low"] == [("1000-2", 1000 + PATIENCE)]
+
+
+async def test_delayed_work_is_not_given_out_before_it_is_due(queue: Queue) -> None:
+    await queue.retry("w1", await queue.running(), 100)
+    assert (await queue.at(NOW + 99).pull()).claims == []
+    assert await queue.at(NOW + 99).broker.promote() == (0, NOW + 100)
+    assert await queue.at(NOW + 100).broker.promote() == (1, None)
+    assert ids((await queue.at(NOW + 100).pull()).claims) == ["1000-0"]
+
+
+async def test_promoted_work_has_its_old_rank_and_somebody_is_woken(queue: Queue) -> None:
+    await queue.retry("w1", await queue.running("high", "1000-0", deadline=NOW + 500), 100)
+    await queue.retry("w1", await queue.running("low", "1000-0"), 200)
+    await queue.command("DEL", queue.keys.bench)
+    before = await queue.dump()
+    assert await queue.at(NOW + 150).broker.promote() == (1, NOW + 200)
+    assert await queue.dump() == changed(
+        before,
+        {
+            "delayed": [("4|1000-0", NOW + 200)],
+            "ready:high": [("1000-0", NOW + 500)],
+            "wake": {"undelivered": 1},
+            "bench": ["1"],
+        },
+    )
+
+
+async def test_promoting_is_bounded(queue: Queue) -> None:
+    for number in range(5):
+        await queue.retry("w1", await queue.running("high", f"1000-{number}"), 10 + number)
+    later = queue.at(NOW + 1000)
+    assert await later.broker.promote(limit=2) == (2, NOW + 12)
+    assert await later.broker.promote(limit=9) == (3, None)
+
+
+async def test_a_delayed_entry_deleted_by_hand_is_counted_as_vanished(queue: Queue) -> None:
+    await queue.retry("w1", await queue.running(), 10)
+    await queue.command("XDEL", queue.keys.lane("high"), "1000-0")
+    assert await queue.at(NOW + 10).broker.promote() == (0, None)
+    after = await queue.dump()
+    assert after["counts"] == {"staged": "1", "vanished": "1"}
+    assert not {"delayed", "tries", "lane:high", "ready:high"} & set(after)
+
+
+async def test_a_cancelled_delayed_request_ends_when_it_is_due(queue: Queue) -> None:
+    await queue.retry("w1", await queue.running("high", "1000-0", id="r1"), 10)
+    await queue.broker.cancel("r1")
+    later = queue.at(NOW + 10)
+    await later.broker.promote()
+    assert (await later.pull()).dropped == 1
+    after = await queue.dump()
+    assert after["counts"] == {"staged": "1", "cancelled": "1"}
+    assert not {"delayed", "tries", "lane:high", "ready:high"} & set(after)
+
+
+async def test_a_tick_mends_a_watcher_that_died(queue: Queue) -> None:
+    small = queue.with_limits(watchers=1)
+    await small.pull("w1")
+    await small.pull("w2")
+    await queue.command("DEL", queue.keys.bench)
+    await small.broker.promote()
+    assert await queue.dump() == {"watch": [("w1", NOW + 7000)]}
+    await small.at(NOW + 7001).broker.promote()
+    assert await queue.dump() == {"bench": ["1"]}
+
+
+async def test_a_tick_says_again_that_work_waits(queue: Queue) -> None:
+    """Whoever took the token died with it."""
+    await queue.command("ZADD", queue.keys.watch, NOW + 5, "w1", NOW + 5, "w2")
+    await queue.add("high", "1000-0")
+    await queue.pull("w3", 0)
+    await queue.command("DEL", queue.keys.bench, queue.keys.wake)
+    await queue.broker.ensure_groups()
+    await queue.broker.promote()
+    after = await queue.dump()
+    assert (after["wake"], after["bench"]) == ({"undelivered": 1}, ["1"])
+
+
+async def test_a_full_redis_still_delays_and_promotes(queue: Queue) -> None:
+    lease = await queue.running()
+    async with queue.full_memory():
+        assert await queue.retry("w1", lease, 10) == RetryCode.DELAYED
+        assert await queue.at(NOW + 10).broker.promote() == (1, None)
+        lease = (await queue.pull()).claims[0].lease
+        assert await queue.retry("w1", lease, 10, most=2) == RetryCode.DEAD
+    assert json.loads((await queue.dump())["dead"][0]["_error"]) == json.loads(ERROR)
