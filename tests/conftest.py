@@ -8,7 +8,7 @@ import pytest
 
 from streamfleet.cli.demo.model import model_folder
 
-pytest_plugins = ["tests.servers"]
+pytest_plugins = ["tests.servers", "tests.integration.worker_process"]
 
 REPOSITORY = Path(__file__).parent.parent
 

@@ -18,7 +18,7 @@ from pydantic.fields import FieldInfo
 from streamfleet.common.settings import GROUPS, PREFIX, Group, variable
 
 PAGE = Path(__file__).parent.parent / "docs" / "configuration.md"
-COMMAND = ".venv/bin/python tools/configuration_page.py"
+COMMAND = "make docs"
 TITLES = {
     "QueueSettings": "Queue",
     "EngineSettings": "Engine",
@@ -26,7 +26,7 @@ TITLES = {
     "LogSettings": "Logging",
 }
 INTRODUCTION = f"""\
-<!-- Written by tools/configuration_page.py. Change common/streamfleet/common/settings.py, then run that again. -->
+<!-- Made from common/streamfleet/common/settings.py by `make docs`: change that. -->
 
 # Configuration
 

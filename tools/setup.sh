@@ -11,7 +11,9 @@ fits() {
 if [ -n "${PYTHON:-}" ]; then
     candidates=$PYTHON
 else
-    candidates=".venv/bin/python python3 python3.11 python3.12 python3.13"
+    candidates="python3 python3.11 python3.12 python3.13"
+    # The one that is there stays, unless making it was interrupted.
+    [ ! -x .venv/bin/pip ] || candidates=".venv/bin/python $candidates"
 fi
 for candidate in $candidates; do
     if fits "$candidate"; then

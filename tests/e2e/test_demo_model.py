@@ -1,4 +1,4 @@
-"""The demo's model folder, against the library that defines the format."""
+"""The demo's model folder: made once, whole or not at all. That the model is right, the demo's own test shows."""
 
 from __future__ import annotations
 
@@ -9,10 +9,7 @@ import pytest
 
 from streamfleet.cli.demo import model
 
-pytestmark = [
-    pytest.mark.timeout(120),
-    pytest.mark.filterwarnings("ignore:::(torch|transformers|numpy)"),
-]
+pytestmark = pytest.mark.timeout(120)
 
 
 def test_made_once_and_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,18 +48,6 @@ def test_without_the_wheel_the_message_says_what_to_install(monkeypatch: pytest.
 def test_a_relative_cache_folder_is_ignored(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", value)
     assert model.cache_folder() == Path.home() / ".cache" / "streamfleet"
-
-
-def test_transformers_reads_it_and_it_knows_paris(smollm2: Path) -> None:
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(smollm2)
-    language_model = AutoModelForCausalLM.from_pretrained(smollm2, dtype=torch.bfloat16)
-    question = [{"role": "user", "content": "What is the capital of France?"}]
-    prompt = tokenizer.apply_chat_template(question, add_generation_prompt=True, return_tensors="pt", return_dict=True)
-    answer = language_model.generate(**prompt, max_new_tokens=8, do_sample=False)
-    assert "Paris" in tokenizer.decode(answer[0][prompt["input_ids"].shape[1] :])
 
 
 def test_text_survives_the_tokenizer(smollm2: Path) -> None:

@@ -1,0 +1,229 @@
+"""The documentation says what the code does: names, numbers, commands, links and pictures are held against it."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+import typer.main
+
+from streamfleet.cli.main import app
+from streamfleet.common import metrics, scripts
+from streamfleet.common.keys import Keys
+from streamfleet.common.protocol import ENDPOINTS, MAX_META_BYTES, MAX_NAME_CHARS
+from streamfleet.common.settings import GROUPS, PREFIX, variable
+from streamfleet.producer.commands.common import FAILED, INTERRUPTED, USAGE
+from streamfleet.worker.lease import EXIT_LOOP_HUNG
+from streamfleet.worker.worker import EXIT_BROKEN, EXIT_DRAINED, EXIT_ENGINE_FAILED
+
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+UNIT_MS = {"ms": 1, "s": 1_000, "hours": 3_600_000}
+
+
+@pytest.fixture(scope="module")
+def pages(repository: Path) -> dict[Path, str]:
+    """The documentation that describes the program."""
+    paths = [repository / "README.md", *sorted((repository / "docs").glob("*.md")), repository / "k8s/README.md"]
+    return {path: path.read_text(encoding="utf-8") for path in paths}
+
+
+@pytest.fixture(scope="module")
+def settings() -> dict[str, Any]:
+    """Environment variable to default, of every setting."""
+    return {variable(name): field.default for group in GROUPS for name, field in group.model_fields.items()}
+
+
+# -- links and pictures ------------------------------------------------------------------------------------
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors that a Markdown page has, as GitHub makes them of its headings."""
+    headings = re.findall(r"^#+ (.+)$", FENCE.sub("", text), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_relative_links_lead_somewhere(repository: Path, pages: dict[Path, str]) -> None:
+    broken = []
+    more = {path: path.read_text(encoding="utf-8") for path in repository.glob("*.md")}
+    for page, text in (pages | more).items():
+        for link in re.findall(r"\]\(([^)\s]+)\)", FENCE.sub("", text)):
+            if re.match(r"[a-z]+:", link):
+                continue
+            name, _, anchor = link.partition("#")
+            target = (page.parent / name).resolve() if name else page
+            if not target.exists() or (anchor and anchor not in anchors(target.read_text(encoding="utf-8"))):
+                broken.append(f"{page.name}: {link}")
+    assert not broken
+
+
+def arrows(picture: Path) -> set[tuple[str, str, str]]:
+    """(from, to, script) of every label on the arrows of the state diagram."""
+    name = "{http://www.w3.org/2000/svg}"
+    return {
+        (arrow.attrib["data-from"], arrow.attrib["data-to"], str(label.text))
+        for arrow in ET.parse(picture).iter(f"{name}g")  # noqa: S314 - a file of our own
+        if arrow.get("class") == "arrow"
+        for label in arrow.iter(f"{name}text")
+    }
+
+
+def test_the_state_diagram_names_scripts_that_exist_and_its_table_is_the_same(repository: Path) -> None:
+    text = (repository / "docs/states.md").read_text(encoding="utf-8")
+    table = set(re.findall(r"^\| ([\w -]+) \| (\w+) \| `(\w+)` \|", text, re.MULTILINE))
+    drawn = arrows(repository / "docs/pictures/states.svg")
+    assert table == drawn
+    assert {verb for _, _, verb in drawn} <= set(scripts.VERBS)
+    assert set(re.findall(r"\| `(\w+)` \|", text)) == set(scripts.VERBS)
+
+
+# -- names -------------------------------------------------------------------------------------------------
+
+
+def test_every_variable_named_exists(repository: Path, pages: dict[Path, str], settings: dict[str, Any]) -> None:
+    aliases = {
+        str(choice)
+        for group in GROUPS
+        for field in group.model_fields.values()
+        for choice in getattr(field.validation_alias, "choices", ())
+    }
+    page = (repository / "docs/configuration.md").read_text(encoding="utf-8")
+    others = re.findall(r"^\| `(\w+)` \|", page.partition("## Read by other programs")[2], re.MULTILINE)
+    # The last three belong to Redis's own pod, and to Kubernetes.
+    known = {*settings, *aliases, *others, "REDIS_PASSWORD", "REDISCLI_AUTH", "STREAMFLEET_REDIS_PORT"}
+    unknown = []
+    for path, text in pages.items():
+        named = {*re.findall(rf"\b{PREFIX}\w+", text), *re.findall(r"`([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+)[`=]", text)}
+        unknown += [f"{path.name}: {name}" for name in named - known]
+    assert not unknown
+
+
+def metric_names() -> set[str]:
+    """The names under which /metrics has what streamfleet itself counts."""
+    families = [value.describe()[0] for value in vars(metrics).values() if hasattr(value, "_labelnames")]
+    return {family.name + {"counter": "_total", "info": "_info"}.get(family.type, "") for family in families}
+
+
+def test_metrics_named_are_the_metrics_there_are(repository: Path, pages: dict[Path, str]) -> None:
+    named = {name for text in pages.values() for name in re.findall(r"\bstreamfleet_\w+", text)}
+    assert named == metric_names()
+
+
+def test_keys_named_are_the_keys_there_are(repository: Path, pages: dict[Path, str]) -> None:
+    keys = Keys("q")
+    members = [getattr(keys, name) for name in dir(Keys) if not name.startswith("_") and name not in ("base", "shared")]
+    values = [member("x") if callable(member) else member for member in members]
+    made = {name for value in values if isinstance(value, str) for name in key_names(value)}
+    table = re.findall(r"^\| (`\{q\}:.*?) \|", pages[repository / "docs/protocol.md"], re.MULTILINE)
+    assert {name for row in table for name in key_names(row)} == made
+    assert {name for text in pages.values() for name in key_names(text)} <= made
+
+
+def key_names(text: str) -> list[str]:
+    """What comes after the queue's braces in every key of a text."""
+    return re.findall(r"\{(?:q|default)\}+:([a-z]+)", text)
+
+
+def commands(text: str) -> Iterator[tuple[str, list[str]]]:
+    """Every `streamfleet …` in the code of a page: the line, and its words after `streamfleet`."""
+    code = "\n".join(body for language, body in FENCE.findall(text) if language in ("sh", "text"))
+    lines = code.replace("\\\n", " ").splitlines() + re.findall(r"`([^`\n]+)`", FENCE.sub("", text))
+    for line in lines:
+        if found := re.match(r"(?:[A-Z_]+=\S+ )*(?:\S+/)?streamfleet ((?:.(?!  ))*.)", line):
+            yield line, shlex.split(found[1], comments=True)
+
+
+def test_commands_named_exist_with_their_options(repository: Path, pages: dict[Path, str]) -> None:
+    top: Any = typer.main.get_command(app)
+    wrong, met = [], set()
+    for text in pages.values():
+        for line, words in commands(text):
+            command, path = top, []
+            while hasattr(command, "commands") and words and words[0] in command.commands:
+                path.append(words.pop(0))
+                command = command.commands[path[-1]]
+                met.add(" ".join(path))
+            options = {option for parameter in command.params for option in parameter.opts} | {"--help"}
+            ours = words[: words.index("--")] if "--" in words else words
+            if not path or not {word for word in ours if word.startswith("-")} <= options:
+                wrong.append(line)
+    assert not wrong
+    assert set(top.commands) <= met, "README.md shows every command"
+
+
+# -- numbers -----------------------------------------------------------------------------------------------
+
+
+def quoted(text: str) -> Iterator[tuple[str, str]]:
+    """(what stands before, setting) wherever prose gives a number and then names its setting in parentheses."""
+    prose = re.sub(r"\s+", " ", FENCE.sub("", text))
+    for found in re.finditer(r"\(([^()]*`STREAMFLEET_[^()]*)\)", prose):
+        for name in re.findall(r"`(STREAMFLEET_[A-Z_]+)`", found[1]):
+            yield prose[max(0, found.start() - 120) : found.start()], name
+
+
+def test_defaults_in_prose_are_the_defaults(pages: dict[Path, str], settings: dict[str, Any]) -> None:
+    checked = 0
+    for path, text in pages.items():
+        for before, name in quoted(text):
+            default = settings[name]
+            numbers = re.findall(r"(?<![\w.])(\d+(?:\.\d+)?)\b ?(ms\b|s\b|hours\b)?", before)
+            if isinstance(default, tuple):
+                wanted, found = {float(part) for part in default if part}, {float(number) for number, _ in numbers}
+            elif isinstance(default, int | float):
+                value, unit = numbers[-1]
+                base = UNIT_MS["s" if name.endswith("_S") else "ms"]
+                wanted, found = {float(default)}, {float(value) * UNIT_MS.get(unit, base) / base}
+            else:
+                continue
+            assert wanted <= found, f"{path.name}: {name} is {default}, not as in: …{before[-60:]}"
+            checked += 1
+    assert checked >= 20
+
+
+def test_the_protocol_page_has_the_protocols_constants(repository: Path) -> None:
+    text = (repository / "docs/protocol.md").read_text(encoding="utf-8")
+    assert f"at most {MAX_META_BYTES} bytes" in text
+    assert f"1 to {MAX_NAME_CHARS} characters" in text
+    listed = text.partition("## 3. Endpoints")[2].partition("Where no")[0]
+    assert set(re.findall(r"`(/[\w/]+)`", listed)) == ENDPOINTS
+
+
+def test_exit_statuses_are_listed(repository: Path) -> None:
+    section = (repository / "docs/operations.md").read_text(encoding="utf-8").partition("## Exit statuses")[2]
+    listed = {int(status) for status in re.findall(r"^\| (\d+) \|", section.partition("\n## ")[0], re.MULTILINE)}
+    assert listed == {EXIT_DRAINED, USAGE, EXIT_ENGINE_FAILED, EXIT_BROKEN, EXIT_LOOP_HUNG}
+    assert f"{FAILED} when not" in section
+    assert f"{INTERRUPTED} when interrupted" in section
+
+
+# -- code --------------------------------------------------------------------------------------------------
+
+
+def test_python_in_pages_compiles_and_imports_what_exists(pages: dict[Path, str]) -> None:
+    blocks = [body for text in pages.values() for language, body in FENCE.findall(text) if language == "python"]
+    assert blocks
+    for block in blocks:
+        for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.ImportFrom) and str(node.module).startswith("streamfleet"):
+                module = importlib.import_module(str(node.module))
+                assert all(hasattr(module, alias.name) for alias in node.names), ast.unparse(node)
+
+
+def test_the_configuration_page_is_what_the_settings_say(repository: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "tools/configuration_page.py", "--check"],
+        cwd=repository,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr

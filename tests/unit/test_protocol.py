@@ -1,0 +1,225 @@
+"""The wire protocol: what is written can be read, and whatever is read gives a request or names the field that is wrong."""
+
+from __future__ import annotations
+
+import json
+import string
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from streamfleet.common.errors import InvalidRequest
+from streamfleet.common.protocol import (
+    CHAT,
+    COMPLETIONS,
+    EMBEDDINGS,
+    ENDPOINTS,
+    LANES,
+    Lane,
+    Request,
+    check_name,
+    decode,
+    digest,
+    encode,
+    infer_endpoint,
+    parse_body,
+)
+
+BODY = b'{"prompt":"hi"}'
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+KNOWN = ["body", "id", "endpoint", "deadline", "ttl", "tenant", "session", "reply", "stream", "traceparent", "meta"]
+
+printable = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1, max_size=256)
+names = printable.filter(lambda name: not _is_reserved(name))
+labels = st.text(min_size=1, max_size=256).filter(str.isprintable)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+requests = st.builds(
+    Request,
+    body=st.dictionaries(st.text(), json_values, max_size=3).map(lambda body: {**body, "prompt": "hi"}),
+    id=names,
+    lane=st.sampled_from(LANES),
+    endpoint=st.sampled_from(sorted(ENDPOINTS)),
+    deadline_ms=st.none() | st.integers(0, 10**16 - 1),
+    tenant=st.none() | labels,
+    session=st.none() | labels,
+    reply=st.none() | names,
+    stream=st.booleans(),
+    traceparent=st.none() | st.just(TRACE),
+    meta=st.none() | st.text(min_size=1, max_size=1000),
+)
+
+
+def _is_reserved(name: str) -> bool:
+    lane, _, numbers = name.partition(":")
+    first, _, last = numbers.partition("-")
+    return lane.isalpha() and first.isdigit() and last.isdigit()
+
+
+def read(stream_id: str = "7-0", lane: Lane = Lane.HIGH, max_body_bytes: int = 1000, **fields: str | bytes) -> Request:
+    """The request in an entry with these fields beside a body."""
+    raw = {"body": BODY, **fields}
+    encoded = {name.encode(): value.encode() if isinstance(value, str) else value for name, value in raw.items()}
+    return decode(encoded, lane, stream_id, max_body_bytes)
+
+
+def refusal(**fields: str | bytes) -> tuple[str | None, str]:
+    """Field and code of the error that these fields give."""
+    with pytest.raises(InvalidRequest) as caught:
+        read(**fields)
+    return caught.value.param, caught.value.code
+
+
+@given(requests)
+def test_what_is_encoded_decodes_to_the_same(request: Request) -> None:
+    body = json.dumps(request.body).encode()
+    fields = {name.encode(): value for name, value in encode(request, body).items()}
+    assert decode(fields, request.lane, "1-1") == request
+
+
+@given(st.dictionaries(st.sampled_from(KNOWN).map(str.encode) | st.binary(max_size=9), st.binary(max_size=300)))
+@example({b"body": b"[" * 100_000})
+@example({b"body": b'{"prompt":' + b"9" * 5000 + b"}"})
+@example({b"body": b'\xef\xbb\xbf{"prompt":1}'})
+@example({b"body": b'{"prompt":"\\ud800"}'})
+@example({b"body": b"{}", b"deadline": "٣".encode()})
+def test_any_fields_give_a_request_or_name_what_is_wrong(fields: dict[bytes, bytes]) -> None:
+    try:
+        request = decode(fields, Lane.LOW, "5-3")
+    except InvalidRequest as error:
+        assert error.param in KNOWN
+        assert json.loads(error.to_openai())["error"]["param"] == error.param
+    else:
+        assert isinstance(request.body, dict)
+
+
+@given(st.sampled_from(KNOWN), st.binary(max_size=50) | st.text(max_size=50).map(str.encode))
+def test_a_wrong_field_beside_good_ones_is_the_one_that_is_named(name: str, value: bytes) -> None:
+    good = {"body": BODY, "id": b"r-1", "deadline": b"5", "reply": b"me", "stream": b"1", "traceparent": TRACE.encode()}
+    try:
+        decode({key.encode(): item for key, item in {**good, name: value}.items()}, Lane.LOW, "5-3")
+    except InvalidRequest as error:
+        assert error.param == name
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "code"),
+    [
+        ({"body": b""}, "body", "invalid_json"),
+        ({"body": b"\xff"}, "body", "invalid_encoding"),
+        ({"body": "[]"}, "body", "invalid_type"),
+        ({"body": "null"}, "body", "invalid_type"),
+        ({"body": '{"prompt":NaN}'}, "body", "invalid_json"),
+        ({"body": '{"prompt":-Infinity}'}, "body", "invalid_json"),
+        ({"body": "{}"}, "body", "missing_field"),
+        ({"body": "x" * 1001}, "body", "request_too_large"),
+        ({"endpoint": "/metrics"}, "endpoint", "unknown_endpoint"),
+        ({"endpoint": b"\xff"}, "endpoint", "invalid_encoding"),
+        ({"id": "a b"}, "id", "invalid_value"),
+        ({"id": "é"}, "id", "invalid_value"),
+        ({"id": b"\xff"}, "id", "invalid_encoding"),
+        ({"id": "x" * 257}, "id", "invalid_value"),
+        ({"id": "high:1-1"}, "id", "invalid_value"),
+        ({"reply": "a\nb"}, "reply", "invalid_value"),
+        ({"deadline": "nan"}, "deadline", "invalid_value"),
+        ({"deadline": "-1"}, "deadline", "invalid_value"),
+        ({"deadline": "1e9"}, "deadline", "invalid_value"),
+        ({"deadline": "1" * 17}, "deadline", "invalid_value"),
+        ({"deadline": "١"}, "deadline", "invalid_value"),
+        ({"ttl": "5s"}, "ttl", "invalid_value"),
+        ({"stream": "yes"}, "stream", "invalid_value"),
+        ({"tenant": "a\0"}, "tenant", "invalid_value"),
+        ({"session": "x" * 257}, "session", "invalid_value"),
+        ({"traceparent": TRACE.upper()}, "traceparent", "invalid_value"),
+        ({"meta": "x" * 4097}, "meta", "invalid_value"),
+        ({"meta": b"\xff"}, "meta", "invalid_encoding"),
+    ],
+    ids=str,
+)
+def test_a_wrong_field_is_named_with_a_code(fields: dict[str, Any], param: str, code: str) -> None:
+    assert refusal(**fields) == (param, code)
+
+
+def test_a_missing_body_is_named() -> None:
+    with pytest.raises(InvalidRequest, match="body: is missing") as caught:
+        decode({b"id": b"r"}, Lane.LOW, "1-1")
+    assert caught.value.code == "missing_field"
+
+
+def test_a_request_without_an_id_is_named_after_its_entry() -> None:
+    assert read("12-3").id == "high:12-3"
+    assert read("12-3", id="").id == "high:12-3"
+
+
+def test_a_time_to_live_counts_from_enqueueing_and_a_deadline_wins_over_it() -> None:
+    assert read("1000-0", ttl="250").deadline_ms == 1250
+    assert read("1000-0", ttl="250", deadline="9").deadline_ms == 9
+    assert read("1000-0").deadline_ms is None
+
+
+def test_the_endpoint_follows_from_the_body_when_it_is_absent() -> None:
+    assert read(body='{"messages":[],"prompt":""}').endpoint == CHAT
+    assert read(body='{"prompt":""}').endpoint == COMPLETIONS
+    assert read(body='{"input":""}').endpoint == EMBEDDINGS
+    assert read(body='{"input":""}', endpoint="/v1/score").endpoint == "/v1/score"
+
+
+def test_unknown_fields_are_passed_over() -> None:
+    assert read(colour="red") == read()
+
+
+def test_a_body_of_exactly_the_limit_is_taken() -> None:
+    text = b'{"prompt":"' + b"x" * 87 + b'"}'
+    assert parse_body(text, 100) == json.loads(text)
+    with pytest.raises(InvalidRequest, match="is 100 bytes; at most 99 are allowed"):
+        parse_body(text, 99)
+
+
+def test_errors_say_what_to_do_and_stay_short() -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        read(endpoint="/" * 10_000)
+    assert len(str(caught.value)) < 400
+    with pytest.raises(InvalidRequest, match="neither messages, prompt nor input") as caught:
+        infer_endpoint({})
+    assert json.loads(caught.value.to_openai())["error"]["type"] == "invalid_request_error"
+
+
+def test_encoding_leaves_out_what_is_absent_or_follows() -> None:
+    request = Request(body={"prompt": "hi"}, id="", lane=Lane.LOW, endpoint=COMPLETIONS)
+    assert encode(request, BODY) == {"body": BODY}
+    assert encode(request, BODY, ttl_ms=5) == {"body": BODY, "ttl": b"5"}
+
+
+def test_a_digest_tells_bodies_and_endpoints_apart_and_nothing_else() -> None:
+    fields = {"body": BODY, "endpoint": b"/v1/completions"}
+    assert digest(fields) == digest({**fields, "id": b"other", "deadline": b"5"})
+    assert len({digest(fields), digest({"body": BODY}), digest({"body": b"{}", "endpoint": b"/v1/completions"})}) == 3
+    assert set(digest(fields)) <= set(string.hexdigits.lower())
+
+
+@given(st.text(max_size=300))
+def test_a_checked_name_is_safe_in_a_key(name: str) -> None:
+    try:
+        checked = check_name(name, "id")
+    except InvalidRequest:
+        return
+    assert checked == name
+    assert 1 <= len(name.encode()) <= 256
+    assert name.isascii()
+    assert name.isprintable()
+    assert " " not in name
+
+
+def test_a_name_may_have_further_rules() -> None:
+    with pytest.raises(InvalidRequest, match="must not contain any of {}"):
+        check_name("a{b", "queue", forbidden="{}")
+
+
+def test_lanes_are_numbered_from_the_most_urgent() -> None:
+    assert [(lane.number, lane.rank) for lane in LANES] == [(1, 0), (2, 1), (3, 2), (4, 3)]
+    assert list(LANES) == ["critical", "high", "normal", "low"]
