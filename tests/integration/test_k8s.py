@@ -176,7 +176,7 @@ def test_service_links_stay_out_of_the_settings() -> None:
 
 
 def test_every_variable_is_a_setting_or_known_elsewhere() -> None:
-    settings = {variable(group, name) for group in GROUPS for name in group.model_fields} | WELL_KNOWN
+    settings = {variable(name) for group in GROUPS for name in group.model_fields} | WELL_KNOWN
     containers = [each for template in pod_templates().values() for each in template["spec"]["containers"]]
     named = {each["name"] for container in containers for each in container.get("env", [])}
     assert named | set(worker_settings()) <= settings | THIRD_PARTY

@@ -18,7 +18,7 @@ from tests.scripts.harness import ERROR, Queue, submission
 from tests.scripts.history_model import HANDED_OUT, READY, UNDELIVERED, Model, understand
 from tests.scripts.keyspace import Dump, id_key
 
-ROOM = 3
+ROOM = 2
 MOST = 2
 LANE_LIMIT = 5
 LEASE_MS = 60_000
@@ -52,6 +52,23 @@ VERBS = {
 }
 
 
+# Every other history is of a fleet with little to do, where what matters is who is woken.
+IDLE = {
+    "add": 10,
+    "enqueue": 2,
+    "act": 20,
+    "settle": 16,
+    "complete": 6,
+    "release": 5,
+    "late": 2,
+    "crash": 5,
+    "lose_read": 3,
+    "stage": 5,
+    "reclaim": 6,
+    "promote": 8,
+    "clock": 3,
+    "cancel": 1,
+}
 ON_A_FULL_SERVER = {"act", "complete", "retry", "release", "renew", "reclaim", "promote", "cancel", "stage"}
 
 
@@ -85,7 +102,8 @@ class Worker:
 def make_history(seed: int, length: int) -> list[Step]:
     """A history from a seed."""
     numbers = random.Random(seed)
-    verbs = numbers.choices(list(VERBS), list(VERBS.values()), k=length)
+    weights = VERBS | IDLE if seed % 2 else VERBS
+    verbs = numbers.choices(list(weights), list(weights.values()), k=length)
     return [Step(verb, *(numbers.randrange(2**16) for _ in range(3))) for verb in verbs]
 
 
@@ -144,9 +162,7 @@ class Fleet:
         watches = self._watches()
         if any(worker.state == "watching" and worker.name not in watches for worker in idle):
             return  # the clock jumped past its watch: it is woken when its wait is over
-        token = "bench" in self.dump and any(worker.state == "benched" for worker in idle)
-        wake = self._something_to_read() and any(worker.state == "watching" for worker in idle)
-        assert token or wake, f"work waits, and nobody comes: {[(w.name, w.state) for w in self.workers]}"
+        assert any(self._woken(worker) for worker in idle), f"work waits, and nobody comes: {[(w.name, w.state) for w in self.workers]}"
 
     def _watches(self) -> set[str]:
         return {name for name, until in self.dump.get("watch", []) if until >= self.now}
@@ -230,25 +246,28 @@ class Fleet:
         worker = self._worker(step)
         if worker.state == "unsure":
             await self._disown(worker)
-        elif worker.state == "watching":
-            if self._something_to_read():
-                worker.hints = await self._read()
-                worker.state = "read"
-        elif worker.state == "benched":
-            if "bench" in self.dump:
-                await self.queue.broker.wait(Role.BENCH, 1_000)
-                worker.state, worker.called = "awake", True
+        elif worker.state == "watching" and self._woken(worker):
+            worker.hints = await self._read()
+            worker.state = "read"
+        elif worker.state == "benched" and self._woken(worker):
+            await self.queue.broker.wait(Role.BENCH, 1_000)
+            worker.state, worker.called = "awake", True
         elif worker.moves:
             await self._pull(worker, step)
 
     async def _settle(self, step: Step) -> None:
-        """Everybody who can go on without being woken does, until nobody can."""
+        """Everybody who can go on does, woken or not, until nobody can."""
         for _ in range(20):
-            movers = [number for number, worker in enumerate(self.workers) if worker.moves]
-            if not movers:
+            able = [number for number, worker in enumerate(self.workers) if worker.moves or self._woken(worker)]
+            if not able:
                 return
-            await self._act(Step("act", movers[step.x % len(movers)], step.y, step.z))
+            await self._act(Step("act", able[step.x % len(able)], step.y, step.z))
             self.dump = await self.queue.dump()
+
+    def _woken(self, worker: Worker) -> bool:
+        if worker.state == "watching":
+            return self._something_to_read()
+        return worker.state == "benched" and "bench" in self.dump
 
     async def _pull(self, worker: Worker, step: Step) -> None:
         wanted = ROOM - len(worker.leases)
@@ -321,7 +340,9 @@ class Fleet:
         """The housekeeping loop of a worker, whatever its other loops do, brings arrivals in order."""
         pulled = await self.queue.pull(self._worker(step).name, 0, stage_entries=1 + step.z % 3)
         assert (pulled.role, list(pulled.claims), pulled.dropped) == (Role.NONE, [], 0)
-        self.model.pull("nobody", self.now, [], [], await self.queue.dump())
+        after = await self.queue.dump()
+        assert after.get("watch") == self.dump.get("watch")
+        self.model.pull("nobody", self.now, [], [], after)
 
     # -- workers: what becomes of their work -------------------------------------------------------------------------
 
@@ -452,10 +473,10 @@ class Fleet:
         self.late += [(worker.name, lease) for worker in self.workers if worker.name == owner for lease in worker.leases]
 
     async def _crash(self, step: Step) -> None:
-        """A worker dies, preferably one that watches; another takes its place, every other time under the same name."""
-        watching = [number for number, worker in enumerate(self.workers) if worker.state == "watching"]
-        if watching and step.z % 2:
-            step = Step("crash", watching[step.x % len(watching)], step.y, step.z)
+        """A worker dies, often one with a wake-up; another takes its place, every other time under the same name."""
+        waking = [number for number, worker in enumerate(self.workers) if worker.called or worker.hints or worker.watching]
+        if waking and step.z % 2:
+            step = Step("crash", waking[step.x % len(waking)], step.y, step.z)
         worker = self._worker(step)
         await self._silence(Step("silence", step.x, 1, 0))
         self.disturbed = self.disturbed or worker.called or worker.state == "read"

@@ -77,3 +77,8 @@ def test_reads_whatever_stands_there(error: bytes) -> None:
     assert letter.attempts == 0
     assert "body: \\xff\\xfe" in page(letter)
     json.dumps(as_json_value(letter))
+
+
+def test_a_terminal_shows_control_characters_and_does_not_obey_them() -> None:
+    letter = read_letter("1-0", LETTER | {b"body": b"\x1b[2Jgone\x07"})
+    assert "body: \\x1b[2Jgone\\x07" in page(letter)

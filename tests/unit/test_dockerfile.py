@@ -223,7 +223,7 @@ def test_no_secret_is_baked_in(dockerfile: str) -> None:
 def test_settings_of_the_image_exist(dockerfile: str, target: str) -> None:
     set_here = re.findall(r"(STREAMFLEET_\w+)=", " ".join(stages(dockerfile)[target].all("ENV")))
     assert bool(set_here) == (target in WORKERS)
-    assert set(set_here) <= {variable(group, name) for group in GROUPS for name in group.model_fields}
+    assert set(set_here) <= {variable(name) for group in GROUPS for name in group.model_fields}
 
 
 @contextmanager

@@ -34,13 +34,15 @@ def worker(
     VLLM_URL=http://localhost:8000 streamfleet worker --engine openai
     ```
     """
-    from streamfleet.common.settings import EngineSettings, LogSettings, QueueSettings, WorkerSettings, load
+    from streamfleet.common.settings import load_all
 
-    settings = (
-        load(QueueSettings, redis_url=redis_url, queue=queue),
-        load(EngineSettings, engine=engine, model=model, engine_args=tuple(engine_args) if engine_args else None),
-        load(WorkerSettings, worker_name=name),
-        load(LogSettings),
+    settings = load_all(
+        redis_url=redis_url,
+        queue=queue,
+        engine=engine,
+        model=model,
+        engine_args=tuple(engine_args) if engine_args else None,
+        worker_name=name,
     )
     from streamfleet.worker.main import run_worker
 

@@ -206,7 +206,9 @@ class Broker:
 
     async def wait(self, role: Role, timeout_ms: int) -> list[Hint]:
         """Block until there may be work, or for `timeout_ms`; what comes back goes into the next pull."""
-        timeout_ms = max(timeout_ms, 2)   # 0 would be for ever, and so is 1 to a BLPOP of Redis 6.2, which rounds it down
+        timeout_ms = max(
+            timeout_ms, 2
+        )  # 0 would be for ever, and so is 1 to a BLPOP of Redis 6.2, which rounds it down
         if role is Role.BENCH:
             await self.connection.block(timeout_ms / 1000, "BLPOP", self.keys.bench, timeout_ms / 1000)
             return []

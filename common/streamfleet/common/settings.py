@@ -6,9 +6,11 @@ Each group reads environment variables named ``STREAMFLEET_<FIELD>``; a few well
 
 from __future__ import annotations
 
+import difflib
 import json
+import os
 import shlex
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar, cast
 
 from pydantic import AliasChoices, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
@@ -56,7 +58,7 @@ class QueueSettings(Group):
     reply_cap: int = Field(100_000, ge=100, description="About how many notifications one reply stream keeps.")
     shares: Annotated[tuple[int, int, int, int], NoDecode] = Field(
         (0, 0, 100, 50),
-        description="Picks per mille guaranteed to critical,high,normal,low while they wait; the rest is strict priority.",
+        description="Picks per mille guaranteed to critical,high,normal,low while they wait; else strict priority.",
     )
 
     @field_validator("queue")
@@ -109,7 +111,7 @@ class EngineSettings(Group):
 
     engine: Literal["vllm", "openai", "simulated"] = Field(
         "vllm",
-        description="vllm: in this process; openai: a server at VLLM_URL that speaks OpenAI; simulated: no model, for tests.",
+        description="vllm: in this process; openai: a compatible server at VLLM_URL; simulated: no model, for tests.",
     )
     model: str = Field("", description="Model name or folder for the vllm engine, as vLLM takes it.")
     engine_args: Annotated[tuple[str, ...], NoDecode] = Field(
@@ -166,7 +168,11 @@ class WorkerSettings(Group):
         description="How long a window waits to fill, in ms.",
     )
     prefetch: int = Field(2, ge=0, description="Requests held beyond the engine's slots, so that it never starves.")
-    lease_ms: int = Field(10_000, ge=1_000, description="A worker silent for so long has lost its requests, in ms.")
+    lease_ms: int = Field(
+        10_000,
+        ge=1_000,
+        description="A worker silent for so long has lost its requests, in ms; the same for all workers of a queue.",
+    )
     max_deliveries: int = Field(5, ge=1, description="Tries before a request is given up as dead.")
     retry_base_ms: int = Field(500, ge=1, description="First delay before a passing fault is tried again, in ms.")
     retry_max_ms: int = Field(30_000, ge=1, description="Longest such delay, in ms.")
@@ -178,7 +184,7 @@ class WorkerSettings(Group):
     unready_failures: int = Field(
         20, ge=1, description="So many engine faults in a row, without one success, make a worker unready."
     )
-    max_sequences: int = Field(16, ge=1, description="Largest n (choices) of one request.")
+    max_sequences: int = Field(16, ge=1, description="Most choices of one request: its n, for each of its prompts.")
     max_grammar_bytes: int = Field(
         16_384, ge=0, description="Largest grammar, schema or regular expression in one request, in bytes."
     )
@@ -215,6 +221,32 @@ def load(group: type[G], **given: Any) -> G:
     except ValidationError as error:
         lines = [_line(group, dict(item)) for item in error.errors(include_url=False)]
         raise SettingsError("\n".join(lines)) from None
+
+
+def load_all(**given: Any) -> tuple[QueueSettings, EngineSettings, WorkerSettings, LogSettings]:
+    """Every group, each given value in the group that has a field of its name.
+
+    Raises:
+        SettingsError: one line for each setting that is wrong, in whatever group.
+    """
+    loaded: list[Group] = []
+    wrong: list[str] = []
+    for group in GROUPS:
+        try:
+            loaded.append(load(group, **{name: value for name, value in given.items() if name in group.model_fields}))
+        except SettingsError as error:
+            wrong.append(str(error))
+    if wrong:
+        raise SettingsError("\n".join(wrong))
+    queue, engine, worker, logs = loaded
+    return cast("tuple[QueueSettings, EngineSettings, WorkerSettings, LogSettings]", (queue, engine, worker, logs))
+
+
+def unknown_variables() -> dict[str, str]:
+    """Environment variables that look like settings and are none, each with the nearest setting or an empty text."""
+    known = [variable(name) for group in GROUPS for name in group.model_fields]
+    unknown = sorted(name for name in os.environ if name.startswith(PREFIX) and name not in known)
+    return {name: next(iter(difflib.get_close_matches(name, known, n=1)), "") for name in unknown}
 
 
 def _line(group: type[Group], item: dict[str, Any]) -> str:

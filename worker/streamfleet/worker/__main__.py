@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from streamfleet.common.errors import SettingsError
-from streamfleet.common.settings import EngineSettings, LogSettings, QueueSettings, WorkerSettings, load
+from streamfleet.common.settings import load_all
 from streamfleet.worker.main import run_worker
 
 EXIT_WRONG_SETTINGS = 2
@@ -14,7 +14,7 @@ EXIT_WRONG_SETTINGS = 2
 def main() -> int:
     """The exit status; wrong settings are named on the error output, one line for each."""
     try:
-        return run_worker(load(QueueSettings), load(EngineSettings), load(WorkerSettings), load(LogSettings))
+        return run_worker(*load_all())
     except SettingsError as error:
         sys.stderr.write(f"{error}\n")
         return EXIT_WRONG_SETTINGS

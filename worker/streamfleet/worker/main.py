@@ -15,7 +15,7 @@ from streamfleet.common.broker import Broker
 from streamfleet.common.clock import SystemClock
 from streamfleet.common.connection import Connection
 from streamfleet.common.keys import Keys
-from streamfleet.common.settings import EngineSettings, LogSettings, QueueSettings, WorkerSettings
+from streamfleet.common.settings import EngineSettings, LogSettings, QueueSettings, WorkerSettings, unknown_variables
 from streamfleet.worker.engine.factory import build
 from streamfleet.worker.health import HealthServer
 from streamfleet.worker.worker import Worker
@@ -33,6 +33,8 @@ def run_worker(queue: QueueSettings, engine: EngineSettings, worker: WorkerSetti
         SettingsError: a setting cannot be used: the engine's package is missing, a port is taken, Redis refuses us.
     """
     logs.configure(log_settings)
+    for name, nearest in unknown_variables().items():
+        log.warning("no_such_setting", variable=name, perhaps=nearest or None)
     metrics.describe_build()
     return asyncio.run(_run(queue, engine, worker))
 

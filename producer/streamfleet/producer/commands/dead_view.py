@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,8 @@ from rich.table import Table
 
 from streamfleet.producer.letters import DeadLetter
 from streamfleet.producer.when import in_words
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def table(letters: Sequence[DeadLetter], now_ms: int) -> Table:
@@ -72,4 +75,6 @@ def reason(letter: DeadLetter) -> str:
 
 
 def _text(value: bytes) -> str:
-    return value.decode(errors="backslashreplace")
+    """Bytes of anybody's as text that a terminal shows and does not obey."""
+    text = value.decode(errors="backslashreplace")
+    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
