@@ -196,10 +196,16 @@ def test_encoding_leaves_out_what_is_absent_or_follows() -> None:
 
 
 def test_a_digest_tells_bodies_and_endpoints_apart_and_nothing_else() -> None:
-    fields = {"body": BODY, "endpoint": b"/v1/completions"}
-    assert digest(fields) == digest({**fields, "id": b"other", "deadline": b"5"})
-    assert len({digest(fields), digest({"body": BODY}), digest({"body": b"{}", "endpoint": b"/v1/completions"})}) == 3
-    assert set(digest(fields)) <= set(string.hexdigits.lower())
+    def of(body: bytes, **fields: bytes) -> str:
+        named = {b"body": body, **{name.encode(): value for name, value in fields.items()}}
+        return digest(decode(named, Lane.LOW, "5-0"))
+
+    body = b'{"prompt":"hi","max_tokens":3}'
+    assert of(body) == of(body, id=b"other", deadline=b"5") == of(b'{"max_tokens": 3, "prompt": "hi"}')
+    assert len({of(body), of(b'{"prompt":"hi"}'), of(body, endpoint=b"/v1/embeddings")}) == 3
+    assert set(of(body)) <= set(string.hexdigits.lower())
+    assert len(of(body)) == 32
+
 
 
 @given(st.text(max_size=300))

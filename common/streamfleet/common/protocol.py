@@ -230,10 +230,13 @@ def encode(request: Request, body: bytes, ttl_ms: int | None = None) -> dict[str
     return fields
 
 
-def digest(fields: Mapping[str, bytes]) -> str:
-    """What two enqueues of one id must share to be the same request: body and endpoint, as 32 hex characters."""
-    hashed = hashlib.blake2b(fields.get("endpoint", b"") + b"\0" + fields["body"], digest_size=16)
-    return hashed.hexdigest()
+def digest(request: Request) -> str:
+    """What two enqueues of one id must share to be the same request: endpoint and body, whatever the order of its keys.
+
+    32 hex characters.
+    """
+    body = json.dumps(request.body, sort_keys=True, separators=(",", ":"))
+    return hashlib.blake2b(f"{request.endpoint}\0{body}".encode(), digest_size=16).hexdigest()
 
 
 def _inferred(body: Mapping[str, Any]) -> str | None:

@@ -121,8 +121,8 @@ def prepare(ask: Ask, request_id: str, reply: str | None, max_body_bytes: int = 
     )
     encoded = encode(request, body, ttl_ms)
     # The worker's own reading is the check, so that the two cannot come to differ.
-    decode({name.encode(): value for name, value in encoded.items()}, lane, "0-0", max_body_bytes)
-    return Submission(request.id, lane, encoded, digest(encoded), reply or "")
+    checked = decode({name.encode(): value for name, value in encoded.items()}, lane, "0-0", max_body_bytes)
+    return Submission(request.id, lane, encoded, digest(checked), reply or "")
 
 
 def encode_body(body: Mapping[str, Any]) -> bytes:

@@ -174,7 +174,7 @@ class Completer:
                 metrics.RETRIED.labels(lane).inc()
             elif code is RetryCode.LOST:
                 metrics.LEASES_LOST.inc()
-            else:
+            elif code is not RetryCode.ANSWERED:  # an answered one was ended, and counted, by whoever did
                 metrics.FINISHED.labels(lane, code.name.lower()).inc()
 
     def _delay(self, flight: Flight, outcome: Postponed) -> int:
