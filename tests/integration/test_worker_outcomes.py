@@ -80,6 +80,17 @@ async def test_a_request_expires_in_the_queue(fleet: Fleet) -> None:
     assert await fleet.notified("me") == [late]
 
 
+async def test_a_request_expires_in_the_queue_while_the_engine_stays_full(fleet: Fleet) -> None:
+    async with worker_inside(fleet.url, small_engine(1), prefetch=0):
+        await fleet.add(body=chat(60))
+        await fleet.runs({"w1": 1})
+        late = await fleet.add(ttl=300, reply="me")
+        # Nobody pulls: it is the housekeeping that finds it, on its next round.
+        assert_error(await fleet.result(late), "expired", 504, "deadline_exceeded", "deadline")
+        assert await fleet.notified("me") == [late]
+        await fleet.runs({"w1": 1})
+
+
 async def test_a_request_expires_while_it_runs_and_is_aborted_at_once(fleet: Fleet) -> None:
     engine = small_engine()
     async with worker_inside(fleet.url, engine):

@@ -48,7 +48,9 @@ class Queue:
 
     async def add(self, lane: str, stream_id: str, /, **fields: Any) -> str:
         """XADD an entry, with a body unless `fields` has one; the stream id tells when it was enqueued."""
-        return await self.add_flat(lane, stream_id, *[part for pair in ({"body": BODY} | fields).items() for part in pair])
+        return await self.add_flat(
+            lane, stream_id, *[part for pair in ({"body": BODY} | fields).items() for part in pair]
+        )
 
     async def add_flat(self, lane: str, stream_id: str, *flat: Any) -> str:
         """XADD an entry with its fields as they are, so that names may repeat."""
@@ -67,9 +69,13 @@ class Queue:
         await self.add(lane, stream_id, **fields)
         return await self.claim()
 
-    async def complete(self, worker: str, *leases: Lease, status: Status = Status.SUCCEEDED, **values: str) -> list[int]:
+    async def complete(
+        self, worker: str, *leases: Lease, status: Status = Status.SUCCEEDED, **values: str
+    ) -> list[int]:
         error = "" if status is Status.SUCCEEDED else ERROR
-        return list(await self.broker.complete(worker, [Completion(lease, status, values, "", error) for lease in leases]))
+        return list(
+            await self.broker.complete(worker, [Completion(lease, status, values, "", error) for lease in leases])
+        )
 
     async def retry(self, worker: str, lease: Lease, delay_ms: int = 0, most: int = 3) -> int:
         (code,) = await self.broker.retry_later(worker, [Retry(lease, delay_ms, ERROR)], most)
@@ -98,7 +104,9 @@ class Queue:
         return [Hint(Lane(lane), stream_id.decode()) for _, entries in reply for stream_id, _ in entries]
 
 
-def submission(request_id: str, lane: Lane = Lane.HIGH, reply: str = "", body: str = BODY, digest: str = "d1") -> Submission:
+def submission(
+    request_id: str, lane: Lane = Lane.HIGH, reply: str = "", body: str = BODY, digest: str = "d1"
+) -> Submission:
     """A request as the client hands it to the broker."""
     fields = {"body": body.encode(), "id": request_id.encode()} | ({"reply": reply.encode()} if reply else {})
     return Submission(request_id, lane, fields, digest, reply)

@@ -162,7 +162,9 @@ class Fleet:
         watches = self._watches()
         if any(worker.state == "watching" and worker.name not in watches for worker in idle):
             return  # the clock jumped past its watch: it is woken when its wait is over
-        assert any(self._woken(worker) for worker in idle), f"work waits, and nobody comes: {[(w.name, w.state) for w in self.workers]}"
+        assert any(self._woken(worker) for worker in idle), (
+            f"work waits, and nobody comes: {[(w.name, w.state) for w in self.workers]}"
+        )
 
     def _watches(self) -> set[str]:
         return {name for name, until in self.dump.get("watch", []) if until >= self.now}
@@ -232,7 +234,9 @@ class Fleet:
 
     async def _delete(self, step: Step) -> None:
         """By hand; an entry that no worker has seen would be lost to the books, and rightly so."""
-        names = [name for name, place in self.model.places.items() if place != UNDELIVERED and name not in self.model.ghosts]
+        names = [
+            name for name, place in self.model.places.items() if place != UNDELIVERED and name not in self.model.ghosts
+        ]
         if names:
             name = names[step.x % len(names)]
             lane, stream_id = name.split(":")
@@ -295,7 +299,11 @@ class Fleet:
 
     def _vanishing(self, hints: Sequence[str]) -> int:
         """How many of what a blocking read delivered were deleted by hand since."""
-        return sum(name in self.model.ghosts and self.model.places[name] == HANDED_OUT for name in hints if name in self.model.places)
+        return sum(
+            name in self.model.ghosts and self.model.places[name] == HANDED_OUT
+            for name in hints
+            if name in self.model.places
+        )
 
     async def _read(self) -> list[Hint]:
         hints = await self.queue.broker.wait(Role.WATCH, 1_000)
@@ -470,11 +478,15 @@ class Fleet:
                 lane, stream_id = name.split(":")
                 await self.queue.age(lane, stream_id, owner)
                 self.aged.add(name)
-        self.late += [(worker.name, lease) for worker in self.workers if worker.name == owner for lease in worker.leases]
+        self.late += [
+            (worker.name, lease) for worker in self.workers if worker.name == owner for lease in worker.leases
+        ]
 
     async def _crash(self, step: Step) -> None:
         """A worker dies, often one with a wake-up; another takes its place, every other time under the same name."""
-        waking = [number for number, worker in enumerate(self.workers) if worker.called or worker.hints or worker.watching]
+        waking = [
+            number for number, worker in enumerate(self.workers) if worker.called or worker.hints or worker.watching
+        ]
         if waking and step.z % 2:
             step = Step("crash", waking[step.x % len(waking)], step.y, step.z)
         worker = self._worker(step)
@@ -495,7 +507,9 @@ class Fleet:
         order = sorted(pending, key=lambda name: (LANES.index(Lane(name.split(":")[0])), id_key(name.split(":")[1])))
         outcome = [self._take_back(name) for name in order if name in self.aged]
         reclaimed = await self.queue.broker.reclaim(lease_ms, MOST)
-        assert [reclaimed.ready, reclaimed.dead, reclaimed.ended] == [outcome.count(n) for n in ("ready", "dead", "ended")]
+        assert [reclaimed.ready, reclaimed.dead, reclaimed.ended] == [
+            outcome.count(n) for n in ("ready", "dead", "ended")
+        ]
         self.aged.clear()
 
     def _take_back(self, name: str) -> str:
@@ -545,7 +559,12 @@ class Fleet:
         self.workers = [last]
         self.dead_watches = {"all others": self.now + 10**9}
         for _ in range(60):
-            if not self.dump.keys() & {"delayed", "tries", *(f"lane:{lane}" for lane in LANES), *(f"ready:{lane}" for lane in LANES)}:
+            if not self.dump.keys() & {
+                "delayed",
+                "tries",
+                *(f"lane:{lane}" for lane in LANES),
+                *(f"ready:{lane}" for lane in LANES),
+            }:
                 break
             await self._drain_once(last)
             await self.check()

@@ -17,7 +17,7 @@ from tests.scripts.keyspace import Dump, id_key
 
 UNDELIVERED, HANDED_OUT, READY = ("undelivered",), ("handed out",), ("ready",)
 Place = tuple[Any, ...]
-_LATER_FIELDS = re.compile(r"entry|lane|notified:.*")
+_LATER_FIELDS = re.compile(r"entry|lane|enqueued_ms|notified:.*")
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,9 @@ class Model:
 
     def _drop(self, gone: list[str], now: int, after: Dump) -> None:
         # Of several entries of one id, the one that the result names ended it; the others found it ended.
-        for name in sorted(gone, key=lambda name: after.get(f"result:{self.entries[name].request_id}", {}).get("entry") != name):
+        for name in sorted(
+            gone, key=lambda name: after.get(f"result:{self.entries[name].request_id}", {}).get("entry") != name
+        ):
             entry = self.entries[name]
             if name in self.ghosts:
                 self.end(name, "vanished", 0)
@@ -211,7 +213,9 @@ class Model:
         assert dump.get("tries", {}) == tries
         assert {name: int(number) for name, number in dump.get("counts", {}).items()} == +self.counts
         assert _notifications(dump) == self.notifications
-        letters = [(letter["_id"], letter["_status"], letter["_entry"], letter["_attempts"]) for letter in dump.get("dead", [])]
+        letters = [
+            (letter["_id"], letter["_status"], letter["_entry"], letter["_attempts"]) for letter in dump.get("dead", [])
+        ]
         assert Counter(letters) == +self.letters
         assert all(place[2] <= most for place in self.places.values() if place[0] == "running")
         for lane in LANES:

@@ -31,7 +31,14 @@ async def test_everything_adds_up(queue: Queue) -> None:
     audit = await queue.broker.audit()
     assert await queue.dump() == before
     high = audit.lanes[1]
-    assert (high.lane, high.length, high.ready, high.running, high.handed_out, high.undelivered) == ("high", 5, 1, 1, 1, 1)
+    assert (high.lane, high.length, high.ready, high.running, high.handed_out, high.undelivered) == (
+        "high",
+        5,
+        1,
+        1,
+        1,
+        1,
+    )
     assert high.ever_added in (8, None)
     assert (audit.delayed, audit.tries, audit.dead_letters) == (1, 1, 1)
     assert audit.counts == {"staged": 6, "succeeded": 1, "expired": 1, "duplicate": 1}

@@ -21,7 +21,7 @@ async def test_an_enqueued_request_is_cancelled_at_once(queue: Queue) -> None:
     assert after == changed(
         before,
         {
-            "result:r1": {"status": "cancelled", "finished_ms": str(NOW), "notified:me": "1"},
+            "result:r1": {"status": "cancelled", "http_status": "499", "finished_ms": str(NOW), "notified:me": "1"},
             "reply:me": [{"id": "r1", "status": "cancelled"}],
             "cancels": [{"id": "r1"}],
         },

@@ -33,7 +33,25 @@ async def test_every_lane_is_staged_by_deadline_ttl_or_patience(queue: Queue) ->
 
 @pytest.mark.parametrize(
     "odd",
-    ["nan", "NaN", "inf", "-inf", "0x10", "1e9", "-1", "+1", " 1", "1 ", "", "1.5", "٣", "1" * 17, "1\n", "\0", b"\xff"],
+    [
+        "nan",
+        "NaN",
+        "inf",
+        "-inf",
+        "0x10",
+        "1e9",
+        "-1",
+        "+1",
+        " 1",
+        "1 ",
+        "",
+        "1.5",
+        "٣",
+        "1" * 17,
+        "1\n",
+        "\0",
+        b"\xff",
+    ],
     ids=repr,
 )
 async def test_a_deadline_that_is_no_digits_is_none_and_stages_all_the_same(queue: Queue, odd: str | bytes) -> None:

@@ -67,13 +67,13 @@ async def test_ids_that_collide_across_lanes_are_two_requests(queue: Queue) -> N
 
 
 async def test_an_expired_request_ends_at_the_pick(queue: Queue) -> None:
-    await queue.add("high", "1000-0", id="late", deadline=NOW, reply="me")
+    await queue.add("high", "1000-0", id="late", deadline=NOW, reply="me", tenant="t1", meta="m1")
     pulled = await queue.pull()
     assert (pulled.claims, pulled.dropped) == ([], 1)
     error = {
         "error": {
             "message": "the deadline passed while the request was queued",
-            "type": "invalid_request_error",
+            "type": "timeout",
             "param": "deadline",
             "code": "deadline_exceeded",
         }
@@ -85,13 +85,17 @@ async def test_an_expired_request_ends_at_the_pick(queue: Queue) -> None:
     assert after == {
         "result:late": {
             "status": "expired",
+            "http_status": "504",
             "lane": "high",
             "entry": "high:1000-0",
             "attempt": "0",
+            "enqueued_ms": "1000",
             "finished_ms": str(NOW),
+            "tenant": "t1",
+            "meta": "m1",
             "notified:me": "1",
         },
-        "dead": [letter | entry(id="late", deadline=NOW, reply="me")],
+        "dead": [letter | entry(id="late", deadline=NOW, reply="me", tenant="t1", meta="m1")],
         "reply:me": [{"id": "late", "status": "expired"}],
         "counts": {"staged": "1", "expired": "1"},
         "sched": {"1": "0", "2": "0", "3": "0", "4": "0"},
@@ -204,12 +208,12 @@ async def test_a_cancelled_request_is_dropped_at_the_pick_and_counted_as_cancell
     await queue.broker.cancel("r1")
     before = await queue.dump()
     assert (await queue.pull()).dropped == 1
-    result = before["result:r1"] | {"entry": "high:1000-0", "lane": "high", "notified:me": "1"}
+    place = {"entry": "high:1000-0", "lane": "high", "enqueued_ms": "1000"}
     assert await queue.dump() == changed(
         before,
         {
             "lane:high": None,
-            "result:r1": result,
+            "result:r1": before["result:r1"] | place | {"notified:me": "1"},
             "reply:me": [{"id": "r1", "status": "cancelled"}],
             "counts": {"staged": "1", "cancelled": "1"},
             "sched": {"1": "0", "2": "0", "3": "0", "4": "0"},

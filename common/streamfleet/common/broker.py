@@ -313,10 +313,14 @@ class Broker:
         return Reclaimed(*await self._with_groups(lambda: self.connection.script("reclaim", self._shared, args)))
 
     async def promote(self, limit: int = 1000) -> tuple[int, int | None]:
-        """Bring delayed requests that are due back; how many, and when (epoch ms) the next one is due."""
+        """Bring delayed requests that are due back; how many, and in how many ms the next one is due."""
         args = [self._config, limit, self.limits.watchers]
         promoted, due = await self._with_groups(lambda: self.connection.script("promote", self._shared, args))
         return int(promoted), int(float(due)) if due else None
+
+    async def expire(self, limit: int = 1000) -> int:
+        """End queued requests whose deadline has passed, `limit` looked at in each lane; how many there were."""
+        return int(await self.connection.script("expire", self._shared, [self._config, limit]))
 
     async def check_in(self, worker: str, description: Mapping[str, Any]) -> int:
         """A worker's sign of life. Returns Redis's clock, epoch ms."""

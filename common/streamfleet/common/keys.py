@@ -8,11 +8,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.protocol import LANES, check_name
 
 GROUP = "workers"
 NOBODY = "~"
 """Consumer that holds what was delivered but not yet given to a worker; no worker may be called so."""
+
+
+def check_prefix(value: str) -> str:
+    """A prefix that leaves the hash tag to the queue's name.
+
+    Raises:
+        InvalidRequest: it holds braces.
+    """
+    if set(value) & set("{}"):
+        raise InvalidRequest("must not contain braces: they would take the place of the queue's hash tag", "key_prefix")
+    return value
 
 
 @dataclass(frozen=True)
@@ -21,10 +33,10 @@ class Keys:
 
     Args:
         queue: queue name, 1 to 256 printable ASCII characters, no braces.
-        prefix: put before every key, for a Redis that others share; may be empty.
+        prefix: put before every key, for a Redis that others share; may be empty, no braces.
 
     Raises:
-        InvalidRequest: the queue's name is not usable.
+        InvalidRequest: the queue's name or the prefix is not usable.
     """
 
     queue: str
@@ -33,6 +45,7 @@ class Keys:
 
     def __post_init__(self) -> None:
         check_name(self.queue, "queue", forbidden="{}")
+        check_prefix(self.prefix)
         object.__setattr__(self, "base", f"{self.prefix}{{{self.queue}}}:")
 
     def lane(self, lane: str) -> str:

@@ -20,6 +20,7 @@ RETRIED = Counter(
 )
 RELEASED = Counter("streamfleet_requests_released_total", "Requests handed back unfinished while draining.", ["lane"])
 DROPPED = Counter("streamfleet_requests_dropped_total", "Requests ended at the pull: expired, cancelled, oversized.")
+EXPIRED = Counter("streamfleet_requests_expired_total", "Queued requests ended at their deadline.")
 RECLAIMED = Counter("streamfleet_reclaimed_total", "Entries taken back from silent workers.", ["outcome"])
 LEASES_LOST = Counter("streamfleet_leases_lost_total", "Leases that were gone at renewal or completion.")
 RENEWALS_LATE = Counter("streamfleet_lease_renewals_late_total", "Renewals later than half a lease after the last one.")

@@ -15,6 +15,7 @@ VERBS = (
     "release",
     "retry_later",
     "promote",
+    "expire",
     "reclaim",
     "cancel",
     "audit",

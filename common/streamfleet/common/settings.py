@@ -13,9 +13,11 @@ import shlex
 from typing import Annotated, Any, Literal, Self, TypeVar, cast
 
 from pydantic import AliasChoices, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from streamfleet.common.errors import InvalidRequest, SettingsError
+from streamfleet.common.keys import check_prefix
 from streamfleet.common.protocol import DEFAULT_MAX_BODY_BYTES, check_name
 from streamfleet.common.records import QueueLimits
 
@@ -66,6 +68,14 @@ class QueueSettings(Group):
     def _usable_queue(cls, value: str) -> str:
         try:
             return check_name(value, "queue", forbidden="{}")
+        except InvalidRequest as error:
+            raise ValueError(error.message) from None
+
+    @field_validator("key_prefix")
+    @classmethod
+    def _usable_prefix(cls, value: str) -> str:
+        try:
+            return check_prefix(value)
         except InvalidRequest as error:
             raise ValueError(error.message) from None
 
@@ -258,5 +268,11 @@ def _line(group: type[Group], item: dict[str, Any]) -> str:
     shown = (
         "" if field is None or field.annotation is SecretStr else f", not {json.dumps(item['input'], default=str)[:80]}"
     )
-    full = name if name.isupper() else variable(name)
-    return f"{full}: {message}{shown}"
+    return f"{_set_by(field, name)}: {message}{shown}"
+
+
+def _set_by(field: FieldInfo | None, name: str) -> str:
+    """The variable that a value came from, or would."""
+    alias = field.validation_alias if field else None
+    names = [choice for choice in alias.choices if choice in os.environ] if isinstance(alias, AliasChoices) else []
+    return str(names[0]) if names else name if name.isupper() else variable(name)

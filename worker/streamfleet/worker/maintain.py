@@ -20,7 +20,7 @@ SILENT_LEASES = 6
 
 
 class Maintainer:
-    """Reclaims, promotes, brings arrivals in order, and forgets dead workers.
+    """Reclaims, promotes, brings arrivals in order, ends what is too late, and forgets dead workers.
 
     Args:
         broker: the queue.
@@ -37,12 +37,14 @@ class Maintainer:
 
     async def run(self) -> None:
         while True:
+            pause_s = TICK_S
             try:
                 if await self._my_turn():
                     await self.tick()
+                pause_s = await self._promote()
             except StreamfleetError as error:
                 log.warning("maintenance_failed", error=str(error))
-            await self._clock.sleep(TICK_S)
+            await self._clock.sleep(pause_s)
 
     async def _my_turn(self) -> bool:
         try:
@@ -62,11 +64,16 @@ class Maintainer:
             if number:
                 metrics.RECLAIMED.labels(outcome).inc(number)
                 log.warning("reclaimed", outcome=outcome, requests=number)
-        await self._broker.promote()
         await self._stage()
+        metrics.EXPIRED.inc(await self._broker.expire())
         self._ticks += 1
         if self._ticks % FORGET_EVERY == 0:
             await self._broker.check_out(silent_ms=self._lease_ms * SILENT_LEASES)
+
+    async def _promote(self) -> float:
+        """Bring back what is due, lock or not; seconds until there is more to do."""
+        _, next_ms = await self._broker.promote()
+        return TICK_S if next_ms is None else min(TICK_S, max(0.01, next_ms / 1000))
 
     async def _stage(self) -> None:
         """Bring arrivals in order even while every engine is full: an urgent one must not wait behind a backlog."""

@@ -34,7 +34,9 @@ local function complete(lane, id, attempt, entry, status, failure, values)
   if not held(lane, id, worker, attempt) then return published_before(lane, id, attempt, entry.id) and 3 or 0 end
   local fields = failure ~= '' and fetch_fields(lane, id)
   if not publish(entry.id, status, signed(values, lane, id, attempt), entry.reply) then
-    settle(lane, id, entry)
+    local whole = read_entry(lane, id, fetch_fields(lane, id) or {})
+    whole.id, whole.reply = entry.id, entry.reply
+    settle(lane, id, whole)
     return 2
   end
   if fields and status ~= 'cancelled' then

@@ -2,7 +2,7 @@
 -- @include wake
 -- Bring delayed requests that are due back to their old rank, and mend what a worker that died left unsaid.
 -- KEYS: shared. ARGV: 1 configuration; 2 how many at most; 3 how many watchers are wanted.
--- Returns {promoted, epoch ms at which the next one is due, or ''}.
+-- Returns {promoted, ms until the next one is due, or ''}.
 open_for_writes()
 local now, promoted = now_ms(), 0
 for _, member in ipairs(call('ZRANGEBYSCORE', DELAYED, '-inf', now, 'LIMIT', 0, ARGV[2])) do
@@ -26,4 +26,4 @@ call('ZREMRANGEBYSCORE', WATCH, '-inf', now)
 -- A watcher died: let a benched worker take its place.
 if call('ZCARD', WATCH) < tonumber(ARGV[3]) then leave_token() end
 local next_due = call('ZRANGE', DELAYED, 0, 0, 'WITHSCORES')
-return {promoted, next_due[2] or ''}
+return {promoted, next_due[2] and string.format('%.0f', math.max(0, next_due[2] - now)) or ''}

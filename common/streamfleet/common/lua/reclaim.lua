@@ -11,7 +11,7 @@ local back, dead, ended = 0, 0, 0
 local function give_up(lane, id, fields, entry, deliveries, worker)
   local message = string.format('given up after %d deliveries: the worker vanished each time, the last one was %s',
     deliveries, worker)
-  local failure = cjson.encode({error = {message = message, type = 'server_error', param = cjson.null, code = 'max_deliveries'}})
+  local failure = openai_error(message, 'server_error', nil, 'max_deliveries')
   bury(lane, id, fields, entry, {status = 'dead', attempts = deliveries, error = failure})
 end
 

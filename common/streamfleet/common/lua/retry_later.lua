@@ -3,13 +3,18 @@
 -- @include wake
 -- Hand requests back with their attempt counted, to be due later; the last attempt ends the request instead.
 -- KEYS: shared. ARGV: 1 configuration; 2 worker; 3 most attempts; 4 JSON [[lane, stream id, attempt, delay ms, error]…],
---   error being the OpenAI error object's JSON text that the dead letter gets.
+--   error being the OpenAI error object's JSON text of what went wrong.
 -- Returns for each: 1 will be tried again; 2 dead: that was the last attempt; 3 expired: it would be due after its
 --   deadline; 4 ended: the id has a result; 0 the lease was lost.
 require_groups()
 open_for_writes()
 local worker, most = ARGV[2], tonumber(ARGV[3])
 local now, woken = now_ms(), false
+
+local function message_of(failure)
+  local read, value = pcall(cjson.decode, failure)
+  return read and type(value) == 'table' and type(value.error) == 'table' and tostring(value.error.message) or failure
+end
 
 local function postpone(lane, id, attempt, delay, failure)
   if not held(lane, id, worker, attempt) then return 0 end
@@ -26,7 +31,8 @@ local function postpone(lane, id, attempt, delay, failure)
     return 2
   end
   if entry.deadline and entry.deadline <= now + delay then
-    bury(lane, id, fields, entry, {status = 'expired', attempts = attempt, error = failure})
+    local late = deadline_error('before it could be tried again; the last fault: ' .. message_of(failure))
+    bury(lane, id, fields, entry, {status = 'expired', attempts = attempt, error = late})
     return 3
   end
   call('HSET', TRIES, tries_field(lane, id), attempt)

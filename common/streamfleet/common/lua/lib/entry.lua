@@ -24,7 +24,8 @@ local function usable_name(text)    -- the rule of check_name in protocol.py
   end
 end
 
--- {id=request id, deadline=ms or nil, rank=score in the ready set, reply=name or nil, bytes=size}
+-- {id=request id, deadline=ms or nil, rank=score in the ready set, reply=name or nil, bytes=size, enqueued=ms,
+--   named=fields by name}
 local function read_entry(lane, id, fields)
   local named, bytes = {}, 0
   for i = 1, #fields, 2 do
@@ -40,6 +41,8 @@ local function read_entry(lane, id, fields)
     rank = deadline or enqueued + cfg.patience_ms,
     reply = usable_name(named.reply),
     bytes = bytes,
+    enqueued = enqueued,
+    named = named,
   }
 end
 

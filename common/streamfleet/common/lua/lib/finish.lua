@@ -32,8 +32,32 @@ local function publish(request_id, status, values, reply)
   return true
 end
 
-local function openai_error(message, param, code)
-  return cjson.encode({error = {message = message, type = 'invalid_request_error', param = param or cjson.null, code = code}})
+local function openai_error(message, kind, param, code)
+  return cjson.encode({error = {message = message, type = kind, param = param or cjson.null, code = code}})
+end
+
+local function deadline_error(where)
+  return openai_error('the deadline passed ' .. where, 'timeout', 'deadline', 'deadline_exceeded')
+end
+
+-- What a result says beside its ending, whoever wrote it: the same names as a worker's (worker/complete.py).
+local CARRIED = {'tenant', 'session', 'traceparent', 'meta'}
+local HTTP_STATUS = {failed = 400, expired = 504, cancelled = 499, dead = 500}
+
+local function describe(values, lane, id, entry, status)
+  local pairs_ = {'lane', LANE_NAMES[lane], 'entry', entry_name(lane, id), 'enqueued_ms', string.format('%.0f', entry.enqueued)}
+  if status then
+    pairs_[#pairs_ + 1] = 'http_status'
+    pairs_[#pairs_ + 1] = HTTP_STATUS[status]
+  end
+  for _, name in ipairs(CARRIED) do
+    if entry.named[name] then
+      pairs_[#pairs_ + 1] = name
+      pairs_[#pairs_ + 1] = string.sub(entry.named[name], 1, 4096)
+    end
+  end
+  for _, value in ipairs(pairs_) do values[#values + 1] = value end
+  return values
 end
 
 -- Original fields go along, those larger than any valid entry cut short: such a one can never run. One that begins
@@ -58,8 +82,8 @@ end
 -- entry is still there.
 local function bury(lane, id, fields, entry, letter)
   local now = string.format('%.0f', now_ms())
-  publish(entry.id, letter.status, {'error', letter.error, 'lane', LANE_NAMES[lane],
-    'entry', entry_name(lane, id), 'attempt', tostring(letter.attempts), 'finished_ms', now}, entry.reply)
+  local values = {'error', letter.error, 'attempt', tostring(letter.attempts), 'finished_ms', now}
+  publish(entry.id, letter.status, describe(values, lane, id, entry, letter.status), entry.reply)
   letter.request_id = entry.id
   write_dead_letter(lane, id, fields, letter)
   count(letter.status)
@@ -74,7 +98,7 @@ local function settle(lane, id, entry)
   if result[2] then
     count('duplicate')
   else
-    call('HSET', key, 'entry', entry_name(lane, id), 'lane', LANE_NAMES[lane])
+    call('HSET', key, unpack(describe({}, lane, id, entry)))
     count(result[1])
   end
   notify(entry.reply, entry.id, result[1])

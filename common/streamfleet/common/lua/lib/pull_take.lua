@@ -32,11 +32,11 @@ local function runnable(lane, id, fields, entry, attempt, now)
     settle(lane, id, entry)
   elseif entry.deadline and entry.deadline <= now then
     bury(lane, id, fields, entry, {status = 'expired', attempts = attempt - 1,
-      error = openai_error('the deadline passed while the request was queued', 'deadline', 'deadline_exceeded')})
+      error = deadline_error('while the request was queued')})
   elseif entry.bytes > cfg.max_entry_bytes then
     local message = string.format('the request is %d bytes; at most %d are allowed', entry.bytes, cfg.max_entry_bytes)
     bury(lane, id, fields, entry, {status = 'failed', attempts = attempt - 1,
-      error = openai_error(message, 'body', 'request_too_large')})
+      error = openai_error(message, 'invalid_request_error', 'body', 'request_too_large')})
   else
     return true
   end

@@ -1,0 +1,240 @@
+"""The connection to a real Redis that is away, full of trouble, or loses an answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+import redis
+from redis.asyncio import Redis
+
+from streamfleet.cli.demo.server import RedisServer, find_servers, free_port
+from streamfleet.common import scripts
+from streamfleet.common.broker import Broker
+from streamfleet.common.connection import Connection, safe_address
+from streamfleet.common.errors import BrokerUnavailable, SettingsError
+from streamfleet.common.keys import Keys
+from streamfleet.common.protocol import Lane, Status
+from streamfleet.common.records import CompleteCode, Completion, EnqueueCode, Role, Submission
+from tests.integration.flaky_link import FlakyLink
+from tests.servers import newest
+from tests.waiting import eventually
+
+REQUEST = Submission("r-1", Lane.HIGH, {"id": b"r-1", "body": b"{}"}, "digest")
+
+
+@pytest.fixture
+def own_server() -> Iterator[RedisServer]:
+    """A server that a test may take down."""
+    with RedisServer(newest(find_servers()), appendonly=True) as server:
+        yield server
+
+
+@pytest.fixture
+async def link(redis_server: RedisServer, redis_url: str) -> AsyncIterator[FlakyLink]:
+    async with FlakyLink(redis_server.port).open() as opened:
+        yield opened
+
+
+@pytest.fixture
+async def broker(link: FlakyLink) -> AsyncIterator[Broker]:
+    """A queue at the end of a link that breaks where a test wants it."""
+    connection = Connection(link.url)
+    opened = Broker(connection, Keys("q"))
+    await opened.ensure_groups()
+    for verb in scripts.VERBS:  # so that the first answer to a script is not that it is unknown
+        await connection.command("SCRIPT", "LOAD", scripts.source(verb))
+    yield opened
+    await connection.close()
+
+
+# -- addresses -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://localhost", "redis://localhost:6379"),
+        ("redis://user:secret@host:1/0", "redis://host:1/0"),
+        ("rediss://:secret@ss/secret@host:6379", "rediss://host:6379"),
+        ("redis://host:6379/0?password=secret@1", "redis://host:6379/0"),
+        ("redis://:secret?secret@host:9", "redis://host:9"),
+        ("redis://:secret/secret@host", "redis://host:6379"),
+        ("redis://:secret#secret@host/3", "redis://host:6379/3"),
+        ("redis://[::1]:7/2", "redis://[::1]:7/2"),
+        ("unix:///run/redis.sock?db=1", "/run/redis.sock"),
+        ("unix://user:secret@/run/redis.sock", "/run/redis.sock"),
+        ("host:6379", "(not an address)"),
+        ("secret", "(not an address)"),
+        ("", "(not an address)"),
+    ],
+)
+def test_an_address_is_shown_without_user_and_password(url: str, shown: str) -> None:
+    assert safe_address(url) == shown
+
+
+@pytest.mark.parametrize(
+    "url", ["http://:secret@host", "redis://:secret/x@host", "redis://host:secret@:1x", "secret", "redis://host:99999999"]
+)
+def test_an_unusable_url_is_said_in_one_line_without_the_password(url: str) -> None:
+    with pytest.raises(SettingsError, match="^REDIS_URL ") as caught:
+        Connection(url)
+    assert "secret" not in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+# -- a server that is away -----------------------------------------------------------------------------------------
+
+
+async def test_an_absent_server_is_said_in_one_line_with_its_address() -> None:
+    port = free_port()
+    connection = Connection(f"redis://user:secret@127.0.0.1:{port}/3", patience_s=0)
+    for operation in (connection.ping(), connection.command("GET", "x"), connection.block(0.01, "BLPOP", "x", 0.01)):
+        with pytest.raises(BrokerUnavailable, match=f"no answer from Redis at redis://127.0.0.1:{port}/3") as caught:
+            await operation
+        assert "secret" not in str(caught.value)
+        assert len(str(caught.value).splitlines()) == 1
+    await connection.close()
+
+
+async def test_patience_ends() -> None:
+    connection = Connection(f"redis://127.0.0.1:{free_port()}", patience_s=0.05)
+    with pytest.raises(BrokerUnavailable):
+        await connection.command("PING")
+    await connection.close()
+
+
+async def test_an_operation_waits_for_a_server_that_comes_back(own_server: RedisServer) -> None:
+    connection = Connection(own_server.url, patience_s=None)
+    await connection.command("SET", "x", "1")
+    own_server.kill()
+    answer = asyncio.ensure_future(connection.command("GET", "x"))
+    done, _ = await asyncio.wait({answer}, timeout=0.2)
+    assert not done
+    await asyncio.to_thread(own_server.restart)
+    assert await asyncio.wait_for(answer, 10) == b"1"
+    await connection.close()
+
+
+async def test_a_blocking_wait_ends_when_the_server_goes(own_server: RedisServer) -> None:
+    connection = Connection(own_server.url)
+    waiting = asyncio.ensure_future(connection.block(30, "BLPOP", "x", 30))
+    await eventually(lambda: _blocked(connection), what="the wait has reached the server")
+    own_server.kill()
+    with pytest.raises(BrokerUnavailable):
+        await asyncio.wait_for(waiting, 10)
+    await connection.close()
+
+
+async def test_a_wrong_password_is_a_setting_and_no_reason_to_wait(own_server: RedisServer) -> None:
+    with redis.Redis.from_url(own_server.url) as client:
+        client.config_set("requirepass", "right")
+    for url in (own_server.url, own_server.url.replace("//", "//:wrong@")):
+        connection = Connection(url, patience_s=None)
+        with pytest.raises(SettingsError, match="refuses the user or password") as caught:
+            await asyncio.wait_for(connection.command("GET", "x"), 5)
+        assert "wrong" not in str(caught.value).replace("WRONGPASS", "")
+        await connection.close()
+
+
+async def test_a_replica_is_waited_for_until_it_is_promoted(own_server: RedisServer) -> None:
+    connection = Connection(own_server.url, patience_s=None)
+    await connection.command("REPLICAOF", "127.0.0.1", free_port())
+    impatient = Connection(own_server.url, patience_s=0)
+    with pytest.raises(BrokerUnavailable, match="is a replica"):
+        await impatient.command("SET", "x", "1")
+    answer = asyncio.ensure_future(connection.command("SET", "x", "1"))
+    await impatient.command("REPLICAOF", "NO", "ONE")
+    assert await asyncio.wait_for(answer, 10)
+    await connection.close()
+    await impatient.close()
+
+
+async def test_a_server_busy_with_a_long_script_is_waited_for(own_server: RedisServer) -> None:
+    connection = Connection(own_server.url, patience_s=None)
+    await connection.command("CONFIG", "SET", "lua-time-limit", 1)
+    client = Redis.from_url(own_server.url)
+    endless = asyncio.ensure_future(client.eval("while true do end", 0))
+    impatient = Connection(own_server.url, patience_s=0)
+    with pytest.raises(BrokerUnavailable, match="refuses for now: BUSY"):
+        await eventually(lambda: _nothing(impatient))
+    answer = asyncio.ensure_future(connection.command("GET", "x"))
+    await impatient.command("SCRIPT", "KILL")
+    assert await asyncio.wait_for(answer, 10) is None
+    with pytest.raises(redis.ResponseError):
+        await endless
+    for opened in (connection, impatient):
+        await opened.close()
+    await client.aclose()
+
+
+# -- answers that are lost -----------------------------------------------------------------------------------------
+
+
+async def test_a_request_whose_acceptance_was_lost_is_enqueued_once(link: FlakyLink, broker: Broker) -> None:
+    link.break_after("enqueue")
+    (accepted,) = await broker.enqueue([REQUEST])
+    assert link.broken == ["enqueue"]
+    assert accepted.code is EnqueueCode.EXISTING
+    assert (await broker.audit()).accepted == 1
+    assert await broker.record("r-1") == accepted.entry
+
+
+async def test_an_outcome_whose_answer_was_lost_is_published_once(link: FlakyLink, broker: Broker) -> None:
+    await broker.enqueue([REQUEST])
+    (claim,) = (await broker.pull("w1", 1)).claims
+    link.break_after("complete")
+    codes = await broker.complete("w1", [Completion(claim.lease, Status.SUCCEEDED, {}, "me")])
+    assert (codes, link.broken) == ([CompleteCode.PUBLISHED_BEFORE], ["complete"])
+    assert await broker.connection.command("XLEN", broker.keys.reply("me")) == 1
+    assert (await broker.audit()).counts["succeeded"] == 1
+
+
+async def test_a_cancel_whose_answer_was_lost_is_still_true(link: FlakyLink, broker: Broker) -> None:
+    link.break_after("cancel")
+    assert await broker.cancel("r-1")
+    assert await broker.connection.command("XLEN", broker.keys.cancels) == 1
+
+
+async def test_a_pull_whose_answer_was_lost_is_not_sent_again(link: FlakyLink, broker: Broker) -> None:
+    await broker.enqueue([REQUEST, Submission("r-2", Lane.HIGH, {"id": b"r-2", "body": b"{}"}, "digest")])
+    link.break_after("pull")
+    with pytest.raises(BrokerUnavailable):
+        await broker.pull("w1", 1)
+    assert await broker.running_by_worker(Lane.HIGH) == {"w1": 1}
+    assert await broker.disown("w1", []) == 1
+    assert len((await broker.pull("w2", 5)).claims) == 2
+
+
+# -- blocking reads ------------------------------------------------------------------------------------------------
+
+
+async def test_a_wait_that_is_given_up_does_not_mix_up_later_answers(broker: Broker) -> None:
+    for _ in range(3):
+        waiting = asyncio.ensure_future(broker.wait(Role.BENCH, 60_000))
+        await eventually(lambda: _blocked(broker.connection), what="the wait has reached the server")
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await broker.connection.command("SET", "x", "1")
+        assert await broker.connection.command("GET", "x") == b"1"
+        assert await broker.wait(Role.WATCH, 2) == []
+
+
+async def test_a_wait_may_be_ended_from_elsewhere(broker: Broker) -> None:
+    for role in (Role.BENCH, Role.WATCH):
+        waiting = asyncio.ensure_future(broker.wait(role, 60_000))
+        await eventually(lambda: _blocked(broker.connection), what="the wait has reached the server")
+        await broker.unblock()
+        assert await asyncio.wait_for(waiting, 5) == []
+    await broker.unblock()
+
+
+async def _blocked(connection: Connection) -> bool:
+    return b"blocked_clients:0" not in await connection.command("INFO", "clients")
+
+
+async def _nothing(connection: Connection) -> bool:
+    await connection.command("GET", "x")
+    return False

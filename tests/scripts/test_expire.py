@@ -1,0 +1,94 @@
+"""expire.lua: what is too late ends when it is too late, however full the engines are."""
+
+from __future__ import annotations
+
+import json
+
+from tests.scripts.harness import NOW, PATIENCE, Queue, entry
+from tests.scripts.keyspace import changed
+
+
+async def staged(queue: Queue, **fields: object) -> None:
+    await queue.add("high", "1000-0", **fields)
+    await queue.pull(wanted=0)
+
+
+async def test_a_queued_request_ends_when_its_deadline_passes(queue: Queue) -> None:
+    await staged(queue, id="r1", deadline=NOW + 10, reply="me", tenant="t1")
+    before = await queue.dump()
+    assert await queue.at(NOW + 9).broker.expire() == 0
+    assert await queue.dump() == before
+    assert await queue.at(NOW + 10).broker.expire() == 1
+    after = await queue.dump()
+    error = after["result:r1"].pop("error")
+    assert json.loads(error)["error"]["code"] == "deadline_exceeded"
+    assert after == changed(
+        before,
+        {
+            "lane:high": None,
+            "ready:high": None,
+            "result:r1": {
+                "status": "expired",
+                "http_status": "504",
+                "lane": "high",
+                "entry": "high:1000-0",
+                "attempt": "0",
+                "enqueued_ms": "1000",
+                "finished_ms": str(NOW + 10),
+                "tenant": "t1",
+                "notified:me": "1",
+            },
+            "reply:me": [{"id": "r1", "status": "expired"}],
+            "dead": [
+                {"_id": "r1", "_status": "expired", "_error": error, "_entry": "high:1000-0", "_attempts": "0"}
+                | entry(id="r1", deadline=NOW + 10, reply="me", tenant="t1")
+            ],
+            "counts": {"staged": "1", "expired": "1"},
+        },
+    )
+
+
+async def test_one_without_a_deadline_waits_on_past_its_rank(queue: Queue) -> None:
+    await staged(queue)
+    before = await queue.dump()
+    assert await queue.at(NOW + 10 * PATIENCE).broker.expire() == 0
+    assert await queue.dump() == before
+
+
+async def test_a_running_one_is_its_workers_to_end(queue: Queue) -> None:
+    await queue.running(deadline=NOW + 10)
+    before = await queue.dump()
+    assert await queue.at(NOW + 10).broker.expire() == 0
+    assert await queue.dump() == before
+
+
+async def test_attempts_so_far_are_told_and_forgotten(queue: Queue) -> None:
+    await queue.retry("w1", await queue.running("high", "1000-0", deadline=NOW + 10))
+    assert await queue.at(NOW + 10).broker.expire() == 1
+    after = await queue.dump()
+    assert (after["dead"][0]["_attempts"], "tries" in after) == ("1", False)
+
+
+async def test_a_cancelled_one_stays_cancelled(queue: Queue) -> None:
+    await staged(queue, id="r1", deadline=NOW + 10)
+    await queue.broker.cancel("r1")
+    assert await queue.at(NOW + 10).broker.expire() == 1
+    after = await queue.dump()
+    assert (after["result:r1"]["status"], after["counts"]) == ("cancelled", {"staged": "1", "cancelled": "1"})
+    assert "dead" not in after
+
+
+async def test_what_was_deleted_by_hand_is_left_to_the_pull(queue: Queue) -> None:
+    await staged(queue, deadline=NOW + 10)
+    await queue.command("XDEL", queue.keys.lane("high"), "1000-0")
+    before = await queue.dump()
+    assert await queue.at(NOW + 10).broker.expire() == 0
+    assert await queue.dump() == before
+    assert (await queue.pull()).dropped == 1
+
+
+async def test_a_full_redis_still_expires(queue: Queue) -> None:
+    await staged(queue, deadline=NOW + 10)
+    async with queue.full_memory():
+        assert await queue.at(NOW + 10).broker.expire() == 1
+    assert (await queue.dump())["dead"][0]["_status"] == "expired"

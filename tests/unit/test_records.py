@@ -1,0 +1,87 @@
+"""What the broker's operations take and give."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamfleet.common.protocol import LANES, Lane, Status
+from streamfleet.common.records import Audit, Claim, LaneAudit, Lease
+
+small = st.integers(0, 50)
+
+
+def claim(**fields: bytes) -> Claim:
+    """A claim of an entry with these fields."""
+    return Claim(Lease(Lane.HIGH, "1-2", 1, "r"), {name.encode(): value for name, value in fields.items()})
+
+
+def test_a_lease_names_its_entry() -> None:
+    assert claim().lease.entry == "high:1-2"
+
+
+def test_a_claim_has_its_reply_name_when_it_is_usable() -> None:
+    assert claim(reply=b"me").reply == "me"
+    for odd in (b"", b"a b", b"\xff", b"x" * 257, b"high:1-1"):
+        assert claim(reply=odd).reply == ""
+
+
+@st.composite
+def audits(draw: st.DrawFn) -> tuple[Audit, list[int]]:
+    """An audit of a queue where all is well, and how many entries each lane ever had."""
+    ended = {status.value: draw(small) for status in Status}
+    duplicate, vanished, delayed = draw(small), draw(small), draw(small)
+    lanes, staged = [], sum(ended.values()) + duplicate + vanished + delayed
+    undelivered_total = 0
+    for lane in LANES:
+        ready, running, handed_out, undelivered = (draw(small) for _ in range(4))
+        waiting = delayed if lane is Lane.CRITICAL else 0
+        length = ready + running + handed_out + undelivered + waiting
+        lanes.append(LaneAudit(lane, length, ready, running, handed_out, undelivered, 0))
+        staged += ready + running
+        undelivered_total += undelivered + handed_out
+    counts = {"staged": staged, "duplicate": duplicate, "vanished": vanished, **ended}
+    added = staged + undelivered_total
+    lanes[0] = LaneAudit(*[*_row(lanes[0])[:-1], added])
+    return Audit(counts, delayed, 0, 0, lanes), [added, 0, 0, 0]
+
+
+def _row(lane: LaneAudit) -> list[object]:
+    return [lane.lane, lane.length, lane.ready, lane.running, lane.handed_out, lane.undelivered, lane.ever_added]
+
+
+@given(audits())
+def test_a_queue_where_all_is_well_has_no_problems(drawn: tuple[Audit, list[int]]) -> None:
+    audit, _ = drawn
+    assert audit.problems() == []
+    assert audit.accepted == sum(audit.ended.values()) + audit.outstanding
+    blind = Audit(
+        audit.counts,
+        audit.delayed,
+        0,
+        0,
+        [LaneAudit(*[*_row(lane)[:-2], None, None]) for lane in audit.lanes],  # type: ignore[arg-type]
+    )
+    assert (blind.problems(), blind.accepted) == ([], audit.accepted)
+
+
+@given(audits(), st.sampled_from(["staged", *Status, "duplicate", "vanished"]), st.integers(1, 5))
+def test_a_count_that_is_off_is_noticed(drawn: tuple[Audit, list[int]], name: str, by: int) -> None:
+    audit, _ = drawn
+    counts = {**audit.counts, name: audit.counts[name] + by}
+    assert Audit(counts, audit.delayed, 0, 0, audit.lanes).problems()
+
+
+@given(audits(), st.sampled_from([1, 2, 3, 4, 5]), st.sampled_from(range(4)), st.integers(1, 5))
+def test_an_entry_too_many_anywhere_is_noticed(drawn: tuple[Audit, list[int]], column: int, lane: int, by: int) -> None:
+    audit, _ = drawn
+    row = _row(audit.lanes[lane])
+    row[column] = int(str(row[column])) + by
+    lanes = [LaneAudit(*row) if at == lane else other for at, other in enumerate(audit.lanes)]  # type: ignore[arg-type]
+    assert Audit(audit.counts, audit.delayed, 0, 0, lanes).problems()
+
+
+def test_an_empty_audit_reads_well() -> None:
+    audit = Audit({}, 0, 0, 0)
+    assert audit.line() == "accepted=0 = succeeded=0 + failed=0 + expired=0 + cancelled=0 + dead=0"
+    assert audit.problems() == []

@@ -1,0 +1,64 @@
+"""The scripts as files: small, with a header, put together in the right order, and without globals."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from importlib import resources
+
+import pytest
+
+from streamfleet.common.scripts import VERBS, sha, source
+
+LUA = resources.files("streamfleet.common").joinpath("lua")
+MAX_LINES = 60
+INCLUDE = re.compile(r"-- @include (\w+)")
+
+
+def text_of(verb: str) -> str:
+    return LUA.joinpath(f"{verb}.lua").read_text("utf-8")
+
+
+def test_there_is_a_file_for_every_verb_and_none_besides() -> None:
+    files = {file.name.removesuffix(".lua") for file in LUA.iterdir() if file.name.endswith(".lua")}
+    assert files == set(VERBS)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_is_short_and_says_what_it_takes_and_returns(verb: str) -> None:
+    lines = text_of(verb).splitlines()
+    assert len(lines) <= MAX_LINES
+    header = [line for line in lines if line.startswith("--")]
+    for word in ("KEYS: ", "ARGV: ", "Returns"):
+        assert any(word in line for line in header), f"the header of {verb}.lua does not say {word.strip(': ')}"
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_part_comes_once_and_before_those_that_need_it(verb: str) -> None:
+    whole = source(verb)
+    parts = {file.name.removesuffix(".lua"): file.read_text("utf-8") for file in LUA.joinpath("lib").iterdir()}
+    included = [name for name, text in parts.items() if text in whole]
+    for name in included:
+        assert whole.count(parts[name]) == 1
+        for needed in INCLUDE.findall(parts[name]):
+            assert whole.index(parts[needed]) < whole.index(parts[name])
+    assert set(INCLUDE.findall(whole)) <= set(included)
+    assert whole.endswith(text_of(verb))
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_nothing_is_global(verb: str) -> None:
+    """Redis refuses globals, but only when the line is reached."""
+    for line in source(verb).splitlines():
+        assert not re.match(r"\s*function\b", line), line
+        assert line.startswith((" ", "local ", "--", "end", "if ", "for ", "while ", "return", "}", "")), line
+
+
+def test_a_script_is_known_by_its_content() -> None:
+    assert sha("pull") == hashlib.sha1(source("pull").encode()).hexdigest()
+    assert len({sha(verb) for verb in VERBS}) == len(VERBS)
+
+
+def test_a_script_that_does_not_exist_is_said() -> None:
+    with pytest.raises(KeyError, match="no script is called 'push'"):
+        source("push")

@@ -1,0 +1,188 @@
+"""Settings: validated where the process starts, one line for each that is wrong, secrets never shown."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import SecretStr, ValidationError
+
+from streamfleet.common.errors import SettingsError
+from streamfleet.common.settings import (
+    ENVELOPE_BYTES,
+    GROUPS,
+    EngineSettings,
+    Group,
+    LogSettings,
+    QueueSettings,
+    WorkerSettings,
+    load,
+    load_all,
+    unknown_variables,
+    variable,
+)
+
+Env = pytest.MonkeyPatch
+
+
+def refusal(group: type[Group], **given: object) -> str:
+    """What is said about these settings."""
+    with pytest.raises(SettingsError) as caught:
+        load(group, **given)
+    return str(caught.value)
+
+
+def test_defaults_are_valid() -> None:
+    settings = load(QueueSettings)
+    assert settings.redis_url.get_secret_value() == "redis://localhost:6379/0"
+    assert (settings.queue, settings.lane_limit) == ("default", 100_000)
+    for group in (WorkerSettings, LogSettings):
+        load(group)
+    load(EngineSettings, engine="simulated")
+
+
+def test_the_environment_counts_and_what_is_given_counts_more(monkeypatch: Env) -> None:
+    monkeypatch.setenv("STREAMFLEET_QUEUE", "blue")
+    monkeypatch.setenv("STREAMFLEET_LANE_LIMIT", "7")
+    settings = load(QueueSettings, lane_limit=9, queue=None)
+    assert (settings.queue, settings.lane_limit) == ("blue", 9)
+
+
+@pytest.mark.parametrize(
+    ("group", "name", "well_known", "value"),
+    [
+        (QueueSettings, "redis_url", "REDIS_URL", "redis://elsewhere"),
+        (WorkerSettings, "batch_size", "BATCH_SIZE", "9"),
+        (WorkerSettings, "batch_timeout_ms", "BATCH_TIMEOUT_MS", "9"),
+        (EngineSettings, "vllm_url", "VLLM_URL", "http://elsewhere"),
+    ],
+)
+def test_well_known_names_count_below_our_own(
+    monkeypatch: Env, group: type[Group], name: str, well_known: str, value: str
+) -> None:
+    needed = {"engine": "openai"} if group is EngineSettings else {}
+
+    def loaded() -> str:
+        found = getattr(load(group, **needed), name)
+        return found.get_secret_value() if isinstance(found, SecretStr) else str(found)
+
+    monkeypatch.setenv(well_known, value)
+    assert loaded() == value
+    other = value.replace("elsewhere", "nearer").replace("9", "8")
+    monkeypatch.setenv(variable(name), other)
+    assert loaded() == other
+
+
+def test_every_field_has_its_variable(monkeypatch: Env) -> None:
+    for group in GROUPS:
+        for name in group.model_fields:
+            monkeypatch.setenv(variable(name), "")
+    monkeypatch.setenv("STREAMFLEET_ENGINE", "simulated")
+    load_all()
+    assert unknown_variables() == {}
+
+
+def test_empty_variables_are_as_good_as_none(monkeypatch: Env) -> None:
+    monkeypatch.setenv("STREAMFLEET_LANE_LIMIT", "")
+    assert load(QueueSettings).lane_limit == 100_000
+
+
+def test_each_wrong_setting_gets_one_line_with_its_variable_and_value(monkeypatch: Env) -> None:
+    monkeypatch.setenv("STREAMFLEET_LANE_LIMIT", "0")
+    monkeypatch.setenv("STREAMFLEET_QUEUE", "a{b}")
+    monkeypatch.setenv("STREAMFLEET_SHARES", "1,2")
+    monkeypatch.setenv("STREAMFLEET_RESULT_TTL_MS", "soon\nish")
+    lines = refusal(QueueSettings).splitlines()
+    assert sorted(line.split(":")[0] for line in lines) == [
+        "STREAMFLEET_LANE_LIMIT",
+        "STREAMFLEET_QUEUE",
+        "STREAMFLEET_RESULT_TTL_MS",
+        "STREAMFLEET_SHARES",
+    ]
+    assert 'STREAMFLEET_QUEUE: must not contain any of {}, not "a{b}"' in lines
+    assert 'STREAMFLEET_SHARES: must be four numbers, for critical,high,normal,low, not "1,2"' in lines
+
+
+def test_the_lines_of_all_groups_come_together(monkeypatch: Env) -> None:
+    monkeypatch.setenv("STREAMFLEET_LANE_LIMIT", "0")
+    monkeypatch.setenv("BATCH_SIZE", "-1")
+    monkeypatch.setenv("STREAMFLEET_LOG_LEVEL", "loud")
+    with pytest.raises(SettingsError) as caught:
+        load_all()
+    lines = str(caught.value).splitlines()
+    assert [line.split(":")[0] for line in lines] == [
+        "STREAMFLEET_LANE_LIMIT",
+        "STREAMFLEET_MODEL is not set",
+        "BATCH_SIZE",
+        "STREAMFLEET_LOG_LEVEL",
+    ]
+
+
+def test_given_values_reach_the_group_that_has_them() -> None:
+    queue, engine, worker, logs = load_all(queue="blue", engine="simulated", lease_ms=2_000, log_level="debug", model=None)
+    assert (queue.queue, engine.engine, worker.lease_ms, logs.log_level) == ("blue", "simulated", 2_000, "debug")
+
+
+def test_passwords_are_never_shown(monkeypatch: Env) -> None:
+    monkeypatch.setenv("REDIS_URL", "redis://:hunter2@host")
+    monkeypatch.setenv("STREAMFLEET_VLLM_API_KEY", "hunter2")
+    assert "hunter2" not in repr(load(QueueSettings))
+    assert "hunter2" not in repr(load(EngineSettings, engine="openai"))
+    assert "hunter2" not in refusal(QueueSettings, redis_url=["hunter2"])
+    assert "hunter2" not in refusal(EngineSettings, engine="openai", vllm_api_key={"key": "hunter2"})
+
+
+def test_settings_do_not_change_once_built() -> None:
+    settings = load(QueueSettings)
+    with pytest.raises(ValidationError):
+        settings.queue = "other"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("shares", ["0,0,100", "a,b,c,d", "-1,0,0,0", "500,500,1,0", "1,2,3,4,5", ""])
+def test_impossible_shares_are_refused(shares: str) -> None:
+    assert refusal(QueueSettings, shares=shares).startswith("STREAMFLEET_SHARES: ")
+
+
+def test_shares_are_split_and_stripped() -> None:
+    assert load(QueueSettings, shares=" 1, 2,3 ,4").shares == (1, 2, 3, 4)
+    assert load(QueueSettings, shares=(0, 0, 0, 1000)).shares == (0, 0, 0, 1000)
+
+
+@pytest.mark.parametrize("name", ["a b", "~", "w~1", "é", "x" * 257])
+def test_a_worker_name_is_safe_in_a_key_and_not_nobody(name: str) -> None:
+    assert refusal(WorkerSettings, worker_name=name).startswith("STREAMFLEET_WORKER_NAME: ")
+
+
+def test_vllm_arguments_are_split_as_a_shell_would() -> None:
+    settings = load(EngineSettings, model="m", engine_args="--max-num-seqs 64 --override '{\"a\": 1}'")
+    assert settings.engine_args == ("--max-num-seqs", "64", "--override", '{"a": 1}')
+
+
+def test_an_unclosed_quote_in_vllm_arguments_is_one_line() -> None:
+    assert refusal(EngineSettings, model="m", engine_args="--a 'b").startswith("STREAMFLEET_ENGINE_ARGS: ")
+
+
+def test_the_vllm_engine_needs_a_model() -> None:
+    assert refusal(EngineSettings) == "STREAMFLEET_MODEL is not set: the vllm engine needs a model name or folder"
+
+
+def test_limits_carry_what_the_scripts_need() -> None:
+    limits = load(QueueSettings, max_body_bytes=2048, shares="1,2,3,4", lane_limit=5, dead_cap=6).limits()
+    assert limits.max_entry_bytes == 2048 + ENVELOPE_BYTES
+    assert (limits.shares, limits.lane_limit, limits.dead_cap, limits.now_ms) == ((1, 2, 3, 4), 5, 6, None)
+
+
+def test_misspelt_variables_are_noticed(monkeypatch: Env) -> None:
+    monkeypatch.setenv("STREAMFLEET_LANE_LIMITS", "1")
+    assert unknown_variables() == {"STREAMFLEET_LANE_LIMITS": "STREAMFLEET_LANE_LIMIT"}
+
+
+@given(st.text(max_size=60), st.sampled_from([(group, name) for group in GROUPS for name in group.model_fields]))
+def test_any_text_for_any_setting_is_taken_or_refused_in_one_line(value: str, where: tuple[type[Group], str]) -> None:
+    group, name = where
+    given_values = {"engine": "simulated", name: value} if group is EngineSettings else {name: value}
+    try:
+        load(group, **given_values)
+    except SettingsError as error:
+        assert len(str(error).splitlines()) == 1
+        assert str(error).startswith(("STREAMFLEET_", "REDIS_URL", "VLLM_", "BATCH_"))
