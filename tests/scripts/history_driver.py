@@ -44,6 +44,7 @@ VERBS = {
     "stage": 3,
     "reclaim": 6,
     "promote": 5,
+    "expire": 4,
     "cancel": 3,
     "clock": 6,
     "requeue": 1,
@@ -69,7 +70,7 @@ IDLE = {
     "clock": 3,
     "cancel": 1,
 }
-ON_A_FULL_SERVER = {"act", "complete", "retry", "release", "renew", "reclaim", "promote", "cancel", "stage"}
+ON_A_FULL_SERVER = {"act", "complete", "retry", "release", "renew", "reclaim", "promote", "expire", "cancel", "stage"}
 
 
 @dataclass(frozen=True)
@@ -539,6 +540,15 @@ class Fleet:
         assert promoted == len([name for name in due if name in self.model.places])
         self.disturbed = False
         self.dead_watches = {name: until for name, until in self.dead_watches.items() if until > self.now}
+
+    async def _expire(self, step: Step) -> None:
+        """Housekeeping: what is too late ends though nobody has room for it."""
+        ready = [self.model.entries[name] for name, place in self.model.places.items() if place == READY]
+        late = [entry for entry in ready if entry.deadline is not None and entry.deadline <= self.now]
+        late = [entry for entry in late if entry.name not in self.model.ghosts]
+        for entry in sorted(late, key=lambda entry: (LANES.index(Lane(entry.lane)), entry.order)):
+            self.model.end(entry.name, "expired", self.model.tries.get(entry.name, 0))
+        assert await self.queue.broker.expire() == len(late)
 
     async def _clock(self, step: Step) -> None:
         """Time goes on, mostly; a failover may set it back."""

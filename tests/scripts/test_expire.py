@@ -92,3 +92,39 @@ async def test_a_full_redis_still_expires(queue: Queue) -> None:
     async with queue.full_memory():
         assert await queue.at(NOW + 10).broker.expire() == 1
     assert (await queue.dump())["dead"][0]["_status"] == "expired"
+
+
+async def test_every_lane_is_looked_through_and_what_is_in_time_stays(queue: Queue) -> None:
+    await queue.add("high", "1000-0", deadline=NOW)
+    await queue.add("high", "1000-1", deadline=NOW + 1)
+    await queue.add("low", "1000-0", ttl=5)
+    await queue.pull("w1", 0)
+    assert await queue.broker.expire() == 2
+    after = await queue.dump()
+    assert [letter["_entry"] for letter in after["dead"]] == ["high:1000-0", "low:1000-0"]
+    assert (after["ready:high"], "ready:low" in after) == ([("1000-1", NOW + 1)], False)
+
+
+async def test_a_deadline_of_just_the_patience_is_left_to_the_pull(queue: Queue) -> None:
+    await queue.add("high", "1000-0", ttl=PATIENCE)
+    await queue.pull("w1", 0)
+    later = queue.at(1000 + PATIENCE)
+    assert await later.broker.expire() == 0
+    assert (await later.pull()).dropped == 1
+
+
+async def test_a_delayed_one_is_left_until_it_is_due(queue: Queue) -> None:
+    assert await queue.retry("w1", await queue.running("high", "1000-0", deadline=NOW + 50), 40) == 1
+    before = await queue.dump()
+    assert await queue.at(NOW + 60).broker.expire() == 0
+    assert await queue.dump() == before
+
+
+async def test_one_call_is_bounded_in_entries_and_bytes(queue: Queue) -> None:
+    for number in range(5):
+        await queue.add("high", f"1000-{number}", deadline=NOW)
+        await queue.add("low", f"1000-{number}", deadline=NOW, body="b" * 600_000)
+    while (await queue.pull("w1", 0)).staged:
+        pass
+    assert await queue.broker.expire(limit=3) == 3 + 2
+    assert await queue.broker.expire(limit=3) == 2 + 2

