@@ -95,11 +95,27 @@ def test_people_get_words_on_a_terminal() -> None:
         json.loads(out.getvalue())
 
 
-@pytest.mark.parametrize(("out", "settings", "is_json"), [
-    (io.StringIO(), {"log_format": "console"}, False),
-    (Terminal(), {"log_format": "json"}, True),
-])
+@pytest.mark.parametrize(
+    ("out", "settings", "is_json"),
+    [
+        (io.StringIO(), {"log_format": "console"}, False),
+        (Terminal(), {"log_format": "json"}, True),
+    ],
+)
 def test_the_format_may_be_chosen(out: io.StringIO, settings: dict[str, str], is_json: bool) -> None:
     log = configured(out, **settings)
     log.info("event")
     assert out.getvalue().startswith("{") is is_json
+
+
+@pytest.mark.parametrize("shape", ["json", "console"])
+def test_a_traceback_shows_no_local_variables(shape: str) -> None:
+    out = io.StringIO()
+    log = configured(out, log_format=shape)
+    body = "se" + "cret"
+    try:
+        raise ValueError(f"{len(body)} characters")
+    except ValueError:
+        log.exception("broke")
+    assert "ValueError" in out.getvalue()
+    assert body not in out.getvalue()

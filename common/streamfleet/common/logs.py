@@ -23,9 +23,9 @@ def configure(settings: LogSettings, stream: TextIO | None = None) -> None:
         structlog.processors.StackInfoRenderer(),
     ]
     rendering: list[Any] = (
-        [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer(default=str)]
+        [_plain_tracebacks(), structlog.processors.JSONRenderer(default=str)]
         if as_json
-        else [structlog.dev.ConsoleRenderer(colors=out.isatty())]
+        else [structlog.dev.ConsoleRenderer(colors=out.isatty(), exception_formatter=structlog.dev.plain_traceback)]
     )
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
@@ -43,3 +43,8 @@ def configure(settings: LogSettings, stream: TextIO | None = None) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
+
+
+def _plain_tracebacks() -> structlog.processors.ExceptionRenderer:
+    """Without local variables: they would carry request bodies and passwords into the log."""
+    return structlog.processors.ExceptionRenderer(structlog.tracebacks.ExceptionDictTransformer(show_locals=False))
