@@ -24,9 +24,7 @@ def render(folder: Path) -> list[Manifest]:
         RendererMissingError: there is nothing to render it with.
     """
     command = [*find_renderer(), str(folder)]
-    return list(
-        yaml.safe_load_all(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    )
+    return list(yaml.safe_load_all(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
 
 
 @cache

@@ -81,9 +81,7 @@ def download(folder: Path) -> Path:
         timeout=150,
     )
     if fetched.returncode != 0:
-        raise RendererMissingError(
-            f"{HOW_TO_INSTALL}\n(pip could not fetch one either: {fetched.stderr.strip()})"
-        )
+        raise RendererMissingError(f"{HOW_TO_INSTALL}\n(pip could not fetch one either: {fetched.stderr.strip()})")
     return next(folder.glob("*.whl"))
 
 

@@ -75,10 +75,11 @@ def test_an_address_is_shown_without_user_and_password(url: str, shown: str) -> 
 
 
 @pytest.mark.parametrize(
-    "url", ["http://:secret@host", "redis://:secret/x@host", "redis://host:secret@:1x", "secret", "redis://host:99999999"]
+    "url",
+    ["http://:secret@host", "redis://:secret/x@host", "redis://host:secret@:1x", "secret", "redis://host:99999999"],
 )
 def test_an_unusable_url_is_said_in_one_line_without_the_password(url: str) -> None:
-    with pytest.raises(SettingsError, match="^REDIS_URL ") as caught:
+    with pytest.raises(SettingsError, match=r"^REDIS_URL ") as caught:
         Connection(url)
     assert "secret" not in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1

@@ -62,9 +62,7 @@ def _context(pod: Manifest) -> Manifest:
         (lambda pod: pod["volumes"].append(EXTRA_VOLUME), "volume host is a hostPath"),
     ],
 )
-def test_weakened_pod_fails_the_restricted_standard(
-    weaken: Callable[[Manifest], object], violation: str
-) -> None:
+def test_weakened_pod_fails_the_restricted_standard(weaken: Callable[[Manifest], object], violation: str) -> None:
     pod = copy.deepcopy(worker_pod())
     weaken(pod)
     assert restricted_violations(pod) == [violation]

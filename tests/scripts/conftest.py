@@ -10,6 +10,9 @@ import pytest
 from streamfleet.common.connection import Connection
 from tests.scripts.harness import Queue
 
+CAUGHT_BY = "caught by"
+"""Property of a test of a missing guard: what noticed."""
+
 
 @asynccontextmanager
 async def open_queue(url: str) -> AsyncIterator[Queue]:
@@ -28,3 +31,22 @@ async def queue(any_redis_url: str) -> AsyncIterator[Queue]:
     """An empty queue whose clock stands still; on every release."""
     async with open_queue(any_redis_url) as opened:
         yield opened
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Which test noticed that a guard was missing; each by itself with -v."""
+    passed = terminalreporter.stats.get("passed", [])
+    caught = [
+        f"{report.head_line.partition('[')[2].rstrip(']')} -> {value}"
+        for report in passed
+        for name, value in report.user_properties
+        if name == CAUGHT_BY
+    ]
+    if caught:
+        terminalreporter.section("guards of the scripts, taken out one by one")
+        histories = sum("-> history" in line for line in caught)
+        terminalreporter.line(
+            f"{len(caught)} noticed: {histories} by random histories, the others by a test of their own"
+        )
+        for line in caught if terminalreporter.verbosity > 0 else []:
+            terminalreporter.line(line)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from streamfleet.common.connection import Connection
@@ -119,10 +119,10 @@ def _stream_id(member: bytes) -> str:
     return f"{match[1]}-{match[2]}"
 
 
-_VALUES = {
-    "string": lambda name, value: text(value),
-    "hash": lambda name, value: pairs(value),
-    "list": lambda name, value: [text(item) for item in value],
+_VALUES: dict[str, Callable[[str, Any], Any]] = {
+    "string": lambda _, value: text(value),
+    "hash": lambda _, value: pairs(value),
+    "list": lambda _, value: [text(item) for item in value],
     "zset": _sorted_set,
     "stream": _stream,
 }

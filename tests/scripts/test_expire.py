@@ -128,3 +128,10 @@ async def test_one_call_is_bounded_in_entries_and_bytes(queue: Queue) -> None:
         pass
     assert await queue.broker.expire(limit=3) == 3 + 2
     assert await queue.broker.expire(limit=3) == 2 + 2
+
+
+async def test_another_patience_makes_no_deadline(queue: Queue) -> None:
+    await staged(queue)
+    before = await queue.dump()
+    assert await queue.with_limits(patience_ms=5).broker.expire() == 0
+    assert await queue.dump() == before

@@ -1,11 +1,13 @@
-"""pull.lua, what a worker does that got less than it asked for; and wake.lua: no work without somebody who comes for it."""
+"""pull.lua: what a worker does that got less than it asked for; wake.lua: no work without somebody who comes for it."""
 
 from __future__ import annotations
 
 import asyncio
 
+from streamfleet.common.protocol import Lane
 from streamfleet.common.records import Hint, Role
 from tests.scripts.harness import NOW, Queue
+from tests.waiting import eventually
 
 WATCH_MS = 7_000
 
@@ -118,7 +120,7 @@ async def test_a_watcher_blocks_until_an_entry_comes(queue: Queue) -> None:
     waiting = asyncio.ensure_future(queue.broker.wait(Role.WATCH, 5_000))
     await _blocked(queue)
     await queue.add("low", "1000-0")
-    assert await waiting == [Hint(lane, "1000-0") for lane in ("low",)]
+    assert await waiting == [Hint(Lane.LOW, "1000-0")]
     assert (await queue.dump())["lane:low"]["pending"] == {"1000-0": ("~", 1)}
 
 
@@ -140,5 +142,7 @@ async def test_a_wait_ends_with_its_time(queue: Queue) -> None:
 
 
 async def _blocked(queue: Queue) -> None:
-    while b"blocked_clients:0" in await queue.command("INFO", "clients"):
-        await asyncio.sleep(0)
+    async def is_blocked() -> bool:
+        return b"blocked_clients:0" not in await queue.command("INFO", "clients")
+
+    await eventually(is_blocked, what="the wait has reached the server")

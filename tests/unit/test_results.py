@@ -78,7 +78,9 @@ def test_the_text_is_that_of_the_first_choice(response: bytes, text: str) -> Non
     assert result_of(response=response).text == text
 
 
-@pytest.mark.parametrize("odd", [b"no JSON", b"\xff", b"[1]", b'"text"', b"1" * 5000, b"[" * 100_000], ids=lambda odd: repr(odd[:9]))
+@pytest.mark.parametrize(
+    "odd", [b"no JSON", b"\xff", b"[1]", b'"text"', b"1" * 5000, b"[" * 100_000], ids=lambda odd: repr(odd[:9])
+)
 def test_what_is_no_object_does_not_stop_anybody_from_reading_the_rest(odd: bytes) -> None:
     result = result_of(response=odd, usage=odd)
     assert isinstance(result.response, dict)

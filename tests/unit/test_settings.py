@@ -119,7 +119,9 @@ def test_the_lines_of_all_groups_come_together(monkeypatch: Env) -> None:
 
 
 def test_given_values_reach_the_group_that_has_them() -> None:
-    queue, engine, worker, logs = load_all(queue="blue", engine="simulated", lease_ms=2_000, log_level="debug", model=None)
+    queue, engine, worker, logs = load_all(
+        queue="blue", engine="simulated", lease_ms=2_000, log_level="debug", model=None
+    )
     assert (queue.queue, engine.engine, worker.lease_ms, logs.log_level) == ("blue", "simulated", 2_000, "debug")
 
 
@@ -135,7 +137,7 @@ def test_passwords_are_never_shown(monkeypatch: Env) -> None:
 def test_settings_do_not_change_once_built() -> None:
     settings = load(QueueSettings)
     with pytest.raises(ValidationError):
-        settings.queue = "other"  # type: ignore[misc]
+        settings.queue = "other"
 
 
 @pytest.mark.parametrize("shares", ["0,0,100", "a,b,c,d", "-1,0,0,0", "500,500,1,0", "1,2,3,4,5", ""])
@@ -181,8 +183,10 @@ def test_misspelt_variables_are_noticed(monkeypatch: Env) -> None:
 def test_any_text_for_any_setting_is_taken_or_refused_in_one_line(value: str, where: tuple[type[Group], str]) -> None:
     group, name = where
     given_values = {"engine": "simulated", name: value} if group is EngineSettings else {name: value}
+    refused = ""
     try:
         load(group, **given_values)
     except SettingsError as error:
-        assert len(str(error).splitlines()) == 1
-        assert str(error).startswith(("STREAMFLEET_", "REDIS_URL", "VLLM_", "BATCH_"))
+        refused = str(error)
+    assert len(refused.splitlines()) <= 1
+    assert refused.startswith("STREAMFLEET_") or not refused

@@ -1,4 +1,4 @@
-"""Guards of the scripts, each with the change that takes it out, and the tests that must then fail."""
+"""A guard of the scripts, the change that takes it out, and the tests that must then fail."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import pytest
 
 from streamfleet.common import scripts
+
+HISTORY = "history"
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,7 @@ class Mutant:
         new: what stands in its place.
         caught_by: ``history`` or ``<module>.<test>`` (below tests.scripts, without ``test_``).
         seed: history to begin with; a hint that saves time.
+        argument: for a test that takes one.
     """
 
     guard: str
@@ -28,6 +31,7 @@ class Mutant:
     new: str
     caught_by: str
     seed: int = 0
+    argument: str = ""
 
     @property
     def verbs(self) -> list[str]:
@@ -46,8 +50,3 @@ def taken_out(mutant: Mutant) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(scripts, "source", source)
         yield
-
-
-HISTORY = "history"
-
-MUTANTS = (

@@ -1,0 +1,106 @@
+"""Steps in which something goes wrong, time passes, or the housekeeping mends it."""
+
+from __future__ import annotations
+
+from streamfleet.common.protocol import LANES, Lane
+from tests.scripts.histories.model import HANDED_OUT, READY
+from tests.scripts.histories.state import MOST, FleetState, Worker
+from tests.scripts.histories.steps import Step
+from tests.scripts.keyspace import id_key
+
+LEASE_MS = 60_000
+
+
+class Faults(FleetState):
+    """Silence and crashes; reclaim, promote, expire; the clock."""
+
+    async def _silence(self, step: Step) -> None:
+        """A worker, or a watcher between its read and its pull, renews nothing for a long time, and may go on later."""
+        owner = "~" if step.y % 4 == 0 else self._worker(step).name
+        for name, place in self.model.places.items():
+            pending = HANDED_OUT if owner == "~" else ("running", owner)
+            if place[:2] == pending and name not in self.model.ghosts:
+                lane, stream_id = name.split(":")
+                await self.queue.age(lane, stream_id, owner)
+                self.aged.add(name)
+        self.late += [
+            (worker.name, lease) for worker in self.workers if worker.name == owner for lease in worker.leases
+        ]
+
+    async def _crash(self, step: Step) -> None:
+        """A worker dies, often one with a wake-up; another takes its place, every other time under the same name."""
+        waking = [
+            number for number, worker in enumerate(self.workers) if worker.called or worker.hints or worker.watching
+        ]
+        if waking and step.z % 2:
+            step = Step("crash", waking[step.x % len(waking)], step.y, step.z)
+        worker = self._worker(step)
+        await self._silence(Step("silence", step.x, 1, 0))
+        self.disturbed = self.disturbed or worker.called or worker.state == "read"
+        watches = dict(self.dump.get("watch", []))
+        if worker.name in watches:
+            self.dead_watches[worker.name] = watches[worker.name]
+        self.workers.remove(worker)
+        self.workers.append(Worker(worker.name if step.y % 2 else f"w{self.made}"))
+        self.made += 1
+
+    async def _reclaim(self, _: Step) -> None:
+        await self._reclaim_older(LEASE_MS)
+
+    async def _reclaim_older(self, lease_ms: int) -> None:
+        pending = [name for name, place in self.model.places.items() if place[0] in ("running", "handed out")]
+        order = sorted(pending, key=lambda name: (LANES.index(Lane(name.split(":")[0])), id_key(name.split(":")[1])))
+        outcome = [self._take_back(name) for name in order if name in self.aged]
+        reclaimed = await self.queue.broker.reclaim(lease_ms, MOST)
+        assert [reclaimed.ready, reclaimed.dead, reclaimed.ended] == [
+            outcome.count(n) for n in ("ready", "dead", "ended")
+        ]
+        self.aged.clear()
+
+    def _take_back(self, name: str) -> str:
+        model, place = self.model, self.model.places[name]
+        attempts = 0 if place == HANDED_OUT else place[2]
+        if place == HANDED_OUT:
+            model.deliver(name)
+        if name in model.ghosts or model.entries[name].request_id in model.results:
+            model.end(name, "vanished", 0)
+            return "ended"
+        if attempts >= MOST:
+            model.end(name, "dead", attempts)
+            return "dead"
+        if attempts:
+            model.tries[name] = attempts
+        model.places[name] = READY
+        return "ready"
+
+    async def _promote(self, step: Step) -> None:
+        """Housekeeping; with it, who died while watching is replaced, once its watch is over."""
+        if step.x % 2:
+            await self._clock(Step("clock", 9, 0, 0))
+        due = [name for name, place in self.model.places.items() if place[0] == "delayed" and place[1] <= self.now]
+        for name in due:
+            self._back(name)
+        promoted, _ = await self.queue.broker.promote()
+        assert promoted == len([name for name in due if name in self.model.places])
+        self.disturbed = False
+        self.dead_watches = {name: until for name, until in self.dead_watches.items() if until > self.now}
+
+    async def _expire(self, _: Step) -> None:
+        """Housekeeping: what is too late ends though nobody has room for it."""
+        ready = [self.model.entries[name] for name, place in self.model.places.items() if place == READY]
+        late = [entry for entry in ready if entry.deadline is not None and entry.deadline <= self.now]
+        late = [entry for entry in late if entry.name not in self.model.ghosts]
+        for entry in sorted(late, key=lambda entry: (LANES.index(Lane(entry.lane)), entry.order)):
+            self.model.end(entry.name, "expired", self.model.tries.get(entry.name, 0))
+        assert await self.queue.broker.expire() == len(late)
+
+    async def _clock(self, step: Step) -> None:
+        """Time goes on, mostly; a failover may set it back."""
+        self.now += [100, 1_000, 5_000, 20_000, -1_000, -30_000, 50, 700, 2_000, 8_000][step.x % 10]
+        self.queue = self.queue.at(self.now)
+
+    async def _forget(self, step: Step) -> None:
+        """Consumers of workers that left are deleted where they hold nothing; and the server forgets its scripts."""
+        await self.queue.broker.check_in(self._worker(step).name, {})
+        await self.queue.broker.check_out(silent_ms=-1)
+        await self.queue.command("SCRIPT", "FLUSH")

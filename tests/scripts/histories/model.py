@@ -1,0 +1,276 @@
+"""What the queue must look like after every step of a history, kept in Python and compared with the whole keyspace."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from streamfleet.common.errors import InvalidRequest
+from streamfleet.common.keys import NOBODY
+from streamfleet.common.protocol import LANES, check_name
+from streamfleet.common.records import Claim, Lease
+from tests.scripts.harness import LIMITS
+from tests.scripts.keyspace import Dump, id_key
+
+UNDELIVERED, HANDED_OUT, READY = ("undelivered",), ("handed out",), ("ready",)
+Place = tuple[Any, ...]
+_LATER_FIELDS = re.compile(r"entry|lane|enqueued_ms|tenant|session|traceparent|meta|notified:.*")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What an entry's fields mean, as the protocol has it."""
+
+    lane: str
+    stream_id: str
+    request_id: str
+    reply: str
+    deadline: int | None
+    rank: int
+    size: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.lane}:{self.stream_id}"
+
+    @property
+    def member(self) -> str:
+        """Its name in `tries` and `delayed`."""
+        return f"{[*LANES].index(self.lane) + 1}|{self.stream_id}"  # type: ignore[arg-type]
+
+    @property
+    def order(self) -> tuple[int, tuple[int, int]]:
+        """Place in its lane: by deadline, then first in, first out."""
+        return self.rank, id_key(self.stream_id)
+
+
+def understand(lane: str, stream_id: str, fields: Mapping[str, str]) -> Entry:
+    """The entry that these fields make."""
+    enqueued = id_key(stream_id)[0]
+    deadline, ttl = _milliseconds(fields.get("deadline", "")), _milliseconds(fields.get("ttl", ""))
+    if deadline is None and ttl is not None:
+        deadline = enqueued + ttl
+    return Entry(
+        lane,
+        stream_id,
+        request_id=_name(fields.get("id", "")) or f"{lane}:{stream_id}",
+        reply=_name(fields.get("reply", "")),
+        deadline=deadline,
+        rank=enqueued + LIMITS.patience_ms if deadline is None else deadline,
+        size=sum(len(name.encode()) + len(value.encode()) for name, value in fields.items()),
+    )
+
+
+class Model:
+    """Where every entry stands, and what has been said about every request."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, Entry] = {}
+        self.places: dict[str, Place] = {}
+        self.tries: dict[str, int] = {}
+        self.counts: Counter[str] = Counter()
+        self.results: dict[str, tuple[str, str | None]] = {}
+        """Request id to its status and the entry that it was counted for."""
+        self.notifications: Counter[tuple[str, str, str]] = Counter()
+        self.told: set[tuple[str, str]] = set()
+        self.letters: Counter[tuple[str, str, str, str]] = Counter()
+        self.ghosts: set[str] = set()
+        """Deleted by hand, and not noticed yet."""
+        self.written: dict[str, dict[str, str]] = {}
+
+    # -- what happens ------------------------------------------------------------------------------------------
+
+    def arrive(self, entry: Entry) -> None:
+        self.entries[entry.name] = entry
+        self.places[entry.name] = UNDELIVERED
+
+    def deliver(self, name: str) -> None:
+        """Into the ready set, from wherever."""
+        if self.places[name] in (UNDELIVERED, HANDED_OUT):
+            self.counts["staged"] += 1
+        self.places[name] = READY
+
+    def holds(self, worker: str, lease: Lease) -> bool:
+        """Whether the fence lets this worker write about its lease."""
+        return self.places.get(lease.entry) == ("running", worker, lease.attempt)
+
+    def end(self, name: str, status: str, attempts: int, *, letter: bool = True) -> bool:
+        """An entry is gone; False when its id had ended before, so that this changed nothing about the request."""
+        entry = self.entries[name]
+        if name in self.ghosts and status == "vanished":
+            self.counts["vanished"] += 1
+        elif entry.request_id in self.results:
+            self._settle(entry)
+            self._remove(name)
+            return False
+        else:
+            self.results[entry.request_id] = (status, name)
+            self.counts[status] += 1
+            if letter and status in ("failed", "expired", "dead"):
+                self.letters[entry.request_id, status, name, str(attempts)] += 1
+            self._tell(entry.reply, entry.request_id)
+        self._remove(name)
+        return True
+
+    def cancel(self, request_id: str, reply: str) -> None:
+        if request_id not in self.results:
+            self.results[request_id] = ("cancelled", None)
+            self._tell(reply, request_id)
+
+    def forget(self, request_id: str) -> None:
+        """A dead letter gets another life."""
+        self.results.pop(request_id, None)
+        self.written.pop(request_id, None)
+        self.told = {told for told in self.told if told[1] != request_id}
+
+    def _settle(self, entry: Entry) -> None:
+        status, counted_for = self.results[entry.request_id]
+        self.counts["duplicate" if counted_for else status] += 1
+        self.results[entry.request_id] = (status, counted_for or entry.name)
+        self._tell(entry.reply, entry.request_id)
+
+    def _tell(self, reply: str, request_id: str) -> None:
+        if reply and (reply, request_id) not in self.told:
+            self.told.add((reply, request_id))
+            self.notifications[reply, request_id, self.results[request_id][0]] += 1
+
+    def _remove(self, name: str) -> None:
+        del self.entries[name], self.places[name]
+        self.tries.pop(name, None)
+        self.ghosts.discard(name)
+
+    # -- pulls, whose staging and lanes are the script's choice ---------------------------------------------------
+
+    def pull(self, worker: str, now: int, hints: Iterable[str], claims: Iterable[Claim], after: Dump) -> None:
+        """Take over what a pull chose, having checked that it was allowed to."""
+        self._put_back(hints)
+        seen = places_of(after)
+        for name in [name for name, place in self.places.items() if place == UNDELIVERED]:
+            if seen.get(name) != UNDELIVERED:
+                self.deliver(name)
+        pool = {name for name, place in self.places.items() if place == READY}
+        claimed = [claim.lease.entry for claim in claims]
+        gone = sorted(name for name in pool - set(claimed) if name not in seen)
+        self._check_order(pool, claimed, gone)
+        for claim in claims:
+            self._claim(worker, now, claim, pool)
+        self._drop(gone, now, after)
+
+    def _put_back(self, hints: Iterable[str]) -> None:
+        for name in hints:
+            if self.places.get(name) == HANDED_OUT:
+                self.deliver(name)
+                if name in self.ghosts:
+                    self.end(name, "vanished", 0)
+
+    def _check_order(self, pool: set[str], claimed: list[str], gone: list[str]) -> None:
+        for lane in LANES:
+            taken = [self.entries[name].order for name in claimed if name.startswith(f"{lane}:")]
+            assert taken == sorted(taken), f"{lane}: {taken} is not by deadline"
+            popped = taken + [self.entries[name].order for name in gone if self.entries[name].lane == lane]
+            left = [self.entries[name].order for name in pool - set(claimed) - set(gone) if name.startswith(f"{lane}:")]
+            assert not popped or not left or max(popped) < min(left), f"{lane}: {min(left)} waits behind {max(popped)}"
+
+    def _claim(self, worker: str, now: int, claim: Claim, pool: set[str]) -> None:
+        name = claim.lease.entry
+        assert name in pool, f"{name} was given out, but it was {self.places.get(name)}"
+        entry = self.entries[name]
+        assert name not in self.ghosts, f"{name} was deleted by hand, and given out"
+        assert claim.lease.request_id == entry.request_id
+        assert claim.lease.attempt == self.tries.get(name, 0) + 1, f"{name}: attempt {claim.lease.attempt}"
+        assert entry.request_id not in self.results, f"{entry.request_id} was given out, but has ended"
+        assert entry.deadline is None or entry.deadline > now, f"{name} was given out after its deadline"
+        assert entry.size <= LIMITS.max_entry_bytes, f"{name} was given out with {entry.size} bytes"
+        self.places[name] = ("running", worker, claim.lease.attempt)
+
+    def _drop(self, gone: list[str], now: int, after: Dump) -> None:
+        # Of several entries of one id, the one that the result names ended it; the others found it ended.
+        for name in sorted(
+            gone, key=lambda name: after.get(f"result:{self.entries[name].request_id}", {}).get("entry") != name
+        ):
+            entry = self.entries[name]
+            if name in self.ghosts:
+                self.end(name, "vanished", 0)
+                continue
+            late = entry.deadline is not None and entry.deadline <= now
+            large = entry.size > LIMITS.max_entry_bytes
+            assert late or large or entry.request_id in self.results, f"{name} was dropped for no reason"
+            self.end(name, "expired" if late else "failed", self.tries.get(name, 0))
+
+    # -- the comparison --------------------------------------------------------------------------------------------
+
+    def compare(self, dump: Dump, most: int) -> None:
+        """Nothing in Redis differs from what is to be expected.
+
+        Raises:
+            AssertionError: something does.
+        """
+        assert places_of(dump) == self.places
+        tries = {self.entries[name].member: str(number) for name, number in self.tries.items()}
+        assert dump.get("tries", {}) == tries
+        assert {name: int(number) for name, number in dump.get("counts", {}).items()} == +self.counts
+        assert _notifications(dump) == self.notifications
+        letters = [
+            (letter["_id"], letter["_status"], letter["_entry"], letter["_attempts"]) for letter in dump.get("dead", [])
+        ]
+        assert Counter(letters) == +self.letters
+        assert all(place[2] <= most for place in self.places.values() if place[0] == "running")
+        for lane in LANES:
+            for stream_id, rank in dump.get(f"ready:{lane}", []):
+                assert rank == self.entries[f"{lane}:{stream_id}"].rank
+        self._compare_results(dump)
+
+    def _compare_results(self, dump: Dump) -> None:
+        found = {key.removeprefix("result:"): value for key, value in dump.items() if key.startswith("result:")}
+        assert {key: (value["status"], value.get("entry")) for key, value in found.items()} == self.results
+        for request_id, fields in found.items():
+            kept = {name: value for name, value in fields.items() if not _LATER_FIELDS.fullmatch(name)}
+            assert self.written.setdefault(request_id, kept) == kept, f"the result of {request_id} was changed"
+
+
+def places_of(dump: Dump) -> dict[str, Place]:
+    """Where every entry stands.
+
+    Raises:
+        AssertionError: one stands nowhere, or in two places.
+    """
+    places: dict[str, Place] = {}
+
+    def stand(name: str, place: Place) -> None:
+        assert name not in places, f"{name} is {places[name]} and {place}"
+        places[name] = place
+
+    for lane in LANES:
+        stream = dump.get(f"lane:{lane}", {})
+        for stream_id in stream.get("undelivered", []):
+            stand(f"{lane}:{stream_id}", UNDELIVERED)
+        for stream_id, (owner, deliveries) in stream.get("pending", {}).items():
+            stand(f"{lane}:{stream_id}", HANDED_OUT if owner == NOBODY else ("running", owner, deliveries))
+        for stream_id, _ in dump.get(f"ready:{lane}", []):
+            stand(f"{lane}:{stream_id}", READY)
+    for member, due in dump.get("delayed", []):
+        number, stream_id = member.split("|")
+        stand(f"{LANES[int(number) - 1]}:{stream_id}", ("delayed", int(due)))
+    for lane in LANES:
+        for stream_id in dump.get(f"lane:{lane}", {}).get("entries", {}):
+            assert f"{lane}:{stream_id}" in places, f"{lane}:{stream_id} is lost: it stands nowhere"
+    return places
+
+
+def _notifications(dump: Dump) -> Counter[tuple[str, str, str]]:
+    replies = {key.removeprefix("reply:"): value for key, value in dump.items() if key.startswith("reply:")}
+    return Counter((reply, item["id"], item["status"]) for reply, items in replies.items() for item in items)
+
+
+def _milliseconds(value: str) -> int | None:
+    return min(int(value), 9 * 10**15) if re.fullmatch("[0-9]{1,16}", value) else None
+
+
+def _name(value: str) -> str:
+    try:
+        return check_name(value, "name")
+    except InvalidRequest:
+        return ""

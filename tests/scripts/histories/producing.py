@@ -1,0 +1,89 @@
+"""Steps of those who put work in, and of an operator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from streamfleet.common.protocol import LANES
+from streamfleet.common.records import EnqueueCode
+from tests.scripts.harness import submission
+from tests.scripts.histories.model import UNDELIVERED, understand
+from tests.scripts.histories.state import LANE_LIMIT, FleetState
+from tests.scripts.histories.steps import Step
+
+ODD_IDS = ["", "", "", "}:r", "a b", "high:1-1"]
+REPLIES = ["me", "you", "", "a b"]
+DEADLINES: list[Any] = [None, None, 5_000, 20_000, 20_000, 60_000, -1, "nan", "1e9", "0x10", "-1"]
+
+
+class Producing(FleetState):
+    """XADD by anybody, the client's enqueue, cancel, requeue, and XDEL by hand."""
+
+    async def _add(self, step: Step) -> None:
+        lane = LANES[step.x % 4]
+        deadline, reply = DEADLINES[step.y % len(DEADLINES)], REPLIES[step.z % 7 % 4]
+        request_id = self._some_id(step.y) if step.z % 2 else ODD_IDS[step.z % len(ODD_IDS)]
+        late = "" if deadline is None else str(self.now + deadline if isinstance(deadline, int) else deadline)
+        body = "b" * (2_100 if step.x % 37 == 0 else 10)
+        given = {"id": request_id, "reply": reply, "deadline": late, "body": body}
+        fields = {name: value for name, value in given.items() if value}
+        stream_id = await self.queue.add_flat(lane, "*", *[part for pair in fields.items() for part in pair])
+        self.model.arrive(understand(lane, stream_id, fields))
+
+    async def _enqueue(self, step: Step) -> None:
+        lane, request_id, digest = LANES[step.x % 4], self._some_id(step.y), f"d{step.z % 8 // 7}"
+        item = submission(request_id, lane, "me", digest=digest)
+        record = self.dump.get(f"request:{request_id}")
+        expected = EnqueueCode.ACCEPTED
+        if record:
+            expected = EnqueueCode.EXISTING if record.startswith(digest) else EnqueueCode.CONFLICT
+        elif request_id in self.model.results:
+            expected = EnqueueCode.ANSWERED
+        elif sum(name.startswith(f"{lane}:") for name in self.model.places.keys() - self.model.ghosts) >= LANE_LIMIT:
+            expected = EnqueueCode.FULL
+        for _ in range(1 + step.z % 2):  # sent again after a lost answer
+            (accepted,) = await self.queue.broker.enqueue([item])
+            assert accepted.code is expected
+            if expected is EnqueueCode.ACCEPTED:
+                stream_id = accepted.entry.removeprefix(f"{lane}:")
+                fields = {name: value.decode() for name, value in item.fields.items()}
+                self.model.arrive(understand(lane, stream_id, fields))
+                expected = EnqueueCode.EXISTING
+
+    async def _cancel(self, step: Step) -> None:
+        names = [*self.model.places]
+        unnamed = names[step.y % len(names)] if names else "nobody"
+        request_id = [self._some_id(step.x), "}:r", unnamed, self._some_id(step.y)][step.z % 4]
+        before = self.model.results.get(request_id, ("cancelled", None))[0]
+        record = self.dump.get(f"request:{request_id}", "  ")
+        for _ in range(1 + step.z % 2):
+            assert await self.queue.broker.cancel(request_id) == (before == "cancelled")
+        told = [*self.dump.get("cancels", [])] + [{"id": request_id}] * (request_id not in self.model.results)
+        assert (await self.queue.dump()).get("cancels", []) == told
+        self.model.cancel(request_id, record.split(" ", 2)[2])
+
+    async def _requeue(self, step: Step) -> None:
+        for letter_id, fields in await self.queue.broker.dead_letters(1):
+            text = {name.decode(): value.decode() for name, value in fields.items()}
+            kept = {name: value for name, value in text.items() if not name.startswith("_")}
+            if step.x % 2:
+                kept.pop("deadline", None)
+            flat = [part.encode() for pair in kept.items() for part in pair]
+            lane = LANES[step.y % 4]
+            stream_id = await self.queue.broker.requeue(letter_id, text["_id"], lane, flat)
+            assert stream_id is not None
+            self.model.letters[text["_id"], text["_status"], text["_entry"], text["_attempts"]] -= 1
+            self.model.counts["requeued"] += 1
+            self.model.forget(text["_id"])
+            self.model.arrive(understand(lane, stream_id, kept))
+
+    async def _delete(self, step: Step) -> None:
+        """By hand; an entry that no worker has seen would be lost to the books, and rightly so."""
+        names = [
+            name for name, place in self.model.places.items() if place != UNDELIVERED and name not in self.model.ghosts
+        ]
+        if names:
+            name = names[step.x % len(names)]
+            lane, stream_id = name.split(":")
+            await self.queue.command("XDEL", self.queue.keys.lane(lane), stream_id)
+            self.model.ghosts.add(name)

@@ -1,0 +1,116 @@
+"""Steps of workers that wait for work and take it, and lose answers about it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from streamfleet.common.records import Hint, Role
+from tests.scripts.histories.model import HANDED_OUT, READY, UNDELIVERED
+from tests.scripts.histories.state import ROOM, FleetState, Worker
+from tests.scripts.histories.steps import Step
+
+
+class Pulling(FleetState):
+    """Pull, watch, sit on the bench."""
+
+    async def _act(self, step: Step) -> None:
+        """One worker goes on, as far as it can without blocking."""
+        worker = self._worker(step)
+        if worker.state == "unsure":
+            await self._disown(worker)
+        elif worker.state == "watching" and self._woken(worker):
+            worker.hints = await self._read()
+            worker.state = "read"
+        elif worker.state == "benched" and self._woken(worker):
+            await self.queue.broker.wait(Role.BENCH, 1_000)
+            worker.state, worker.called = "awake", True
+        elif worker.moves:
+            await self._pull(worker, step)
+
+    async def _settle(self, step: Step) -> None:
+        """Everybody who can go on does, woken or not, until nobody can."""
+        for _ in range(20):
+            able = [number for number, worker in enumerate(self.workers) if worker.moves or self._woken(worker)]
+            if not able:
+                return
+            await self._act(Step("act", able[step.x % len(able)], step.y, step.z))
+            self.dump = await self.queue.dump()
+
+    async def _pull(self, worker: Worker, step: Step) -> None:
+        wanted = ROOM - len(worker.leases)
+        wanted = 1 + step.y % wanted if step.z % 2 else wanted
+        pulled = await self.queue.pull(
+            worker.name, wanted, worker.hints, watching=worker.watching, stage_entries=[256, 1, 2][step.z % 3]
+        )
+        hints = [f"{hint.lane}:{hint.stream_id}" for hint in worker.hints]
+        before, staged, vanished = len(self.model.places), self.model.counts["staged"], self._vanishing(hints)
+        self.model.pull(worker.name, self.now, hints, pulled.claims, await self.queue.dump())
+        ready = sum(place == READY for place in self.model.places.values())
+        assert pulled.ready == ready
+        assert pulled.staged == self.model.counts["staged"] - staged
+        assert pulled.dropped == before - len(self.model.places) - vanished
+        assert len(pulled.claims) <= wanted
+        assert len(pulled.claims) == wanted or ready == 0
+        room_to_watch = len(self._watches() - {worker.name}) < self.queue.limits.watchers
+        expected = Role.NONE if len(pulled.claims) == wanted else Role.WATCH if room_to_watch else Role.BENCH
+        assert pulled.role is expected
+        worker.leases += [claim.lease for claim in pulled.claims]
+        self.aged -= {claim.lease.entry for claim in pulled.claims}
+        worker.hints, worker.watching, worker.called = [], pulled.role is Role.WATCH, False
+        self.dead_watches.pop(worker.name, None)
+        worker.state = {Role.NONE: "awake", Role.WATCH: "watching", Role.BENCH: "benched"}[pulled.role]
+
+    def _vanishing(self, hints: Sequence[str]) -> int:
+        """How many of what a blocking read delivered were deleted by hand since."""
+        return sum(
+            name in self.model.ghosts and self.model.places[name] == HANDED_OUT
+            for name in hints
+            if name in self.model.places
+        )
+
+    async def _read(self) -> list[Hint]:
+        hints = await self.queue.broker.wait(Role.WATCH, 1_000)
+        for hint in hints:
+            if hint.lane:
+                assert self.model.places[f"{hint.lane}:{hint.stream_id}"] == UNDELIVERED
+                self.model.places[f"{hint.lane}:{hint.stream_id}"] = HANDED_OUT
+        return hints
+
+    async def _disown(self, worker: Worker) -> None:
+        known = {lease.entry for lease in worker.leases}
+        held = [name for name, place in self.model.places.items() if place[:2] == ("running", worker.name)]
+        unknown = [name for name in held if name not in known]
+        back = await self.queue.broker.disown(worker.name, worker.leases)
+        assert back == len([name for name in unknown if name not in self.model.ghosts])
+        for name in unknown:
+            self._back(name)
+        worker.state = "awake"
+
+    async def _lose_answer(self, step: Step) -> None:
+        """A pull's answer is lost: the worker holds what it does not know of."""
+        worker = self._worker(step)
+        if worker.state in ("awake", "read") and worker.moves:
+            known = list(worker.leases)
+            await self._pull(worker, step)
+            self.late += [(worker.name, lease) for lease in worker.leases if lease not in known]
+            worker.leases, worker.state, worker.watching = known, "unsure", False
+
+    async def _lose_read(self, step: Step) -> None:
+        """The connection breaks after a blocking read took something."""
+        worker = self._worker(step)
+        if worker.state == "watching" and self._something_to_read():
+            await self._read()
+            worker.state = "unsure"
+
+    async def _time_out(self, step: Step) -> None:
+        worker = self._worker(step)
+        if worker.state in ("watching", "benched"):
+            worker.state = "awake"
+
+    async def _stage(self, step: Step) -> None:
+        """The housekeeping loop of a worker, whatever its other loops do, brings arrivals in order."""
+        pulled = await self.queue.pull(self._worker(step).name, 0, stage_entries=1 + step.z % 3)
+        assert (pulled.role, list(pulled.claims), pulled.dropped) == (Role.NONE, [], 0)
+        after = await self.queue.dump()
+        assert after.get("watch") == self.dump.get("watch")
+        self.model.pull("nobody", self.now, [], [], after)

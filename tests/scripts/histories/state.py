@@ -1,0 +1,105 @@
+"""A fleet as far as the queue can tell, and what must hold of it after every step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from streamfleet.common.records import Hint, Lease
+from tests.scripts.harness import Queue
+from tests.scripts.histories.model import READY, UNDELIVERED, Model
+from tests.scripts.histories.steps import Step
+from tests.scripts.keyspace import Dump
+
+ROOM = 2
+"""How many requests a worker can run."""
+MOST = 2
+"""Most deliveries."""
+LANE_LIMIT = 5
+
+
+@dataclass
+class Worker:
+    """A worker process as far as the queue can tell."""
+
+    name: str
+    state: str = "awake"
+    """awake, watching, reading done, benched, or unsure: the answer to its pull was lost."""
+    called: bool = False
+    """Whether it took a token off the bench, and has not pulled since."""
+    watching: bool = False
+    hints: list[Hint] = field(default_factory=list)
+    leases: list[Lease] = field(default_factory=list)
+
+    @property
+    def moves(self) -> bool:
+        """Whether it will pull without being woken."""
+        return self.state in ("read", "unsure") or (self.state == "awake" and len(self.leases) < ROOM)
+
+
+class FleetState:
+    """The workers, the model of the queue, and the comparison of both with Redis."""
+
+    def __init__(self, queue: Queue, now: int, workers: int = 5, watchers: int = 2) -> None:
+        self.model = Model()
+        self.queue = queue.with_limits(now_ms=now, lane_limit=LANE_LIMIT, watchers=watchers)
+        self.now = now
+        self.workers = [Worker(f"w{number}") for number in range(workers)]
+        self.late: list[tuple[str, Lease]] = []
+        self.aged: set[str] = set()
+        self.renewal_drops_deleted = True
+        """Redis 6.2 goes on renewing an entry that was deleted by hand."""
+        self.disturbed = False
+        """A worker died with a wake-up; until the next housekeeping nobody need be woken."""
+        self.dead_watches: dict[str, int] = {}
+        """Workers that died while they watched, and until when they count as watching."""
+        self.dump: Dump = {}
+        self.made = len(self.workers)
+
+    async def check(self) -> None:
+        """Compare everything, ask the audit, and see that work does not wait beside idle workers."""
+        self.dump = await self.queue.dump()
+        self.model.compare(self.dump, MOST)
+        if not self.model.ghosts:
+            problems = (await self.queue.broker.audit()).problems()
+            assert not problems, problems
+        self._check_wake_ups()
+
+    def _check_wake_ups(self) -> None:
+        assert self.dump.get("bench", ["1"]) == ["1"]
+        assert self.dump.get("wake", {}).get("undelivered", 0) <= 1
+        # Who blocks on the lanes sees an entry come; with those gone, nobody does until the next housekeeping.
+        places = self.model.places.values()
+        work = READY in places or (UNDELIVERED in places and not self.dead_watches)
+        idle = [worker for worker in self.workers if worker.state in ("watching", "benched")]
+        if self.disturbed or not work or not idle or any(worker.moves for worker in self.workers):
+            return
+        watches = self._watches()
+        if any(worker.state == "watching" and worker.name not in watches for worker in idle):
+            return  # the clock jumped past its watch: it is woken when its wait is over
+        assert any(self._woken(worker) for worker in idle), (
+            f"work waits, and nobody comes: {[(w.name, w.state) for w in self.workers]}"
+        )
+
+    def _watches(self) -> set[str]:
+        return {name for name, until in self.dump.get("watch", []) if until >= self.now}
+
+    def _something_to_read(self) -> bool:
+        return bool(self.dump.get("wake", {}).get("undelivered")) or UNDELIVERED in self.model.places.values()
+
+    def _woken(self, worker: Worker) -> bool:
+        if worker.state == "watching":
+            return self._something_to_read()
+        return worker.state == "benched" and "bench" in self.dump
+
+    def _back(self, name: str) -> None:
+        if name in self.model.ghosts:
+            self.model.end(name, "vanished", 0)
+        else:
+            self.model.places[name] = READY
+
+    def _some_id(self, number: int) -> str:
+        """One of a few ids, new ones as the old ones end."""
+        return f"r{len(self.model.results) // 2 + number % 6}"
+
+    def _worker(self, step: Step) -> Worker:
+        return self.workers[step.x % len(self.workers)]

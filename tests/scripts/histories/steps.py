@@ -1,0 +1,71 @@
+"""What happens in a history, and how often.
+
+A history is a list of steps, each a verb and three numbers whose meaning depends on what there is to act on; so any
+step may be left out of a failing history, and what remains is still a history.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+VERBS = {
+    "add": 20,
+    "enqueue": 6,
+    "act": 30,
+    "settle": 8,
+    "complete": 12,
+    "retry": 10,
+    "release": 3,
+    "renew": 4,
+    "late": 8,
+    "silence": 5,
+    "crash": 3,
+    "lose_answer": 3,
+    "lose_read": 2,
+    "time_out": 3,
+    "stage": 3,
+    "reclaim": 6,
+    "promote": 5,
+    "expire": 4,
+    "cancel": 3,
+    "clock": 6,
+    "requeue": 1,
+    "delete": 1,
+    "forget": 1,
+}
+
+# Every other history is of a fleet with little to do, where what matters is who is woken.
+IDLE = {
+    "add": 10,
+    "enqueue": 2,
+    "act": 20,
+    "settle": 16,
+    "complete": 6,
+    "release": 5,
+    "late": 2,
+    "crash": 5,
+    "lose_read": 3,
+    "stage": 5,
+    "reclaim": 6,
+    "promote": 8,
+    "clock": 3,
+    "cancel": 1,
+}
+ON_A_FULL_SERVER = {"act", "complete", "retry", "release", "renew", "reclaim", "promote", "expire", "cancel", "stage"}
+
+
+@dataclass(frozen=True)
+class Step:
+    verb: str
+    x: int
+    y: int
+    z: int
+
+
+def make_history(seed: int, length: int) -> list[Step]:
+    """A history from a seed."""
+    numbers = random.Random(seed)
+    weights = VERBS | IDLE if seed % 2 else VERBS
+    verbs = numbers.choices(list(weights), list(weights.values()), k=length)
+    return [Step(verb, *(numbers.randrange(2**16) for _ in range(3))) for verb in verbs]

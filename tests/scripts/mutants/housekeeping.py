@@ -1,0 +1,148 @@
+"""What brings things back, ends them or forgets them."""
+
+from __future__ import annotations
+
+from tests.scripts.mutants.mutant import HISTORY, Mutant
+
+MUTANTS = (
+    Mutant(
+        "promote: only what is due",
+        "call('ZRANGEBYSCORE', DELAYED, '-inf', now, 'LIMIT'",
+        "call('ZRANGEBYSCORE', DELAYED, '-inf', '+inf', 'LIMIT'",
+        HISTORY,
+        0,
+    ),
+    Mutant("promote: no longer delayed", "  call('ZREM', DELAYED, member)\n", "", HISTORY, 0),
+    Mutant(
+        "promote: deleted entries are counted as vanished",
+        "    remove_entry(lane, id)\n    count('vanished')\n  end\n  call('ZREM'",
+        "  end\n  call('ZREM'",
+        HISTORY,
+        10,
+    ),
+    Mutant("promote: work is said again", "if ready > 0 then wake() end", "", HISTORY, 9),
+    Mutant("promote: dead watchers are struck off", "call('ZREMRANGEBYSCORE', WATCH, '-inf', now)\n", "", HISTORY, 13),
+    Mutant(
+        "promote: dead watchers are replaced",
+        "if call('ZCARD', WATCH) < tonumber(ARGV[3]) then leave_token() end",
+        "",
+        HISTORY,
+        13,
+    ),
+    Mutant(
+        "expire: nothing without a deadline",
+        "  if not entry.deadline or entry.deadline > now then return end\n",
+        "",
+        "expire.another_patience_makes_no_deadline",
+    ),
+    Mutant(
+        "expire: what ended is settled",
+        "  if answered(entry.id) then\n    settle(lane, id, entry)\n  else",
+        "  if false then\n  else",
+        HISTORY,
+        0,
+    ),
+    Mutant("expire: no longer ready", "  call('ZREM', ready_key(lane), member)\n", "", HISTORY, 4),
+    Mutant(
+        "expire: attempts are told",
+        "tonumber(call('HGET', TRIES, tries_field(lane, id)) or 0)",
+        "0",
+        "expire.attempts_so_far_are_told_and_forgotten",
+    ),
+    Mutant(
+        "expire: the backlog is not read again and again",
+        "return tonumber(string.match(id, '^%d+')) + cfg.patience_ms == tonumber(rank)",
+        "return false",
+        "expire.a_deadline_of_just_the_patience_is_left_to_the_pull",
+    ),
+    Mutant("expire: bytes are bounded", "bytes < 1048576 and ", "", "expire.one_call_is_bounded_in_entries_and_bytes"),
+    Mutant(
+        "reclaim: only from the silent",
+        "'IDLE', lease_ms, '-', '+', limit)) do\n    take_back",
+        "'-', '+', limit)) do\n    take_back",
+        HISTORY,
+        0,
+    ),
+    Mutant(
+        "reclaim: attempts are kept",
+        "    if deliveries > 0 then call('HSET', TRIES, tries_field(lane, id), deliveries) end\n",
+        "",
+        HISTORY,
+        0,
+    ),
+    Mutant("reclaim: no attempt where none was made", "    deliveries = 0\n", "", HISTORY, 2),
+    Mutant(
+        "reclaim: staged where it was not yet",
+        "    deliveries = 0\n    count('staged')\n",
+        "    deliveries = 0\n",
+        HISTORY,
+        2,
+    ),
+    Mutant("reclaim: not for ever", "elseif deliveries >= most then", "elseif false then", HISTORY, 0),
+    Mutant(
+        "reclaim: not what ended",
+        "  if answered(entry.id) then\n    settle(lane, id, entry)\n    ended = ended + 1",
+        "  if false then\n    ended = ended + 1",
+        HISTORY,
+        2,
+    ),
+    Mutant(
+        "reclaim: deleted entries are counted as vanished",
+        "    remove_entry(lane, id)\n    count('vanished')\n    ended",
+        "    ended",
+        HISTORY,
+        0,
+    ),
+    Mutant(
+        "reclaim: no longer pending",
+        "    make_ready(lane, id, fields)\n    call('XACK', lane_key(lane), GROUP, id)\n    back = back + 1",
+        "    make_ready(lane, id, fields)\n    back = back + 1",
+        HISTORY,
+        0,
+    ),
+    Mutant("reclaim: somebody is woken", "if back > 0 then wake() end", "", HISTORY, 3),
+    Mutant(
+        "reclaim: lost wake-ups are cleared",
+        "do call('XACK', WAKE, GROUP, row[1]) end",
+        "do end",
+        "reclaim.a_wake_up_that_a_dead_watcher_took_is_cleared",
+    ),
+    Mutant(
+        "check_out: not who holds something",
+        "if call('XPENDING', lane_key(lane), GROUP, '-', '+', 1, worker)[1] then return false end",
+        "",
+        HISTORY,
+        2,
+    ),
+    Mutant(
+        "check_out: not the living",
+        "if seen < limit and flat[i] ~= ARGV[2] then",
+        "if flat[i] ~= ARGV[2] then",
+        "check.silent_workers_are_forgotten_and_living_ones_are_not",
+    ),
+    Mutant(
+        "check_out: each once",
+        "if seen < limit and flat[i] ~= ARGV[2] then",
+        "if seen < limit then",
+        "check.a_worker_that_leaves_is_counted_once_when_it_was_silent_too",
+    ),
+    Mutant(
+        "check_out: no watch of the gone",
+        "    call('ZREM', WATCH, worker)\n",
+        "",
+        "check.a_worker_that_leaves_is_forgotten",
+    ),
+    Mutant(
+        "groups: missing ones are noticed before a write",
+        "for lane = 1, LANE_COUNT do call('XPENDING', lane_key(lane), GROUP, '-', '+', 1) end\n",
+        "",
+        "complete.a_missing_group_is_noticed_before_the_first_outcome_is_written",
+    ),
+    Mutant(
+        "full server: work is still done",
+        "local function open_for_writes() call('XACK', KEYS[1], GROUP, '0-0') end",
+        "local function open_for_writes() end",
+        HISTORY,
+        2,
+    ),
+)

@@ -1,0 +1,66 @@
+"""What workers may do with what they hold."""
+
+from __future__ import annotations
+
+from tests.scripts.mutants.mutant import HISTORY, Mutant
+
+MUTANTS = (
+    Mutant("fence: the attempt", "if row and (not attempt or row[4] == attempt) then", "if row then", HISTORY, 6),
+    Mutant("fence: the worker", "GROUP, id, id, 1, worker)[1]", "GROUP, id, id, 1)[1]", HISTORY, 2),
+    Mutant(
+        "renew: the fence",
+        "if held(lane, id, worker, lease[3]) then\n    renewals",
+        "if true then\n    renewals",
+        HISTORY,
+        0,
+    ),
+    Mutant("renew: deliveries are left alone", "  claim[#claim + 1] = 'JUSTID'", "  -- 'JUSTID'", HISTORY, 1),
+    Mutant("renew: what ended is said", "answered(leases[index[id]][4]) and 2 or 1", "1", HISTORY, 6),
+    Mutant(
+        "renew: deleted entries are counted as vanished",
+        "    remove_entry(lane, id)\n    count('vanished')\n  end\nend",
+        "  end\nend",
+        HISTORY,
+        9,
+    ),
+    Mutant(
+        "release: the fence",
+        "if held(lane, id, worker, lease[3]) then\n    local fields",
+        "if true then\n    local fields",
+        HISTORY,
+        0,
+    ),
+    Mutant("release: at once, for somebody", "if released > 0 then wake() end", "", HISTORY, 5),
+    Mutant(
+        "release: deleted entries are counted as vanished",
+        "      remove_entry(lane, id)\n      count('vanished')\n    end\n  end\nend\nwrite_counts()\nif released",
+        "    end\n  end\nend\nwrite_counts()\nif released",
+        HISTORY,
+        3,
+    ),
+    Mutant("retry_later: the fence", "if not held(lane, id, worker, attempt) then return 0 end", "", HISTORY, 0),
+    Mutant("retry_later: attempts are kept", "  call('HSET', TRIES, tries_field(lane, id), attempt)\n", "", HISTORY, 0),
+    Mutant(
+        "retry_later: not past the deadline",
+        "if entry.deadline and entry.deadline <= now + delay then",
+        "if false then",
+        HISTORY,
+        13,
+    ),
+    Mutant("retry_later: not for ever", "  if attempt >= most then\n", "  if false then\n", HISTORY, 3),
+    Mutant(
+        "retry_later: not what ended",
+        "  if answered(entry.id) then settle(lane, id, entry); return 4 end\n",
+        "",
+        HISTORY,
+        0,
+    ),
+    Mutant(
+        "retry_later: no longer pending",
+        "  call('XACK', lane_key(lane), GROUP, id)\n  return 1",
+        "  return 1",
+        HISTORY,
+        0,
+    ),
+    Mutant("retry_later: somebody is woken", "if woken then wake() end", "", HISTORY, 9),
+)

@@ -1,0 +1,81 @@
+"""Every guard of the scripts, taken out: the tests must notice."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from streamfleet.cli.demo.server import RedisServer
+from tests.scripts.conftest import CAUGHT_BY, open_queue
+from tests.scripts.histories.steps import make_history
+from tests.scripts.mutants import endings, housekeeping, leases, producers, pulls
+from tests.scripts.mutants.mutant import HISTORY, Mutant, taken_out
+from tests.scripts.test_histories import LENGTH, play
+
+MUTANTS = (
+    *endings.MUTANTS,
+    *pulls.MUTANTS,
+    *leases.MUTANTS,
+    *housekeeping.MUTANTS,
+    *producers.MUTANTS,
+)
+HISTORIES = 25
+GIVE_UP_S = 20.0
+
+Test = Callable[..., Coroutine[Any, Any, None]]
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.guard)
+async def test_a_guard_taken_out_is_noticed(
+    mutant: Mutant, redis_server: RedisServer, record_property: Callable[[str, object], None]
+) -> None:
+    assert mutant.verbs, f"no script has {mutant.old!r} any more: change this mutant along with the guard"
+    with taken_out(mutant):
+        catcher = await (history_that_fails if mutant.caught_by == HISTORY else verb_test_that_fails)(
+            mutant, redis_server.url
+        )
+    assert catcher, f"{mutant.guard}: no test fails without this guard"
+    record_property(CAUGHT_BY, catcher)
+
+
+async def history_that_fails(mutant: Mutant, url: str) -> str:
+    """The first history that notices; empty when none does."""
+    for seed in [mutant.seed, *(seed for seed in range(HISTORIES) if seed != mutant.seed)]:
+        if await _fails(play(url, make_history(seed, LENGTH))):
+            return f"history {seed}"
+    return ""
+
+
+async def verb_test_that_fails(mutant: Mutant, url: str) -> str:
+    """The test that notices; empty when it does not."""
+    module, _, name = mutant.caught_by.partition(".")
+    test: Test = getattr(importlib.import_module(f"tests.scripts.test_{module}"), f"test_{name}")
+    return mutant.caught_by if await _fails(_run(test, mutant, url)) else ""
+
+
+async def _run(test: Test, mutant: Mutant, url: str) -> None:
+    async with open_queue(url) as queue:
+        await queue.command("CONFIG", "SET", "maxmemory", 0)
+        await queue.command("FLUSHALL")
+        await queue.broker.ensure_groups()
+        await (test(queue, mutant.argument) if len(inspect.signature(test).parameters) > 1 else test(queue))
+
+
+async def _fails(tested: Coroutine[Any, Any, None]) -> bool:
+    try:
+        await asyncio.wait_for(tested, GIVE_UP_S)
+    except Exception:  # noqa: BLE001 - a script that aborts is noticed as well
+        return True
+    return False
+
+
+def test_the_tests_pass_with_every_guard_in_place(redis_server: RedisServer) -> None:
+    """Or what fails without a guard would say nothing about it."""
+    for mutant in MUTANTS:
+        if mutant.caught_by != HISTORY:
+            assert not asyncio.run(verb_test_that_fails(mutant, redis_server.url)), mutant.caught_by
