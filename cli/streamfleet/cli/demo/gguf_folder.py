@@ -108,7 +108,8 @@ def _bfloat16_bytes(values: np.ndarray[Any, Any]) -> bytes:
     """The upper half of each float32, rounded to nearest, ties to even; numpy has no bfloat16."""
     bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
     rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
-    return rounded.astype("<u2").tobytes()
+    upper: bytes = rounded.astype("<u2").tobytes()
+    return upper
 
 
 def write_tokenizer(fields: Fields, folder: Path) -> None:
