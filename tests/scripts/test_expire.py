@@ -16,9 +16,9 @@ async def staged(queue: Queue, **fields: object) -> None:
 async def test_a_queued_request_ends_when_its_deadline_passes(queue: Queue) -> None:
     await staged(queue, id="r1", deadline=NOW + 10, reply="me", tenant="t1")
     before = await queue.dump()
-    assert await queue.at(NOW + 9).broker.expire() == 0
+    assert (await queue.at(NOW + 9).broker.expire())[0] == 0
     assert await queue.dump() == before
-    assert await queue.at(NOW + 10).broker.expire() == 1
+    assert (await queue.at(NOW + 10).broker.expire())[0] == 1
     after = await queue.dump()
     error = after["result:r1"].pop("error")
     assert json.loads(error)["error"]["code"] == "deadline_exceeded"
@@ -51,20 +51,20 @@ async def test_a_queued_request_ends_when_its_deadline_passes(queue: Queue) -> N
 async def test_one_without_a_deadline_waits_on_past_its_rank(queue: Queue) -> None:
     await staged(queue)
     before = await queue.dump()
-    assert await queue.at(NOW + 10 * PATIENCE).broker.expire() == 0
+    assert (await queue.at(NOW + 10 * PATIENCE).broker.expire())[0] == 0
     assert await queue.dump() == before
 
 
 async def test_a_running_one_is_its_workers_to_end(queue: Queue) -> None:
     await queue.running(deadline=NOW + 10)
     before = await queue.dump()
-    assert await queue.at(NOW + 10).broker.expire() == 0
+    assert (await queue.at(NOW + 10).broker.expire())[0] == 0
     assert await queue.dump() == before
 
 
 async def test_attempts_so_far_are_told_and_forgotten(queue: Queue) -> None:
     await queue.retry("w1", await queue.running("high", "1000-0", deadline=NOW + 10))
-    assert await queue.at(NOW + 10).broker.expire() == 1
+    assert (await queue.at(NOW + 10).broker.expire())[0] == 1
     after = await queue.dump()
     assert (after["dead"][0]["_attempts"], "tries" in after) == ("1", False)
 
@@ -72,7 +72,7 @@ async def test_attempts_so_far_are_told_and_forgotten(queue: Queue) -> None:
 async def test_a_cancelled_one_stays_cancelled(queue: Queue) -> None:
     await staged(queue, id="r1", deadline=NOW + 10)
     await queue.broker.cancel("r1")
-    assert await queue.at(NOW + 10).broker.expire() == 1
+    assert (await queue.at(NOW + 10).broker.expire())[0] == 1
     after = await queue.dump()
     assert (after["result:r1"]["status"], after["counts"]) == ("cancelled", {"staged": "1", "cancelled": "1"})
     assert "dead" not in after
@@ -82,7 +82,7 @@ async def test_what_was_deleted_by_hand_is_left_to_the_pull(queue: Queue) -> Non
     await staged(queue, deadline=NOW + 10)
     await queue.command("XDEL", queue.keys.lane("high"), "1000-0")
     before = await queue.dump()
-    assert await queue.at(NOW + 10).broker.expire() == 0
+    assert (await queue.at(NOW + 10).broker.expire())[0] == 0
     assert await queue.dump() == before
     assert (await queue.pull()).dropped == 1
 
@@ -90,7 +90,7 @@ async def test_what_was_deleted_by_hand_is_left_to_the_pull(queue: Queue) -> Non
 async def test_a_full_redis_still_expires(queue: Queue) -> None:
     await staged(queue, deadline=NOW + 10)
     async with queue.full_memory():
-        assert await queue.at(NOW + 10).broker.expire() == 1
+        assert (await queue.at(NOW + 10).broker.expire())[0] == 1
     assert (await queue.dump())["dead"][0]["_status"] == "expired"
 
 
@@ -99,7 +99,7 @@ async def test_every_lane_is_looked_through_and_what_is_in_time_stays(queue: Que
     await queue.add("high", "1000-1", deadline=NOW + 1)
     await queue.add("low", "1000-0", ttl=5)
     await queue.pull("w1", 0)
-    assert await queue.broker.expire() == 2
+    assert (await queue.broker.expire())[0] == 2
     after = await queue.dump()
     assert [letter["_entry"] for letter in after["dead"]] == ["high:1000-0", "low:1000-0"]
     assert (after["ready:high"], "ready:low" in after) == ([("1000-1", NOW + 1)], False)
@@ -109,14 +109,14 @@ async def test_a_deadline_of_just_the_patience_is_left_to_the_pull(queue: Queue)
     await queue.add("high", "1000-0", ttl=PATIENCE)
     await queue.pull("w1", 0)
     later = queue.at(1000 + PATIENCE)
-    assert await later.broker.expire() == 0
+    assert (await later.broker.expire())[0] == 0
     assert (await later.pull()).dropped == 1
 
 
 async def test_a_delayed_one_is_left_until_it_is_due(queue: Queue) -> None:
     assert await queue.retry("w1", await queue.running("high", "1000-0", deadline=NOW + 50), 40) == 1
     before = await queue.dump()
-    assert await queue.at(NOW + 60).broker.expire() == 0
+    assert (await queue.at(NOW + 60).broker.expire())[0] == 0
     assert await queue.dump() == before
 
 
@@ -126,12 +126,37 @@ async def test_one_call_is_bounded_in_entries_and_bytes(queue: Queue) -> None:
         await queue.add("low", f"1000-{number}", deadline=NOW, body="b" * 600_000)
     while (await queue.pull("w1", 0)).staged:
         pass
-    assert await queue.broker.expire(limit=3) == 3 + 2
-    assert await queue.broker.expire(limit=3) == 2 + 2
+    assert (await queue.broker.expire(limit=3))[0] == 3 + 2
+    assert (await queue.broker.expire(limit=3))[0] == 2 + 2
 
 
 async def test_another_patience_makes_no_deadline(queue: Queue) -> None:
     await staged(queue)
     before = await queue.dump()
-    assert await queue.with_limits(patience_ms=5).broker.expire() == 0
+    assert (await queue.with_limits(patience_ms=5).broker.expire())[0] == 0
     assert await queue.dump() == before
+
+
+async def test_a_deadline_behind_a_backlog_without_any_is_found(queue: Queue) -> None:
+    for number in range(160):
+        await queue.add("low", f"{1000 + number}-0")
+    await queue.add("low", f"{PATIENCE}-0", ttl=1500)
+    while (await queue.pull("w1", 0)).staged:
+        pass
+    later, ended, seen, calls = queue.at(PATIENCE + 2000), 0, None, 0
+    while not ended and calls < 9:
+        ended, seen = await later.broker.expire(seen, limit=50)
+        calls += 1
+    assert (ended, calls) == (1, 4)
+
+
+async def test_what_was_looked_at_is_not_looked_at_again(queue: Queue) -> None:
+    await staged(queue, deadline=NOW + 10)
+    assert await queue.broker.expire() == (0, NOW)
+    assert await queue.at(NOW + 10).broker.expire(NOW) == (1, NOW + 10)
+
+
+async def test_what_was_late_on_arrival_is_found_as_well(queue: Queue) -> None:
+    _, seen = await queue.broker.expire()
+    await staged(queue, deadline=5)
+    assert await queue.broker.expire(seen) == (1, NOW)

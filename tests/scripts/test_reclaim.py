@@ -143,3 +143,12 @@ async def test_a_full_redis_has_no_room_for_the_lock_but_is_kept_all_the_same(qu
         assert await queue.broker.lock_maintenance("w1", 60_000)
         assert await queue.broker.lock_maintenance("w2", 60_000)
     assert await queue.dump() == {}
+
+
+async def test_taking_back_is_bounded_in_bytes(queue: Queue) -> None:
+    large = queue.with_limits(max_entry_bytes=900_000)
+    for number in range(4):
+        await large.add("high", f"1000-{number}", body="b" * 600_000)
+        await large.claim()
+    assert await large.broker.reclaim(0, 3) == Reclaimed(2, 0, 0)
+    assert await large.broker.reclaim(0, 3) == Reclaimed(2, 0, 0)

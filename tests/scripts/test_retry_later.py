@@ -209,3 +209,12 @@ async def test_a_full_redis_still_delays_and_promotes(queue: Queue) -> None:
         lease = (await queue.pull()).claims[0].lease
         assert await queue.retry("w1", lease, 10, most=2) == RetryCode.DEAD
     assert json.loads((await queue.dump())["dead"][0]["_error"]) == json.loads(ERROR)
+
+
+async def test_promoting_is_bounded_in_bytes(queue: Queue) -> None:
+    large = queue.with_limits(max_entry_bytes=900_000)
+    for number in range(3):
+        await large.retry("w1", await large.running("high", f"1000-{number}", body="b" * 600_000), 10)
+    later = large.at(NOW + 10)
+    assert await later.broker.promote() == (2, 0)
+    assert await later.broker.promote() == (1, None)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 
+import pytest
+
 from streamfleet.producer.slots import Slot, Slots, pause_s
 
 
@@ -59,6 +61,74 @@ def test_nobody_looks_for_one_that_nobody_waits_for() -> None:
     slots.leave(slot)
     assert slots.waiting("r") is None
     assert slots.next_due() is None
+
+
+def test_many_short_waits_look_as_often_as_a_long_one() -> None:
+    slots = Slots()
+    slot = slots.get("r")
+    slot.notified = True
+    for second in range(5):
+        slots.join(slot, 100.0 + second)
+        assert slots.take_due(100.0 + second, 10) == []
+        slots.leave(slot)
+        assert slots.next_due() is None
+    slots.join(slot, 105.0)
+    assert slots.take_due(105.0, 10) == [slot]
+    slots.looked(slot, 105.0)
+    assert slots.next_due() == 115.0
+    slots.leave(slot)
+    slots.join(slot, 108.0)
+    assert slots.next_due() == 113.0, "a new wait brings the look forward, as a first one"
+
+
+def test_a_new_wait_for_a_request_of_others_does_not_begin_to_hurry_again() -> None:
+    slots = Slots()
+    slot = slots.get("r")
+    for wait in range(6):
+        slots.join(slot, 100.0 + wait)
+        assert slots.take_due(100.0 + wait, 10) == [slot]
+        slots.looked(slot, 100.0 + wait)
+        slots.leave(slot)
+    slots.join(slot, 200.0)
+    assert slots.take_due(200.0, 10) == [slot]
+    slots.looked(slot, 200.0)
+    assert slots.next_due() == 201.0
+
+
+@pytest.mark.parametrize("notified", [True, False])
+def test_many_short_waits_leave_one_plan(notified: bool) -> None:
+    slots = Slots()
+    slot = slots.get("r")
+    slot.notified = notified
+    for wait in range(1_000):
+        slots.join(slot, 100.0 + wait / 1_000)
+        slots.leave(slot)
+    assert len(slots._looks) == 1
+    slots.join(slot, 101.0)
+    assert slots.take_due(106.0, 10) == [slot], "once"
+    assert slots.next_due() is None
+
+
+def test_a_slot_whose_look_came_to_nothing_is_planned_by_the_next_that_waits() -> None:
+    slots = Slots()
+    slot = slots.get("r")
+    slots.join(slot, 100.0)
+    assert slots.take_due(100.0, 10) == [slot]
+    slots.join(slot, 100.0)
+    assert slots.take_due(100.0, 10) == [slot]
+
+
+def test_all_are_looked_at_when_notifications_may_be_lost_whether_or_not_somebody_waits_now() -> None:
+    slots = Slots()
+    waited, held = slots.get("waited"), slots.get("held")
+    waited.notified = held.notified = True
+    slots.join(waited, 100.0)
+    slots.look_at_all(101.0)
+    assert slots.take_due(101.0, 10) == [waited]
+    assert slots.next_due() is None, "nobody looks for one that nobody waits for"
+    assert len(slots._looks) == 0
+    slots.join(held, 102.0)
+    assert slots.take_due(102.0, 10) == [held]
 
 
 def test_forgets_handles_that_were_dropped() -> None:

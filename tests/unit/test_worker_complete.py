@@ -13,7 +13,7 @@ from streamfleet.common.broker import Broker
 from streamfleet.common.errors import BrokerOutOfMemory
 from streamfleet.common.protocol import Status
 from streamfleet.common.records import CompleteCode, Completion, Lease, Retry, RetryCode
-from streamfleet.worker.complete import BYTES_AT_ONCE, MOST_AT_ONCE, Completer
+from streamfleet.worker.complete import MOST_AT_ONCE, RESPONSE_BYTES_AT_ONCE, Completer
 from streamfleet.worker.flights import Flight, Flights
 from streamfleet.worker.outcome import Finished, Gone, HandedBack, Outcome, Postponed
 from tests.unit.worker_flights import CLAIMED_MS, HandClock, flight
@@ -83,7 +83,7 @@ async def test_outcomes_that_wait_together_are_written_together() -> None:
 
 async def test_large_responses_are_written_in_calls_of_bounded_size() -> None:
     rig = Rig()
-    await rig.write(*[(flight(number), success(b"x" * (BYTES_AT_ONCE // 2))) for number in range(3)])
+    await rig.write(*[(flight(number), success(b"x" * (RESPONSE_BYTES_AT_ONCE // 2))) for number in range(3)])
     assert [len(call) for call in rig.broker.completed] == [2, 1]
 
 

@@ -163,6 +163,7 @@ class Broker:
         hints: Sequence[Hint] = (),
         *,
         watching: bool = False,
+        owing: bool = False,
         stage_entries: int = 256,
         watch_ms: int = 7_000,
     ) -> Pulled:
@@ -173,6 +174,7 @@ class Broker:
             wanted: how many at most; 0 only brings arrivals in order.
             hints: what the last blocking read delivered.
             watching: whether the last pull gave this worker the watch.
+            owing: whether it took a wake-up since, which others need should it have no room any more.
             stage_entries: how many arrivals to bring in order at most.
             watch_ms: how long a watch lasts unless renewed by a pull.
         """
@@ -181,6 +183,7 @@ class Broker:
             "n": wanted,
             "hints": [[hint.lane.number if hint.lane else 0, hint.stream_id] for hint in hints],
             "watching": watching,
+            "owing": owing,
             "stage_entries": stage_entries,
             "stage_bytes": 262_144,
             "take_bytes": 4_194_304,
@@ -309,9 +312,19 @@ class Broker:
         promoted, due = await self._with_groups(lambda: self.connection.script("promote", self._shared, args))
         return int(promoted), int(float(due)) if due else None
 
-    async def expire(self, limit: int = 1000) -> int:
-        """End queued requests whose deadline has passed, `limit` looked at in each lane; how many there were."""
-        return int(await self.connection.script("expire", self._shared, [self._config, limit]))
+    async def expire(self, seen_ms: int | None = None, limit: int = 5000) -> tuple[int, int]:
+        """End queued requests whose deadline has passed, `limit` looked at in each lane.
+
+        Args:
+            seen_ms: what an earlier call returned; nothing before it is looked at again but the first few.
+            limit: how many ranks to look at in each lane at most.
+
+        Returns:
+            How many were ended, and the rank (epoch ms) up to which the lanes have been looked through.
+        """
+        args = [self._config, limit, "" if seen_ms is None else seen_ms]
+        ended, seen = await self.connection.script("expire", self._shared, args)
+        return int(ended), int(seen)
 
     async def check_in(self, worker: str, description: Mapping[str, Any]) -> int:
         """A worker's sign of life. Returns Redis's clock, epoch ms."""

@@ -7,9 +7,18 @@ from typing import Any
 
 
 class StreamfleetError(Exception):
-    """Base of every error that streamfleet raises on purpose."""
+    """Base of every error that streamfleet raises on purpose.
+
+    Attributes:
+        retryable: trying the same again can help.
+        accepted: what a bulk call had got accepted all the same, in order; empty in all other calls.
+    """
 
     retryable = False
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+        self.accepted: list[Any] = []
 
 
 class InvalidRequest(StreamfleetError):
@@ -33,7 +42,11 @@ class InvalidRequest(StreamfleetError):
 
 
 class Conflict(StreamfleetError):
-    """This request id is already taken by a request with another content."""
+    """This request id is already taken by a request with another content.
+
+    Attributes:
+        accepted: the requests of the call that were accepted, in order (bulk calls only).
+    """
 
 
 class QueueFull(StreamfleetError):
@@ -41,7 +54,7 @@ class QueueFull(StreamfleetError):
 
     Attributes:
         lane: name of the lane that is full.
-        accepted: whatever was accepted before the lane was full, in order (bulk calls only).
+        accepted: the requests of the call that were accepted, in order (bulk calls only).
     """
 
     retryable = True
@@ -49,17 +62,26 @@ class QueueFull(StreamfleetError):
     def __init__(self, message: str, lane: str, accepted: list[Any] | None = None) -> None:
         super().__init__(message)
         self.lane = lane
-        self.accepted = accepted or []
+        self.accepted = [] if accepted is None else accepted
 
 
 class BrokerUnavailable(StreamfleetError):
-    """Redis cannot be reached; the message names the address without its password."""
+    """Redis cannot be reached; the message names the address without its password.
+
+    Attributes:
+        accepted: the requests that were accepted for certain, in order (bulk calls only). Some of those behind them may
+            have been accepted without an answer: sending all with the same ids again is safe.
+    """
 
     retryable = True
 
 
 class BrokerOutOfMemory(StreamfleetError):
-    """Redis is at its memory limit and refuses new requests; running ones still finish."""
+    """Redis is at its memory limit and refuses new requests; running ones still finish.
+
+    Attributes:
+        accepted: as for BrokerUnavailable.
+    """
 
     retryable = True
 

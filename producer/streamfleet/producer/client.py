@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from streamfleet.common.broker import Broker
 from streamfleet.common.connection import Connection
-from streamfleet.common.errors import Conflict, InvalidRequest, QueueFull, ResultTimeout
+from streamfleet.common.errors import Conflict, InvalidRequest, QueueFull, ResultTimeout, StreamfleetError
 from streamfleet.common.keys import Keys
 from streamfleet.common.records import EnqueueCode, Submission
 from streamfleet.common.results import Result
@@ -127,21 +127,33 @@ class Client:
     async def enqueue_many(self, asks: Iterable[Ask | Mapping[str, Any]]) -> list[Handle]:
         """Enqueue Asks, or dicts with the names of its fields, in order; all are checked before one is sent.
 
+        They go in calls of up to 200 requests or a megabyte. A refused one holds up only the calls after its own: of
+        the same call, those behind it may be accepted. The error's `accepted` has the handles of all that were, in
+        order. Without ids of one's own, send only the others again: those accepted would run twice.
+
         Raises:
-            InvalidRequest, Conflict, BrokerUnavailable, BrokerOutOfMemory: as `enqueue`.
-            QueueFull: a lane was full; its `accepted` are the handles of those that were taken, in order.
+            InvalidRequest: a field is wrong; nothing was sent.
+            Conflict: an id belongs to a request with another body or endpoint; also when a lane was full besides,
+                because no waiting helps.
+            QueueFull: a lane was full.
+            BrokerUnavailable, BrokerOutOfMemory: Redis did not take all; where an answer was lost, it may have taken
+                some that are not in `accepted`. With ids of one's own, sending all again is safe.
         """
         submissions = self._prepare_all(asks)
         handles: list[Handle] = []
         refused: list[tuple[Submission, EnqueueCode]] = []
-        for chunk in chunked(submissions):
-            for submission, (handle, code) in zip(chunk, await self.submit(chunk), strict=True):
-                if handle is None:
-                    refused.append((submission, code))
-                else:
-                    handles.append(handle)
-            if refused:
-                raise _refusal(*refused[0], self.settings.lane_limit, handles)
+        try:
+            for chunk in chunked(submissions):
+                for submission, (handle, code) in zip(chunk, await self.submit(chunk), strict=True):
+                    if handle is None:
+                        refused.append((submission, code))
+                    else:
+                        handles.append(handle)
+                if refused:
+                    raise _refusal(refused, self.settings.lane_limit)
+        except StreamfleetError as error:
+            error.accepted = list(handles)
+            raise
         return handles
 
     def prepare(self, ask: Ask) -> Submission:
@@ -231,17 +243,17 @@ class Client:
         return await look_up(self.broker, request_id)
 
 
-def _refusal(submission: Submission, code: EnqueueCode, limit: int, accepted: list[Handle]) -> Exception:
-    if code is EnqueueCode.CONFLICT:
-        return Conflict(
-            f"id: {submission.id} belongs to a request with another body or endpoint; "
-            "use another id, or send the same again"
-        )
-    lane = submission.lane
+def _refusal(refused: Sequence[tuple[Submission, EnqueueCode]], limit: int) -> StreamfleetError:
+    # A conflict goes first: who only heard of the full lane would wait, and send the conflict again.
+    for submission, code in refused:
+        if code is EnqueueCode.CONFLICT:
+            return Conflict(
+                f"id: {submission.id} belongs to a request with another body or endpoint; "
+                "use another id, or send the same again"
+            )
+    lane = refused[0][0].lane
     return QueueFull(
-        f"lane {lane} holds {limit} requests, its limit: try again later, or raise STREAMFLEET_LANE_LIMIT",
-        lane,
-        list(accepted),
+        f"lane {lane} holds {limit} requests, its limit: try again later, or raise STREAMFLEET_LANE_LIMIT", lane
     )
 
 

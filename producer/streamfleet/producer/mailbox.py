@@ -2,6 +2,8 @@
 
 Notifications are the fast way. Result keys are the truth: they are looked at after a reconnect, for requests
 whose notification goes elsewhere, and every few seconds in case a notification was trimmed.
+
+An error that no patience helps against goes to those who wait at that moment; the next wait tries again.
 """
 
 from __future__ import annotations
@@ -37,9 +39,11 @@ class Mailbox:
         self.name = name
         self._broker = broker
         self._slots = Slots()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._position = "0-0"
         self._replan = asyncio.Event()
         self._lost = False
+        self._closed = False
 
     def slot(self, request_id: str) -> Slot:
         """What is remembered of a request. Get it before enqueueing, so that no notification is missed."""
@@ -47,8 +51,12 @@ class Mailbox:
 
     def join(self, slot: Slot) -> asyncio.Future[Result]:
         """Start to wait for a request: the future of its result. Others wait too: never cancel it."""
-        if slot.future is None:
+        if slot.future is None or _failed(slot.future):
             slot.future = asyncio.get_running_loop().create_future()
+            if self._closed:
+                slot.future.set_exception(
+                    StreamfleetError(f"the client was closed: ask an open one for result({slot.id!r})")
+                )
         if not slot.future.done():
             self._slots.join(slot, self._now())
             self._replan.set()
@@ -64,6 +72,7 @@ class Mailbox:
 
         Raises:
             ResultTimeout: it did not come within `timeout` seconds.
+            SettingsError: Redis refuses the user or password; waiting again tries again.
         """
         future = self.join(slot)
         try:
@@ -76,7 +85,8 @@ class Mailbox:
 
     async def close(self) -> None:
         """Stop waiting and delete the reply stream; whoever still waits gets a StreamfleetError."""
-        tasks, self._tasks = self._tasks, []
+        self._closed = True
+        tasks, self._tasks = list(self._tasks.values()), {}
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -88,19 +98,18 @@ class Mailbox:
                     await self._broker.delete_replies(self.name)
 
     def _start(self) -> None:
-        if self._tasks:
-            return
-        for loop in (self._read_forever(), self._look_forever()):
-            task = asyncio.get_running_loop().create_task(loop)
-            task.add_done_callback(self._stopped)
-            self._tasks.append(task)
+        for name, loop in (("read", self._read_forever), ("look", self._look_forever)):
+            if name not in self._tasks or self._tasks[name].done():
+                task = self._tasks[name] = asyncio.get_running_loop().create_task(loop())
+                task.add_done_callback(self._stopped)
 
     def _stopped(self, task: asyncio.Task[None]) -> None:
         if task.cancelled():
             return
         error = task.exception()
         if error is not None:
-            # Nobody would ever tell the waiters otherwise.
+            # Nobody would ever tell the waiters otherwise. The next wait starts the task again.
+            self._lost = True
             self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
@@ -111,15 +120,15 @@ class Mailbox:
     # -- notifications -------------------------------------------------------------------------------------
 
     async def _read_forever(self) -> None:
-        position = "0-0"
         while True:
             answer: tuple[str, list[str]] = await self._patiently()(
-                self._broker.read_replies, self.name, position, BLOCK_MS
+                self._broker.read_replies, self.name, self._position, BLOCK_MS
             )
-            position, ids = answer
+            self._position, ids = answer
             if self._lost:
                 self._lost = False
-                self._look_at_all()
+                self._slots.look_at_all(self._now())
+                self._replan.set()
             await self._notified(ids)
 
     async def _notified(self, ids: Iterable[str]) -> None:
@@ -150,11 +159,6 @@ class Mailbox:
             for slot in slots:
                 if slot.future is not None and not slot.future.done():
                     self._slots.looked(slot, self._now())
-
-    def _look_at_all(self) -> None:
-        for slot in self._slots.all_waiting():
-            self._slots.look_at(slot, self._now())
-        self._replan.set()
 
     async def _fetch(self, slots: Sequence[Slot]) -> None:
         for first in range(0, len(slots), FETCH_AT_ONCE):
@@ -197,3 +201,7 @@ class Mailbox:
             address = self._broker.connection.address
             log.warning("waiting_for_redis", address=address, tries=state.attempt_number)
         self._lost = True
+
+
+def _failed(future: asyncio.Future[Result]) -> bool:
+    return future.done() and (future.cancelled() or future.exception() is not None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import math
 from dataclasses import dataclass, field
 from itertools import count
 from weakref import WeakValueDictionary
@@ -34,7 +35,9 @@ class Slot:
         notified: its notification goes to this client's reply stream.
         ended: the notification came, though nobody may have fetched the result.
         waiters: how many wait for it now.
-        looks, due: how often its result key was looked at, and when to look next (the loop's clock, seconds).
+        looks, due: how often its result key was looked at, and when to look next (the loop's clock, seconds). Both
+            outlast a wait: many short ones look as often as a long one.
+        plan: number of its entry among the planned looks; 0 while there is none.
         future: its result, made when the first waiter comes.
     """
 
@@ -43,7 +46,8 @@ class Slot:
     ended: bool = False
     waiters: int = 0
     looks: int = 0
-    due: float = 0.0
+    due: float = math.inf
+    plan: int = 0
     future: asyncio.Future[Result] | None = field(default=None, repr=False)
 
 
@@ -57,7 +61,7 @@ class Slots:
         self._known: WeakValueDictionary[str, Slot] = WeakValueDictionary()
         self._waiting: dict[str, Slot] = {}
         self._looks: list[tuple[float, int, Slot]] = []
-        self._serial = count()
+        self._serial = count(1)
 
     def get(self, request_id: str) -> Slot:
         """The slot of an id; the caller keeps it alive."""
@@ -80,11 +84,10 @@ class Slots:
     def join(self, slot: Slot, now: float) -> None:
         """One more waits for it; the first look is at once where no notification will tell."""
         slot.waiters += 1
-        if slot.id not in self._waiting:
+        if slot.id not in self._waiting or not slot.plan:
             self._waiting[slot.id] = slot
-            slot.looks = 0
             told = slot.notified and not slot.ended
-            self.look_at(slot, now + pause_s(notified=True, looks=0) if told else now)
+            self.look_at(slot, min(slot.due, now + pause_s(notified=True, looks=0) if told else now))
 
     def leave(self, slot: Slot) -> None:
         """One waits no more."""
@@ -93,9 +96,18 @@ class Slots:
             self._waiting.pop(slot.id, None)
 
     def look_at(self, slot: Slot, due: float) -> None:
-        """Plan the next look."""
-        slot.due = due
-        heapq.heappush(self._looks, (due, next(self._serial), slot))
+        """Plan the next look; while nobody waits, for when somebody does."""
+        if slot.plan and slot.due == due:
+            return
+        slot.due, slot.plan = due, 0
+        if self._waiting.get(slot.id) is slot:
+            slot.plan = next(self._serial)
+            heapq.heappush(self._looks, (due, slot.plan, slot))
+
+    def look_at_all(self, now: float) -> None:
+        """Plan a look at every slot that somebody waits for or holds: notifications may have been lost."""
+        for slot in list(self._known.values()):
+            self.look_at(slot, min(slot.due, now))
 
     def looked(self, slot: Slot, now: float) -> None:
         """A look found nothing: plan the next one."""
@@ -114,12 +126,17 @@ class Slots:
             self._forget_stale()
             if not self._looks or self._looks[0][0] > now:
                 break
-            due.append(heapq.heappop(self._looks)[2])
+            slot = heapq.heappop(self._looks)[2]
+            slot.plan = 0
+            due.append(slot)
         return due
 
     def _forget_stale(self) -> None:
         while self._looks:
-            due, _, slot = self._looks[0]
-            if slot.due == due and self._waiting.get(slot.id) is slot:
+            _, plan, slot = self._looks[0]
+            current = slot.plan == plan
+            if current and self._waiting.get(slot.id) is slot:
                 return
             heapq.heappop(self._looks)
+            if current:
+                slot.plan = 0

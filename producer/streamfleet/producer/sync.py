@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
-from streamfleet.common.errors import QueueFull
+from streamfleet.common.errors import StreamfleetError
 from streamfleet.common.results import Result
 from streamfleet.common.settings import QueueSettings
 from streamfleet.producer.ask import Ask, Options
@@ -119,7 +119,7 @@ class SyncClient:
         """As `Client.enqueue_many`."""
         try:
             handles = self._run(self._client.enqueue_many(list(asks)))
-        except QueueFull as error:
+        except StreamfleetError as error:
             error.accepted = [SyncHandle(handle, self) for handle in error.accepted]
             raise
         return [SyncHandle(handle, self) for handle in handles]

@@ -54,7 +54,9 @@ class Pulling(FleetState):
         room_to_watch = len(self._watches() - {worker.name}) < self.queue.limits.watchers
         expected = Role.NONE if len(pulled.claims) == wanted else Role.WATCH if room_to_watch else Role.BENCH
         assert pulled.role is expected
-        worker.leases += [claim.lease for claim in pulled.claims]
+        # Somebody may have released what this worker still believes to hold: then it may get the very same lease again.
+        new = [claim.lease for claim in pulled.claims]
+        worker.leases = [lease for lease in worker.leases if lease not in new] + new
         self.aged -= {claim.lease.entry for claim in pulled.claims}
         worker.hints, worker.watching, worker.called = [], pulled.role is Role.WATCH, False
         self.dead_watches.pop(worker.name, None)

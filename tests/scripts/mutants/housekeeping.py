@@ -30,6 +30,18 @@ MUTANTS = (
         13,
     ),
     Mutant(
+        "reclaim: bytes are bounded",
+        "limit)) do\n    if bytes >= 1048576 then break end",
+        "limit)) do\n",
+        "reclaim.taking_back_is_bounded_in_bytes",
+    ),
+    Mutant(
+        "promote: bytes are bounded",
+        "  if bytes >= 1048576 then break end   -- bodies are copied: the next call goes on\n  local lane, id",
+        "  local lane, id",
+        "retry_later.promoting_is_bounded_in_bytes",
+    ),
+    Mutant(
         "expire: nothing without a deadline",
         "  if not entry.deadline or entry.deadline > now then return end\n",
         "",
@@ -44,6 +56,18 @@ MUTANTS = (
     ),
     Mutant("expire: no longer ready", "  call('ZREM', ready_key(lane), member)\n", "", HISTORY, 4),
     Mutant(
+        "expire: a backlog without deadlines hides none",
+        "return #late == 2 * most and late[#late] - 1 or now",
+        "return now",
+        "expire.a_deadline_behind_a_backlog_without_any_is_found",
+    ),
+    Mutant(
+        "expire: what was late on arrival is found",
+        "if from ~= '-inf' then end_late(lane, '-inf', 100) end",
+        "",
+        "expire.what_was_late_on_arrival_is_found_as_well",
+    ),
+    Mutant(
         "expire: attempts are told",
         "tonumber(call('HGET', TRIES, tries_field(lane, id)) or 0)",
         "0",
@@ -55,11 +79,16 @@ MUTANTS = (
         "return false",
         "expire.a_deadline_of_just_the_patience_is_left_to_the_pull",
     ),
-    Mutant("expire: bytes are bounded", "bytes < 1048576 and ", "", "expire.one_call_is_bounded_in_entries_and_bytes"),
+    Mutant(
+        "expire: bytes are bounded",
+        "if bytes >= 1048576 then return late[i + 1] - 1 end",
+        "",
+        "expire.one_call_is_bounded_in_entries_and_bytes",
+    ),
     Mutant(
         "reclaim: only from the silent",
-        "'IDLE', lease_ms, '-', '+', limit)) do\n    take_back",
-        "'-', '+', limit)) do\n    take_back",
+        "'IDLE', lease_ms, '-', '+', limit)) do\n    if",
+        "'-', '+', limit)) do\n    if",
         HISTORY,
         0,
     ),

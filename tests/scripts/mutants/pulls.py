@@ -28,8 +28,8 @@ MUTANTS = (
     ),
     Mutant(
         "make ready: at the old rank",
-        "string.format('%.0f', read_entry(lane, id, fields).rank), encode_id(id))",
-        "'0', encode_id(id))",
+        "string.format('%.0f', entry.rank), encode_id(id))\n  return entry.bytes",
+        "'0', encode_id(id))\n  return entry.bytes",
         HISTORY,
         0,
     ),
@@ -170,16 +170,22 @@ MUTANTS = (
         "pull: dead watchers do not count", "call('ZCOUNT', WATCH, now, '+inf')", "call('ZCARD', WATCH)", HISTORY, 11
     ),
     Mutant(
+        "pull: a wake-up without room is handed on",
+        "(moved or arg.owing)",
+        "moved",
+        "pull_roles.a_wake_up_that_found_no_room_is_handed_on",
+    ),
+    Mutant(
         "pull: a token for work left behind",
-        "if (ready > 0 and moved) or watching < arg.watchers then leave_token() end",
+        "if (ready > 0 and (moved or arg.owing)) or watching < arg.watchers then leave_token() end",
         "if watching < arg.watchers then leave_token() end",
         HISTORY,
         17,
     ),
     Mutant(
         "pull: a token for an empty watch",
-        "if (ready > 0 and moved) or watching < arg.watchers then leave_token() end",
-        "if ready > 0 and moved then leave_token() end",
+        "if (ready > 0 and (moved or arg.owing)) or watching < arg.watchers then leave_token() end",
+        "if ready > 0 and (moved or arg.owing) then leave_token() end",
         HISTORY,
         10,
     ),

@@ -23,7 +23,8 @@ from streamfleet.worker.outcome import Finished, Gone, HandedBack, Outcome, Post
 log = structlog.get_logger(__name__)
 MOST_AT_ONCE = 128
 REFUSED_AGAIN_S = 1.0
-BYTES_AT_ONCE = 4_194_304
+RESPONSE_BYTES_AT_ONCE = 4_194_304
+ENTRY_BYTES_AT_ONCE = 1_048_576  # handing back copies the entries into Lua, and nobody else is served meanwhile
 T = TypeVar("T")
 
 
@@ -78,13 +79,13 @@ class Completer:
         finished = [(flight, outcome) for flight, outcome in batch if isinstance(outcome, Finished)]
         postponed = [(flight, outcome) for flight, outcome in batch if isinstance(outcome, Postponed)]
         back = [flight for flight, outcome in batch if isinstance(outcome, HandedBack)]
-        for part in _by_size(finished):
+        for part in _parts(finished, lambda item: len(item[1].response), RESPONSE_BYTES_AT_ONCE):
             await self._each_or_all(self._finish, part)
-        if postponed:
-            await self._each_or_all(self._postpone, postponed)
-        if back:
-            await self._broker.release(self._worker, [flight.lease for flight in back])
-            for flight in back:
+        for late in _parts(postponed, lambda item: _entry_bytes(item[0]), ENTRY_BYTES_AT_ONCE):
+            await self._each_or_all(self._postpone, late)
+        for flights in _parts(back, _entry_bytes, ENTRY_BYTES_AT_ONCE):
+            await self._broker.release(self._worker, [flight.lease for flight in flights])
+            for flight in flights:
                 metrics.RELEASED.labels(flight.lease.lane).inc()
         for flight, outcome in batch:
             if isinstance(outcome, Gone):
@@ -208,13 +209,18 @@ def _ms(value: float) -> str:
     return f"{value:.1f}"
 
 
-def _by_size(items: Sequence[tuple[Flight, Finished]]) -> list[list[tuple[Flight, Finished]]]:
-    parts: list[list[tuple[Flight, Finished]]] = []
+def _parts(items: Sequence[T], size_of: Callable[[T], int], most: int) -> list[list[T]]:
+    """Items in order, cut where their sizes together pass `most`; one that is larger goes alone."""
+    parts: list[list[T]] = []
     size = 0
     for item in items:
-        size += len(item[1].response)
-        if not parts or size > BYTES_AT_ONCE:
+        size += size_of(item)
+        if not parts or size > most:
             parts.append([])
-            size = len(item[1].response)
+            size = size_of(item)
         parts[-1].append(item)
     return parts
+
+
+def _entry_bytes(flight: Flight) -> int:
+    return sum(map(len, flight.claim.fields.values()))

@@ -9,12 +9,14 @@ import structlog
 from streamfleet.common import metrics
 from streamfleet.common.broker import Broker
 from streamfleet.common.clock import Clock
-from streamfleet.common.errors import BrokerOutOfMemory, StreamfleetError
+from streamfleet.common.errors import StreamfleetError
+from streamfleet.worker.outage import OutageGuard
 
 log = structlog.get_logger(__name__)
 TICK_S = 1.0
 STAGE_ENTRIES = 1_000
 STAGE_ROUNDS = 50
+RECLAIM_ROUNDS = 50
 FORGET_EVERY = 60
 SILENT_LEASES = 6
 
@@ -33,6 +35,8 @@ class Maintainer:
     def __init__(self, broker: Broker, worker: str, clock: Clock, *, lease_ms: int, max_deliveries: int) -> None:
         self._broker, self._worker, self._clock = broker, worker, clock
         self._lease_ms, self._max_deliveries = lease_ms, max_deliveries
+        self._outage = OutageGuard(lease_ms / 1000, TICK_S)
+        self._seen_ms: int | None = None
         self._ticks = 0
 
     async def run(self) -> None:
@@ -47,28 +51,30 @@ class Maintainer:
             await self._clock.sleep(pause_s)
 
     async def _my_turn(self) -> bool:
-        try:
-            return await self._broker.lock_maintenance(self._worker, int(TICK_S * 900))
-        except BrokerOutOfMemory:
-            # A full server refuses the lock, and needs the housekeeping most; without the lock it is only done twice.
-            return True
+        mine = await self._broker.lock_maintenance(self._worker, int(TICK_S * 900))
+        self._outage.heard(self._clock.monotonic())
+        return mine
 
     async def tick(self) -> None:
         """One round of housekeeping."""
-        reclaimed = await self._broker.reclaim(self._lease_ms, self._max_deliveries)
-        for outcome, number in (
-            ("ready", reclaimed.ready),
-            ("dead", reclaimed.dead),
-            ("ended", reclaimed.ended),
-        ):
-            if number:
-                metrics.RECLAIMED.labels(outcome).inc(number)
-                log.warning("reclaimed", outcome=outcome, requests=number)
+        if self._outage.may_reclaim(self._clock.monotonic()):
+            await self._reclaim()
         await self._stage()
-        metrics.EXPIRED.inc(await self._broker.expire())
+        ended, self._seen_ms = await self._broker.expire(self._seen_ms)
+        metrics.EXPIRED.inc(ended)
         self._ticks += 1
         if self._ticks % FORGET_EVERY == 0:
             await self._broker.check_out(silent_ms=self._lease_ms * SILENT_LEASES)
+
+    async def _reclaim(self) -> None:
+        for _ in range(RECLAIM_ROUNDS):
+            reclaimed = await self._broker.reclaim(self._lease_ms, self._max_deliveries)
+            found = {"ready": reclaimed.ready, "dead": reclaimed.dead, "ended": reclaimed.ended}
+            if not any(found.values()):
+                return
+            for outcome, number in found.items():
+                metrics.RECLAIMED.labels(outcome).inc(number)
+            log.warning("reclaimed", **found)
 
     async def _promote(self) -> float:
         """Bring back what is due, lock or not; seconds until there is more to do."""

@@ -117,7 +117,9 @@ class Puller:
     async def _pull(self, room: int) -> Pulled:
         hints, watching = self._hints, self._watching
         asked_at = self._clock.monotonic()
-        pulled = await self._broker.pull(self._worker, room, hints, watching=watching, watch_ms=WATCH_MS)
+        pulled = await self._broker.pull(
+            self._worker, room, hints, watching=watching, owing=self._owing, watch_ms=WATCH_MS
+        )
         self._hints, self._watching = [], pulled.role is Role.WATCH
         self._owing = self._watching
         metrics.DROPPED.inc(pulled.dropped)
@@ -168,7 +170,7 @@ class Puller:
     async def _leave(self) -> None:
         try:
             if self._owing:
-                await self._broker.pull(self._worker, 0, self._hints, watching=self._watching)
+                await self._broker.pull(self._worker, 0, self._hints, watching=self._watching, owing=True)
             await self._broker.disown(self._worker, self._flights.leases())
         except (BrokerUnavailable, BrokerOutOfMemory) as error:
             log.warning("left_without_redis", error=str(error))

@@ -1,7 +1,8 @@
 -- @include finish
 -- End queued requests when their deadline passes, not only when their turn comes: with all engines full that may be late.
--- KEYS: shared. ARGV: 1 configuration; 2 how many to look at in each lane at most.
--- Returns how many were ended.
+-- KEYS: shared. ARGV: 1 configuration; 2 how many to look at in each lane at most; 3 rank (ms) up to which an earlier
+--   call has looked, or ''. Ranks beyond it are new; of those before it, only the first few are looked at again.
+-- Returns {ended, rank up to which every lane has been looked through}.
 open_for_writes()
 local now, ended, bytes = now_ms(), 0, 0
 
@@ -27,12 +28,21 @@ local function end_if_late(lane, member, id)
   ended = ended + 1
 end
 
-for lane = 1, LANE_COUNT do
-  local late = call('ZRANGEBYSCORE', ready_key(lane), '-inf', now, 'WITHSCORES', 'LIMIT', 0, ARGV[2])
+-- The rank up to which the lane has been looked through.
+local function end_late(lane, from, most)
+  local late = call('ZRANGEBYSCORE', ready_key(lane), from, now, 'WITHSCORES', 'LIMIT', 0, most)
   for i = 1, #late, 2 do
+    if bytes >= 1048576 then return late[i + 1] - 1 end
     local id = decode_id(late[i])
-    if bytes < 1048576 and not ranks_by_patience(id, late[i + 1]) then end_if_late(lane, late[i], id) end
+    if not ranks_by_patience(id, late[i + 1]) then end_if_late(lane, late[i], id) end
   end
+  return #late == 2 * most and late[#late] - 1 or now   -- there may be more of the last one's rank
+end
+
+local from, seen = ARGV[3] == '' and '-inf' or '(' .. ARGV[3], now
+for lane = 1, LANE_COUNT do
+  if from ~= '-inf' then end_late(lane, '-inf', 100) end
+  seen = math.min(seen, end_late(lane, from, tonumber(ARGV[2])))
 end
 write_counts()
-return ended
+return {ended, string.format('%.0f', seen)}

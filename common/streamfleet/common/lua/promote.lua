@@ -4,13 +4,14 @@
 -- KEYS: shared. ARGV: 1 configuration; 2 how many at most; 3 how many watchers are wanted.
 -- Returns {promoted, ms until the next one is due, or ''}.
 open_for_writes()
-local now, promoted = now_ms(), 0
+local now, promoted, bytes = now_ms(), 0, 0
 for _, member in ipairs(call('ZRANGEBYSCORE', DELAYED, '-inf', now, 'LIMIT', 0, ARGV[2])) do
+  if bytes >= 1048576 then break end   -- bodies are copied: the next call goes on
   local lane, id = string.match(member, '^(%d)|(.+)$')
   lane = tonumber(lane)
   local fields = fetch_fields(lane, id)
   if fields then
-    make_ready(lane, id, fields)
+    bytes = bytes + make_ready(lane, id, fields)
     promoted = promoted + 1
   else
     remove_entry(lane, id)

@@ -6,7 +6,7 @@
 require_groups()
 open_for_writes()
 local lease_ms, most, limit = ARGV[2], tonumber(ARGV[3]), ARGV[4]
-local back, dead, ended = 0, 0, 0
+local back, dead, ended, bytes = 0, 0, 0, 0
 
 local function give_up(lane, id, fields, entry, deliveries, worker)
   local message = string.format('given up after %d deliveries: the worker vanished each time, the last one was %s',
@@ -28,6 +28,7 @@ local function take_back(lane, id, worker, deliveries)
     return
   end
   local entry = read_entry(lane, id, fields)
+  bytes = bytes + entry.bytes
   if answered(entry.id) then
     settle(lane, id, entry)
     ended = ended + 1
@@ -44,6 +45,7 @@ end
 
 for lane = 1, LANE_COUNT do
   for _, row in ipairs(call('XPENDING', lane_key(lane), GROUP, 'IDLE', lease_ms, '-', '+', limit)) do
+    if bytes >= 1048576 then break end   -- bodies are copied: the next call goes on
     take_back(lane, row[1], row[2], row[4])
   end
 end

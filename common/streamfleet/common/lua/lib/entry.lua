@@ -46,8 +46,11 @@ local function read_entry(lane, id, fields)
   }
 end
 
+-- Returns the entry's size.
 local function make_ready(lane, id, fields)
-  call('ZADD', ready_key(lane), string.format('%.0f', read_entry(lane, id, fields).rank), encode_id(id))
+  local entry = read_entry(lane, id, fields)
+  call('ZADD', ready_key(lane), string.format('%.0f', entry.rank), encode_id(id))
+  return entry.bytes
 end
 
 local function fetch_fields(lane, id)

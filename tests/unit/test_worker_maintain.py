@@ -1,0 +1,119 @@
+"""Housekeeping: what it does in a round, and what it leaves alone after Redis was away."""
+
+# ruff: noqa: ARG002, ASYNC110 - signatures are the broker's, and time is the test's own
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from streamfleet.common.broker import Broker
+from streamfleet.common.records import Pulled, Reclaimed, Role
+from streamfleet.worker.maintain import Maintainer
+from streamfleet.worker.outage import OutageGuard
+
+LEASE_S = 10.0
+
+
+class Timeline:
+    """A clock that the test moves; sleeping hands control back and takes no time."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def now_ms(self) -> int:
+        return int(self.now * 1000)
+
+    def monotonic(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        await asyncio.sleep(0)
+
+
+class Ledger(Broker):
+    """A broker that only writes down when it was asked to reclaim; `away_s` is how long its next answer takes."""
+
+    def __init__(self, clock: Timeline) -> None:
+        self._clock = clock
+        self.away_s = 0.0
+        self.reclaimed_at: list[float] = []
+        self.expired_from: list[int | None] = []
+
+    async def lock_maintenance(self, worker: str, hold_ms: int) -> bool:
+        self._clock.now += self.away_s
+        self.away_s = 0.0
+        return True
+
+    async def reclaim(self, lease_ms: int, max_deliveries: int, limit: int = 1000) -> Reclaimed:
+        self.reclaimed_at.append(self._clock.now)
+        return Reclaimed(0, 0, 0)
+
+    async def pull(self, *_: object, **__: object) -> Pulled:
+        return Pulled([], 0, Role.NONE, 0, 0, 0)
+
+    async def promote(self, limit: int = 1000) -> tuple[int, int | None]:
+        return 0, None
+
+    async def expire(self, seen_ms: int | None = None, limit: int = 5000) -> tuple[int, int]:
+        self.expired_from.append(seen_ms)
+        return 0, int(self._clock.now)
+
+    async def check_out(self, worker: str = "", silent_ms: int = 3_600_000) -> int:
+        return 0
+
+
+async def rounds(clock: Timeline, ledger: Ledger, seconds: float, maintainer: Maintainer) -> None:
+    task, until = asyncio.create_task(maintainer.run()), clock.now + seconds
+    while clock.now < until:
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+def housekeeping() -> tuple[Timeline, Ledger, Maintainer]:
+    clock = Timeline()
+    ledger = Ledger(clock)
+    return clock, ledger, Maintainer(ledger, "w1", clock, lease_ms=int(LEASE_S * 1000), max_deliveries=3)
+
+
+async def test_every_round_reclaims_and_goes_on_where_the_last_one_looked() -> None:
+    clock, ledger, maintainer = housekeeping()
+    await rounds(clock, ledger, 5, maintainer)
+    assert len(ledger.reclaimed_at) >= 5
+    assert ledger.expired_from[0] is None
+    assert ledger.expired_from[1:3] == [1000, 1001]
+
+
+async def test_after_an_outage_nothing_is_reclaimed_for_a_lease() -> None:
+    clock, ledger, maintainer = housekeeping()
+    await rounds(clock, ledger, 3, maintainer)
+    ledger.away_s, ledger.reclaimed_at = 8.0, []
+    back_at = clock.now + 8.0
+    await rounds(clock, ledger, 8 + LEASE_S + 5, maintainer)
+    # Until then the workers that live have renewed; who has not by then is gone.
+    assert back_at + LEASE_S <= min(ledger.reclaimed_at) <= back_at + LEASE_S + 2
+
+
+@pytest.mark.parametrize(("silent_s", "allowed"), [(4.9, True), (5.1, False)])
+def test_half_a_lease_of_silence_is_an_outage(silent_s: float, allowed: bool) -> None:
+    guard = OutageGuard(LEASE_S, 1.0)
+    guard.heard(100.0)
+    guard.heard(100.0 + silent_s)
+    assert guard.may_reclaim(100.0 + silent_s) is allowed
+    assert guard.may_reclaim(100.0 + silent_s + LEASE_S)
+
+
+def test_a_worker_that_has_just_started_may_reclaim() -> None:
+    guard = OutageGuard(LEASE_S, 1.0)
+    guard.heard(100.0)
+    assert guard.may_reclaim(100.0)
+
+
+def test_a_short_lease_does_not_take_every_tick_for_an_outage() -> None:
+    guard = OutageGuard(1.0, 1.0)
+    guard.heard(100.0)
+    guard.heard(101.5)
+    assert guard.may_reclaim(101.5)

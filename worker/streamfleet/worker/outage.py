@@ -1,0 +1,32 @@
+"""Telling silent workers from a silent Redis.
+
+While Redis is away nobody can renew, so afterwards every lease looks as if its worker had been silent. Reclaiming then
+would start healthy requests over, and count an attempt each time. Pure: times are handed in, in monotonic seconds.
+"""
+
+from __future__ import annotations
+
+
+class OutageGuard:
+    """Holds reclaiming back for one lease after this worker itself lost sight of Redis.
+
+    Args:
+        lease_s: how long a lease lasts; its owner renews it well within that once Redis is back.
+        tick_s: how often Redis is heard of when all is well.
+    """
+
+    def __init__(self, lease_s: float, tick_s: float) -> None:
+        self._lease_s = lease_s
+        self._gap_s = max(lease_s / 2, 2 * tick_s)
+        self._heard_at: float | None = None
+        self._hold_until = 0.0
+
+    def heard(self, now: float) -> None:
+        """Redis has just answered."""
+        if self._heard_at is not None and now - self._heard_at > self._gap_s:
+            self._hold_until = now + self._lease_s
+        self._heard_at = now
+
+    def may_reclaim(self, now: float) -> bool:
+        """Whether an idle lease is its worker's fault."""
+        return now >= self._hold_until
