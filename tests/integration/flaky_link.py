@@ -22,6 +22,7 @@ class FlakyLink:
         self._armed: dict[str, bytes] = {}
         self.broken: list[str] = []
         self.url = ""
+        self._connections: set[asyncio.Task[None]] = set()
 
     def break_after(self, verb: str, answer_with: bytes = b"") -> None:
         """Let calls of this verb reach Redis; lose the first answer that holds these bytes, and the connection."""
@@ -29,12 +30,21 @@ class FlakyLink:
 
     @contextlib.asynccontextmanager
     async def open(self) -> AsyncIterator[FlakyLink]:
-        server = await asyncio.start_server(self._connection, "127.0.0.1", 0)
+        server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
         self.url = f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}/0"
         try:
             yield self
         finally:
             server.close()
+            for connection in self._connections:
+                connection.cancel()
+            await asyncio.gather(*self._connections, return_exceptions=True)
+            await server.wait_closed()
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection = asyncio.create_task(self._connection(reader, writer))
+        self._connections.add(connection)
+        connection.add_done_callback(self._connections.discard)
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         redis_reader, redis_writer = await asyncio.open_connection("127.0.0.1", self._redis_port)
@@ -48,9 +58,9 @@ class FlakyLink:
         finally:
             for way in ways:
                 way.cancel()
-            await asyncio.gather(*ways, return_exceptions=True)
             for end in (writer, redis_writer):
                 end.close()
+            await asyncio.gather(*ways, writer.wait_closed(), redis_writer.wait_closed(), return_exceptions=True)
 
     async def _answers(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, asked: list[bytes]) -> None:
         while data := await reader.read(1 << 20):

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import timedelta
 from threading import Thread
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import redis.asyncio
 
 from streamfleet.cli.demo.server import RedisServer
+from streamfleet.common.broker import Broker
 from streamfleet.common.errors import (
+    BrokerOutOfMemory,
     BrokerUnavailable,
     Conflict,
     InvalidRequest,
@@ -23,9 +27,10 @@ from streamfleet.common.errors import (
     StreamfleetError,
 )
 from streamfleet.common.protocol import Lane, Status
-from streamfleet.common.records import Claim, Completion
+from streamfleet.common.records import Accepted, Claim, Completion, Submission
 from streamfleet.common.settings import QueueSettings, load
 from streamfleet.producer import Ask, Client, SyncClient, SyncHandle
+from streamfleet.producer.slots import Slots
 from tests.waiting import eventually
 
 ERROR = '{"error": {"message": "is too long", "type": "invalid_request_error", "param": "messages", "code": "long"}}'
@@ -85,6 +90,18 @@ async def answer(fleet: Client, *claims: Claim, status: Status = Status.SUCCEEDE
         for claim in claims
     ]
     await fleet.broker.complete("w1", done)
+
+
+def after_each_call(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], Awaitable[object]]) -> None:
+    """Let something happen between two script calls of one bulk."""
+    enqueue = Broker.enqueue
+
+    async def enqueue_then(broker: Broker, submissions: Sequence[Submission]) -> list[Accepted]:
+        answers = await enqueue(broker, submissions)
+        await happens()
+        return answers
+
+    monkeypatch.setattr(Broker, "enqueue", enqueue_then)
 
 
 # -- putting in ---------------------------------------------------------------------------------------------------
@@ -160,6 +177,58 @@ async def test_a_full_lane_says_so_and_keeps_what_it_took(redis_url: str) -> Non
         await answer(fleet, *await take(fleet, 4))
         handles = await fleet.enqueue_many(asks[:5])
         assert [handle.existing for handle in handles] == [True] * 4 + [False]
+
+
+async def test_a_conflict_keeps_what_was_taken_before_and_behind_it(fleet: Client) -> None:
+    await fleet.enqueue(chat(), id="r-250")
+    asks = [Ask(body=chat("new" if number == 250 else "hi"), id=f"r-{number}") for number in range(450)]
+    with pytest.raises(Conflict, match="id: r-250 ") as raised:
+        await fleet.enqueue_many(asks)
+    # Calls of 200: the rest of the second is accepted, the third is not sent.
+    assert [handle.id for handle in raised.value.accepted] == [f"r-{n}" for n in range(400) if n != 250]
+    assert (await fleet.status("r-400")).state == "unknown"
+
+
+async def test_a_conflict_is_reported_before_a_full_lane(redis_url: str) -> None:
+    async with Client(settings=load(QueueSettings, redis_url=redis_url, lane_limit=1)) as fleet:
+        await fleet.enqueue(chat(), id="r-1", lane="low")
+        asks = [
+            Ask(body=chat(), id="r-0", lane="low"),
+            Ask(body=chat("something else"), id="r-1", lane="low"),
+            Ask(body=chat(), id="r-2", lane="high"),
+        ]
+        with pytest.raises(Conflict, match="id: r-1 ") as raised:
+            await fleet.enqueue_many(asks)
+        assert [handle.id for handle in raised.value.accepted] == ["r-2"]
+
+
+async def test_a_redis_that_fills_up_on_the_way(
+    fleet: Client, raw_redis: redis.asyncio.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    after_each_call(monkeypatch, lambda: raw_redis.config_set("maxmemory", 1))
+    try:
+        with pytest.raises(BrokerOutOfMemory) as raised:
+            await fleet.enqueue_many({"body": chat()} for _ in range(300))
+    finally:
+        await raw_redis.config_set("maxmemory", 0)
+    taken = [fields["id"] for _, fields in await entries(raw_redis, "normal")]
+    assert len(taken) == 200
+    assert [handle.id for handle in raised.value.accepted] == taken
+
+
+async def test_a_redis_that_goes_away_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    asks = [Ask(body=chat(), id=f"r-{number}") for number in range(300)]
+    with RedisServer(appendonly=True) as server:
+        after_each_call(monkeypatch, lambda: asyncio.to_thread(server.kill))
+        async with Client(server.url, patience_s=0) as fleet:
+            with pytest.raises(BrokerUnavailable) as raised:
+                await fleet.enqueue_many(asks)
+            assert [handle.id for handle in raised.value.accepted] == [f"r-{number}" for number in range(200)]
+        await asyncio.to_thread(server.restart)
+        with SyncClient(server.url, patience_s=0) as sync:
+            with pytest.raises(BrokerUnavailable) as raised:
+                await asyncio.to_thread(sync.enqueue_many, asks)
+            assert [(type(handle), handle.existing) for handle in raised.value.accepted] == [(SyncHandle, True)] * 200
 
 
 async def test_nothing_is_sent_when_one_is_wrong(fleet: Client, raw_redis: redis.asyncio.Redis) -> None:
@@ -243,6 +312,21 @@ async def test_a_lost_notification_is_made_up_for(fleet: Client, monkeypatch: py
     assert (await waiting).ok
 
 
+async def test_a_lost_notification_is_made_up_for_over_many_short_waits(
+    fleet: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streamfleet.producer.slots.FIRST_SAFETY_S", 0.5)
+    handle = await fleet.enqueue(chat())
+    await answer(fleet, *await take(fleet), quietly=True)
+
+    async def ended() -> bool:
+        with contextlib.suppress(ResultTimeout):
+            return (await handle.result(timeout=0.05)).ok
+        return False
+
+    await eventually(ended)
+
+
 async def test_a_result_that_cannot_be_read_hurts_only_its_own_waiter(
     fleet: Client, raw_redis: redis.asyncio.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -275,6 +359,69 @@ async def test_what_ended_unnoticed_is_found_after_a_reconnect() -> None:
             await answer(fleet, *await take(fleet), quietly=True)
             await asyncio.to_thread(server.restart)
             assert (await waiting).ok
+
+
+@pytest.mark.usefixtures("notifications_only")
+async def test_what_ended_unnoticed_while_nobody_waited_is_found_after_a_reconnect() -> None:
+    with RedisServer(appendonly=True) as server:
+        async with Client(server.url, patience_s=20) as fleet:
+            first, second = await fleet.enqueue_many([{"body": chat()}, {"body": chat()}])
+            with pytest.raises(ResultTimeout):
+                await first.result(timeout=0.01)
+            waiting = asyncio.create_task(second.result(timeout=30))
+            claims = await take(fleet, 2)
+            assert claims[0].lease.request_id == first.id
+            await answer(fleet, claims[0], quietly=True)
+            await asyncio.to_thread(server.restart)
+            await answer(fleet, claims[1], quietly=True)
+            assert (await waiting).ok, "so the client noticed the reconnect"
+            assert (await first.result(timeout=10)).ok
+
+
+@pytest.mark.usefixtures("notifications_only")
+async def test_a_refusal_ends_the_waits_of_its_moment_only() -> None:
+    with RedisServer() as server, redis.Redis.from_url(server.url) as admin:
+        async with Client(server.url) as fleet:
+            first, second = await fleet.enqueue_many([{"body": chat()}, {"body": chat()}])
+            claims = {claim.lease.request_id: claim for claim in await take(fleet, 2)}
+            admin.execute_command("ACL", "SETUSER", "default", "-xread")
+            with pytest.raises(redis.exceptions.NoPermissionError):
+                await first.result(timeout=10)
+            admin.execute_command("ACL", "SETUSER", "default", "+xread")
+            waiting = [asyncio.create_task(handle.result(timeout=10)) for handle in (first, second)]
+            await answer(fleet, *claims.values())
+            assert [result.id for result in await asyncio.gather(*waiting)] == [first.id, second.id]
+
+
+async def test_a_refused_look_is_tried_again_by_the_next_wait() -> None:
+    with RedisServer() as server, redis.Redis.from_url(server.url) as admin:
+        async with Client(server.url, notify=False) as fleet:
+            handle = await fleet.enqueue(chat())
+            await answer(fleet, *await take(fleet))
+            admin.execute_command("ACL", "SETUSER", "default", "-hgetall")
+            with pytest.raises(redis.exceptions.NoPermissionError):
+                await handle.result(timeout=10)
+            admin.execute_command("ACL", "SETUSER", "default", "+hgetall")
+            assert (await handle.result(timeout=10)).ok
+
+
+async def test_looking_goes_on_after_its_task_died(fleet: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    handle = await fleet.enqueue(chat())
+    await answer(fleet, *await take(fleet), quietly=True)
+    with monkeypatch.context() as broken:
+        broken.setattr(Slots, "take_due", Mock(side_effect=MemoryError))
+        with pytest.raises(MemoryError):
+            await fleet.result("stranger", timeout=10)
+    monkeypatch.setattr("streamfleet.producer.slots.FIRST_SAFETY_S", 0.05)
+    assert (await handle.result(timeout=10)).ok
+
+
+async def test_a_handle_of_a_closed_client_says_so(redis_url: str) -> None:
+    async with Client(redis_url) as fleet:
+        handle = await fleet.enqueue(chat())
+    for _ in range(2):
+        with pytest.raises(StreamfleetError, match=f"closed: ask an open one for result.'{handle.id}'"):
+            await handle.result(timeout=10)
 
 
 async def test_closing_ends_waits_and_leaves_no_reply_stream(redis_url: str, raw_redis: redis.asyncio.Redis) -> None:

@@ -173,6 +173,7 @@ async def test_a_password_in_the_url_is_sent_but_not_shown(caplog: pytest.LogCap
         return httpx.Response(200, json={"data": [{"id": "m"}]})
 
     caplog.set_level("DEBUG")
+    caplog.set_level("DEBUG", logger="httpx")  # vLLM, once imported, quietens it
     upstream = Upstream("http://user:pass%20word@example.test/v1")
     engine = OpenAIEngine(upstream, transport=httpx.MockTransport(answer))
     await engine.start()
@@ -262,3 +263,10 @@ async def test_a_server_that_is_not_ready_is_said(
 def test_a_url_that_is_none_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match="URL"):
         OpenAIEngine(Upstream(url))
+
+
+@pytest.mark.parametrize("mark", ["/", "?", "#"])
+def test_a_password_that_looks_like_a_port_is_not_shown(mark: str) -> None:
+    with pytest.raises(ValueError, match="unescaped") as refusal:
+        OpenAIEngine(Upstream(f"http://user:secretpart{mark}x@host:8000"))
+    assert "secretpart" not in str(refusal.value)

@@ -20,6 +20,9 @@ _GRAMMARS = (
     "guided_choice",
     "text",
 )
+# Each of their items is a sequence of its own to the engine, one after the other: OpenAI's own limit for embeddings.
+_LISTS = ("input", "documents", "text_1", "text_2", "queries")
+_MOST_ITEMS = 2_048
 # The worker's own business: a result is one whole response, and order inside the engine follows lane and deadline.
 _NOT_FOR_THE_ENGINE = frozenset(
     {"stream", "stream_options", "background", "priority", "request_id", "kv_transfer_params"}
@@ -48,6 +51,11 @@ def check_cost(body: Mapping[str, Any], limits: CostLimits) -> None:
     if (asked := sequences(body)) > limits.max_sequences:
         message = f"asks for {asked} sequences; at most {limits.max_sequences} are allowed: send several requests"
         raise InvalidRequest(message, "prompt", "too_expensive")
+    for name in _LISTS:
+        value = body.get(name)
+        if isinstance(value, list) and len(value) > _MOST_ITEMS and not isinstance(value[0], int):
+            message = f"has {len(value)} items; at most {_MOST_ITEMS} are allowed: send several requests"
+            raise InvalidRequest(message, name, "too_expensive")
     for name in _GRAMMARS:
         if name in body:
             size = _json_bytes(body[name], name)

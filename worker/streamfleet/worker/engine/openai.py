@@ -221,7 +221,9 @@ def _root(base_url: str) -> httpx.URL:
     try:
         url = httpx.URL(base_url.strip().rstrip("/").removesuffix("/v1"))
     except httpx.InvalidURL as error:
-        raise ValueError(f"the engine's URL is not one: {error}") from None
+        # Where a password holds one of / ? # unescaped, what is taken for the port is a part of it: not to be shown.
+        why = "its port is no number, or its password holds an unescaped / ? or #" if "port" in str(error) else error
+        raise ValueError(f"the engine's URL is not one: {why}") from None
     if url.scheme not in {"http", "https"} or not url.host:
         raise ValueError("the engine's URL must be like http://host:8000")
     return url
