@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
@@ -59,20 +60,28 @@ def _nearest(lane: LaneView) -> str:
 def _workers(snapshot: Snapshot) -> RenderableType:
     if not snapshot.workers:
         return Text("no workers: start one with `streamfleet worker`", style="yellow")
-    table = _table("", ["worker", "state", "engine", "model"])
+    table = _table("", [])
+    # These two give way on a narrow terminal.
+    table.add_column("worker", overflow="ellipsis", no_wrap=True, max_width=20)
+    table.add_column("state", no_wrap=True)
+    table.add_column("engine: model", overflow="fold", min_width=16)
     for name in ("running", "slots", "last seen"):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     for worker in snapshot.workers:
         table.add_row(
             escape(worker.name),
             _state(worker),
-            escape(worker.engine),
-            escape(", ".join(worker.models)),
+            escape(f"{worker.engine}: {', '.join(map(_short_name, worker.models))}"),
             str(worker.running),
             "-" if worker.slots is None else str(worker.slots),
             "never" if worker.silent_s is None else f"{in_words(max(0.0, worker.silent_s))} ago",
         )
     return table
+
+
+def _short_name(model: str) -> str:
+    """A model that vLLM names by its folder, by the folder's own name."""
+    return model.rstrip("/").rpartition("/")[2] if model.startswith("/") else model
 
 
 def _state(worker: WorkerView) -> str:
@@ -82,7 +91,7 @@ def _state(worker: WorkerView) -> str:
 
 
 def _table(title: str, columns: list[str]) -> Table:
-    table = Table(title=title or None, title_justify="left", title_style="bold", header_style="bold")
+    table = Table(title=title or None, title_justify="left", title_style="bold", header_style="bold", box=SIMPLE_HEAD)
     for name in columns:
         table.add_column(name, no_wrap=True)
     return table
