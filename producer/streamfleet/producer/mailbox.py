@@ -92,8 +92,8 @@ class Mailbox:
         await asyncio.gather(*tasks, return_exceptions=True)
         self._fail(StreamfleetError("the client was closed while this result was awaited; the request goes on"))
         if tasks:
-            # Redis may be gone by now, and the stream would expire by itself.
-            with contextlib.suppress(BrokerUnavailable, TimeoutError):
+            # Redis may be gone, or refuse us, by now, and the stream would expire by itself.
+            with contextlib.suppress(StreamfleetError, TimeoutError):
                 async with asyncio.timeout(CLOSE_TIMEOUT_S):
                     await self._broker.delete_replies(self.name)
 
