@@ -24,7 +24,7 @@ MUTANTS = (
     *housekeeping.MUTANTS,
     *producers.MUTANTS,
 )
-HISTORIES = 25
+HISTORIES = 40
 GIVE_UP_S = 20.0
 
 Test = Callable[..., Coroutine[Any, Any, None]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from streamfleet.common.keys import NOBODY
 from streamfleet.common.protocol import LANES, Lane
 from tests.scripts.histories.model import HANDED_OUT, READY
 from tests.scripts.histories.state import MOST, FleetState, Worker
@@ -16,33 +17,40 @@ class Faults(FleetState):
 
     async def _silence(self, step: Step) -> None:
         """A worker, or a watcher between its read and its pull, renews nothing for a long time, and may go on later."""
-        owner = "~" if step.y % 4 == 0 else self._worker(step).name
+        if step.y % 3:
+            await self._fall_silent(self._worker(step).name)
+        else:
+            await self._fall_silent(NOBODY)
+            await self._reclaim_older(LEASE_MS)
+
+    async def _fall_silent(self, owner: str) -> None:
+        held = HANDED_OUT if owner == NOBODY else ("running", owner)
         for name, place in self.model.places.items():
-            pending = HANDED_OUT if owner == "~" else ("running", owner)
-            if place[:2] == pending and name not in self.model.ghosts:
+            if place[:2] == held and name not in self.model.ghosts:
                 lane, stream_id = name.split(":")
                 await self.queue.age(lane, stream_id, owner)
                 self.aged.add(name)
-        self.late += [
-            (worker.name, lease) for worker in self.workers if worker.name == owner for lease in worker.leases
-        ]
+        mine = [worker for worker in self.workers if worker.name == owner]
+        self.late += [(owner, lease) for worker in mine for lease in worker.leases]
 
     async def _crash(self, step: Step) -> None:
-        """A worker dies, often one with a wake-up; another takes its place, every other time under the same name."""
-        waking = [
-            number for number, worker in enumerate(self.workers) if worker.called or worker.hints or worker.watching
-        ]
-        if waking and step.z % 2:
-            step = Step("crash", waking[step.x % len(waking)], step.y, step.z)
-        worker = self._worker(step)
-        await self._silence(Step("silence", step.x, 1, 0))
+        """A worker dies, or a machine with all those that watch or were woken; others take their places sooner or
+        later, every other time under the same names."""
+        waking = [worker for worker in self.workers if worker.called or worker.hints or worker.watching]
+        dying = [self._worker(step)] if not waking or step.z % 3 == 0 else waking if step.z % 3 == 1 else waking[:1]
+        for worker in dying:
+            await self._die(worker)
+            name = worker.name if step.y % 2 else f"w{self.made}"
+            self.workers.append(Worker(name, "awake" if step.x % 4 else "down"))
+            self.made += 1
+
+    async def _die(self, worker: Worker) -> None:
+        await self._fall_silent(worker.name)
         self.disturbed = self.disturbed or worker.called or worker.state == "read"
         watches = dict(self.dump.get("watch", []))
         if worker.name in watches:
             self.dead_watches[worker.name] = watches[worker.name]
         self.workers.remove(worker)
-        self.workers.append(Worker(worker.name if step.y % 2 else f"w{self.made}"))
-        self.made += 1
 
     async def _reclaim(self, _: Step) -> None:
         await self._reclaim_older(LEASE_MS)

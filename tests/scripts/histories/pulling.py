@@ -28,8 +28,8 @@ class Pulling(FleetState):
             await self._pull(worker, step)
 
     async def _settle(self, step: Step) -> None:
-        """Everybody who can go on does, woken or not, until nobody can."""
-        for _ in range(20):
+        """Everybody who can go on does, woken or not, mostly until nobody can."""
+        for _ in range(20 if step.z % 3 else step.z % 5):
             able = [number for number, worker in enumerate(self.workers) if worker.moves or self._woken(worker)]
             if not able:
                 return
@@ -106,8 +106,18 @@ class Pulling(FleetState):
 
     async def _time_out(self, step: Step) -> None:
         worker = self._worker(step)
-        if worker.state in ("watching", "benched"):
+        if worker.state in ("watching", "benched", "full", "down"):
             worker.state = "awake"
+
+    async def _fill(self, step: Step) -> None:
+        """A worker that waited or was just woken has no room any more, so it hands on what it took."""
+        worker = self._worker(step)
+        if worker.state in ("watching", "benched", "read") or worker.called:
+            hints = [f"{hint.lane}:{hint.stream_id}" for hint in worker.hints]
+            pulled = await self.queue.pull(worker.name, 0, worker.hints, watching=worker.watching, owing=True)
+            assert (pulled.role, list(pulled.claims)) == (Role.NONE, [])
+            self.model.pull(worker.name, self.now, hints, [], await self.queue.dump())
+            worker.hints, worker.watching, worker.called, worker.state = [], False, False, "full"
 
     async def _stage(self, step: Step) -> None:
         """The housekeeping loop of a worker, whatever its other loops do, brings arrivals in order."""

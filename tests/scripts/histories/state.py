@@ -23,7 +23,7 @@ class Worker:
 
     name: str
     state: str = "awake"
-    """awake, watching, reading done, benched, or unsure: the answer to its pull was lost."""
+    """awake, watching, read (a read brought something), benched, full, down, or unsure (an answer was lost)."""
     called: bool = False
     """Whether it took a token off the bench, and has not pulled since."""
     watching: bool = False

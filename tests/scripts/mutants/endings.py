@@ -10,14 +10,14 @@ MUTANTS = (
         "if not held(lane, id, worker, attempt) then return published_before",
         "if false then return published_before",
         HISTORY,
-        1,
+        2,
     ),
     Mutant(
         "complete: a lost answer is told from a lost lease",
         "return published_before(lane, id, attempt, entry.id) and 3 or 0 end",
         "return 0 end",
         HISTORY,
-        1,
+        2,
     ),
     Mutant(
         "complete: published before by this very attempt",
@@ -37,7 +37,7 @@ MUTANTS = (
         "if fields and status ~= 'cancelled' then",
         "if fields then",
         HISTORY,
-        1,
+        0,
     ),
     Mutant(
         "complete: every other failure leaves one",

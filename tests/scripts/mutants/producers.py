@@ -6,8 +6,8 @@ from tests.scripts.mutants.mutant import HISTORY, Mutant
 
 MUTANTS = (
     Mutant("enqueue: an id once", "  if record then\n", "  if false then\n", HISTORY, 2),
-    Mutant("enqueue: another content is a conflict", "known == digest and 2 or 3", "2", HISTORY, 2),
-    Mutant("enqueue: not what ended", "  if call('EXISTS', result) == 1 then return {5, ''} end\n", "", HISTORY, 1),
+    Mutant("enqueue: another content is a conflict", "known == digest and 2 or 3", "2", HISTORY, 4),
+    Mutant("enqueue: not what ended", "  if call('EXISTS', result) == 1 then return {5, ''} end\n", "", HISTORY, 0),
     Mutant(
         "enqueue: lanes are bounded",
         "  if length[lane] >= limit then return {4, ''} end\n",

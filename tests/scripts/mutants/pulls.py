@@ -33,13 +33,13 @@ MUTANTS = (
         HISTORY,
         0,
     ),
-    Mutant("put back: only what nobody runs", "elseif held(lane, id, NOBODY) then", "else", HISTORY, 18),
+    Mutant("put back: only what nobody runs", "elseif held(lane, id, NOBODY) then", "else", HISTORY, 7),
     Mutant(
         "put back: no longer pending",
         "      call('XACK', lane_key(lane), GROUP, id)\n      count('staged')\n",
         "      count('staged')\n",
         HISTORY,
-        0,
+        3,
     ),
     Mutant(
         "put back: counted as staged",
@@ -104,7 +104,7 @@ MUTANTS = (
         "elseif entry.deadline and entry.deadline <= now then\n    bury",
         "elseif false then\n    bury",
         HISTORY,
-        0,
+        1,
     ),
     Mutant(
         "take: to the millisecond",
@@ -167,34 +167,34 @@ MUTANTS = (
         0,
     ),
     Mutant(
-        "pull: dead watchers do not count", "call('ZCOUNT', WATCH, now, '+inf')", "call('ZCARD', WATCH)", HISTORY, 11
+        "pull: dead watchers do not count", "call('ZCOUNT', WATCH, now, '+inf')", "call('ZCARD', WATCH)", HISTORY, 4
     ),
     Mutant(
         "pull: a wake-up without room is handed on",
-        "(moved or arg.owing)",
-        "moved",
+        "dropped + staged > 0 or arg.owing",
+        "dropped + staged > 0",
         "pull_roles.a_wake_up_that_found_no_room_is_handed_on",
     ),
     Mutant(
         "pull: a token for work left behind",
-        "if (ready > 0 and (moved or arg.owing)) or watching < arg.watchers then leave_token() end",
+        "if (ready > 0 and moved) or watching < arg.watchers then leave_token() end",
         "if watching < arg.watchers then leave_token() end",
         HISTORY,
-        17,
+        27,
     ),
     Mutant(
         "pull: a token for an empty watch",
-        "if (ready > 0 and (moved or arg.owing)) or watching < arg.watchers then leave_token() end",
-        "if ready > 0 and (moved or arg.owing) then leave_token() end",
+        "if (ready > 0 and moved) or watching < arg.watchers then leave_token() end",
+        "if ready > 0 and moved then leave_token() end",
         HISTORY,
-        10,
+        5,
     ),
     Mutant(
         "pull: a watcher woken for work left behind",
         "if ready > 0 and moved and watching > 0 then wake_watcher() end\n",
         "",
         HISTORY,
-        0,
+        1,
     ),
     Mutant(
         "pull: nobody woken when nothing moved",
@@ -223,5 +223,5 @@ MUTANTS = (
         "  wake_watcher()\n",
         "reclaim.work_of_a_silent_worker_is_ready_again_with_its_attempt_counted",
     ),
-    Mutant("wake: watchers too", "  wake_watcher()\n  leave_token()\n", "  leave_token()\n", HISTORY, 9),
+    Mutant("wake: watchers too", "  wake_watcher()\n  leave_token()\n", "  leave_token()\n", HISTORY, 1),
 )

@@ -7,7 +7,8 @@
 -- Give a worker the best requests that are waiting: stage what arrived, choose lanes, take in order of rank.
 -- KEYS: shared. ARGV: 1 configuration; 2 JSON {worker, n (0: only stage), stage_entries, stage_bytes, take_bytes,
 --   shares (per mille of picks guaranteed to each lane), hints ([[lane or 0 for wake, id]…] from a blocking read),
---   watching (this worker held a watch), owing (it took a wake-up, and must hand it on if it has no room), watchers (how many are wanted), watch_ms}.
+--   watching (this worker held a watch), owing (it took a wake-up, and must hand it on if it has no room), watchers (how
+--   many are wanted), watch_ms}.
 -- Returns {claims, ready, role, now, staged, dropped}; a claim is {lane, stream id, attempt, request id, fields};
 --   role: 0 pull again when there is room, 1 watch (blocking read of wake and lanes), 2 bench (pop a token).
 local arg = cjson.decode(ARGV[2])
@@ -35,7 +36,7 @@ if arg.n > 0 and #claims < arg.n and ready == 0 then
   end
 end
 -- Never leave work, or an empty watch, behind without a token.
-local moved = #claims + dropped + staged > 0
+local moved = #claims + dropped + staged > 0 or arg.owing
 if ready > 0 and moved and watching > 0 then wake_watcher() end
-if (ready > 0 and (moved or arg.owing)) or watching < arg.watchers then leave_token() end
+if (ready > 0 and moved) or watching < arg.watchers then leave_token() end
 return {claims, ready, role, string.format('%.0f', now), staged, dropped}
