@@ -16,7 +16,7 @@ from streamfleet.common.connection import Connection, safe_address
 from streamfleet.common.errors import BrokerUnavailable, SettingsError
 from streamfleet.common.keys import Keys
 from streamfleet.common.protocol import Lane, Status
-from streamfleet.common.records import CompleteCode, Completion, EnqueueCode, Role, Submission
+from streamfleet.common.records import CompleteCode, Completion, EnqueueCode, Reclaimed, Role, Submission
 from tests.integration.flaky_link import FlakyLink
 from tests.servers import newest
 from tests.waiting import eventually
@@ -196,6 +196,14 @@ async def test_a_cancel_whose_answer_was_lost_is_still_true(link: FlakyLink, bro
     link.break_after("cancel")
     assert await broker.cancel("r-1")
     assert await broker.connection.command("XLEN", broker.keys.cancels) == 1
+
+
+async def test_a_reclaim_whose_answer_was_lost_is_not_sent_again(link: FlakyLink, broker: Broker) -> None:
+    link.break_after("reclaim")
+    with pytest.raises(BrokerUnavailable):
+        await broker.reclaim(1_000, 3)
+    assert link.broken == ["reclaim"]
+    assert await broker.reclaim(1_000, 3) == Reclaimed(0, 0, 0)
 
 
 async def test_a_pull_whose_answer_was_lost_is_not_sent_again(link: FlakyLink, broker: Broker) -> None:

@@ -302,9 +302,12 @@ class Broker:
             return True
 
     async def reclaim(self, lease_ms: int, max_deliveries: int, limit: int = 1000) -> Reclaimed:
-        """Take back what was not renewed for `lease_ms`; give up on what was delivered `max_deliveries` times."""
+        """Take back what was not renewed for `lease_ms`; give up on what was delivered `max_deliveries` times.
+
+        Sent once: behind an outage that nobody could renew in, it would take healthy requests from their workers.
+        """
         args = [self._config, lease_ms, max_deliveries, limit]
-        return Reclaimed(*await self._with_groups(lambda: self.connection.script("reclaim", self._shared, args)))
+        return Reclaimed(*await self._with_groups(lambda: self.connection.script_once("reclaim", self._shared, args)))
 
     async def promote(self, limit: int = 1000) -> tuple[int, int | None]:
         """Bring delayed requests that are due back; how many, and in how many ms the next one is due."""
