@@ -17,6 +17,7 @@ from streamfleet.common.errors import BrokerOutOfMemory, BrokerUnavailable, Stre
 from streamfleet.common.protocol import Status
 from streamfleet.common.records import CompleteCode, Completion, Retry, RetryCode
 from streamfleet.worker.backoff import backoff_ms
+from streamfleet.worker.failpoints import Point, hit
 from streamfleet.worker.flights import Flight, Flights
 from streamfleet.worker.outcome import Finished, Gone, HandedBack, Outcome, Postponed, broken
 
@@ -76,6 +77,7 @@ class Completer:
             await self._write([item for item in batch if item is not None])
 
     async def _write(self, batch: Sequence[tuple[Flight, Outcome]]) -> None:
+        hit(Point.BEFORE_COMPLETE)
         finished = [(flight, outcome) for flight, outcome in batch if isinstance(outcome, Finished)]
         postponed = [(flight, outcome) for flight, outcome in batch if isinstance(outcome, Postponed)]
         back = [flight for flight, outcome in batch if isinstance(outcome, HandedBack)]
@@ -84,9 +86,11 @@ class Completer:
         for late in _parts(postponed, lambda item: _entry_bytes(item[0]), ENTRY_BYTES_AT_ONCE):
             await self._each_or_all(self._postpone, late)
         for flights in _parts(back, _entry_bytes, ENTRY_BYTES_AT_ONCE):
+            hit(Point.BEFORE_RELEASE)
             await self._broker.release(self._worker, [flight.lease for flight in flights])
             for flight in flights:
                 metrics.RELEASED.labels(flight.lease.lane).inc()
+        hit(Point.AFTER_COMPLETE)
         for flight, outcome in batch:
             if isinstance(outcome, Gone):
                 metrics.LEASES_LOST.inc()

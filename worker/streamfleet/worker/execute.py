@@ -21,6 +21,7 @@ from streamfleet.worker.engine.base import (
     EngineRequest,
     EngineUnavailable,
 )
+from streamfleet.worker.failpoints import Point, hit
 from streamfleet.worker.flights import Fate, Flight, Flights
 from streamfleet.worker.outcome import (
     Finished,
@@ -100,6 +101,7 @@ class Executor:
             return expired("before it could start")
         if flight.fate.done():
             return self._stopped(flight)
+        hit(Point.BEFORE_ENGINE)
         flight.started_at = self._clock.monotonic()
         work = asyncio.ensure_future(
             self._engine.run(
@@ -116,6 +118,7 @@ class Executor:
             either: set[asyncio.Future[Any]] = {work, flight.fate}
             await asyncio.wait(either, timeout=remaining_s, return_when=asyncio.FIRST_COMPLETED)
             if work.done():
+                hit(Point.RESULT_COMPUTED)
                 return await self._landed(work)
             outcome = self._stopped(flight)
             if isinstance(outcome, Finished):  # nobody else will generate them either

@@ -21,6 +21,7 @@ from streamfleet.common.broker import Broker
 from streamfleet.common.clock import Clock
 from streamfleet.common.errors import StreamfleetError
 from streamfleet.common.records import RenewCode
+from streamfleet.worker.failpoints import Point, hit
 from streamfleet.worker.flights import Fate, Flights
 
 log = structlog.get_logger(__name__)
@@ -127,7 +128,9 @@ class LeaseKeeper:
             self._end_if_hung()
             pause_s = interval_s
             try:
+                hit(Point.BEFORE_RENEW)
                 await self._renew_all(broker)
+                hit(Point.AFTER_RENEW)
                 now = self._clock.monotonic()
                 if now - last > self._lease_s / 2:
                     metrics.RENEWALS_LATE.inc()

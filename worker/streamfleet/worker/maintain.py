@@ -10,6 +10,7 @@ from streamfleet.common import metrics
 from streamfleet.common.broker import Broker
 from streamfleet.common.clock import Clock
 from streamfleet.common.errors import StreamfleetError
+from streamfleet.worker.failpoints import Point, hit
 from streamfleet.worker.outage import OutageGuard
 
 log = structlog.get_logger(__name__)
@@ -68,7 +69,9 @@ class Maintainer:
 
     async def _reclaim(self) -> None:
         for _ in range(RECLAIM_ROUNDS):
+            hit(Point.BEFORE_RECLAIM)
             reclaimed = await self._broker.reclaim(self._lease_ms, self._max_deliveries)
+            hit(Point.AFTER_RECLAIM)
             found = {"ready": reclaimed.ready, "dead": reclaimed.dead, "ended": reclaimed.ended}
             if not any(found.values()):
                 return

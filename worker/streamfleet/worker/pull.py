@@ -16,6 +16,7 @@ from streamfleet.common.records import Hint, Pulled, Role
 from streamfleet.worker.batching import Policy
 from streamfleet.worker.credit import Demand, Typical
 from streamfleet.worker.engine.base import Engine
+from streamfleet.worker.failpoints import Point, hit
 from streamfleet.worker.flights import Flight, Flights
 
 log = structlog.get_logger(__name__)
@@ -117,9 +118,11 @@ class Puller:
     async def _pull(self, room: int) -> Pulled:
         hints, watching = self._hints, self._watching
         asked_at = self._clock.monotonic()
+        hit(Point.BEFORE_PULL)
         pulled = await self._broker.pull(
             self._worker, room, hints, watching=watching, owing=self._owing, watch_ms=WATCH_MS
         )
+        hit(Point.AFTER_PULL)
         self._hints, self._watching = [], pulled.role is Role.WATCH
         self._owing = self._watching
         metrics.DROPPED.inc(pulled.dropped)

@@ -22,6 +22,7 @@ from streamfleet.worker.complete import Completer
 from streamfleet.worker.credit import Typical
 from streamfleet.worker.engine.base import Engine, EngineUnavailable
 from streamfleet.worker.execute import Executor
+from streamfleet.worker.failpoints import Point, hit
 from streamfleet.worker.fitness import Fitness
 from streamfleet.worker.flights import Fate, Flights
 from streamfleet.worker.health import Health
@@ -249,6 +250,7 @@ class Worker:
         patient = status == EXIT_DRAINED
         log.info("draining", running=len(self._flights), drain_ms=self._settings.drain_ms if patient else 0)
         self._running.close()
+        hit(Point.DRAINING)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LAST_WRITES_S):
                 await self._puller.stop()
@@ -269,6 +271,7 @@ class Worker:
         try:
             async with asyncio.timeout(LAST_WRITES_S):
                 await self._broker.disown(self.name, [])
+                hit(Point.BEFORE_CHECK_OUT)
                 await self._broker.check_out(self.name)
         except (TimeoutError, StreamfleetError) as error:
             log.warning("left_without_redis", error=str(error))
