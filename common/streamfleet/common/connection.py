@@ -22,7 +22,13 @@ from tenacity import (
 )
 
 from streamfleet.common import scripts
-from streamfleet.common.errors import BrokerOutOfMemory, BrokerUnavailable, SettingsError, StreamfleetError
+from streamfleet.common.errors import (
+    BrokerOutOfMemory,
+    BrokerUnavailable,
+    NotPermitted,
+    SettingsError,
+    StreamfleetError,
+)
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -32,6 +38,8 @@ BLOCK_MARGIN_S = 5.0
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[\w.-]*)(?::([0-9]+))?(/[0-9]*)?")
 # Refusals that pass without anybody asking otherwise: to die of them would be worse than to wait.
 _PASSING = ("MISCONF ", "NOREPLICAS ", "BUSY Redis", "UNBLOCKED force")
+# Said by the server itself, and of a command inside a script by Redis 6.2, 7 and 8 each in other words.
+_FORBIDDEN = ("NOPERM", "ACL failure in script", "The user executing the script can't")
 _PASSING_KINDS = (redis.exceptions.ClusterDownError, redis.exceptions.TryAgainError)
 _LOST = (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError, OSError, asyncio.TimeoutError)
 
@@ -210,6 +218,8 @@ class Connection:
             )
         if isinstance(error, redis.exceptions.ReadOnlyError) or "READONLY" in text or "MASTERDOWN" in text:
             return BrokerUnavailable(f"Redis at {self.address} is a replica: {text}")
+        if isinstance(error, redis.exceptions.NoPermissionError) or any(code in text for code in _FORBIDDEN):
+            return NotPermitted(f"the user of REDIS_URL {self.address} lacks a permission: {text}")
         if isinstance(error, _PASSING_KINDS) or any(code in text for code in _PASSING):
             return BrokerUnavailable(f"Redis at {self.address} refuses for now: {text}")
         return error

@@ -112,6 +112,10 @@ class SettingsError(StreamfleetError):
     """One or more settings are wrong; the message has one line for each."""
 
 
+class NotPermitted(SettingsError):
+    """The Redis user that REDIS_URL names may not do this; the message says what it lacks."""
+
+
 def openai_error(message: str, kind: str, param: str | None, code: str | None) -> str:
     """JSON text of an OpenAI error object, ``{"error": {"message", "type", "param", "code"}}``."""
     return json.dumps({"error": {"message": message, "type": kind, "param": param, "code": code}})

@@ -1,0 +1,14 @@
+"""The only place that talks to Redis about queues: one typed method per operation, each one script or one command."""
+
+from __future__ import annotations
+
+from streamfleet.common.broker.housekeeping import HousekeepingBroker
+from streamfleet.common.broker.operating import OperatorBroker
+from streamfleet.common.broker.producing import ProducerBroker
+from streamfleet.common.broker.working import WorkerBroker
+
+__all__ = ["Broker"]
+
+
+class Broker(ProducerBroker, WorkerBroker, HousekeepingBroker, OperatorBroker):
+    """One queue on one Redis, with every operation that there is on it."""

@@ -1,0 +1,84 @@
+"""What every part of the broker stands on: the connection, the keys, the groups."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import redis.exceptions
+
+from streamfleet.common.connection import Connection, MissingGroup
+from streamfleet.common.errors import BrokerOutOfMemory
+from streamfleet.common.keys import GROUP, Keys
+from streamfleet.common.records import QueueLimits
+from streamfleet.common.replies import streams
+
+T = TypeVar("T")
+
+
+class BrokerBase:
+    """One queue on one Redis.
+
+    Every method raises BrokerUnavailable when Redis stays away for the connection's patience, BrokerOutOfMemory when a
+    new request does not fit into Redis, and NotPermitted when the Redis user may not do it.
+    """
+
+    def __init__(self, connection: Connection, keys: Keys, limits: QueueLimits | None = None) -> None:
+        self.connection = connection
+        self.keys = keys
+        self.limits = limits or QueueLimits()
+        self._shared = keys.shared()
+        self._config = self._configuration()
+
+    def _configuration(self) -> str:
+        limits = self.limits
+        values: dict[str, Any] = {
+            "prefix": self.keys.base,
+            "result_ttl_ms": limits.result_ttl_ms,
+            "patience_ms": limits.patience_ms,
+            "dead_cap": limits.dead_cap,
+            "reply_cap": limits.reply_cap,
+            "max_entry_bytes": limits.max_entry_bytes,
+        }
+        if limits.now_ms is not None:
+            values["now_ms"] = limits.now_ms
+        return json.dumps(values)
+
+    async def close(self) -> None:
+        await self.connection.close()
+
+    async def ensure_groups(self) -> None:
+        """Make the lanes' streams and groups where they are missing; they start at 0, never at ``$``."""
+        for key in (*self.keys.lanes, self.keys.wake):
+            try:
+                await self.connection.command("XGROUP", "CREATE", key, GROUP, "0", "MKSTREAM")
+            except BrokerOutOfMemory:  # said before Redis looks whether there is anything to make
+                if not await self._has_group(key):
+                    raise
+            except redis.exceptions.ResponseError as error:
+                if "BUSYGROUP" not in str(error):
+                    raise
+
+    async def _has_group(self, key: str) -> bool:
+        try:
+            await self.connection.command("XPENDING", key, GROUP)
+        except MissingGroup:
+            return False
+        return True
+
+    async def _with_groups(self, operation: Callable[[], Awaitable[T]]) -> T:
+        try:
+            return await operation()
+        except MissingGroup:
+            await self.ensure_groups()
+            return await operation()
+
+    async def _read_ids(self, key: str, last_id: str, block_ms: int) -> tuple[str, list[str]]:
+        words = ("XREAD", "COUNT", 1000, "BLOCK", block_ms, "STREAMS", key, last_id)
+        ids: list[str] = []
+        for _, found in streams(await self.connection.block(block_ms / 1000, *words)):
+            for stream_id, fields in found:
+                last_id = stream_id
+                ids.append(fields.get(b"id", b"").decode(errors="replace"))
+        return last_id, ids

@@ -1,0 +1,102 @@
+"""The operators' part of the broker: look, count, clear up."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from streamfleet.common.broker.base import BrokerBase
+from streamfleet.common.connection import MissingGroup
+from streamfleet.common.keys import GROUP, NOBODY
+from streamfleet.common.protocol import LANES, Lane
+from streamfleet.common.records import Audit
+from streamfleet.common.replies import entries, first_score, lane_audit, mapping
+
+
+class OperatorBroker(BrokerBase):
+    """See how a queue stands, and deal with what ended badly."""
+
+    async def audit(self, bound: int = 10_000) -> Audit:
+        """Everything counted at one instant; undelivered entries up to `bound` for each lane."""
+        counts, delayed, tries, dead, lanes = await self.connection.script("audit", self._shared, [self._config, bound])
+        return Audit(
+            counts={key.decode(): int(value) for key, value in mapping(counts).items()},
+            delayed=delayed,
+            tries=tries,
+            dead_letters=dead,
+            lanes=[lane_audit(lane, row) for lane, row in zip(LANES, lanes, strict=True)],
+        )
+
+    async def now_ms(self) -> int:
+        """Redis's clock, epoch ms: what ages and deadlines are measured by."""
+        seconds, microseconds = await self.connection.command("TIME")
+        return int(seconds) * 1000 + int(microseconds) // 1000
+
+    async def workers(self) -> dict[str, dict[str, Any]]:
+        """Who is, or was lately, alive: worker name to its description."""
+        reply = mapping(await self.connection.command("HGETALL", self.keys.workers))
+        return {name.decode(errors="replace"): json.loads(text) for name, text in reply.items()}
+
+    async def nearest(self, lane: Lane) -> tuple[int | None, int | None]:
+        """Enqueueing time of a lane's oldest entry, and the first rank of its ready set, both epoch ms."""
+        oldest, first = await self.connection.pipeline(
+            [
+                ("XRANGE", self.keys.lane(lane), "-", "+", "COUNT", 1),
+                ("ZRANGE", self.keys.ready(lane), 0, 0, "WITHSCORES"),
+            ]
+        )
+        found = entries(oldest)
+        enqueued = int(found[0][0].split("-")[0]) if found else None
+        return enqueued, first_score(first)
+
+    async def running_by_worker(self, lane: Lane) -> dict[str, int]:
+        """How many of a lane's requests each worker runs."""
+        try:
+            reply = await self.connection.command("XPENDING", self.keys.lane(lane), GROUP)
+        except MissingGroup:
+            return {}
+        named = {name.decode(): int(count) for name, count in reply[3] or []}
+        return {name: count for name, count in named.items() if name != NOBODY}
+
+    async def dead_letters(self, newest: int = 10) -> list[tuple[str, dict[bytes, bytes]]]:
+        """The newest dead letters, newest first: dead letter id and fields."""
+        return entries(await self.connection.command("XREVRANGE", self.keys.dead, "+", "-", "COUNT", newest))
+
+    async def dead_letter(self, letter_id: str) -> dict[bytes, bytes] | None:
+        """One dead letter's fields; None when there is none of this id."""
+        found = entries(await self.connection.command("XRANGE", self.keys.dead, letter_id, letter_id))
+        return found[0][1] if found else None
+
+    async def every_dead_letter(self, batch: int = 100) -> AsyncIterator[tuple[str, dict[bytes, bytes]]]:
+        """All dead letters, oldest first."""
+        start = "-"
+        while True:
+            found = entries(await self.connection.command("XRANGE", self.keys.dead, start, "+", "COUNT", batch))
+            for entry in found:
+                yield entry
+            if len(found) < batch:
+                return
+            start = f"({found[-1][0]}"
+
+    async def requeue(self, letter_id: str, request_id: str, lane: Lane, fields: Sequence[bytes]) -> str | None:
+        """Enqueue a dead letter's fields again and forget its result; the new stream id, None when it was gone."""
+        keys = [*self._shared, self.keys.result(request_id), self.keys.request(request_id)]
+        reply = await self.connection.script("requeue", keys, [self._config, letter_id, lane.number, *fields])
+        return reply.decode() or None
+
+    async def delete_queue(self) -> int:
+        """Delete every key of this queue, whatever they hold. Returns how many there were."""
+        deleted, cursor = 0, b"0"
+        pattern = re.sub(r"([*?\[\]^\\])", r"\\\1", self.keys.base) + "*"
+        while True:
+            cursor, found = await self.connection.command("SCAN", cursor, "MATCH", pattern, "COUNT", 1000)
+            if found:
+                deleted += int(await self.connection.command("UNLINK", *found))
+            if cursor == b"0":
+                return deleted
+
+    async def purge(self, letter_ids: Sequence[str]) -> int:
+        """Delete dead letters; how many there were."""
+        return int(await self.connection.command("XDEL", self.keys.dead, *letter_ids)) if letter_ids else 0

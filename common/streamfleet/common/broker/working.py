@@ -1,0 +1,150 @@
+"""The workers' part of the broker: pull, keep, finish."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from streamfleet.common.broker.base import BrokerBase
+from streamfleet.common.keys import GROUP, NOBODY
+from streamfleet.common.protocol import LANES, Lane
+from streamfleet.common.records import (
+    CompleteCode,
+    Completion,
+    Hint,
+    Lease,
+    Pulled,
+    RenewCode,
+    Retry,
+    RetryCode,
+    Role,
+)
+from streamfleet.common.replies import claim, entries, lease_row, pending_row, streams
+
+
+class WorkerBroker(BrokerBase):
+    """Take requests, hold them, end them."""
+
+    async def pull(
+        self,
+        worker: str,
+        wanted: int,
+        hints: Sequence[Hint] = (),
+        *,
+        watching: bool = False,
+        owing: bool = False,
+        stage_entries: int = 256,
+        watch_ms: int = 7_000,
+    ) -> Pulled:
+        """The best requests that wait, now this worker's; sent once, see `disown` for a lost answer.
+
+        Args:
+            worker: this worker's name.
+            wanted: how many at most; 0 only brings arrivals in order.
+            hints: what the last blocking read delivered.
+            watching: whether the last pull gave this worker the watch.
+            owing: whether it took a wake-up since, which others need should it have no room any more.
+            stage_entries: how many arrivals to bring in order at most.
+            watch_ms: how long a watch lasts unless renewed by a pull.
+        """
+        arg = {
+            "worker": worker,
+            "n": wanted,
+            "hints": [[hint.lane.number if hint.lane else 0, hint.stream_id] for hint in hints],
+            "watching": watching,
+            "owing": owing,
+            "stage_entries": stage_entries,
+            "stage_bytes": 262_144,
+            "take_bytes": 4_194_304,
+            "shares": self.limits.shares,
+            "watchers": self.limits.watchers,
+            "watch_ms": watch_ms,
+        }
+        reply = await self._with_groups(
+            lambda: self.connection.script_once("pull", self._shared, [self._config, json.dumps(arg)])
+        )
+        claims, ready, role, now, staged, dropped = reply
+        return Pulled([claim(row) for row in claims], ready, Role(role), int(now), staged, dropped)
+
+    async def wait(self, role: Role, timeout_ms: int) -> list[Hint]:
+        """Block until there may be work, or for `timeout_ms`; what comes back goes into the next pull."""
+        timeout_ms = max(
+            timeout_ms, 2
+        )  # 0 would be for ever, and so is 1 to a BLPOP of Redis 6.2, which rounds it down
+        if role is Role.BENCH:
+            await self.connection.block(timeout_ms / 1000, "BLPOP", self.keys.bench, timeout_ms / 1000)
+            return []
+        keys = [self.keys.wake, *self.keys.lanes]
+        reply = await self._with_groups(
+            lambda: self.connection.block(
+                timeout_ms / 1000,
+                *("XREADGROUP", "GROUP", GROUP, NOBODY, "COUNT", 1, "BLOCK", timeout_ms, "STREAMS", *keys),
+                *[">"] * len(keys),
+            )
+        )
+        lane_of: dict[str, Lane | None] = {
+            self.keys.wake: None,
+            **{self.keys.lane(lane): lane for lane in LANES},
+        }
+        return [Hint(lane_of[key], stream_id) for key, entries in streams(reply) for stream_id, _ in entries]
+
+    async def unblock(self) -> None:
+        """End a `wait` under way; what was just being delivered still comes back from it."""
+        await self.connection.unblock()
+
+    async def complete(self, worker: str, completions: Sequence[Completion]) -> list[CompleteCode]:
+        """Publish outcomes and remove their entries, in one script call."""
+        keys = list(self._shared)
+        args: list[Any] = [self._config, worker]
+        for item in completions:
+            result = self.keys.result(item.lease.request_id)
+            keys += (result, self.keys.reply(item.reply) if item.reply else result)
+            flat = [part for pair in item.values.items() for part in pair]
+            lease = item.lease
+            args += (lease.lane.number, lease.stream_id, lease.attempt, lease.request_id)
+            args += (item.reply, item.status.value, item.error, len(flat), *flat)
+        replies = await self._with_groups(lambda: self.connection.script("complete", keys, args))
+        return [CompleteCode(code) for code in replies]
+
+    async def renew(self, worker: str, leases: Sequence[Lease]) -> list[RenewCode]:
+        """Renew leases; says which were lost and which ids have a result by now."""
+        rows = [[*lease_row(lease), lease.request_id] for lease in leases]
+        args = [self._config, worker, json.dumps(rows)]
+        replies = await self._with_groups(lambda: self.connection.script("renew", self._shared, args))
+        return [RenewCode(code) for code in replies]
+
+    async def release(self, worker: str, leases: Sequence[Lease]) -> int:
+        """Hand requests back at once, their attempt not counted. Returns how many were still this worker's."""
+        args = [self._config, worker, json.dumps([lease_row(lease) for lease in leases])]
+        return int(await self._with_groups(lambda: self.connection.script("release", self._shared, args)))
+
+    async def disown(self, worker: str, known: Sequence[Lease]) -> int:
+        """Hand back what this worker holds without knowing, because the answer to a pull was lost. Returns how many."""
+        known_entries = {(lease.lane, lease.stream_id) for lease in known}
+        commands = [("XPENDING", self.keys.lane(lane), GROUP, "-", "+", 10_000, worker) for lane in LANES]
+        replies = await self._with_groups(lambda: self.connection.pipeline(commands))
+        unknown = [
+            Lease(lane, row[0], row[3], "")
+            for lane, rows in zip(LANES, replies, strict=True)
+            for row in map(pending_row, rows)
+            if (lane, row[0]) not in known_entries
+        ]
+        return await self.release(worker, unknown) if unknown else 0
+
+    async def retry_later(self, worker: str, retries: Sequence[Retry], max_deliveries: int) -> list[RetryCode]:
+        """Hand requests back, attempts counted, to be due after their delay (0: at once)."""
+        rows = [[*lease_row(item.lease), item.delay_ms, item.error] for item in retries]
+        args = [self._config, worker, max_deliveries, json.dumps(rows)]
+        replies = await self._with_groups(lambda: self.connection.script("retry_later", self._shared, args))
+        return [RetryCode(code) for code in replies]
+
+    async def read_cancels(self, last_id: str, block_ms: int) -> tuple[str, list[str]]:
+        """Ids cancelled since `last_id` (``$``: from now on), waiting up to `block_ms` for one."""
+        return await self._read_ids(self.keys.cancels, last_id, block_ms)
+
+    async def last_cancel(self) -> str:
+        """Id to start `read_cancels` from: the newest there is."""
+        newest = await self.connection.command("XREVRANGE", self.keys.cancels, "+", "-", "COUNT", 1)
+        found = entries(newest)
+        return found[0][0] if found else "0-0"
