@@ -23,7 +23,7 @@ async def test_work_of_a_silent_worker_is_ready_again_with_its_attempt_counted(q
         {
             "lane:high": {"entries": {"1000-0": entry(deadline=NOW + 9)}},
             "ready:high": [("1000-0", NOW + 9)],
-            "tries": {"2|1000-0": "1"},
+            "tries": {"2|1000-0": "1 w1"},
             "wake": {"undelivered": 1},
             "bench": ["1"],
         },
@@ -47,16 +47,25 @@ async def test_a_request_that_took_its_workers_down_is_given_up(queue: Queue) ->
     after = await queue.dump()
     error = json.loads(after["result:r1"]["error"])["error"]
     assert error == {
-        "message": "given up after 3 deliveries: the worker vanished each time, the last one was w3",
+        "message": "given up after 3 deliveries; the workers lost with it: w1, w2, w3",
         "type": "server_error",
         "param": None,
         "code": "max_deliveries",
     }
     assert (after["result:r1"]["status"], after["result:r1"]["attempt"]) == ("dead", "3")
     assert (after["dead"][0]["_status"], after["dead"][0]["_attempts"]) == ("dead", "3")
+    assert after["dead"][0]["_workers"] == "w1 w2 w3"
     assert after["reply:me"] == [{"id": "r1", "status": "dead"}]
     assert after["counts"] == {"staged": "1", "dead": "1"}
     assert not {"tries", "lane:high", "ready:high"} & set(after)
+
+
+async def test_a_dead_letter_names_the_last_workers_that_were_lost(queue: Queue) -> None:
+    await queue.add("high", "1000-0")
+    for number in range(18):
+        await queue.claim(f"w{number}")
+        await queue.broker.reclaim(0, 18)
+    assert (await queue.dump())["dead"][0]["_workers"].split() == [f"w{number}" for number in range(2, 18)]
 
 
 async def test_lost_leases_and_retries_count_together(queue: Queue) -> None:

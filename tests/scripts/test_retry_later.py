@@ -76,6 +76,13 @@ async def test_attempts_add_up_to_the_most_and_no_further(queue: Queue) -> None:
     assert ("tries" in after, after["dead"][0]["_attempts"]) == (False, "3")
 
 
+async def test_workers_that_ended_with_it_are_named_and_those_that_live_on_are_not(queue: Queue) -> None:
+    await queue.add("high", "1000-0", id="r1")
+    for worker, lost in (("w1", True), ("w2", False), ("w3", True)):
+        await queue.broker.retry_later(worker, [Retry(await queue.claim(worker), 0, ERROR, worker_lost=lost)], 3)
+    assert (await queue.dump())["dead"][0]["_workers"] == "w1 w3"
+
+
 async def test_a_retry_that_would_come_after_the_deadline_expires_now(queue: Queue) -> None:
     lease = await queue.running("high", "1000-0", id="r1", deadline=NOW + 100)
     assert await queue.retry("w1", lease, 100) == RetryCode.EXPIRED

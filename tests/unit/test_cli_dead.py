@@ -79,6 +79,13 @@ def test_reads_whatever_stands_there(error: bytes) -> None:
     json.dumps(as_json_value(letter))
 
 
+def test_says_which_workers_it_took_along() -> None:
+    letter = read_letter("1-0", LETTER | {b"_workers": b"w1 w2"})
+    assert letter.workers == ("w1", "w2")
+    assert "lost with    w1, w2" in page(letter)
+    assert as_json_value(letter)["workers"] == ["w1", "w2"]
+
+
 def test_a_terminal_shows_control_characters_and_does_not_obey_them() -> None:
     letter = read_letter("1-0", LETTER | {b"body": b"\x1b[2Jgone\x07"})
     assert "body: \\x1b[2Jgone\\x07" in page(letter)

@@ -89,7 +89,7 @@ class Keys:
 
     @property
     def tries(self) -> str:
-        """Hash ``<lane number>|<stream id>`` to attempts so far, for requests tried before."""
+        """Hash ``<lane number>|<stream id>`` to ``<attempts>[ <worker>…]``: the workers that the request was lost with."""
         return f"{self.base}tries"
 
     @property

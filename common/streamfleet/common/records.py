@@ -180,11 +180,18 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """One request to hand back for later; ``error`` is what is reported should this have been the last attempt."""
+    """One request to hand back for later.
+
+    Attributes:
+        delay_ms: when it is due; 0 for at once.
+        error: JSON of the OpenAI error object, reported should this have been the last attempt.
+        worker_lost: the worker ends with this attempt, and is remembered as one that the request was lost with.
+    """
 
     lease: Lease
     delay_ms: int
     error: str
+    worker_lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)

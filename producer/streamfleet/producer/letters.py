@@ -28,6 +28,7 @@ class DeadLetter:
         request_id, status, attempts: of the request that ended.
         error: its OpenAI error object.
         entry: ``<lane>:<stream id>`` that it had.
+        workers: those that it was lost with: killed, hung, or with an engine that died; at most the last 16.
         truncated: its original fields were too large to be kept whole.
         original: the fields as they were enqueued.
     """
@@ -38,6 +39,7 @@ class DeadLetter:
     attempts: int
     error: Mapping[str, Any]
     entry: str
+    workers: tuple[str, ...]
     truncated: bool
     original: Mapping[bytes, bytes]
 
@@ -84,6 +86,7 @@ def read_letter(letter_id: str, fields: Mapping[bytes, bytes]) -> DeadLetter:
         attempts=int(attempts) if attempts.isdigit() else 0,
         error=_error(own(b"_error")),
         entry=own(b"_entry"),
+        workers=tuple(own(b"_workers").split()),
         truncated=b"_truncated" in fields,
         original={name: value for name, value in fields.items() if not name.startswith(b"_")},
     )

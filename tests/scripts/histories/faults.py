@@ -73,6 +73,8 @@ class Faults(FleetState):
         if name in model.ghosts or model.entries[name].request_id in model.results:
             model.end(name, "vanished", 0)
             return "ended"
+        if place != HANDED_OUT:
+            model.lose(name, place[1])
         if attempts >= MOST:
             model.end(name, "dead", attempts)
             return "dead"

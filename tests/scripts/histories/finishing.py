@@ -51,10 +51,11 @@ class Finishing(FleetState):
 
     async def _retry_one(self, worker: str, lease: Lease, step: Step) -> None:
         delay = [0, 0, 1_000, 10_000, 30_000][step.y % 5]
-        expected = self._expect_retry(worker, lease, delay)
-        assert await self.queue.broker.retry_later(worker, [Retry(lease, delay, ERROR)], MOST) == [expected]
+        lost = step.y % 5 == 1
+        expected = self._expect_retry(worker, lease, delay, lost)
+        assert await self.queue.broker.retry_later(worker, [Retry(lease, delay, ERROR, lost)], MOST) == [expected]
 
-    def _expect_retry(self, worker: str, lease: Lease, delay: int) -> int:
+    def _expect_retry(self, worker: str, lease: Lease, delay: int, lost: bool) -> int:
         model, name = self.model, lease.entry
         if not model.holds(worker, lease):
             return 0
@@ -65,6 +66,8 @@ class Finishing(FleetState):
         if entry.request_id in model.results:
             model.end(name, "", 0)
             return 4
+        if lost and (lease.attempt >= MOST or entry.deadline is None or entry.deadline > self.now + delay):
+            model.lose(name, worker)
         if lease.attempt >= MOST:
             model.end(name, "dead", lease.attempt)
             return 2

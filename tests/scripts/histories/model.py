@@ -71,12 +71,14 @@ class Model:
         self.entries: dict[str, Entry] = {}
         self.places: dict[str, Place] = {}
         self.tries: dict[str, int] = {}
+        self.lost_with: dict[str, list[str]] = {}
+        """Entry to the workers that its attempts were lost with."""
         self.counts: Counter[str] = Counter()
         self.results: dict[str, tuple[str, str | None]] = {}
         """Request id to its status and the entry that it was counted for."""
         self.notifications: Counter[tuple[str, str, str]] = Counter()
         self.told: set[tuple[str, str]] = set()
-        self.letters: Counter[tuple[str, str, str, str]] = Counter()
+        self.letters: Counter[tuple[str, str, str, str, str]] = Counter()
         self.ghosts: set[str] = set()
         """Deleted by hand, and not noticed yet."""
         self.written: dict[str, dict[str, str]] = {}
@@ -110,10 +112,15 @@ class Model:
             self.results[entry.request_id] = (status, name)
             self.counts[status] += 1
             if letter and status in ("failed", "expired", "dead"):
-                self.letters[entry.request_id, status, name, str(attempts)] += 1
+                workers = " ".join(self.lost_with.get(name, [])) if status == "dead" else ""
+                self.letters[entry.request_id, status, name, str(attempts), workers] += 1
             self._tell(entry.reply, entry.request_id)
         self._remove(name)
         return True
+
+    def lose(self, name: str, worker: str) -> None:
+        """An attempt ended with its worker."""
+        self.lost_with.setdefault(name, []).append(worker)
 
     def cancel(self, request_id: str, reply: str) -> None:
         if request_id not in self.results:
@@ -140,6 +147,7 @@ class Model:
     def _remove(self, name: str) -> None:
         del self.entries[name], self.places[name]
         self.tries.pop(name, None)
+        self.lost_with.pop(name, None)
         self.ghosts.discard(name)
 
     # -- pulls, whose staging and lanes are the script's choice ---------------------------------------------------
@@ -209,12 +217,16 @@ class Model:
             AssertionError: something does.
         """
         assert places_of(dump) == self.places
-        tries = {self.entries[name].member: str(number) for name, number in self.tries.items()}
+        tries = {
+            self.entries[name].member: " ".join([str(number), *self.lost_with.get(name, [])])
+            for name, number in self.tries.items()
+        }
         assert dump.get("tries", {}) == tries
         assert {name: int(number) for name, number in dump.get("counts", {}).items()} == +self.counts
         assert _notifications(dump) == self.notifications
         letters = [
-            (letter["_id"], letter["_status"], letter["_entry"], letter["_attempts"]) for letter in dump.get("dead", [])
+            (letter["_id"], letter["_status"], letter["_entry"], letter["_attempts"], letter.get("_workers", ""))
+            for letter in dump.get("dead", [])
         ]
         assert Counter(letters) == +self.letters
         assert all(place[2] <= most for place in self.places.values() if place[0] == "running")

@@ -72,7 +72,8 @@ class Producing(FleetState):
             lane = LANES[step.y % 4]
             stream_id = await self.queue.broker.requeue(letter_id, text["_id"], lane, flat)
             assert stream_id is not None
-            self.model.letters[text["_id"], text["_status"], text["_entry"], text["_attempts"]] -= 1
+            told = (text["_id"], text["_status"], text["_entry"], text["_attempts"], text.get("_workers", ""))
+            self.model.letters[told] -= 1
             self.model.counts["requeued"] += 1
             self.model.forget(text["_id"])
             self.model.arrive(understand(lane, stream_id, kept))

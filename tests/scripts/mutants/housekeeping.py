@@ -69,7 +69,7 @@ MUTANTS = (
     ),
     Mutant(
         "expire: attempts are told",
-        "tonumber(call('HGET', TRIES, tries_field(lane, id)) or 0)",
+        "attempts_in(tries_of(lane, id))",
         "0",
         "expire.attempts_so_far_are_told_and_forgotten",
     ),
@@ -94,11 +94,12 @@ MUTANTS = (
     ),
     Mutant(
         "reclaim: attempts are kept",
-        "    if deliveries > 0 then call('HSET', TRIES, tries_field(lane, id), deliveries) end\n",
+        "    if deliveries > 0 then remember(lane, id, deliveries, worker) end\n",
         "",
         HISTORY,
         0,
     ),
+    Mutant("reclaim: lost workers are told", "error = failure, workers = lost}", "error = failure}", HISTORY, 0),
     Mutant("reclaim: no attempt where none was made", "    deliveries = 0\n", "", HISTORY, 0),
     Mutant(
         "reclaim: staged where it was not yet",

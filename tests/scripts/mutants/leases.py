@@ -39,7 +39,27 @@ MUTANTS = (
         5,
     ),
     Mutant("retry_later: the fence", "if not held(lane, id, worker, attempt) then return 0 end", "", HISTORY, 0),
-    Mutant("retry_later: attempts are kept", "  call('HSET', TRIES, tries_field(lane, id), attempt)\n", "", HISTORY, 1),
+    Mutant("retry_later: attempts are kept", "  remember(lane, id, attempt, lost and worker or nil)\n", "", HISTORY, 1),
+    Mutant(
+        "retry_later: lost workers are told",
+        "workers_lost(tries_of(lane, id), lost and worker or nil)",
+        "{}",
+        HISTORY,
+        1,
+    ),
+    Mutant(
+        "tries: lost workers are remembered",
+        "local names = workers_lost(tries_of(lane, id), worker)",
+        "local names = {}",
+        HISTORY,
+        0,
+    ),
+    Mutant(
+        "tries: so many names and no more",
+        "if #names > MOST_WORKERS_NAMED then table.remove(names, 1) end",
+        "",
+        "reclaim.a_dead_letter_names_the_last_workers_that_were_lost",
+    ),
     Mutant(
         "retry_later: not past the deadline",
         "if entry.deadline and entry.deadline <= now + delay then",

@@ -87,7 +87,7 @@ MUTANTS = (
     ),
     Mutant(
         "take: attempts go on counting",
-        "local attempt = (tonumber(tries[i] or 0) or 0) + 1",
+        "local attempt = attempts_in(tries[i] or '') + 1",
         "local attempt = 1",
         HISTORY,
         0,

@@ -163,6 +163,7 @@ class Completer:
                 flight.lease,
                 self._delay(flight, outcome),
                 openai_error(outcome.reason, "server_error", None, "engine_error"),
+                worker_lost=outcome.engine_died,
             )
             for flight, outcome in items
         ]

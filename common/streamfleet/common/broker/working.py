@@ -134,7 +134,7 @@ class WorkerBroker(BrokerBase):
 
     async def retry_later(self, worker: str, retries: Sequence[Retry], max_deliveries: int) -> list[RetryCode]:
         """Hand requests back, attempts counted, to be due after their delay (0: at once)."""
-        rows = [[*lease_row(item.lease), item.delay_ms, item.error] for item in retries]
+        rows = [[*lease_row(item.lease), item.delay_ms, item.error, item.worker_lost] for item in retries]
         args = [self._config, worker, max_deliveries, json.dumps(rows)]
         replies = await self._with_groups(lambda: self.connection.script("retry_later", self._shared, args))
         return [RetryCode(code) for code in replies]

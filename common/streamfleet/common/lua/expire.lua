@@ -1,4 +1,5 @@
 -- @include finish
+-- @include tries
 -- End queued requests when their deadline passes, not only when their turn comes: with all engines full that may be late.
 -- KEYS: shared. ARGV: 1 configuration; 2 how many to look at in each lane at most; 3 rank (ms) up to which an earlier
 --   call has looked, or ''. Ranks beyond it are new; of those before it, only the first few are looked at again.
@@ -20,7 +21,7 @@ local function end_if_late(lane, member, id)
   if answered(entry.id) then
     settle(lane, id, entry)
   else
-    local attempts = tonumber(call('HGET', TRIES, tries_field(lane, id)) or 0)
+    local attempts = attempts_in(tries_of(lane, id))
     bury(lane, id, fields, entry,
       {status = 'expired', attempts = attempts, error = deadline_error('while the request was queued')})
   end

@@ -1,4 +1,5 @@
 -- @include finish
+-- @include tries
 -- @include wake
 -- Take back what workers hold without renewing; give up on what has been delivered too often.
 -- KEYS: shared. ARGV: 1 configuration; 2 lease (ms); 3 most deliveries; 4 how many per lane at most.
@@ -9,10 +10,11 @@ local lease_ms, most, limit = ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local back, dead, ended, bytes = 0, 0, 0, 0
 
 local function give_up(lane, id, fields, entry, deliveries, worker)
-  local message = string.format('given up after %d deliveries: the worker vanished each time, the last one was %s',
-    deliveries, worker)
+  local lost = workers_lost(tries_of(lane, id), worker)
+  local message = string.format('given up after %d deliveries; the workers lost with it: %s', deliveries,
+    table.concat(lost, ', '))
   local failure = openai_error(message, 'server_error', nil, 'max_deliveries')
-  bury(lane, id, fields, entry, {status = 'dead', attempts = deliveries, error = failure})
+  bury(lane, id, fields, entry, {status = 'dead', attempts = deliveries, error = failure, workers = lost})
 end
 
 local function take_back(lane, id, worker, deliveries)
@@ -36,7 +38,7 @@ local function take_back(lane, id, worker, deliveries)
     give_up(lane, id, fields, entry, deliveries, worker)
     dead = dead + 1
   else
-    if deliveries > 0 then call('HSET', TRIES, tries_field(lane, id), deliveries) end
+    if deliveries > 0 then remember(lane, id, deliveries, worker) end
     make_ready(lane, id, fields)
     call('XACK', lane_key(lane), GROUP, id)
     back = back + 1

@@ -1,9 +1,10 @@
 -- @include finish
+-- @include tries
 -- @include lease
 -- @include wake
 -- Hand requests back with their attempt counted, to be due later; the last attempt ends the request instead.
--- KEYS: shared. ARGV: 1 configuration; 2 worker; 3 most attempts; 4 JSON [[lane, stream id, attempt, delay ms, error]…],
---   error being the OpenAI error object's JSON text of what went wrong.
+-- KEYS: shared. ARGV: 1 configuration; 2 worker; 3 most attempts; 4 JSON [[lane, stream id, attempt, delay ms, error,
+--   lost]…], error being the OpenAI error object's JSON text of what went wrong, lost whether its worker ends with it.
 -- Returns for each: 1 will be tried again; 2 dead: that was the last attempt; 3 expired: it would be due after its
 --   deadline; 4 ended: the id has a result; 0 the lease was lost.
 require_groups()
@@ -16,7 +17,7 @@ local function message_of(failure)
   return read and type(value) == 'table' and type(value.error) == 'table' and tostring(value.error.message) or failure
 end
 
-local function postpone(lane, id, attempt, delay, failure)
+local function postpone(lane, id, attempt, delay, failure, lost)
   if not held(lane, id, worker, attempt) then return 0 end
   local fields = fetch_fields(lane, id)
   if not fields then
@@ -27,7 +28,8 @@ local function postpone(lane, id, attempt, delay, failure)
   local entry = read_entry(lane, id, fields)
   if answered(entry.id) then settle(lane, id, entry); return 4 end
   if attempt >= most then
-    bury(lane, id, fields, entry, {status = 'dead', attempts = attempt, error = failure})
+    local workers = workers_lost(tries_of(lane, id), lost and worker or nil)
+    bury(lane, id, fields, entry, {status = 'dead', attempts = attempt, error = failure, workers = workers})
     return 2
   end
   if entry.deadline and entry.deadline <= now + delay then
@@ -35,7 +37,7 @@ local function postpone(lane, id, attempt, delay, failure)
     bury(lane, id, fields, entry, {status = 'expired', attempts = attempt, error = late})
     return 3
   end
-  call('HSET', TRIES, tries_field(lane, id), attempt)
+  remember(lane, id, attempt, lost and worker or nil)
   if delay > 0 then
     call('ZADD', DELAYED, string.format('%.0f', now + delay), tries_field(lane, id))
   else
@@ -47,7 +49,7 @@ local function postpone(lane, id, attempt, delay, failure)
 end
 
 local codes = {}
-for i, lease in ipairs(cjson.decode(ARGV[4])) do codes[i] = postpone(lease[1], lease[2], lease[3], lease[4], lease[5]) end
+for i, row in ipairs(cjson.decode(ARGV[4])) do codes[i] = postpone(unpack(row, 1, 6)) end
 write_counts()
 if woken then wake() end
 return codes

@@ -47,6 +47,8 @@ def page(letter: DeadLetter) -> str:
         f"error        {reason(letter)}",
         f"code         {letter.code or '-'}",
     ]
+    if letter.workers:
+        lines.append(f"lost with    {', '.join(_text(name.encode()) for name in letter.workers)}")
     if letter.truncated:
         lines.append("note         its fields were too large: they are cut short, and cannot be requeued")
     lines.append("fields")
@@ -62,6 +64,7 @@ def as_json_value(letter: DeadLetter) -> dict[str, Any]:
         "status": letter.status,
         "entry": letter.entry,
         "attempts": letter.attempts,
+        "workers": list(letter.workers),
         "error": letter.error,
         "truncated": letter.truncated,
         "fields": {_text(name): _text(value) for name, value in letter.original.items()},

@@ -65,6 +65,10 @@ end
 local function write_dead_letter(lane, id, fields, letter)
   local args = {'XADD', DEAD, 'MAXLEN', '~', cfg.dead_cap, '*', '_id', letter.request_id, '_status', letter.status,
     '_error', letter.error, '_entry', entry_name(lane, id), '_attempts', tostring(letter.attempts)}
+  if letter.workers and #letter.workers > 0 then
+    args[#args + 1] = '_workers'
+    args[#args + 1] = table.concat(letter.workers, ' ')
+  end
   local room = cfg.max_entry_bytes
   for i = 1, math.min(#fields, 512), 2 do
     local name = string.sub(fields[i], 1, 256)

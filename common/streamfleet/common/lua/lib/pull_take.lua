@@ -1,4 +1,5 @@
 -- @include finish
+-- @include tries
 -- @include pull_choose
 -- Third part of a pull: claim the chosen entries for the worker; what must not run is dropped here.
 
@@ -8,7 +9,7 @@ local function claim(lane, ids, worker)
   for i, id in ipairs(ids) do names[i] = tries_field(lane, id) end
   local tries = call('HMGET', TRIES, unpack(names))
   for i, id in ipairs(ids) do
-    local attempt = (tonumber(tries[i] or 0) or 0) + 1
+    local attempt = attempts_in(tries[i] or '') + 1
     claimed[id] = {attempt = attempt}
     if attempt == 1 then
       fresh[#fresh + 1] = id
