@@ -9,6 +9,7 @@ import asyncio
 import pytest
 
 from streamfleet.common.broker import Broker
+from streamfleet.common.errors import BrokerUnavailable
 from streamfleet.common.records import Pulled, Reclaimed, Role
 from streamfleet.worker.maintain import Maintainer
 from streamfleet.worker.outage import OutageGuard
@@ -34,11 +35,12 @@ class Timeline:
 
 
 class Ledger(Broker):
-    """A broker that only writes down when it was asked to reclaim; `away_s` is how long its next answer takes."""
+    """A broker that only writes down when it was asked to reclaim; `away_s` is how long its next lock takes."""
 
     def __init__(self, clock: Timeline) -> None:
         self._clock = clock
         self.away_s = 0.0
+        self.scripts_back_at = 0.0
         self.reclaimed_at: list[float] = []
         self.expired_from: list[int | None] = []
 
@@ -48,6 +50,8 @@ class Ledger(Broker):
         return True
 
     async def reclaim(self, lease_ms: int, max_deliveries: int, limit: int = 1000) -> Reclaimed:
+        if self._clock.now < self.scripts_back_at:  # sent once, so it does not wait as the others do
+            raise BrokerUnavailable("TRYAGAIN")
         self.reclaimed_at.append(self._clock.now)
         return Reclaimed(0, 0, 0)
 
@@ -55,6 +59,7 @@ class Ledger(Broker):
         return Pulled([], 0, Role.NONE, 0, 0, 0)
 
     async def promote(self, limit: int = 1000) -> tuple[int, int | None]:
+        self._clock.now = max(self._clock.now, self.scripts_back_at)
         return 0, None
 
     async def expire(self, seen_ms: int | None = None, limit: int = 5000) -> tuple[int, int]:
@@ -95,6 +100,14 @@ async def test_after_an_outage_nothing_is_reclaimed_for_a_lease() -> None:
     await rounds(clock, ledger, 8 + LEASE_S + 5, maintainer)
     # Until then the workers that live have renewed; who has not by then is gone.
     assert back_at + LEASE_S <= min(ledger.reclaimed_at) <= back_at + LEASE_S + 2
+
+
+async def test_scripts_that_were_refused_while_plain_commands_went_through_are_an_outage_too() -> None:
+    clock, ledger, maintainer = housekeeping()
+    await rounds(clock, ledger, 3, maintainer)
+    ledger.scripts_back_at, ledger.reclaimed_at = clock.now + 8.0, []
+    await rounds(clock, ledger, 8 + LEASE_S + 5, maintainer)
+    assert 0 <= min(ledger.reclaimed_at) - ledger.scripts_back_at - LEASE_S <= 2
 
 
 @pytest.mark.parametrize(("silent_s", "allowed"), [(4.9, True), (5.1, False)])

@@ -44,9 +44,11 @@ class Maintainer:
         while True:
             pause_s = TICK_S
             try:
+                # First a script, as renewals are: while a cluster moves the queue's slot, plain commands are answered
+                # and scripts are not, so the lock alone would not show that nobody could renew.
+                pause_s = await self._promote()
                 if await self._my_turn():
                     await self.tick()
-                pause_s = await self._promote()
             except StreamfleetError as error:
                 log.warning("maintenance_failed", error=str(error))
             await self._clock.sleep(pause_s)
