@@ -20,6 +20,7 @@ from streamfleet.common.errors import (
     BrokerUnavailable,
     Conflict,
     InvalidRequest,
+    NotPermitted,
     QueueFull,
     RequestFailed,
     ResultTimeout,
@@ -385,7 +386,7 @@ async def test_a_refusal_ends_the_waits_of_its_moment_only() -> None:
             first, second = await fleet.enqueue_many([{"body": chat()}, {"body": chat()}])
             claims = {claim.lease.request_id: claim for claim in await take(fleet, 2)}
             admin.execute_command("ACL", "SETUSER", "default", "-xread")
-            with pytest.raises(redis.exceptions.NoPermissionError):
+            with pytest.raises(NotPermitted):
                 await first.result(timeout=10)
             admin.execute_command("ACL", "SETUSER", "default", "+xread")
             waiting = [asyncio.create_task(handle.result(timeout=10)) for handle in (first, second)]
@@ -399,7 +400,7 @@ async def test_a_refused_look_is_tried_again_by_the_next_wait() -> None:
             handle = await fleet.enqueue(chat())
             await answer(fleet, *await take(fleet))
             admin.execute_command("ACL", "SETUSER", "default", "-hgetall")
-            with pytest.raises(redis.exceptions.NoPermissionError):
+            with pytest.raises(NotPermitted):
                 await handle.result(timeout=10)
             admin.execute_command("ACL", "SETUSER", "default", "+hgetall")
             assert (await handle.result(timeout=10)).ok

@@ -17,6 +17,7 @@ from streamfleet.common.errors import BrokerUnavailable, SettingsError
 from streamfleet.common.keys import Keys
 from streamfleet.common.protocol import Lane, Status
 from streamfleet.common.records import CompleteCode, Completion, EnqueueCode, Reclaimed, Role, Submission
+from tests.ha.nodes import SentinelServer
 from tests.integration.flaky_link import FlakyLink
 from tests.servers import newest
 from tests.waiting import eventually
@@ -152,12 +153,18 @@ async def test_a_replica_is_waited_for_until_it_is_promoted(own_server: RedisSer
     await impatient.close()
 
 
-async def test_a_server_busy_with_a_long_script_is_waited_for(own_server: RedisServer) -> None:
-    connection = Connection(own_server.url, patience_s=None)
+async def test_a_server_busy_with_a_long_script_is_waited_for(any_redis_server: RedisServer) -> None:
+    """Valkey says it in other words."""
+    with RedisServer(any_redis_server.binary) as server:
+        await _waits_while_busy(server.url)
+
+
+async def _waits_while_busy(url: str) -> None:
+    connection = Connection(url, patience_s=None)
     await connection.command("CONFIG", "SET", "lua-time-limit", 1)
-    client = Redis.from_url(own_server.url)
+    client = Redis.from_url(url)
     endless = asyncio.ensure_future(client.eval("while true do end", 0))
-    impatient = Connection(own_server.url, patience_s=0)
+    impatient = Connection(url, patience_s=0)
     with pytest.raises(BrokerUnavailable, match="refuses for now: BUSY"):
         await eventually(lambda: _nothing(impatient))
     answer = asyncio.ensure_future(connection.command("GET", "x"))
@@ -168,6 +175,28 @@ async def test_a_server_busy_with_a_long_script_is_waited_for(own_server: RedisS
     for opened in (connection, impatient):
         await opened.close()
     await client.aclose()
+
+
+async def test_an_error_does_not_quote_what_was_sent(redis_url: str) -> None:
+    """It may be the body of a request, and errors are logged."""
+    connection = Connection(redis_url)
+    for operation in (
+        connection.pipeline([("GET", "a key", "a body")]),
+        connection.pipeline([("NOSUCHCOMMAND", "a body")]),
+        connection.command("NOSUCHCOMMAND", "a body"),
+    ):
+        with pytest.raises((redis.ResponseError, SettingsError)) as caught:
+            await operation
+        assert "a body" not in str(caught.value)
+    await connection.close()
+
+
+async def test_a_sentinel_in_place_of_a_redis_is_a_setting(redis_server: RedisServer) -> None:
+    with SentinelServer(redis_server.binary, "main", redis_server.port, {}) as sentinel:
+        connection = Connection(f"redis://127.0.0.1:{sentinel.port}", patience_s=None)
+        with pytest.raises(SettingsError, match=r"a Sentinel \(then write redis\+sentinel://host:26379/service\)"):
+            await connection.script("audit", ["x"], [])
+        await connection.close()
 
 
 # -- answers that are lost -----------------------------------------------------------------------------------------

@@ -86,6 +86,23 @@ class BrokerOutOfMemory(StreamfleetError):
     retryable = True
 
 
+class NotReplicated(StreamfleetError):
+    """Redis took the requests, but too few replicas had them in time: a failover now could lose them.
+
+    Enqueueing the same again with the same ids is safe, and waits for the replicas again.
+
+    Attributes:
+        accepted: as for BrokerUnavailable; all of them are replicated.
+        unconfirmed: the requests of the last call, in order. They are in the queue and may run at any moment.
+    """
+
+    retryable = True
+
+    def __init__(self, message: str, unconfirmed: list[Any] | None = None) -> None:
+        super().__init__(message)
+        self.unconfirmed = [] if unconfirmed is None else unconfirmed
+
+
 class ResultTimeout(StreamfleetError, TimeoutError):
     """The result was not there in time; the request itself goes on."""
 

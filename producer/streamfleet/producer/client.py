@@ -14,15 +14,25 @@ from uuid import uuid4
 
 from streamfleet.common.broker import Broker
 from streamfleet.common.connection import Connection
-from streamfleet.common.errors import Conflict, InvalidRequest, QueueFull, ResultTimeout, StreamfleetError
+from streamfleet.common.errors import (
+    Conflict,
+    InvalidRequest,
+    NotPermitted,
+    NotReplicated,
+    QueueFull,
+    ResultTimeout,
+    StreamfleetError,
+)
 from streamfleet.common.keys import Keys
-from streamfleet.common.records import EnqueueCode, Submission
+from streamfleet.common.records import Accepted, EnqueueCode, Submission
 from streamfleet.common.results import Result
 from streamfleet.common.settings import QueueSettings, load
 from streamfleet.producer.ask import Ask, Options, as_ask, prepare
+from streamfleet.producer.cancelling import ask_to_cancel
 from streamfleet.producer.chunks import chunked
 from streamfleet.producer.handle import Arrivals, Handle
 from streamfleet.producer.mailbox import Mailbox
+from streamfleet.producer.slots import Slot
 from streamfleet.producer.status import StatusView, look_up
 
 KNOWN_BEFORE = frozenset({EnqueueCode.EXISTING, EnqueueCode.ANSWERED})
@@ -68,6 +78,7 @@ class Client:
         self.settings = load(QueueSettings, **given)
         self._patience_s = patience_s
         self._notify = notify
+        self._asks_to_cancel = False
         self._broker: Broker | None = None
         self._mailbox: Mailbox | None = None
 
@@ -120,6 +131,7 @@ class Client:
             InvalidRequest: a field is wrong; nothing was sent.
             Conflict: the id belongs to a request with another body or endpoint.
             QueueFull: the lane holds as many requests as its limit.
+            NotReplicated: Redis took it, but too few replicas had it in time (STREAMFLEET_ENQUEUE_REPLICAS).
             BrokerUnavailable, BrokerOutOfMemory: Redis did not take it; with an `id`, trying again is safe.
         """
         return (await self.enqueue_many([{**options, "body": body}]))[0]
@@ -136,6 +148,7 @@ class Client:
             Conflict: an id belongs to a request with another body or endpoint; also when a lane was full besides,
                 because no waiting helps.
             QueueFull: a lane was full.
+            NotReplicated: Redis took the requests of the last call, its `unconfirmed`, but too few replicas had them.
             BrokerUnavailable, BrokerOutOfMemory: Redis did not take all; where an answer was lost, it may have taken
                 some that are not in `accepted`. With ids of one's own, sending all again is safe.
         """
@@ -162,11 +175,24 @@ class Client:
         return prepare(ask, request_id, self.mailbox.name if self._notify else None, self.settings.max_body_bytes)
 
     async def submit(self, chunk: Sequence[Submission]) -> list[tuple[Handle | None, EnqueueCode]]:
-        """One script call, up to `chunks.MAX_COUNT` requests: what became of each; no handle when refused."""
+        """One script call, up to `chunks.MAX_COUNT` requests: what became of each; no handle when refused.
+
+        Raises:
+            NotReplicated: too few replicas have them; its `unconfirmed` are the handles of all that were not refused.
+        """
         # Before sending: a notification may be faster than the answer to the call.
         slots = [self.mailbox.slot(submission.id) for submission in chunk]
+        try:
+            answers = await self.broker.enqueue(chunk)
+        except NotReplicated as error:
+            outcomes = self._outcomes(slots, error.unconfirmed)
+            error.unconfirmed = [handle for handle, _ in outcomes if handle is not None]
+            raise
+        return self._outcomes(slots, answers)
+
+    def _outcomes(self, slots: list[Slot], answers: list[Accepted]) -> list[tuple[Handle | None, EnqueueCode]]:
         outcomes: list[tuple[Handle | None, EnqueueCode]] = []
-        for slot, answer in zip(slots, await self.broker.enqueue(chunk), strict=True):
+        for slot, answer in zip(slots, answers, strict=True):
             if answer.code in (EnqueueCode.CONFLICT, EnqueueCode.FULL):
                 outcomes.append((None, answer.code))
                 continue
@@ -235,8 +261,20 @@ class Client:
         return Arrivals(self.mailbox)
 
     async def cancel(self, request_id: str) -> bool:
-        """Cancel a request, queued or running. False when it had ended before in another way."""
-        return await self.broker.cancel(request_id)
+        """Cancel a request, queued or running. False when it had ended before in another way.
+
+        A Redis user with a producer's role may not write results. Then a worker is asked to, and this waits for it:
+        about a second.
+
+        Raises:
+            ResultTimeout: no worker has done it within 5 s. It stays asked for: the next worker that runs does it.
+        """
+        if not self._asks_to_cancel:
+            try:
+                return await self.broker.cancel(request_id)
+            except NotPermitted:
+                self._asks_to_cancel = True
+        return await ask_to_cancel(self.broker, self.mailbox, request_id)
 
     async def status(self, request_id: str) -> StatusView:
         """Where a request is now."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
-from streamfleet.common.errors import StreamfleetError
+from streamfleet.common.errors import NotReplicated, StreamfleetError
 from streamfleet.common.results import Result
 from streamfleet.common.settings import QueueSettings
 from streamfleet.producer.ask import Ask, Options
@@ -113,7 +113,7 @@ class SyncClient:
 
     def enqueue(self, body: Mapping[str, Any], **options: Unpack[Options]) -> SyncHandle:
         """As `Client.enqueue`."""
-        return SyncHandle(self._run(self._client.enqueue(body, **options)), self)
+        return self.enqueue_many([{**options, "body": body}])[0]
 
     def enqueue_many(self, asks: Iterable[Ask | Mapping[str, Any]]) -> list[SyncHandle]:
         """As `Client.enqueue_many`."""
@@ -121,6 +121,8 @@ class SyncClient:
             handles = self._run(self._client.enqueue_many(list(asks)))
         except StreamfleetError as error:
             error.accepted = [SyncHandle(handle, self) for handle in error.accepted]
+            if isinstance(error, NotReplicated):
+                error.unconfirmed = [SyncHandle(handle, self) for handle in error.unconfirmed]
             raise
         return [SyncHandle(handle, self) for handle in handles]
 

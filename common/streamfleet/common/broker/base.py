@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import redis.exceptions
 
-from streamfleet.common.connection import Connection, MissingGroup
+from streamfleet.common.connection import Connection, MissingGroup, another_type
 from streamfleet.common.errors import BrokerOutOfMemory
 from streamfleet.common.keys import GROUP, Keys
 from streamfleet.common.records import QueueLimits
@@ -26,17 +26,21 @@ class BrokerBase:
 
     def __init__(self, connection: Connection, keys: Keys, limits: QueueLimits | None = None) -> None:
         self.connection = connection
+        connection.home(keys.base)
         self.keys = keys
         self.limits = limits or QueueLimits()
         self._shared = keys.shared()
         self._config = self._configuration()
 
-    def _configuration(self) -> str:
+    def _configuration(self, **more: Any) -> str:
         limits = self.limits
         values: dict[str, Any] = {
+            **more,
             "prefix": self.keys.base,
             "result_ttl_ms": limits.result_ttl_ms,
             "patience_ms": limits.patience_ms,
+            "record_ttl_ms": limits.record_ttl_ms,
+            "dead_ttl_ms": limits.dead_ttl_ms,
             "dead_cap": limits.dead_cap,
             "reply_cap": limits.reply_cap,
             "max_entry_bytes": limits.max_entry_bytes,
@@ -57,6 +61,8 @@ class BrokerBase:
                 if not await self._has_group(key):
                     raise
             except redis.exceptions.ResponseError as error:
+                if "WRONGTYPE" in str(error):
+                    raise another_type(self.connection.address) from error
                 if "BUSYGROUP" not in str(error):
                     raise
 

@@ -6,28 +6,54 @@ from collections.abc import Sequence
 
 from streamfleet.common.broker.base import BrokerBase
 from streamfleet.common.connection import MissingGroup
-from streamfleet.common.errors import openai_error
+from streamfleet.common.errors import NotReplicated, openai_error
 from streamfleet.common.keys import GROUP, NOBODY
-from streamfleet.common.records import Accepted, EnqueueCode, Submission
-from streamfleet.common.replies import mapping, pending_row
+from streamfleet.common.protocol import Lane
+from streamfleet.common.records import Accepted, EnqueueCode, Standing, Submission
+from streamfleet.common.replies import id_order, last_delivered, mapping, pending_row, ready_member
 from streamfleet.common.results import Result, decode_result
+
+CANCEL_REQUESTS_CAP = 10_000
+IN_THE_QUEUE = frozenset({EnqueueCode.ACCEPTED, EnqueueCode.EXISTING})
 
 
 class ProducerBroker(BrokerBase):
     """Put requests in, follow them, get results out."""
 
     async def enqueue(self, submissions: Sequence[Submission]) -> list[Accepted]:
-        """Accept requests, each id once; one script call, so keep it to some hundred requests or a megabyte."""
-        keys, args = list(self._shared), [self._config, self.limits.lane_limit, self.limits.result_ttl_ms]
+        """Accept requests, each id once; one script call, so keep it to some hundred requests or a megabyte.
+
+        Raises:
+            NotReplicated: it did, but fewer replicas than `limits.enqueue_replicas` have them; its `unconfirmed` are
+                what this would have returned.
+        """
+        replicas, timeout_ms = self.limits.enqueue_replicas, self.limits.enqueue_replicas_timeout_ms
+        config = self._configuration(touch=True) if replicas else self._config
+        keys, args = list(self._shared), [config, self.limits.lane_limit, self.limits.record_ttl_ms]
         for item in submissions:
             keys += (self.keys.request(item.id), self.keys.result(item.id))
             flat = [part for pair in item.fields.items() for part in pair]
             args += (item.lane.number, item.id, item.digest, item.reply, len(flat), *flat)
-        replies = await self.connection.script("enqueue", keys, args)
-        return [Accepted(EnqueueCode(code), entry.decode()) for code, entry in replies]
+        replicated = 0
+        if replicas:
+            replies, replicated = await self.connection.script_replicated("enqueue", keys, args, replicas, timeout_ms)
+        else:
+            replies = await self.connection.script("enqueue", keys, args)
+        answers = [Accepted(EnqueueCode(code), entry.decode()) for code, entry in replies]
+        if replicated < replicas and any(answer.code in IN_THE_QUEUE for answer in answers):
+            raise NotReplicated(
+                f"the requests are in Redis at {self.connection.address}, but {replicated} of {replicas} replicas "
+                f"(STREAMFLEET_ENQUEUE_REPLICAS) had them within {timeout_ms} ms: a failover now could lose them. "
+                "Enqueue the same again with the same ids, which is safe, and look after the replicas",
+                list(answers),
+            )
+        return answers
 
     async def cancel(self, request_id: str, reason: str = "cancelled by the caller") -> bool:
-        """Cancel a request, queued or running. False when it had ended before, other than by a cancel."""
+        """Cancel a request, queued or running. False when it had ended before, other than by a cancel.
+
+        It writes a result, so the role of a producer may not do it: then it raises NotPermitted, and nothing was done.
+        """
         record = await self.connection.command("GET", self.keys.request(request_id))
         reply = record.decode().split(" ", 2)[2] if record else ""
         keys = [
@@ -40,6 +66,11 @@ class ProducerBroker(BrokerBase):
             return True
         result = await self.result(request_id)
         return result is not None and result.status == "cancelled"
+
+    async def ask_to_cancel(self, request_id: str) -> None:
+        """Have a worker cancel a request: within about a second when one runs, else when one comes."""
+        words = ("MAXLEN", "~", CANCEL_REQUESTS_CAP, "*", "id", request_id)
+        await self.connection.command("XADD", self.keys.cancel_requests, *words)
 
     async def result(self, request_id: str) -> Result | None:
         """A request's result; None while it has none (or none any more)."""
@@ -59,20 +90,27 @@ class ProducerBroker(BrokerBase):
         record = await self.connection.command("GET", self.keys.request(request_id))
         return record.decode().split(" ", 2)[1] if record else None
 
-    async def running(self, entry: str) -> tuple[str, int] | None:
-        """Worker and attempt of an entry that is running; None when it is not."""
-        lane, stream_id = entry.split(":", 1)
+    async def standing(self, entry: str) -> Standing | None:
+        """Where an entry is; None when it is in its lane no more. Reads no body: a producer may not."""
+        lane_name, stream_id = entry.split(":", 1)
+        lane = Lane(lane_name)
+        stream = self.keys.lane(lane)
         try:
-            rows = await self.connection.command("XPENDING", self.keys.lane(lane), GROUP, stream_id, stream_id, 1)
-        except MissingGroup:
-            return None
-        row = pending_row(rows[0]) if rows else None
-        return None if row is None or row[1] == NOBODY else (row[1], row[3])
-
-    async def exists(self, entry: str) -> bool:
-        """Whether an entry still stands in its lane."""
-        lane, stream_id = entry.split(":", 1)
-        return bool(await self.connection.command("XRANGE", self.keys.lane(lane), stream_id, stream_id))
+            pending, groups, waiting, delayed = await self.connection.pipeline(
+                [
+                    ("XPENDING", stream, GROUP, stream_id, stream_id, 1),
+                    ("XINFO", "GROUPS", stream),
+                    ("ZSCORE", self.keys.ready(lane), ready_member(stream_id)),
+                    ("ZSCORE", self.keys.delayed, f"{lane.number}|{stream_id}"),
+                ]
+            )
+        except MissingGroup:  # no worker has ever come: nothing was taken out
+            return Standing() if await self.connection.command("XLEN", stream) else None
+        row = pending_row(pending[0]) if pending else None
+        if row is not None and row[1] != NOBODY:
+            return Standing(row[1], row[3])
+        undelivered = id_order(stream_id) > id_order(last_delivered(groups, GROUP))
+        return Standing() if row or waiting or delayed or undelivered else None
 
     async def read_replies(self, client: str, last_id: str, block_ms: int) -> tuple[str, list[str]]:
         """Request ids that ended since `last_id`, waiting up to `block_ms` for one, and the id to go on from."""

@@ -1,0 +1,9 @@
+"""The connection to Redis: one server, one behind Sentinel, or the node of a cluster that holds the queue's slot."""
+
+from __future__ import annotations
+
+from streamfleet.common.connection.connection import Connection
+from streamfleet.common.connection.translation import MissingGroup, another_type
+from streamfleet.common.connection.urls import safe_address
+
+__all__ = ["Connection", "MissingGroup", "another_type", "safe_address"]

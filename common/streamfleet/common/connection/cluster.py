@@ -1,0 +1,95 @@
+"""The node of a Redis Cluster that holds a queue's slot.
+
+All keys of a queue share one hash tag, so a queue lives on one node, and everything goes there: what has to stay on one
+connection (a blocking read and its id, a write and its WAIT) stays together, and nothing has to be guessed from a
+command's words.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import Any
+
+import redis.exceptions
+from redis.crc import key_slot
+
+from streamfleet.common.connection.clients import open_client, send
+from streamfleet.common.connection.locator import ASK_TIMEOUT_S
+from streamfleet.common.connection.translation import LOST, reason, translated
+from streamfleet.common.connection.urls import Host, RedisUrl
+from streamfleet.common.errors import BrokerUnavailable, SettingsError
+
+
+class SlotOwner:
+    """Asks the nodes in the URL, and those that it learned of, in turn.
+
+    Args:
+        url: its hosts are some nodes of the cluster; one that answers is enough.
+        address: the URL without password, for messages.
+
+    Attributes:
+        nodes: whom to ask, the next one first.
+    """
+
+    trust_s = math.inf  # a node that loses its slot says so
+
+    def __init__(self, url: RedisUrl, address: str) -> None:
+        self._url, self._address = url, address
+        self.nodes = list(url.hosts)
+        self._slot = 0
+
+    def home(self, key: str) -> None:
+        self._slot = key_slot(key.encode())
+
+    async def locate(self) -> str:
+        silent: list[str] = []
+        for node in list(self.nodes):
+            # Each is asked in its turn: one that lost touch with the others goes on to name a master that is dead.
+            self.nodes.append(self.nodes.pop(0))
+            try:
+                async with asyncio.timeout(ASK_TIMEOUT_S):
+                    owner = await self._ask(node)
+            except LOST as error:
+                if isinstance(ours := translated(error, self._address, clustered=True), SettingsError):
+                    raise ours from None
+                silent.append(f"{node[0]}:{node[1]}: {reason(error)}")
+                continue
+            if owner is not None:
+                return self._url.server_url(*owner)
+        if len(silent) == len(self.nodes):
+            raise BrokerUnavailable(f"no node of {self._address} answers: {'; '.join(silent)}")
+        raise BrokerUnavailable(f"no node of {self._address} holds slot {self._slot}, where this queue lives")
+
+    async def _ask(self, node: Host) -> Host | None:
+        """Who holds the slot, as this node sees it; remembers all nodes that it names."""
+        client = open_client(self._url.server_url(*node))
+        try:
+            ranges: list[list[Any]] = await send(client, "CLUSTER", "SLOTS")
+        except redis.exceptions.ResponseError as error:
+            if "cluster support disabled" not in str(error):
+                raise
+            raise SettingsError(
+                f"REDIS_URL {self._address}: {node[0]}:{node[1]} is not in cluster mode: "
+                "write redis:// for one server, redis+sentinel:// for Sentinels"
+            ) from None
+        finally:
+            await client.aclose()
+        owner: Host | None = None
+        named: list[Host] = []
+        for first, last, *members in ranges:
+            hosts = [(_text(host) or node[0], int(port)) for host, port, *_ in members]
+            named += hosts
+            if first <= self._slot <= last:
+                owner = hosts[0]
+        self._learn(named, forget=owner is not None)
+        return owner
+
+    def _learn(self, named: list[Host], forget: bool) -> None:
+        """Add nodes; forget those that have left, lest there be more and more of them while addresses change."""
+        known = [node for node in self.nodes if not forget or node in named or node in self._url.hosts]
+        self.nodes = [*known, *(node for node in dict.fromkeys(named) if node not in known)]
+
+
+def _text(host: bytes | None) -> str:
+    return "" if host is None or host == b"?" else host.decode()

@@ -1,0 +1,212 @@
+"""One connection to Redis: scripts by their hash, errors in our own words, reconnecting within a set patience."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+import redis.exceptions
+import structlog
+from redis.asyncio import Redis
+from tenacity import (
+    AsyncRetrying,
+    RetryCallState,
+    retry_if_exception_type,
+    stop_after_delay,
+    stop_never,
+    wait_random_exponential,
+)
+
+from streamfleet.common import scripts
+from streamfleet.common.connection.clients import check_options, send
+from streamfleet.common.connection.cluster import SlotOwner
+from streamfleet.common.connection.lines import Line, Lines
+from streamfleet.common.connection.locator import FixedServer, Locator
+from streamfleet.common.connection.sentinel import SentinelMaster
+from streamfleet.common.connection.translation import another_type, translated
+from streamfleet.common.connection.urls import Kind, RedisUrl, read_url, safe_address, why_unusable
+from streamfleet.common.errors import BrokerUnavailable, SettingsError
+
+log = structlog.get_logger(__name__)
+T = TypeVar("T")
+ANSWER_TIMEOUT_S = 15.0
+BLOCK_MARGIN_S = 5.0
+
+
+class Connection:
+    """A connection to one Redis, for commands that answer at once, and a second for those that block.
+
+    Args:
+        url: ``redis://``, ``rediss://``, ``unix://``, or the same with Sentinels or a cluster behind it:
+            ``redis+sentinel://host:26379,host:26379/service/0``, ``redis+cluster://host:6379,host:6379``.
+        patience_s: how long an operation goes on trying while Redis is away; None for ever.
+
+    Raises:
+        SettingsError: the URL cannot be read.
+    """
+
+    def __init__(self, url: str, patience_s: float | None = 5.0) -> None:
+        self.address = safe_address(url)
+        self._patience_s = patience_s
+        self._hashes: dict[str, str] = {}
+        self._blocked: tuple[Redis, int] | None = None
+        try:
+            read = read_url(url)
+            check_options(read.server_url(*read.hosts[0]) if read.hosts else read.server_url())
+        except (ValueError, redis.exceptions.RedisError) as error:
+            raise SettingsError(f"REDIS_URL {self.address}: {why_unusable(error)}") from None
+        self._clustered = read.kind is Kind.CLUSTER
+        self._locator = _locator(read, self.address)
+        self._lines = Lines(self._locator)
+
+    def home(self, key: str) -> None:
+        """The queue's keys live where this one does: in a cluster, all operations go to the node that holds it."""
+        self._locator.home(key)
+
+    async def ping(self) -> None:
+        """One try, whatever the patience.
+
+        Raises:
+            BrokerUnavailable: nobody answers at the address.
+        """
+        await self._once(lambda line: send(line.commands, "PING"))
+
+    async def command(self, *words: Any) -> Any:
+        """One command, raw words in and the reply out.
+
+        Raises:
+            BrokerUnavailable: Redis stayed away for the whole patience.
+            BrokerOutOfMemory: Redis is at its memory limit.
+        """
+        return await self._patiently(lambda line: send(line.commands, *words))
+
+    async def pipeline(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        """Several commands in one round trip; replies in the same order. Raises like `command`."""
+
+        async def work(line: Line) -> list[Any]:
+            return await _pipelined(line.commands, commands)
+
+        return await self._patiently(work)
+
+    async def block(self, timeout_s: float, *words: Any) -> Any:
+        """A command that blocks for up to `timeout_s` on the server; one try.
+
+        Raises:
+            BrokerUnavailable: the connection broke.
+        """
+
+        async def wait(line: Line) -> Any:
+            self._blocked = line.commands, await send(line.blocking, "CLIENT", "ID")
+            return await send(line.blocking, *words)
+
+        try:
+            return await self._once(wait, timeout_s + BLOCK_MARGIN_S)
+        except redis.exceptions.ResponseError as error:
+            if "WRONGTYPE" in str(error):
+                raise another_type(self.address) from error
+            raise
+        finally:
+            self._blocked = None
+
+    async def unblock(self) -> None:
+        """End a `block` under way as if its time were up; what it was just being given still arrives."""
+        if self._blocked is not None:
+            client, number = self._blocked  # of the server that blocks: ids mean nothing to another
+            await self._once(lambda _: send(client, "CLIENT", "UNBLOCK", number))
+
+    async def script(self, verb: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
+        """Run a verb's script. Raises like `command`, and MissingGroup."""
+        return await self._patiently(lambda line: self._evaluate(line, verb, keys, args))
+
+    async def script_once(self, verb: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
+        """Run a script that must not be sent twice unawares: one try."""
+        return await self._once(lambda line: self._evaluate(line, verb, keys, args))
+
+    async def script_replicated(
+        self, verb: str, keys: Sequence[str], args: Sequence[Any], replicas: int, timeout_ms: int
+    ) -> tuple[Any, int]:
+        """Run a script, then wait until so many replicas have its writes, `timeout_ms` at most.
+
+        Returns:
+            Its reply, and how many replicas have them. A script that wrote nothing is not waited for.
+        """
+        wait = ("WAIT", replicas, timeout_ms)
+
+        async def work(line: Line) -> list[Any]:
+            # One connection for both: WAIT is about what its own connection wrote.
+            try:
+                return await _pipelined(line.commands, [self._by_hash(verb, keys, args), wait])
+            except redis.exceptions.NoScriptError:
+                return await _pipelined(line.commands, [_by_text(verb, keys, args), wait])
+
+        reply, acknowledged = await self._patiently(work, ANSWER_TIMEOUT_S + timeout_ms / 1000)
+        return reply, int(acknowledged)
+
+    async def close(self) -> None:
+        await self._lines.close()
+
+    def _by_hash(self, verb: str, keys: Sequence[str], args: Sequence[Any]) -> tuple[Any, ...]:
+        if verb not in self._hashes:
+            self._hashes[verb] = scripts.sha(verb)
+        return ("EVALSHA", self._hashes[verb], len(keys), *keys, *args)
+
+    async def _evaluate(self, line: Line, verb: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
+        try:
+            return await send(line.commands, *self._by_hash(verb, keys, args))
+        except redis.exceptions.NoScriptError:
+            return await send(line.commands, *_by_text(verb, keys, args))
+
+    async def _patiently(self, work: Callable[[Line], Awaitable[T]], timeout_s: float = ANSWER_TIMEOUT_S) -> T:
+        try:
+            return await self._once(work, timeout_s)
+        except BrokerUnavailable:
+            if self._patience_s == 0:
+                raise
+        retrying = AsyncRetrying(
+            retry=retry_if_exception_type(BrokerUnavailable),
+            stop=stop_never if self._patience_s is None else stop_after_delay(self._patience_s),
+            wait=wait_random_exponential(multiplier=0.05, max=2.0),
+            before_sleep=self._say_waiting,
+            reraise=True,
+        )
+        return await retrying(self._once, work, timeout_s)
+
+    async def _once(self, work: Callable[[Line], Awaitable[T]], timeout_s: float = ANSWER_TIMEOUT_S) -> T:
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._lines.use(work)
+        except (redis.exceptions.RedisError, OSError) as error:
+            ours = translated(error, self.address, self._clustered)
+            if ours is error:
+                raise
+            raise ours from (error if isinstance(error, redis.exceptions.ResponseError) else None)
+
+    def _say_waiting(self, state: RetryCallState) -> None:
+        if state.attempt_number in (1, 5) or state.attempt_number % 30 == 0:
+            error = state.outcome.exception() if state.outcome else None
+            log.warning("waiting_for_redis", address=self.address, tries=state.attempt_number, reason=str(error))
+
+
+def _locator(url: RedisUrl, address: str) -> Locator:
+    if url.kind is Kind.SENTINEL:
+        return SentinelMaster(url, address)
+    if url.kind is Kind.CLUSTER:
+        return SlotOwner(url, address)
+    return FixedServer(url)
+
+
+def _by_text(verb: str, keys: Sequence[str], args: Sequence[Any]) -> tuple[Any, ...]:
+    return ("EVAL", scripts.source(verb), len(keys), *keys, *args)
+
+
+async def _pipelined(client: Redis, commands: Sequence[Sequence[Any]]) -> list[Any]:
+    async with client.pipeline(transaction=False) as pipe:
+        for words in commands:
+            pipe.execute_command(*words)
+        # Raised by redis-py, an error would quote the command, and with it the body of a request.
+        replies = list(await pipe.execute(raise_on_error=False))
+    for reply in replies:
+        if isinstance(reply, Exception):
+            raise reply
+    return replies
