@@ -16,10 +16,12 @@ CAUGHT_BY = "caught by"
 
 @asynccontextmanager
 async def open_queue(url: str) -> AsyncIterator[Queue]:
-    """A queue on an emptied server."""
+    """A queue on a server that is emptied first, whatever a test before it left there."""
     connection = Connection(url)
     try:
         opened = Queue(connection)
+        await opened.command("CONFIG", "SET", "maxmemory", 0)
+        await opened.command("FLUSHALL")
         await opened.broker.ensure_groups()
         yield opened
     finally:

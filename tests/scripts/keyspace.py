@@ -113,6 +113,11 @@ def _sorted_set(name: str, value: list[bytes]) -> list[tuple[str, float]]:
     return [(decode(member), float(score)) for member, score in zip(value[::2], value[1::2], strict=True)]
 
 
+def _credits(value: list[bytes]) -> dict[str, str]:
+    """Of `sched`, what the lanes are owed; how far they were staged has tests of its own."""
+    return {name: credit for name, credit in dict(pairs(value)).items() if name.isdigit()}
+
+
 def _stream_id(member: bytes) -> str:
     match = re.fullmatch(r"[A-Z](\d+)-[A-Z](\d+)", text(member))
     assert match, f"{member!r} is no member of a ready set"
@@ -121,7 +126,7 @@ def _stream_id(member: bytes) -> str:
 
 _VALUES: dict[str, Callable[[str, Any], Any]] = {
     "string": lambda _, value: text(value),
-    "hash": lambda _, value: pairs(value),
+    "hash": lambda name, value: _credits(value) if name == "sched" else pairs(value),
     "list": lambda _, value: [text(item) for item in value],
     "zset": _sorted_set,
     "stream": _stream,

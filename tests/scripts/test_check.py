@@ -6,7 +6,7 @@ import json
 
 from streamfleet.common.keys import GROUP
 from streamfleet.common.protocol import Lane, Status
-from streamfleet.common.records import Completion
+from streamfleet.common.records import Completion, Retry, Standing
 from tests.scripts.harness import NOW, PATIENCE, Queue, submission
 from tests.scripts.keyspace import text
 
@@ -84,19 +84,22 @@ async def test_where_a_request_stands(queue: Queue) -> None:
     ((accepted),) = await queue.broker.enqueue([submission("r1")])
     assert await queue.broker.record("r1") == accepted.entry
     assert await queue.broker.record("r2") is None
-    assert await queue.broker.exists(accepted.entry)
-    assert await queue.broker.running(accepted.entry) is None
+    assert await queue.broker.standing(accepted.entry) == Standing()
     await queue.hand_out()
-    assert await queue.broker.running(accepted.entry) is None
+    assert await queue.broker.standing(accepted.entry) == Standing()
     await queue.broker.reclaim(0, 3)
+    assert await queue.broker.standing(accepted.entry) == Standing()
     lease = await queue.claim()
-    assert await queue.broker.running(accepted.entry) == ("w1", 1)
+    assert await queue.broker.standing(accepted.entry) == Standing("w1", 1)
     assert await queue.broker.running_by_worker(Lane.HIGH) == {"w1": 1}
-    await queue.complete("w1", lease)
-    assert not await queue.broker.exists(accepted.entry)
-    assert await queue.broker.running(accepted.entry) is None
+    await queue.broker.retry_later("w1", [Retry(lease, 60_000, "{}")], 3)
+    assert await queue.broker.standing(accepted.entry) == Standing()
+    ((second),) = await queue.broker.enqueue([submission("r2")])
+    await queue.complete("w1", await queue.claim())
+    assert await queue.broker.standing(second.entry) is None
+    assert await queue.broker.standing(accepted.entry) == Standing()
     await queue.command("FLUSHALL")
-    assert await queue.broker.running(accepted.entry) is None
+    assert await queue.broker.standing(accepted.entry) is None
     assert await queue.broker.running_by_worker(Lane.HIGH) == {}
 
 

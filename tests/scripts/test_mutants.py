@@ -13,7 +13,7 @@ import pytest
 from streamfleet.cli.demo.server import RedisServer
 from tests.scripts.conftest import CAUGHT_BY, open_queue
 from tests.scripts.histories.steps import make_history
-from tests.scripts.mutants import endings, housekeeping, leases, producers, pulls
+from tests.scripts.mutants import endings, forgetting, housekeeping, leases, producers, pulls, repairs
 from tests.scripts.mutants.mutant import HISTORY, Mutant, taken_out
 from tests.scripts.test_histories import LENGTH, play
 
@@ -23,6 +23,8 @@ MUTANTS = (
     *leases.MUTANTS,
     *housekeeping.MUTANTS,
     *producers.MUTANTS,
+    *forgetting.MUTANTS,
+    *repairs.MUTANTS,
 )
 HISTORIES = 40
 GIVE_UP_S = 20.0
@@ -60,9 +62,6 @@ async def verb_test_that_fails(mutant: Mutant, url: str) -> str:
 
 async def _run(test: Test, mutant: Mutant, url: str) -> None:
     async with open_queue(url) as queue:
-        await queue.command("CONFIG", "SET", "maxmemory", 0)
-        await queue.command("FLUSHALL")
-        await queue.broker.ensure_groups()
         await (test(queue, mutant.argument) if len(inspect.signature(test).parameters) > 1 else test(queue))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from streamfleet.common.keys import GROUP
 from streamfleet.common.records import Hint
 from tests.scripts.harness import BODY, NOW, PATIENCE, Queue, entry
 from tests.scripts.keyspace import changed
@@ -173,3 +174,22 @@ async def test_lost_scripts_are_sent_again(queue: Queue) -> None:
     await queue.add("high", "1000-0")
     await queue.command("SCRIPT", "FLUSH")
     assert len((await queue.pull()).claims) == 1
+
+
+async def test_what_is_delivered_again_stays_where_it_is(queue: Queue) -> None:
+    """After its group was set back, or made anew: nothing runs twice, is counted twice, or loses its delay."""
+    await queue.running("high", "1000-0")
+    await queue.retry("w1", await queue.running("high", "1000-1"), 50)
+    await queue.add("high", "1000-2")
+    await queue.pull("w1", 0)
+    await queue.add("high", "1000-3")
+    hints = await queue.hand_out()
+    before = await queue.dump()
+    await queue.command("XGROUP", "SETID", queue.keys.lane("high"), GROUP, "0")
+    assert (await queue.pull("w2", 0)).staged == 4
+    await queue.pull("w2", 0, hints)
+    after = await queue.dump()
+    assert [stream_id for stream_id, _ in after["ready:high"]] == ["1000-2", "1000-3"]
+    assert (after["delayed"], after["tries"]) == (before["delayed"], before["tries"])
+    assert after["lane:high"]["pending"] == {"1000-0": ("w1", 1)}
+    assert after["counts"] == {"staged": "4"}

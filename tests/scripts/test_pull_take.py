@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from streamfleet.common.records import Role
-from tests.scripts.harness import BODY, NOW, Queue, entry, ids
+from streamfleet.common.records import Retry, Role
+from tests.scripts.harness import BODY, ERROR, NOW, Queue, entry, ids
 from tests.scripts.keyspace import changed, id_key
 
 FAR = NOW + 10**6
@@ -272,6 +272,16 @@ async def test_a_later_attempt_has_its_number(queue: Queue) -> None:
     claims = (await queue.pull("w2", 2)).claims
     assert [(claim.lease.stream_id, claim.lease.attempt) for claim in claims] == [("1000-0", 2), ("1000-1", 1)]
     assert (await queue.dump())["lane:high"]["pending"] == {"1000-0": ("w2", 2), "1000-1": ("w2", 1)}
+
+
+async def test_a_claim_says_how_many_of_its_attempts_were_lost_with_their_workers(queue: Queue) -> None:
+    await queue.add("high", "1000-0")
+    await queue.add("high", "1000-1")
+    for worker, lost in (("w1", True), ("w2", False), ("w3", True)):
+        (claim,) = (await queue.pull(worker)).claims
+        await queue.broker.retry_later(worker, [Retry(claim.lease, 0, ERROR, worker_lost=lost)], 9)
+    claims = (await queue.pull("w4", 2)).claims
+    assert [(claim.lease.attempt, claim.lost) for claim in claims] == [(4, 2), (1, 0)]
 
 
 async def test_one_reply_carries_a_bounded_number_of_bytes(queue: Queue) -> None:

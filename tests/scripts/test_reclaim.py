@@ -161,3 +161,12 @@ async def test_taking_back_is_bounded_in_bytes(queue: Queue) -> None:
         await large.claim()
     assert await large.broker.reclaim(0, 3) == Reclaimed(2, 0, 0)
     assert await large.broker.reclaim(0, 3) == Reclaimed(2, 0, 0)
+
+
+async def test_a_missing_wake_stream_is_made_again_before_anything_is_taken_back(queue: Queue) -> None:
+    """Missed only at the end, what was taken back until then would never have been counted."""
+    await queue.add("high", "1000-0")
+    await queue.hand_out()
+    await queue.command("DEL", queue.keys.wake)
+    assert (await queue.broker.reclaim(0, 3)).ready == 1
+    assert (await queue.dump())["counts"] == {"staged": "1"}

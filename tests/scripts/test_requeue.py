@@ -6,6 +6,7 @@ import pytest
 
 from streamfleet.common.errors import BrokerOutOfMemory
 from streamfleet.common.protocol import Lane, Status
+from streamfleet.common.records import Accepted, EnqueueCode
 from tests.scripts.harness import BODY, NOW, Queue, entry, ids, submission
 from tests.scripts.keyspace import changed
 
@@ -27,6 +28,7 @@ async def test_a_dead_letter_gets_another_life(queue: Queue) -> None:
         {
             "lane:low": {"entries": {new: entry(id="r0")}, "undelivered": [new]},
             "result:r0": None,
+            "request:r0": f"- low:{new} ",
             "dead": None,
             "counts": {"staged": "1", "failed": "1", "requeued": "1"},
         },
@@ -37,12 +39,48 @@ async def test_a_dead_letter_gets_another_life(queue: Queue) -> None:
     assert (await queue.broker.audit()).problems() == []
 
 
-async def test_the_record_of_enqueueing_goes_with_the_result(queue: Queue) -> None:
+async def test_the_record_of_its_id_names_the_new_entry_so_that_nobody_enqueues_it_a_second_time(queue: Queue) -> None:
+    await queue.broker.enqueue([submission("r1", reply="me")])
+    await queue.complete("w1", await queue.claim(), status=Status.FAILED)
+    ((letter, fields),) = await queue.broker.dead_letters(1)
+    new = await queue.broker.requeue(
+        letter, "r1", Lane.HIGH, [b"id", b"r1", b"body", b"{}"], entry=fields[b"_entry"].decode(), reply="me"
+    )
+    assert await queue.broker.enqueue([submission("r1")]) == [Accepted(EnqueueCode.EXISTING, f"high:{new}")]
+    assert await queue.broker.enqueue([submission("r1", digest="d2")]) == [
+        Accepted(EnqueueCode.CONFLICT, f"high:{new}")
+    ]
+    assert (await queue.dump())["request:r1"] == f"d1 high:{new} me"
+    assert queue.limits.result_ttl_ms < await queue.command("PTTL", queue.keys.request("r1"))
+
+
+async def test_asked_twice_it_is_requeued_once_and_says_the_same(queue: Queue) -> None:
     await queue.broker.enqueue([submission("r1")])
     await queue.complete("w1", await queue.claim(), status=Status.FAILED)
+    ((letter, fields),) = await queue.broker.dead_letters(1)
+    entry = fields[b"_entry"].decode()
+    new = await queue.broker.requeue(letter, "r1", Lane.HIGH, [b"id", b"r1", b"body", b"{}"], entry=entry)
+    before = await queue.dump()
+    assert await queue.broker.requeue(letter, "r1", Lane.HIGH, [b"id", b"r1", b"body", b"{}"], entry=entry) == new
+    assert await queue.dump() == before
+
+
+async def test_a_letter_that_was_purged_was_not_requeued_though_its_id_is_known(queue: Queue) -> None:
+    (accepted,) = await queue.broker.enqueue([submission("r1")])
+    before = await queue.dump()
+    # Of the entry that the record names, in whatever millisecond; and of another, later than what the record names.
+    for letter, former in (("1-1", accepted.entry), ("9999999999999-0", "high:1-1")):
+        assert await queue.broker.requeue(letter, "r1", Lane.HIGH, [b"x", b"y"], entry=former) is None
+    assert await queue.dump() == before
+
+
+async def test_a_request_without_an_id_of_its_own_leaves_a_record_for_a_while_only(queue: Queue) -> None:
+    await queue.complete("w1", await queue.running("high", "1000-0"), status=Status.FAILED)
     ((letter, _),) = await queue.broker.dead_letters(1)
-    await queue.broker.requeue(letter, "r1", Lane.HIGH, [b"id", b"r1", b"body", b"{}"])
-    assert not {"request:r1", "result:r1", "dead"} & set(await queue.dump())
+    name, fields = "high:1000-0", [b"body", b"{}"]
+    new = await queue.broker.requeue(letter, name, Lane.HIGH, fields, entry=name)
+    assert await queue.broker.requeue(letter, name, Lane.HIGH, fields, entry=name) == new
+    assert 0 < await queue.command("PTTL", queue.keys.request("high:1000-0")) <= queue.limits.result_ttl_ms
 
 
 async def test_a_dead_letter_that_is_gone_is_not_requeued(queue: Queue) -> None:

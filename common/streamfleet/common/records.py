@@ -17,24 +17,37 @@ class QueueLimits:
     Attributes:
         lane_limit: most requests a lane may hold before the client's enqueue is refused.
         result_ttl_ms: how long results, and the ids they answer for, are kept.
+        waiting_ttl_ms: how long the id of a request that does not end is kept, where that is longer.
+        dead_ttl_ms: how long dead letters are kept.
         patience_ms: a request without a deadline ranks as if its deadline came this long after enqueueing.
         dead_cap: about how many dead letters are kept.
         reply_cap: about how many notifications one reply stream keeps.
         max_entry_bytes: largest entry that may run; larger ones end as failed.
         shares: per mille of picks that each lane is guaranteed while it waits, most urgent first.
+        enqueue_replicas: how many replicas must have a request before the client's enqueue returns; 0 waits for none.
+        enqueue_replicas_timeout_ms: how long that may take.
         watchers: how many idle workers watch for work; the others wait on a bench.
         now_ms: a fixed clock for tests; None for the server's.
     """
 
     lane_limit: int = 100_000
     result_ttl_ms: int = 86_400_000
+    waiting_ttl_ms: int = 2_592_000_000
+    dead_ttl_ms: int = 604_800_000
     patience_ms: int = 300_000
     dead_cap: int = 100_000
     reply_cap: int = 100_000
     max_entry_bytes: int = 1_064_960
     shares: tuple[int, int, int, int] = (0, 0, 100, 50)
+    enqueue_replicas: int = 0
+    enqueue_replicas_timeout_ms: int = 1_000
     watchers: int = 2
     now_ms: int | None = None
+
+    @property
+    def record_ttl_ms(self) -> int:
+        """Life of the record of an id whose request has not ended."""
+        return max(self.result_ttl_ms, self.waiting_ttl_ms)
 
 
 class EnqueueCode(IntEnum):
@@ -102,6 +115,14 @@ class Accepted:
 
 
 @dataclass(frozen=True, slots=True)
+class Standing:
+    """Where an entry that has not ended is: with a worker, at this attempt, or waiting (no worker)."""
+
+    worker: str | None = None
+    attempt: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Lease:
     """A worker's hold on one entry: the fence of every write about it."""
 
@@ -117,10 +138,14 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """An entry that a worker was given, with its fields as they stand in Redis."""
+    """An entry that a worker was given, with its fields as they stand in Redis.
+
+    ``lost``: how many of its former attempts were lost with their workers.
+    """
 
     lease: Lease
     fields: Mapping[bytes, bytes]
+    lost: int = 0
 
     @property
     def reply(self) -> str:
@@ -192,6 +217,48 @@ class Retry:
     delay_ms: int
     error: str
     worker_lost: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something in a queue that only commands by hand can have broken.
+
+    Attributes:
+        kind: what is wrong; see `streamfleet.producer.repair.KINDS`.
+        name: what it is about: ``<lane>:<stream id>``, a lane, a key, a member, or a request id.
+        detail: more about it, where there is more.
+    """
+
+    kind: str
+    name: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyCheck:
+    """What a key of a queue has to be like.
+
+    Attributes:
+        key: its full name.
+        type: what TYPE has to say of it.
+        life_ms: life to give it should it have none; None where it needs none.
+        field: field that it must have, or empty.
+    """
+
+    key: str
+    type: str
+    life_ms: int | None = None
+    field: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """What the counters had to be brought up by: entries never counted as staged, entries that vanished unseen, and how
+    far the streams' own counts are off since a lane or the counters were deleted."""
+
+    staged: int
+    vanished: int
+    forgotten: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +338,7 @@ class Audit:
         added = [lane.ever_added for lane in self.lanes]
         if None not in added:
             seen = self.accepted + self.counts.get("duplicate", 0) + self.counts.get("vanished", 0)
-            if sum(count or 0 for count in added) != seen:
-                found.append(f"the lanes were given {sum(count or 0 for count in added)} entries, but {seen} were seen")
+            given = sum(count or 0 for count in added) + self.counts.get("forgotten", 0)
+            if given != seen:
+                found.append(f"the lanes were given {given} entries, but {seen} were seen")
         return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from streamfleet.common.protocol import LANES, Lane
@@ -15,9 +16,9 @@ def lease_row(lease: Lease) -> list[Any]:
 
 def claim(row: list[Any]) -> Claim:
     """A claim as pull.lua returns it."""
-    number, stream_id, attempt, request_id, flat = row
+    number, stream_id, attempt, request_id, flat, lost = row
     lease = Lease(LANES[number - 1], stream_id.decode(), attempt, request_id.decode())
-    return Claim(lease, dict(zip(flat[::2], flat[1::2], strict=True)))
+    return Claim(lease, dict(zip(flat[::2], flat[1::2], strict=True)), lost)
 
 
 def lane_audit(lane: Lane, row: list[int]) -> LaneAudit:
@@ -34,6 +35,11 @@ def lane_audit(lane: Lane, row: list[int]) -> LaneAudit:
     )
 
 
+def number(value: bytes) -> int:
+    """A counter; 0 for one that somebody made something else of."""
+    return int(value) if value.removeprefix(b"-").isdigit() else 0
+
+
 def mapping(reply: Any) -> dict[bytes, bytes]:
     """A flat list of names and values as a mapping."""
     return dict(zip(reply[::2], reply[1::2], strict=True))
@@ -41,7 +47,7 @@ def mapping(reply: Any) -> dict[bytes, bytes]:
 
 def entries(reply: Any) -> list[tuple[str, dict[bytes, bytes]]]:
     """Stream entries: stream id and fields. An entry that was deleted meanwhile has none."""
-    return [(stream_id.decode(), mapping(fields or {})) for stream_id, fields in reply or []]
+    return [(stream_id.decode(), mapping(fields or [])) for stream_id, fields in reply or []]
 
 
 def streams(reply: Any) -> list[tuple[str, list[tuple[str, dict[bytes, bytes]]]]]:
@@ -56,4 +62,38 @@ def first_score(reply: Any) -> int | None:
 
 def pending_row(row: Any) -> tuple[str, str, int, int]:
     """A row of XPENDING: stream id, consumer, idle ms, deliveries."""
-    return row[0].decode(), row[1].decode(), row[2], row[3]
+    return row[0].decode(), consumer_name(row[1]), row[2], row[3]
+
+
+def consumer_name(name: bytes) -> str:
+    """A consumer's name. Those of workers are ASCII; one that was made by hand may be anything."""
+    return name.decode(errors="backslashreplace")
+
+
+def description(text: bytes) -> dict[str, Any]:
+    """How a worker describes itself; nothing where that cannot be read, because anybody may have written it."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def ready_member(stream_id: str) -> str:
+    """A stream id as a member of a ready set (encode_id in lua/lib/entry.lua)."""
+    ms, seq = stream_id.split("-", 1)
+    return f"{chr(64 + len(ms))}{ms}-{chr(64 + len(seq))}{seq}"
+
+
+def last_delivered(groups: Any, name: str) -> str:
+    """Up to where a group of a stream was delivered; the very beginning where there is no such group."""
+    for group in map(mapping, groups):
+        if group[b"name"].decode() == name:
+            return group[b"last-delivered-id"].decode()
+    return "0-0"
+
+
+def id_order(stream_id: str) -> tuple[int, int]:
+    """What stream ids are ordered by."""
+    ms, seq = stream_id.split("-", 1)
+    return int(ms), int(seq)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from streamfleet.common.errors import RequestFailed
+from streamfleet.common.errors import RequestFailed, openai_error
 from streamfleet.common.protocol import Status
 
 
@@ -99,7 +99,7 @@ def decode_result(request_id: str, fields: Mapping[bytes, bytes]) -> Result | No
     if b"status" not in fields:
         return None
     text = {key.decode(errors="replace"): value.decode(errors="replace") for key, value in fields.items()}
-    status = Status(text["status"])
+    status = _status(text)
     return Result(
         id=request_id,
         status=status,
@@ -115,6 +115,16 @@ def decode_result(request_id: str, fields: Mapping[bytes, bytes]) -> Result | No
         ),
         fields=text,
     )
+
+
+def _status(text: dict[str, str]) -> Status:
+    """The status; one that is none was written by hand, and says no more than that something went wrong."""
+    try:
+        return Status(text["status"])
+    except ValueError:
+        said = f"the result was written by hand: {text['status'][:40]!r} is no status"
+        text["error"] = openai_error(said, "server_error", "status", "invalid_value")
+        return Status.FAILED
 
 
 def _object(text: str | None) -> dict[str, Any] | None:

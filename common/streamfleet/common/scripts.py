@@ -22,6 +22,12 @@ VERBS = (
     "requeue",
     "check_in",
     "check_out",
+    "retain",
+    "repair",
+    "repair_keys",
+    "repair_groups",
+    "vanish",
+    "balance",
 )
 _INCLUDE = re.compile(r"^-- @include (\w+)$", re.MULTILINE)
 

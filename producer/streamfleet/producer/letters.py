@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from streamfleet.common.broker import Broker
 from streamfleet.common.errors import InvalidRequest, StreamfleetError
-from streamfleet.common.protocol import LANES, Lane
+from streamfleet.common.protocol import LANES, Lane, decode, digest
 
-_STREAM_ID = re.compile(r"[0-9]+-[0-9]+")
+_STREAM_ID = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
 
 
 class NotRequeued(StreamfleetError):
@@ -78,12 +79,11 @@ def read_letter(letter_id: str, fields: Mapping[bytes, bytes]) -> DeadLetter:
     def own(name: bytes) -> str:
         return fields.get(name, b"").decode(errors="replace")
 
-    attempts = own(b"_attempts")
     return DeadLetter(
         letter_id=letter_id,
         request_id=own(b"_id"),
         status=own(b"_status"),
-        attempts=int(attempts) if attempts.isdigit() else 0,
+        attempts=_digits(fields.get(b"_attempts")) or 0,
         error=_error(own(b"_error")),
         entry=own(b"_entry"),
         workers=tuple(own(b"_workers").split()),
@@ -101,7 +101,7 @@ def revive(letter: DeadLetter, now_ms: int) -> Revival:
     if letter.truncated:
         raise NotRequeued(f"{letter.letter_id}: its fields were too large to be kept, there is nothing to enqueue")
     lane, _, stream_id = letter.entry.partition(":")
-    if lane not in LANES or not letter.original:
+    if lane not in LANES or not _STREAM_ID.fullmatch(stream_id) or not letter.original:
         raise NotRequeued(f"{letter.letter_id}: it has no lane or no fields of its own")
     enqueued_ms = int(stream_id.split("-", 1)[0])
     limits = {
@@ -150,14 +150,32 @@ async def requeue(broker: Broker, letter: DeadLetter, now_ms: int) -> tuple[str,
         NotRequeued: as `revive`.
     """
     revival = revive(letter, now_ms)
-    stream_id = await broker.requeue(letter.letter_id, letter.request_id, revival.lane, revival.fields)
+    known, reply = _recognised(letter, revival.lane)
+    stream_id = await broker.requeue(
+        letter.letter_id,
+        letter.request_id,
+        revival.lane,
+        revival.fields,
+        entry=letter.entry,
+        digest=known,
+        reply=reply,
+    )
     return None if stream_id is None else (f"{revival.lane}:{stream_id}", revival.dropped)
+
+
+def _recognised(letter: DeadLetter, lane: Lane) -> tuple[str, str]:
+    """What the same request enqueued again is recognised by, and its reply name; nothing for one that is malformed."""
+    try:
+        request = decode(letter.original, lane, letter.entry.partition(":")[2], sys.maxsize)
+    except InvalidRequest:
+        return "-", ""
+    return digest(request), request.reply or ""
 
 
 def _error(text: str) -> Mapping[str, Any]:
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {"message": text}
     inner = value.get("error", value) if isinstance(value, dict) else None
     return inner if isinstance(inner, dict) else {"message": text}

@@ -16,7 +16,7 @@ import structlog
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
 
 from streamfleet.common.broker import Broker
-from streamfleet.common.errors import BrokerUnavailable, ResultTimeout, StreamfleetError
+from streamfleet.common.errors import BrokerUnavailable, NotPermitted, ResultTimeout, StreamfleetError
 from streamfleet.common.results import Result
 from streamfleet.producer.slots import Slot, Slots
 
@@ -44,6 +44,7 @@ class Mailbox:
         self._replan = asyncio.Event()
         self._lost = False
         self._closed = False
+        self._may_end = True
 
     def slot(self, request_id: str) -> Slot:
         """What is remembered of a request. Get it before enqueueing, so that no notification is missed."""
@@ -156,9 +157,22 @@ class Mailbox:
             # What is nearly due goes along: fewer round trips.
             slots = self._slots.take_due(self._now() + 0.01, FETCH_AT_ONCE)
             await self._fetch(slots)
+            await self._give_up_vanished(slots)
             for slot in slots:
                 if slot.future is not None and not slot.future.done():
                     self._slots.looked(slot, self._now())
+
+    async def _give_up_vanished(self, slots: Sequence[Slot]) -> None:
+        """Who waits for a request whose entry was deleted by hand would wait for ever: have it ended, as dead."""
+        doubtful = self._slots.doubtful(slots, self._now()) if self._may_end else []
+        if not doubtful:
+            return
+        try:
+            gone: list[str] = await self._patiently()(self._broker.end_vanished, [slot.id for slot in doubtful], True)
+        except NotPermitted:  # a producer's role may not write results: `streamfleet audit --repair` does
+            self._may_end = False
+            return
+        await self._fetch([slot for slot in doubtful if slot.id in gone])
 
     async def _fetch(self, slots: Sequence[Slot]) -> None:
         for first in range(0, len(slots), FETCH_AT_ONCE):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import count
 from weakref import WeakValueDictionary
@@ -13,6 +14,8 @@ from streamfleet.common.results import Result
 
 FIRST_LOOK_S, LONGEST_LOOK_S = 0.05, 1.0
 FIRST_SAFETY_S, LONGEST_SAFETY_S = 5.0, 30.0
+DOUBT_S = 60.0
+"""After so long, and then as often, it is asked whether a request can still come."""
 
 
 def pause_s(notified: bool, looks: int) -> float:
@@ -37,6 +40,7 @@ class Slot:
         waiters: how many wait for it now.
         looks, due: how often its result key was looked at, and when to look next (the loop's clock, seconds). Both
             outlast a wait: many short ones look as often as a long one.
+        doubted: when to ask next whether it can still come (the loop's clock, seconds); inf before the first wait.
         plan: number of its entry among the planned looks; 0 while there is none.
         future: its result, made when the first waiter comes.
     """
@@ -47,6 +51,7 @@ class Slot:
     waiters: int = 0
     looks: int = 0
     due: float = math.inf
+    doubted: float = math.inf
     plan: int = 0
     future: asyncio.Future[Result] | None = field(default=None, repr=False)
 
@@ -84,6 +89,7 @@ class Slots:
     def join(self, slot: Slot, now: float) -> None:
         """One more waits for it; the first look is at once where no notification will tell."""
         slot.waiters += 1
+        slot.doubted = min(slot.doubted, now + DOUBT_S)
         if slot.id not in self._waiting or not slot.plan:
             self._waiting[slot.id] = slot
             told = slot.notified and not slot.ended
@@ -113,6 +119,13 @@ class Slots:
         """A look found nothing: plan the next one."""
         slot.looks += 1
         self.look_at(slot, now + pause_s(slot.notified and not slot.ended, slot.looks))
+
+    def doubtful(self, slots: Iterable[Slot], now: float) -> list[Slot]:
+        """Which of the slots have been waited for in vain for so long that it is time to ask whether they can come."""
+        chosen = [slot for slot in slots if slot.doubted <= now and (slot.future is None or not slot.future.done())]
+        for slot in chosen:
+            slot.doubted = now + DOUBT_S
+        return chosen
 
     def next_due(self) -> float | None:
         """When the next look is planned (the loop's clock, seconds)."""

@@ -70,8 +70,8 @@ MUTANTS = (
     ),
     Mutant(
         "publish: the status is written once",
-        "if call('HSETNX', key, 'status', status) == 0 then return false end",
-        "call('HSET', key, 'status', status)",
+        "if first == 0 then return false end",
+        "if first == 0 then call('HSET', key, 'status', status) end",
         HISTORY,
         0,
     ),

@@ -103,7 +103,7 @@ MUTANTS = (
     Mutant("reclaim: no attempt where none was made", "    deliveries = 0\n", "", HISTORY, 0),
     Mutant(
         "reclaim: staged where it was not yet",
-        "    deliveries = 0\n    count('staged')\n",
+        "    deliveries = 0\n    count_staged(lane, id)\n",
         "    deliveries = 0\n",
         HISTORY,
         0,
@@ -143,24 +143,6 @@ MUTANTS = (
         "",
         HISTORY,
         1,
-    ),
-    Mutant(
-        "check_out: not the living",
-        "if seen < limit and flat[i] ~= ARGV[2] then",
-        "if flat[i] ~= ARGV[2] then",
-        "check.silent_workers_are_forgotten_and_living_ones_are_not",
-    ),
-    Mutant(
-        "check_out: each once",
-        "if seen < limit and flat[i] ~= ARGV[2] then",
-        "if seen < limit then",
-        "check.a_worker_that_leaves_is_counted_once_when_it_was_silent_too",
-    ),
-    Mutant(
-        "check_out: no watch of the gone",
-        "    call('ZREM', WATCH, worker)\n",
-        "",
-        "check.a_worker_that_leaves_is_forgotten",
     ),
     Mutant(
         "groups: missing ones are noticed before a write",

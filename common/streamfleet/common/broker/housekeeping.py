@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from streamfleet.common.broker.base import BrokerBase
+from streamfleet.common.connection import MissingGroup
 from streamfleet.common.errors import BrokerOutOfMemory
 from streamfleet.common.records import Reclaimed
+from streamfleet.common.replies import entries
 
 
 class HousekeepingBroker(BrokerBase):
@@ -53,13 +55,38 @@ class HousekeepingBroker(BrokerBase):
         ended, seen = await self.connection.script("expire", self._shared, args)
         return int(ended), int(seen)
 
+    async def cancel_requests(self, most: int) -> list[tuple[str, str]]:
+        """The oldest cancels that were asked for: stream id, and the request id as it was written."""
+        found = entries(await self.connection.command("XRANGE", self.keys.cancel_requests, "-", "+", "COUNT", most))
+        return [(stream_id, fields.get(b"id", b"").decode(errors="replace")) for stream_id, fields in found]
+
+    async def drop_cancel_request(self, stream_id: str) -> None:
+        """Forget a cancel that was asked for."""
+        await self.connection.command("XDEL", self.keys.cancel_requests, stream_id)
+
     async def check_in(self, worker: str, description: Mapping[str, Any]) -> int:
         """A worker's sign of life. Returns Redis's clock, epoch ms."""
         return int(
             await self.connection.script("check_in", self._shared, [self._config, worker, json.dumps(description)])
         )
 
-    async def check_out(self, worker: str = "", silent_ms: int = 3_600_000) -> int:
-        """Forget a worker that leaves, and those silent for `silent_ms`, where nothing of theirs is pending."""
-        args = [self._config, worker, silent_ms]
-        return int(await self._with_groups(lambda: self.connection.script("check_out", self._shared, args)))
+    async def check_out(
+        self, worker: str = "", silent_ms: int = 3_600_000, *, limit: int = 500, look_only: bool = False
+    ) -> int:
+        """Forget a worker that leaves, or up to `limit` of those silent for `silent_ms`; none that holds anything.
+
+        Returns:
+            How many were forgotten, or with `look_only` would be.
+        """
+        args = [self._config, worker, silent_ms, limit, int(look_only)]
+        try:
+            return int(await self.connection.script("check_out", self._shared, args))
+        except MissingGroup:  # and so nobody holds anything
+            if look_only:
+                return 0
+        await self.ensure_groups()
+        return int(await self.connection.script("check_out", self._shared, args))
+
+    async def retain(self, limit: int = 1_000) -> int:
+        """Delete dead letters beyond their life, about `limit` at most. Returns how many."""
+        return int(await self.connection.script("retain", self._shared, [self._config, limit]))

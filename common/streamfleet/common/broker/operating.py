@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
@@ -12,7 +11,7 @@ from streamfleet.common.connection import MissingGroup
 from streamfleet.common.keys import GROUP, NOBODY
 from streamfleet.common.protocol import LANES, Lane
 from streamfleet.common.records import Audit
-from streamfleet.common.replies import entries, first_score, lane_audit, mapping
+from streamfleet.common.replies import consumer_name, description, entries, first_score, lane_audit, mapping, number
 
 
 class OperatorBroker(BrokerBase):
@@ -22,7 +21,7 @@ class OperatorBroker(BrokerBase):
         """Everything counted at one instant; undelivered entries up to `bound` for each lane."""
         counts, delayed, tries, dead, lanes = await self.connection.script("audit", self._shared, [self._config, bound])
         return Audit(
-            counts={key.decode(): int(value) for key, value in mapping(counts).items()},
+            counts={key.decode(): number(value) for key, value in mapping(counts).items()},
             delayed=delayed,
             tries=tries,
             dead_letters=dead,
@@ -37,7 +36,7 @@ class OperatorBroker(BrokerBase):
     async def workers(self) -> dict[str, dict[str, Any]]:
         """Who is, or was lately, alive: worker name to its description."""
         reply = mapping(await self.connection.command("HGETALL", self.keys.workers))
-        return {name.decode(errors="replace"): json.loads(text) for name, text in reply.items()}
+        return {consumer_name(name): description(text) for name, text in reply.items()}
 
     async def nearest(self, lane: Lane) -> tuple[int | None, int | None]:
         """Enqueueing time of a lane's oldest entry, and the first rank of its ready set, both epoch ms."""
@@ -57,7 +56,7 @@ class OperatorBroker(BrokerBase):
             reply = await self.connection.command("XPENDING", self.keys.lane(lane), GROUP)
         except MissingGroup:
             return {}
-        named = {name.decode(): int(count) for name, count in reply[3] or []}
+        named = {consumer_name(name): int(count) for name, count in reply[3] or []}
         return {name: count for name, count in named.items() if name != NOBODY}
 
     async def dead_letters(self, newest: int = 10) -> list[tuple[str, dict[bytes, bytes]]]:
@@ -80,11 +79,32 @@ class OperatorBroker(BrokerBase):
                 return
             start = f"({found[-1][0]}"
 
-    async def requeue(self, letter_id: str, request_id: str, lane: Lane, fields: Sequence[bytes]) -> str | None:
-        """Enqueue a dead letter's fields again and forget its result; the new stream id, None when it was gone."""
+    async def requeue(
+        self,
+        letter_id: str,
+        request_id: str,
+        lane: Lane,
+        fields: Sequence[bytes],
+        *,
+        entry: str = "",
+        digest: str = "-",
+        reply: str = "",
+    ) -> str | None:
+        """Enqueue a dead letter's fields again and forget its result.
+
+        Args:
+            letter_id, request_id, lane, entry: as the letter names them; ``entry`` is ``<lane>:<stream id>``.
+            fields: flat names and values.
+            digest: what the same request is recognised by, where no record of it is left.
+            reply: the caller's reply stream, or empty.
+
+        Returns:
+            The new stream id, also when the letter was requeued before; None when it is gone in any other way.
+        """
         keys = [*self._shared, self.keys.result(request_id), self.keys.request(request_id)]
-        reply = await self.connection.script("requeue", keys, [self._config, letter_id, lane.number, *fields])
-        return reply.decode() or None
+        words = (letter_id, lane.number, entry, request_id, digest, reply)
+        found = await self.connection.script("requeue", keys, [self._config, *words, *fields])
+        return found.decode() or None
 
     async def delete_queue(self) -> int:
         """Delete every key of this queue, whatever they hold. Returns how many there were."""

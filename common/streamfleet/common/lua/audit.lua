@@ -5,6 +5,7 @@
 -- Returns {counters as a flat list, delayed, tries, dead letters, lanes}; a lane is {length, ready, running, held by
 --   nobody, undelivered or -1 when more than the bound, entries ever added or -1 where the server does not know}.
 local bound = tonumber(ARGV[2])
+local LAST_ID = '18446744073709551615-18446744073709551615'
 
 local function size_of(fields)
   local bytes = 0
@@ -27,6 +28,7 @@ end
 local function undelivered(lane, last)
   local counted, bytes, chunk = 0, 0, 1
   while counted <= bound and bytes < 4194304 do
+    if last == LAST_ID then return counted end   -- there is nothing behind it, and XRANGE refuses to look
     local entries = call('XRANGE', lane_key(lane), '(' .. last, '+', 'COUNT', chunk)
     for _, entry in ipairs(entries) do bytes = bytes + size_of(entry[2]) end
     counted = counted + #entries

@@ -8,5 +8,5 @@ open_for_writes()
 local id, reply = ARGV[2], ARGV[3] ~= '' and ARGV[3] or nil
 local values = {'error', ARGV[4], 'http_status', HTTP_STATUS.cancelled, 'finished_ms', string.format('%.0f', now_ms())}
 if not publish(id, 'cancelled', values, reply) then return 0 end
-call('XADD', CANCELS, 'MAXLEN', '~', 10000, '*', 'id', id)
+tell(CANCELS, 'MAXLEN', '~', 10000, '*', 'id', id)
 return 1

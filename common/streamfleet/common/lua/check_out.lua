@@ -1,15 +1,19 @@
 -- @include keys
--- Forget workers that left or died: their description, and their consumers where nothing is pending (deleting a
--- consumer discards its pending rows, so those wait for the reclaim).
--- KEYS: shared. ARGV: 1 configuration; 2 worker that leaves, or '' ; 3 silence after which others count as dead (ms).
+-- Forget workers that left or died: their description, their watch, and their consumers where nothing is pending
+-- (deleting a consumer discards its pending rows, so those wait for the reclaim). A consumer whose worker nobody knows
+-- any more goes by its own silence.
+-- KEYS: shared. ARGV: 1 configuration; 2 worker that leaves, or '' to look for those that are gone; 3 silence after which
+--   one counts as gone (ms); 4 how many to forget at most; 5 '1' to count them only.
 -- Returns how many were forgotten.
-local gone = {}
-if ARGV[2] ~= '' then gone[1] = ARGV[2] end
-local flat, limit = call('HGETALL', WORKERS), now_ms() - tonumber(ARGV[3])
-for i = 1, #flat, 2 do
-  local known, description = pcall(cjson.decode, flat[i + 1])
-  local seen = known and type(description) == 'table' and tonumber(description.seen_ms) or 0
-  if seen < limit and flat[i] ~= ARGV[2] then gone[#gone + 1] = flat[i] end
+local leaving, silent_ms, most = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local forgotten, look_only = 0, ARGV[5] == '1'
+require_groups()
+if not look_only then open_for_writes() end
+
+local function named(list, name)
+  for i = 1, #list, 2 do
+    if list[i] == name then return list[i + 1] end
+  end
 end
 
 local function holds_nothing(worker)
@@ -19,13 +23,36 @@ local function holds_nothing(worker)
   return true
 end
 
-local forgotten = 0
-for _, worker in ipairs(gone) do
-  if holds_nothing(worker) then
-    for lane = 1, LANE_COUNT do call('XGROUP', 'DELCONSUMER', lane_key(lane), GROUP, worker) end
-    call('HDEL', WORKERS, worker)
-    call('ZREM', WATCH, worker)
-    forgotten = forgotten + 1
+local function forget(worker)
+  if forgotten >= most or not holds_nothing(worker) then return end
+  forgotten = forgotten + 1
+  if look_only then return end
+  for lane = 1, LANE_COUNT do call('XGROUP', 'DELCONSUMER', lane_key(lane), GROUP, worker) end
+  call('HDEL', WORKERS, worker)
+  call('ZREM', WATCH, worker)
+end
+
+-- Who gave a sign of life lately. The others that are described are forgotten here.
+local function living()
+  local flat, limit, alive = call('HGETALL', WORKERS), now_ms() - silent_ms, {}
+  for i = 1, #flat, 2 do
+    local known, description = pcall(cjson.decode, flat[i + 1])
+    local seen = known and type(description) == 'table' and tonumber(description.seen_ms) or 0
+    alive[flat[i]] = true
+    if seen < limit then forget(flat[i]) end
+  end
+  return alive
+end
+
+if leaving ~= '' then forget(leaving); return forgotten end
+local alive, done = living(), {}
+for lane = 1, LANE_COUNT do
+  for _, row in ipairs(call('XINFO', 'CONSUMERS', lane_key(lane), GROUP)) do
+    local name = named(row, 'name')
+    if name ~= NOBODY and not alive[name] and not done[name] and named(row, 'idle') >= silent_ms then
+      done[name] = true
+      forget(name)
+    end
   end
 end
 return forgotten

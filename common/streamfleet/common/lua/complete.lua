@@ -26,7 +26,7 @@ local function signed(values, lane, id, attempt)
 end
 
 local function published_before(lane, id, attempt, request_id)
-  local result = call('HMGET', result_key(request_id), 'worker', 'attempt', 'entry')
+  local result = call_if_typed('HMGET', result_key(request_id), 'worker', 'attempt', 'entry') or {}
   return result[1] == worker and tonumber(result[2]) == attempt and result[3] == entry_name(lane, id)
 end
 

@@ -4,6 +4,7 @@
 -- KEYS: shared. ARGV: 1 configuration; 2 how many to look at in each lane at most; 3 rank (ms) up to which an earlier
 --   call has looked, or ''. Ranks beyond it are new; of those before it, only the first few are looked at again.
 -- Returns {ended, rank up to which every lane has been looked through}.
+require_types()
 open_for_writes()
 local now, ended, bytes = now_ms(), 0, 0
 
@@ -35,7 +36,11 @@ local function end_late(lane, from, most)
   for i = 1, #late, 2 do
     if bytes >= 1048576 then return late[i + 1] - 1 end
     local id = decode_id(late[i])
-    if not ranks_by_patience(id, late[i + 1]) then end_if_late(lane, late[i], id) end
+    if not id then
+      call('ZREM', ready_key(lane), late[i])
+    elseif not ranks_by_patience(id, late[i + 1]) then
+      end_if_late(lane, late[i], id)
+    end
   end
   return #late == 2 * most and late[#late] - 1 or now   -- there may be more of the last one's rank
 end

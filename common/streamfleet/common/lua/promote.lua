@@ -3,14 +3,16 @@
 -- Bring delayed requests that are due back to their old rank, and mend what a worker that died left unsaid.
 -- KEYS: shared. ARGV: 1 configuration; 2 how many at most; 3 how many watchers are wanted.
 -- Returns {promoted, ms until the next one is due, or ''}.
+require_types()
 open_for_writes()
 local now, promoted, bytes = now_ms(), 0, 0
 for _, member in ipairs(call('ZRANGEBYSCORE', DELAYED, '-inf', now, 'LIMIT', 0, ARGV[2])) do
   if bytes >= 1048576 then break end   -- bodies are copied: the next call goes on
-  local lane, id = string.match(member, '^(%d)|(.+)$')
+  local lane, id = string.match(member, '^([1-4])|(%d+%-%d+)$')
   lane = tonumber(lane)
-  local fields = fetch_fields(lane, id)
-  if fields then
+  local fields = lane and fetch_fields(lane, id)
+  if not lane then   -- put there by hand: dropped
+  elseif fields then
     bytes = bytes + make_ready(lane, id, fields)
     promoted = promoted + 1
   else

@@ -9,8 +9,9 @@
 --   shares (per mille of picks guaranteed to each lane), hints ([[lane or 0 for wake, id]…] from a blocking read),
 --   watching (this worker held a watch), owing (it took a wake-up, and must hand it on if it has no room), watchers (how
 --   many are wanted), watch_ms}.
--- Returns {claims, ready, role, now, staged, dropped}; a claim is {lane, stream id, attempt, request id, fields};
---   role: 0 pull again when there is room, 1 watch (blocking read of wake and lanes), 2 bench (pop a token).
+-- Returns {claims, ready, role, now, staged, dropped}; a claim is {lane, stream id, attempt, request id, fields, lost},
+--   lost being how many attempts were lost with their workers; role: 0 pull again when there is room, 1 watch (blocking
+--   read of wake and lanes), 2 bench (pop a token).
 local arg = cjson.decode(ARGV[2])
 require_groups()
 open_for_writes()

@@ -5,6 +5,7 @@
 -- KEYS: shared. ARGV: 1 configuration; 2 lease (ms); 3 most deliveries; 4 how many per lane at most.
 -- Returns {made ready again, dead, ended otherwise}.
 require_groups()
+call('XPENDING', WAKE, GROUP, '-', '+', 1)   -- read below, when it would be too late to miss it
 open_for_writes()
 local lease_ms, most, limit = ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local back, dead, ended, bytes = 0, 0, 0, 0
@@ -21,7 +22,7 @@ local function take_back(lane, id, worker, deliveries)
   local fields = fetch_fields(lane, id)
   if worker == NOBODY then   -- a watcher died between its read and its pull: never started, so not counted
     deliveries = 0
-    count('staged')
+    count_staged(lane, id)
   end
   if not fields then
     remove_entry(lane, id)

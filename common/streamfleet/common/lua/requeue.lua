@@ -1,10 +1,21 @@
--- @include keys
--- Give a dead letter another life: its original fields are enqueued again, and its result is forgotten.
--- KEYS: shared; its result; its request record. ARGV: 1 configuration; 2 dead letter id; 3 lane; then the fields.
+-- @include entry
+-- Give a dead letter another life: its original fields are enqueued again, its result is forgotten, and the record of its
+-- id names the new entry. Asked again after a lost answer, it says what it answered before.
+-- KEYS: shared; its result; its request record. ARGV: 1 configuration; 2 dead letter id; 3 lane; 4 entry that the letter
+--   names; 5 request id; 6 digest of the request; 7 reply name or ''; then the fields.
 -- Returns the new entry's stream id, or '' when the dead letter is not there any more.
-if not call('XRANGE', DEAD, ARGV[2], ARGV[2])[1] then return '' end
-local id = call('XADD', lane_key(tonumber(ARGV[3])), '*', unpack(ARGV, 4))   -- first: a full server may refuse it
-call('XDEL', DEAD, ARGV[2])
-call('DEL', KEYS[19], KEYS[20])
+local letter, lane, former, request_id = ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
+local digest, entry = string.match(call('GET', KEYS[20]) or '', '^(%S+) (%S+)')
+if not call('XRANGE', DEAD, letter, letter)[1] then
+  local id = entry and entry ~= former and string.match(entry, '^%a+:(%d+%-%d+)$')
+  -- Its id stands for a later entry than the letter's own: it was requeued.
+  return id and tonumber(string.match(id, '^%d+')) >= tonumber(string.match(letter, '^%d+')) and id or ''
+end
+local id = call('XADD', lane_key(lane), '*', unpack(ARGV, 8))   -- first: a full server may refuse it
+call('XDEL', DEAD, letter)
+call('DEL', KEYS[19])
+-- Without an id of its own the request has a new one now, whose end will not be that of this record.
+local life = usable_name(request_id) and cfg.record_ttl_ms or cfg.result_ttl_ms
+call('SET', KEYS[20], (digest or ARGV[6]) .. ' ' .. entry_name(lane, id) .. ' ' .. ARGV[7], 'PX', life)
 call('HINCRBY', COUNTS, 'requeued', 1)
 return id

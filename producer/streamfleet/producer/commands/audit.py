@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from streamfleet.producer.commands.common import (
     FAILED,
@@ -19,40 +24,94 @@ from streamfleet.producer.commands.common import (
 
 if TYPE_CHECKING:
     from streamfleet.common.records import Audit
+    from streamfleet.common.server_checks import Finding
     from streamfleet.common.settings import QueueSettings
+    from streamfleet.producer.repair import Progress, Report
+
+BAR_FROM = 20_000
+"""A queue with fewer things than this to look at is looked through before a bar could be read."""
 
 
-def audit(as_json: AsJson = False, redis_url: RedisUrl = None, queue: QueueName = None) -> None:
-    """Check that every request ever accepted has ended once, or is still there.
+def audit(
+    repair: Annotated[bool, typer.Option("--repair", help="Mend what is found; workers may go on meanwhile.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Only count; do not look through the queue.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+    redis_url: RedisUrl = None,
+    queue: QueueName = None,
+) -> None:
+    """Check that every request ever accepted has ended once, or is still there; with --repair, mend what is not right.
 
-    Prints accepted = succeeded + failed + expired + cancelled + dead (+ outstanding), all counted at one instant. The
-    exit status is 1 when it does not add up.
+    Counts accepted = succeeded + failed + expired + cancelled + dead (+ outstanding), all at one instant, and looks
+    through the queue for what only commands by hand can have broken: deleted entries, ready sets and groups, keys of
+    another type, results that never expire. The exit status is 1 when something is wrong, or wrong still.
 
     ```text
     streamfleet audit
-    streamfleet audit --json
+    streamfleet audit --quick --json
+    streamfleet audit --repair
+    streamfleet audit --repair --yes --queue images
     ```
     """
-    import typer
-
-    found = run(_audit(queue_settings(redis_url, queue)))
-    problems = found.problems()
+    if repair and quick:
+        raise typer.BadParameter("--repair has to look at everything: leave out --quick")
+    settings = queue_settings(redis_url, queue)
+    if repair and not yes and sys.stdin.isatty():
+        typer.confirm(f"Mend queue {settings.queue} where it is broken?", abort=True)
+    report, noticed = run(_inspect(settings, repair, quick))
     if as_json:
-        out(json.dumps(_as_json(found), indent=2))
+        server = [{"event": finding.event, "setting": finding.setting} for finding in noticed]
+        out(json.dumps({**_as_json(report), "server": server}, indent=2))
     else:
-        _print(found)
-    for problem in problems:
-        say(f"does not add up: {problem}")
-    if problems:
+        _print(report)
+    for problem in report.problems:
+        say(problem)
+    if report.problems and not repair:
+        say("`streamfleet audit --repair` mends what can be mended")
+    for finding in noticed:
+        say(f"server: {finding.message}. Set {finding.setting}")
+    if report.problems:
         raise typer.Exit(FAILED)
 
 
-async def _audit(settings: QueueSettings) -> Audit:
+async def _inspect(settings: QueueSettings, repair: bool, quick: bool) -> tuple[Report, list[Finding]]:
+    from streamfleet.common.server_checks import check_server
+    from streamfleet.producer.repair import Inspection, Report
+
     async with connected(settings) as broker:
-        return await broker.audit()
+        noticed = await check_server(broker)
+        if quick:
+            return Report([], False, await broker.audit()), noticed
+        with _bar() as progress:
+            return await Inspection(broker, repair, progress).run(), noticed
 
 
-def _print(found: Audit) -> None:
+@contextmanager
+def _bar() -> Iterator[Progress]:
+    """A bar on stderr, where that is a terminal and there is enough to look at."""
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
+    with Bar(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task("looking", total=None, visible=False)
+
+        def show(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total, visible=total >= BAR_FROM)
+
+        yield show
+
+
+def _print(report: Report) -> None:
+    if report.mended:
+        for found in report.found:
+            out(found.line(True))
+        if not report.found:
+            out("nothing to mend")
+    if report.audit is not None:
+        _print_counts(report.audit)
+
+
+def _print_counts(found: Audit) -> None:
     out(f"{'lane':<10}{'outstanding':>13}{'ready':>10}{'running':>10}{'undelivered':>13}")
     for lane in found.lanes:
         undelivered = "many" if lane.undelivered is None else str(lane.undelivered + lane.handed_out)
@@ -62,15 +121,18 @@ def _print(found: Audit) -> None:
     out(found.line())
 
 
-def _as_json(found: Audit) -> dict[str, object]:
-    return {
-        "accepted": found.accepted,
-        **found.ended,
-        "outstanding": found.outstanding,
-        "delayed": found.delayed,
-        "dead_letters": found.dead_letters,
-        "duplicate": found.counts.get("duplicate", 0),
-        "vanished": found.counts.get("vanished", 0),
-        "requeued": found.counts.get("requeued", 0),
-        "problems": found.problems(),
-    }
+def _as_json(report: Report) -> dict[str, object]:
+    found = report.audit
+    counts: dict[str, object] = {}
+    if found is not None:
+        counts = {
+            "accepted": found.accepted,
+            **found.ended,
+            "outstanding": found.outstanding,
+            "delayed": found.delayed,
+            "dead_letters": found.dead_letters,
+            "duplicate": found.counts.get("duplicate", 0),
+            "vanished": found.counts.get("vanished", 0),
+            "requeued": found.counts.get("requeued", 0),
+        }
+    return {**counts, "found": [each.to_json(report.mended) for each in report.found], "problems": report.problems}

@@ -10,7 +10,7 @@ end
 
 local function decode_id(member)
   local ms, seq = string.match(member, '^%u(%d+)%-%u(%d+)$')
-  return ms .. '-' .. seq
+  return ms and ms .. '-' .. seq   -- nil for a member that was put there by hand
 end
 
 local function milliseconds(text)   -- digits only: tonumber alone would take nan, inf, 0x10 and 1e9

@@ -4,6 +4,11 @@ local counted = {}
 
 local function count(name) counted[name] = (counted[name] or 0) + 1 end
 
+-- An entry that nobody held comes to be staged; where its group was set back, that may have happened already.
+local function count_staged(lane, id)
+  if not call('ZSCORE', ready_key(lane), encode_id(id)) then count('staged') end
+end
+
 local function write_counts()
   for name, n in pairs(counted) do call('HINCRBY', COUNTS, name, n) end
 end
@@ -18,14 +23,21 @@ end
 local function notify(reply, request_id, status)
   if not reply or call('HSETNX', result_key(request_id), 'notified:' .. reply, '1') == 0 then return end
   local key = cfg.prefix .. 'reply:' .. reply
-  call('XADD', key, 'MAXLEN', '~', cfg.reply_cap, '*', 'id', request_id, 'status', status)
+  tell(key, 'MAXLEN', '~', cfg.reply_cap, '*', 'id', request_id, 'status', status)
   call('PEXPIRE', key, cfg.result_ttl_ms)
 end
 
--- The one place where a terminal status is written. False: another writer was first, nothing was written.
+-- The one place where a terminal status is written. False: another writer was first, nothing was written. From here on
+-- the record of the id lives as long as the result: a record without one belongs to a request that has not ended.
 local function publish(request_id, status, values, reply)
   local key = result_key(request_id)
-  if call('HSETNX', key, 'status', status) == 0 then return false end
+  local first = call_if_typed('HSETNX', key, 'status', status)
+  if not first then   -- put there by hand: no result of anybody's
+    call('PEXPIRE', key, 0)   -- DEL is a right that workers need not have
+    first = call('HSETNX', key, 'status', status)
+  end
+  if first == 0 then return false end
+  redis.pcall('PEXPIRE', record_key(request_id), cfg.result_ttl_ms)   -- refused while a cluster slot moves: then it stays longer
   call('HSET', key, unpack(values))
   call('PEXPIRE', key, cfg.result_ttl_ms)
   notify(reply, request_id, status)
@@ -63,7 +75,7 @@ end
 -- Original fields go along, those larger than any valid entry cut short: such a one can never run. One that begins
 -- with '_' gets another '_', so that nobody can pass off a field of theirs as one of ours.
 local function write_dead_letter(lane, id, fields, letter)
-  local args = {'XADD', DEAD, 'MAXLEN', '~', cfg.dead_cap, '*', '_id', letter.request_id, '_status', letter.status,
+  local args = {DEAD, 'MAXLEN', '~', cfg.dead_cap, '*', '_id', letter.request_id, '_status', letter.status,
     '_error', letter.error, '_entry', entry_name(lane, id), '_attempts', tostring(letter.attempts)}
   if letter.workers and #letter.workers > 0 then
     args[#args + 1] = '_workers'
@@ -78,7 +90,7 @@ local function write_dead_letter(lane, id, fields, letter)
     args[#args + 1] = kept
     if #kept < #fields[i + 1] then args[#args + 1] = '_truncated'; args[#args + 1] = tostring(#fields[i + 1]) end
   end
-  call(unpack(args))
+  tell(unpack(args))
 end
 
 -- End a request that no worker ends: expired, oversized or given up; the caller has seen that it has no result yet. Its
@@ -109,4 +121,7 @@ local function settle(lane, id, entry)
   remove_entry(lane, id)
 end
 
-local function answered(request_id) return call('EXISTS', result_key(request_id)) == 1 end
+-- Another type under its name, or a hash without a status, is no answer: it was put there by hand.
+local function answered(request_id)
+  return call_if_typed('HEXISTS', result_key(request_id), 'status') == 1
+end

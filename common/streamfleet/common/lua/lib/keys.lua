@@ -4,12 +4,13 @@ local GROUP, NOBODY, LANE_COUNT = 'workers', '~', 4
 local LANE_NAMES = {'critical', 'high', 'normal', 'low'}
 local WAKE, SCHED, DEAD, TRIES, DELAYED = KEYS[9], KEYS[10], KEYS[11], KEYS[12], KEYS[13]
 local BENCH, WATCH, COUNTS, CANCELS, WORKERS = KEYS[14], KEYS[15], KEYS[16], KEYS[17], KEYS[18]
--- prefix, result_ttl_ms, dead_cap, reply_cap, max_entry_bytes, and for tests now_ms
+-- prefix, patience_ms, result_ttl_ms, record_ttl_ms, dead_ttl_ms, dead_cap, reply_cap, max_entry_bytes, and for tests now_ms
 local cfg = cjson.decode(ARGV[1])
 
 local function lane_key(lane) return KEYS[lane] end
 local function ready_key(lane) return KEYS[LANE_COUNT + lane] end
 local function result_key(request_id) return cfg.prefix .. 'result:' .. request_id end
+local function record_key(request_id) return cfg.prefix .. 'request:' .. request_id end
 local function entry_name(lane, id) return LANE_NAMES[lane] .. ':' .. id end
 local function tries_field(lane, id) return lane .. '|' .. id end
 
@@ -19,12 +20,40 @@ local function now_ms()
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
+-- Like call, for a key whose name others choose and may have put something else under by hand: nil for a wrong type.
+local function call_if_typed(...)
+  local reply = redis.pcall(...)
+  if type(reply) ~= 'table' or not reply.err then return reply end
+  if not string.find(reply.err, 'WRONGTYPE', 1, true) then return call(...) end   -- any other refusal is raised as it came
+end
+
+-- XADD to a stream that only tells somebody something. Whoever can write to it can use up its ids or put another type in
+-- its place; then nothing is told, because a script that breaks halfway would break every worker that calls it.
+local function tell(...)
+  local reply = redis.pcall('XADD', ...)
+  if type(reply) ~= 'table' or not reply.err then return end
+  if not (string.find(reply.err, 'WRONGTYPE', 1, true) or string.find(reply.err, 'last possible ID', 1, true)) then
+    call('XADD', ...)   -- any other refusal is raised as it came
+  end
+end
+
 -- A server at its memory limit refuses a script's growing commands only until the script has written. Every
 -- script that takes work out starts with this harmless write, so that a full server can still be drained.
 local function open_for_writes() call('XACK', KEYS[1], GROUP, '0-0') end
+
+-- Raises WRONGTYPE while nothing has been written yet, should somebody have overwritten a key: halfway through, what a
+-- script had written by then would never be counted.
+local function require_types()
+  for lane = 1, LANE_COUNT do call('ZCARD', ready_key(lane)) end
+  for _, key in ipairs({TRIES, COUNTS, SCHED}) do call('HLEN', key) end
+  for _, key in ipairs({DELAYED, WATCH}) do call('ZCARD', key) end
+  for _, key in ipairs({DEAD, WAKE}) do call('XLEN', key) end
+  call('LLEN', BENCH)
+end
 
 -- Raises NOGROUP while nothing has been written yet; the caller makes the groups and calls again. Halfway through, it
 -- would leave writes behind whose counts were never added.
 local function require_groups()
   for lane = 1, LANE_COUNT do call('XPENDING', lane_key(lane), GROUP, '-', '+', 1) end
+  require_types()
 end

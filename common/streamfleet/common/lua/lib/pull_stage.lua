@@ -13,9 +13,9 @@ local function put_back(hints)
       call('XDEL', WAKE, id)
     elseif held(lane, id, NOBODY) then
       local fields = fetch_fields(lane, id)
+      count_staged(lane, id)
       if fields then make_ready(lane, id, fields) else count('vanished') end
       call('XACK', lane_key(lane), GROUP, id)
-      count('staged')
       back = back + 1
     end
   end
@@ -29,29 +29,59 @@ local function read_new(chunk)
   return call(unpack(command)) or {}
 end
 
+-- What was staged before comes again when the group was made anew or set back: it is not counted twice, and stays where
+-- it is. SCHED remembers how far each lane was staged, and how many entries that were.
+local function stands(lane, id)
+  return call('ZSCORE', DELAYED, tries_field(lane, id)) or call('XPENDING', lane_key(lane), GROUP, id, id, 1)[1]
+end
+
+local function load_seen() return call('HMGET', SCHED, 'seen:1', 'seen:2', 'seen:3', 'seen:4') end
+
+local function save_seen(seen, fresh)
+  if fresh == 0 then return end
+  for lane = 1, LANE_COUNT do
+    if seen[lane] then call('HSET', SCHED, 'seen:' .. lane, seen[lane]) end
+  end
+  call('HINCRBY', SCHED, 'staged', fresh)
+end
+
+-- Returns how many are new in the ready set, their bytes, the largest, and how many were never staged before.
+local function stage_lane(lane, entries, seen)
+  local add, bytes, largest, fresh = {'ZADD', ready_key(lane)}, 0, 1, 0
+  for _, item in ipairs(entries) do
+    local entry, member = read_entry(lane, item[1], item[2]), encode_id(item[1])
+    bytes, largest = bytes + entry.bytes, math.max(largest, entry.bytes)
+    local again = seen[lane] and member <= seen[lane]
+    if not again then
+      seen[lane], fresh = member, fresh + 1
+      count('staged')
+    end
+    if not (again and stands(lane, item[1])) then
+      add[#add + 1] = string.format('%.0f', entry.rank)
+      add[#add + 1] = member
+    end
+  end
+  return #add > 2 and call(unpack(add)) or 0, bytes, largest, fresh
+end
+
 -- Bounded in entries and bytes, because XREADGROUP copies bodies into Lua; the chunk grows with the sizes seen, so that
 -- a few huge bodies cannot stall the server together. Returns how many wait in each lane, and how many were staged.
 local function stage(limits)
-  local lane_of, waiting = {}, {}
+  local lane_of, waiting, seen = {}, {}, nil
   for lane = 1, LANE_COUNT do lane_of[lane_key(lane)] = lane; waiting[lane] = call('ZCARD', ready_key(lane)) end
-  local staged, bytes, largest, chunk, more = 0, 0, 1, 1, true
+  local staged, bytes, largest, chunk, fresh, more = 0, 0, 1, 1, 0, true
   while more and staged < limits.stage_entries and bytes < limits.stage_bytes do
     more = false
     for _, stream in ipairs(read_new(chunk)) do
       local lane, entries = lane_of[stream[1]], stream[2]
-      local add = {'ZADD', ready_key(lane)}
-      for _, item in ipairs(entries) do
-        local entry = read_entry(lane, item[1], item[2])
-        bytes, largest = bytes + entry.bytes, math.max(largest, entry.bytes)
-        add[#add + 1] = string.format('%.0f', entry.rank)
-        add[#add + 1] = encode_id(item[1])
-        count('staged')
-      end
-      call(unpack(add))
-      waiting[lane], staged = waiting[lane] + #entries, staged + #entries
+      seen = seen or load_seen()
+      local added, size, most, unseen = stage_lane(lane, entries, seen)
+      waiting[lane], staged, fresh = waiting[lane] + added, staged + #entries, fresh + unseen
+      bytes, largest = bytes + size, math.max(largest, most)
       if #entries == chunk then more = true end
     end
     chunk = math.max(1, math.min(chunk * 2, 64, math.floor(65536 / largest)))
   end
+  save_seen(seen, fresh)
   return waiting, staged
 end

@@ -3,14 +3,15 @@
 -- @include pull_choose
 -- Third part of a pull: claim the chosen entries for the worker; what must not run is dropped here.
 
--- {stream id = {attempt, fields or nil when the entry is gone}}
+-- {stream id = {attempt, lost = how many of the former ones were lost with their workers, fields or nil when the entry
+--   is gone}}
 local function claim(lane, ids, worker)
   local names, claimed, fresh = {}, {}, {'XCLAIM', lane_key(lane), GROUP, worker, 0}
   for i, id in ipairs(ids) do names[i] = tries_field(lane, id) end
   local tries = call('HMGET', TRIES, unpack(names))
   for i, id in ipairs(ids) do
     local attempt = attempts_in(tries[i] or '') + 1
-    claimed[id] = {attempt = attempt}
+    claimed[id] = {attempt = attempt, lost = #workers_lost(tries[i] or '')}
     if attempt == 1 then
       fresh[#fresh + 1] = id
     else
@@ -47,7 +48,8 @@ end
 local function take_from(lane, picks, arg, now, claims)
   local ids, bytes, dropped = {}, 0, 0
   local popped = call('ZPOPMIN', ready_key(lane), picks)
-  for i = 1, #popped, 2 do ids[#ids + 1] = decode_id(popped[i]) end
+  for i = 1, #popped, 2 do ids[#ids + 1] = decode_id(popped[i]) end   -- what is no id is dropped here
+  if #ids == 0 then return 0, 0 end
   local claimed = claim(lane, ids, arg.worker)
   for _, id in ipairs(ids) do
     local attempt, fields = claimed[id].attempt, claimed[id].fields
@@ -58,7 +60,7 @@ local function take_from(lane, picks, arg, now, claims)
     else
       local entry = read_entry(lane, id, fields)
       if runnable(lane, id, fields, entry, attempt, now) then
-        claims[#claims + 1] = {lane, id, attempt, entry.id, fields}
+        claims[#claims + 1] = {lane, id, attempt, entry.id, fields, claimed[id].lost}
         bytes = bytes + entry.bytes
       else
         dropped = dropped + 1

@@ -4,7 +4,7 @@ local function leave_token()
   if call('LLEN', BENCH) == 0 then call('RPUSH', BENCH, '1') end
 end
 
-local function wake_watcher() call('XADD', WAKE, 'MAXLEN', 1, '*', 't', '1') end
+local function wake_watcher() tell(WAKE, 'MAXLEN', 1, '*', 't', '1') end
 
 local function wake()
   wake_watcher()

@@ -1,0 +1,48 @@
+-- @include keys
+-- Bring the counters to what is there, when all that could be mended is: entries that nobody saw disappear are counted as
+-- vanished. How many there ever were is the most that anything knows of: the counters, what is there and what has ended,
+-- and from Redis 7.0 on the streams.
+-- KEYS: shared. ARGV: 1 configuration.
+-- Returns {entries never counted as staged, entries that vanished, how far the streams' own count is off}; all 0 when the
+--   counters are right. Nothing where ready, delayed and pending entries are more than there are.
+local NAMES = {'succeeded', 'failed', 'expired', 'cancelled', 'dead', 'duplicate', 'vanished'}
+
+local function counter(name) return tonumber(call('HGET', COUNTS, name) or 0) or 0 end
+
+local function named(list, name)
+  for i = 1, #list, 2 do
+    if list[i] == name then return list[i + 1] end
+  end
+end
+
+local function pending_of(lane)
+  local count = 0
+  for _, row in ipairs(call('XPENDING', lane_key(lane), GROUP)[4] or {}) do
+    if row[1] ~= NOBODY then count = count + tonumber(row[2]) end
+  end
+  return count
+end
+
+local outstanding, staged_now, added = 0, call('ZCARD', DELAYED), 0
+for lane = 1, LANE_COUNT do
+  outstanding = outstanding + call('XLEN', lane_key(lane))
+  staged_now = staged_now + call('ZCARD', ready_key(lane)) + pending_of(lane)
+  local of_lane = named(call('XINFO', 'STREAM', lane_key(lane)), 'entries-added')
+  added = added and of_lane and added + of_lane or nil
+end
+if staged_now > outstanding then return {} end
+
+local staged, mirror = counter('staged'), tonumber(call('HGET', SCHED, 'staged') or 0)
+local seen, ended = staged + outstanding - staged_now, 0
+for _, name in ipairs(NAMES) do ended = ended + counter(name) end
+local known = ended + outstanding
+local truth = math.max(seen, known)
+-- Fewer than SCHED has seen staged: the counters were deleted, and what ended before is no one's to count.
+if added and staged >= mirror then truth = math.max(truth, added + counter('forgotten')) end
+local off = {truth - seen, truth - known, added and truth - added - counter('forgotten') or 0}
+open_for_writes()
+for i, name in ipairs({'staged', 'vanished', 'forgotten'}) do
+  if off[i] ~= 0 then call('HINCRBY', COUNTS, name, string.format('%.0f', off[i])) end
+end
+if staged < mirror then call('HSET', SCHED, 'staged', string.format('%.0f', staged + off[1])) end
+return off

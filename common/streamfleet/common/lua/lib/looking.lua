@@ -1,0 +1,65 @@
+-- @include finish
+-- What repairs look at: where an entry is, and the group that was to deliver it. Nothing here raises where a lane or its
+-- group is missing.
+local mend, most_bytes = ARGV[2] == '1', tonumber(ARGV[7])
+local bytes, made_ready, found = 0, 0, {}
+
+local function named(list, name)
+  for i = 1, #list, 2 do
+    if list[i] == name then return list[i + 1] end
+  end
+end
+
+local function group_of(lane)
+  if call('EXISTS', lane_key(lane)) == 0 then return nil end
+  for _, group in ipairs(call('XINFO', 'GROUPS', lane_key(lane))) do
+    if named(group, 'name') == GROUP then return group end
+  end
+end
+
+local last_delivered = {}
+
+local function delivered_up_to(lane)
+  if not last_delivered[lane] then
+    local group = group_of(lane)
+    last_delivered[lane] = {group ~= nil, group and named(group, 'last-delivered-id') or '0-0'}
+  end
+  return last_delivered[lane][2], last_delivered[lane][1]
+end
+
+-- The rest of a stream behind an id; nothing behind the last there can be, which Redis refuses to look behind.
+local function start_behind(id)
+  if id == '18446744073709551615-18446744073709551615' then return nil end
+  return id == '' and '-' or '(' .. id
+end
+
+local function delivered(lane, id) return encode_id(id) <= encode_id(delivered_up_to(lane)) end
+
+local function pending_row(lane, id)
+  local _, there = delivered_up_to(lane)
+  return there and call('XPENDING', lane_key(lane), GROUP, id, id, 1)[1] or nil
+end
+
+local function is_ready(lane, id) return call('ZSCORE', ready_key(lane), encode_id(id)) end
+local function is_delayed(lane, id) return call('ZSCORE', DELAYED, tries_field(lane, id)) end
+
+local function note(kind, name)
+  found[#found + 1] = kind
+  found[#found + 1] = name
+end
+
+-- The entry's body is gone: nothing can bring it back, so every trace of it goes, and it is counted once.
+local function erase(lane, id)
+  local row = pending_row(lane, id)
+  if row and row[2] == NOBODY then count_staged(lane, id) end
+  call('ZREM', ready_key(lane), encode_id(id))
+  call('ZREM', DELAYED, tries_field(lane, id))
+  remove_entry(lane, id)
+  count('vanished')
+end
+
+local function fetch_counted(lane, id)
+  local fields = fetch_fields(lane, id)
+  for _, text in ipairs(fields or {}) do bytes = bytes + #text end
+  return fields
+end

@@ -1,0 +1,48 @@
+-- @include looking
+-- Second part of a repair: members of the ready sets, of the delayed ones, and the attempts.
+-- What a worker holds, or nobody has seen yet, waits no more; what nobody holds waits on.
+local function keep_once(lane, id, remove)
+  local row = pending_row(lane, id)
+  if row and row[2] == NOBODY then call('XACK', lane_key(lane), GROUP, id) else remove() end
+end
+
+-- A member of a ready set, or of the delayed ones: `remove` takes it out of there.
+local function look_at_waiting(lane, id, name, kind, elsewhere, remove)
+  if not id then
+    note(kind .. '_odd', name)
+    if mend then remove() end
+  elseif not fetch_counted(lane, id) then
+    note(kind .. '_gone', entry_name(lane, id))
+    if mend then erase(lane, id) end
+  elseif elsewhere(lane, id) or pending_row(lane, id) or not delivered(lane, id) then
+    note(kind .. '_twice', entry_name(lane, id))
+    if mend then keep_once(lane, id, remove) end
+  end
+end
+
+local function look_at_ready(lane, member)
+  if not call('ZSCORE', ready_key(lane), member) then return end
+  local id = decode_id(member)
+  local known = id ~= nil
+  local sound = known and id and encode_id(id) == member and id or nil
+  look_at_waiting(lane, sound, member, 'ready', is_delayed, function() call('ZREM', ready_key(lane), member) end)
+end
+
+local function lane_and_id(member)
+  local lane, id = string.match(member, '^([1-4])|(%d+%-%d+)$')
+  return tonumber(lane), id
+end
+
+local function look_at_delayed(_, member)
+  if not call('ZSCORE', DELAYED, member) then return end
+  local lane, id = lane_and_id(member)
+  local function nowhere_else() return false end   -- the ready set gives way to the delayed ones
+  look_at_waiting(lane, id, member, 'delayed', nowhere_else, function() call('ZREM', DELAYED, member) end)
+end
+
+local function look_at_tries(_, field)
+  local lane, id = lane_and_id(field)
+  if lane and fetch_counted(lane, id) then return end
+  note('tries_gone', field)
+  if mend then call('HDEL', TRIES, field) end
+end

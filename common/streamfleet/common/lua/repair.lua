@@ -1,0 +1,33 @@
+-- @include repair_lanes
+-- @include repair_sets
+-- @include wake
+-- Look through a part of the queue for what only commands by hand can have broken, and mend what is certain: whatever is
+-- decided here is seen and done in this one call.
+-- KEYS: shared. ARGV: 1 configuration; 2 '1' to mend, '0' to look only; 3 part: lane, pending, ready, delayed or tries;
+--   4 lane number (0 for delayed and tries); 5 stream id to go on behind, or '' (lane, pending); 6 most entries; 7 most
+--   bytes of entries, because looking at one copies it; then the members or fields to look at (ready, delayed, tries).
+-- Returns {stream id to go on behind, '' at the end (lane, pending), or how many members were looked at; findings as a
+--   flat list of kind and name}.
+if mend then open_for_writes() end
+local part, lane = ARGV[3], tonumber(ARGV[4])
+
+local function look_at_members(look)
+  for i = 8, #ARGV do
+    if bytes >= most_bytes then return i - 8 end
+    look(lane, ARGV[i])
+  end
+  return #ARGV - 7
+end
+
+local by_member = {ready = look_at_ready, delayed = look_at_delayed, tries = look_at_tries}
+local reached
+if part == 'lane' then
+  reached = look_at_lane(lane, ARGV[5], tonumber(ARGV[6]))
+elseif part == 'pending' then
+  reached = look_at_pending(lane, ARGV[5], tonumber(ARGV[6]))
+else
+  reached = look_at_members(by_member[part])
+end
+write_counts()
+if made_ready > 0 then wake() end
+return {reached, found}

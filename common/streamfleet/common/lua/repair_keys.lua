@@ -1,0 +1,47 @@
+-- @include keys
+-- Look at whole keys for what only commands by hand can have broken: another type than streamfleet's, no end of life
+-- where there has to be one, a result without a status, a counter that is no number. A key that cannot be used is renamed,
+-- not deleted: whoever wrote it may want to see it.
+-- KEYS: shared; then the keys to look at. ARGV: 1 configuration; 2 '1' to mend, '0' to look only; 3 end of the new name of
+--   a key that is set aside; then for each key: type that it must have, life to give it (ms) or '' where it needs none,
+--   field that it must have or ''.
+-- Returns findings as a flat list of kind, key and what is wrong.
+local mend, found = ARGV[2] == '1', {}
+
+local function note(...)
+  for _, word in ipairs({...}) do found[#found + 1] = word end
+end
+
+local function set_aside(key, kind, what)
+  note(kind, key, what)
+  if mend then call('RENAME', key, key .. ARGV[3]) end
+end
+
+local function look_at_counts()
+  local flat = call('HGETALL', COUNTS)
+  for i = 1, #flat, 2 do
+    if not string.find(flat[i + 1], '^%-?%d+$') or #flat[i + 1] > 15 then
+      note('odd_count', COUNTS, flat[i])
+      if mend then call('HDEL', COUNTS, flat[i]) end
+    end
+  end
+end
+
+local function look_at(key, expected, life, field)
+  local kind = call('TYPE', key).ok
+  if kind == 'none' then return end
+  if kind ~= expected then return set_aside(key, 'wrong_type', kind) end
+  if field ~= '' and call('HEXISTS', key, field) == 0 then return set_aside(key, 'no_status', field) end
+  if key == COUNTS then look_at_counts() end
+  if life ~= '' and call('PTTL', key) == -1 then
+    note('no_ttl', key, '')
+    if mend then call('PEXPIRE', key, life) end
+  end
+end
+
+if mend and call('TYPE', KEYS[1]).ok == 'stream' then open_for_writes() end
+for i = 19, #KEYS do
+  local at = 4 + 3 * (i - 19)
+  look_at(KEYS[i], ARGV[at], ARGV[at + 1], ARGV[at + 2])
+end
+return found

@@ -1,0 +1,47 @@
+-- @include finish
+-- End requests whose entry is gone: nothing can run them any more, and somebody may wait for their results. They are not
+-- counted as dead: where an entry is missed, it counts as vanished.
+-- KEYS: shared; then for each request its record, its result, and its reply stream (its result again when it has none).
+-- ARGV: 1 configuration; 2 '1' to end them, '0' to look only; 3 most bytes of entries, because looking at one copies it;
+--   then for each: request id, reply name or ''.
+-- Returns for each that was looked at: 1 ended, or to be ended; 0 it has ended, or stands in its lane, or there is no such
+--   record.
+if ARGV[2] == '1' then open_for_writes() end
+local lane_of, bytes = {}, 0
+for lane = 1, LANE_COUNT do lane_of[LANE_NAMES[lane]] = lane end
+
+-- A lane that was deleted and made anew may have given the entry's stream id to another request since.
+local function stands(lane, id, request_id)
+  if call('EXISTS', lane_key(lane)) == 0 then return false end
+  local fields = fetch_fields(lane, id)
+  if fields then
+    local entry = read_entry(lane, id, fields)
+    bytes = bytes + entry.bytes
+    return entry.id == request_id
+  end
+  local pending = redis.pcall('XPENDING', lane_key(lane), GROUP, id, id, 1)   -- the group may be missing
+  return not pending.err and pending[1]
+end
+
+local function vanish(request_id, reply, record)
+  local name, id, told = string.match(record or '', '^%S+ (%a+):(%d+%-%d+) (.*)$')
+  local lane = lane_of[name]
+  if not lane or told ~= reply or answered(request_id) or stands(lane, id, request_id) then return 0 end
+  if ARGV[2] == '1' then
+    local message = 'its entry is gone, and it has no result: one of them was deleted by hand, or Redis lost it'
+    local entry = {enqueued = tonumber(string.match(id, '^%d+')), named = {}}
+    local values = {'error', openai_error(message, 'server_error', nil, 'vanished'), 'attempt', '0',
+      'finished_ms', string.format('%.0f', now_ms())}
+    publish(request_id, 'dead', describe(values, lane, id, entry, 'dead'), reply ~= '' and reply or nil)
+    call('HDEL', TRIES, tries_field(lane, id))
+  end
+  return 1
+end
+
+local codes = {}
+for i = 4, #ARGV, 2 do
+  if bytes >= tonumber(ARGV[3]) then break end
+  local key = 19 + 3 * (i - 4) / 2
+  codes[#codes + 1] = vanish(ARGV[i], ARGV[i + 1], call('GET', KEYS[key]))
+end
+return codes

@@ -1,0 +1,271 @@
+"""Looking through a whole queue for what only commands by hand can have broken, and mending it, while workers run.
+
+Everything is looked at in bounded calls, each of which sees and mends in one piece. What a call passes over because it
+changes meanwhile is in order again by the change: the scripts that move requests leave none in between.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from streamfleet.common.broker import Broker
+from streamfleet.common.broker.repairing import ENTRIES, SCANNED
+from streamfleet.common.errors import InvalidRequest
+from streamfleet.common.keys import Keys
+from streamfleet.common.protocol import LANES, Lane, check_name
+from streamfleet.common.records import Audit, Finding, KeyCheck
+
+EXAMPLES = 3
+LOCK_MS = 1_000
+SILENT_MS = 600_000
+STAGE_ROUNDS = 100_000
+GROUPS_FIRST = frozenset({"group_gone", "group_back"})
+KINDS = {
+    "wrong_type": ("of another type than streamfleet's ({detail})", "renamed"),
+    "no_status": ("a result without a status", "renamed"),
+    "no_ttl": ("never expires", "given a life"),
+    "odd_count": ("a counter that is no number ({detail})", "deleted"),
+    "group_gone": ("its group is gone", "made anew, and what it delivered before is kept where it was"),
+    "group_back": ("its group was set back", "brought forward, and what it delivered before is kept where it was"),
+    "group_ahead": ("its group is beyond the end, so that nothing is delivered", "set to the end"),
+    "nowhere": ("delivered, but neither ready nor delayed nor running", "made ready at their rank"),
+    "pending_gone": ("running, but deleted from the lane", "counted as vanished"),
+    "ready_gone": ("ready, but deleted from the lane", "counted as vanished"),
+    "ready_twice": ("ready, and something else as well", "no longer ready"),
+    "ready_odd": ("ready, but no stream id", "removed"),
+    "delayed_gone": ("delayed, but deleted from the lane", "counted as vanished"),
+    "delayed_twice": ("delayed, and something else as well", "no longer delayed"),
+    "delayed_odd": ("delayed, but no stream id", "removed"),
+    "tries_gone": ("attempts of requests that are gone", "removed"),
+    "consumer_gone": ("consumers of workers that are gone", "removed"),
+    "vanished": ("requests whose entry is gone, without a result", "ended as dead"),
+    "miscounted": ("the counters do not add up", "brought to what is there"),
+}
+"""Kind of finding to what it is, and what mending it does."""
+
+Progress = Callable[[int, int], None]
+"""Told how many of about how many things have been looked at."""
+
+
+@dataclass
+class Found:
+    """Findings of one kind about one lane or the whole queue; a count of 0 where it is the lane or queue itself."""
+
+    kind: str
+    lane: str
+    count: int = 0
+    examples: list[str] = field(default_factory=list)
+    detail: str = ""
+
+    def line(self, mended: bool) -> str:
+        """For people."""
+        what, done = KINDS[self.kind]
+        told = f"lane {self.lane}: " if self.lane else ""
+        told += (
+            what.format(detail=self.detail) if self.count == 0 else f"{self.count} {what.format(detail=self.detail)}"
+        )
+        if self.examples:
+            told += f" ({', '.join(self.examples)}{', …' if self.count > len(self.examples) else ''})"
+        return f"{told}: {done}" if mended else told
+
+    def to_json(self, mended: bool) -> dict[str, object]:
+        """As JSON values."""
+        return {
+            "kind": self.kind,
+            "lane": self.lane or None,
+            "count": self.count,
+            "examples": self.examples,
+            "mended": mended,
+            "text": self.line(mended),
+        }
+
+
+@dataclass(frozen=True)
+class Report:
+    """What an inspection found.
+
+    Attributes:
+        found: by kind and lane, in the order in which it was met.
+        mended: whether it was mended, too.
+        audit: the counters afterwards; None while a key of another type makes them unreadable.
+        partial: what comes behind the groups was not looked at, because they have to be mended before.
+    """
+
+    found: Sequence[Found]
+    mended: bool
+    audit: Audit | None
+    partial: bool = False
+
+    @property
+    def problems(self) -> list[str]:
+        """What is wrong still, one line each."""
+        left = [] if self.mended else [found.line(False) for found in self.found]
+        return left + [f"does not add up: {text}" for text in (self.audit.problems() if self.audit else [])]
+
+
+class Inspection:
+    """One way through a queue.
+
+    Args:
+        broker: the queue.
+        mend: mend what is found, or look only.
+        progress: told how far it is.
+    """
+
+    def __init__(self, broker: Broker, mend: bool, progress: Progress | None = None) -> None:
+        self._broker, self._mend = broker, mend
+        self._progress = progress or (lambda _done, _total: None)
+        self._found: dict[tuple[str, str], Found] = {}
+        self._done = self._total = 0
+
+    async def run(self) -> Report:
+        """Look at everything, in the order in which one thing rests on another."""
+        await self._look_at_shared_keys()
+        if not self._mend and self._has({"wrong_type"}):
+            return Report([*self._found.values()], False, None, partial=True)
+        if not await self._look_at_groups():
+            return await self._report(partial=True)
+        await self._measure()
+        for lane in LANES:
+            await self._look_through("pending", lane)
+            await self._look_at_members("ready", lane)
+        await self._look_at_members("delayed", None)
+        for lane in LANES:
+            await self._look_through("lane", lane)
+        await self._look_at_members("tries", None)
+        await self._look_at_consumers()
+        await self._look_at_every_key()
+        if self._mend:
+            await self._balance()
+        return await self._report()
+
+    async def _report(self, partial: bool = False) -> Report:
+        audit = await self._broker.audit()
+        return Report([*self._found.values()], self._mend, audit, partial)
+
+    def _note(self, findings: Iterable[Finding]) -> None:
+        for finding in findings:
+            lane = finding.name.partition(":")[0]
+            lane = lane if lane in LANES else ""
+            found = self._found.setdefault((finding.kind, lane), Found(finding.kind, lane))
+            found.detail = found.detail or finding.detail
+            if finding.name == lane:
+                continue  # about the lane itself, and so not one of many
+            found.count += 1
+            if len(found.examples) < EXAMPLES:
+                found.examples.append(finding.name)
+
+    def _has(self, kinds: set[str] | frozenset[str]) -> bool:
+        return any(kind in kinds for kind, _ in self._found)
+
+    # -- keys ----------------------------------------------------------------------------------------------
+
+    async def _look_at_shared_keys(self) -> None:
+        self._note(await self._broker.look_at_keys(shared_checks(self._broker.keys), self._mend))
+
+    async def _look_at_every_key(self) -> None:
+        """Results, records and reply streams; and who is waited for in vain."""
+        async for names in self._broker.every_key():
+            checks = [check for name in names if (check := self._check(name)) is not None]
+            if checks:
+                self._note(await self._broker.look_at_keys(checks, self._mend))
+            recorded = [name for name in map(self._recorded, names) if name]
+            if recorded:
+                gone = await self._broker.end_vanished(recorded, self._mend)
+                self._note(Finding("vanished", name) for name in gone)
+            self._step(SCANNED)
+
+    def _check(self, key: str) -> KeyCheck | None:
+        keys, limits = self._broker.keys, self._broker.limits
+        if ":broken:" in key:
+            return None
+        if key.startswith(keys.result("")):
+            return KeyCheck(key, "hash", limits.result_ttl_ms, "status")
+        if key.startswith(keys.request("")):
+            return KeyCheck(key, "string", limits.record_ttl_ms)
+        if key.startswith(keys.reply("")):
+            return KeyCheck(key, "stream", limits.result_ttl_ms)
+        return None
+
+    def _recorded(self, key: str) -> str:
+        name = key.removeprefix(self._broker.keys.request(""))
+        try:
+            return check_name(name, "id") if name != key else ""
+        except InvalidRequest:
+            return ""
+
+    # -- places of entries -----------------------------------------------------------------------------------
+
+    async def _look_at_groups(self) -> bool:
+        """Whether the groups are such that the rest makes sense."""
+        findings = await self._broker.look_at_groups(self._mend)
+        self._note(findings)
+        if self._mend and self._has(GROUPS_FIRST):
+            await self._stage()
+        return self._mend or not self._has(GROUPS_FIRST)
+
+    async def _stage(self) -> None:
+        """What is delivered again goes through the one script that knows what was delivered before."""
+        for _ in range(STAGE_ROUNDS):
+            if (await self._broker.pull("~repair", 0, stage_entries=256)).staged == 0:
+                return
+
+    async def _measure(self) -> None:
+        audit = await self._broker.audit(0)
+        ready = sum(lane.ready for lane in audit.lanes)
+        entries = audit.outstanding + ready + audit.delayed + audit.tries
+        self._total = entries + await self._broker.database_size()
+        self._step(0)
+
+    def _step(self, done: int) -> None:
+        self._done += done
+        self._progress(self._done, max(self._done, self._total))
+
+    async def _look_through(self, part: str, lane: Lane) -> None:
+        after = ""
+        while True:
+            before = after
+            after, findings = await self._broker.look_at_entries(part, lane, after, self._mend)
+            self._note(findings)
+            self._step(ENTRIES if part == "lane" and after else 0)
+            if not after or after == before:
+                return
+
+    async def _look_at_members(self, part: str, lane: Lane | None) -> None:
+        async for members in self._broker.members(part, lane):
+            left = members
+            while left:
+                looked, findings = await self._broker.look_at_members(part, lane, left, self._mend)
+                self._note(findings)
+                self._step(looked)
+                left = left[max(1, looked) :]
+
+    async def _look_at_consumers(self) -> None:
+        while count := await self._forgotten():
+            found = self._found.setdefault(("consumer_gone", ""), Found("consumer_gone", ""))
+            found.count += count
+            if not self._mend:
+                return
+
+    async def _forgotten(self) -> int:
+        limit = 500 if self._mend else 1_000_000
+        return await self._broker.check_out(silent_ms=SILENT_MS, limit=limit, look_only=not self._mend)
+
+    async def _balance(self) -> None:
+        balance = await self._broker.balance()
+        if balance is not None and any((balance.staged, balance.vanished, balance.forgotten)):
+            off = f"staged by {balance.staged}, vanished by {balance.vanished}, forgotten by {balance.forgotten}"
+            self._found["miscounted", ""] = Found("miscounted", "", 0, [off])
+
+
+def shared_checks(keys: Keys) -> list[KeyCheck]:
+    """What the keys that all requests share have to be like."""
+    types: dict[str, Sequence[str]] = defaultdict(tuple)
+    types["stream"] = (*keys.lanes, keys.wake, keys.dead, keys.cancels, keys.cancel_requests)
+    types["zset"] = (*map(keys.ready, LANES), keys.delayed, keys.watch)
+    types["hash"] = (keys.sched, keys.tries, keys.counts, keys.workers)
+    types["list"] = (keys.bench,)
+    checks = [KeyCheck(key, kind) for kind, names in types.items() for key in names]
+    return [*checks, KeyCheck(keys.maintain, "string", LOCK_MS)]

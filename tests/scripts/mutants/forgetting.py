@@ -1,0 +1,119 @@
+"""What is let go of when its time has come: workers that are gone, dead letters, ids."""
+
+from __future__ import annotations
+
+from tests.scripts.mutants.mutant import Mutant
+
+MUTANTS = (
+    *(
+        Mutant(
+            f"types: {key} of another type is noticed before a write",
+            old,
+            new,
+            "repair.a_key_of_another_type_is_noticed_before_anything_is_written",
+            argument=key,
+        )
+        for key, old, new in (
+            ("ready:low", "do call('ZCARD', ready_key(lane)) end", "do end"),
+            ("tries", "ipairs({TRIES, COUNTS, SCHED})", "ipairs({COUNTS, SCHED})"),
+            ("counts", "ipairs({TRIES, COUNTS, SCHED})", "ipairs({TRIES, SCHED})"),
+            ("sched", "ipairs({TRIES, COUNTS, SCHED})", "ipairs({TRIES, COUNTS})"),
+            ("delayed", "ipairs({DELAYED, WATCH})", "ipairs({WATCH})"),
+            ("watch", "ipairs({DELAYED, WATCH})", "ipairs({DELAYED})"),
+            ("dead", "ipairs({DEAD, WAKE})", "ipairs({WAKE})"),
+            ("wake", "ipairs({DEAD, WAKE})", "ipairs({DEAD})"),
+            ("bench", "  call('LLEN', BENCH)\n", ""),
+        )
+    ),
+    Mutant(
+        "reclaim: a missing wake stream is noticed before a write",
+        "call('XPENDING', WAKE, GROUP, '-', '+', 1)",
+        "",
+        "reclaim.a_missing_wake_stream_is_made_again_before_anything_is_taken_back",
+    ),
+    Mutant(
+        "check_out: not the living",
+        "    if seen < limit then forget(flat[i]) end",
+        "    forget(flat[i])",
+        "check.silent_workers_are_forgotten_and_living_ones_are_not",
+    ),
+    Mutant(
+        "check_out: no watch of the gone",
+        "  call('ZREM', WATCH, worker)\n",
+        "",
+        "check.a_worker_that_leaves_is_forgotten",
+    ),
+    Mutant(
+        "check_out: not the living, however idle their consumers",
+        "not alive[name] and ",
+        "",
+        "check_out.neither_the_living_nor_nobody_go_however_long_they_were_idle",
+    ),
+    Mutant(
+        "check_out: consumers that nobody describes",
+        "      done[name] = true\n      forget(name)\n",
+        "",
+        "check_out.a_consumer_that_nobody_describes_goes_by_its_own_silence",
+    ),
+    Mutant(
+        "check_out: not before they were silent",
+        " and named(row, 'idle') >= silent_ms then",
+        " then",
+        "check_out.a_consumer_that_nobody_describes_goes_by_its_own_silence",
+    ),
+    Mutant(
+        "check_out: bounded",
+        "if forgotten >= most or not holds_nothing(worker) then return end",
+        "if not holds_nothing(worker) then return end",
+        "check_out.one_call_forgets_a_bounded_number",
+    ),
+    Mutant(
+        "check_out: looking forgets nobody",
+        "  if look_only then return end\n",
+        "",
+        "check_out.counting_forgets_nobody",
+    ),
+    Mutant(
+        "retain: not before their time",
+        "now_ms() - cfg.dead_ttl_ms",
+        "now_ms()",
+        "retain.nothing_is_deleted_before_its_time_nor_where_there_is_nothing",
+    ),
+    Mutant(
+        "retain: to the last one",
+        "if deleted == 0 then deleted = call('XTRIM', DEAD, 'MINID', '=', oldest) end\n",
+        "",
+        "retain.dead_letters_beyond_their_life_are_deleted_to_the_millisecond",
+    ),
+    Mutant(
+        "retain: bounded",
+        "call('XTRIM', DEAD, 'MINID', '~', oldest, 'LIMIT', ARGV[2])",
+        "call('XTRIM', DEAD, 'MINID', '~', oldest)",
+        "retain.one_call_deletes_a_bounded_number",
+    ),
+    Mutant(
+        "finish: an id goes with its result",
+        "  redis.pcall('PEXPIRE', record_key(request_id), cfg.result_ttl_ms)",
+        "  --",
+        "retain.every_ending_gives_the_id_the_life_of_its_result",
+    ),
+    Mutant(
+        "stage: what comes again is not counted again",
+        "local again = seen[lane] and member <= seen[lane]",
+        "local again = false",
+        "repair.what_loses_no_body_is_mended_and_every_request_has_one_result",
+        argument="group destroyed",
+    ),
+    Mutant(
+        "stage: what comes again stays where it is",
+        "if not (again and stands(lane, item[1])) then",
+        "if true then",
+        "pull_stage.what_is_delivered_again_stays_where_it_is",
+    ),
+    Mutant(
+        "stage: counted once where nobody held it",
+        "  if not call('ZSCORE', ready_key(lane), encode_id(id)) then count('staged') end",
+        "  count('staged')",
+        "pull_stage.what_is_delivered_again_stays_where_it_is",
+    ),
+)

@@ -1,0 +1,103 @@
+"""check_out.lua: whoever is gone is forgotten, in bounded calls, and nobody else."""
+
+from __future__ import annotations
+
+import json
+
+from streamfleet.common.keys import GROUP
+from tests.scripts.harness import NOW, Queue
+from tests.scripts.test_check import consumers
+
+SILENT_MS = 60_000
+
+
+async def leave_consumers(queue: Queue, *names: str) -> None:
+    """What a pull of each worker leaves behind."""
+    for name in names:
+        await queue.command("XGROUP", "CREATECONSUMER", queue.keys.lane("high"), GROUP, name)
+
+
+async def test_a_consumer_that_nobody_describes_goes_by_its_own_silence(queue: Queue) -> None:
+    """A worker that died before its first sign of life, or whose description was deleted by hand."""
+    await leave_consumers(queue, "w1", "w2")
+    assert await queue.broker.check_out(silent_ms=SILENT_MS) == 0
+    assert await consumers(queue) == {"w1", "w2"}
+    assert await queue.broker.check_out(silent_ms=0) == 2
+    assert await consumers(queue) == set()
+
+
+async def test_neither_the_living_nor_nobody_go_however_long_they_were_idle(queue: Queue) -> None:
+    await queue.add("high", "1000-0")
+    await queue.hand_out()
+    await leave_consumers(queue, "w1")
+    await queue.broker.check_in("w1", {})
+    before = await queue.dump()
+    assert await queue.broker.check_out(silent_ms=0) == 0
+    assert await queue.dump() == before
+
+
+async def test_who_holds_something_goes_once_it_was_taken_back(queue: Queue) -> None:
+    lease = await queue.running("low", "1000-0")
+    await queue.broker.check_in("w1", {})
+    later = queue.at(NOW + SILENT_MS + 1)
+    before = await queue.dump()
+    assert await later.broker.check_out(silent_ms=SILENT_MS) == 0
+    assert await queue.dump() == before
+    await later.broker.reclaim(0, 5)
+    assert await later.broker.check_out(silent_ms=SILENT_MS) == 1
+    assert await consumers(queue, "low") == set()
+    # And should it come back after all: its lease is gone, its request waits, and it may take it again.
+    assert await queue.complete("w1", lease) == [0]
+    assert await later.broker.check_in("w1", {}) == NOW + SILENT_MS + 1
+    again = await later.claim("w1")
+    assert (again.stream_id, again.attempt) == ("1000-0", 2)
+    assert await later.broker.check_out(silent_ms=SILENT_MS) == 0
+    assert await later.complete("w1", again) == [1]
+
+
+async def test_a_name_that_came_back_is_alive(queue: Queue) -> None:
+    """As a pod of a StatefulSet, which is called the same after every restart."""
+    lease = await queue.running()
+    await queue.broker.check_in("w1", {"pid": 1})
+    later = queue.at(NOW + SILENT_MS + 1)
+    await later.broker.check_in("w1", {"pid": 2})
+    assert await later.broker.check_out(silent_ms=SILENT_MS) == 0
+    # What the first of that name held is taken back like anybody's, and cannot be finished by either under that lease.
+    await later.broker.reclaim(0, 5)
+    assert (await later.claim("w1")).attempt == 2
+    assert await later.complete("w1", lease) == [0]
+    assert json.loads((await queue.dump())["workers"]["w1"])["pid"] == 2
+
+
+async def test_one_call_forgets_a_bounded_number(queue: Queue) -> None:
+    await leave_consumers(queue, *(f"w{number}" for number in range(25)))
+    for number in range(25):
+        await queue.broker.check_in(f"v{number}", {})
+    later = queue.at(NOW + SILENT_MS + 1)
+    forgotten = [await later.broker.check_out(silent_ms=0, limit=20) for _ in range(4)]
+    assert forgotten == [20, 20, 10, 0]
+    assert await consumers(queue) == set()
+    assert "workers" not in await queue.dump()
+
+
+async def test_counting_forgets_nobody(queue: Queue) -> None:
+    await leave_consumers(queue, "w1")
+    await queue.broker.check_in("w2", {})
+    before = await queue.dump()
+    assert await queue.at(NOW + 1).broker.check_out(silent_ms=0, look_only=True) == 2
+    assert await queue.dump() == before
+    await queue.command("FLUSHALL")
+    assert await queue.broker.check_out(silent_ms=0, look_only=True) == 0
+    assert await queue.command("DBSIZE") == 0
+
+
+async def test_a_missing_group_is_made_and_nobody_is_gone(queue: Queue) -> None:
+    await queue.command("FLUSHALL")
+    assert await queue.broker.check_out("w1") == 1
+    assert await queue.broker.check_out() == 0
+
+
+async def test_a_full_redis_lets_them_go(queue: Queue) -> None:
+    await leave_consumers(queue, "w1")
+    async with queue.full_memory():
+        assert await queue.broker.check_out(silent_ms=0) == 1

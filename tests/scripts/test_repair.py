@@ -1,0 +1,350 @@
+"""repair*.lua, vanish.lua and balance.lua: what hands did to a queue is found and mended, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from streamfleet.common.errors import BrokerUnavailable
+from streamfleet.common.keys import GROUP
+from streamfleet.common.protocol import Lane
+from streamfleet.common.records import Retry
+from streamfleet.common.replies import ready_member
+from streamfleet.producer.repair import Inspection
+from tests.scripts.breaking import KEPT, LOST, Scene, build, drained, finish, mended
+from tests.scripts.conftest import open_queue
+from tests.scripts.harness import NOW, Queue, ids, submission
+
+NAMES = ("done", "running", "delayed", "ready", "ready-too", "handed-out", "undelivered", "undelivered-too")
+ALL_DONE = dict.fromkeys(NAMES, "succeeded")
+LEASE_LOST = {"group destroyed", "consumer deleted", "acknowledged", "results by hand"}
+"""What takes w1's lease away, or its result's place, before any repair."""
+
+
+async def tells_entries_added(queue: Queue) -> bool:
+    """Redis 6.2 does not: what was deleted before anybody saw it leaves no trace there."""
+    return b"redis_version:6." not in await queue.command("INFO", "server")
+
+
+async def test_a_sound_queue_is_left_as_it_is(queue: Queue) -> None:
+    scene = await build(queue)
+    before = await queue.dump()
+    assert not (await mended(scene)).found
+    assert await queue.dump() == before
+    assert await finish(scene.queue, "w1", scene.lease) == [1]
+    assert await drained(scene) == ALL_DONE
+
+
+@pytest.mark.parametrize("name", KEPT)
+async def test_what_loses_no_body_is_mended_and_every_request_has_one_result(queue: Queue, name: str) -> None:
+    kinds, spoil = KEPT[name]
+    scene = await build(queue)
+    await spoil(scene)
+    report = await mended(scene)
+    assert {found.kind for found in report.found} == kinds
+    assert report.audit is not None
+    assert report.audit.counts.get("vanished", 0) == 0
+    # Whoever runs a request keeps it.
+    assert await finish(scene.queue, "w1", scene.lease) == [0 if name in LEASE_LOST - {"results by hand"} else 1]
+    assert await drained(scene) == ALL_DONE
+
+
+@pytest.mark.parametrize("name", LOST)
+async def test_what_lost_its_body_is_counted_and_answered(queue: Queue, name: str) -> None:
+    kinds, lost, spoil = LOST[name]
+    scene = await build(queue)
+    await spoil(scene)
+    report = await mended(scene)
+    # What no worker had seen is known of as long as the stream is there that it was added to.
+    unseen = lost & {"undelivered", "undelivered-too"} | (lost & {"handed-out"} if name.startswith("lane") else set())
+    if unseen and name == "undelivered entry deleted":
+        unseen = set() if await tells_entries_added(queue) else unseen
+        kinds = kinds - {"miscounted"} if unseen else kinds
+    assert {found.kind for found in report.found} == kinds
+    assert report.audit is not None
+    assert report.audit.counts.get("vanished", 0) == len(lost - unseen)
+    assert await finish(scene.queue, "w1", scene.lease) == [0 if "running" in lost else 1]
+    assert await drained(scene) == ALL_DONE | dict.fromkeys(lost, "vanished")
+
+
+@pytest.fixture
+async def newest(redis_url: str) -> AsyncIterator[Queue]:
+    """An empty queue on the newest release alone."""
+    async with open_queue(redis_url) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("name", [*KEPT, *LOST])
+async def test_looking_changes_nothing_and_says_what_a_repair_would_find(newest: Queue, name: str) -> None:
+    kinds, *_, spoil = (KEPT | LOST)[name]
+    scene = await build(newest)
+    await spoil(scene)
+    before = await raw_dump(scene)
+    report = await Inspection(scene.queue.broker, mend=False).run()
+    assert await raw_dump(scene) == before
+    found = {found.kind for found in report.found}
+    assert found <= kinds | {"ready_gone", "delayed_gone", "pending_gone", "tries_gone", "vanished"}
+    assert bool(report.problems) == bool(kinds) or name == "undelivered entry deleted"
+
+
+async def raw_dump(scene: Scene) -> dict[bytes, tuple[bytes, bool]]:
+    """Every key as it is kept, whatever its type, and whether it expires."""
+    keys = sorted(await scene.queue.command("KEYS", "*"))
+    command = scene.queue.command
+    return {key: (await command("DUMP", key), await command("PTTL", key) > 0) for key in keys}
+
+
+async def test_a_ready_set_comes_back_in_its_order(queue: Queue) -> None:
+    """By deadline or patience, ties in the order in which they came; whatever was lost, nobody jumps the queue."""
+    deadlines = [NOW + 900, 0, NOW + 100, NOW + 900, 0, NOW + 500, 0, NOW + 100]
+    for number, deadline in enumerate(deadlines):
+        await queue.add("high", f"1000-{number}", **({"deadline": deadline} if deadline else {"ttl": 10**6}))
+    await queue.pull("w1", 0)
+    before = await queue.command("ZRANGE", queue.keys.ready("high"), 0, -1, "WITHSCORES")
+    await queue.command("ZREM", queue.keys.ready("high"), *before[4:8:2])
+    await mended(Scene(queue, NOW, {}, None))  # type: ignore[arg-type]
+    assert await queue.command("ZRANGE", queue.keys.ready("high"), 0, -1, "WITHSCORES") == before
+    await queue.command("DEL", queue.keys.ready("high"))
+    await mended(Scene(queue, NOW, {}, None))  # type: ignore[arg-type]
+    assert await queue.command("ZRANGE", queue.keys.ready("high"), 0, -1, "WITHSCORES") == before
+    assert ids((await queue.pull("w1", 3)).claims) == ["1000-2", "1000-7", "1000-5"]
+
+
+async def test_an_idle_worker_is_woken_for_what_was_made_ready(queue: Queue) -> None:
+    await queue.add("high", "1000-0")
+    await queue.pull("w1", 0)
+    await queue.command("DEL", queue.keys.ready("high"), queue.keys.bench, queue.keys.wake)
+    await queue.broker.ensure_groups()
+    _, found = await queue.broker.look_at_entries("lane", Lane.HIGH, "", mend=True)
+    assert [finding.kind for finding in found] == ["nowhere"]
+    after = await queue.dump()
+    assert (after["bench"], after["wake"]) == (["1"], {"undelivered": 1})
+
+
+async def test_a_full_redis_is_mended_all_the_same(queue: Queue) -> None:
+    scene = await build(queue)
+    await scene.command("DEL", scene.ready)
+    await scene.command("XDEL", scene.lane, scene.entries["delayed"])
+    async with scene.queue.full_memory():
+        report = await Inspection(scene.queue.broker, mend=True).run()
+    assert {found.kind for found in report.found} == {"nowhere", "delayed_gone", "vanished"}
+    assert report.problems == []
+
+
+async def test_one_look_is_bounded_in_entries_and_bytes(queue: Queue) -> None:
+    big = queue.with_limits(max_entry_bytes=10**6)
+    for number in range(300):
+        await big.add("high", f"1000-{number}")
+    for number in range(8):
+        await big.add("low", f"1000-{number}", body="b" * 100_000)
+    for _ in range(20):
+        await big.pull("w1", 0)
+    after, _ = await big.broker.look_at_entries("lane", Lane.HIGH, "", mend=False)
+    assert after == "1000-127"
+    after, _ = await big.broker.look_at_entries("lane", Lane.LOW, "", mend=False)
+    assert after == "1000-1"
+    members = [ready_member(f"1000-{number}").encode() for number in range(8)]
+    looked, _ = await big.broker.look_at_members("ready", Lane.LOW, members, mend=False)
+    assert looked == 2
+    await big.pull("w1", 8)
+    await big.pull("w2", 8)
+    after, _ = await big.broker.look_at_entries("pending", Lane.HIGH, "", mend=False)
+    assert after == ""
+
+
+async def test_what_changed_since_it_was_listed_is_left_alone(queue: Queue) -> None:
+    """Members are listed first and looked at in another call: in between, a worker may have taken and ended them."""
+    await queue.add("high", "1000-0")
+    await queue.pull("w1", 0)
+    members = [ready_member("1000-0").encode()]
+    await queue.complete("w1", await queue.claim())
+    before = await queue.dump()
+    assert await queue.broker.look_at_members("ready", Lane.HIGH, members, mend=True) == (1, [])
+    assert await queue.broker.look_at_members("delayed", None, [b"2|1000-0"], mend=True) == (1, [])
+    assert await queue.dump() == before
+
+
+async def test_a_request_is_given_up_as_vanished_only_when_it_can_never_run(queue: Queue) -> None:
+    scene = await build(queue)
+    assert await scene.queue.broker.end_vanished([*scene.entries, "nobody"], mend=True) == []
+    await scene.command("XDEL", scene.lane, scene.entries["running"])
+    assert await scene.queue.broker.end_vanished(["running"], mend=True) == []
+    await scene.command("XACK", scene.lane, GROUP, scene.entries["running"])
+    assert await scene.queue.broker.end_vanished(["running"], mend=False) == ["running"]
+    assert await scene.queue.broker.result("running") is None
+    assert await scene.queue.broker.end_vanished(["running"], mend=True) == ["running"]
+    assert await scene.queue.broker.end_vanished(["running"], mend=True) == []
+    result = await scene.queue.broker.result("running")
+    assert result is not None
+    assert result.error is not None
+    assert (result.status, result.http_status, result.error["code"]) == ("dead", 500, "vanished")
+    assert result.fields["entry"] == f"high:{scene.entries['running']}"
+
+
+async def test_a_worker_that_finishes_what_was_given_up_changes_nothing(queue: Queue) -> None:
+    scene = await build(queue)
+    await scene.command("XDEL", scene.lane, scene.entries["running"])
+    await mended(scene)
+    before = await queue.dump()
+    assert await finish(scene.queue, "w1", scene.lease) == [0]
+    assert await queue.dump() == before
+
+
+async def test_a_key_set_aside_keeps_what_it_held(queue: Queue) -> None:
+    await queue.command("DEL", queue.keys.ready("high"))
+    await queue.command("SET", queue.keys.ready("high"), "mine")
+    now = await queue.broker.now_ms()
+    report = await Inspection(queue.broker, mend=True).run()
+    (aside,) = await queue.command("KEYS", "*:broken:*")
+    assert now <= int(aside.decode().rpartition(":")[2]) <= now + 60_000
+    assert await queue.command("GET", aside) == b"mine"
+    assert [found.line(True) for found in report.found] == [
+        f"1 of another type than streamfleet's (string) ({queue.keys.ready('high')}): renamed"
+    ]
+    assert not (await Inspection(queue.broker, mend=True).run()).found
+
+
+async def test_consumers_of_workers_that_nobody_knows_are_found_once_they_are_silent(queue: Queue) -> None:
+    lease = await queue.running()
+    assert await queue.broker.check_out(silent_ms=0, look_only=True) == 0
+    await queue.complete("w1", lease)
+    before = await queue.dump()
+    assert await queue.broker.check_out(silent_ms=0, look_only=True) == 1
+    assert await queue.broker.check_out(silent_ms=60_000) == 0
+    assert await queue.dump() == before
+    assert await queue.broker.check_out(silent_ms=0) == 1
+    assert await queue.broker.check_out(silent_ms=0) == 0
+
+
+async def test_counters_are_right_after_several_kinds_of_damage_at_once(queue: Queue) -> None:
+    """What skipped the staging and what vanished unseen would hide each other from a mere sum."""
+    scene = await build(queue)
+    await scene.command("XGROUP", "SETID", scene.lane, GROUP, "$")
+    await scene.command("XDEL", scene.lane, scene.entries["undelivered"])
+    await scene.command("ZREM", scene.ready, ready_member(scene.entries["ready"]))
+    await scene.command("XDEL", scene.lane, scene.entries["ready"])
+    report = await mended(scene)
+    assert report.audit is not None
+    told = await tells_entries_added(queue)
+    assert report.audit.counts.get("vanished", 0) == (2 if told else 0)
+    assert await finish(scene.queue, "w1", scene.lease) == [1]
+    assert await drained(scene) == ALL_DONE | {"undelivered": "vanished", "ready": "vanished"}
+
+
+async def test_looking_at_what_runs_is_bounded_in_bytes(queue: Queue) -> None:
+    big = queue.with_limits(max_entry_bytes=10**6)
+    for number in range(6):
+        await big.add("low", f"1000-{number}", body="b" * 100_000)
+    await big.pull("w1", 6)
+    after, _ = await big.broker.look_at_entries("pending", Lane.LOW, "", mend=False)
+    assert after == "1000-1"
+
+
+async def test_a_group_set_back_while_an_entry_is_on_its_way(queue: Queue) -> None:
+    """Nothing was staged yet: only the pending entry tells that the group had been further."""
+    await queue.add("high", "1000-0", id="r1")
+    await queue.hand_out()
+    await queue.command("XGROUP", "SETID", queue.keys.lane("high"), GROUP, "0")
+    report = await mended(Scene(queue, NOW, {}, None))  # type: ignore[arg-type]
+    assert {found.kind for found in report.found} == {"group_back", "ready_twice"}
+    assert await queue.complete("w1", await queue.claim()) == [1]
+    assert (await queue.dump())["counts"] == {"staged": "1", "succeeded": "1"}
+
+
+async def test_another_request_in_the_place_of_a_deleted_one_does_not_stand_for_it(queue: Queue) -> None:
+    """A lane that was deleted may give the same stream id again within the same millisecond."""
+    scene = await build(queue)
+    await scene.command("XDEL", scene.lane, scene.entries["ready"])
+    await scene.command("DEL", scene.lane)
+    await queue.add("high", scene.entries["ready"], id="other")
+    await mended(scene)
+    assert (await drained(scene))["ready"] == "vanished"
+    other = await queue.broker.result("other")
+    assert other is not None
+    assert other.ok
+
+
+async def test_deleted_counters_make_nothing_vanish(queue: Queue) -> None:
+    """Workers count on at once, so that the key is there again, and tells of a few endings out of many."""
+    for number in range(20):
+        await queue.complete("w1", await queue.running("high", f"1000-{number}"))
+    await queue.running("high", "1001-0")
+    await queue.command("DEL", queue.keys.counts)
+    await queue.complete("w1", await queue.running("high", "1002-0"))
+    report = await mended(Scene(queue, NOW, {}, None))  # type: ignore[arg-type]
+    assert report.audit is not None
+    assert (report.audit.counts.get("vanished", 0), report.audit.accepted) == (0, 2)
+
+
+async def test_counters_are_left_alone_while_the_rest_does_not_fit(queue: Queue) -> None:
+    await queue.add("high", "1000-0")
+    await queue.pull("w1", 0)
+    await queue.command("XDEL", queue.keys.lane("high"), "1000-0")
+    before = await queue.dump()
+    assert await queue.broker.balance() is None
+    assert await queue.dump() == before
+
+
+async def test_looking_for_who_waits_in_vain_is_bounded_in_bytes(queue: Queue) -> None:
+    names = [f"r{number}" for number in range(6)]
+    await queue.broker.enqueue([submission(name, body="b" * 100_000) for name in names])
+    assert await queue.broker._end_vanished(names, mend=True) == [0, 0]
+    await queue.command("DEL", queue.keys.lane("high"))
+    assert await queue.broker.end_vanished(names, mend=True) == names
+
+
+@pytest.mark.parametrize("name", ["ready:low", "tries", "counts", "sched", "delayed", "watch", "dead", "wake", "bench"])
+async def test_a_key_of_another_type_is_noticed_before_anything_is_written(queue: Queue, name: str) -> None:
+    """What a script had written by then would never be counted, nor the rest of it done."""
+    queue.connection._patience_s = 0
+    scene = await build(queue)
+    queue, broker = scene.queue, scene.queue.broker
+    key = f"{queue.keys.base}{name}"
+    await queue.command("DEL", key)
+    await queue.command("SET", key, "by hand")
+    before = await raw_dump(scene)
+    again = [Retry(scene.lease, 0, "{}")]
+    for attempt in (
+        lambda: queue.pull("w2", 4),
+        lambda: finish(queue, "w1", scene.lease),
+        lambda: broker.renew("w1", [scene.lease]),
+        lambda: broker.release("w1", [scene.lease]),
+        lambda: broker.retry_later("w1", again, 3),
+        lambda: broker.reclaim(0, 3),
+        broker.promote,
+        broker.expire,
+        lambda: broker.check_out(silent_ms=0),
+    ):
+        assert await refused(attempt)
+    assert await raw_dump(scene) == before
+
+
+async def refused(attempt: Callable[[], Awaitable[object]]) -> bool:
+    """Whether it was, with what to do about it."""
+    try:
+        await attempt()
+    except BrokerUnavailable as error:
+        return "streamfleet audit --repair" in str(error)
+    return False
+
+
+async def test_progress_goes_on_to_its_end(queue: Queue) -> None:
+    scene = await build(queue)
+    told: list[tuple[int, int]] = []
+    await Inspection(scene.queue.broker, mend=False, progress=lambda done, total: told.append((done, total))).run()
+    assert told == sorted(told)
+    assert told[0][0] == 0
+    assert told[-1][0] == told[-1][1] > 0
+
+
+async def test_the_last_stream_id_that_there_can_be_is_looked_at_as_any(queue: Queue) -> None:
+    """Redis refuses to look behind it."""
+    last = "18446744073709551615-18446744073709551615"
+    await queue.add("high", last, id="r1")
+    await queue.pull("w1", 0)
+    await queue.command("DEL", queue.keys.ready("high"))
+    report = await mended(Scene(queue, NOW, {}, None))  # type: ignore[arg-type]
+    assert [found.kind for found in report.found] == ["nowhere"]
+    assert (await queue.claim()).stream_id == last
+    assert not (await mended(Scene(queue, NOW, {}, None))).found  # type: ignore[arg-type]

@@ -1,0 +1,90 @@
+"""retain.lua: dead letters have an end of life; and how long an id is remembered."""
+
+from __future__ import annotations
+
+from streamfleet.common.protocol import Lane, Status
+from streamfleet.common.records import EnqueueCode
+from tests.scripts.harness import NOW, Queue, submission
+from tests.scripts.keyspace import text
+
+HOUR_MS = 3_600_000
+
+
+async def letters(queue: Queue, *times_ms: int) -> None:
+    for number, time_ms in enumerate(times_ms):
+        await queue.command("XADD", queue.keys.dead, f"{time_ms}-{number}", "_id", f"r{number}", "body", "b" * 30)
+
+
+async def left(queue: Queue) -> list[int]:
+    return [int(text(row[0]).partition("-")[0]) for row in await queue.command("XRANGE", queue.keys.dead, "-", "+")]
+
+
+async def test_dead_letters_beyond_their_life_are_deleted_to_the_millisecond(queue: Queue) -> None:
+    brief = queue.with_limits(dead_ttl_ms=1_000)
+    await letters(queue, NOW - 5_000, NOW - 1_001, NOW - 1_000, NOW - 999, NOW)
+    assert await brief.broker.retain() == 2
+    assert await left(queue) == [NOW - 1_000, NOW - 999, NOW]
+    assert await brief.broker.retain() == 0
+    assert (await brief.broker.audit()).problems() == []
+
+
+async def test_nothing_is_deleted_before_its_time_nor_where_there_is_nothing(queue: Queue) -> None:
+    assert await queue.broker.retain() == 0
+    await letters(queue, 1, NOW)
+    assert await queue.broker.retain() == 0
+    assert await left(queue) == [1, NOW]
+
+
+async def test_one_call_deletes_a_bounded_number(queue: Queue) -> None:
+    brief = queue.with_limits(dead_ttl_ms=1)
+    await letters(queue, *range(1, 2_001))
+    deleted = [await brief.broker.retain(500) for _ in range(6)]
+    assert sum(deleted) == 2_000
+    assert 0 < max(deleted) <= 600
+    assert deleted[-1] == 0
+
+
+async def test_a_full_redis_lets_them_go(queue: Queue) -> None:
+    await letters(queue, 1, 2, 3)
+    async with queue.full_memory():
+        assert await queue.with_limits(dead_ttl_ms=1).broker.retain() == 3
+
+
+async def life_ms(queue: Queue, request_id: str = "r1") -> int:
+    return int(await queue.command("PTTL", queue.keys.request(request_id)))
+
+
+async def test_an_id_is_remembered_while_its_request_waits_and_for_as_long_as_its_result(queue: Queue) -> None:
+    """Else the same request, enqueued again after it waited for longer than results are kept, would run twice."""
+    await queue.broker.enqueue([submission("r1")])
+    assert queue.limits.result_ttl_ms < await life_ms(queue) <= queue.limits.waiting_ttl_ms
+    await queue.complete("w1", await queue.claim())
+    assert 0 < await life_ms(queue) <= queue.limits.result_ttl_ms
+    result_ms = await queue.command("PTTL", queue.keys.result("r1"))
+    assert await life_ms(queue) <= result_ms
+
+
+async def test_every_ending_gives_the_id_the_life_of_its_result(queue: Queue) -> None:
+    await queue.broker.enqueue([submission(name) for name in ("cancelled", "failed", "dead", "succeeded")])
+    await queue.broker.cancel("cancelled")
+    claims = {claim.lease.request_id: claim.lease for claim in (await queue.pull("w1", 4)).claims}
+    await queue.complete("w1", claims["failed"], status=Status.FAILED)
+    await queue.complete("w1", claims["succeeded"])
+    await queue.broker.reclaim(0, 1)
+    for name in ("cancelled", "failed", "dead", "succeeded"):
+        assert 0 < await life_ms(queue, name) <= queue.limits.result_ttl_ms, name
+
+
+async def test_an_id_outlives_results_while_its_request_waits(queue: Queue) -> None:
+    brief = queue.with_limits(result_ttl_ms=1, waiting_ttl_ms=60_000)
+    await brief.broker.enqueue([submission("r1")])
+    await queue.command("PEXPIRE", queue.keys.result("r1"), 1)
+    (again,) = await brief.broker.enqueue([submission("r1")])
+    assert again.code is EnqueueCode.EXISTING
+    assert (await brief.broker.audit()).outstanding == 1
+
+
+async def test_results_that_live_longer_than_that_lengthen_it(queue: Queue) -> None:
+    longer = queue.with_limits(result_ttl_ms=HOUR_MS, waiting_ttl_ms=1_000)
+    await longer.broker.enqueue([submission("r1", Lane.LOW)])
+    assert 1_000 < await life_ms(queue) <= HOUR_MS
