@@ -10,7 +10,8 @@ from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.keys import Keys
 from streamfleet.common.protocol import LANES
 
-FIXED = ["wake", "sched", "dead", "tries", "delayed", "bench", "watch", "counts", "cancels", "workers", "maintain"]
+SHARED = ["wake", "sched", "dead", "tries", "delayed", "bench", "watch", "counts", "cancels", "workers"]
+FIXED = [*SHARED, "maintain", "cancel_requests"]
 names = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1, max_size=256)
 
 
@@ -39,7 +40,7 @@ def test_a_prefix_stands_before_every_key() -> None:
 def test_the_shared_keys_are_those_that_the_scripts_count_on() -> None:
     keys = Keys("q")
     expected = [*keys.lanes, *(keys.ready(lane) for lane in LANES)]
-    expected += [getattr(keys, name) for name in FIXED if name != "maintain"]
+    expected += [getattr(keys, name) for name in SHARED]
     assert keys.shared() == expected
     assert len(set(keys.shared())) == 18
 

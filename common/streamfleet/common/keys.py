@@ -89,7 +89,7 @@ class Keys:
 
     @property
     def tries(self) -> str:
-        """Hash ``<lane number>|<stream id>`` to ``<attempts>[ <worker>…]``: the workers that the request was lost with."""
+        """Hash ``<lane number>|<stream id>`` to ``<attempts>[ <worker>…]``: the workers that it was lost with."""
         return f"{self.base}tries"
 
     @property
@@ -109,13 +109,18 @@ class Keys:
 
     @property
     def counts(self) -> str:
-        """Hash of lifetime counters: staged, each terminal status, duplicate, vanished, requeued."""
+        """Hash of lifetime counters: staged, each terminal status, duplicate, vanished, requeued, forgotten."""
         return f"{self.base}counts"
 
     @property
     def cancels(self) -> str:
         """Short stream of cancelled ids, read by every worker."""
         return f"{self.base}cancels"
+
+    @property
+    def cancel_requests(self) -> str:
+        """Stream of ids that somebody who may not write results wants cancelled; the housekeeping sees to them."""
+        return f"{self.base}cancel_requests"
 
     @property
     def workers(self) -> str:

@@ -61,11 +61,10 @@ async def look_up(broker: Broker, request_id: str) -> StatusView:
     entry = request_id if _ENTRY.fullmatch(request_id) else await broker.record(request_id)
     if entry is not None:
         lane = Lane(entry.split(":", 1)[0])
-        running = await broker.running(entry)
-        if running is not None:
-            return StatusView(request_id, RUNNING, lane, running[0], running[1], entry)
-        if await broker.exists(entry):
-            return StatusView(request_id, QUEUED, lane, entry=entry)
+        standing = await broker.standing(entry)
+        if standing is not None:
+            state = QUEUED if standing.worker is None else RUNNING
+            return StatusView(request_id, state, lane, standing.worker, standing.attempt, entry)
     # It may have ended between the questions.
     result = await broker.result(request_id)
     return StatusView(request_id, UNKNOWN) if result is None else ended_view(result)

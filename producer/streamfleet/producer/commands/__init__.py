@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from streamfleet.producer.commands.acl import acl
 from streamfleet.producer.commands.audit import audit
 from streamfleet.producer.commands.backlog import backlog
 from streamfleet.producer.commands.batch import batch
@@ -22,4 +23,5 @@ def add_commands(app: typer.Typer) -> None:
     app.command(rich_help_panel=REQUESTS)(batch)
     app.command(rich_help_panel=OPERATIONS)(backlog)
     app.command(rich_help_panel=OPERATIONS)(audit)
+    app.command(rich_help_panel=OPERATIONS)(acl)
     app.add_typer(dead, rich_help_panel=OPERATIONS)

@@ -1,0 +1,60 @@
+"""Secrets out of files: what ``REDIS_URL_FILE`` names, as Kubernetes and Docker mount secrets."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from pydantic import AliasChoices, SecretStr
+from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
+
+from streamfleet.common.errors import SettingsError
+
+SUFFIX = "_FILE"
+MOST_BYTES = 65_536
+
+
+def file_variables(name: str, field: FieldInfo, prefix: str) -> list[str]:
+    """Environment variables that name a file with a field's value, first come first; none for what is no secret."""
+    if field.annotation is not SecretStr:
+        return []
+    alias = field.validation_alias
+    names = [str(choice) for choice in alias.choices] if isinstance(alias, AliasChoices) else [prefix + name.upper()]
+    return [each + SUFFIX for each in names if each.isupper()]
+
+
+class SecretFiles(PydanticBaseSettingsSource):
+    """The values of the fields that are secrets, out of the files that the environment names.
+
+    Raises:
+        SettingsError: a file cannot be read, or the value is in the environment as well. Never with the value.
+    """
+
+    def __init__(self, settings: type[BaseSettings], prefix: str) -> None:
+        super().__init__(settings)
+        self._prefix = prefix
+
+    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
+        for variable in file_variables(field_name, field, self._prefix):
+            if path := os.environ.get(variable):
+                return _read(variable, path), field_name, False
+        return None, field_name, False
+
+    def __call__(self) -> dict[str, Any]:
+        found = {name: self.get_field_value(field, name)[0] for name, field in self.settings_cls.model_fields.items()}
+        return {name: value for name, value in found.items() if value is not None}
+
+
+def _read(variable: str, path: str) -> str:
+    direct = variable.removesuffix(SUFFIX)
+    if os.environ.get(direct):
+        raise SettingsError(f"{variable}: {direct} is set too, and only one of them can count: remove one")
+    try:
+        with Path(path).open("rb") as file:
+            return file.read(MOST_BYTES).decode().strip()
+    except OSError as error:
+        raise SettingsError(f"{variable}: {path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise SettingsError(f"{variable}: {path} is not text") from None

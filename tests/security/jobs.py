@@ -1,0 +1,323 @@
+"""Everything that each role's work consists of, done as its user. Any missing permission ends a job with an error."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from streamfleet.common.acl import Role
+from streamfleet.common.broker import Broker
+from streamfleet.common.errors import openai_error
+from streamfleet.common.keys import GROUP
+from streamfleet.common.protocol import LANES, Lane, Status
+from streamfleet.common.records import Completion, Lease, Retry
+from streamfleet.common.records import Role as Waiting
+from streamfleet.producer.client import Client
+from streamfleet.producer.letters import find_letter, letters, requeue
+from streamfleet.producer.repair import Inspection
+from streamfleet.producer.snapshot import take_snapshot
+from streamfleet.worker.cancelling import CancelDesk
+from tests.security.guarded import NOW, QUEUE, Guarded, allowed
+from tests.waiting import eventually
+
+BODY = {"prompt": "hi"}
+ERROR = openai_error("it did not work", "server_error", None, "broken")
+CLUSTER = (("CLUSTER", "SLOTS"), ("CLUSTER", "SHARDS"), ("CLUSTER", "NODES"), ("READONLY",))
+
+
+async def claim(broker: Broker, lane: Lane | None = None) -> Lease:
+    """The best entry, now w1's, and of the lane that it should be of."""
+    (found,) = (await broker.pull("w1", 1)).claims
+    assert lane in (None, found.lease.lane)
+    return found.lease
+
+
+def succeeded(lease: Lease, reply: str = "") -> Completion:
+    return Completion(lease, Status.SUCCEEDED, {"response": "{}", "http_status": "200"}, reply, "")
+
+
+async def add(broker: Broker, lane: Lane, stream_id: str = "*", **fields: str) -> str:
+    """A plain XADD by somebody who may."""
+    values = {"body": json.dumps(BODY), **fields}
+    flat = [part for pair in values.items() for part in pair]
+    return str((await broker.connection.command("XADD", broker.keys.lane(lane), stream_id, *flat)).decode())
+
+
+# -- producer ----------------------------------------------------------------------------------------------
+
+
+async def produce(guarded: Guarded, url: str) -> None:
+    """Enqueue, ask, wait, cancel; with the client, and by hand."""
+    async with guarded.broker() as fleet, Client(url, QUEUE, patience_s=0) as client:
+        for lane in LANES:
+            handle = await client.enqueue(BODY, id=f"r-{lane}", lane=lane)
+            assert (await handle.status()).state == "queued"
+            await fleet.pull("w1", 0)
+            assert (await handle.status()).state == "queued"
+            lease = await claim(fleet, lane)
+            assert (await handle.status()).worker == "w1"
+            waiting = asyncio.create_task(handle.result(5))
+            await fleet.complete("w1", [succeeded(lease, client.mailbox.name)])
+            assert (await waiting).ok
+            assert (await handle.status()).ended
+        reply = client.broker.keys.reply(client.mailbox.name)
+        await cancelled(fleet, client)
+        await by_hand(client.broker)
+        assert await fleet.connection.command("EXISTS", reply)
+    async with guarded.broker() as fleet:
+        assert not await fleet.connection.command("EXISTS", reply), "the client took its reply stream with it"
+
+
+async def cancelled(fleet: Broker, client: Client) -> None:
+    """A request that waits for its next try is cancelled by asking for it."""
+    handle = await client.enqueue(BODY, id="r-cancel")
+    await fleet.retry_later("w1", [Retry(await claim(fleet), 600_000, ERROR)], 5)
+    assert (await handle.status()).state == "queued"
+    cancelling = asyncio.create_task(handle.cancel())
+    await eventually(lambda: CancelDesk(fleet).see_to(10), 2, "the cancel was asked for")
+    assert await cancelling
+    assert await handle.cancel(), "a second time it is known already"
+
+
+async def by_hand(broker: Broker) -> None:
+    """What a program without the client sends."""
+    keys = broker.keys
+    for lane in LANES:
+        assert await broker.connection.command("XADD", keys.lane(lane), "*", "id", f"h-{lane}", "body", "{}")
+        assert await broker.connection.command("XLEN", keys.lane(lane)) >= 1
+    result = keys.result("r-high")
+    assert await broker.connection.command("HGET", result, "status") == b"succeeded"
+    assert await broker.connection.command("HMGET", result, "status") == [b"succeeded"]
+    assert await broker.connection.command("HEXISTS", result, "status")
+    assert await broker.connection.command("EXISTS", result)
+    for words in (("SELECT", 0), ("WAIT", 0, 0), *CLUSTER):
+        await allowed(broker, *words)
+
+
+# -- worker ------------------------------------------------------------------------------------------------
+
+
+async def work(guarded: Guarded, url: str) -> None:
+    """Every operation of a worker, each by every way that it can go."""
+    async with guarded.broker() as admin, guarded.broker(url, now_ms=NOW) as me, guarded.broker(url) as now:
+        await me.connection.ping()
+        for words in (("SELECT", 0), ("INFO",), *CLUSTER):
+            await allowed(me, *words)
+        await me.ensure_groups()
+        assert await now.lock_maintenance("w1", 1_000)
+        assert await now.check_in("w1", {"engine": "simulated"}) > NOW
+        await waits(admin, me)
+        for lane in LANES:
+            await one_lane(admin, me, lane)
+        await later(admin, me, guarded, url)
+        await cancels(admin, me)
+        await leaves(admin, me)
+
+
+async def waits(admin: Broker, me: Broker) -> None:
+    """Nothing to do: watch, sit on the bench, be woken, put back what came."""
+    assert (await me.pull("w1", 1)).role is Waiting.WATCH
+    blocked = asyncio.create_task(me.wait(Waiting.BENCH, 60_000))
+    async with asyncio.timeout(5):
+        while not blocked.done():
+            await me.unblock()
+            await asyncio.sleep(0)
+    await blocked
+    await me.wait(Waiting.BENCH, 2)
+    stream_id = await add(admin, Lane.LOW, f"{NOW}-1", id="hinted")
+    hints = await me.wait(Waiting.WATCH, 1_000)
+    assert [hint.stream_id for hint in hints] == [stream_id]
+    await admin.connection.command("XADD", me.keys.wake, "*", "t", "1")
+    hints += await me.wait(Waiting.WATCH, 1_000)
+    (found,) = (await me.pull("w1", 1, hints, watching=True)).claims
+    assert found.lease.stream_id == stream_id
+    await me.complete("w1", [succeeded(found.lease)])
+
+
+async def one_lane(admin: Broker, me: Broker, lane: Lane) -> None:
+    """The ways of an entry, in one lane: done, released, taken back, expired, vanished."""
+    await add(admin, lane, f"{NOW}-10", id=f"{lane}-done", reply="somebody")
+    lease = await claim(me, lane)
+    assert await me.renew("w1", [lease]) == [1]
+    assert await me.release("w1", [lease]) == 1
+    lease = await claim(me, lane)
+    assert (await me.reclaim(0, 5)).ready == 1
+    lease = await claim(me, lane)
+    assert await me.disown("w1", [lease]) == 0
+    assert await me.complete("w1", [succeeded(lease, "somebody")]) == [1]
+    await add(admin, lane, f"{NOW}-11", id=f"{lane}-late", deadline=str(NOW + 5), reply="somebody")
+    await me.pull("w1", 0)
+    me.limits, later = me.limits, type(me)(me.connection, me.keys, _at(me, NOW + 10))
+    assert (await later.expire())[0] == 1
+    await add(admin, lane, f"{NOW}-12", id=f"{lane}-gone")
+    lease = await claim(me, lane)
+    await admin.connection.command("XDEL", me.keys.lane(lane), f"{NOW}-12")
+    await me.renew("w1", [lease])
+
+
+def _at(broker: Broker, now_ms: int) -> Any:
+    from dataclasses import replace
+
+    return replace(broker.limits, now_ms=now_ms)
+
+
+async def later(admin: Broker, me: Broker, guarded: Guarded, url: str) -> None:
+    """A passing fault, and one too many."""
+    await add(admin, Lane.NORMAL, f"{NOW}-20", id="again", reply="somebody")
+    assert await me.retry_later("w1", [Retry(await claim(me), 1_000, ERROR)], 2) == [1]
+    async with guarded.broker(url, now_ms=NOW + 2_000) as then:
+        assert (await then.promote())[0] == 1
+        assert await then.retry_later("w1", [Retry(await claim(then), 0, ERROR)], 2) == [2]
+    await add(admin, Lane.NORMAL, f"{NOW}-21", id="wrong")
+    lease = await claim(me)
+    await admin.connection.command("SET", me.keys.result("wrong"), "by hand")
+    assert await me.complete("w1", [Completion(lease, Status.FAILED, {"http_status": "400"}, "", ERROR)]) == [1]
+
+
+async def cancels(admin: Broker, me: Broker) -> None:
+    """A request is cancelled while it runs, because somebody asked for it."""
+    await add(admin, Lane.HIGH, f"{NOW}-30", id="stop")
+    lease, last = await claim(me), await me.last_cancel()
+    for request_id in ("stop", "stop", "nobody's"):
+        await admin.ask_to_cancel(request_id)
+    assert await CancelDesk(me).see_to(10) == 3
+    assert (await me.read_cancels(last, 1_000))[1] == ["stop", "nobody's"]
+    assert not await admin.connection.command("XLEN", me.keys.cancel_requests)
+    assert await me.renew("w1", [lease]) == [2]
+    await me.complete("w1", [Completion(lease, Status.CANCELLED, {}, "", ERROR)])
+
+
+async def leaves(admin: Broker, me: Broker) -> None:
+    """A worker that leaves is forgotten in every lane."""
+    assert await me.check_out() == 0
+    assert await me.retain() == 0
+    assert await me.check_out("w1") == 1
+    for lane in LANES:
+        rows = await admin.connection.command("XINFO", "CONSUMERS", me.keys.lane(lane), "workers")
+        assert b"w1" not in [row[1] for row in rows]
+    assert await admin.workers() == {}
+
+
+# -- operator ----------------------------------------------------------------------------------------------
+
+
+async def operate(guarded: Guarded, url: str) -> None:
+    """Look at everything; requeue, purge, cancel."""
+    async with guarded.broker() as fleet:
+        async with guarded.broker(url) as me, Client(url, QUEUE, patience_s=0) as client:
+            await sees_to(fleet, me, client)
+            await awaits(guarded, fleet, client)
+            await mends(fleet, me)
+            reply = me.keys.reply(client.mailbox.name)
+            await fleet.connection.command("XADD", reply, "*", "id", "anything")
+        assert not await fleet.connection.command("EXISTS", reply), "the client took its reply stream with it"
+
+
+async def awaits(guarded: Guarded, fleet: Broker, client: Client) -> None:
+    """Cancel what somebody waits for, who is told; and wait for a result."""
+    async with Client(guarded.server.url, QUEUE) as somebody:
+        await somebody.enqueue(BODY, id="theirs")
+        assert await client.cancel("theirs")
+        theirs = somebody.broker.keys.reply(somebody.mailbox.name)
+        assert await fleet.connection.command("PTTL", theirs) > 0
+        await somebody.enqueue(BODY, id="mine")
+        waiting = asyncio.create_task(client.result("mine", 5))
+
+        async def reads() -> bool:
+            info: bytes = await fleet.connection.command("INFO", "clients")
+            return waiting.done() or b"blocked_clients:0" not in info
+
+        await eventually(reads, 5, "the client reads its notifications")
+        await fleet.cancel("mine")
+        assert (await waiting).status is Status.CANCELLED
+
+
+async def mends(fleet: Broker, me: Broker) -> None:
+    """Find and repair what somebody's hands broke."""
+    send, keys = fleet.connection.command, fleet.keys
+    for lane in LANES:
+        await send("XGROUP", "SETID", keys.lane(lane), GROUP, "9999999999999-0")
+    await send("SET", keys.maintain, "w1")
+    for key in (keys.result("odd"), keys.tokens("odd"), keys.wake):
+        await send("SET", key, "of another type")
+    await send("HSET", keys.result("endless"), "status", "failed")
+    await send("HSET", keys.tries, "odd", "1")
+    assert (await Inspection(me, mend=False).run()).problems
+    report = await Inspection(me, mend=True).run()
+    kinds = {found.kind for found in report.found}
+    assert {"group_ahead", "wrong_type", "no_ttl", "tries_gone"} <= kinds
+    assert (await Inspection(me, mend=True).run()).problems == []
+
+
+async def sees_to(fleet: Broker, me: Broker, client: Client) -> None:
+    """What went wrong, and how the queue stands."""
+    await fleet.ensure_groups()
+    await fleet.check_in("w1", {"engine": "simulated"})
+    for lane in LANES:
+        await add(fleet, lane, id=f"bad-{lane}", reply="somebody")
+        lease = await claim(fleet, lane)
+        await fleet.complete("w1", [Completion(lease, Status.FAILED, {"http_status": "400"}, "", ERROR)])
+    assert len((await take_snapshot(me)).workers) == 1
+    async for letter in letters(me):
+        assert await requeue(me, letter, await me.now_ms()) is not None
+        assert await requeue(me, letter, await me.now_ms()) is not None, "said again, not done again"
+    await fleet.pull("w1", 1)
+    assert await client.cancel("bad-low")
+    result = await client.result("bad-low", 5)
+    assert result.status is Status.CANCELLED
+    assert await fleet.connection.command("XLEN", me.keys.cancels) == 1, "cancelled by itself, not by asking"
+    assert await me.standing("low:1-1") is None
+    await add(fleet, Lane.CRITICAL, id="worse")
+    await fleet.complete("w1", [Completion(await claim(fleet), Status.FAILED, {"http_status": "400"}, "", ERROR)])
+    assert (await me.audit()).problems() == []
+    newest = await me.dead_letters(1)
+    found = await find_letter(me, newest[0][0])
+    assert await me.purge([found.letter_id]) == 1
+    await looks(me)
+
+
+async def looks(me: Broker) -> None:
+    """What the operations page has people type."""
+    keys = me.keys
+    for words in (
+        ("SELECT", 0),
+        ("INFO",),
+        ("XINFO", "CONSUMERS", keys.lane("high"), "workers"),
+        ("XINFO", "STREAM", keys.lane("high")),
+        ("ZSCORE", keys.ready("high"), "x"),
+        ("HGET", keys.workers, "w1"),
+        ("HMGET", keys.workers, "w1"),
+        ("LLEN", keys.bench),
+        ("TYPE", keys.watch),
+        ("PTTL", keys.result("r-1")),
+        ("EXISTS", keys.result("r-1")),
+        ("MEMORY", "USAGE", keys.lane("low")),
+        *CLUSTER,
+    ):
+        await allowed(me, *words)
+
+
+# -- autoscaler --------------------------------------------------------------------------------------------
+
+
+async def scale(guarded: Guarded, url: str) -> None:
+    """What KEDA's scaler for Redis streams asks, and the sum of the lanes."""
+    async with guarded.broker() as fleet, guarded.broker(url) as me:
+        await fleet.ensure_groups()
+        await me.connection.ping()
+        for lane in LANES:
+            assert await me.connection.command("XLEN", me.keys.lane(lane)) == 0
+            assert (await me.connection.command("XPENDING", me.keys.lane(lane), "workers"))[0] == 0
+            assert await me.connection.command("XINFO", "GROUPS", me.keys.lane(lane))
+        for words in (("SELECT", 0), *CLUSTER):
+            await allowed(me, *words)
+
+
+JOBS: dict[Role, Callable[[Guarded, str], Awaitable[None]]] = {
+    Role.PRODUCER: produce,
+    Role.WORKER: work,
+    Role.OPERATOR: operate,
+    Role.AUTOSCALER: scale,
+}

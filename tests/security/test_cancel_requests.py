@@ -1,0 +1,74 @@
+"""Cancels that are asked for: kept within bounds, met once, and no worker stops because of them."""
+
+from __future__ import annotations
+
+import pytest
+from structlog.testing import capture_logs
+
+from streamfleet.common.acl import Grant, Patterns, Role, grants
+from streamfleet.common.broker import Broker, producing
+from streamfleet.common.keys import Keys
+from streamfleet.worker.cancelling import AT_ONCE, CancelDesk
+from tests.security.guarded import QUEUE, Guarded, rendered
+
+
+class Asked(Broker):
+    """A queue with asks of the test's own; remembers how many were read at once, and what was done."""
+
+    def __init__(self, asks: list[str]) -> None:
+        self.asks = [(f"{number}-0", request_id) for number, request_id in enumerate(asks, 1)]
+        self.read: list[int] = []
+        self.done: list[str] = []
+
+    async def cancel_requests(self, most: int) -> list[tuple[str, str]]:
+        self.read.append(most)
+        return self.asks[:most]
+
+    async def cancel(self, request_id: str, reason: str = "") -> bool:  # noqa: ARG002 - as the broker has it
+        self.done.append(f"cancel {request_id}")
+        return True
+
+    async def drop_cancel_request(self, stream_id: str) -> None:
+        self.asks = [ask for ask in self.asks if ask[0] != stream_id]
+        self.done.append(f"drop {stream_id}")
+
+
+async def test_an_ask_is_dropped_after_its_cancel() -> None:
+    """A worker that dies between the two leaves it to the next one."""
+    queue = Asked(["r-1", "no name", "r-2"])
+    with capture_logs() as logged:
+        assert await CancelDesk(queue).see_to(10) == 3
+    assert queue.done == ["cancel r-1", "drop 1-0", "drop 2-0", "cancel r-2", "drop 3-0"]
+    assert [entry["event"] for entry in logged] == ["cancel_request_unusable"]
+    assert "no name" not in str(logged)
+
+
+async def test_more_are_read_together_as_long_as_they_are_small() -> None:
+    queue = Asked([f"r-{number}" for number in range(100)])
+    assert await CancelDesk(queue).see_to(100) == 100
+    assert max(queue.read) == AT_ONCE
+    queue = Asked(["r-1", "r-2", "r-3", "x" * 100_000, "x" * 100_000, "x" * 100_000, "r-4"])
+    assert await CancelDesk(queue).see_to(100) == 7
+    assert queue.read[:4] == [1, 2, 4, 1], "megabytes come one by one"
+
+
+async def test_rules_of_an_earlier_release_do_not_stop_the_housekeeping(guarded: Guarded) -> None:
+    patterns = Patterns(Keys(QUEUE))
+    unknown = patterns.keys.cancel_requests
+    earlier = [grant for grant in grants(Role.WORKER, patterns) if not any(unknown in key for key in grant.keys)]
+    assert len(earlier) < len(grants(Role.WORKER, patterns))
+    url = guarded.enlist_with(Role.WORKER, rendered([*earlier, Grant(("xlen",), patterns.of("%R~", unknown))]))
+    async with guarded.broker() as admin, guarded.broker(url) as broker:
+        await admin.ask_to_cancel("r-1")
+        desk = CancelDesk(broker)
+        with capture_logs() as logged:
+            assert [await desk.see_to(10) for _ in range(3)] == [0, 0, 0]
+        assert [entry["event"] for entry in logged] == ["cancel_requests_refused"], "said once"
+
+
+async def test_asks_that_nobody_sees_to_do_not_pile_up(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(producing, "CANCEL_REQUESTS_CAP", 100)
+    async with guarded.broker() as broker:
+        for number in range(500):
+            await broker.ask_to_cancel(f"r-{number}")
+        assert 100 <= await broker.connection.command("XLEN", broker.keys.cancel_requests) <= 300

@@ -1,0 +1,135 @@
+"""SECURITY.md: its commands are run as they stand there, and what it says of the code is so."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from streamfleet.cli.demo.server import RedisServer, free_port
+from streamfleet.common.acl import Role
+from streamfleet.common.settings import GROUPS, PREFIX, variable
+from tests.integration.k8s_manifests import only, render
+from tests.security.conftest import WITH_SELECTORS
+from tests.servers import newest
+from tests.waiting import eventually_blocking
+
+FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+CERTIFICATES, USERS, SERVER, FLEET, REFUSED = range(5)
+
+
+@pytest.fixture(scope="module")
+def page(repository: Path) -> str:
+    return (repository / "SECURITY.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def steps(page: str) -> list[str]:
+    """The steps of the five minutes, one piece of shell each."""
+    (block,) = [body for language, body in FENCE.findall(page) if language == "sh"]
+    found = re.split(r"(?m)^(?=# \d\. )", block)
+    return [step for step in found if step.strip()]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """Where the steps are done; whatever they started is ended."""
+    yield tmp_path
+    for name in ("redis.pid", "worker.pid"):
+        if (tmp_path / name).exists():
+            os.kill(int((tmp_path / name).read_text()), signal.SIGTERM)
+
+
+def run(step: str, folder: Path, port: int) -> subprocess.CompletedProcess[str]:
+    """A step, on a port that is free here."""
+    path = f"{Path(sys.executable).parent}:/usr/bin:{os.environ['PATH']}"
+    settings = {name: value for name, value in os.environ.items() if not name.startswith(("STREAMFLEET", "REDIS"))}
+    return subprocess.run(
+        ["bash", "-e", "-o", "pipefail", "-c", step.replace("6380", str(port))],
+        cwd=folder,
+        env={**settings, "PATH": path, "STREAMFLEET_HEALTH_PORT": "0"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=50,
+    )
+
+
+def test_the_five_minutes_work_as_written(steps: list[str], folder: Path) -> None:
+    server = "/usr/bin/redis-server"
+    if not (shutil.which("openssl") and Path(server).exists()):
+        pytest.skip("needs openssl, and a redis-server that was built with TLS: apt-get install redis-server")
+    port = free_port()
+    for step in (CERTIFICATES, USERS):
+        done = run(steps[step], folder, port)
+        assert done.returncode == 0, done.stderr
+    at = steps[SERVER].replace("redis-server ", f"{server} --pidfile {folder}/redis.pid --dir {folder} ", 1)
+    assert run(at.replace("users.acl", f"{folder}/users.acl"), folder, port).returncode == 0
+    eventually_blocking((folder / "redis.pid").exists, 10, "the server runs")
+    # What a shell starts in its background ends with the test.
+    fleet = steps[FLEET].replace("simulated &", f"simulated > worker.log 2>&1 & echo $! > {folder}/worker.pid")
+    done = run(fleet, folder, port)
+    assert done.returncode == 0, done.stderr + (folder / "worker.log").read_text()
+    assert "accepted=1 = succeeded=1" in done.stdout
+    done = run(steps[REFUSED], folder, port)
+    assert done.returncode == 2
+    assert "lacks a permission" in done.stderr
+    passwords = [url.read_text().split(":")[2].split("@")[0] for url in folder.glob("*.url")]
+    assert len(passwords) == 5
+    written = (folder / "worker.log").read_text() + (folder / "users.acl").read_text() + done.stderr
+    assert [password for password in passwords if password in written] == []
+    assert {path.stat().st_mode & 0o077 for path in folder.glob("*.url")} == {0}
+
+
+def test_every_role_and_setting_that_it_names_exists(page: str) -> None:
+    roles = re.findall(r"^\| (\w+) \| [^|]+ \| [^|]+ \| [^|]+ \|$", page, re.MULTILINE)
+    assert {*Role} <= {*roles}
+    known = {variable(name) for group in GROUPS for name in group.model_fields}
+    named = {*re.findall(rf"\b{PREFIX}[A-Z_]+\b", page)}
+    assert {name.removesuffix("_FILE") for name in named} <= known
+
+
+# -- k8s/README.md -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.timeout(240)  # a bare machine fetches kubectl first
+def test_the_overlay_for_kubernetes_gives_a_server_that_knows_the_users(repository: Path, tmp_path: Path) -> None:
+    text = (repository / "k8s/README.md").read_text(encoding="utf-8")
+    (patches,) = [body for language, body in FENCE.findall(text) if language == "yaml" and "aclfile" in body]
+    shutil.copytree(repository / "k8s/base", tmp_path / "base")
+    overlay = tmp_path / "overlay"
+    overlay.mkdir()
+    (overlay / "kustomization.yaml").write_text(f"resources:\n  - ../base\n{patches}", encoding="utf-8")
+    manifests = render(overlay)
+    pod = only(manifests, "StatefulSet")["spec"]["template"]["spec"]
+    assert pod["containers"][0]["args"][-1] == "/etc/redis-acl/users.acl"
+    assert pod["containers"][0]["volumeMounts"][-1]["mountPath"] == "/etc/redis-acl"
+    assert pod["volumes"][-1]["secret"]["secretName"] == "streamfleet-redis-acl"
+    environment = only(manifests, "Deployment")["spec"]["template"]["spec"]["containers"][0]["env"]
+    url = next(each for each in environment if each["name"] == "REDIS_URL")
+    assert url["valueFrom"]["secretKeyRef"]["name"] == "streamfleet-worker-redis"
+
+
+def test_the_file_that_it_has_one_make_lets_in_whom_it_should(repository: Path, tmp_path: Path) -> None:
+    """The same `sed` as there, without a cluster: the probes' user, the workers', and nobody without a password."""
+    text = (repository / "k8s/README.md").read_text(encoding="utf-8")
+    (block,) = [body for language, body in FENCE.findall(text) if language == "sh" and "users.acl" in body]
+    here = re.sub(r"password=\$\(kubectl .*", "password=base", block)
+    here = re.sub(r"(?s)^kubectl .*", 'echo "$worker" > worker', here, flags=re.MULTILINE)
+    done = run(here, tmp_path, 0)
+    assert done.returncode == 0, done.stderr
+    with RedisServer(newest(WITH_SELECTORS), options={"aclfile": str(tmp_path / "users.acl")}) as server:
+        worker = (tmp_path / "worker").read_text().strip()
+        for user, password in (("default", "base"), ("streamfleet-worker", worker)):
+            with redis.Redis(port=server.port, username=user, password=password) as client:
+                assert client.ping()
+        with redis.Redis(port=server.port) as stranger, pytest.raises(redis.exceptions.AuthenticationError):
+            stranger.ping()

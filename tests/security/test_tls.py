@@ -1,0 +1,155 @@
+"""TLS, with certificates of a real authority, on a real server: who is let through, and what the others are told."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from streamfleet.common.connection import Connection
+from streamfleet.common.connection.clients import open_client
+from streamfleet.common.errors import BrokerUnavailable, SettingsError
+from streamfleet.producer.client import Client
+from tests.integration.cli_processes import streamfleet
+from tests.integration.worker_process import WorkerProcess, chat
+from tests.security.tls import Authority, Pair, TlsRedis, tls_redis
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("certificates")
+
+
+@pytest.fixture(scope="module")
+def authority(folder: Path) -> Authority:
+    return Authority(folder, "ours")
+
+
+@pytest.fixture(scope="module")
+def stranger(folder: Path) -> Authority:
+    return Authority(folder, "theirs")
+
+
+@pytest.fixture(scope="module")
+def server(authority: Authority) -> Iterator[TlsRedis]:
+    """Known as localhost and 127.0.0.1."""
+    with tls_redis(authority, authority.issue("localhost", "127.0.0.1")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def strict_server(authority: Authority) -> Iterator[TlsRedis]:
+    """Lets only those in who have a certificate of the authority themselves."""
+    with tls_redis(authority, authority.issue("localhost"), clients="yes") as found:
+        yield found
+
+
+@pytest.fixture
+def person(authority: Authority) -> Pair:
+    return authority.issue("worker@streamfleet.example")
+
+
+async def ping(url: str) -> None:
+    connection = Connection(url, patience_s=0)
+    try:
+        await connection.ping()
+    finally:
+        await connection.close()
+
+
+def test_worker_client_and_commands_speak_tls(server: TlsRedis, authority: Authority, tmp_path: Path) -> None:
+    url = server.url({"ssl_ca_certs": authority.file})
+    worker = WorkerProcess(url, tmp_path, "w1")
+    try:
+        worker.ready_blocking()
+        asyncio.run(asks(url))
+        assert streamfleet(url, "enqueue", "--prompt", "Say hi", "--wait").returncode == 0
+        assert streamfleet(url, "audit").returncode == 0
+        worker.send(signal.SIGTERM)
+        assert asyncio.run(worker.ended()) == 0
+        assert str(authority.file) not in worker.printed()
+    finally:
+        worker.destroy()
+
+
+async def asks(url: str) -> None:
+    async with Client(url) as fleet:
+        handles = await fleet.enqueue_many([{"body": chat()} for _ in range(10)])
+        assert all([(await handle.result(10)).ok for handle in handles])
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
+async def test_a_certificate_that_fits_is_trusted(server: TlsRedis, authority: Authority, host: str) -> None:
+    await ping(server.url({"ssl_ca_certs": authority.file}, host=host))
+
+
+@pytest.mark.parametrize("trusted", ["the system's", "another"])
+async def test_a_server_of_another_authority_is_refused(server: TlsRedis, stranger: Authority, trusted: str) -> None:
+    options = {} if trusted == "the system's" else {"ssl_ca_certs": stranger.file}
+    url = server.url(options)
+    with pytest.raises(SettingsError) as caught:
+        await ping(url)
+    said = str(caught.value)
+    assert said.startswith(f"REDIS_URL rediss://localhost:{server.tls_port}/0: ")
+    assert "certificate" in said
+    assert "ssl_ca_certs" in said
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
+async def test_a_server_of_another_name_is_refused(authority: Authority, host: str) -> None:
+    with tls_redis(authority, authority.issue("redis.example")) as elsewhere:
+        with pytest.raises(SettingsError, match=f"REDIS_URL rediss://{host}:.*not valid for '{host}'.*host name"):
+            await ping(elsewhere.url({"ssl_ca_certs": authority.file}, host=host))
+        # Whoever really wants it has to say so.
+        await ping(elsewhere.url({"ssl_ca_certs": authority.file, "ssl_check_hostname": "false"}, host=host))
+
+
+def test_host_names_are_checked_whatever_redis_py_does_by_itself() -> None:
+    """Before 6.0 it compares none unless it is told to."""
+    assert open_client("rediss://localhost").connection_pool.connection_kwargs["ssl_check_hostname"] is True
+    told = open_client("rediss://localhost?ssl_check_hostname=false")
+    assert told.connection_pool.connection_kwargs["ssl_check_hostname"] is False
+
+
+@pytest.mark.parametrize("option", ["ssl_ca_certs", "ssl_certfile"])
+async def test_a_file_that_is_not_there_is_named(server: TlsRedis, authority: Authority, option: str) -> None:
+    options = {"ssl_ca_certs": authority.file, option: "/nowhere/file.pem"}
+    with pytest.raises(SettingsError, match=f"REDIS_URL .*{option}.*/nowhere/file.pem"):
+        await ping(server.url(options))
+
+
+async def test_clients_show_their_certificates(strict_server: TlsRedis, authority: Authority, person: Pair) -> None:
+    files = {"ssl_certfile": person.certificate, "ssl_keyfile": person.key}
+    await ping(strict_server.url({"ssl_ca_certs": authority.file, **files}))
+    with pytest.raises(BrokerUnavailable):
+        await ping(strict_server.url({"ssl_ca_certs": authority.file}))
+
+
+async def test_a_client_certificate_of_another_authority_is_no_way_in(
+    strict_server: TlsRedis, authority: Authority, stranger: Authority
+) -> None:
+    pair = stranger.issue("worker@streamfleet.example")
+    files = {"ssl_certfile": pair.certificate, "ssl_keyfile": pair.key}
+    with pytest.raises((BrokerUnavailable, SettingsError)):
+        await ping(strict_server.url({"ssl_ca_certs": authority.file, **files}))
+
+
+def test_a_worker_that_does_not_trust_its_redis_ends_and_says_why(
+    server: TlsRedis, stranger: Authority, tmp_path: Path
+) -> None:
+    worker = WorkerProcess(server.url({"ssl_ca_certs": stranger.file}, user="me:S3cr3t@"), tmp_path, "w1")
+    try:
+        assert asyncio.run(worker.ended(15)) == 2
+        assert f"REDIS_URL rediss://localhost:{server.tls_port}/0" in worker.printed()
+        assert "S3cr3t" not in worker.printed()
+    finally:
+        worker.destroy()
+    ended = streamfleet(server.url({"ssl_ca_certs": stranger.file}), "audit")
+    assert ended.returncode == 2
+    assert "ssl_ca_certs" in ended.stderr
+    with redis.Redis.from_url(server.server.url) as admin:
+        assert admin.exists("{default}:workers") == 0
