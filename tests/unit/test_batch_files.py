@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from io import BytesIO
 from pathlib import Path
 
 import pytest
 
-from streamfleet.producer.batch_files import AppendFile, BatchFileError, Job, count_lines, default_error_file
+from streamfleet.producer.batch_files import AppendFile, BatchFileError, Job, count_lines, default_error_file, lines_of
 from streamfleet.producer.batchfile import Written
 
 
@@ -46,6 +47,35 @@ def test_a_file_of_something_else_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(BatchFileError, match="line 1"):
         list(AppendFile(path).written())
     assert path.read_text() == "my notes\nof today"
+
+
+@pytest.mark.parametrize("text", [b"my notes", b"{}", b'{"id', b"\x00" * 9, b" "], ids=repr)
+def test_only_what_a_batch_began_to_write_is_cut_off(tmp_path: Path, text: bytes) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_bytes(text)
+    if text in {b"my notes", b"{}"}:
+        with pytest.raises(BatchFileError, match="line 1"):
+            list(AppendFile(path).written())
+        assert path.read_bytes() == text
+    else:
+        assert list(AppendFile(path).written()) == []
+        assert path.read_bytes() == b""
+
+
+@pytest.mark.parametrize(
+    "text", [b"\x80\n", b"[" * 5_000 + b"\n", b'{"job":"a b"}\n', b'{"job":7}\n'], ids=lambda text: repr(text[:9])
+)
+def test_a_progress_file_that_is_none_is_left_alone(tmp_path: Path, text: bytes) -> None:
+    path = tmp_path / "out.jsonl.partial"
+    path.write_bytes(text)
+    with pytest.raises(BatchFileError, match="was not written by a batch"), Job(tmp_path / "out.jsonl"):
+        pass
+    assert path.read_bytes() == text
+
+
+def test_of_a_line_that_is_too_long_only_the_beginning_is_read() -> None:
+    file = BytesIO(b"a\n" + b"b" * 70_000 + b"\nc\n" + b"d" * 5)
+    assert list(lines_of(file, 4)) == [b"a\n", b"bbbbb", b"c\n", b"ddddd"]
 
 
 def test_no_file_until_there_is_a_line(tmp_path: Path) -> None:

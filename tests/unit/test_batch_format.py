@@ -11,6 +11,7 @@ import pytest
 from streamfleet.common.errors import InvalidRequest, openai_error
 from streamfleet.common.results import Result, decode_result
 from streamfleet.producer.batchfile import (
+    MAX_LINE_BYTES,
     BadLine,
     BatchLine,
     Written,
@@ -136,3 +137,8 @@ def test_the_example_is_a_batch(repository: Path) -> None:
     parsed = [parse_line(text, number) for number, text in enumerate(lines, 1)]
     assert len({line.custom_id for line in parsed}) == len(parsed) == 20
     assert all(line.body["max_tokens"] <= 64 and "model" not in line.body for line in parsed)
+
+
+def test_a_line_that_was_too_long_to_be_read_is_named() -> None:
+    with pytest.raises(BadLine, match=r"^line 3: the line is longer than \d+ bytes$"):
+        parse_line(b"x" * (MAX_LINE_BYTES + 1), 3)

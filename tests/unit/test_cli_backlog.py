@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from io import StringIO
 from typing import Any
 
+import pytest
 from rich.console import Console
 
 from streamfleet.common.protocol import Lane
@@ -67,3 +68,17 @@ def test_a_picture() -> None:
 def test_it_says_when_there_is_no_worker_or_a_silent_one() -> None:
     assert "no workers" in shown(snapshot())
     assert "silent" in shown(snapshot(workers={"w": {"state": "ready", "seen_ms": NOW - 60_000}}))
+
+
+@pytest.mark.parametrize(
+    "words", [{"models": 7}, {"models": {"a": 1}}, {"seen_ms": True}, {"seen_ms": 1e300}, {"seen_ms": float("nan")}]
+)
+def test_a_worker_that_describes_itself_oddly_is_shown_as_far_as_it_goes(words: dict[str, Any]) -> None:
+    assert "w1" in shown(snapshot(workers={"w1": words}))
+
+
+def test_a_terminal_is_not_told_what_to_do() -> None:
+    words = {"state": "\x1b]0;owned\x07", "models": ["\x1b[2J"], "seen_ms": NOW}
+    text = shown(snapshot(workers={"\x1b[31m": words}))
+    assert "\x1b" not in text
+    assert "\x07" not in text

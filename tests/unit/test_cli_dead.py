@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from io import StringIO
 
 import pytest
+from rich.console import Console
 
 from streamfleet.common.protocol import Lane
-from streamfleet.producer.commands.dead_view import as_json_value, page
+from streamfleet.producer.commands.dead_view import as_json_value, page, table
 from streamfleet.producer.letters import NotRequeued, read_letter, revive
 
 ENQUEUED = 1_000_000
@@ -89,3 +91,30 @@ def test_says_which_workers_it_took_along() -> None:
 def test_a_terminal_shows_control_characters_and_does_not_obey_them() -> None:
     letter = read_letter("1-0", LETTER | {b"body": b"\x1b[2Jgone\x07"})
     assert "body: \\x1b[2Jgone\\x07" in page(letter)
+
+
+@pytest.mark.parametrize("attempts", ["²".encode(), b"9" * 5_000, b"-1", b"x"])
+def test_attempts_that_are_no_number_are_none(attempts: bytes) -> None:
+    assert read_letter("1-0", LETTER | {b"_attempts": attempts}).attempts == 0
+
+
+@pytest.mark.parametrize("entry", [b"high:x-y", b"high:", b"high:-", b"high:" + b"9" * 5_000 + b"-0"])
+def test_an_entry_that_is_none_is_not_requeued(entry: bytes) -> None:
+    with pytest.raises(NotRequeued):
+        revive(read_letter("1-0", LETTER | {b"_entry": entry}), NOW)
+
+
+def test_an_error_nested_beyond_the_stack_is_shown_as_text() -> None:
+    assert read_letter("1-0", LETTER | {b"_error": b"[" * 100_000}).error["message"].startswith("[[[")
+
+
+def test_a_terminal_is_not_told_what_to_do() -> None:
+    """Messages of an engine quote the request: a model's name may hold anything."""
+    error = json.dumps({"error": {"message": "no model \x1b]0;owned\x07 [/red]", "param": None, "code": "\x1b[2J"}})
+    letter = read_letter("1-0", LETTER | {b"_error": error.encode(), b"_status": b"[/red]\x1b", b"_id": b"\x1b[31m"})
+    written = StringIO()
+    Console(file=written, width=200, color_system=None).print(table([letter], NOW))
+    for text in (written.getvalue(), page(letter)):
+        assert "\x1b" not in text
+        assert "\x07" not in text
+        assert "\\x1b]0;owned\\x07 [/red]" in text

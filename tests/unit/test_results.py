@@ -102,3 +102,10 @@ def test_errors_of_another_shape_are_still_objects(error: bytes) -> None:
 def test_odd_numbers_are_none() -> None:
     result = result_of(queued_ms=b"soon", http_status=b"?", attempt=b"")
     assert (result.timings.queued_ms, result.http_status, result.attempt) == (None, 200, 0)
+
+
+def test_a_status_that_is_none_reads_as_failed_and_says_why() -> None:
+    result = result_of(status=b"done?")
+    assert (result.status, result.ok) == (Status.FAILED, False)
+    assert result.error is not None
+    assert "'done?' is no status" in result.error["message"]

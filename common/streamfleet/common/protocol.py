@@ -51,9 +51,10 @@ class Status(StrEnum):
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
 EMBEDDINGS = "/v1/embeddings"
+RESPONSES = "/v1/responses"
 # A closed list: the in-process engine also serves administrative paths, which no request may reach.
 ENDPOINTS = frozenset(
-    {CHAT, COMPLETIONS, EMBEDDINGS, "/v1/responses", "/v1/score", "/v1/rerank", "/classify", "/pooling"}
+    {CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES, "/v1/score", "/v1/rerank", "/classify", "/pooling"}
 )
 
 MAX_NAME_CHARS = 256
@@ -61,6 +62,7 @@ MAX_META_BYTES = 4096
 DEFAULT_MAX_BODY_BYTES = 1_048_576
 _NAME = re.compile(r"[\x21-\x7e]{1,256}")
 _RESERVED = re.compile(r"[A-Za-z]+:[0-9]+-[0-9]+")
+_FALLBACK = re.compile(rf"(?:{'|'.join(LANES)}):[0-9]{{1,20}}-[0-9]{{1,20}}")
 _MS = re.compile(r"[0-9]{1,16}")
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
@@ -108,6 +110,13 @@ def check_name(value: str, param: str, forbidden: str = "") -> str:
     if any(char in value for char in forbidden):
         raise InvalidRequest(f"must not contain any of {forbidden}", param)
     return value
+
+
+def is_request_id(value: str) -> bool:
+    """Whether a request may be called so: by its producer, or by its place where it came without an id."""
+    if _FALLBACK.fullmatch(value):
+        return True
+    return bool(_NAME.fullmatch(value)) and not _RESERVED.fullmatch(value)
 
 
 def infer_endpoint(body: Mapping[str, Any]) -> str:

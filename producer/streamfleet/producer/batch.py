@@ -16,7 +16,7 @@ from streamfleet.common.protocol import Lane
 from streamfleet.common.records import EnqueueCode, Submission
 from streamfleet.common.results import Result
 from streamfleet.producer.ask import Ask
-from streamfleet.producer.batch_files import AppendFile, count_lines
+from streamfleet.producer.batch_files import AppendFile, count_lines, lines_of
 from streamfleet.producer.batchfile import (
     BadLine,
     BatchLine,
@@ -136,7 +136,7 @@ class Batch:
         arrivals = self._client.arrivals()
         try:
             with self._source.open("rb") as lines:
-                requests = self._requests(lines)
+                requests = self._requests(lines_of(lines))
                 while True:
                     await self._fill(requests, arrivals)
                     self._report(self.progress)

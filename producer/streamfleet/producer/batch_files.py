@@ -11,8 +11,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
-from streamfleet.common.errors import StreamfleetError
-from streamfleet.producer.batchfile import Written, parse_written
+from streamfleet.common.errors import InvalidRequest, StreamfleetError
+from streamfleet.common.protocol import check_name
+from streamfleet.producer.batchfile import LINE_BEGINS, MAX_LINE_BYTES, Written, parse_written
 
 
 class BatchFileError(StreamfleetError):
@@ -26,8 +27,17 @@ def default_error_file(output: Path) -> Path:
 
 def count_lines(path: Path) -> int:
     """Lines of an input that are not blank."""
-    with path.open("rb") as lines:
-        return sum(1 for line in lines if not line.isspace())
+    with path.open("rb") as file:
+        return sum(1 for line in lines_of(file) if not line.isspace())
+
+
+def lines_of(file: IO[bytes], most: int = MAX_LINE_BYTES) -> Iterator[bytes]:
+    """Lines; of one that is longer than `most` bytes only so many and one more, so that it cannot fill the memory."""
+    while line := file.readline(most + 1):
+        rest = line
+        while rest and not rest.endswith(b"\n"):
+            rest = file.readline(65_536)
+        yield line
 
 
 class AppendFile:
@@ -50,8 +60,10 @@ class AppendFile:
             for number, line in enumerate(lines, 1):
                 about = parse_written(line)
                 if not line.endswith(b"\n"):
+                    if about is None and not _half_of_ours(line):
+                        raise self._not_ours(number)
                     if about is None:
-                        break  # half a line: the rest of it is still in Redis
+                        break  # the rest of it is still in Redis
                     lines.seek(0, os.SEEK_END)
                     lines.write(b"\n")
                     yield about
@@ -60,10 +72,13 @@ class AppendFile:
                 if about is not None:
                     yield about
                 elif not line.isspace():
-                    raise BatchFileError(
-                        f"{self.path}, line {number}, was not written by a batch: name another file, or remove this one"
-                    )
+                    raise self._not_ours(number)
             lines.truncate(end)
+
+    def _not_ours(self, number: int) -> BatchFileError:
+        return BatchFileError(
+            f"{self.path}, line {number}, was not written by a batch: name another file, or remove this one"
+        )
 
     def add(self, line: bytes) -> None:
         """Write one whole line, newline included."""
@@ -84,6 +99,11 @@ class AppendFile:
             self._file = None
 
 
+def _half_of_ours(line: bytes) -> bool:
+    """Whether a run that was killed may have left it so, or a power failure (zeros); else it is somebody's own."""
+    return line.startswith(LINE_BEGINS) or LINE_BEGINS.startswith(line) or not line.strip(b"\x00 \t\r")
+
+
 class Job:
     """What ties runs together that write the same output: ``<OUT>.partial`` holds the prefix of their request ids.
 
@@ -100,7 +120,7 @@ class Job:
         self._file: IO[str] | None = None
 
     def __enter__(self) -> Self:
-        file = self.path.open("a+", encoding="utf-8")
+        file = self.path.open("a+", encoding="utf-8", errors="replace")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self.name = self._read(file) or self._start(file)
@@ -130,12 +150,10 @@ class Job:
         if not text.endswith("\n"):
             return ""
         try:
-            name = json.loads(text)["job"]
-        except (ValueError, KeyError, TypeError):
-            name = None
-        if not isinstance(name, str) or not name:
-            raise BatchFileError(f"{self.path} was not written by a batch: remove it, or name another output")
-        return name
+            return check_name(json.loads(text)["job"], "job")
+        except (ValueError, KeyError, TypeError, RecursionError, InvalidRequest):
+            said = f"{self.path} was not written by a batch: remove it, or name another output"
+            raise BatchFileError(said) from None
 
     def _start(self, file: IO[str]) -> str:
         name = f"batch-{secrets.token_hex(6)}"

@@ -149,16 +149,22 @@ def worker_views(described: Mapping[str, Mapping[str, Any]], held: Mapping[str, 
     views: list[WorkerView] = []
     for name in sorted({*described, *held}):
         words = described.get(name, {})
-        seen_ms, slots = words.get("seen_ms"), words.get("slots")
+        slots, models = words.get("slots"), words.get("models")
         views.append(
             WorkerView(
                 name=name,
                 running=held.get(name, 0),
                 state=str(words.get("state", "")),
                 engine=str(words.get("engine", "")),
-                models=tuple(str(model) for model in words.get("models") or ()),
+                models=tuple(map(str, models)) if isinstance(models, list) else (),
                 slots=slots if isinstance(slots, int) else None,
-                silent_s=(now_ms - seen_ms) / 1000 if isinstance(seen_ms, (int, float)) else None,
+                silent_s=_silent_s(words.get("seen_ms"), now_ms),
             )
         )
     return views
+
+
+def _silent_s(seen_ms: object, now_ms: int) -> float | None:
+    # What is no time (not a number, or one beyond all times) stands for a sign of life that never came.
+    known = isinstance(seen_ms, (int, float)) and 0 <= seen_ms < NO_DEADLINE_MS
+    return (now_ms - seen_ms) / 1000 if known else None  # type: ignore[operator]

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from streamfleet.common.errors import InvalidRequest
 
-_SPAN = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)")
+_SPAN = re.compile(r"([0-9]{1,16}(?:\.[0-9]{1,16})?)(ms|s|m|h|d)")
 _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 

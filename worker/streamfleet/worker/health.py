@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
+import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
+import structlog
 from prometheus_client import make_wsgi_app
 
 from streamfleet.common.errors import SettingsError
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
+
+
+log = structlog.get_logger(__name__)
+MOST_CONNECTIONS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +36,31 @@ class Health:
 
 
 class _Server(ThreadingMixIn, WSGIServer):
+    """Serves whoever came last at the cost of whoever has been there longest: a probe is done in no time, and those who
+    connect to say nothing can neither keep it out nor fill the process with their threads."""
+
     daemon_threads = True
+    request_queue_size = 128  # with a short one, a crowd makes a probe wait for its connection to be tried again
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._guests: deque[Any] = deque()
+        super().__init__(*args, **kwargs)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self._guests.append(request)
+        if len(self._guests) > MOST_CONNECTIONS:
+            with contextlib.suppress(OSError, IndexError):  # it left by itself a moment ago
+                self._guests.popleft().shutdown(socket.SHUT_RDWR)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with contextlib.suppress(ValueError):
+            self._guests.remove(request)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - the base class calls it so
+        """A client that left or was too slow; the base class would print a traceback into the log."""
+        log.debug("health_client_failed", error=repr(sys.exception()))
 
 
 class _Quiet(WSGIRequestHandler):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from streamfleet.producer.commands.plain import cell
 from streamfleet.producer.snapshot import LaneView, Rates, Snapshot, WorkerView
 from streamfleet.producer.when import in_words
 
@@ -69,9 +69,9 @@ def _workers(snapshot: Snapshot) -> RenderableType:
         table.add_column(name, justify="right", no_wrap=True)
     for worker in snapshot.workers:
         table.add_row(
-            escape(worker.name),
+            cell(worker.name),
             _state(worker),
-            escape(f"{worker.engine}: {', '.join(map(_short_name, worker.models))}"),
+            cell(f"{worker.engine}: {', '.join(map(_short_name, worker.models))}"),
             str(worker.running),
             "-" if worker.slots is None else str(worker.slots),
             "never" if worker.silent_s is None else f"{in_words(max(0.0, worker.silent_s))} ago",
@@ -87,7 +87,7 @@ def _short_name(model: str) -> str:
 def _state(worker: WorkerView) -> str:
     if worker.silent_s is None or worker.silent_s > SILENT_AFTER_S:
         return "[red]silent[/red]"
-    return escape(worker.state)
+    return cell(worker.state)
 
 
 def _table(title: str, columns: list[str]) -> Table:

@@ -20,7 +20,12 @@ FAILED, USAGE, INTERRUPTED = 1, 2, 130
 
 RedisUrl = Annotated[
     str | None,
-    typer.Option("--redis-url", metavar="URL", help="Redis to use. Default: REDIS_URL, then redis://localhost:6379/0."),
+    typer.Option(
+        "--redis-url",
+        metavar="URL",
+        help="Redis to use. Default: REDIS_URL, then redis://localhost:6379/0. Everybody on this machine can read a "
+        "command line: put a URL with a password into REDIS_URL, or into a file that REDIS_URL_FILE names.",
+    ),
 ]
 QueueName = Annotated[
     str | None,

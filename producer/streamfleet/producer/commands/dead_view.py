@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
-from rich.markup import escape
 from rich.table import Table
 
+from streamfleet.producer.commands.plain import cell, plain
 from streamfleet.producer.letters import DeadLetter
 from streamfleet.producer.when import in_words
-
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def table(letters: Sequence[DeadLetter], now_ms: int) -> Table:
@@ -26,12 +23,12 @@ def table(letters: Sequence[DeadLetter], now_ms: int) -> Table:
     for letter in letters:
         result.add_row(
             letter.letter_id,
-            escape(letter.request_id),
-            letter.status,
-            letter.entry.partition(":")[0],
+            cell(letter.request_id),
+            cell(letter.status),
+            cell(letter.entry.partition(":")[0]),
             str(letter.attempts),
             in_words(max(0.0, (now_ms - letter.written_ms) / 1000)),
-            escape(reason(letter)),
+            cell(reason(letter)),
         )
     return result
 
@@ -40,19 +37,19 @@ def page(letter: DeadLetter) -> str:
     """One, with everything about it."""
     lines = [
         f"dead letter  {letter.letter_id}",
-        f"request      {letter.request_id}",
-        f"status       {letter.status}",
-        f"entry        {letter.entry}",
+        f"request      {plain(letter.request_id)}",
+        f"status       {plain(letter.status)}",
+        f"entry        {plain(letter.entry)}",
         f"tries        {letter.attempts}",
-        f"error        {reason(letter)}",
-        f"code         {letter.code or '-'}",
+        f"error        {plain(reason(letter))}",
+        f"code         {plain(letter.code or '-')}",
     ]
     if letter.workers:
-        lines.append(f"lost with    {', '.join(_text(name.encode()) for name in letter.workers)}")
+        lines.append(f"lost with    {', '.join(plain(name) for name in letter.workers)}")
     if letter.truncated:
         lines.append("note         its fields were too large: they are cut short, and cannot be requeued")
     lines.append("fields")
-    lines += [f"  {_text(name)}: {_text(value)}" for name, value in letter.original.items()]
+    lines += [f"  {plain(name)}: {plain(value)}" for name, value in letter.original.items()]
     return "\n".join(lines)
 
 
@@ -67,7 +64,7 @@ def as_json_value(letter: DeadLetter) -> dict[str, Any]:
         "workers": list(letter.workers),
         "error": letter.error,
         "truncated": letter.truncated,
-        "fields": {_text(name): _text(value) for name, value in letter.original.items()},
+        "fields": {plain(name): plain(value) for name, value in letter.original.items()},
     }
 
 
@@ -75,9 +72,3 @@ def reason(letter: DeadLetter) -> str:
     """Why it ended, naming the field at fault."""
     message, param = letter.error.get("message", "no message"), letter.error.get("param")
     return f"{param}: {message}" if param else str(message)
-
-
-def _text(value: bytes) -> str:
-    """Bytes of anybody's as text that a terminal shows and does not obey."""
-    text = value.decode(errors="backslashreplace")
-    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)

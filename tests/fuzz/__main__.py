@@ -1,0 +1,56 @@
+"""Real workers under two hundred thousand raw entries of any kind, and garbage; the last line has the figures."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from streamfleet.cli.demo.server import RedisServer, find_servers
+from tests.fuzz.fleet import Findings, FuzzedFleet
+from tests.servers import newest
+
+
+def main() -> int:
+    """The exit status: 0 when everything held, else 1."""
+    given = _arguments()
+    print(f"seed={given.seed}; `python -m tests.fuzz --seed {given.seed}` sends the same again", flush=True)
+    began = time.monotonic()
+    binary = find_servers()[given.server] if given.server else newest(find_servers())
+    # A folder that stays: the logs say what went wrong.
+    folder = Path(tempfile.mkdtemp(prefix="streamfleet-fuzz-"))
+    with RedisServer(binary) as server, FuzzedFleet(server.url, folder, given.seed, given.workers) as fleet:
+        print(f"{server.label}, {given.workers} workers, their logs in {folder}", flush=True)
+        found = _run(fleet, given.entries)
+    for problem in found.problems:
+        print(f"PROBLEM: {problem}")
+    endings = ", ".join(f"{name} {count}" for name, count in sorted(found.statuses.items()))
+    print(f"{time.monotonic() - began:.0f} s; how they ended: {endings}")
+    print(found.audit)
+    print(found.line())
+    return 1 if found.problems else 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
+    parser.add_argument("--entries", type=int, default=200_000, help="how many to send (default: %(default)s)")
+    parser.add_argument("--workers", type=int, default=4, help="worker processes (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=secrets.randbelow(10**9), help="of what is sent (default: random)")
+    parser.add_argument("--server", choices=sorted(find_servers()), help="which server (default: the newest Redis)")
+    return parser.parse_args()
+
+
+def _run(fleet: FuzzedFleet, entries: int) -> Findings:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns) as progress:
+        task = progress.add_task("entries", total=entries)
+        return fleet.run(entries, lambda sent: progress.update(task, completed=sent))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

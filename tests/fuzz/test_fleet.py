@@ -1,0 +1,23 @@
+"""The bounded form of `python -m tests.fuzz`: a few thousand raw entries, two workers, and all that must hold then."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from streamfleet.cli.demo.server import RedisServer, find_servers
+from tests.fuzz.fleet import FuzzedFleet
+from tests.servers import newest
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_raw_entries_of_any_kind_end_and_harm_nobody(tmp_path: Path, seed: int) -> None:
+    with RedisServer(newest(find_servers())) as server, FuzzedFleet(server.url, tmp_path, seed, workers=2) as fleet:
+        found = fleet.run(3_000)
+    print(found.line())
+    assert found.problems == []
+    assert found.terminal == found.entries >= 3_000
+    assert found.statuses["succeeded"] > 500
+    assert found.statuses["failed"] > 500
+    assert min(found.statuses["expired"], found.statuses["cancelled"]) > 10
