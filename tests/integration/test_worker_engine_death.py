@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import json
 import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +18,8 @@ from streamfleet.worker.engine.base import EngineError
 from streamfleet.worker.engine.simulated import SimulatedEngine
 from streamfleet.worker.flights import Flight
 from streamfleet.worker.outcome import Finished
+from tests.contract.subjects import simulated_server
+from tests.integration.http_engine import MODELS, HttpEngine, Reply
 from tests.integration.worker_in_process import small_engine, worker_inside
 from tests.integration.worker_process import Fleet, chat
 from tests.waiting import eventually
@@ -36,7 +43,7 @@ async def test_a_dead_engine_ends_the_process_and_hands_its_work_back_counted(fl
     worker.send(signal.SIGUSR1)
     assert await worker.ended(within_s=5) == 3
     assert await fleet.running() == {}
-    assert set((await fleet.redis.hgetall("{default}:tries")).values()) == {"1"}
+    assert set((await fleet.redis.hgetall("{default}:tries")).values()) == {"1 w1"}
     assert await fleet.redis.hgetall("{default}:workers") == {}
     await fleet.worker("w2", **NO_RECLAIM)
     results = await fleet.results(ids)
@@ -72,6 +79,7 @@ async def test_a_request_that_kills_engines_is_given_up(fleet: Fleet) -> None:
     result = await fleet.result(killer)
     assert (result.status, result.attempt) == ("dead", 2)
     assert "the request killed it" in str(result.error)
+    assert [letter["_workers"] for letter in await fleet.dead_letters()] == ["w1 w2"]
     assert await fleet.notified("me") == [killer]
     await fleet.settled()
 
@@ -151,6 +159,81 @@ async def test_a_worker_stopped_in_its_first_moment_leaves_without_a_trace(fleet
             inside.worker.ask_to_stop()
             assert await inside.ended(within_s=2) == 0
         assert await fleet.redis.hgetall("{default}:workers") == {}
+
+
+async def test_a_hung_remote_server_holds_no_request_and_its_worker_is_unfit(fleet: Fleet, repository: Path) -> None:
+    """Its kernel still accepts connections, so nothing but its silence tells."""
+    async with simulated_server(repository) as (url, server):
+        remote: dict[str, Any] = {
+            "engine": "openai",
+            "vllm_url": url,
+            "watchdog_s": 1,
+            "retry_base_ms": 20,
+            **NO_RECLAIM,
+        }
+        worker = await fleet.worker("w1", ["short_rest"], **remote, max_deliveries=1_000)
+        server.send_signal(signal.SIGSTOP)
+        ids = await fleet.add_many(3)
+        await fleet.runs({"w1": 3})
+        await worker.logged("fitness_changed")
+        assert all("hangs" in event["reason"] for event in worker.events("request_postponed"))
+        await eventually(lambda: worker.get("/readyz").status == 503, what="it is not ready")
+        assert "hangs" in worker.get("/readyz").text
+        assert set((await fleet.redis.hgetall("{default}:tries")).values()) == {"1"}
+        server.send_signal(signal.SIGCONT)
+        results = await fleet.results(ids)
+        assert [result.ok for result in results] == [True] * 3
+        await eventually(lambda: worker.get("/readyz").status == 200, what="it is ready again")
+        await fleet.settled()
+
+
+async def test_a_slow_remote_server_that_lives_is_waited_for(fleet: Fleet) -> None:
+    async with HttpEngine(lambda _id, _n: Reply(after_s=2.5)).serving() as slow:
+        remote: dict[str, Any] = {"engine": "openai", "vllm_url": slow.url, "remote_slots": 1, "watchdog_s": 0.5}
+        worker = await fleet.worker("w1", **remote)
+        results = await fleet.results(await fleet.add_many(3))  # as many as there are connections, and one
+        assert [(result.ok, result.attempt) for result in results] == [(True, 1)] * 3
+        assert worker.get("/readyz").status == 200
+
+
+async def test_an_answer_that_trickles_in_is_bounded_as_a_whole(fleet: Fleet) -> None:
+    async with trickling_server() as url:
+        worker = await fleet.worker("w1", engine="openai", vllm_url=url, remote_timeout_s=1, max_deliveries=1)
+        result = await fleet.result(await fleet.add())
+        assert result.status == "dead"
+        assert "time-out" in str(result.error)
+        assert worker.alive
+
+
+@contextlib.asynccontextmanager
+async def trickling_server() -> AsyncIterator[str]:
+    """Lists a model, and answers everything else with a byte now and then, until its context ends."""
+    over = asyncio.Event()
+    connections: set[asyncio.Task[Any]] = set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.update({task} if (task := asyncio.current_task()) else set())
+        listed = json.dumps(MODELS).encode()
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            if (await reader.readuntil(b"\r\n\r\n")).startswith(b"GET"):
+                writer.write(head % len(listed) + listed)
+            else:
+                writer.write(head % 100_000)
+                while not over.is_set() and not writer.is_closing():
+                    writer.write(b" ")
+                    await writer.drain()
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(over.wait(), 0.1)
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        over.set()
+        server.close()
+        await asyncio.gather(*connections, return_exceptions=True)
 
 
 class Stillborn(SimulatedEngine):

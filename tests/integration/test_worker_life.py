@@ -190,3 +190,12 @@ async def test_arrivals_at_the_very_moment_of_leaving_are_not_held_back(fleet: F
 
 async def _both_watch(fleet: Fleet) -> bool:
     return bool(await fleet.redis.zcard("{default}:watch") == 2)
+
+
+async def test_a_bug_behind_the_engine_ends_the_worker_and_its_request_runs_elsewhere(fleet: Fleet) -> None:
+    buggy = await fleet.worker("w1", ["buggy"])
+    request = await fleet.add()
+    assert await buggy.ended() == 4
+    assert [event["loop"] for event in buggy.events("loop_broke")] == ["running"]
+    await fleet.worker("w2")
+    assert (await fleet.result(request)).ok

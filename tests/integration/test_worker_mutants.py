@@ -84,7 +84,7 @@ async def test_without_cancels_a_running_request_runs_on(fleet: Fleet, monkeypat
 async def test_without_fitness_a_broken_engine_fails_the_whole_queue(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fitness.Fitness, "saw", lambda *_: None)
+    monkeypatch.setattr(fitness.Fitness, "weigh", lambda _self, outcome, *_: outcome)
     engine = small_engine()
     engine.faults.errors = 40
     async with worker_inside(fleet.url, engine, max_deliveries=1, unready_failures=5):

@@ -6,16 +6,24 @@ Most of these take one guard out, so that a test can show what the guard is for.
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
+import structlog
+
 from streamfleet.common.broker import Broker
 from streamfleet.worker import __main__ as command
-from streamfleet.worker import fitness, lease, worker
+from streamfleet.worker import execute, fitness, lease, maintain, running, worker
 from streamfleet.worker.engine import simulated
+from streamfleet.worker.engine.base import EngineReply, EngineRequest
+from streamfleet.worker.flights import Flight
+
+DEADLY_AFTER_S = 0.15
 
 
 async def _nothing(*_: Any, **__: Any) -> Any:
@@ -50,6 +58,70 @@ def short_rest() -> None:
 def freezable() -> None:
     """SIGUSR2 makes the event loop hang."""
     _on_signal(signal.SIGUSR2, lambda _: threading.Event().wait())
+
+
+def breakable() -> None:
+    """SIGUSR1 breaks the engine: it answers everything with a 500, at once. SIGUSR2 mends it."""
+    _on_signal(signal.SIGUSR1, lambda engine: setattr(engine.faults, "errors", 1_000_000))
+    _on_signal(signal.SIGUSR2, lambda engine: setattr(engine.faults, "errors", 0))
+
+
+def buggy() -> None:
+    """A bug of the worker's own, behind the engine's answer."""
+
+    def weigh(*_: object) -> None:
+        raise RuntimeError("a bug")
+
+    fitness.Fitness.weigh = weigh  # type: ignore[method-assign,assignment]
+
+
+def deadly() -> None:
+    """A request whose id begins with `poison` kills the process that runs it, some steps in."""
+    run = simulated.SimulatedEngine.run
+
+    async def run_or_die(engine: simulated.SimulatedEngine, request: EngineRequest) -> EngineReply:
+        if request.id.startswith("poison"):
+            await asyncio.sleep(DEADLY_AFTER_S)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return await run(engine, request)
+
+    simulated.SimulatedEngine.run = run_or_die  # type: ignore[method-assign,assignment]
+
+
+def witnessed() -> None:
+    """Each request that enters the engine is logged, with the machine's monotonic clock, which all processes share."""
+    run = simulated.SimulatedEngine.run
+
+    async def run_seen(engine: simulated.SimulatedEngine, request: EngineRequest) -> EngineReply:
+        structlog.get_logger("witness").info("engine_entered", id=request.id, at_s=time.monotonic())
+        return await run(engine, request)
+
+    simulated.SimulatedEngine.run = run_seen  # type: ignore[method-assign,assignment]
+
+
+def without_shrinking_company() -> None:
+    """Requests that were lost with a worker run together again."""
+    running.company = lambda *_: None  # type: ignore[attr-defined]
+
+
+def broken() -> None:
+    """A bug ends the housekeeping at its first round."""
+
+    async def tick(maintainer: maintain.Maintainer) -> None:
+        url = os.environ["STREAMFLEET_REDIS_URL"]
+        if url:  # which a traceback with local variables would show
+            raise RuntimeError(f"a bug near {maintainer._broker!r} and {maintainer._broker.connection!r}")
+
+    maintain.Maintainer.tick = tick  # type: ignore[method-assign,assignment]
+
+
+def clumsy() -> None:
+    """A bug whose message quotes the request."""
+
+    def fail(_: execute.Executor, flight: Flight) -> Any:
+        raise ValueError(f"invalid literal: {flight.claim.fields!r}")
+
+    execute.Executor._admit = fail  # type: ignore[method-assign,assignment]
 
 
 def mortal() -> None:

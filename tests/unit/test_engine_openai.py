@@ -87,8 +87,9 @@ async def test_the_request_goes_on_as_it_is() -> None:
 async def test_what_may_pass_is_to_be_tried_again(status: int) -> None:
     said = {"error": {"message": "come back later"}}
     async with started(lambda _: httpx.Response(status, json=said)) as engine:
-        with pytest.raises(EngineUnavailable, match=f"{status}: come back later") as caught:
+        with pytest.raises(EngineUnavailable, match=f"answers {status}$") as caught:
             await engine.run(chat())
+    assert caught.value.said == "come back later"
     assert caught.value.retry_after_ms is None
     assert caught.value.counted
 
@@ -163,6 +164,56 @@ async def test_a_broken_connection_is_to_be_tried_again(error: type[httpx.Transp
     assert "example.test:8000" in shown
     assert KEY not in shown
     assert "password" not in shown
+
+
+@asynccontextmanager
+async def hanging(models_answer: Callable[[], bool]) -> AsyncIterator[tuple[OpenAIEngine, Time]]:
+    """An engine whose server answers no request, and a question for its models when told."""
+
+    async def handle(request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/v1/models" and models_answer():
+            return httpx.Response(200, json={"data": [{"id": "m"}]})
+        await asyncio.get_running_loop().create_future()
+        raise AssertionError
+
+    clock = Time()
+    upstream = Upstream("http://example.test", watchdog_s=0.05)
+    engine = OpenAIEngine(upstream, transport=httpx.MockTransport(handle), clock=clock)
+    await engine.start()
+    watching = asyncio.create_task(engine.failed())
+    try:
+        yield engine, clock
+    finally:
+        assert not watching.done()
+        watching.cancel()
+        await asyncio.wait({watching})
+        await engine.stop()
+
+
+async def test_a_server_that_answers_nothing_at_all_hangs() -> None:
+    alive = iter([True])
+    async with hanging(lambda: next(alive, False)) as (engine, _):
+        requests = [asyncio.create_task(engine.run(chat())) for _ in range(2)]
+        outcomes = await asyncio.wait_for(asyncio.gather(*requests, return_exceptions=True), 5)
+    for outcome in outcomes:
+        assert isinstance(outcome, EngineUnavailable)
+        assert outcome.hangs
+        assert "http://example.test hangs" in str(outcome)
+
+
+async def test_a_server_that_only_takes_its_time_does_not_hang() -> None:
+    async with hanging(lambda: True) as (engine, clock):
+        request = asyncio.create_task(engine.run(chat()))
+        await eventually(lambda: clock.now_s > 100, what="100 s have passed")
+        assert not request.done()
+        request.cancel()
+        await asyncio.wait({request})
+
+
+async def test_an_idle_server_is_not_asked() -> None:
+    alive = iter([True])
+    async with hanging(lambda: next(alive, False)) as (_, clock):
+        await eventually(lambda: clock.now_s > 100, what="100 s have passed")
 
 
 async def test_a_password_in_the_url_is_sent_but_not_shown(caplog: pytest.LogCaptureFixture) -> None:

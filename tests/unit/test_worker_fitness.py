@@ -1,57 +1,96 @@
-"""When a worker takes its hands off the queue, and when it tries again."""
+"""When a worker takes its hands off the queue, when it tries again, and what it makes of an engine's 500s meanwhile."""
 
 from __future__ import annotations
 
-from streamfleet.common.errors import InvalidRequest
+import pytest
+
+from streamfleet.common.errors import InvalidRequest, openai_error
 from streamfleet.common.protocol import Status
 from streamfleet.worker.fitness import REST_S, Fitness
-from streamfleet.worker.outcome import Finished, Gone, HandedBack, Postponed, broken, cancelled, expired, refused
+from streamfleet.worker.outcome import (
+    Finished,
+    Gone,
+    HandedBack,
+    Outcome,
+    Postponed,
+    broken,
+    cancelled,
+    expired,
+    refused,
+)
 
 FAULT = Postponed("the engine answered 503: busy")
+ERROR = Finished(Status.FAILED, 500, error=openai_error("CUDA error", "server_error", None, None), engine_ok=False)
 ANSWERED = Finished(Status.SUCCEEDED, 200, engine_ok=True)
+NEUTRAL: tuple[Outcome, ...] = (
+    refused(InvalidRequest("no", "n")),
+    Finished(Status.FAILED, 422),
+    expired("late"),
+    cancelled(),
+    HandedBack(),
+    Gone(),
+)
 
 
-def test_faults_in_a_row_make_unfit() -> None:
+def weighed(fitness: Fitness, *outcomes: Outcome, attempt: int = 1, now: float = 10.0) -> list[Outcome]:
+    return [fitness.weigh(outcome, attempt, now) for outcome in outcomes]
+
+
+@pytest.mark.parametrize("fault", [FAULT, ERROR])
+def test_faults_in_a_row_make_unfit(fault: Outcome) -> None:
     fitness = Fitness(3)
-    for _ in range(2):
-        fitness.saw(FAULT, 10.0)
-        assert fitness.fit
-        assert fitness.allowance(10.0) is None
-    fitness.saw(broken("a bug"), 10.0)
-    assert not fitness.fit
-    assert fitness.allowance(10.0) == 0
+    weighed(fitness, fault, fault)
+    assert (fitness.fit, fitness.allowance(10.0)) == (True, None)
+    weighed(fitness, broken("a bug"))
+    assert (fitness.fit, fitness.allowance(10.0)) == (False, 0)
     assert fitness.last_fault == "the engine answered 500"
 
 
-def test_an_answer_between_starts_over() -> None:
+def test_a_success_between_starts_over() -> None:
     fitness = Fitness(2)
-    for outcome in (FAULT, ANSWERED, FAULT):
-        fitness.saw(outcome, 10.0)
-    assert fitness.fit
-
-
-def test_a_refusal_by_the_engine_is_an_answer() -> None:
-    fitness = Fitness(2)
-    for outcome in (FAULT, Finished(Status.FAILED, 400, engine_ok=True), FAULT):
-        fitness.saw(outcome, 10.0)
+    assert weighed(fitness, FAULT, ANSWERED, FAULT) == [FAULT, ANSWERED, FAULT]
     assert fitness.fit
 
 
 def test_what_says_nothing_about_the_engine_changes_nothing() -> None:
+    """Refusals too: a front end refuses wrong requests also while the engine behind it is broken."""
     fitness = Fitness(2)
-    neutral = (refused(InvalidRequest("no", "n")), expired("late"), cancelled(), HandedBack(), Gone())
-    for outcome in (*neutral, FAULT, *neutral, FAULT, *neutral):
-        fitness.saw(outcome, 10.0)
+    given = (*NEUTRAL, FAULT, *NEUTRAL, FAULT, *NEUTRAL)
+    assert weighed(fitness, *given) == list(given)
     assert not fitness.fit
 
 
 def test_after_a_rest_one_request_tries_the_engine() -> None:
     fitness = Fitness(1)
-    fitness.saw(FAULT, 10.0)
+    weighed(fitness, FAULT, now=10.0)
     assert fitness.allowance(10.0 + REST_S - 0.1) == 0
     assert fitness.allowance(10.0 + REST_S) == 1
-    fitness.saw(FAULT, 30.0)
+    weighed(fitness, ERROR, attempt=3, now=30.0)
     assert fitness.allowance(30.0) == 0
-    fitness.saw(ANSWERED, 50.0)
+    weighed(fitness, ANSWERED, now=50.0)
     assert fitness.fit
     assert fitness.allowance(50.0) is None
+
+
+def test_a_500_of_an_engine_that_works_is_the_requests_own() -> None:
+    assert weighed(Fitness(20), ANSWERED, ERROR, ANSWERED, ERROR) == [ANSWERED, ERROR, ANSWERED, ERROR]
+
+
+def test_a_500_after_another_fault_is_tried_again() -> None:
+    again = Postponed("the engine answered 500", said="CUDA error")
+    assert weighed(Fitness(20), ERROR, ERROR, *NEUTRAL, ERROR) == [ERROR, again, *NEUTRAL, again]
+    assert weighed(Fitness(20), FAULT, ERROR) == [FAULT, again]
+
+
+def test_a_request_that_breaks_every_engine_counts_against_the_first_one_only() -> None:
+    fleet = [Fitness(1) for _ in range(5)]
+    for attempt, fitness in enumerate(fleet, 1):
+        weighed(fitness, ERROR, attempt=attempt)
+    assert [fitness.fit for fitness in fleet] == [False, True, True, True, True]
+
+
+def test_one_hang_is_enough() -> None:
+    fitness = Fitness(20)
+    weighed(fitness, Postponed("it hangs", engine_hangs=True))
+    assert not fitness.fit
+    assert fitness.last_fault == "it hangs"

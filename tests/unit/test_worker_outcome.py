@@ -65,11 +65,13 @@ def test_an_error_under_status_200_is_an_error() -> None:
 @pytest.mark.parametrize("status", [408, 409, 425, 429, 502, 503, 504])
 def test_some_statuses_may_pass(status: int) -> None:
     outcome = judged(status, {"error": {"message": "later"}})
-    assert outcome == Postponed(f"the engine answered {status}: later")
+    assert outcome == Postponed(f"the engine answered {status}", said="later")
+    assert isinstance(outcome, Postponed)
+    assert outcome.whole == f"the engine answered {status}: later"
 
 
-@pytest.mark.parametrize(("status", "engine_ok"), [(400, True), (404, True), (422, True), (500, False), (501, False)])
-def test_other_errors_are_final(status: int, engine_ok: bool) -> None:
+@pytest.mark.parametrize(("status", "engine_ok"), [(400, None), (404, None), (422, None), (500, False), (501, None)])
+def test_other_errors_are_final(status: int, engine_ok: bool | None) -> None:
     outcome, error = failed(status, {"error": {"message": "no", "type": "t", "param": "p", "code": None}})
     assert (outcome.http_status, outcome.engine_ok) == (status, engine_ok)
     assert error == {"message": "no", "type": "t", "param": "p", "code": None}
@@ -99,3 +101,15 @@ def test_refusals_carry_the_field() -> None:
     outcome = refused(InvalidRequest("is wrong", "deadline"))
     assert (outcome.status, outcome.http_status) == (Status.FAILED, 400)
     assert json.loads(outcome.error)["error"]["param"] == "deadline"
+
+
+def test_an_answer_nested_beyond_the_stack_is_judged_like_any_other() -> None:
+    deep = b'{"choices":' + b"[" * 100_000
+    assert failed(200, deep)[0].http_status == 500
+    assert failed(400, deep)[1]["message"]
+
+
+def test_a_finish_reason_that_no_utf_8_can_hold_is_stored_as_what_it_can() -> None:
+    outcome = judged(200, b'{"choices":[{"finish_reason":"st\\ud800p"}]}')
+    assert isinstance(outcome, Finished)
+    assert (outcome.status, outcome.finish_reason) == (Status.SUCCEEDED, "st?p")

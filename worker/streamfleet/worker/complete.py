@@ -162,7 +162,7 @@ class Completer:
             Retry(
                 flight.lease,
                 self._delay(flight, outcome),
-                openai_error(outcome.reason, "server_error", None, "engine_error"),
+                openai_error(outcome.whole, "server_error", None, "engine_error"),
                 worker_lost=outcome.engine_died,
             )
             for flight, outcome in items

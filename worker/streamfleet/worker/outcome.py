@@ -15,8 +15,8 @@ from streamfleet.worker.engine.base import EngineReply
 class Finished:
     """A terminal status, with what the result hash says beside it.
 
-    ``error``: JSON of the OpenAI error object; empty with success. ``engine_ok``: whether it shows that the engine
-    works; None where it says nothing about that.
+    ``error``: JSON of the OpenAI error object; empty with success. ``engine_ok``: True shows that the engine works,
+    False that something is wrong with it or with the request; None says nothing about the engine.
     """
 
     status: Status
@@ -34,12 +34,20 @@ class Postponed:
     """A fault that may pass: try again later, this attempt counted.
 
     ``retry_after_ms``: how long the engine asked to be left alone. ``engine_died``: this worker is done for, so another
-    one may try at once.
+    one may try at once. ``engine_hangs``: nobody's request will be answered by it for now. ``said``: the engine's own
+    words, which may repeat what it was sent: for the request's owner only, never for a log.
     """
 
     reason: str
     retry_after_ms: int | None = None
     engine_died: bool = False
+    engine_hangs: bool = False
+    said: str = ""
+
+    @property
+    def whole(self) -> str:
+        """The reason with the engine's own words."""
+        return f"{self.reason}: {self.said}" if self.said else self.reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +97,7 @@ def judge(reply: EngineReply) -> Outcome:
         if not isinstance(body, dict):
             return broken(f"the engine answered {reply.status} with something that is no JSON object")
         if "error" in body and "choices" not in body and body["error"]:
-            return Finished(Status.FAILED, 400, error=_error_of(body, 400), engine_ok=True)
+            return Finished(Status.FAILED, 400, error=_error_of(body, 400))
         return Finished(
             Status.SUCCEEDED,
             reply.status,
@@ -100,21 +108,26 @@ def judge(reply: EngineReply) -> Outcome:
             engine_ok=True,
         )
     if reply.status in (408, 409, 425, 429, 502, 503, 504):
-        return Postponed(f"the engine answered {reply.status}: {_message(body)}")
-    return Finished(Status.FAILED, reply.status, error=_error_of(body, reply.status), engine_ok=reply.status < 500)
+        return Postponed(f"the engine answered {reply.status}", said=_message(body))
+    # A front end refuses wrong requests, and what it does not serve, also while the engine behind it is broken.
+    refusal = reply.status < 500 or reply.status in (501, 505)
+    return Finished(
+        Status.FAILED, reply.status, error=_error_of(body, reply.status), engine_ok=None if refusal else False
+    )
 
 
 def _parse(body: bytes) -> Any:
     try:
         return json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return body[:200].decode(errors="replace")
 
 
 def _finish_reason(body: dict[str, Any]) -> str:
     choices = body.get("choices")
     if isinstance(choices, list) and choices and isinstance(choices[0], dict):
-        return str(choices[0].get("finish_reason") or "")
+        said = str(choices[0].get("finish_reason") or "")[:100]
+        return said.encode(errors="replace").decode()  # half of a surrogate pair could not be stored
     return ""
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+
+import structlog
 
 from streamfleet.common import metrics
 from streamfleet.common.clock import Clock
@@ -12,10 +15,16 @@ from streamfleet.worker.fitness import Fitness
 from streamfleet.worker.flights import Fate, Flight, Flights
 from streamfleet.worker.outcome import HandedBack, Postponed
 from streamfleet.worker.pull import Puller
+from streamfleet.worker.suspects import company, least
+
+log = structlog.get_logger(__name__)
 
 
 class Running:
-    """Launches flights until it is closed or the engine is found dead; hands back what comes later.
+    """Launches flights as far as that does good, and hands back, untried, what is not to start here and now.
+
+    Nothing is launched once it is closed or the engine was found dead; no more than an unfit worker may try; and no
+    more together than is good for the suspects among them.
 
     Args:
         executor: takes one flight to its outcome.
@@ -23,38 +32,71 @@ class Running:
         flights: flights land here.
         fitness: told of every outcome.
         clock: for run times.
+        max_deliveries: tries of a request.
+        slots: how many requests this worker holds at most; None when that is not known.
     """
 
     def __init__(
-        self, executor: Executor, completer: Completer, flights: Flights, fitness: Fitness, clock: Clock
+        self,
+        executor: Executor,
+        completer: Completer,
+        flights: Flights,
+        fitness: Fitness,
+        clock: Clock,
+        max_deliveries: int,
+        slots: Callable[[], int] | None = None,
     ) -> None:
         self._executor, self._completer, self._flights = executor, completer, flights
-        self._fitness, self._clock = fitness, clock
+        self._fitness, self._clock, self._max_deliveries = fitness, clock, max_deliveries
+        self._slots = slots
         self._tasks: dict[Flight, asyncio.Task[None]] = {}
+        self._company: dict[Flight, int] = {}
         self._closed = False
+        self._was_fit = True
+        self._making_room: int | None = None
         self._puller: Puller | None = None
         self.engine_died: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._broke: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def feed_from(self, puller: Puller) -> None:
         """Where flights come from, to be told how many may come."""
         self._puller = puller
 
+    async def run(self) -> None:
+        """Until a flight's task breaks, and then raise what it broke of: its request would be held for ever."""
+        await self._broke
+
     def launch(self, flight: Flight) -> None:
-        """Start a flight, or hand it back untried if nothing is to start any more."""
-        if self._closed:
+        """Start a flight, or hand it back untried."""
+        if self._closed or not self._fits(flight):
             self._hand_back(flight)
+            self._limit_pulls()
             return
+        self._making_room = None
+        if (limit := self._company_of(flight)) is not None:
+            self._company[flight] = limit
         self._tasks[flight] = asyncio.create_task(self._fly(flight))
+        self._tasks[flight].add_done_callback(self._look_at_end)
         metrics.RUNNING.set(len(self._tasks))
+        self._limit_pulls()
 
     def close(self) -> None:
         """Launch nothing from now on."""
         self._closed = True
 
     def heed_fitness(self) -> None:
-        """Pull as much as the worker is fit for."""
-        if self._puller is not None and not self._closed:
-            self._puller.allow(self._fitness.allowance(self._clock.monotonic()))
+        """Pull as much as the worker is fit for.
+
+        One that has just turned unfit lets go of its work at once: other engines may work, and here it would only fail.
+        """
+        fit, was_fit, self._was_fit = self._fitness.fit, self._was_fit, self._fitness.fit
+        self._limit_pulls()
+        if fit == was_fit or self._closed:
+            return
+        held = len(self._flights.active())
+        log.warning("fitness_changed", fit=fit, last_fault=self._fitness.last_fault, handed_back=0 if fit else held)
+        if not fit:
+            self._stop_all(Fate.RELEASED)
 
     def release_waiting(self, slots: int) -> None:
         """What only waits in front of the engine goes back at once: another worker may have a free slot."""
@@ -72,13 +114,42 @@ class Running:
 
     async def stop(self, fate: Fate, within_s: float) -> None:
         """Stop everything that runs; what never started goes back untried."""
+        self._stop_all(fate)
+        if self._tasks:
+            await asyncio.wait(set(self._tasks.values()), timeout=within_s)
+
+    def _stop_all(self, fate: Fate) -> None:
         for flight in self._flights.active():
             if flight in self._tasks:
                 flight.stop(fate)
             else:
                 self._hand_back(flight)
-        if self._tasks:
-            await asyncio.wait(set(self._tasks.values()), timeout=within_s)
+
+    def _fits(self, flight: Flight) -> bool:
+        """Whether it may run beside what runs.
+
+        A suspect that may not goes back: waiting here, it could be lost with this worker without having been tried. But
+        room is made for it, by pulling nothing until it would fit; else a busy fleet would never run it.
+        """
+        together = len(self._tasks) + 1
+        limit = self._company_of(flight)
+        if limit is not None and together > limit:
+            self._making_room = least(limit, self._making_room)
+            log.info("making_room_for_a_suspect", entry=flight.lease.entry, attempt=flight.lease.attempt, beside=limit)
+        most = self._most()
+        return most is None or together <= most
+
+    def _company_of(self, flight: Flight) -> int | None:
+        return company(flight.claim, self._max_deliveries, None if self._slots is None else self._slots())
+
+    def _most(self) -> int | None:
+        """Most requests to hold now; None for no limit."""
+        suspects = min(self._company.values(), default=None)
+        return least(self._fitness.allowance(self._clock.monotonic()), suspects, self._making_room)
+
+    def _limit_pulls(self) -> None:
+        if self._puller is not None and not self._closed:
+            self._puller.allow(self._most())
 
     def _hand_back(self, flight: Flight) -> None:
         self._flights.land(flight)
@@ -88,15 +159,20 @@ class Running:
         started = self._clock.monotonic()
         outcome = await self._executor.execute(flight)
         now = self._clock.monotonic()
-        self._fitness.saw(outcome, now)
+        outcome = self._fitness.weigh(outcome, flight.lease.attempt, now)
         if isinstance(outcome, Postponed) and outcome.engine_died:
             self._declare_dead(outcome.reason)
         self._tasks.pop(flight, None)
+        self._company.pop(flight, None)
         self._flights.land(flight)
         metrics.RUNNING.set(len(self._tasks))
         metrics.RUN.labels(flight.lease.lane).observe(now - started)
         self._completer.put(flight, outcome)
         self.heed_fitness()
+
+    def _look_at_end(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None and not self._broke.done():
+            self._broke.set_exception(error)
 
     def _declare_dead(self, reason: str) -> None:
         # Before the room that this flight frees is seen: a dead engine would fail request after request in no time.

@@ -14,7 +14,8 @@ import structlog
 from streamfleet.common import metrics
 from streamfleet.common.broker import Broker
 from streamfleet.common.clock import Clock
-from streamfleet.common.errors import BrokerOutOfMemory, StreamfleetError
+from streamfleet.common.errors import BrokerOutOfMemory, SettingsError, StreamfleetError
+from streamfleet.common.server_checks import check_server
 from streamfleet.common.settings import WorkerSettings
 from streamfleet.worker.admission import CostLimits
 from streamfleet.worker.batching import Continuous, Policy, Window
@@ -30,12 +31,15 @@ from streamfleet.worker.lease import LeaseKeeper, Pulse
 from streamfleet.worker.maintain import Maintainer
 from streamfleet.worker.pull import Puller
 from streamfleet.worker.running import Running
+from streamfleet.worker.suspects import least
 
 log = structlog.get_logger(__name__)
 BEAT_S = 0.5
 AGAIN_S = 1.0
+AWAY_S = 0.5  # a Redis that takes longer for the first answers was away, or may have been
 LAST_WRITES_S = 4.0  # four of them and drain_ms fit the pod's grace period
 EXIT_DRAINED = 0
+EXIT_REFUSED = 2
 EXIT_ENGINE_FAILED = 3
 EXIT_BROKEN = 4
 
@@ -84,7 +88,7 @@ class Worker:
         self._flights = Flights()
         self._pulse = Pulse(clock)
         self._fitness = Fitness(settings.unready_failures)
-        limits = CostLimits(settings.max_sequences, settings.max_grammar_bytes)
+        limits = CostLimits.of(settings)
         executor = Executor(engine, clock, self._flights, typical, limits, max_body_bytes)
         self._completer = Completer(
             broker,
@@ -95,7 +99,15 @@ class Worker:
             retry_base_ms=settings.retry_base_ms,
             retry_max_ms=settings.retry_max_ms,
         )
-        self._running = Running(executor, self._completer, self._flights, self._fitness, clock)
+        self._running = Running(
+            executor,
+            self._completer,
+            self._flights,
+            self._fitness,
+            clock,
+            settings.max_deliveries,
+            slots=lambda: least(engine.capacity().slots, settings.batch_size or None) or 1,
+        )
         policy, launch = _policy(settings), self._running.launch
         self._puller = Puller(broker, name, engine, policy, self._flights, typical, clock, launch)
         self._running.feed_from(self._puller)
@@ -160,8 +172,13 @@ class Worker:
             metrics.READY.set(0)
 
     async def _start(self) -> None:
+        came_at = self._clock.monotonic()
+        for finding in await check_server(self._broker):
+            finding.say()
         while not await self._groups_exist():
             await self._clock.sleep(AGAIN_S)
+        if self._clock.monotonic() - came_at > AWAY_S:
+            self._maintainer.redis_was_away()
         log.info("engine_starting", engine=self._engine.kind)
         while not await self._engine_starts():
             await self._clock.sleep(AGAIN_S)
@@ -202,6 +219,7 @@ class Worker:
         self._keeper.start()
         loops = {
             "pull": asyncio.create_task(self._puller.run()),
+            "running": asyncio.create_task(self._running.run()),
             "complete": asyncio.create_task(self._completer.run()),
             "maintain": asyncio.create_task(self._maintainer.run()),
         }
@@ -241,6 +259,10 @@ class Worker:
             log.critical("engine_failed", reason=failed.result())
             return EXIT_ENGINE_FAILED
         for name, task in loops.items():
+            if task.done() and isinstance(task.exception(), SettingsError):
+                # A password or a permission is gone, which no restart brings back.
+                log.critical("redis_refuses", loop=name, reason=str(task.exception()))
+                return EXIT_REFUSED
             if task.done():
                 log.critical("loop_broke", loop=name, exc_info=task.exception())
                 return EXIT_BROKEN
@@ -290,8 +312,6 @@ class Worker:
             self._pulse.beat()
             if self._state in ("ready", "unfit"):
                 fit = self._fitness.fit
-                if (self._state == "ready") != fit:
-                    log.warning("fitness_changed", fit=fit, last_fault=self._fitness.last_fault)
                 self._state = "ready" if fit else "unfit"
                 metrics.READY.set(int(fit))
                 self._running.heed_fitness()

@@ -86,12 +86,15 @@ class EngineDied(EngineError):
 class EngineUnavailable(EngineError):
     """A passing fault (connection refused, 429, 502, 503, time-out): retry later.
 
-    ``retry_after_ms``: what the server asked for, when it did.
+    ``retry_after_ms``: what the server asked for, when it did. ``hangs``: it answers nothing at all, whoever asks.
+    ``said``: its own words, which may repeat what it was sent: for the request's owner only, never for a log.
     """
 
-    def __init__(self, message: str, retry_after_ms: int | None = None) -> None:
+    def __init__(self, message: str, retry_after_ms: int | None = None, *, hangs: bool = False, said: str = "") -> None:
         super().__init__(message)
+        self.said = said
         self.retry_after_ms = retry_after_ms
+        self.hangs = hangs
 
 
 class EngineAborted(EngineError):

@@ -7,8 +7,12 @@ from streamfleet.common.settings import EngineSettings
 from streamfleet.worker.engine.base import Engine
 
 
-def build(settings: EngineSettings) -> Engine:
+def build(settings: EngineSettings, max_sequences: int = 16) -> Engine:
     """An engine that has not been started.
+
+    Args:
+        settings: which, and how.
+        max_sequences: most choices of one request; an engine with a limit of its own must not have a smaller one.
 
     Raises:
         SettingsError: what it needs is not installed, or it cannot use its settings; says what to do.
@@ -20,7 +24,7 @@ def build(settings: EngineSettings) -> Engine:
         profile = {"smollm2-cpu": SMOLLM2_135M_CPU, "fast": GENERIC_FAST}[settings.simulated_profile]
         return SimulatedEngine(profile, speed=settings.simulated_speed, watchdog_s=settings.watchdog_s)
     try:
-        return _vllm(settings) if settings.engine == "vllm" else _openai(settings)
+        return _vllm(settings, max_sequences) if settings.engine == "vllm" else _openai(settings)
     except ValueError as error:
         name = "STREAMFLEET_ENGINE_ARGS" if settings.engine == "vllm" else "VLLM_URL"
         raise SettingsError(f"{name}: {error}") from None
@@ -34,11 +38,14 @@ def build(settings: EngineSettings) -> Engine:
 def _openai(settings: EngineSettings) -> Engine:
     from streamfleet.worker.engine.openai import OpenAIEngine, Upstream
 
-    upstream = Upstream(settings.vllm_url, settings.remote_slots)
+    timeout_s = settings.remote_timeout_s
+    upstream = Upstream(settings.vllm_url, settings.remote_slots, timeout_s, watchdog_s=settings.watchdog_s)
     return OpenAIEngine(upstream, settings.vllm_api_key.get_secret_value() or None)
 
 
-def _vllm(settings: EngineSettings) -> Engine:
+def _vllm(settings: EngineSettings, max_sequences: int) -> Engine:
     from streamfleet.worker.engine.vllm import VllmEngine
 
-    return VllmEngine(settings.model, list(settings.engine_args), watchdog_s=settings.watchdog_s)
+    return VllmEngine(
+        settings.model, list(settings.engine_args), watchdog_s=settings.watchdog_s, max_sequences=max_sequences
+    )

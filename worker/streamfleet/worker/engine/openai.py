@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
+from http.cookiejar import DefaultCookiePolicy
 from typing import Any
 
 import httpx
@@ -27,8 +28,12 @@ from streamfleet.worker.engine.replies import (
     refuse_endpoint,
     was_aborted,
 )
+from streamfleet.worker.engine.watchdog import Watchdog
 
+MOST_ANSWER_BYTES = 64 * 1_048_576
+"""Far beyond what a body within the limits can be answered with: a server that says more says it without end."""
 _PROBE_S = 1.0
+_PROBE_ANSWERS_S = 10.0
 # Everything that another try may not meet again, every 5xx but two included. A 500 may be the request's own
 # fault, but as often it is a server that restarts: tries are counted, so the former ends as dead instead of
 # failed, and the latter is not lost. 401 and 403 concern this worker's key, not the request; 408 is the
@@ -45,8 +50,10 @@ class Upstream:
         base_url: with or without the trailing ``/v1``. A user name and password in it are sent as basic
             authentication, unless there is an API key.
         max_concurrency: requests sent to it at once; it does not tell its own capacity.
-        timeout_s: longest wait for one whole answer.
+        timeout_s: longest wait for one whole answer, however it trickles in.
         connect_timeout_s: longest wait for a connection.
+        watchdog_s: a server that has answered nothing for so long, with requests inside, is asked for its models; if it
+            does not answer that either, it hangs.
         dead_after_s: seconds of not being reachable after which the engine counts as failed; None for never.
     """
 
@@ -54,7 +61,17 @@ class Upstream:
     max_concurrency: int = 32
     timeout_s: float = 600.0
     connect_timeout_s: float = 5.0
+    watchdog_s: float = 60.0
     dead_after_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """A whole answer, its body decoded."""
+
+    status_code: int
+    headers: Mapping[str, str]
+    content: bytes
 
 
 class OpenAIEngine:
@@ -88,15 +105,26 @@ class OpenAIEngine:
         self._clock = clock or SystemClock()
         self._max_model_len: int | None = None
         self._unreachable_since_s: float | None = None
-        most = upstream.max_concurrency
-        self._client = httpx.AsyncClient(
-            base_url=self._shown,
-            auth=basic,
-            headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
-            timeout=httpx.Timeout(upstream.timeout_s, connect=upstream.connect_timeout_s, pool=None),
-            limits=httpx.Limits(max_connections=most + 1, max_keepalive_connections=most + 1),
-            transport=transport,
-        )
+        self._watchdog = Watchdog(upstream.watchdog_s, self._clock.monotonic)
+        self._inside: set[asyncio.Timeout] = set()
+        self._hung: set[asyncio.Timeout] = set()
+
+        def client(connections: int) -> httpx.AsyncClient:
+            made = httpx.AsyncClient(
+                base_url=self._shown,
+                auth=basic,
+                # A few bytes in an encoding may stand for as many gigabytes.
+                headers={"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {api_key}"} if api_key else {}),
+                timeout=httpx.Timeout(upstream.timeout_s, connect=upstream.connect_timeout_s, pool=None),
+                limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
+                transport=transport,
+            )
+            # A cookie kept would go along with every later request, and a server may set as many as it likes.
+            made.cookies.jar.set_policy(DefaultCookiePolicy(allowed_domains=()))
+            return made
+
+        self._client = client(upstream.max_concurrency + 1)
+        self._prober = client(1)  # whether the server answers must not depend on a free connection
 
     def __repr__(self) -> str:
         return f"OpenAIEngine({self._shown})"
@@ -137,7 +165,12 @@ class OpenAIEngine:
             "X-Request-Id": request.id,
             "X-Vllm-Priority": str(request.priority),
         }
-        response = await self._send("POST", request.endpoint, content=body, headers=headers)
+        self._watchdog.entered()
+        try:
+            response = await self._send("POST", request.endpoint, content=body, headers=headers)
+        finally:
+            self._watchdog.left()
+        self._watchdog.stepped()
         return self._judge(request, response)
 
     def capacity(self) -> Capacity:
@@ -145,22 +178,25 @@ class OpenAIEngine:
         return Capacity(self._upstream.max_concurrency, None, self._max_model_len)
 
     async def failed(self) -> str:
-        """Returns once the server has been unreachable for ``dead_after_s``; never where that is None."""
+        """Returns once the server has been unreachable for ``dead_after_s``; never where that is None.
+
+        Meanwhile it watches the server. A server elsewhere may come back, so one that hangs is no end: what waits for
+        it fails with EngineUnavailable, and is tried again.
+        """
         limit_s = self._upstream.dead_after_s
-        if limit_s is None:
-            await asyncio.get_running_loop().create_future()  # a server elsewhere may always come back
-        assert limit_s is not None  # noqa: S101 - for the type checker: the line above does not return
         while True:
-            since_s = self._unreachable_since_s
-            if since_s is not None and self._clock.monotonic() - since_s >= limit_s:
-                return f"{self._shown} has been unreachable for {self._clock.monotonic() - since_s:.0f} s"
-            await self._clock.sleep(min(_PROBE_S, limit_s / 4))
-            if self._unreachable_since_s is not None:
-                await self._probe()
+            if limit_s is not None and (lost_s := self._unreachable_s()) is not None:
+                if lost_s >= limit_s:
+                    return f"{self._shown} has been unreachable for {lost_s:.0f} s"
+                await self._answers()
+            elif self._watchdog.check() is not None and not await self._answers():
+                self._give_up_on_a_hung_server()
+            await self._clock.sleep(_PROBE_S if limit_s is None else min(_PROBE_S, limit_s / 4))
 
     async def stop(self) -> None:
         """Close all connections."""
         await self._client.aclose()
+        await self._prober.aclose()
 
     def _with_model(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """Servers other than vLLM insist on a model; a sender that names none gets the server's first."""
@@ -168,35 +204,72 @@ class OpenAIEngine:
             return body
         return {**body, "model": self.models[0]}
 
-    async def _probe(self) -> None:
+    def _unreachable_s(self) -> float | None:
+        since_s = self._unreachable_since_s
+        return None if since_s is None else self._clock.monotonic() - since_s
+
+    async def _answers(self) -> bool:
+        """Whether the server answers anything at all, soon."""
         try:
-            await self._send("GET", "/v1/models")
-        except EngineUnavailable:
-            return
+            async with asyncio.timeout(min(_PROBE_ANSWERS_S, self._upstream.watchdog_s)):
+                async with self._prober.stream("GET", "/v1/models"):
+                    pass  # whatever it says
+        except (TimeoutError, httpx.HTTPError):
+            return False
+        self._unreachable_since_s = None
+        self._watchdog.stepped()  # slow, but alive
+        return True
+
+    def _give_up_on_a_hung_server(self) -> None:
+        self._hung.update(self._inside)
+        for scope in self._inside:
+            scope.reschedule(asyncio.get_running_loop().time())
 
     async def _send(
         self, method: str, path: str, content: bytes | None = None, headers: dict[str, str] | None = None
-    ) -> httpx.Response:
+    ) -> _Answer:
+        scope = asyncio.timeout(self._upstream.timeout_s)  # httpx's own time-outs begin again with every byte
+        self._inside.add(scope)
         try:
-            response = await self._client.request(method, path, content=content, headers=headers)
-        except httpx.TimeoutException as error:
+            async with scope:
+                response = await self._read(method, path, content, headers)
+        except (httpx.TimeoutException, TimeoutError) as error:
             if isinstance(error, httpx.ConnectTimeout):
                 self._lost()
+            if scope in self._hung:
+                watchdog_s = self._upstream.watchdog_s
+                text = f"{self._shown} hangs: no answer for {watchdog_s:g} s, nor to a question for its models"
+                raise EngineUnavailable(text, hangs=True) from error
             raise EngineUnavailable(f"{self._shown}{path}: time-out ({type(error).__name__})") from error
         except httpx.TransportError as error:
             self._lost()
             raise EngineUnavailable(f"{self._shown}{path}: {type(error).__name__}: {error}") from error
+        finally:
+            self._inside.discard(scope)
+            self._hung.discard(scope)
         self._unreachable_since_s = None
         return response
+
+    async def _read(self, method: str, path: str, content: bytes | None, headers: dict[str, str] | None) -> _Answer:
+        body = bytearray()
+        async with self._client.stream(method, path, content=content, headers=headers) as response:
+            if response.headers.get("Content-Encoding", "identity") != "identity":
+                raise EngineUnavailable(f"{self._shown}{path} answers in an encoding that it was told not to use")
+            async for part in response.aiter_bytes():
+                body += part
+                if len(body) > MOST_ANSWER_BYTES:
+                    raise EngineUnavailable(f"{self._shown}{path} answers more than {MOST_ANSWER_BYTES} bytes")
+        return _Answer(response.status_code, response.headers, bytes(body))
 
     def _lost(self) -> None:
         if self._unreachable_since_s is None:
             self._unreachable_since_s = self._clock.monotonic()
 
-    def _judge(self, request: EngineRequest, response: httpx.Response) -> EngineReply:
+    def _judge(self, request: EngineRequest, response: _Answer) -> EngineReply:
         status, body = response.status_code, response.content
         if status in _PASSING or (status >= 500 and status not in _PERMANENT_5XX):
-            raise EngineUnavailable(f"{self._shown} answers {status}{_message(body)}", self._retry_after_ms(response))
+            text, said = f"{self._shown} answers {status}", _message(body)
+            raise EngineUnavailable(text, self._retry_after_ms(response), said=said)
         if 300 <= status < 400:
             raise EngineUnavailable(f"{self._shown} answers {status}: set the URL to the address it redirects to")
         if status >= 400:
@@ -207,13 +280,13 @@ class OpenAIEngine:
             raise EngineAborted(f"{self._shown} dropped the request before it was finished")
         return EngineReply(status, body)
 
-    def _retry_after_ms(self, response: httpx.Response) -> int | None:
+    def _retry_after_ms(self, response: _Answer) -> int | None:
         value = response.headers.get("Retry-After", "").strip()
         if value.isascii() and value.isdigit():
             return int(value[:9]) * 1000
         try:
             return max(0, round(parsedate_to_datetime(value).timestamp() * 1000) - self._clock.now_ms())
-        except ValueError:
+        except (ValueError, OverflowError):
             return None
 
 
@@ -229,19 +302,23 @@ def _root(base_url: str) -> httpx.URL:
     return url
 
 
-def _models(response: httpx.Response) -> dict[str, int | None]:
+def _models(response: _Answer) -> dict[str, int | None]:
     """Names of the models that a server lists, with their context length where it tells."""
     try:
-        listed = response.json()["data"] if response.status_code == 200 else []
-        return {str(model["id"]): model.get("max_model_len") for model in listed}
-    except (ValueError, KeyError, TypeError, AttributeError):
+        listed = json.loads(response.content)["data"] if response.status_code == 200 else []
+        return {str(model["id"]): _length(model.get("max_model_len")) for model in listed}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}
+
+
+def _length(told: object) -> int | None:
+    return told if isinstance(told, int) and not isinstance(told, bool) and told > 0 else None
 
 
 def _message(body: bytes) -> str:
     """The server's own words, shortened; nothing where it has none."""
     try:
         error = json.loads(body)["error"]
-        return f": {(error['message'] if isinstance(error, dict) else str(error))[:200]}"
-    except (ValueError, KeyError, TypeError):
+        return str(error["message"] if isinstance(error, dict) else error)[:200]
+    except (ValueError, KeyError, TypeError, RecursionError):
         return ""

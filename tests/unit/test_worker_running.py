@@ -1,0 +1,173 @@
+"""What is launched and what goes back untried: an unfit worker, and requests that were lost with a worker before."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+from streamfleet.worker.fitness import Fitness
+from streamfleet.worker.flights import Fate, Flight, Flights
+from streamfleet.worker.outcome import Finished, HandedBack, Outcome, Postponed, cancelled
+from streamfleet.worker.running import Running
+from tests.unit.worker_flights import HandClock, flight
+from tests.waiting import eventually
+
+FAULT = Postponed("busy")
+MOST = 5
+
+
+class Runs:
+    """Stands for the executor: each flight ends as told, or as its fate says."""
+
+    def __init__(self) -> None:
+        self.ends: dict[Flight, asyncio.Future[Outcome]] = {}
+
+    async def execute(self, flight: Flight) -> Outcome:
+        end = self.ends[flight] = asyncio.get_running_loop().create_future()
+        await asyncio.wait({end, flight.fate}, return_when=asyncio.FIRST_COMPLETED)
+        return end.result() if end.done() else HandedBack() if flight.fate.result() is Fate.RELEASED else cancelled()
+
+
+class Room:
+    """Stands for the puller and the completer: what may be held, and what came back."""
+
+    def __init__(self) -> None:
+        self.most: int | None = None
+        self.back: list[Flight] = []
+        self.outcomes: list[Outcome] = []
+
+    def allow(self, most: int | None) -> None:
+        self.most = most
+
+    def put(self, flight: Flight, outcome: Outcome) -> None:
+        self.outcomes.append(outcome)
+        if isinstance(outcome, HandedBack):
+            self.back.append(flight)
+
+
+class Rig:
+    """A Running with hands on both sides."""
+
+    def __init__(self) -> None:
+        self.runs, self.room, self.flights, self.fitness = Runs(), Room(), Flights(), Fitness(1)
+        self.running = Running(self.runs, self.room, self.flights, self.fitness, HandClock(), MOST)  # type: ignore[arg-type]
+        self.running.feed_from(self.room)  # type: ignore[arg-type]
+
+    async def launch(self, *given: Flight) -> None:
+        for each in given:
+            self.flights.board(each)
+            self.running.launch(each)
+        await eventually(lambda: all(each in self.runs.ends or each in self.room.back for each in given))
+
+    async def end(self, flight: Flight, outcome: Outcome) -> None:
+        self.runs.ends[flight].set_result(outcome)
+        await eventually(lambda: flight.landed)
+
+    def running_now(self) -> set[Flight]:
+        return set(self.flights.active())
+
+
+@asynccontextmanager
+async def rig() -> AsyncIterator[Rig]:
+    made = Rig()
+    yield made
+    await made.running.stop(Fate.RELEASED, 1.0)
+
+
+def suspect(number: int, attempt: int) -> Flight:
+    made = flight(number, attempt=attempt)
+    made.claim = replace(made.claim, lost=attempt - 1)
+    return made
+
+
+def success() -> Outcome:
+    return replace(cancelled(), engine_ok=True)
+
+
+async def test_a_worker_that_turns_unfit_lets_go_of_all_it_holds() -> None:
+    async with rig() as made:
+        waiting, *others = (flight(number) for number in range(4))
+        await made.launch(*others)
+        made.flights.board(waiting)  # as in a window that is not full yet
+        await made.end(others[0], FAULT)
+        await eventually(lambda: len(made.room.back) == 3, what="all others are back")
+        assert set(made.room.back) == {waiting, *others[1:]}
+        assert made.room.most == 0
+
+
+async def test_what_an_answer_on_its_way_brings_an_unfit_worker_goes_back() -> None:
+    async with rig() as made:
+        first, late = flight(1), flight(2)
+        await made.launch(first)
+        await made.end(first, FAULT)
+        await made.launch(late)
+        assert made.room.back == [late]
+
+
+async def test_suspects_bound_what_is_pulled_beside_them() -> None:
+    async with rig() as made:
+        few, fewer = suspect(1, attempt=3), suspect(2, attempt=4)
+        await made.launch(few)
+        assert made.room.most == 16
+        await made.launch(fewer)
+        assert made.room.most == 4
+        await made.end(fewer, success())
+        assert made.room.most == 16
+        await made.end(few, success())
+        assert made.room.most is None
+
+
+async def test_room_is_made_for_a_suspect_that_does_not_fit() -> None:
+    async with rig() as made:
+        first, second, last_try = flight(1), flight(2), suspect(3, attempt=MOST)
+        behind = flight(4)
+        await made.launch(first, second)
+        await made.launch(last_try, behind)
+        assert made.room.back == [last_try, behind]
+        assert made.room.most == 1  # nothing is pulled until both have gone
+        await made.end(first, success())
+        assert made.room.most == 1
+        await made.end(second, success())
+        again = suspect(3, attempt=MOST)
+        await made.launch(again)
+        assert made.running_now() == {again}
+        assert made.room.most == 1
+        await made.end(again, success())
+        assert made.room.most is None
+
+
+async def test_room_is_made_for_the_one_that_needs_most() -> None:
+    async with rig() as made:
+        others = [flight(number) for number in range(4)]
+        group, last_try = suspect(5, attempt=MOST - 1), suspect(6, attempt=MOST)
+        await made.launch(*others, group)
+        assert made.room.most == 4
+        for each in others[:2]:
+            await made.end(each, success())
+        await made.launch(last_try)
+        assert made.room.back == [group, last_try]
+        assert made.room.most == 1
+
+
+async def test_room_that_was_made_in_vain_is_given_up() -> None:
+    """Another worker took the suspect."""
+    async with rig() as made:
+        first, last_try = flight(1), suspect(2, attempt=MOST)
+        await made.launch(first, last_try)
+        await made.end(first, success())
+        assert made.room.most == 1
+        await made.launch(flight(3))
+        assert made.room.most is None
+
+
+async def test_a_500_in_doubt_goes_on_as_postponed() -> None:
+    async with rig() as made:
+        made.running._fitness = Fitness(20)
+        broken = replace(cancelled(), engine_ok=False, http_status=500)
+        one, other = flight(1), flight(2)
+        await made.launch(one, other)
+        await made.end(one, broken)
+        await made.end(other, broken)
+        assert [type(outcome) for outcome in made.room.outcomes] == [Finished, Postponed]
