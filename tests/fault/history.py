@@ -1,0 +1,213 @@
+"""What happened in a run, as plain values: read from the logs of all processes and from Redis at its end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from streamfleet.common.protocol import LANES
+from tests.fault.collector import SIGNATURE, text
+from tests.fault.harness import Harness
+from tests.fault.journal import read
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """A request that Redis took.
+
+    Attributes:
+        id: its id.
+        nonce: the same in every log line about it.
+        kind: what it is.
+        reply: the stream that is to be told.
+        ttl_ms: its time to live.
+    """
+
+    id: str
+    nonce: str
+    kind: str
+    reply: str
+    ttl_ms: int | None = None
+
+
+@dataclass(frozen=True)
+class Execution:
+    """A request in an engine: `end_ms` is None where the process went with it, `entry` is the one that it ran for."""
+
+    id: str
+    worker: str
+    attempt: int
+    start_ms: int
+    end_ms: int | None = None
+    entry: str = ""
+
+
+@dataclass(frozen=True)
+class Notified:
+    """One entry of a reply stream; `result` is what stood when it was first seen, by SIGNATURE."""
+
+    reply: str
+    id: str
+    told: str
+    result: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Exit:
+    """A worker process that ended; `code` negative for a signal."""
+
+    worker: str
+    code: int
+
+
+@dataclass
+class History:
+    """A run, to be judged.
+
+    Attributes:
+        accepted: requests by id.
+        nonces: of everything that was ever sent, accepted or not.
+        results: the final result hashes by id: SIGNATURE, lane, entry, enqueued_ms, meta.
+        live: notifications as they came.
+        replies: (reply name, request id) of every entry at the end.
+        executions: by request id.
+        touched: worker name to the kinds of faults that touched it; "" for all of them.
+        marked: workers that ran a poisonous or hanging request.
+        exits: of workers.
+        letters: (id, status) of dead letters.
+    lost_with: id to the workers that its dead letter names.
+        cancelled: id to what the first cancelling call said.
+        got: (id, status, worker, attempt) as clients were told.
+        left: name of a key, or of a count, that should be empty at the end, to what it holds.
+        problems: whatever the audit, or a log, complains of.
+        counts: the queue's counters.
+        doubles: entries sent on purpose, or in doubt, under an id that had been sent before.
+    stuck, orphans: processes that had to be killed, and those left behind.
+    """
+
+    max_deliveries: int = 5
+    lease_ms: int = 3_000
+    accepted: dict[str, Accepted] = field(default_factory=dict)
+    nonces: set[str] = field(default_factory=set)
+    results: dict[str, dict[str, str]] = field(default_factory=dict)
+    live: list[Notified] = field(default_factory=list)
+    replies: list[tuple[str, str]] = field(default_factory=list)
+    executions: dict[str, list[Execution]] = field(default_factory=lambda: defaultdict(list))
+    touched: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    marked: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    exits: list[Exit] = field(default_factory=list)
+    letters: list[tuple[str, str]] = field(default_factory=list)
+    lost_with: dict[str, list[str]] = field(default_factory=dict)
+    cancelled: dict[str, bool] = field(default_factory=dict)
+    got: list[tuple[str, str, str, int]] = field(default_factory=list)
+    left: dict[str, int] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+    doubles: int = 0
+    stuck: list[str] = field(default_factory=list)
+    orphans: list[str] = field(default_factory=list)
+
+
+async def collect(harness: Harness) -> History:
+    """Everything of a run whose workers have left and whose producers have not."""
+    history = History(harness.setup.max_deliveries, harness.setup.lease_ms)
+    redis = harness.redis.direct
+    await _read_results(redis, history)
+    await _read_rest(redis, history)
+    audit = await harness.broker.audit()
+    history.problems += audit.problems()
+    await asyncio.to_thread(read_logs, harness.folder, history)
+    return history
+
+
+def read_logs(folder: Path, history: History) -> None:
+    """The journals of producers, workers and the harness."""
+    for path in sorted(folder.glob("*.journal")):
+        _read_producer(path, history)
+    for path in sorted(folder.glob("*.witness")):
+        _read_witness(path, history)
+    for line in read(folder / "events.jsonl"):
+        match line["e"]:
+            case "fault":
+                history.touched[line["worker"]].add(line["kind"])
+            case "exit":
+                history.exits.append(Exit(line["worker"], line["code"]))
+            case "notified":
+                history.live.append(Notified(line["reply"], line["id"], line["told"], line["result"]))
+
+
+def _read_producer(path: Path, history: History) -> None:
+    intents: dict[str, dict[str, Any]] = {}
+    sent: set[str] = set()
+    for line in read(path):
+        if line["e"] == "unknown" or (line["e"] == "accepted" and "existing" not in line):  # made by hand
+            history.doubles += line["nonce"] in sent
+            sent.add(line["nonce"])
+        match line["e"]:
+            case "intent":
+                intents[line["nonce"]] = line
+                history.nonces.add(line["nonce"])
+            case "accepted":
+                intent = intents[line["nonce"]]
+                history.accepted.setdefault(
+                    line["id"],
+                    Accepted(line["id"], line["nonce"], intent["kind"], intent["reply"], intent["ttl"]),
+                )
+            case "cancel":
+                history.cancelled.setdefault(line["id"], line["said"])
+            case "got":
+                history.got.append((line["id"], line["status"], line["worker"], line["attempt"]))
+            case "broke":
+                history.problems.append(f"{path.stem}: {line['why']}")
+
+
+def _read_witness(path: Path, history: History) -> None:
+    worker = path.name.removesuffix(".witness")
+    started: dict[int, int] = {}
+    for line in read(path):
+        match line["e"]:
+            case "start":
+                executions = history.executions[line["id"]]
+                started[line["n"]] = len(executions)
+                executions.append(Execution(line["id"], worker, line["attempt"], line["at"], entry=line["entry"]))
+            case "end":
+                executions, where = history.executions[line["id"]], started.pop(line["n"])
+                executions[where] = replace(executions[where], end_ms=line["at"])
+            case "poison" | "hang":
+                history.marked[worker].add(line["e"])
+
+
+async def _read_results(redis: Any, history: History) -> None:
+    fields = (*SIGNATURE, "lane", "entry", "enqueued_ms", "meta")
+    keys = [key async for key in redis.scan_iter("{default}:result:*", count=5_000)]
+    for first in range(0, len(keys), 500):
+        part = keys[first : first + 500]
+        async with redis.pipeline(transaction=False) as pipe:
+            for key in part:
+                pipe.hmget(key, fields)
+            values = await pipe.execute()
+        for key, found in zip(part, values, strict=True):
+            history.results[text(key).partition(":result:")[2]] = dict(zip(fields, map(text, found), strict=True))
+
+
+async def _read_rest(redis: Any, history: History) -> None:
+    for lane in LANES:
+        history.left[f"lane:{lane}"] = await redis.xlen(f"{{default}}:lane:{lane}")
+        history.left[f"pending:{lane}"] = (
+            await redis.execute_command("XPENDING", f"{{default}}:lane:{lane}", "workers")
+        )["pending"]
+        history.left[f"ready:{lane}"] = await redis.zcard(f"{{default}}:ready:{lane}")
+    history.left["delayed"] = await redis.zcard("{default}:delayed")
+    history.left["tries"] = await redis.hlen("{default}:tries")
+    history.counts = {text(name): int(n) for name, n in (await redis.hgetall("{default}:counts")).items()}
+    async for key in redis.scan_iter("{default}:reply:*", count=5_000):
+        reply = text(key).partition(":reply:")[2]
+        history.replies += [(reply, text(fields.get(b"id"))) for _, fields in await redis.xrange(key)]
+    for _, letter in await redis.xrange("{default}:dead"):
+        name = text(letter.get(b"_id"))
+        history.letters.append((name, text(letter.get(b"_status"))))
+        history.lost_with[name] = text(letter.get(b"_workers")).replace(",", " ").split()

@@ -1,0 +1,449 @@
+"""Guards of the system, each with the change that takes it out inside the processes of a run.
+
+A change is a piece of a script's text and what stands in its place, or a patch of the worker's Python. That a piece is
+still there is checked: a guard that was rewritten needs its mutation rewritten along with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import redis.exceptions
+
+from streamfleet.common import scripts
+from streamfleet.common.broker import Broker
+from streamfleet.common.connection import Connection
+from streamfleet.worker import pull, running
+from streamfleet.worker.engine.watchdog import Watchdog
+from streamfleet.worker.execute import Executor
+from streamfleet.worker.lease import LeaseKeeper
+from streamfleet.worker.maintain import Maintainer
+from streamfleet.worker.outage import OutageGuard
+from streamfleet.worker.suspects import company
+from streamfleet.worker.worker import Worker
+
+Change = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A guard taken out.
+
+    Attributes:
+        name: short, for commands.
+        guard: what is missing then.
+        how: what was changed, in words.
+        scenario: the one that must fail then.
+        expected: what the harness must say among all that it says: it must fail for this reason, not for any.
+        lua: (text, what stands in its place) in the scripts.
+        patch: changes this process.
+    """
+
+    name: str
+    guard: str
+    how: str
+    scenario: str
+    expected: str
+    lua: tuple[Change, ...] = ()
+    patch: Callable[[], None] | None = None
+
+    def missing(self) -> list[str]:
+        """Texts that no script holds any more."""
+        return [old for old, _ in self.lua if not any(old in scripts.source(verb) for verb in scripts.VERBS)]
+
+
+def apply(name: str) -> None:
+    """Take a guard out of this process; nothing for an empty name."""
+    if not name:
+        return
+    mutation = BY_NAME[name]
+    if mutation.lua:
+        original = scripts.source
+        scripts.source = lambda verb: _changed(original(verb), mutation.lua)  # type: ignore[assignment]
+    if mutation.patch is not None:
+        mutation.patch()
+
+
+def source(verb: str, name: str) -> str:
+    """A script's text as processes with this mutation have it."""
+    return _changed(scripts.source(verb), BY_NAME[name].lua if name else ())
+
+
+def sha(verb: str, name: str) -> str:
+    """The hash by which processes with this mutation call a script."""
+    return hashlib.sha1(source(verb, name).encode(), usedforsecurity=False).hexdigest()
+
+
+def _changed(text: str, changes: tuple[Change, ...]) -> str:
+    for old, new in changes:
+        text = text.replace(old, new)
+    return text
+
+
+async def _nothing(*_: Any, **__: Any) -> Any:
+    return 0
+
+
+async def _for_ever(*_: Any) -> str:
+    await asyncio.Event().wait()
+    return ""
+
+
+def _set(owner: Any, name: str, value: Any) -> Callable[[], None]:
+    return lambda: setattr(owner, name, value)
+
+
+def _each(*patches: Callable[[], None]) -> Callable[[], None]:
+    def apply_all() -> None:
+        for patch in patches:
+            patch()
+
+    return apply_all
+
+
+async def _expired_none(*_: Any, **__: Any) -> tuple[int, int]:
+    return 0, 0
+
+
+def _without_noscript() -> None:
+    """Scripts are called by their hash only; their text is never sent."""
+    hashes = {verb: scripts.sha(verb) for verb in scripts.VERBS}
+
+    def refuse(verb: str) -> str:
+        raise redis.exceptions.NoScriptError(f"{verb} is not there")
+
+    scripts.sha = hashes.__getitem__  # type: ignore[assignment]
+    scripts.source = refuse  # type: ignore[assignment]
+
+
+def _groups_at_the_end() -> None:
+    command = Connection.command
+
+    async def changed(connection: Connection, *words: Any) -> Any:
+        words = ("XGROUP", "CREATE", words[2], words[3], "$", "MKSTREAM") if words[0] == "XGROUP" else words
+        return await command(connection, *words)
+
+    Connection.command = changed  # type: ignore[assignment,method-assign]
+
+
+def _patient_waits() -> None:
+    """No guard: idle workers look by themselves so seldom that only a wake-up brings them to work in time."""
+    pull.WAIT_MS, pull.WATCH_MS = 40_000, 60_000
+
+
+_ANSWERED_AT_PULL = (
+    "if answered(entry.id) then\n    settle(lane, id, entry)\n  elseif entry.deadline",
+    "if false then\n  elseif entry.deadline",
+)
+_LATE_AT_PULL = ("elseif entry.deadline and entry.deadline <= now then\n    bury", "elseif false then\n    bury")
+
+MUTATIONS: tuple[Mutation, ...] = (
+    Mutation(
+        "fence",
+        "fence of complete: who lost the lease publishes nothing",
+        "complete.lua does not look whether the lease is held",
+        "zombie",
+        "zombie:",
+        (
+            (
+                "if not held(lane, id, worker, attempt) then return published_before",
+                "if false then return published_before",
+            ),
+        ),
+    ),
+    Mutation(
+        "fence-attempt",
+        "fence: the attempt counts, not only the worker",
+        "lease.lua compares workers only",
+        "same_worker_again",
+        "an attempt that was taken away was published",
+        (("if row and (not attempt or row[4] == attempt) then", "if row then"),),
+    ),
+    Mutation(
+        "written-once",
+        "a status is written once (HSETNX)",
+        "finish.lua writes the status whatever stands there",
+        "cancelled_at_the_last_moment",
+        "status: r a cancelled request ended as succeeded",
+        (
+            (
+                "if first == 0 then return false end",
+                "if first == 0 then call('HSET', key, 'status', status) end",
+            ),
+        ),
+    ),
+    Mutation(
+        "removed-last",
+        "an entry stays in its lane until its result is published",
+        "pull.lua removes what it gives out, complete.lua publishes without it",
+        "killed_while_running",
+        "lost: r0",
+        (
+            (
+                "        claims[#claims + 1] = {lane, id,",
+                "        remove_entry(lane, id)\n        claims[#claims + 1] = {lane, id,",
+            ),
+            (
+                "if not held(lane, id, worker, attempt) then return published_before",
+                "if false then return published_before",
+            ),
+        ),
+    ),
+    Mutation(
+        "renewal",
+        "leases are renewed while a request runs",
+        "the lease thread renews nothing",
+        "longer_than_the_lease",
+        "ended as dead",
+        patch=_set(LeaseKeeper, "_renew_all", _nothing),
+    ),
+    Mutation(
+        "reclaim",
+        "what a silent worker holds is taken back",
+        "the housekeeping reclaims nothing",
+        "killed_while_running",
+        "lost: r0",
+        patch=_set(Maintainer, "_reclaim", _nothing),
+    ),
+    Mutation(
+        "retry-cap",
+        "a request that was delivered too often is given up",
+        "reclaim.lua never gives up",
+        "poison",
+        "attempts: poison-0",
+        (("elseif deliveries >= most then", "elseif false then"),),
+    ),
+    Mutation(
+        "tries",
+        "attempts go on counting over a reclaim",
+        "reclaim.lua does not remember attempts",
+        "poison",
+        "uncounted: poison-0",
+        (("    if deliveries > 0 then remember(lane, id, deliveries, worker) end\n", ""),),
+    ),
+    Mutation(
+        "company",
+        "a suspect runs in ever smaller company: the innocent are not given up with it",
+        "suspects run beside any number of others",
+        "poison_among_others",
+        "healthy requests were given up",
+        patch=_set(running, "company", lambda *_: None),
+    ),
+    Mutation(
+        "company-slots",
+        "where slots are few, company shrinks from them: the innocent keep tries to spare",
+        "company shrinks from 64, whatever the slots",
+        "poison_leaves_tries_to_spare",
+        "beside a poisonous request",
+        patch=_set(running.Running, "_company_of", lambda self, flight: company(flight.claim, self._max_deliveries)),
+    ),
+    Mutation(
+        "release",
+        "a worker that leaves hands back what it holds at once",
+        "release does nothing",
+        "told_to_leave",
+        "r is started 2 times",
+        patch=_set(Broker, "release", _nothing),
+    ),
+    Mutation(
+        "disown",
+        "what a lost answer to a pull left in the worker's name is handed back",
+        "disown does nothing",
+        "pull_answer_lost",
+        "lost: r",
+        patch=_set(Broker, "disown", _nothing),
+    ),
+    Mutation(
+        "pull-once",
+        "a pull is sent once: its lost answer is noticed",
+        "a pull is repeated like any other call",
+        "pull_answer_lost",
+        "lost: r",
+        patch=lambda: setattr(Connection, "script_once", Connection.script),
+    ),
+    Mutation(
+        "put-back",
+        "what a watcher's read brought is put back by its pull",
+        "pull.lua passes hints over",
+        "watched",
+        "not within 5 s: r has a result",
+        (("elseif held(lane, id, NOBODY) then\n      local fields", "elseif false then\n      local fields"),),
+    ),
+    Mutation(
+        "nobody-uncounted",
+        "what a dead watcher had been handed is taken back without counting an attempt",
+        "reclaim.lua counts it",
+        "watcher_killed",
+        "ended as dead",
+        (("    deliveries = 0\n", ""),),
+    ),
+    Mutation(
+        "groups-at-0",
+        "groups begin at 0: what came before the first worker counts",
+        "groups are created at $",
+        "before_the_first_worker",
+        "lost: r0",
+        patch=_groups_at_the_end,
+    ),
+    Mutation(
+        "enqueue-record",
+        "enqueueing again under the same id adds nothing",
+        "enqueue.lua does not look at the record",
+        "enqueue_answer_lost",
+        "5 entries were duplicates",
+        (("  if record then\n", "  if false then\n"),),
+    ),
+    Mutation(
+        "settled-duplicates",
+        "the second entry of an id is counted as a duplicate",
+        "settle counts it like a cancellation",
+        "same_id_twice",
+        "2 were counted",
+        (("if result[2] then\n    count('duplicate')", "if false then\n    count('duplicate')"),),
+    ),
+    Mutation(
+        "answered-at-pull",
+        "the second entry of an id that was answered is not run",
+        "pull.lua gives out what has a result",
+        "same_id_twice",
+        "started_late: r",
+        (_ANSWERED_AT_PULL,),
+    ),
+    Mutation(
+        "told-once",
+        "a name is told once of each request",
+        "notify does not remember whom it told",
+        "same_id_twice",
+        "was told 2 times",
+        ((" or call('HEXISTS', result_key(request_id), 'notified:' .. reply) == 1 then", " then"),),
+    ),
+    Mutation(
+        "tombstone",
+        "what was cancelled in the queue is dropped at the pull",
+        "pull.lua gives out what has a result",
+        "cancelled_in_the_queue",
+        "started_late: r",
+        (_ANSWERED_AT_PULL,),
+    ),
+    Mutation(
+        "cancel-aborts",
+        "a cancelled request leaves the engine",
+        "the lease thread tells nobody",
+        "cancelled_while_running",
+        "next has a result",
+        patch=_set(LeaseKeeper, "_tell", lambda *_: None),
+    ),
+    Mutation(
+        "deadline-in-queue",
+        "queued requests end at their deadline, engines full or not",
+        "the housekeeping expires nothing",
+        "late_behind_a_full_engine",
+        "not within 2.8 s: r has a result",
+        patch=_set(Broker, "expire", _expired_none),
+    ),
+    Mutation(
+        "deadline-at-start",
+        "nothing starts after its deadline",
+        "neither housekeeping, nor pull.lua, nor the worker look at the clock",
+        "late_when_its_turn_comes",
+        "status: r a late request ended as succeeded",
+        (_LATE_AT_PULL,),
+        _each(_set(Broker, "expire", _expired_none), _set(Executor, "_remaining_s", lambda *_: None)),
+    ),
+    Mutation(
+        "deadline-while-running",
+        "what runs is aborted at its deadline",
+        "the worker does not look at the clock",
+        "late_while_running",
+        "status: r a late request ended as succeeded",
+        patch=_set(Executor, "_remaining_s", lambda *_: None),
+    ),
+    Mutation(
+        "noscript",
+        "scripts are sent again after SCRIPT FLUSH",
+        "scripts are called by their hash only",
+        "scripts_flushed",
+        "lost: r",
+        patch=_without_noscript,
+    ),
+    Mutation(
+        "require-groups",
+        "a script that misses a group stops before it writes",
+        "scripts look at groups only when they come to them",
+        "group_destroyed",
+        "counts: 4 results",
+        (("  for lane = 1, LANE_COUNT do call('XPENDING', lane_key(lane), GROUP, '-', '+', 1) end\n", ""),),
+    ),
+    Mutation(
+        "watchdog",
+        "an engine that hangs is noticed",
+        "the watchdog never barks",
+        "hanging_request",
+        "lost: hang-0",
+        patch=_set(Watchdog, "check", lambda _: None),
+    ),
+    Mutation(
+        "loop-watchdog",
+        "an event loop that hangs ends the process",
+        "the lease thread renews for ever",
+        "loop_hangs",
+        "r is started 1 times",
+        patch=_set(LeaseKeeper, "_end_if_hung", lambda _: None),
+    ),
+    Mutation(
+        "engine-death",
+        "a dead engine ends its worker instead of using up the queue",
+        "nobody says that it died",
+        "engine_dies",
+        "w0.1 has ended",
+        patch=_each(_set(running.Running, "_declare_dead", lambda *_: None), _set(Worker, "_engine_failed", _for_ever)),
+    ),
+    Mutation(
+        "outage",
+        "after an outage of Redis live workers renew before anything is reclaimed",
+        "reclaiming goes on at once",
+        "outage_longer_than_the_lease",
+        "unexplained: r",
+        patch=_set(OutageGuard, "may_reclaim", lambda *_: True),
+    ),
+    Mutation(
+        "outage-newcomer",
+        "so do workers that come during the outage",
+        "a newcomer does not ask how long it had to wait for Redis",
+        "outage_as_workers_come",
+        "unexplained: r",
+        patch=_each(
+            _set(Maintainer, "redis_was_away", lambda _: None), _set(OutageGuard, "looks_from", lambda *_: None)
+        ),
+    ),
+    Mutation(
+        "lost-wake-up",
+        "wake-ups that were lost with a worker are said again",
+        "promote.lua wakes nobody",
+        "wake_up_lost",
+        "not within 5 s: r has a result",
+        (("if ready > 0 then wake() end", ""),),
+        _patient_waits,
+    ),
+    Mutation(
+        "opening-write",
+        "a Redis at its memory limit can still be drained",
+        "scripts do not begin with a write that a full server allows",
+        "redis_full",
+        "r0 has a result",
+        (
+            (
+                "local function open_for_writes() call('XACK', KEYS[1], GROUP, '0-0') end",
+                "local function open_for_writes() end",
+            ),
+        ),
+    ),
+)
+PATIENT = Mutation(
+    "patient", "none: for comparison", "idle workers look seldom", "wake_up_lost", "", patch=_patient_waits
+)
+BY_NAME = {mutation.name: mutation for mutation in (*MUTATIONS, PATIENT)}

@@ -1,0 +1,94 @@
+"""A Redis of the run's own: with an append-only file synchronised at every write, killed and started again at will."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import redis.asyncio
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+from streamfleet.cli.demo.server import RedisServer, find_servers
+from tests.servers import newest
+from tests.waiting import eventually
+
+AWAY = (RedisError, OSError, asyncio.TimeoutError)
+
+
+def server_binary(wanted: str) -> Path | None:
+    """The server program of a release such as `7.0`, `redis-7.0` or `valkey`; the newest for an empty text.
+
+    Raises:
+        SystemExit: there is none.
+    """
+    found = find_servers()
+    if not wanted:
+        return newest(found)
+    for label in reversed(found):
+        if wanted in (label, label.split("-")[0], label.split("-")[1]):
+            return found[label]
+    raise SystemExit(f"--server {wanted}: not found; there are {', '.join(found)}")
+
+
+class Faulty:
+    """The server, its faults, and one at a time of them.
+
+    Attributes:
+        server: the server.
+        direct: a client of it for the harness, past all proxies; binary answers.
+        outages: (from, to) in epoch ms of its absences.
+    """
+
+    def __init__(self, binary: Path | None) -> None:
+        self.server = RedisServer(binary, appendonly=True)
+        self._lock = asyncio.Lock()
+        self.direct: Any = None
+
+    async def open(self) -> None:
+        await asyncio.to_thread(self.server.__enter__)
+        self.direct = redis.asyncio.Redis.from_url(
+            self.server.url,
+            socket_timeout=None,  # redis-py's own may swallow a cancellation on Python 3.11
+            retry=Retry(NoBackoff(), 0),
+            protocol=2,
+        )
+
+    async def close(self) -> None:
+        if self.direct is not None:
+            await self.direct.aclose()
+        await asyncio.to_thread(self.server.__exit__, None, None, None)
+
+    async def kill(self, away_s: float) -> None:
+        """SIGKILL, and a start with the same data after a while."""
+        async with self._lock:
+            await asyncio.to_thread(self.server.kill)
+            await asyncio.sleep(away_s)
+            await asyncio.to_thread(self.server.restart)
+
+    async def fill(self, seconds: float) -> None:
+        """Put the memory limit just below what is used, for a while."""
+        async with self._lock:
+            used = int((await self.direct.info("memory"))["used_memory"])
+            await self.direct.config_set("maxmemory", used - 1)
+            try:
+                await asyncio.sleep(seconds)
+            finally:
+                await self.direct.config_set("maxmemory", 0)
+
+    async def forget_scripts(self) -> None:
+        async with self._lock:
+            await self.direct.script_flush()
+
+    async def ask(self, *words: Any) -> Any:
+        """One command, over outages."""
+
+        async def answered() -> list[Any]:
+            try:
+                return [await self.direct.execute_command(*words)]
+            except AWAY:
+                return []
+
+        return (await eventually(answered, 30, f"Redis answers {words[0]}"))[0]

@@ -1,0 +1,46 @@
+"""The harness itself, in a bounded run: real Redis, real workers, real faults, nothing lost, nothing answered twice."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.fault.mutations import MUTATIONS, Mutation
+from tests.fault.scenarios import SCENARIOS
+
+pytestmark = pytest.mark.kill
+SEED = 20_261
+NEVER = ("lost=0", "duplicate_results=0", "orphans=0", "violations=0")
+TRIED = ("fence", "told-once")
+
+
+def run(repository: Path, *words: str) -> list[str]:
+    """The words of the last line of a command that must succeed."""
+    done = subprocess.run(
+        [sys.executable, "-m", *words], cwd=repository, capture_output=True, text=True, check=False, timeout=280
+    )
+    print(done.stdout)
+    assert done.returncode == 0, done.stdout[-20_000:] + done.stderr[-5_000:]
+    return done.stdout.splitlines()[-1].split()
+
+
+@pytest.mark.timeout(300)
+def test_a_quick_run_loses_nothing(repository: Path) -> None:
+    figures = run(repository, "tests.fault", "--quick", "--seed", str(SEED))
+    assert set(NEVER) <= set(figures)
+    assert f"seed={SEED}" in figures
+
+
+@pytest.mark.timeout(300)
+def test_the_harness_notices_guards_that_were_taken_out(repository: Path) -> None:
+    figures = run(repository, "tests.fault.mutants", *TRIED)
+    assert figures[:2] == [f"mutants={len(TRIED)}", f"caught={len(TRIED)}"]
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+def test_every_guard_is_where_its_mutation_expects_it(mutation: Mutation) -> None:
+    assert mutation.missing() == []
+    assert mutation.scenario in SCENARIOS
