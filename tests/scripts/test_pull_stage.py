@@ -162,6 +162,19 @@ async def test_a_missing_group_is_made_again_and_finds_what_stood_there(queue: Q
     assert len((await queue.pull()).claims) == 1
 
 
+async def test_what_a_group_made_anew_brings_to_a_watcher_is_counted_once(queue: Queue) -> None:
+    """One that ran is neither ready nor delayed by then; one that came meanwhile was never counted."""
+    await queue.running("high", "1000-0")
+    await queue.command("XGROUP", "DESTROY", queue.keys.lane("high"), GROUP)
+    await queue.broker.ensure_groups()
+    await queue.add("high", "1000-1")
+    hints = [*await queue.hand_out(), *await queue.hand_out()]
+    assert [hint.stream_id for hint in hints] == ["1000-0", "1000-1"]
+    await queue.pull("w2", 0, hints)
+    assert (await queue.dump())["counts"] == {"staged": "2"}
+    assert (await queue.broker.audit()).problems() == []
+
+
 async def test_a_missing_group_is_noticed_before_anything_is_written(queue: Queue) -> None:
     await queue.add("critical", "1000-0")
     hints = await queue.hand_out("critical")

@@ -7,6 +7,8 @@ import random
 
 import pytest
 
+from streamfleet.common.connection import Connection
+from streamfleet.common.errors import NotPermitted
 from streamfleet.common.records import Retry, Role
 from tests.scripts.harness import BODY, ERROR, NOW, Queue, entry, ids
 from tests.scripts.keyspace import changed, id_key
@@ -305,3 +307,31 @@ async def test_a_full_redis_still_gives_work_out_and_drops_what_is_late(queue: Q
     after = await queue.dump()
     assert (after["result:late"]["status"], after["result:r1"]["status"]) == ("expired", "succeeded")
     assert "lane:high" not in after
+
+
+async def test_a_notification_that_was_refused_is_told_at_the_next_try(queue: Queue, any_redis_url: str) -> None:
+    """As the reply stream of a duplicate is while a cluster moves its slot: here a user may not add to streams."""
+    await queue.add("high", "1000-0", id="r1", reply="me")
+    await queue.broker.cancel("r1")
+    await queue.command("ACL", "SETUSER", "mute", "reset", "on", ">pw", "~*", "+@all", "-xadd")
+    connection = Connection(any_redis_url.replace("redis://", "redis://mute:pw@"))
+    try:
+        with pytest.raises(NotPermitted):
+            await Queue(connection, queue.limits).pull()
+    finally:
+        await connection.close()
+        await queue.command("ACL", "DELUSER", "mute")
+    assert "reply:me" not in await queue.dump()
+    await queue.age("high", "1000-0", "w1")
+    await queue.broker.reclaim(1_000, 3)
+    assert (await queue.dump())["reply:me"] == [{"id": "r1", "status": "cancelled"}]
+
+
+@pytest.mark.parametrize(
+    "odd", ["W99999999999999999999999-A0", "T18446744073709551616-A0", "A1-W99999999999999999999999"]
+)
+async def test_a_number_too_large_for_a_stream_id_spoils_nothing(queue: Queue, odd: str) -> None:
+    await queue.add("high", "1000-0")
+    await queue.command("ZADD", queue.keys.ready("high"), 0, odd)
+    assert ids((await queue.pull(wanted=2)).claims) == ["1000-0"]
+    assert "ready:high" not in await queue.dump()

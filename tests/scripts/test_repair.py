@@ -320,6 +320,22 @@ async def test_a_key_of_another_type_is_noticed_before_anything_is_written(queue
     assert await raw_dump(scene) == before
 
 
+async def test_numbers_too_large_for_a_stream_id_are_found_and_removed(queue: Queue) -> None:
+    huge = "99999999999999999999999"
+    await queue.command("ZADD", queue.keys.delayed, 0, f"1|{huge}-0")
+    await queue.command("ZADD", queue.keys.ready("high"), 0, f"W{huge}-A0")
+    await queue.command("HSET", queue.keys.tries, f"1|{huge}-0", "1")
+    report = await Inspection(queue.broker, mend=True).run()
+    assert {found.kind for found in report.found} == {"delayed_odd", "ready_odd", "tries_gone"}
+    assert (await Inspection(queue.broker, mend=False).run()).found == []
+
+
+async def test_a_delayed_number_too_large_for_a_stream_id_does_not_stop_the_promotion(queue: Queue) -> None:
+    await queue.command("ZADD", queue.keys.delayed, 0, "1|99999999999999999999999-0")
+    assert await queue.broker.promote() == (0, None)
+    assert "delayed" not in await queue.dump()
+
+
 async def refused(attempt: Callable[[], Awaitable[object]]) -> bool:
     """Whether it was, with what to do about it."""
     try:

@@ -63,7 +63,7 @@ MUTANTS = (
     Mutant("settle: an entry's own reply name is told", "  notify(entry.reply, entry.id, result[1])\n", "", HISTORY, 0),
     Mutant(
         "notify: once for each name",
-        " or call('HSETNX', result_key(request_id), 'notified:' .. reply, '1') == 0 then",
+        " or call('HEXISTS', result_key(request_id), 'notified:' .. reply) == 1 then",
         " then",
         HISTORY,
         0,

@@ -111,9 +111,15 @@ MUTANTS = (
         "pull_stage.what_is_delivered_again_stays_where_it_is",
     ),
     Mutant(
+        "stage: what a group made anew brings is not counted again",
+        " or (again and member <= again) then return end",
+        " then return end",
+        "pull_stage.what_a_group_made_anew_brings_to_a_watcher_is_counted_once",
+    ),
+    Mutant(
         "stage: counted once where nobody held it",
-        "  if not call('ZSCORE', ready_key(lane), encode_id(id)) then count('staged') end",
-        "  count('staged')",
+        "if call('ZSCORE', ready_key(lane), member) or (again",
+        "if (again",
         "pull_stage.what_is_delivered_again_stays_where_it_is",
     ),
 )

@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 import redis.exceptions
 
 from streamfleet.common.connection import Connection, MissingGroup, another_type
-from streamfleet.common.errors import BrokerOutOfMemory
 from streamfleet.common.keys import GROUP, Keys
 from streamfleet.common.records import QueueLimits
 from streamfleet.common.replies import streams
@@ -55,11 +54,11 @@ class BrokerBase:
     async def ensure_groups(self) -> None:
         """Make the lanes' streams and groups where they are missing; they start at 0, never at ``$``."""
         for key in (*self.keys.lanes, self.keys.wake):
+            if await self._has_group(key):
+                continue
             try:
+                await self._expect_again(key)
                 await self.connection.command("XGROUP", "CREATE", key, GROUP, "0", "MKSTREAM")
-            except BrokerOutOfMemory:  # said before Redis looks whether there is anything to make
-                if not await self._has_group(key):
-                    raise
             except redis.exceptions.ResponseError as error:
                 if "WRONGTYPE" in str(error):
                     raise another_type(self.connection.address) from error
@@ -68,10 +67,27 @@ class BrokerBase:
 
     async def _has_group(self, key: str) -> bool:
         try:
-            await self.connection.command("XPENDING", key, GROUP)
+            await self._look("XPENDING", key, GROUP)
         except MissingGroup:
             return False
         return True
+
+    async def _expect_again(self, key: str) -> None:
+        """Remember how far a lane was staged whose group somebody destroyed: up to there, all of it comes again."""
+        if key == self.keys.wake:
+            return
+        number = self.keys.lanes.index(key) + 1
+        if seen := await self._look("HGET", self.keys.sched, f"seen:{number}"):
+            await self._look("HSET", self.keys.sched, f"again:{number}", seen)
+
+    async def _look(self, *words: Any) -> Any:
+        """A command on a key that all requests share, and that somebody may have overwritten."""
+        try:
+            return await self.connection.command(*words)
+        except redis.exceptions.ResponseError as error:
+            if "WRONGTYPE" in str(error):
+                raise another_type(self.connection.address) from error
+            raise
 
     async def _with_groups(self, operation: Callable[[], Awaitable[T]]) -> T:
         try:

@@ -57,7 +57,7 @@ class HousekeepingBroker(BrokerBase):
 
     async def cancel_requests(self, most: int) -> list[tuple[str, str]]:
         """The oldest cancels that were asked for: stream id, and the request id as it was written."""
-        found = entries(await self.connection.command("XRANGE", self.keys.cancel_requests, "-", "+", "COUNT", most))
+        found = entries(await self._look("XRANGE", self.keys.cancel_requests, "-", "+", "COUNT", most))
         return [(stream_id, fields.get(b"id", b"").decode(errors="replace")) for stream_id, fields in found]
 
     async def drop_cancel_request(self, stream_id: str) -> None:

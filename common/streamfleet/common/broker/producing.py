@@ -10,7 +10,7 @@ from streamfleet.common.errors import NotReplicated, openai_error
 from streamfleet.common.keys import GROUP, NOBODY
 from streamfleet.common.protocol import Lane
 from streamfleet.common.records import Accepted, EnqueueCode, Standing, Submission
-from streamfleet.common.replies import id_order, last_delivered, mapping, pending_row, ready_member
+from streamfleet.common.replies import id_order, last_delivered, mapping, pending_row, ready_member, recorded
 from streamfleet.common.results import Result, decode_result
 
 CANCEL_REQUESTS_CAP = 10_000
@@ -54,8 +54,7 @@ class ProducerBroker(BrokerBase):
 
         It writes a result, so the role of a producer may not do it: then it raises NotPermitted, and nothing was done.
         """
-        record = await self.connection.command("GET", self.keys.request(request_id))
-        reply = record.decode().split(" ", 2)[2] if record else ""
+        _, reply = recorded(await self.connection.command("GET", self.keys.request(request_id)))
         keys = [
             *self._shared,
             self.keys.result(request_id),
@@ -87,8 +86,8 @@ class ProducerBroker(BrokerBase):
 
     async def record(self, request_id: str) -> str | None:
         """``<lane>:<stream id>`` of a request that a client enqueued; None when there is no record of it."""
-        record = await self.connection.command("GET", self.keys.request(request_id))
-        return record.decode().split(" ", 2)[1] if record else None
+        entry, _ = recorded(await self.connection.command("GET", self.keys.request(request_id)))
+        return entry or None
 
     async def standing(self, entry: str) -> Standing | None:
         """Where an entry is; None when it is in its lane no more. Reads no body: a producer may not."""

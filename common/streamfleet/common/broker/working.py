@@ -145,6 +145,6 @@ class WorkerBroker(BrokerBase):
 
     async def last_cancel(self) -> str:
         """Id to start `read_cancels` from: the newest there is."""
-        newest = await self.connection.command("XREVRANGE", self.keys.cancels, "+", "-", "COUNT", 1)
+        newest = await self._look("XREVRANGE", self.keys.cancels, "+", "-", "COUNT", 1)
         found = entries(newest)
         return found[0][0] if found else "0-0"

@@ -8,8 +8,7 @@ open_for_writes()
 local now, promoted, bytes = now_ms(), 0, 0
 for _, member in ipairs(call('ZRANGEBYSCORE', DELAYED, '-inf', now, 'LIMIT', 0, ARGV[2])) do
   if bytes >= 1048576 then break end   -- bodies are copied: the next call goes on
-  local lane, id = string.match(member, '^([1-4])|(%d+%-%d+)$')
-  lane = tonumber(lane)
+  local lane, id = lane_and_id(member)
   local fields = lane and fetch_fields(lane, id)
   if not lane then   -- put there by hand: dropped
   elseif fields then

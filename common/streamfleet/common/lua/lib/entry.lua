@@ -8,9 +8,21 @@ local function encode_id(id)
   return string.char(64 + #ms) .. ms .. '-' .. string.char(64 + #seq) .. seq
 end
 
-local function decode_id(member)
-  local ms, seq = string.match(member, '^%u(%d+)%-%u(%d+)$')
-  return ms and ms .. '-' .. seq   -- nil for a member that was put there by hand
+-- Nil for one that was put there by hand and that a command would refuse halfway through: each part has 64 bits.
+local function sound_id(ms, seq)
+  for _, part in ipairs({ms or '', seq or ''}) do
+    if #part > 20 or #part == 20 and part > '18446744073709551615' or not string.find(part, '^%d+$') then return nil end
+  end
+  return ms .. '-' .. seq
+end
+
+local function decode_id(member) return sound_id(string.match(member, '^%u(%d+)%-%u(%d+)$')) end
+
+-- Lane and stream id of what tries_field made; nil for anything else.
+local function lane_and_id(field)
+  local lane, ms, seq = string.match(field, '^([1-4])|(%d+)%-(%d+)$')
+  local id = sound_id(ms, seq)
+  return id and tonumber(lane), id
 end
 
 local function milliseconds(text)   -- digits only: tonumber alone would take nan, inf, 0x10 and 1e9

@@ -4,9 +4,12 @@ local counted = {}
 
 local function count(name) counted[name] = (counted[name] or 0) + 1 end
 
--- An entry that nobody held comes to be staged; where its group was set back, that may have happened already.
+-- An entry that nobody held comes to be staged. Where its group was set back or made anew (SCHED remembers how far it had
+-- come by then), that has happened already.
 local function count_staged(lane, id)
-  if not call('ZSCORE', ready_key(lane), encode_id(id)) then count('staged') end
+  local member, again = encode_id(id), call('HGET', SCHED, 'again:' .. lane)
+  if call('ZSCORE', ready_key(lane), member) or (again and member <= again) then return end
+  count('staged')
 end
 
 local function write_counts()
@@ -21,10 +24,11 @@ end
 
 -- Each name is told once, however many entries of the id ask for it; the result remembers who was.
 local function notify(reply, request_id, status)
-  if not reply or call('HSETNX', result_key(request_id), 'notified:' .. reply, '1') == 0 then return end
+  if not reply or call('HEXISTS', result_key(request_id), 'notified:' .. reply) == 1 then return end
   local key = cfg.prefix .. 'reply:' .. reply
   tell(key, 'MAXLEN', '~', cfg.reply_cap, '*', 'id', request_id, 'status', status)
   call('PEXPIRE', key, cfg.result_ttl_ms)
+  call('HSET', result_key(request_id), 'notified:' .. reply, '1')   -- last: what is refused above is told later
 end
 
 -- The one place where a terminal status is written. False: another writer was first, nothing was written. From here on

@@ -28,11 +28,6 @@ local function look_at_ready(lane, member)
   look_at_waiting(lane, sound, member, 'ready', is_delayed, function() call('ZREM', ready_key(lane), member) end)
 end
 
-local function lane_and_id(member)
-  local lane, id = string.match(member, '^([1-4])|(%d+%-%d+)$')
-  return tonumber(lane), id
-end
-
 local function look_at_delayed(_, member)
   if not call('ZSCORE', DELAYED, member) then return end
   local lane, id = lane_and_id(member)
