@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 
 import pytest
 
@@ -43,6 +44,8 @@ class Ledger(Broker):
         self.scripts_back_at = 0.0
         self.reclaimed_at: list[float] = []
         self.expired_from: list[int | None] = []
+        self.forgotten_at: list[tuple[float, int]] = []
+        self.gone = self.old_letters = self.asks = 0
 
     async def lock_maintenance(self, worker: str, hold_ms: int) -> bool:
         self._clock.now += self.away_s
@@ -58,6 +61,16 @@ class Ledger(Broker):
     async def pull(self, *_: object, **__: object) -> Pulled:
         return Pulled([], 0, Role.NONE, 0, 0, 0)
 
+    async def cancel_requests(self, most: int) -> list[tuple[str, str]]:
+        return [(f"{number}-0", f"r-{number}") for number in range(min(most, self.asks))]
+
+    async def cancel(self, request_id: str, reason: str = "") -> bool:
+        self._clock.now += 0.03
+        return True
+
+    async def drop_cancel_request(self, stream_id: str) -> None:
+        self.asks -= 1
+
     async def promote(self, limit: int = 1000) -> tuple[int, int | None]:
         self._clock.now = max(self._clock.now, self.scripts_back_at)
         return 0, None
@@ -66,8 +79,18 @@ class Ledger(Broker):
         self.expired_from.append(seen_ms)
         return 0, int(self._clock.now)
 
-    async def check_out(self, worker: str = "", silent_ms: int = 3_600_000) -> int:
-        return 0
+    async def check_out(
+        self, worker: str = "", silent_ms: int = 3_600_000, *, limit: int = 500, look_only: bool = False
+    ) -> int:
+        self.forgotten_at.append((self._clock.now, silent_ms))
+        forgotten = min(limit, self.gone)
+        self.gone -= forgotten
+        return forgotten
+
+    async def retain(self, limit: int = 1_000) -> int:
+        deleted = min(limit, self.old_letters)
+        self.old_letters -= deleted
+        return deleted
 
 
 async def rounds(clock: Timeline, ledger: Ledger, seconds: float, maintainer: Maintainer) -> None:
@@ -90,6 +113,25 @@ async def test_every_round_reclaims_and_goes_on_where_the_last_one_looked() -> N
     assert len(ledger.reclaimed_at) >= 5
     assert ledger.expired_from[0] is None
     assert ledger.expired_from[1:3] == [1000, 1001]
+
+
+async def test_the_gone_are_forgotten_at_its_first_turn_and_then_every_minute() -> None:
+    """Where no worker lives for a minute, none would ever come to it otherwise."""
+    clock, ledger, maintainer = housekeeping()
+    began = clock.now
+    await rounds(clock, ledger, 62, maintainer)
+    times = [at - began for at, _ in ledger.forgotten_at]
+    assert len(times) == 2
+    assert times[0] < 2
+    assert 58 < times[1] - times[0] < 62
+    assert {silent_ms for _, silent_ms in ledger.forgotten_at} == {int(LEASE_S * 6000)}
+
+
+async def test_however_many_are_gone_they_are_forgotten_in_one_turn() -> None:
+    clock, ledger, maintainer = housekeeping()
+    ledger.gone = ledger.old_letters = 3_210
+    await rounds(clock, ledger, 3, maintainer)
+    assert (ledger.gone, ledger.old_letters) == (0, 0)
 
 
 async def test_after_an_outage_nothing_is_reclaimed_for_a_lease() -> None:
@@ -125,8 +167,34 @@ def test_a_worker_that_has_just_started_may_reclaim() -> None:
     assert guard.may_reclaim(100.0)
 
 
+async def test_an_outage_just_after_the_start_is_noticed_before_redis_was_ever_heard() -> None:
+    clock, ledger, maintainer = housekeeping()
+    ledger.away_s = 8.0
+    back_at = clock.now + 8.0
+    await rounds(clock, ledger, 8 + LEASE_S + 5, maintainer)
+    assert back_at + LEASE_S <= min(ledger.reclaimed_at) <= back_at + LEASE_S + 2
+
+
+async def test_a_worker_that_came_while_redis_was_away_lets_the_others_renew_first() -> None:
+    clock, ledger, maintainer = housekeeping()
+    began = clock.now
+    maintainer.redis_was_away()
+    await rounds(clock, ledger, LEASE_S + 5, maintainer)
+    assert began + LEASE_S <= min(ledger.reclaimed_at) <= began + LEASE_S + 2
+
+
 def test_a_short_lease_does_not_take_every_tick_for_an_outage() -> None:
     guard = OutageGuard(1.0, 1.0)
     guard.heard(100.0)
     guard.heard(101.5)
     assert guard.may_reclaim(101.5)
+
+
+async def test_many_slow_cancels_are_no_outage() -> None:
+    """Each takes three round trips: 500 a tick, far from Redis, take longer than half a lease."""
+    clock, ledger, maintainer = housekeeping()
+    ledger.asks = 1_500
+    await rounds(clock, ledger, 60, maintainer)
+    assert ledger.asks == 0
+    assert len(ledger.reclaimed_at) >= 4
+    assert max(later - at for at, later in pairwise(ledger.reclaimed_at)) < 2 * LEASE_S

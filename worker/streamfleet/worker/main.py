@@ -50,7 +50,7 @@ async def _run(queue: QueueSettings, engine: EngineSettings, settings: WorkerSet
         name,
         broker,
         lambda: open_broker(0),
-        build(engine),
+        build(engine, settings.max_sequences),
         settings,
         queue.max_body_bytes,
         SystemClock(),

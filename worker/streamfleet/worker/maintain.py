@@ -10,6 +10,7 @@ from streamfleet.common import metrics
 from streamfleet.common.broker import Broker
 from streamfleet.common.clock import Clock
 from streamfleet.common.errors import StreamfleetError
+from streamfleet.worker.cancelling import CancelDesk
 from streamfleet.worker.failpoints import Point, hit
 from streamfleet.worker.outage import OutageGuard
 
@@ -19,11 +20,14 @@ STAGE_ENTRIES = 1_000
 STAGE_ROUNDS = 50
 RECLAIM_ROUNDS = 50
 FORGET_EVERY = 60
+FORGET_AT_ONCE = 500
+FORGET_ROUNDS = 100
+CANCELS_PER_TICK = 500
 SILENT_LEASES = 6
 
 
 class Maintainer:
-    """Reclaims, promotes, brings arrivals in order, ends what is too late, and forgets dead workers.
+    """Reclaims, promotes, brings arrivals in order, cancels and ends what is due, and forgets dead workers.
 
     Args:
         broker: the queue.
@@ -37,10 +41,16 @@ class Maintainer:
         self._broker, self._worker, self._clock = broker, worker, clock
         self._lease_ms, self._max_deliveries = lease_ms, max_deliveries
         self._outage = OutageGuard(lease_ms / 1000, TICK_S)
+        self._cancels = CancelDesk(broker, self._heard)
         self._seen_ms: int | None = None
         self._ticks = 0
 
+    def redis_was_away(self) -> None:
+        """Redis was away when this worker came: the others, which could not renew either, are let renew first."""
+        self._outage.was_away(self._clock.monotonic())
+
     async def run(self) -> None:
+        self._outage.looks_from(self._clock.monotonic())
         while True:
             pause_s = TICK_S
             try:
@@ -55,8 +65,11 @@ class Maintainer:
 
     async def _my_turn(self) -> bool:
         mine = await self._broker.lock_maintenance(self._worker, int(TICK_S * 900))
-        self._outage.heard(self._clock.monotonic())
+        self._heard()
         return mine
+
+    def _heard(self) -> None:
+        self._outage.heard(self._clock.monotonic())
 
     async def tick(self) -> None:
         """One round of housekeeping."""
@@ -66,8 +79,12 @@ class Maintainer:
         ended, self._seen_ms = await self._broker.expire(self._seen_ms)
         metrics.EXPIRED.inc(ended)
         self._ticks += 1
-        if self._ticks % FORGET_EVERY == 0:
-            await self._broker.check_out(silent_ms=self._lease_ms * SILENT_LEASES)
+        if (
+            self._ticks % FORGET_EVERY == 1
+        ):  # the first turn too: where workers live briefly, none would come to another
+            await self._forget()
+        self._heard()
+        await self._cancels.see_to(CANCELS_PER_TICK)  # last: others write what is read there
 
     async def _reclaim(self) -> None:
         for _ in range(RECLAIM_ROUNDS):
@@ -80,6 +97,16 @@ class Maintainer:
             for outcome, number in found.items():
                 metrics.RECLAIMED.labels(outcome).inc(number)
             log.warning("reclaimed", **found)
+
+    async def _forget(self) -> None:
+        """Let go of workers that are gone, and of dead letters that have been kept for long enough."""
+        for _ in range(FORGET_ROUNDS):
+            silent_ms = self._lease_ms * SILENT_LEASES
+            if await self._broker.check_out(silent_ms=silent_ms, limit=FORGET_AT_ONCE) < FORGET_AT_ONCE:
+                break
+        for _ in range(FORGET_ROUNDS):
+            if await self._broker.retain(FORGET_AT_ONCE) == 0:
+                break
 
     async def _promote(self) -> float:
         """Bring back what is due, lock or not; seconds until there is more to do."""

@@ -24,8 +24,16 @@ class OutageGuard:
     def heard(self, now: float) -> None:
         """Redis has just answered."""
         if self._heard_at is not None and now - self._heard_at > self._gap_s:
-            self._hold_until = now + self._lease_s
+            self.was_away(now)
         self._heard_at = now
+
+    def looks_from(self, now: float) -> None:
+        """Redis is looked at from now on: silence counts from here, what was before says nothing."""
+        self._heard_at = now
+
+    def was_away(self, now: float) -> None:
+        """Redis was found to have been away until now."""
+        self._hold_until = now + self._lease_s
 
     def may_reclaim(self, now: float) -> bool:
         """Whether an idle lease is its worker's fault."""
