@@ -1,4 +1,4 @@
--- @include keys
+-- @include info
 -- Count everything at one instant. Reads only.
 -- KEYS: shared. ARGV: 1 configuration; 2 how many undelivered entries to count at most in each lane (and 4 MB of them,
 --   because counting copies them).
@@ -11,18 +11,6 @@ local function size_of(fields)
   local bytes = 0
   for _, text in ipairs(fields) do bytes = bytes + #text end
   return bytes
-end
-
-local function named(list, name)
-  for i = 1, #list, 2 do
-    if list[i] == name then return list[i + 1] end
-  end
-end
-
-local function group_of(lane)
-  for _, group in ipairs(call('XINFO', 'GROUPS', lane_key(lane))) do
-    if named(group, 'name') == GROUP then return group end
-  end
 end
 
 local function undelivered(lane, last)

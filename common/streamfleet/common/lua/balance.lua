@@ -1,4 +1,4 @@
--- @include keys
+-- @include info
 -- Bring the counters to what is there, when all that could be mended is: entries that nobody saw disappear are counted as
 -- vanished. How many there ever were is the most that anything knows of: the counters, what is there and what has ended,
 -- and from Redis 7.0 on the streams.
@@ -8,12 +8,6 @@
 local NAMES = {'succeeded', 'failed', 'expired', 'cancelled', 'dead', 'duplicate', 'vanished'}
 
 local function counter(name) return tonumber(call('HGET', COUNTS, name) or 0) or 0 end
-
-local function named(list, name)
-  for i = 1, #list, 2 do
-    if list[i] == name then return list[i + 1] end
-  end
-end
 
 local function pending_of(lane)
   local count = 0
@@ -41,6 +35,8 @@ local truth = math.max(seen, known)
 if added and staged >= mirror then truth = math.max(truth, added + counter('forgotten')) end
 local off = {truth - seen, truth - known, added and truth - added - counter('forgotten') or 0}
 open_for_writes()
+-- What nobody holds yet was not counted above, so it is to be counted when it is staged.
+call('HDEL', SCHED, 'again:1', 'again:2', 'again:3', 'again:4')
 for i, name in ipairs({'staged', 'vanished', 'forgotten'}) do
   if off[i] ~= 0 then call('HINCRBY', COUNTS, name, string.format('%.0f', off[i])) end
 end

@@ -1,21 +1,9 @@
 -- @include finish
+-- @include info
 -- What repairs look at: where an entry is, and the group that was to deliver it. Nothing here raises where a lane or its
 -- group is missing.
 local mend, most_bytes = ARGV[2] == '1', tonumber(ARGV[7])
 local bytes, made_ready, found = 0, 0, {}
-
-local function named(list, name)
-  for i = 1, #list, 2 do
-    if list[i] == name then return list[i + 1] end
-  end
-end
-
-local function group_of(lane)
-  if call('EXISTS', lane_key(lane)) == 0 then return nil end
-  for _, group in ipairs(call('XINFO', 'GROUPS', lane_key(lane))) do
-    if named(group, 'name') == GROUP then return group end
-  end
-end
 
 local last_delivered = {}
 
