@@ -11,6 +11,7 @@ from unittest.mock import Mock
 import pytest
 import redis
 import redis.asyncio
+from structlog.testing import capture_logs
 
 from streamfleet.common.errors import BrokerUnavailable
 from streamfleet.common.keys import GROUP, Keys
@@ -166,6 +167,27 @@ async def test_who_waits_for_a_deleted_request_is_told(
         assert result.error is not None
         assert (result.status, result.error["code"]) == ("dead", "vanished")
         assert await fleet.broker.result(stays.id) is None
+
+
+@pytest.mark.parametrize("broken", ["request:{}", "lane:low"])
+async def test_a_broken_key_does_not_keep_others_from_their_results(
+    redis_url: str, raw_redis: redis.asyncio.Redis, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    """Whether they can come cannot be asked then; a result that is there is found all the same."""
+    monkeypatch.setattr("streamfleet.producer.slots.DOUBT_S", 0.05)
+    async with Client(redis_url, notify=False, patience_s=0) as fleet:
+        one, other = await fleet.enqueue_many([{"body": BODY, "lane": "low"}, {"body": BODY}])
+        key = f"{fleet.broker.keys.base}{broken.format(one.id)}"
+        await raw_redis.delete(key)
+        await raw_redis.hset(key, "made", "by hand")
+        waiting = [asyncio.create_task(handle.result()) for handle in (one, other)]
+        with capture_logs() as logged:
+            await eventually(lambda: "vanished_unknown" in [entry["event"] for entry in logged], what="it was asked")
+        await raw_redis.hset(fleet.broker.keys.result(other.id), "status", "succeeded")
+        assert (await asyncio.wait_for(waiting[1], 5)).ok
+        assert not waiting[0].done()
+        waiting[0].cancel()
+        await asyncio.wait(waiting)
 
 
 async def test_who_may_not_end_requests_waits_on(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from tests.scripts.harness import NOW, Queue, entry, ids
 from tests.scripts.keyspace import changed
 
@@ -31,6 +33,20 @@ async def test_a_released_attempt_is_not_counted(queue: Queue) -> None:
         assert lease.attempt == 2
         assert await queue.broker.release("w1", [lease]) == 1
     assert (await queue.dump())["tries"] == {"2|1000-0": "1"}
+
+
+@pytest.mark.parametrize("lane", ["high", "low"])  # one has no share of its own
+async def test_a_turn_that_was_not_used_comes_again_before_more_urgent_lanes(queue: Queue, lane: str) -> None:
+    """A request that waits for room in a worker would else find other lanes' requests there, again and again."""
+    lease = await queue.running(lane, "1000-0")
+    await queue.add("critical", "1000-0")
+    await queue.add("critical", "1001-0")
+    for _ in range(3):
+        assert await queue.broker.release("w1", [lease], in_turn=True) == 1
+        (claim,) = (await queue.pull()).claims
+        assert claim.lease == lease
+    assert await queue.broker.release("w1", [lease]) == 1
+    assert [claim.lease.lane for claim in (await queue.pull(wanted=3)).claims] == ["critical", "critical", lane]
 
 
 async def test_a_lost_lease_is_not_released(queue: Queue) -> None:

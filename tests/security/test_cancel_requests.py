@@ -7,6 +7,7 @@ from structlog.testing import capture_logs
 
 from streamfleet.common.acl import Grant, Patterns, Role, grants
 from streamfleet.common.broker import Broker, producing
+from streamfleet.common.errors import BrokerUnavailable
 from streamfleet.common.keys import Keys
 from streamfleet.worker.cancelling import AT_ONCE, CancelDesk
 from tests.security.guarded import QUEUE, Guarded, rendered
@@ -72,3 +73,40 @@ async def test_asks_that_nobody_sees_to_do_not_pile_up(guarded: Guarded, monkeyp
         for number in range(500):
             await broker.ask_to_cancel(f"r-{number}")
         assert 100 <= await broker.connection.command("XLEN", broker.keys.cancel_requests) <= 300
+
+
+@pytest.mark.parametrize("record", [b"x", b"a b", b"\xff \xff \xff"])
+async def test_a_producer_that_writes_odd_records_stops_no_worker(guarded: Guarded, record: bytes) -> None:
+    producer, worker = guarded.enlist(Role.PRODUCER), guarded.enlist(Role.WORKER)
+    async with guarded.broker(producer) as asking, guarded.broker(worker) as broker:
+        await asking.connection.command("SET", asking.keys.request("r-1"), record)
+        await asking.ask_to_cancel("r-1")
+        assert await CancelDesk(broker).see_to(10) == 1
+        assert await broker.cancel_requests(10) == []
+        result = await broker.result("r-1")
+        assert result is not None
+        assert result.status == "cancelled"
+        assert await asking.record("r-1") is None
+
+
+async def test_an_ask_that_cannot_be_met_is_dropped_and_the_next_one_is_met(guarded: Guarded) -> None:
+    async with guarded.broker() as broker:
+        await broker.connection.command("RPUSH", broker.keys.request("r-1"), "by hand")
+        for request_id in ("r-1", "r-2"):
+            await broker.ask_to_cancel(request_id)
+        with capture_logs() as logged:
+            assert await CancelDesk(broker).see_to(10) == 2
+        assert [entry["event"] for entry in logged] == ["cancel_request_unusable"]
+        assert await broker.cancel_requests(10) == []
+        assert await broker.result("r-2") is not None
+
+
+async def test_streams_of_cancels_that_somebody_overwrote_are_waited_for(guarded: Guarded) -> None:
+    """No worker dies of it: its housekeeping and its lease thread go on after any StreamfleetError."""
+    async with guarded.broker() as broker:
+        for key in (broker.keys.cancels, broker.keys.cancel_requests):
+            await broker.connection.command("SET", key, "by hand")
+        with pytest.raises(BrokerUnavailable, match="audit --repair"):
+            await broker.cancel_requests(10)
+        with pytest.raises(BrokerUnavailable, match="audit --repair"):
+            await broker.last_cancel()

@@ -201,6 +201,30 @@ async def test_a_server_that_answers_nothing_at_all_hangs() -> None:
         assert "http://example.test hangs" in str(outcome)
 
 
+async def test_a_request_that_ends_slowly_after_it_was_given_up_is_not_given_up_again() -> None:
+    """Closing its connection may take its time, and the server is still asked after meanwhile."""
+    closing, may_end = asyncio.Event(), asyncio.Event()
+
+    async def handle(request: httpx.Request) -> httpx.Response:
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            closing.set()
+            await may_end.wait()
+        raise AssertionError(request)
+
+    engine = OpenAIEngine(Upstream("http://example.test"), transport=httpx.MockTransport(handle), clock=Time())
+    request = asyncio.create_task(engine.run(chat()))
+    await eventually(lambda: engine._inside, what="it has been sent")
+    engine._give_up_on_a_hung_server()
+    await asyncio.wait_for(closing.wait(), 5)
+    engine._give_up_on_a_hung_server()
+    may_end.set()
+    with pytest.raises(EngineUnavailable, match="hangs"):
+        await request
+    await engine.stop()
+
+
 async def test_a_server_that_only_takes_its_time_does_not_hang() -> None:
     async with hanging(lambda: True) as (engine, clock):
         request = asyncio.create_task(engine.run(chat()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from streamfleet.common.replies import consumer_name, description, entries, pending_row
+from streamfleet.common.replies import consumer_name, description, entries, pending_row, recorded
 
 
 def test_an_entry_that_was_deleted_meanwhile_has_no_fields() -> None:
@@ -25,3 +25,16 @@ def test_a_description_that_is_none_says_nothing(text: bytes) -> None:
 
 def test_a_description() -> None:
     assert description(b'{"state":"ready"}') == {"state": "ready"}
+
+
+def test_a_record_of_a_request() -> None:
+    assert recorded(b"abc high:1-0 me") == ("high:1-0", "me")
+    assert recorded(b"- low:12-3 ") == ("low:12-3", "")
+
+
+@pytest.mark.parametrize(
+    "record",
+    [None, b"", b"x", b"a b", b"a b c", b"\xff \xff \xff", b"a high:1-0", b"a high:1-0 two names", b"a high:x-0 me"],
+)
+def test_a_record_that_is_none_names_nothing(record: bytes | None) -> None:
+    assert recorded(record) == ("", "")

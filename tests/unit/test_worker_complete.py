@@ -26,6 +26,7 @@ class Notebook:
         self.completed: list[list[Completion]] = []
         self.retried: list[Retry] = []
         self.released: list[Lease] = []
+        self.in_turn: list[Lease] = []
         self.refuse = ""
         self.full = 0
 
@@ -44,9 +45,10 @@ class Notebook:
         self.retried += retries
         return [RetryCode.DELAYED for _ in retries]
 
-    async def release(self, worker: str, leases: Sequence[Lease]) -> int:
+    async def release(self, worker: str, leases: Sequence[Lease], *, in_turn: bool = False) -> int:
         assert worker == "w1"
         self.released += leases
+        self.in_turn += leases if in_turn else []
         return len(leases)
 
 
@@ -88,12 +90,13 @@ async def test_large_responses_are_written_in_calls_of_bounded_size() -> None:
 
 
 async def test_each_kind_of_outcome_takes_its_way() -> None:
-    rig, flights = Rig(), [flight(number) for number in range(4)]
-    outcomes: list[Outcome] = [success(), Postponed("busy"), HandedBack(), Gone()]
+    rig, flights = Rig(), [flight(number) for number in range(5)]
+    outcomes: list[Outcome] = [success(), Postponed("busy"), HandedBack(), Gone(), HandedBack(in_turn=True)]
     await rig.write(*zip(flights, outcomes, strict=True))
     assert [item.lease for item in rig.completions()] == [flights[0].lease]
     assert [item.lease for item in rig.broker.retried] == [flights[1].lease]
-    assert rig.broker.released == [flights[2].lease]
+    assert rig.broker.released == [flights[2].lease, flights[4].lease]
+    assert rig.broker.in_turn == [flights[4].lease]
     assert len(rig.flights) == 0
 
 

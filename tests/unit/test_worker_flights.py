@@ -48,7 +48,7 @@ async def test_leaving_does_not_take_along_another_flight_of_an_equal_lease() ->
     flights.board(first)
     flights.board(again)
     flights.leave(first)
-    assert flights.of(again.lease) is again
+    assert flights.held() == [again]
 
 
 async def test_flights_are_found_by_request_id() -> None:

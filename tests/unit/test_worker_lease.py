@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import pytest
@@ -25,10 +25,12 @@ class Renewals:
     def __init__(self) -> None:
         self.codes: dict[Lease, RenewCode] = {}
         self.calls: list[int] = []
+        self.meanwhile: Callable[[], None] = lambda: None
 
     async def renew(self, worker: str, leases: Sequence[Lease]) -> list[RenewCode]:
         assert worker == "w1"
         self.calls.append(len(leases))
+        self.meanwhile()
         return [self.codes.get(one, RenewCode.RENEWED) for one in leases]
 
 
@@ -63,6 +65,17 @@ async def test_lost_and_answered_leases_are_told() -> None:
     assert not flights[0].fate.done()
     assert flights[1].fate.result() is Fate.LOST
     assert flights[2].fate.result() is Fate.CANCELLED
+
+
+async def test_a_loss_is_told_to_the_flight_that_was_asked_for() -> None:
+    """Handed back while the renewal was under way, its request has come again under an equal lease."""
+    rig, first, again = Rig(), flight(1), flight(1)
+    rig.flights.board(first)
+    rig.broker.codes = {first.lease: RenewCode.LOST}
+    rig.broker.meanwhile = lambda: rig.flights.board(again)
+    await rig.renew()
+    await eventually(first.fate.done)
+    assert not again.fate.done()
 
 
 async def test_many_leases_are_renewed_in_calls_of_bounded_size() -> None:

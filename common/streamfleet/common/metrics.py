@@ -18,7 +18,11 @@ FINISHED = Counter(
 RETRIED = Counter(
     "streamfleet_requests_retried_total", "Requests handed back for later after a passing fault.", ["lane"]
 )
-RELEASED = Counter("streamfleet_requests_released_total", "Requests handed back unfinished while draining.", ["lane"])
+RELEASED = Counter(
+    "streamfleet_requests_released_total",
+    "Requests handed back uncounted: draining, unfit, or too many together.",
+    ["lane"],
+)
 DROPPED = Counter("streamfleet_requests_dropped_total", "Requests ended at the pull: expired, cancelled, oversized.")
 EXPIRED = Counter("streamfleet_requests_expired_total", "Queued requests ended at their deadline.")
 RECLAIMED = Counter("streamfleet_reclaimed_total", "Entries taken back from silent workers.", ["outcome"])

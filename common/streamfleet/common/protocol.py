@@ -53,9 +53,7 @@ COMPLETIONS = "/v1/completions"
 EMBEDDINGS = "/v1/embeddings"
 RESPONSES = "/v1/responses"
 # A closed list: the in-process engine also serves administrative paths, which no request may reach.
-ENDPOINTS = frozenset(
-    {CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES, "/v1/score", "/v1/rerank", "/classify", "/pooling"}
-)
+ENDPOINTS = frozenset({CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES, "/v1/score", "/v1/rerank", "/classify", "/pooling"})
 
 MAX_NAME_CHARS = 256
 MAX_META_BYTES = 4096

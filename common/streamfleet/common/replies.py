@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from streamfleet.common.protocol import LANES, Lane
 from streamfleet.common.records import Claim, LaneAudit, Lease
+
+_RECORD = re.compile(rb"\S+ ((?:critical|high|normal|low):[0-9]{1,20}-[0-9]{1,20}) ([!-~]{0,256})")
 
 
 def lease_row(lease: Lease) -> list[Any]:
@@ -53,6 +56,15 @@ def entries(reply: Any) -> list[tuple[str, dict[bytes, bytes]]]:
 def streams(reply: Any) -> list[tuple[str, list[tuple[str, dict[bytes, bytes]]]]]:
     """Entries of several streams, by key; nothing for the reply of a read that timed out."""
     return [(key.decode(), entries(found)) for key, found in reply or []]
+
+
+def recorded(record: bytes | None) -> tuple[str, str]:
+    """Entry and reply stream that a request's record names; both empty where it is none.
+
+    Whoever may enqueue may write records: an odd one must stop nobody who reads it.
+    """
+    match = _RECORD.fullmatch(record or b"")
+    return (match[1].decode(), match[2].decode()) if match else ("", "")
 
 
 def first_score(reply: Any) -> int | None:

@@ -16,7 +16,7 @@ import structlog
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
 
 from streamfleet.common.broker import Broker
-from streamfleet.common.errors import BrokerUnavailable, NotPermitted, ResultTimeout, StreamfleetError
+from streamfleet.common.errors import BrokerUnavailable, NotPermitted, ResultTimeout, SettingsError, StreamfleetError
 from streamfleet.common.results import Result
 from streamfleet.producer.slots import Slot, Slots
 
@@ -168,9 +168,14 @@ class Mailbox:
         if not doubtful:
             return
         try:
-            gone: list[str] = await self._patiently()(self._broker.end_vanished, [slot.id for slot in doubtful], True)
+            gone = await self._broker.end_vanished([slot.id for slot in doubtful], True)
         except NotPermitted:  # a producer's role may not write results: `streamfleet audit --repair` does
             self._may_end = False
+            return
+        except SettingsError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a key that is broken must not hold up the looks; it is asked again
+            log.warning("vanished_unknown", error=f"{type(error).__name__}: {error}")
             return
         await self._fetch([slot for slot in doubtful if slot.id in gone])
 

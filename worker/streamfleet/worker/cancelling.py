@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import structlog
 
 from streamfleet.common.broker import Broker
-from streamfleet.common.errors import NotPermitted
+from streamfleet.common.errors import NotPermitted, StreamfleetError
 from streamfleet.common.protocol import is_request_id
 
 log = structlog.get_logger(__name__)
@@ -18,10 +20,11 @@ class CancelDesk:
 
     Args:
         broker: the queue.
+        heard: told whenever Redis has answered, because many cancels take their time.
     """
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, broker: Broker, heard: Callable[[], None] = lambda: None) -> None:
+        self._broker, self._heard = broker, heard
         self._refused = False
 
     async def see_to(self, most: int) -> int:
@@ -43,11 +46,10 @@ class CancelDesk:
         while seen < most:
             asks = await self._broker.cancel_requests(min(chunk, most - seen))
             for stream_id, request_id in asks:
-                if is_request_id(request_id):
-                    await self._broker.cancel(request_id)
-                else:
-                    log.warning("cancel_request_unusable", entry=stream_id, reason="no request can have its id")
+                if reason := await self._cancel(request_id):
+                    log.warning("cancel_request_unusable", entry=stream_id, reason=reason)
                 await self._broker.drop_cancel_request(stream_id)
+                self._heard()
             seen += len(asks)
             if len(asks) < chunk:
                 break
@@ -55,3 +57,15 @@ class CancelDesk:
             small = sum(len(request_id) for _, request_id in asks) < SMALL_BYTES
             chunk = min(chunk * 2, AT_ONCE) if small else 1
         return seen
+
+    async def _cancel(self, request_id: str) -> str:
+        """Why it cannot be cancelled; empty when it was."""
+        if not is_request_id(request_id):
+            return "no request can have its id"
+        try:
+            await self._broker.cancel(request_id)
+        except StreamfleetError:
+            raise
+        except Exception as error:  # noqa: BLE001 - kept, one odd ask would stop every worker's housekeeping for ever
+            return f"what Redis holds of it cannot be read: {type(error).__name__}"
+        return ""

@@ -80,21 +80,25 @@ class Completer:
         hit(Point.BEFORE_COMPLETE)
         finished = [(flight, outcome) for flight, outcome in batch if isinstance(outcome, Finished)]
         postponed = [(flight, outcome) for flight, outcome in batch if isinstance(outcome, Postponed)]
-        back = [flight for flight, outcome in batch if isinstance(outcome, HandedBack)]
+        back = [(flight, outcome) for flight, outcome in batch if isinstance(outcome, HandedBack)]
         for part in _parts(finished, lambda item: len(item[1].response), RESPONSE_BYTES_AT_ONCE):
             await self._each_or_all(self._finish, part)
         for late in _parts(postponed, lambda item: _entry_bytes(item[0]), ENTRY_BYTES_AT_ONCE):
             await self._each_or_all(self._postpone, late)
-        for flights in _parts(back, _entry_bytes, ENTRY_BYTES_AT_ONCE):
-            hit(Point.BEFORE_RELEASE)
-            await self._broker.release(self._worker, [flight.lease for flight in flights])
-            for flight in flights:
-                metrics.RELEASED.labels(flight.lease.lane).inc()
+        for in_turn in (False, True):
+            await self._release([flight for flight, outcome in back if outcome.in_turn is in_turn], in_turn)
         hit(Point.AFTER_COMPLETE)
         for flight, outcome in batch:
             if isinstance(outcome, Gone):
                 metrics.LEASES_LOST.inc()
             self._flights.leave(flight)
+
+    async def _release(self, back: Sequence[Flight], in_turn: bool) -> None:
+        for flights in _parts(back, _entry_bytes, ENTRY_BYTES_AT_ONCE):
+            hit(Point.BEFORE_RELEASE)
+            await self._broker.release(self._worker, [flight.lease for flight in flights], in_turn=in_turn)
+            for flight in flights:
+                metrics.RELEASED.labels(flight.lease.lane).inc()
 
     async def _each_or_all(self, write: Callable[[Sequence[T]], Awaitable[None]], items: Sequence[T]) -> None:
         """All in one call; if Redis refuses that, one by one, so that one odd outcome spoils no other."""

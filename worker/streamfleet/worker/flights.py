@@ -57,7 +57,7 @@ class Flight:
 
 
 class Flights:
-    """All flights by lease. `leases` and `find` may be called from the lease thread, the rest on the event loop."""
+    """All flights by lease. The lease thread may call `leases`, `held` and `find`; the rest is for the event loop."""
 
     def __init__(self) -> None:
         self._by_lease: dict[Lease, Flight] = {}
@@ -94,13 +94,15 @@ class Flights:
         with self._lock:
             return list(self._by_lease)
 
+    def held(self) -> list[Flight]:
+        """Every flight that is here now; its lease may come back as another flight later."""
+        with self._lock:
+            return list(self._by_lease.values())
+
     def find(self, request_ids: set[str]) -> list[Flight]:
         """Flights of the given request ids."""
         with self._lock:
             return [flight for lease, flight in self._by_lease.items() if lease.request_id in request_ids]
-
-    def of(self, lease: Lease) -> Flight | None:
-        return self._by_lease.get(lease)
 
     def active(self) -> list[Flight]:
         """Flights that need the engine, in the order in which they came."""

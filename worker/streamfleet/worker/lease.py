@@ -142,11 +142,13 @@ class LeaseKeeper:
             await self._clock.sleep(pause_s)
 
     async def _renew_all(self, broker: Broker) -> None:
-        leases = self._flights.leases()
-        for start in range(0, len(leases), AT_ONCE):
-            part = leases[start : start + AT_ONCE]
-            for lease, code in zip(part, await broker.renew(self._worker, part), strict=True):
-                if code is not RenewCode.RENEWED and (flight := self._flights.of(lease)):
+        flights = self._flights.held()
+        for start in range(0, len(flights), AT_ONCE):
+            part = flights[start : start + AT_ONCE]
+            codes = await broker.renew(self._worker, [flight.lease for flight in part])
+            # The flight that was asked for: handed back meanwhile, its request may be here again under an equal lease.
+            for flight, code in zip(part, codes, strict=True):
+                if code is not RenewCode.RENEWED:
                     self._tell(flight.stop, Fate.LOST if code is RenewCode.LOST else Fate.CANCELLED)
 
     async def _cancels(self, broker: Broker) -> None:

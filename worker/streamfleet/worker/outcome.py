@@ -52,7 +52,12 @@ class Postponed:
 
 @dataclass(frozen=True, slots=True)
 class HandedBack:
-    """Not this worker's to finish: back to the queue at once, this attempt not counted."""
+    """Not this worker's to finish: back to the queue at once, this attempt not counted.
+
+    ``in_turn``: it could not even start here, so that its lane's turn comes again.
+    """
+
+    in_turn: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,7 @@ class Running:
     def launch(self, flight: Flight) -> None:
         """Start a flight, or hand it back untried."""
         if self._closed or not self._fits(flight):
-            self._hand_back(flight)
+            self._hand_back(flight, in_turn=True)
             self._limit_pulls()
             return
         self._making_room = None
@@ -151,9 +151,9 @@ class Running:
         if self._puller is not None and not self._closed:
             self._puller.allow(self._most())
 
-    def _hand_back(self, flight: Flight) -> None:
+    def _hand_back(self, flight: Flight, *, in_turn: bool = False) -> None:
         self._flights.land(flight)
-        self._completer.put(flight, HandedBack())
+        self._completer.put(flight, HandedBack(in_turn))
 
     async def _fly(self, flight: Flight) -> None:
         started = self._clock.monotonic()

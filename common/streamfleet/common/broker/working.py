@@ -114,9 +114,13 @@ class WorkerBroker(BrokerBase):
         replies = await self._with_groups(lambda: self.connection.script("renew", self._shared, args))
         return [RenewCode(code) for code in replies]
 
-    async def release(self, worker: str, leases: Sequence[Lease]) -> int:
-        """Hand requests back at once, their attempt not counted. Returns how many were still this worker's."""
-        args = [self._config, worker, json.dumps([lease_row(lease) for lease in leases])]
+    async def release(self, worker: str, leases: Sequence[Lease], *, in_turn: bool = False) -> int:
+        """Hand requests back at once, their attempt not counted; with `in_turn`, it is their lanes' turn again as well.
+
+        Returns:
+            How many were still this worker's.
+        """
+        args = [self._config, worker, json.dumps([lease_row(lease) for lease in leases]), int(in_turn)]
         return int(await self._with_groups(lambda: self.connection.script("release", self._shared, args)))
 
     async def disown(self, worker: str, known: Sequence[Lease]) -> int:

@@ -221,8 +221,9 @@ class OpenAIEngine:
         return True
 
     def _give_up_on_a_hung_server(self) -> None:
-        self._hung.update(self._inside)
-        for scope in self._inside:
+        inside = [scope for scope in self._inside if not scope.expired()]  # the others are ending, which may take time
+        self._hung.update(inside)
+        for scope in inside:
             scope.reschedule(asyncio.get_running_loop().time())
 
     async def _send(

@@ -1,12 +1,13 @@
 -- @include keys
 -- Second part of a pull: how many to pick from each lane. Strict priority, with a guaranteed minimum share by credits:
--- each pick gives every waiting lane its share (per mille); a lane with a full credit of 1000 goes first.
-local function best_lane(waiting, credit, shares)
+-- each pick gives every waiting lane its share (per mille); a lane with a full credit of 1000 goes first. A lane without a
+-- share has such a credit only where a turn of its was given back unused (release.lua).
+local function best_lane(waiting, credit)
   local top, owed
   for lane = 1, LANE_COUNT do
     if waiting[lane] > 0 then
       top = top or lane
-      if shares[lane] > 0 and credit[lane] >= 1000 and (not owed or credit[lane] > credit[owed]) then owed = lane end
+      if credit[lane] >= 1000 and (not owed or credit[lane] > credit[owed]) then owed = lane end
     end
   end
   return owed or top
@@ -26,7 +27,7 @@ end
 local function choose(wanted, waiting, credit, shares)
   local picks = {0, 0, 0, 0}
   for _ = 1, wanted do
-    local chosen = best_lane(waiting, credit, shares)
+    local chosen = best_lane(waiting, credit)
     if not chosen then break end
     for lane = 1, LANE_COUNT do
       credit[lane] = waiting[lane] > 0 and math.min(credit[lane] + shares[lane], 2000) or 0
