@@ -6,16 +6,40 @@ BIN := .venv/bin
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format docs lint types imports unit lock clean setup-dev setup-vllm
+.PHONY: help demo test fault fault-mutants fault-recovery fault-ha fault-vllm fuzz hostile check format docs lint types
+.PHONY: imports unit lock clean setup-dev setup-vllm
 
 help: ## List the targets
-	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: setup-vllm ## See a real Redis and a real vLLM worker answer prompts (first time: about two minutes of set-up)
 	@$(BIN)/streamfleet demo $(ARGS)
 
 test: setup-dev setup-vllm ## Run all tests, the end-to-end run with real vLLM included (ARGS='-k name' for some)
 	@$(BIN)/pytest $(ARGS)
+
+fault: setup-dev ## Kill, stop and cut everything under load, and judge what became of each request (about 15 minutes)
+	@$(BIN)/python -m tests.fault $(ARGS)
+
+fault-mutants: setup-dev ## Take the guards out one by one: the fault harness has to notice each
+	@$(BIN)/python -m tests.fault.mutants $(ARGS)
+
+fault-recovery: setup-dev ## How soon another worker goes on after SIGKILL and SIGTERM
+	@$(BIN)/python -m tests.fault.recovery $(ARGS)
+
+fault-ha: setup-dev ## Fail over a Redis behind Sentinel, and move and fail over a slot of a Redis Cluster, under load
+	@$(BIN)/python -m tests.ha sentinel $(ARGS)
+	@$(BIN)/python -m tests.ha cluster $(ARGS)
+	@$(BIN)/python -m tests.ha wait $(ARGS)
+
+fault-vllm: setup-vllm ## The fault harness with real vLLM, small
+	@$(BIN)/python -m tests.fault --engine vllm $(ARGS)
+
+hostile: setup-vllm ## 500 hostile bodies among 500 good ones, on real vLLM
+	@$(BIN)/python -m tests.hostile $(ARGS)
+
+fuzz: setup-dev ## 100,000 entries of any kind through real workers
+	@$(BIN)/python -m tests.fuzz $(ARGS)
 
 check: setup-dev lint types imports unit ## Format, lint, strict types, import contracts, and the tests that need nothing
 

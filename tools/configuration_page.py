@@ -15,6 +15,7 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import AliasChoices, SecretStr
 from pydantic.fields import FieldInfo
 
+from streamfleet.common.secret_files import file_variables
 from streamfleet.common.settings import GROUPS, PREFIX, Group, variable
 
 PAGE = Path(__file__).parent.parent / "docs" / "configuration.md"
@@ -57,7 +58,7 @@ streamfleet does not act on these. They reach vLLM and what it is built on, in t
 | `HF_HUB_OFFLINE` | 1: never ask the hub. Where it is not set, the worker sets 1 when the model is a folder. |
 | `VLLM_WORKER_MULTIPROC_METHOD` | Where it is not set, the worker sets `spawn`. |
 | `VLLM_CPU_KVCACHE_SPACE` | KV cache of vLLM's CPU build, in GiB. Where it is not set, the worker sets 1. |
-| `VLLM_MAX_N_SEQUENCES` | Largest `n` that vLLM takes. Where it is not set, the worker sets 16 on the CPU build. |
+| `VLLM_MAX_N_SEQUENCES` | Largest `n` for vLLM. Where it is not set, the worker sets `STREAMFLEET_MAX_SEQUENCES`. |
 | `TORCHDYNAMO_DISABLE` | Where it is not set, the worker sets 1 on the CPU build: compiling needs g++. |
 """
 
@@ -71,7 +72,7 @@ def _section(group: type[Group]) -> str:
     lines = [f"## {TITLES[group.__name__]}", "", (group.__doc__ or "").strip(), ""]
     lines += ["| variable | default | allowed | meaning |", "|---|---|---|---|"]
     for name, field in group.model_fields.items():
-        cells = (_variables(name, field), _default(field), _allowed(field), _meaning(field))
+        cells = (_variables(name, field), _default(field), _allowed(field), _meaning(name, field))
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, ""])
 
@@ -107,8 +108,10 @@ def _allowed(field: FieldInfo) -> str:
     return ", ".join(bounds)
 
 
-def _meaning(field: FieldInfo) -> str:
-    return (field.description or "").replace("|", "\\|")
+def _meaning(name: str, field: FieldInfo) -> str:
+    files = [f"`{each}`" for each in file_variables(name, field, PREFIX)]
+    more = f" Or in a file, named by {' or '.join(files)}." if files else ""
+    return (field.description or "").replace("|", "\\|") + more
 
 
 def main() -> int:

@@ -20,6 +20,7 @@ from streamfleet.cli.main import app
 from streamfleet.common import metrics, scripts
 from streamfleet.common.keys import Keys
 from streamfleet.common.protocol import ENDPOINTS, MAX_META_BYTES, MAX_NAME_CHARS
+from streamfleet.common.secret_files import file_variables
 from streamfleet.common.settings import GROUPS, PREFIX, variable
 from streamfleet.producer.commands.common import FAILED, INTERRUPTED, USAGE
 from streamfleet.worker.lease import EXIT_LOOP_HUNG
@@ -32,7 +33,12 @@ UNIT_MS = {"ms": 1, "s": 1_000, "hours": 3_600_000}
 @pytest.fixture(scope="module")
 def pages(repository: Path) -> dict[Path, str]:
     """The documentation that describes the program."""
-    paths = [repository / "README.md", *sorted((repository / "docs").glob("*.md")), repository / "k8s/README.md"]
+    paths = [
+        repository / "README.md",
+        repository / "SECURITY.md",
+        *sorted((repository / "docs").glob("*.md")),
+        repository / "k8s/README.md",
+    ]
     return {path: path.read_text(encoding="utf-8") for path in paths}
 
 
@@ -95,10 +101,11 @@ def test_every_variable_named_exists(repository: Path, pages: dict[Path, str], s
         for field in group.model_fields.values()
         for choice in getattr(field.validation_alias, "choices", ())
     }
+    files = {each for group in GROUPS for item in group.model_fields.items() for each in file_variables(*item, PREFIX)}
     page = (repository / "docs/configuration.md").read_text(encoding="utf-8")
     others = re.findall(r"^\| `(\w+)` \|", page.partition("## Read by other programs")[2], re.MULTILINE)
     # The last three belong to Redis's own pod, and to Kubernetes.
-    known = {*settings, *aliases, *others, "REDIS_PASSWORD", "REDISCLI_AUTH", "STREAMFLEET_REDIS_PORT"}
+    known = {*settings, *aliases, *files, *others, "REDIS_PASSWORD", "REDISCLI_AUTH", "STREAMFLEET_REDIS_PORT"}
     unknown = []
     for path, text in pages.items():
         named = {*re.findall(rf"\b{PREFIX}\w+", text), *re.findall(r"`([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+)[`=]", text)}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from streamfleet.worker.engine import vllm_setup
-from streamfleet.worker.engine.vllm_setup import GUARD, arguments, prepare_environment
+from streamfleet.worker.engine.vllm_setup import GUARD, EngineArgs, arguments, prepare_environment
 
 VARIABLES = (
     "VLLM_WORKER_MULTIPROC_METHOD",
@@ -19,6 +19,7 @@ VARIABLES = (
     "VLLM_CPU_KVCACHE_SPACE",
     "VLLM_PLUGINS",
 )
+DEFAULTS = ["--scheduling-policy=priority", "--structured-outputs-config.backend=xgrammar"]
 
 
 @pytest.fixture(autouse=True)
@@ -29,9 +30,9 @@ def clean(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_defaults_of_a_gpu_and_of_a_cpu() -> None:
-    assert arguments({}, cpu=False) == ["--scheduling-policy=priority"]
+    assert arguments({}, cpu=False) == DEFAULTS
     assert arguments({}, cpu=True) == [
-        "--scheduling-policy=priority",
+        *DEFAULTS,
         "--enforce-eager",
         "--no-enable-chunked-prefill",
         "--max-num-seqs=32",
@@ -40,7 +41,25 @@ def test_defaults_of_a_gpu_and_of_a_cpu() -> None:
 
 def test_what_is_asked_for_replaces_a_default() -> None:
     asked = {"max_num_seqs": 8, "enable-chunked-prefill": True, "--scheduling-policy": None}
-    assert arguments(asked, cpu=True) == ["--enforce-eager", "--enable-chunked-prefill", "--max-num-seqs=8"]
+    assert arguments(asked, cpu=True) == [
+        DEFAULTS[1],
+        "--enforce-eager",
+        "--enable-chunked-prefill",
+        "--max-num-seqs=8",
+    ]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"structured-outputs-config": {"backend": "guidance"}},
+        {"structured_outputs_config.backend": "guidance"},
+        ["--structured-outputs-config", '{"reasoning_parser": "qwen3"}'],
+        ["--structured_outputs_config.backend=guidance"],
+    ],
+)
+def test_a_given_compiler_of_grammars_stands_alone(asked: EngineArgs) -> None:
+    assert not [word for word in arguments(asked, cpu=False) if word.endswith("xgrammar")]
 
 
 def test_every_kind_of_value_has_its_form() -> None:
@@ -52,7 +71,7 @@ def test_every_kind_of_value_has_its_form() -> None:
         "seed": -1,
         "chat-template": None,
     }
-    assert arguments(asked, cpu=False)[1:] == [
+    assert arguments(asked, cpu=False)[2:] == [
         "--enable-prefix-caching",
         "--gpu-memory-utilization=0.9",
         "--served-model-name",
@@ -64,7 +83,7 @@ def test_every_kind_of_value_has_its_form() -> None:
 
 
 def test_a_list_follows_the_defaults_as_it_is() -> None:
-    assert arguments(["--max-num-seqs", "4"], cpu=False) == ["--scheduling-policy=priority", "--max-num-seqs", "4"]
+    assert arguments(["--max-num-seqs", "4"], cpu=False) == [*DEFAULTS, "--max-num-seqs", "4"]
 
 
 @pytest.mark.parametrize("name", ["", "--", "max num", "a;b"])
@@ -79,8 +98,8 @@ def test_the_environment_on_a_cpu(tmp_path: Path) -> None:
 
 
 def test_the_environment_on_a_gpu_with_a_model_of_the_hub() -> None:
-    prepare_environment("owner/model", cpu=False)
-    assert [os.environ.get(name) for name in VARIABLES] == ["spawn", None, None, None, None, None]
+    prepare_environment("owner/model", cpu=False, max_sequences=99)
+    assert [os.environ.get(name) for name in VARIABLES] == ["spawn", None, None, "99", None, None]
 
 
 def test_what_is_set_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

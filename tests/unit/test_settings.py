@@ -190,3 +190,10 @@ def test_any_text_for_any_setting_is_taken_or_refused_in_one_line(value: str, wh
         refused = str(error)
     assert len(refused.splitlines()) <= 1
     assert refused.startswith("STREAMFLEET_") or not refused
+
+
+@pytest.mark.parametrize("name", ["STREAMFLEET_RESULT_TTL_MS", "STREAMFLEET_LEASE_MS", "STREAMFLEET_WATCHDOG_S"])
+def test_numbers_that_redis_or_a_timer_cannot_take_are_refused(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(name, "1" + "0" * 30)
+    with pytest.raises(SettingsError, match=rf"{name}: must be at most 10+, not"):
+        load_all(engine="simulated")

@@ -14,14 +14,19 @@ from typing import Annotated, Any, Literal, Self, TypeVar, cast
 
 from pydantic import AliasChoices, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic.fields import FieldInfo
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from streamfleet.common.errors import InvalidRequest, SettingsError
 from streamfleet.common.keys import check_prefix
 from streamfleet.common.protocol import DEFAULT_MAX_BODY_BYTES, check_name
 from streamfleet.common.records import QueueLimits
+from streamfleet.common.secret_files import SecretFiles, file_variables
 
 PREFIX = "STREAMFLEET_"
+LARGEST_NUMBER = 10**15
+Allowed = Literal[
+    "beam_search", "chat_templates", "embeds", "grammars", "media_urls", "processor_kwargs", "prompt_logprobs"
+]
 ENVELOPE_BYTES = 16_384
 """Room for an entry's other fields beside its body."""
 
@@ -37,6 +42,25 @@ class Group(BaseSettings):
         env_prefix=PREFIX, frozen=True, extra="ignore", populate_by_name=True, env_ignore_empty=True
     )
 
+    @field_validator("*")
+    @classmethod
+    def _within_what_redis_counts(cls, value: Any) -> Any:
+        """Redis would refuse a script's PEXPIRE or XADD with a larger number, halfway through."""
+        if isinstance(value, (int, float)) and value > LARGEST_NUMBER:
+            raise ValueError(f"must be at most {LARGEST_NUMBER}")
+        return value
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - the signature is pydantic's
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return init_settings, env_settings, SecretFiles(settings_cls, PREFIX)
+
 
 class QueueSettings(Group):
     """The queue, and what holds for all its requests. Producers and workers of one queue share these."""
@@ -44,20 +68,35 @@ class QueueSettings(Group):
     redis_url: SecretStr = Field(
         SecretStr("redis://localhost:6379/0"),
         validation_alias=_known_as("REDIS_URL", "REDIS_URL"),
-        description="Redis to use: redis://, rediss:// (TLS) or unix://, with user and password where needed.",
+        description=(
+            "Redis to use: redis://, rediss:// (TLS) or unix://, with user and password where needed; "
+            "redis+sentinel://host:26379,host:26379/service/0 or redis+cluster://host:6379,host:6379."
+        ),
     )
     queue: str = Field("default", description="Name of the queue: one pool of interchangeable workers.")
     key_prefix: str = Field("", description="Put before every key, for a Redis that others share.")
     lane_limit: int = Field(100_000, ge=1, description="Most requests in one lane before enqueue raises QueueFull.")
     max_body_bytes: int = Field(DEFAULT_MAX_BODY_BYTES, ge=1_024, description="Largest request body, in bytes.")
     result_ttl_ms: int = Field(86_400_000, ge=1_000, description="How long results and their ids are kept, in ms.")
+    waiting_ttl_ms: int = Field(
+        2_592_000_000,
+        ge=1_000,
+        description="How long the id of a request that waits or runs is remembered, in ms; never shorter than results.",
+    )
     patience_ms: int = Field(
         300_000,
         ge=0,
         description="A request without a deadline ranks as if it had one so long after enqueueing, in ms.",
     )
     dead_cap: int = Field(100_000, ge=1, description="About how many dead letters are kept.")
+    dead_ttl_ms: int = Field(604_800_000, ge=1_000, description="How long dead letters are kept, in ms.")
     reply_cap: int = Field(100_000, ge=100, description="About how many notifications one reply stream keeps.")
+    enqueue_replicas: int = Field(
+        0, ge=0, description="Replicas that must have a request before enqueue returns (WAIT); 0 waits for none."
+    )
+    enqueue_replicas_timeout_ms: int = Field(
+        1_000, ge=1, description="How long that may take before enqueue raises NotReplicated, in ms."
+    )
     shares: Annotated[tuple[int, int, int, int], NoDecode] = Field(
         (0, 0, 100, 50),
         description="Picks per mille guaranteed to critical,high,normal,low while they wait; else strict priority.",
@@ -100,10 +139,14 @@ class QueueSettings(Group):
             lane_limit=self.lane_limit,
             result_ttl_ms=self.result_ttl_ms,
             patience_ms=self.patience_ms,
+            waiting_ttl_ms=self.waiting_ttl_ms,
+            dead_ttl_ms=self.dead_ttl_ms,
             dead_cap=self.dead_cap,
             reply_cap=self.reply_cap,
             max_entry_bytes=self.max_body_bytes + ENVELOPE_BYTES,
             shares=self.shares,
+            enqueue_replicas=self.enqueue_replicas,
+            enqueue_replicas_timeout_ms=self.enqueue_replicas_timeout_ms,
         )
 
 
@@ -135,10 +178,13 @@ class EngineSettings(Group):
     )
     vllm_api_key: SecretStr = Field(SecretStr(""), description="API key for that server, where it wants one.")
     remote_slots: int = Field(64, ge=1, description="Requests at once at the server behind the openai engine.")
+    remote_timeout_s: float = Field(
+        600.0, gt=0, description="Longest wait for one answer of that server, in seconds; then it is tried again."
+    )
     watchdog_s: float = Field(
         60.0,
         gt=0,
-        description="An engine that runs requests without a step for so long has hung, in seconds.",
+        description="An engine that runs requests without a step (openai: an answer) for so long has hung, in seconds.",
     )
     simulated_profile: Literal["smollm2-cpu", "fast"] = Field(
         "smollm2-cpu", description="Whose latencies the simulated engine follows."
@@ -194,10 +240,46 @@ class WorkerSettings(Group):
     unready_failures: int = Field(
         20, ge=1, description="So many engine faults in a row, without one success, make a worker unready."
     )
+    # The cost limits of one request: docs/operations.md says what each keeps away.
     max_sequences: int = Field(16, ge=1, description="Most choices of one request: its n, for each of its prompts.")
-    max_grammar_bytes: int = Field(
-        16_384, ge=0, description="Largest grammar, schema or regular expression in one request, in bytes."
+    max_output_tokens: int = Field(
+        0, ge=0, description="Most output tokens of one request, all choices together; 0: what one sequence can hold."
     )
+    max_prompt_bytes: int = Field(
+        0, ge=0, description="Most text of one prompt, in bytes; 0: 16 for each token that one sequence can hold."
+    )
+    max_inputs: int = Field(2_048, ge=1, description="Most texts in one request to embed, score or rank.")
+    max_messages: int = Field(
+        1_024, ge=1, description="Most messages of a request, and parts of them; items of input: an eighth."
+    )
+    max_values: int = Field(10_000, ge=1, description="Most values in one body: texts, numbers, lists, objects.")
+    max_depth: int = Field(64, ge=4, le=500, description="Most levels of lists and objects within each other.")
+    max_options: int = Field(1_024, ge=1, description="Most items of any other list or object: stop, logit_bias, …")
+    max_logprobs: int = Field(20, ge=0, description="Most log probabilities for each token.")
+    max_grammar_bytes: int = Field(
+        16_384, ge=0, description="Largest schema, regular expression, list of choices or tool of a request, in bytes."
+    )
+    max_grammar_ms: int = Field(
+        5_000, ge=0, description="Most CPU time that compiling it may take, as estimated from its parts, in ms."
+    )
+    max_pattern_size: int = Field(
+        500, ge=0, description="Longest regular expression, its repeats written out, in characters."
+    )
+    max_pattern_ways: int = Field(
+        8, ge=1, description="In how many ways at once a regular expression may read the same text."
+    )
+    allow: Annotated[tuple[Allowed, ...], NoDecode] = Field(
+        (),
+        description=(
+            "What requests may use although one can hurt all, comma-separated: beam_search, chat_templates, embeds, "
+            "grammars, media_urls, processor_kwargs, prompt_logprobs."
+        ),
+    )
+
+    @field_validator("allow", mode="before")
+    @classmethod
+    def _split_allow(cls, value: Any) -> Any:
+        return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
 
     @field_validator("worker_name")
     @classmethod
@@ -254,7 +336,8 @@ def load_all(**given: Any) -> tuple[QueueSettings, EngineSettings, WorkerSetting
 
 def unknown_variables() -> dict[str, str]:
     """Environment variables that look like settings and are none, each with the nearest setting or an empty text."""
-    known = [variable(name) for group in GROUPS for name in group.model_fields]
+    fields = [(name, field) for group in GROUPS for name, field in group.model_fields.items()]
+    known = [known for name, field in fields for known in (variable(name), *file_variables(name, field, PREFIX))]
     unknown = sorted(name for name in os.environ if name.startswith(PREFIX) and name not in known)
     return {name: next(iter(difflib.get_close_matches(name, known, n=1)), "") for name in unknown}
 

@@ -2,75 +2,80 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from streamfleet.common.errors import InvalidRequest
-from streamfleet.worker.credit import sequences
+from streamfleet.common.protocol import CHAT, COMPLETIONS
+from streamfleet.worker.cost.amounts import check_amounts, most_output_tokens
+from streamfleet.worker.cost.forms import check_forms
+from streamfleet.worker.cost.grammars import check_grammars
+from streamfleet.worker.cost.limits import CostLimits, too_expensive
+from streamfleet.worker.cost.prompts import check_prompt
+from streamfleet.worker.cost.shape import check_shape
+from streamfleet.worker.credit import OUTPUT_LIMITS, sequences
 
-_SEQUENCES = ("n", "best_of")
-_GRAMMARS = (
-    "response_format",
-    "structured_outputs",
-    "guided_json",
-    "guided_regex",
-    "guided_grammar",
-    "guided_choice",
-    "text",
-)
-# Each of their items is a sequence of its own to the engine, one after the other: OpenAI's own limit for embeddings.
-_LISTS = ("input", "documents", "text_1", "text_2", "queries")
-_MOST_ITEMS = 2_048
+__all__ = ["CostLimits", "check_cost", "for_engine"]
+
 # The worker's own business: a result is one whole response, and order inside the engine follows lane and deadline.
 _NOT_FOR_THE_ENGINE = frozenset(
-    {"stream", "stream_options", "background", "priority", "request_id", "kv_transfer_params"}
+    {"stream", "stream_options", "background", "priority", "request_id", "kv_transfer_params", "ec_transfer_params"}
 )
+# A prompt has hardly more tokens than this many bytes for each. Where it matters, erring costs an answer its end.
+_DENSE_BYTES_PER_TOKEN = 3
 
 
-@dataclass(frozen=True, slots=True)
-class CostLimits:
-    """Most choices of one request, and bytes of its grammars or schemas."""
+def check_cost(body: Mapping[str, Any], limits: CostLimits, longest: int | None = None, endpoint: str = "") -> None:
+    """Let a body pass that costs no more than allowed. Its types are the engine's to check, where that can.
 
-    max_sequences: int = 16
-    max_grammar_bytes: int = 16_384
+    Takes time linear in the body's size, whatever is in it.
 
-
-def check_cost(body: Mapping[str, Any], limits: CostLimits) -> None:
-    """Let a body pass that costs no more than allowed; its types are the engine's to check.
+    Args:
+        body: any JSON object.
+        limits: what is allowed.
+        longest: most tokens of one sequence; None where the engine does not tell.
+        endpoint: where it goes.
 
     Raises:
         InvalidRequest: naming the field that asks for too much.
     """
-    for name in _SEQUENCES:
-        value = body.get(name)
-        if isinstance(value, (int, float)) and value > limits.max_sequences:
-            shown = str(value)[:40]
-            raise InvalidRequest(f"is {shown}; at most {limits.max_sequences} are allowed", name, "too_expensive")
-    if (asked := sequences(body)) > limits.max_sequences:
-        message = f"asks for {asked} sequences; at most {limits.max_sequences} are allowed: send several requests"
-        raise InvalidRequest(message, "prompt", "too_expensive")
-    for name in _LISTS:
-        value = body.get(name)
-        if isinstance(value, list) and len(value) > _MOST_ITEMS and not isinstance(value[0], int):
-            message = f"has {len(value)} items; at most {_MOST_ITEMS} are allowed: send several requests"
-            raise InvalidRequest(message, name, "too_expensive")
-    for name in _GRAMMARS:
-        if name in body:
-            size = _json_bytes(body[name], name)
-            if size > limits.max_grammar_bytes:
-                message = f"is {size} bytes; at most {limits.max_grammar_bytes} are allowed"
-                raise InvalidRequest(message, name, "too_expensive")
-
-
-def _json_bytes(value: Any, name: str) -> int:
     try:
-        return len(json.dumps(value))
-    except RecursionError:
-        raise InvalidRequest("is nested too deeply", name, "invalid_json") from None
+        check_shape(body, limits, endpoint)
+        check_forms(body)
+        check_amounts(body, limits, longest)
+        check_prompt(body, limits, longest, endpoint)
+        check_grammars(body, limits)
+    except RecursionError:  # where the limit of depth is set beyond what Python follows
+        raise InvalidRequest("is nested too deeply", "body", "invalid_json") from None
 
 
-def for_engine(body: Mapping[str, Any]) -> dict[str, Any]:
-    """The body without the fields that are not for the engine."""
-    return {name: value for name, value in body.items() if name not in _NOT_FOR_THE_ENGINE}
+def for_engine(
+    body: Mapping[str, Any], endpoint: str = "", limits: CostLimits | None = None, longest: int | None = None
+) -> dict[str, Any]:
+    """The body without the fields that are not for the engine, and with a limit of output where it has none.
+
+    Raises:
+        InvalidRequest: several sequences of a prompt so long that only the caller can say what is to be left for each.
+    """
+    passed = {name: value for name, value in body.items() if name not in _NOT_FOR_THE_ENGINE}
+    cap = _output_cap(body, endpoint, limits, longest) if limits else None
+    return passed if cap is None else {**passed, "max_tokens": cap}
+
+
+def _output_cap(body: Mapping[str, Any], endpoint: str, limits: CostLimits, longest: int | None) -> int | None:
+    """What each sequence may be given where the body leaves it open; None where nothing has to be said."""
+    open_ended = endpoint == CHAT or (endpoint == COMPLETIONS and "max_tokens" in body)  # its default is 16
+    if not open_ended or any(body.get(name) is not None for name in OUTPUT_LIMITS):
+        return None
+    asked, most = sequences(body), most_output_tokens(limits, longest)
+    if asked * longest <= most if longest else not limits.max_output_tokens:
+        return None  # it cannot exceed the limit; or nobody set one, and only the engine knows what fits
+    cap = max(1, most // asked)
+    prompt_tokens = sum(len(str(body.get(name, ""))) for name in ("messages", "prompt", "tools"))
+    prompt_tokens //= _DENSE_BYTES_PER_TOKEN
+    if longest is None or cap + prompt_tokens <= longest:
+        return cap
+    if asked == 1:
+        return None  # what the prompt leaves is about as much, and the engine knows it exactly
+    message = f"is not set, and {asked} sequences may together have {most} output tokens: set it to at most {cap}"
+    raise too_expensive("max_tokens", message)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from streamfleet.worker.cost.numbers import whole
 from streamfleet.worker.engine.base import Capacity
 
 BYTES_PER_TOKEN = 4
@@ -13,6 +14,8 @@ BYTES_PER_TOKEN = 4
 SMOOTHING = 0.05
 MOST_TOKENS = 10_000_000
 """No sequence holds more where the engine does not tell; a body may claim any number."""
+OUTPUT_LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+"""How bodies call their limit of output tokens; the first that is there counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,19 +64,15 @@ def estimate(body: Mapping[str, Any], body_bytes: int, longest: int | None, typi
 
 def sequences(body: Mapping[str, Any]) -> int:
     """Sequences that run together for a body: its choices, for each of its prompts."""
-    n, prompt = body.get("n"), body.get("prompt")
+    prompt = body.get("prompt")
     several = isinstance(prompt, list) and prompt and not isinstance(prompt[0], int)  # integers: one prompt in tokens
-    choices = n if isinstance(n, int) and not isinstance(n, bool) and n > 0 else 1
-    return choices * (len(prompt) if isinstance(prompt, list) and several else 1)
+    return (whole(body.get("n")) or 1) * (len(prompt) if isinstance(prompt, list) and several else 1)
 
 
 def output_tokens(body: Mapping[str, Any], otherwise: int) -> int:
     """Most output tokens of one choice, as the body limits them."""
-    for name in ("max_completion_tokens", "max_tokens", "max_output_tokens"):
-        value = body.get(name)
-        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-            return value
-    return otherwise
+    given = (whole(body.get(name)) for name in OUTPUT_LIMITS)
+    return next((tokens for tokens in given if tokens is not None), otherwise)
 
 
 def credit(capacity: Capacity, load: Load, *, typical_tokens: float, prefetch: int, most: int = 0) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import traceback
 from typing import Any
 
 import structlog
@@ -77,10 +78,12 @@ class Executor:
                 request = self._admit(flight)
                 outcome = await self._run(flight, request)
             except InvalidRequest as error:
-                log.info("request_refused", param=error.param, error=error.message)
+                log.info("request_refused", param=error.param, code=error.code)  # the message may quote the request
                 outcome = refused(error)
-            except Exception as error:  # a bug of ours must end this request, not the worker
-                log.exception("request_broke_the_worker")
+            except Exception as error:  # noqa: BLE001 - a bug of ours must end this request, not the worker
+                # Without its message, which may hold anything that stands in the body.
+                frames = "".join(traceback.format_tb(error.__traceback__))
+                log.critical("request_broke_the_worker", error=type(error).__name__, traceback=frames)
                 outcome = broken(f"the worker could not handle the request: {type(error).__name__}")
             log.debug("request_done", outcome=type(outcome).__name__)
             return outcome
@@ -88,9 +91,10 @@ class Executor:
     def _admit(self, flight: Flight) -> Request:
         claim = flight.claim
         request = decode(claim.fields, claim.lease.lane, claim.lease.stream_id, self._max_body_bytes)
-        check_cost(request.body, self._limits)
+        longest = self._engine.capacity().max_model_len
+        check_cost(request.body, self._limits, longest, request.endpoint)
         # Only what may run counts: one absurd wish must not make the next hundred requests look large.
-        demand = estimate(request.body, len(claim.fields[b"body"]), self._engine.capacity().max_model_len)
+        demand = estimate(request.body, len(claim.fields[b"body"]), longest)
         self._flights.revise(flight, demand)
         self._typical.saw(demand)
         return request
@@ -101,17 +105,12 @@ class Executor:
             return expired("before it could start")
         if flight.fate.done():
             return self._stopped(flight)
+        body = for_engine(request.body, request.endpoint, self._limits, self._engine.capacity().max_model_len)
         hit(Point.BEFORE_ENGINE)
         flight.started_at = self._clock.monotonic()
         work = asyncio.ensure_future(
             self._engine.run(
-                EngineRequest(
-                    flight.lease.request_id,
-                    request.endpoint,
-                    for_engine(request.body),
-                    request.lane,
-                    request.deadline_ms,
-                )
+                EngineRequest(flight.lease.request_id, request.endpoint, body, request.lane, request.deadline_ms)
             )
         )
         try:
@@ -140,7 +139,7 @@ class Executor:
         try:
             return judge(await work)
         except EngineUnavailable as error:
-            return Postponed(str(error), error.retry_after_ms)
+            return Postponed(str(error), error.retry_after_ms, engine_hangs=error.hangs, said=error.said)
         except EngineAborted as error:
             return Postponed(f"the engine aborted the request: {error}")
         except EngineDied as error:

@@ -46,6 +46,7 @@ class VllmEngine:
         engine_args: vLLM's own arguments; see `vllm_setup.arguments`.
         watchdog_s: seconds without a step, with requests inside, after which the engine counts as hung.
         cpu: whether vLLM's CPU build runs; None finds out.
+        max_sequences: largest ``n`` that vLLM is to take.
         clock: what time it is.
     """
 
@@ -58,11 +59,13 @@ class VllmEngine:
         *,
         watchdog_s: float = 60.0,
         cpu: bool | None = None,
+        max_sequences: int = 16,
         clock: Clock | None = None,
     ) -> None:
         self.models: tuple[str, ...] = ()
         self._model = model
         self._cpu = is_cpu_build() if cpu is None else cpu
+        self._max_sequences = max_sequences
         self._argv = arguments(engine_args, cpu=self._cpu)
         self._clock = clock or SystemClock()
         self._watchdog = Watchdog(watchdog_s, self._clock.monotonic)
@@ -163,7 +166,7 @@ class VllmEngine:
             await self._owner.stop()
 
     def _build(self) -> vllm_host.Hosted:
-        prepare_environment(self._model, cpu=self._cpu)
+        prepare_environment(self._model, cpu=self._cpu, max_sequences=self._max_sequences)
         if self._cpu:
             check_libraries()
         return vllm_host.build(self._model, self._argv, StepLogger(self._watchdog))

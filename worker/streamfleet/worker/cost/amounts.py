@@ -1,0 +1,82 @@
+"""What a body asks for in numbers: sequences, output tokens, inputs, log probabilities, lists of options."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from streamfleet.worker.cost.limits import CostLimits, Feature, too_expensive
+from streamfleet.worker.cost.numbers import number, shown
+from streamfleet.worker.cost.shape import is_tokens
+from streamfleet.worker.credit import OUTPUT_LIMITS, sequences
+
+UNKNOWN_CONTEXT = 32_768
+"""Most output tokens of a request where neither a setting nor the engine says how many."""
+_CHOICES = ("n", "best_of")
+# Each of their items is a sequence of its own to the engine, one after the other.
+INPUTS = ("input", "documents", "text_1", "text_2", "queries", "data_1", "data_2", "items")
+_LOGPROBS = ("logprobs", "top_logprobs", "prompt_logprobs")
+# What has limits of its own, or is a part of the prompt. Everything else is options.
+_NO_OPTIONS = frozenset(
+    {*INPUTS, "messages", "prompt", "response_format", "structured_outputs", "text", "guided_json"}
+    | {"guided_choice", "previous_input_messages"}
+)
+
+
+def most_output_tokens(limits: CostLimits, longest: int | None) -> int:
+    """Output tokens of one request, all its sequences together: as set, or as many as one sequence can hold."""
+    return limits.max_output_tokens or longest or UNKNOWN_CONTEXT
+
+
+def check_amounts(body: Mapping[str, Any], limits: CostLimits, longest: int | None) -> None:
+    """Let a body pass whose numbers and lists are within the limits; their types are the engine's to check.
+
+    Raises:
+        InvalidRequest: naming the field that asks for too much, or for what is not allowed.
+    """
+    _check_sequences(body, limits)
+    _check_output(body, most_output_tokens(limits, longest))
+    for name in INPUTS:
+        value = body.get(name)
+        if isinstance(value, list) and len(value) > limits.max_inputs and not is_tokens(value):
+            message = f"has {len(value)} items; at most {limits.max_inputs} are allowed: send several requests"
+            raise too_expensive(name, message)
+    _check_logprobs(body, limits)
+    for name, value in body.items():
+        if isinstance(value, (list, dict)) and len(value) > limits.max_options and name not in _NO_OPTIONS:
+            raise too_expensive(name[:80], f"has {len(value)} items; at most {limits.max_options} are allowed")
+
+
+def _check_sequences(body: Mapping[str, Any], limits: CostLimits) -> None:
+    for name in _CHOICES:
+        value = number(body.get(name))
+        if value is not None and value > limits.max_sequences:
+            raise too_expensive(name, f"is {shown(body[name])}; at most {limits.max_sequences} are allowed")
+    if (asked := sequences(body)) > limits.max_sequences:
+        message = f"asks for {asked} sequences; at most {limits.max_sequences} are allowed: send several requests"
+        raise too_expensive("prompt", message)
+    if body.get("use_beam_search"):
+        limits.require(Feature.BEAM_SEARCH, "use_beam_search", "starts every beam anew at each token")
+
+
+def _check_output(body: Mapping[str, Any], most: int) -> None:
+    asked = sequences(body)
+    for name in (*OUTPUT_LIMITS, "min_tokens"):
+        value = number(body.get(name))
+        if value is not None and value * asked > most:
+            total = f"{shown(body[name])} for each of {asked} sequences" if asked > 1 else shown(body[name])
+            raise too_expensive(name, f"is {total}; at most {most} output tokens are allowed in one request")
+
+
+def _check_logprobs(body: Mapping[str, Any], limits: CostLimits) -> None:
+    for name in _LOGPROBS:
+        value = number(body.get(name))
+        if value is not None and (value > limits.max_logprobs or value < 0):
+            whole = "the whole vocabulary for each token" if value == -1 else shown(body[name])
+            raise too_expensive(name, f"is {whole}; at most {limits.max_logprobs} are allowed")
+    of_the_prompt = "prompt_logprobs"
+    if body.get(of_the_prompt) is None and body.get("echo") and (body.get("logprobs") or body.get("top_logprobs")):
+        of_the_prompt = "echo"
+    if body.get(of_the_prompt) is not None:
+        why = "asks for log probabilities of the prompt, which take the whole vocabulary for each of its tokens"
+        limits.require(Feature.PROMPT_LOGPROBS, of_the_prompt, why)

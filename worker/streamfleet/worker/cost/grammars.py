@@ -1,0 +1,163 @@
+"""What a body wants its answer to match: schemas, regular expressions, choices, grammars.
+
+vLLM translates a schema in its front end, on the event loop that every answer goes through, and compiles it on a thread
+that all such requests share; then it asks the result at every step which tokens may follow. A schema of 60 bytes could
+hold the first for two minutes, the second for good, and the third for a second a token. The numbers here are the ones
+that were measured, see docs/reliability.md.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from streamfleet.worker.cost.limits import CostLimits, Feature, too_expensive
+from streamfleet.worker.cost.numbers import number, shown
+from streamfleet.worker.cost.parts import MOST
+from streamfleet.worker.cost.patterns import Unreadable, weigh
+from streamfleet.worker.cost.shape import check_shape
+
+MOST_ROUNDS = 128
+"""Beyond, xgrammar 0.2 breaks on a pattern in a schema, and vLLM answers 500: an engine's fault, not the request's."""
+_FIELDS = (
+    *("response_format", "structured_outputs", "text", "guided_json", "guided_regex", "guided_choice"),
+    *("guided_grammar", "guided_whitespace_pattern", "structural_tag"),
+)
+_TOOLS = ("tools", "functions")
+_PATTERNS = frozenset({"pattern", "regex", "guided_regex", "whitespace_pattern", "guided_whitespace_pattern"})
+_GRAMMARS = frozenset({"grammar", "guided_grammar", "ebnf", "lark"})
+_CHOICES = frozenset({"choice", "guided_choice"})
+_JSON_TEXTS = frozenset({"json", "guided_json", "structural_tag", "schema", "json_schema"})
+# Milliseconds of CPU, measured: any schema; a number with bounds; a character of a string with bounds, up to where
+# the compiler counts no further; a property for each that may be absent; a pair of characters of a choice.
+_SCHEMA_MS, _RANGE_MS, _CHARACTER_MS, _COUNTED, _ABSENT_MS, _CHOICE_MS = 0.2, 2.0, 10.0, 190, 1.0, 1 / 20_000
+
+
+def check_grammars(body: Mapping[str, Any], limits: CostLimits) -> None:
+    """Let a body pass whose answer can be kept to its form at little cost.
+
+    Args:
+        body: no deeper than `shape.check_shape` allows.
+        limits: what is allowed.
+
+    Raises:
+        InvalidRequest: naming the field, and what in it is too much.
+    """
+    for name in _FIELDS:
+        if body.get(name) is not None:
+            _check_bytes(name, body[name], limits)
+            _Meter(name, limits).take(name, body[name])
+    for name in _TOOLS:
+        tools = body.get(name)
+        if tools is not None:
+            for tool in tools if isinstance(tools, list) else [tools]:
+                _check_bytes(name, tool, limits)
+            if body.get("tool_choice") not in (None, "none", "auto"):  # then they are compiled, into one
+                _check_bytes(name, tools, limits)
+            _Meter(name, limits).take(name, tools)
+
+
+def _check_bytes(name: str, value: Any, limits: CostLimits) -> None:
+    size = len(json.dumps(value))
+    if size > limits.max_grammar_bytes:
+        raise too_expensive(name, f"is {size} bytes; at most {limits.max_grammar_bytes} are allowed")
+
+
+class _Meter:
+    """Adds up what compiling one field takes; what occurs again is compiled once."""
+
+    def __init__(self, field: str, limits: CostLimits) -> None:
+        self._field, self._limits = field, limits
+        self._ms = 0.0
+        self._characters = 0
+        self._seen: set[object] = set()
+
+    def take(self, key: str, value: Any) -> None:
+        """Everything within a value; engines do not agree on where a schema may stand, so all of it counts."""
+        waiting: list[tuple[str, Any]] = [(key, value)]
+        while waiting:
+            key, found = waiting.pop()
+            if isinstance(found, str):
+                waiting.extend(self._text(key, found))
+            elif isinstance(found, dict):
+                self._schema(found)
+                waiting.extend(found.items())
+            elif isinstance(found, list):
+                if key in _CHOICES:
+                    self._add(_CHOICE_MS * sum(len(item) ** 2 for item in found if isinstance(item, str)))
+                waiting.extend((key, item) for item in found)
+
+    def _text(self, key: str, text: str) -> list[tuple[str, Any]]:
+        if key in _PATTERNS:
+            self._pattern(text, MOST_ROUNDS if key == "pattern" else MOST)
+        elif key in _GRAMMARS:
+            self._limits.require(Feature.GRAMMARS, self._field, "has a grammar, whose cost cannot be told beforehand")
+        elif key in _JSON_TEXTS:
+            return [("", self._parsed(text))]
+        return []
+
+    def _parsed(self, text: str) -> Any:
+        try:
+            value = json.loads(text)
+        except RecursionError:
+            raise too_expensive(self._field, "nests too deeply") from None
+        except ValueError:
+            return None  # the engine's to refuse
+        check_shape({self._field: value}, self._limits)
+        return value
+
+    def _schema(self, schema: dict[str, Any]) -> None:
+        self._add(_SCHEMA_MS)
+        for pattern in _mapping(schema, "patternProperties"):
+            self._pattern(pattern, MOST_ROUNDS)
+        bounds = tuple(number(schema.get(name)) for name in ("minLength", "maxLength"))
+        if bounds != (None, None) and bounds not in self._seen:
+            self._seen.add(bounds)
+            self._add(_CHARACTER_MS * min(_COUNTED, max(0, *(bound or 0 for bound in bounds))))
+        if any(name in schema for name in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")):
+            self._add(_RANGE_MS)
+        counts = [number(schema.get(name)) or 0 for name in ("minProperties", "maxProperties")]
+        if max(counts) > 0:
+            named = len(_mapping(schema, "properties"))
+            self._add(_ABSENT_MS * named * min(named, max(counts)))
+
+    def _pattern(self, pattern: str, most_rounds: int) -> None:
+        if pattern in self._seen:
+            return
+        self._seen.add(pattern)
+        self._characters += len(pattern)
+        if self._characters > self._limits.max_grammar_bytes:
+            most = self._limits.max_grammar_bytes
+            raise too_expensive(self._field, f"has more than {most} characters of patterns")
+        try:
+            cost = weigh(pattern)
+        except Unreadable as error:
+            raise too_expensive(self._field, f"{_named(pattern)} {error}: its cost cannot be told") from None
+        if cost.size > self._limits.max_pattern_size:
+            most = self._limits.max_pattern_size
+            message = f"is {shown(cost.size)} characters long with its repeats written out; at most {most} are allowed"
+            raise too_expensive(self._field, f"{_named(pattern)} {message}")
+        if cost.ways > self._limits.max_pattern_ways:
+            most = self._limits.max_pattern_ways
+            message = f"reads the same text in up to {shown(cost.ways)} ways at once; at most {most} are allowed"
+            raise too_expensive(self._field, f"{_named(pattern)} {message}: put something between its parts")
+        if cost.rounds > most_rounds:
+            message = f"repeats a part {shown(cost.rounds)} times; at most {most_rounds} are allowed in a schema"
+            raise too_expensive(self._field, f"{_named(pattern)} {message}: use minLength and maxLength")
+        self._add(cost.compile_ms)
+
+    def _add(self, ms: float) -> None:
+        self._ms += ms
+        if self._ms > self._limits.max_grammar_ms:
+            most = self._limits.max_grammar_ms
+            raise too_expensive(self._field, f"takes longer to compile than {most} ms: use fewer bounds and patterns")
+
+
+def _mapping(schema: dict[str, Any], name: str) -> dict[str, Any]:
+    value = schema.get(name)
+    return value if isinstance(value, dict) else {}
+
+
+def _named(pattern: str) -> str:
+    return f"the pattern {pattern[:40]!r}{'…' if len(pattern) > 40 else ''}"

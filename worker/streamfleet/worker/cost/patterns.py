@@ -1,0 +1,196 @@
+"""What a regular expression costs an engine that lets a model write only what matches it.
+
+Two things make one expensive, and neither shows in its length:
+
+- **ways**: after a text, at how many places in the pattern one may be at once. An engine walks all of them for every
+  token of its vocabulary, at every step, and every request in it waits. `(.?){100}x` has 101.
+- **size**: characters of the pattern once its repeats are written out. Compiling may take time in its square.
+
+Both are bounded from above, in time linear in the pattern's length.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from streamfleet.worker.cost.parts import (
+    ASCII,
+    MOST,
+    OTHERS,
+    Part,
+    joined,
+    mask_of,
+    one_of,
+    one_of_these,
+    plain,
+    repeated,
+)
+
+_HEX = re.compile("[0-9a-fA-F]{1,8}")
+_PAIR_MS = 1 / 7_000  # of CPU for each pair of characters, where a schema holds the pattern
+MOST_GROUPS = 50
+"""Groups within groups; no engine reads more."""
+_ANY = ASCII | OTHERS
+_DIGITS = mask_of("0123456789")
+_WORD = _DIGITS | mask_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_")
+_SPACE = mask_of(" \t\n\r\f\v")
+_CLASSES = {"d": _DIGITS, "w": _WORD, "s": _SPACE}
+_CLASSES |= {name.upper(): _ANY & ~mask for name, mask in _CLASSES.items()}
+_CONTROLS = {"n": "\n", "t": "\t", "r": "\r", "f": "\f", "v": "\v", "0": "\0"}
+
+
+class Unreadable(ValueError):
+    """The pattern is not one whose cost can be told; the message says what in it."""
+
+
+def weigh(pattern: str) -> Part:
+    """What the whole pattern costs.
+
+    Raises:
+        Unreadable: it looks around or back, sets flags, nests deeper than `MOST_GROUPS`, or is not well formed.
+    """
+    reader = _Reader(pattern)
+    whole = reader.alternatives(0)
+    if reader.at < len(pattern):
+        raise Unreadable("has a ')' without its '('")
+    return replace(whole, compile_ms=whole.compile_ms + min(whole.size, MOST) ** 2 * _PAIR_MS)
+
+
+class _Reader:
+    """Reads a pattern from left to right, each character once."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self.at = 0
+
+    def alternatives(self, depth: int) -> Part:
+        if depth > MOST_GROUPS:
+            raise Unreadable(f"nests more than {MOST_GROUPS} groups")
+        found = [self._sequence(depth)]
+        while self._skip("|"):
+            found.append(self._sequence(depth))
+        return found[0] if len(found) == 1 else one_of_these(found)
+
+    def _sequence(self, depth: int) -> Part:
+        found = Part()
+        while self.at < len(self._text) and self._text[self.at] not in "|)":
+            found = joined(found, self._quantified(self._atom(depth)))
+        return found
+
+    def _quantified(self, part: Part) -> Part:
+        while (times := self._times()) is not None:
+            part = repeated(part, *times)
+            self._skip("?")  # lazy: the same texts match
+        return part
+
+    def _times(self) -> tuple[int, int | None] | None:
+        for sign, times in (("*", (0, None)), ("+", (1, None)), ("?", (0, 1))):
+            if self._skip(sign):
+                return times
+        if not self._text.startswith("{", self.at):
+            return None
+        end = self._text.find("}", self.at, self.at + 40)
+        low, comma, high = self._text[self.at + 1 : max(end, self.at + 1)].partition(",")
+        if end < 0 or not (low + high).isascii() or not (low + high).isdigit():
+            return None  # a brace like any other character
+        self.at = end + 1
+        least = min(MOST, int(low or 0))
+        return (least, least) if not comma else (least, max(least, min(MOST, int(high)))) if high else (least, None)
+
+    def _atom(self, depth: int) -> Part:
+        char = self._next()
+        if char == "(":
+            self._group_kind()
+            inside = self.alternatives(depth + 1)
+            if not self._skip(")"):
+                raise Unreadable("has a '(' without its ')'")
+            return replace(inside, one_class=False)
+        if char == "[":
+            return one_of(self._class())
+        if char == ".":
+            return one_of(_ANY)
+        if char in "^$":
+            return Part()
+        return one_of(self._escape()) if char == "\\" else plain(char)
+
+    def _group_kind(self) -> None:
+        if not self._skip("?"):
+            return
+        if self._skip(":"):
+            return
+        self._skip("P")
+        named = self._text.startswith("<", self.at) and self._text[self.at + 1 : self.at + 2] not in ("=", "!")
+        end = self._text.find(">", self.at, self.at + 80) if named else -1
+        if end < 0:
+            raise Unreadable("looks around, or sets flags: a '(?' other than '(?:' and '(?<name>'")
+        self.at = end + 1
+
+    def _escape(self) -> int:
+        char = self._next()
+        if char in _CLASSES:
+            return _CLASSES[char]
+        if char in _CONTROLS:
+            return mask_of(_CONTROLS[char])
+        if char in "pP":
+            self._braced()
+            return _ANY
+        if char in "xu":
+            return self._code(char)
+        if char.isalnum():
+            raise Unreadable(f"uses \\{char}, which has no meaning here")
+        return mask_of(char)
+
+    def _code(self, kind: str) -> int:
+        digits = self._braced()
+        if digits is None:
+            width = 2 if kind == "x" else 4
+            digits = self._text[self.at : self.at + width].ljust(width)
+            self.at += width
+        if not _HEX.fullmatch(digits):
+            raise Unreadable(f"has a \\{kind} without its digits")
+        return 1 << min(int(digits, 16), 128)
+
+    def _braced(self) -> str | None:
+        if not self._text.startswith("{", self.at):
+            return None
+        end = self._text.find("}", self.at, self.at + 80)
+        if end < 0:
+            raise Unreadable("has a '{' without its '}'")
+        inside = self._text[self.at + 1 : end]
+        self.at = end + 1
+        return inside
+
+    def _class(self) -> int:
+        negated = self._skip("^")
+        found, first = 0, True
+        while first or not self._skip("]"):
+            found |= self._range()
+            first = False
+        return (_ANY & ~found) | OTHERS if negated else found
+
+    def _range(self) -> int:
+        low = self._member()
+        if not (self._text.startswith("-", self.at) and self._text[self.at + 1 : self.at + 2] not in ("", "]")):
+            return low
+        self.at += 1
+        high = self._member()
+        if low.bit_count() != 1 or high.bit_count() != 1:
+            return low | high | mask_of("-")
+        return ((high << 1) - 1) & ~(low - 1) if high >= low else 0
+
+    def _member(self) -> int:
+        char = self._next()
+        return self._escape() if char == "\\" else mask_of(char)
+
+    def _next(self) -> str:
+        if self.at >= len(self._text):
+            raise Unreadable("ends too early")
+        self.at += 1
+        return self._text[self.at - 1]
+
+    def _skip(self, sign: str) -> bool:
+        if not self._text.startswith(sign, self.at):
+            return False
+        self.at += len(sign)
+        return True

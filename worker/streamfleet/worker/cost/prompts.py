@@ -1,0 +1,142 @@
+"""What a body brings for the model to read: how much text, how many messages, and nothing that has to be fetched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from streamfleet.common.protocol import RESPONSES
+from streamfleet.worker.cost.amounts import INPUTS
+from streamfleet.worker.cost.limits import CostLimits, Feature, too_expensive
+from streamfleet.worker.cost.shape import FORMS, is_tokens
+
+BYTES_PER_TOKEN = 16
+"""More text than this for each token that fits is more than fits: English takes 4."""
+_TOKEN_BYTES = 4
+# Read together: as one prompt, or as prompts that share the engine's next step.
+_TOGETHER = (
+    "prompt",
+    "messages",
+    "instructions",
+    "tools",
+    "functions",
+    "chat_template_kwargs",
+    "previous_input_messages",
+)
+_EACH = ("query", "suffix", *INPUTS)
+_MESSAGES = ("messages", "previous_input_messages", "input")
+_MEDIA = frozenset({"image", "video", "audio", "file", "image_pil"})
+_MEDIA_URLS = frozenset({"image_url", "video_url", "audio_url", "file_url", "server_url"})
+_TEMPLATES = ("chat_template", "default_chat_template")
+_PROCESSING = ("mm_processor_kwargs", "media_io_kwargs")
+
+
+def check_prompt(body: Mapping[str, Any], limits: CostLimits, longest: int | None = None, endpoint: str = "") -> None:
+    """Let a body pass whose prompt is of a reasonable size, and complete in itself.
+
+    Args:
+        body: no deeper than `shape.check_shape` allows.
+        limits: what is allowed.
+        longest: most tokens of one sequence; None where the engine does not tell.
+        endpoint: where it goes.
+
+    Raises:
+        InvalidRequest: naming the field that is too large, or that brings what is not allowed.
+    """
+    _check_features(body, limits)
+    _check_messages(body, limits, endpoint)
+    for name in (*_TOGETHER, *_EACH):
+        for key, value in _strings_and_parts(body.get(name)):
+            _check_media(name, key, value, limits)
+    most = limits.max_prompt_bytes or (longest * BYTES_PER_TOKEN if longest else 0)
+    if most:
+        _check_bytes(body, most)
+
+
+def _check_features(body: Mapping[str, Any], limits: CostLimits) -> None:
+    template = next((name for name in _TEMPLATES if body.get(name) is not None), None)
+    if _has(body.get("chat_template_kwargs"), *_TEMPLATES):
+        template = "chat_template_kwargs"
+    if template is not None:
+        limits.require(Feature.CHAT_TEMPLATES, template, "brings a template of its own, which is a program to run")
+    if body.get("prompt_embeds") is not None:
+        limits.require(Feature.EMBEDS, "prompt_embeds", "brings tensors to load in place of a prompt")
+    for name in _PROCESSING:
+        if body.get(name):
+            limits.require(Feature.PROCESSOR_KWARGS, name, "changes how media are loaded, at any cost")
+
+
+def _has(value: Any, *names: str) -> bool:
+    return isinstance(value, dict) and any(value.get(name) is not None for name in names)
+
+
+def _check_messages(body: Mapping[str, Any], limits: CostLimits, endpoint: str) -> None:
+    for name in _MESSAGES:
+        messages = body.get(name)
+        if not isinstance(messages, list):
+            continue
+        inputs = name == "input" and endpoint != RESPONSES  # texts and tokens, each a prompt of its own
+        talk = [item for item in messages if isinstance(item, dict)] if inputs else messages
+        contents = (item.get("content") for item in talk if isinstance(item, dict))
+        parts = sum(len(content) for content in contents if isinstance(content, list))
+        most = limits.max_messages // FORMS if name == "input" else limits.max_messages
+        for count, what, allowed in ((len(talk), "messages", most), (parts, "parts of messages", limits.max_messages)):
+            if count > allowed:
+                raise too_expensive(name, f"has {count} {what}; at most {allowed} are allowed")
+
+
+def _strings_and_parts(value: Any) -> Iterator[tuple[str, Any]]:
+    """Everything within a value that is no list, with the key that it stands under."""
+    waiting: list[tuple[str, Any]] = [("", value)]
+    while waiting:
+        key, found = waiting.pop()
+        if isinstance(found, list):
+            waiting.extend((key, item) for item in found if not isinstance(item, int))
+            continue
+        yield key, found
+        if isinstance(found, dict):
+            waiting.extend(found.items())
+
+
+def _check_media(name: str, key: str, value: Any, limits: CostLimits) -> None:
+    if key.endswith("_embeds") and value is not None:
+        limits.require(Feature.EMBEDS, name, f"brings tensors to load, in {key[:80]!r}")
+    url = value.get("url") if isinstance(value, dict) else value
+    if not isinstance(url, str) or url[:5].lower() == "data:":
+        return
+    if key in _MEDIA_URLS or (key in _MEDIA and "://" in url[:40]):
+        limits.require(Feature.MEDIA_URLS, name, f"has a {key[:80]} to fetch; send it as a data: URL")
+
+
+def _check_bytes(body: Mapping[str, Any], most: int) -> None:
+    sizes = {name: sum(map(_prompt_bytes, _items(body.get(name)))) for name in _TOGETHER}
+    for name in _EACH:
+        items = _items(body.get(name))
+        if name == "documents" and "messages" in body:  # of one conversation
+            sizes[name] = sum(map(_prompt_bytes, items))
+            continue
+        if name == "input":  # texts are inputs of their own, objects are messages
+            sizes[name] = sum(_prompt_bytes(item) for item in items if isinstance(item, dict))
+            items = [item for item in items if not isinstance(item, dict)]
+        for item in items:
+            _check_size(name, _prompt_bytes(item), most)
+    _check_size(max(sizes, key=lambda name: sizes[name]), sum(sizes.values()), most)
+
+
+def _items(value: Any) -> list[Any]:
+    return value if isinstance(value, list) and not is_tokens(value) else [value]
+
+
+def _prompt_bytes(value: Any) -> int:
+    return len(value) * _TOKEN_BYTES if isinstance(value, list) and is_tokens(value) else _text_bytes(value)
+
+
+def _check_size(name: str, size: int, most: int) -> None:
+    if size > most:
+        raise too_expensive(name, f"brings what is to be read to {size} bytes; at most {most} are allowed")
+
+
+def _text_bytes(value: Any) -> int:
+    """Bytes of all text within a value, media aside: an upper bound of its tokens."""
+    texts = (text for key, text in _strings_and_parts(value) if isinstance(text, str) and key not in ("data", "url"))
+    return sum(len(text.encode("utf-8", "replace")) for text in texts if text[:5].lower() != "data:")
