@@ -18,7 +18,7 @@ from pathlib import Path
 
 from streamfleet.cli.demo.model import model_folder
 from streamfleet.cli.demo.server import RedisServer, find_servers
-from tests.hostile.bodies import FAMILIES
+from tests.hostile.catalogue import FAMILIES
 from tests.hostile.report import figures, latencies, percentile, table
 from tests.hostile.run import Ended, plan, play
 from tests.hostile.scene import Scene, scene

@@ -16,7 +16,8 @@ from typing import Any
 
 import redis.asyncio
 
-from tests.hostile.bodies import Entry, hostile
+from tests.hostile.bodies import Entry
+from tests.hostile.catalogue import hostile
 from tests.hostile.good import good
 from tests.hostile.scene import Scene
 
