@@ -42,7 +42,7 @@ class Handle:
         """How it ended, whatever that was: see `Result.raise_for_status`.
 
         Args:
-            timeout: seconds; None waits for ever.
+            timeout: seconds; None waits for ever, also for a request that Redis lost in a failover.
 
         Raises:
             ResultTimeout: it has not ended in time; it goes on, and may be asked again.
