@@ -78,7 +78,6 @@ async def test_a_slot_on_two_nodes_is_waited_for_and_followed(cluster: ClusterDe
     source, target = cluster.owner(slot), cluster.other_master(slot)
     assert source is not None
     await broker.enqueue([REQUEST])
-    await broker.connection.command("SET", f"{broker.keys.base}stays", "1")
     waiting = asyncio.ensure_future(broker.connection.block(60, "BLPOP", broker.keys.bench, 60))
     await eventually(lambda: blocked(source), what="the wait has reached the server")
     cluster.begin_migration(slot, source, target)
@@ -89,7 +88,8 @@ async def test_a_slot_on_two_nodes_is_waited_for_and_followed(cluster: ClusterDe
         await broker.pull("w1", 1)
     with pytest.raises(BrokerUnavailable, match=f"is moving the queue's slot to 127.0.0.1:{target.port}"):
         await broker.result("nobody")
-    undeclared = ("EVAL", "return redis.call('GET', ARGV[1])", 1, f"{broker.keys.base}stays", broker.keys.result("x"))
+    (stays,) = tell(source.port, "CLUSTER", "GETKEYSINSLOT", slot, 1)
+    undeclared = ("EVAL", "return redis.call('GET', ARGV[1])", 1, stays, broker.keys.result("x"))
     with pytest.raises(BrokerUnavailable, match="non local key"):
         await broker.connection.command(*undeclared)
     cluster.move_keys(slot, source, target)

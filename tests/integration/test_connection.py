@@ -119,6 +119,19 @@ async def test_an_operation_waits_for_a_server_that_comes_back(own_server: Redis
     await connection.close()
 
 
+async def test_a_blocking_wait_ends_when_its_connection_is_closed(redis_url: str, raw_redis: Redis) -> None:
+    connection = Connection(redis_url)
+    waiting = asyncio.ensure_future(connection.block(60, "BLPOP", "nothing", 60))
+
+    async def blocked() -> bool:
+        return bool((await raw_redis.info("clients"))["blocked_clients"])
+
+    await eventually(blocked, what="the wait has reached the server")
+    await connection.close()
+    with pytest.raises(BrokerUnavailable):
+        await asyncio.wait_for(waiting, 5)
+
+
 async def test_a_blocking_wait_ends_when_the_server_goes(own_server: RedisServer) -> None:
     connection = Connection(own_server.url)
     waiting = asyncio.ensure_future(connection.block(30, "BLPOP", "x", 30))

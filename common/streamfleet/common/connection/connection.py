@@ -181,6 +181,11 @@ class Connection:
             if ours is error:
                 raise
             raise ours from (error if isinstance(error, redis.exceptions.ResponseError) else None)
+        except KeyError as error:
+            if not self._lines.closed:
+                raise
+            # What redis-py says when it puts back a connection whose pool was closed under a command's hands.
+            raise BrokerUnavailable(f"the connection to Redis at {self.address} was closed meanwhile") from error
 
     def _say_waiting(self, state: RetryCallState) -> None:
         if state.attempt_number in (1, 5) or state.attempt_number % 30 == 0:

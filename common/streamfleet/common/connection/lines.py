@@ -57,6 +57,7 @@ class Lines:
         self._located_at = 0.0
         self._replaced: list[Line] = []
         self._locating = asyncio.Lock()
+        self.closed = False
 
     async def use(self, work: Callable[[Line], Awaitable[T]]) -> T:
         """Run an operation; after an error that may mean that the server is elsewhere, the next looks for it again."""
@@ -78,6 +79,7 @@ class Lines:
                 await line.close()
 
     async def close(self) -> None:
+        self.closed = True
         lines, self._replaced, self._line = [*self._replaced, self._line], [], None
         for line in lines:
             if line is not None:
