@@ -15,7 +15,7 @@ async def main() -> None:
     async with Client() as fleet:
         # One request: urgent, and worthless after a minute.
         handle = await fleet.enqueue(
-            question("What is the capital of France?"), lane="high", deadline=timedelta(minutes=1)
+            question("What is the capital of France? Answer in one word."), lane="high", deadline=timedelta(minutes=1)
         )
         result = await handle.result(timeout=120)
         print(result.status, result.text)

@@ -48,7 +48,7 @@ def enqueue(  # noqa: PLR0913, PLR0917 - each parameter is an option
     Needs --prompt or --body. With --wait, the exit status is 0 when it succeeded and 1 when it did not.
 
     ```text
-    streamfleet enqueue --prompt "What is the capital of France?" --max-tokens 16 --wait
+    streamfleet enqueue --prompt "What is the capital of France? Answer in one word." --max-tokens 16 --wait
     streamfleet enqueue -p "Summarise …" --lane high --ttl 30s --id report-7
     streamfleet enqueue --body @request.json --lane low --deadline 2030-01-31T12:00:00Z
     ```
