@@ -130,7 +130,7 @@ async def test_wrong_settings_end_the_process_with_a_line_for_each(fleet: Fleet)
 async def test_a_wrong_engine_url_is_a_wrong_setting(fleet: Fleet) -> None:
     worker = fleet.start("w1", engine="openai", vllm_url="ftp://example.org")
     assert await worker.ended() == 2
-    assert "\nVLLM_URL: " in worker.printed()
+    assert worker.printed().startswith("VLLM_URL: ")
     assert "Traceback" not in worker.printed()
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from streamfleet.common.protocol import Status
@@ -64,7 +62,7 @@ async def test_a_cancelled_outcome_leaves_no_dead_letter(queue: Queue) -> None:
 
 async def test_several_outcomes_in_one_call_stand_each_for_itself(queue: Queue) -> None:
     leases = [await queue.running("low", f"1000-{number}", id=f"r{number}") for number in range(3)]
-    strangers = replace(leases[1], attempt=2)
+    strangers = leases[1]._replace(attempt=2)
     assert await queue.complete("w1", leases[0], strangers, leases[2]) == [1, 0, 1]
     after = await queue.dump()
     assert after["lane:low"] == {"entries": {"1000-1": entry(id="r1")}, "pending": {"1000-1": ("w1", 1)}}
@@ -106,7 +104,7 @@ async def test_an_outcome_sent_again_after_a_lost_answer_says_so(queue: Queue) -
     before = await queue.dump()
     assert await queue.complete("w1", lease) == [CompleteCode.PUBLISHED_BEFORE]
     assert await queue.complete("w2", lease) == [CompleteCode.LOST]
-    assert await queue.complete("w1", replace(lease, attempt=2)) == [CompleteCode.LOST]
+    assert await queue.complete("w1", lease._replace(attempt=2)) == [CompleteCode.LOST]
     assert await queue.dump() == before
 
 

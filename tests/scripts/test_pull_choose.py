@@ -53,6 +53,21 @@ async def test_a_lane_saves_up_nothing_while_it_is_empty(queue: Queue) -> None:
     assert await picks(queue, 2, 1) == ["critical", "low"]
 
 
+async def test_a_lane_saves_up_nothing_while_others_wait_without_it(queue: Queue) -> None:
+    await fill(queue, "critical", "high", number=15)
+    await picks(queue, 15, 1)
+    assert (await queue.dump())["sched"] == {"1": "0", "2": "0", "3": "0", "4": "0"}
+
+
+async def test_a_lane_alone_pays_its_debt_pick_by_pick(queue: Queue) -> None:
+    await fill(queue, "low", number=5)
+    await queue.command("HSET", queue.keys.sched, "4", 1995)
+    await picks(queue, 1, 1)
+    assert (await queue.dump())["sched"]["4"] == "1000"
+    await picks(queue, 1, 1)
+    assert (await queue.dump())["sched"]["4"] == "50"
+
+
 async def test_the_greatest_debt_is_paid_first_and_debts_are_bounded(queue: Queue) -> None:
     await fill(queue, "critical", "normal", "low", number=5)
     await queue.command("HSET", queue.keys.sched, "3", 1990, "4", 1995)

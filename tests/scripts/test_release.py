@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from tests.scripts.harness import NOW, Queue, entry, ids
@@ -54,8 +52,8 @@ async def test_a_lost_lease_is_not_released(queue: Queue) -> None:
     await queue.broker.reclaim(0, 3)
     other = await queue.claim("w2")
     before = await queue.dump()
-    assert await queue.broker.release("w1", [lease, replace(other, attempt=1)]) == 0
-    assert await queue.broker.release("w2", [replace(other, attempt=1)]) == 0
+    assert await queue.broker.release("w1", [lease, other._replace(attempt=1)]) == 0
+    assert await queue.broker.release("w2", [other._replace(attempt=1)]) == 0
     assert await queue.dump() == before
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from streamfleet.common.keys import GROUP
 from streamfleet.common.records import RenewCode
 from tests.scripts.harness import Queue
@@ -40,7 +38,7 @@ async def test_a_lost_lease_is_said_and_not_taken_back(queue: Queue) -> None:
     await queue.age("high", "1000-0", "w2")
     before = await queue.dump()
     assert await queue.broker.renew("w1", [lease]) == [RenewCode.LOST]
-    assert await queue.broker.renew("w2", [replace(other, attempt=1)]) == [RenewCode.LOST]
+    assert await queue.broker.renew("w2", [other._replace(attempt=1)]) == [RenewCode.LOST]
     assert min(await idle_ms(queue)) > 60_000
     assert await queue.dump() == before
 

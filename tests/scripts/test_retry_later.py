@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 from streamfleet.common.records import Retry, RetryCode
 from tests.scripts.harness import ERROR, NOW, PATIENCE, Queue, entry, ids
@@ -110,7 +109,7 @@ async def test_a_lost_lease_is_not_retried(queue: Queue) -> None:
     other = await queue.claim("w2")
     before = await queue.dump()
     assert await queue.retry("w1", lease) == RetryCode.LOST
-    assert await queue.retry("w2", replace(other, attempt=1), most=1) == RetryCode.LOST
+    assert await queue.retry("w2", other._replace(attempt=1), most=1) == RetryCode.LOST
     assert await queue.dump() == before
 
 
@@ -124,7 +123,7 @@ async def test_an_entry_deleted_by_hand_is_counted_as_vanished(queue: Queue) -> 
 
 async def test_several_retries_in_one_call_stand_each_for_itself(queue: Queue) -> None:
     leases = [await queue.running("low", f"1000-{number}") for number in range(3)]
-    retries = [Retry(leases[0], 10, ERROR), Retry(replace(leases[1], attempt=9), 10, ERROR), Retry(leases[2], 0, ERROR)]
+    retries = [Retry(leases[0], 10, ERROR), Retry(leases[1]._replace(attempt=9), 10, ERROR), Retry(leases[2], 0, ERROR)]
     assert await queue.broker.retry_later("w1", retries, 3) == [1, 0, 1]
     after = await queue.dump()
     assert after["lane:low"]["pending"] == {"1000-1": ("w1", 1)}
@@ -225,3 +224,12 @@ async def test_promoting_is_bounded_in_bytes(queue: Queue) -> None:
     later = large.at(NOW + 10)
     assert await later.broker.promote() == (2, 0)
     assert await later.broker.promote() == (1, None)
+
+
+async def test_a_missing_group_is_noticed_before_the_first_write(queue: Queue) -> None:
+    high = await queue.running("high", "1000-0", id="r1")
+    low = await queue.running("low", "1000-0", id="r2")
+    await queue.command("DEL", queue.keys.lane("low"))
+    retries = [Retry(lease, 10, ERROR) for lease in (high, low)]
+    assert await queue.broker.retry_later("w1", retries, 1) == [RetryCode.DEAD, RetryCode.LOST]
+    assert (await queue.dump())["counts"] == {"staged": "2", "dead": "1"}

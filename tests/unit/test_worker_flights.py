@@ -16,7 +16,7 @@ async def test_load_counts_what_needs_the_engine() -> None:
     assert flights.load() == Load(1, 1, 50)
     assert flights.active() == [two]
     assert len(flights) == 2
-    flights.leave(one)
+    flights.leave([one])
     assert (len(flights), flights.leases()) == (1, [two.lease])
 
 
@@ -27,7 +27,7 @@ async def test_landing_and_leaving_are_announced() -> None:
     flights.land(one)
     assert flights.changed.is_set()
     flights.changed.clear()
-    flights.leave(one)
+    flights.leave([one])
     assert flights.changed.is_set()
 
 
@@ -47,7 +47,7 @@ async def test_leaving_does_not_take_along_another_flight_of_an_equal_lease() ->
     assert first.lease == again.lease
     flights.board(first)
     flights.board(again)
-    flights.leave(first)
+    flights.leave([first])
     assert flights.held() == [again]
 
 
@@ -63,4 +63,4 @@ async def test_the_first_fate_stands() -> None:
     one = flight()
     one.stop(Fate.LOST)
     one.stop(Fate.CANCELLED)
-    assert one.fate.result() is Fate.LOST
+    assert one.fate is Fate.LOST

@@ -61,10 +61,10 @@ async def test_lost_and_answered_leases_are_told() -> None:
         rig.flights.board(one)
     rig.broker.codes = {flights[1].lease: RenewCode.LOST, flights[2].lease: RenewCode.ANSWERED}
     await rig.renew()
-    await eventually(flights[2].fate.done)
-    assert not flights[0].fate.done()
-    assert flights[1].fate.result() is Fate.LOST
-    assert flights[2].fate.result() is Fate.CANCELLED
+    await eventually(lambda: flights[2].fate)
+    assert flights[0].fate is None
+    assert flights[1].fate is Fate.LOST
+    assert flights[2].fate is Fate.CANCELLED
 
 
 async def test_a_loss_is_told_to_the_flight_that_was_asked_for() -> None:
@@ -74,8 +74,8 @@ async def test_a_loss_is_told_to_the_flight_that_was_asked_for() -> None:
     rig.broker.codes = {first.lease: RenewCode.LOST}
     rig.broker.meanwhile = lambda: rig.flights.board(again)
     await rig.renew()
-    await eventually(first.fate.done)
-    assert not again.fate.done()
+    await eventually(lambda: first.fate)
+    assert again.fate is None
 
 
 async def test_many_leases_are_renewed_in_calls_of_bounded_size() -> None:

@@ -26,8 +26,9 @@ class Runs:
 
     async def execute(self, flight: Flight) -> Outcome:
         end = self.ends[flight] = asyncio.get_running_loop().create_future()
-        await asyncio.wait({end, flight.fate}, return_when=asyncio.FIRST_COMPLETED)
-        return end.result() if end.done() else HandedBack() if flight.fate.result() is Fate.RELEASED else cancelled()
+        flight.abort = lambda: end.set_result(HandedBack() if flight.fate is Fate.RELEASED else cancelled())
+        outcome: Outcome = await end
+        return outcome
 
 
 class Room:

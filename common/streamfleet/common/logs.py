@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import MutableMapping
+from contextvars import ContextVar
 from typing import Any, TextIO
 
 import structlog
 
+from streamfleet.common.records import Lease
 from streamfleet.common.settings import LogSettings
+
+_subject: ContextVar[Lease | None] = ContextVar("subject", default=None)
 
 
 def configure(settings: LogSettings, stream: TextIO | None = None) -> None:
@@ -18,6 +23,7 @@ def configure(settings: LogSettings, stream: TextIO | None = None) -> None:
     level = logging.getLevelNamesMapping()[settings.log_level.upper()]
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
+        _name_the_request,
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.StackInfoRenderer(),
@@ -43,6 +49,21 @@ def configure(settings: LogSettings, stream: TextIO | None = None) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
+
+
+def speak_of(lease: Lease) -> None:
+    """From now on, whatever this task logs is about this request: it gets ``request_id``, ``entry`` and ``attempt``."""
+    _subject.set(lease)
+
+
+def _name_the_request(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    # Spelt out where something is logged, which is hardly ever, and not for each request.
+    lease = _subject.get()
+    if lease is not None:
+        event.setdefault("request_id", lease.request_id)
+        event.setdefault("entry", lease.entry)
+        event.setdefault("attempt", lease.attempt)
+    return event
 
 
 def _plain_tracebacks() -> structlog.processors.ExceptionRenderer:

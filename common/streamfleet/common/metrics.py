@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from importlib import metadata
+from typing import TypeVar
 
 from prometheus_client import Counter, Gauge, Histogram, Info
 
@@ -41,6 +43,16 @@ TOKENS_SAVED = Counter(
 RUNNING = Gauge("streamfleet_running", "Requests that this worker holds.")
 CREDIT = Gauge("streamfleet_credit", "How many more requests this worker could take now.")
 READY = Gauge("streamfleet_ready", "1 when this worker takes requests.")
+
+
+M = TypeVar("M", Counter, Gauge, Histogram)
+
+
+@functools.cache
+def of(metric: M, *labels: str) -> M:
+    """`metric.labels(*labels)`, looked up once: the library's own look-up costs as much as the counting."""
+    child: M = metric.labels(*labels)
+    return child
 
 
 def describe_build() -> None:

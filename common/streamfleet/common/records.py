@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import NamedTuple
 
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.protocol import Lane, Status, check_name
@@ -122,8 +123,7 @@ class Standing:
     attempt: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Lease:
+class Lease(NamedTuple):
     """A worker's hold on one entry: the fence of every write about it."""
 
     lane: Lane
@@ -136,7 +136,7 @@ class Lease:
         return f"{self.lane}:{self.stream_id}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Claim:
     """An entry that a worker was given, with its fields as they stand in Redis.
 
@@ -150,8 +150,11 @@ class Claim:
     @property
     def reply(self) -> str:
         """Name of the caller's reply stream; empty when it gave none, or none that is usable."""
+        given = self.fields.get(b"reply")
+        if not given:
+            return ""
         try:
-            return check_name(self.fields.get(b"reply", b"").decode("ascii"), "reply")
+            return check_name(given.decode("ascii"), "reply")
         except (InvalidRequest, UnicodeDecodeError):
             return ""
 
@@ -184,7 +187,7 @@ class Pulled:
     dropped: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Completion:
     """One outcome to publish.
 
@@ -198,7 +201,7 @@ class Completion:
 
     lease: Lease
     status: Status
-    values: Mapping[str, bytes | str]
+    values: Mapping[str, bytes | str | int]
     reply: str = ""
     error: str = ""
 

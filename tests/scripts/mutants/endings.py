@@ -7,14 +7,14 @@ from tests.scripts.mutants.mutant import HISTORY, Mutant
 MUTANTS = (
     Mutant(
         "complete: the fence",
-        "if not held(lane, id, worker, attempt) then return published_before",
+        "if holds[lane][id] ~= attempt then return published_before",
         "if false then return published_before",
         HISTORY,
         2,
     ),
     Mutant(
         "complete: a lost answer is told from a lost lease",
-        "return published_before(lane, id, attempt, entry.id) and 3 or 0 end",
+        "return published_before(lane, id, attempt, request_id) and 3 or 0 end",
         "return 0 end",
         HISTORY,
         2,
@@ -27,22 +27,22 @@ MUTANTS = (
     ),
     Mutant(
         "complete: the result says who wrote it",
-        "publish(entry.id, status, signed(values, lane, id, attempt), entry.reply)",
-        "publish(entry.id, status, values, entry.reply)",
+        "signed({unpack(ARGV, at + 8, at + 7 + size)}, lane, id, attempt), reply)",
+        "{unpack(ARGV, at + 8, at + 7 + size)}, reply)",
         HISTORY,
         0,
     ),
     Mutant(
         "complete: a cancel leaves no dead letter",
-        "if fields and status ~= 'cancelled' then",
-        "if fields then",
+        "local fields = failure ~= '' and status ~= 'cancelled' and fetch_fields(lane, id)",
+        "local fields = failure ~= '' and fetch_fields(lane, id)",
         HISTORY,
         0,
     ),
     Mutant(
         "complete: every other failure leaves one",
-        "if fields and status ~= 'cancelled' then",
-        "if false then",
+        "local fields = failure ~= '' and status ~= 'cancelled' and fetch_fields(lane, id)",
+        "local fields = false",
         HISTORY,
         0,
     ),
@@ -75,9 +75,7 @@ MUTANTS = (
         HISTORY,
         0,
     ),
-    Mutant(
-        "publish: somebody is told", "  notify(reply, request_id, status)\n  return true", "  return true", HISTORY, 0
-    ),
+    Mutant("publish: somebody is told", "pcall(tell_reply, reply, request_id, status)", "true", HISTORY, 0),
     Mutant(
         "publish: results expire",
         "  call('HSET', key, unpack(values))\n  call('PEXPIRE', key, cfg.result_ttl_ms)",
@@ -87,13 +85,13 @@ MUTANTS = (
     ),
     Mutant(
         "remove: the pending row goes",
-        "  call('XACK', lane_key(lane), GROUP, id)\n  call('XDEL'",
+        "  call('XACK', lane_key(lane), GROUP, unpack(ids))\n  call('XDEL'",
         "  call('XDEL'",
         HISTORY,
         0,
     ),
-    Mutant("remove: the entry goes", "  call('XDEL', lane_key(lane), id)\n", "", HISTORY, 0),
-    Mutant("remove: attempts are forgotten", "  call('HDEL', TRIES, tries_field(lane, id))\n", "", HISTORY, 0),
+    Mutant("remove: the entry goes", "  call('XDEL', lane_key(lane), unpack(ids))\n", "", HISTORY, 0),
+    Mutant("remove: attempts are forgotten", "  call('HDEL', TRIES, unpack(fields))\n", "", HISTORY, 0),
     Mutant(
         "bury: a dead letter is written",
         "  write_dead_letter(lane, id, fields, letter)\n  count(letter.status)",

@@ -148,7 +148,7 @@ MUTANTS = (
         "groups: missing ones are noticed before a write",
         "for lane = 1, LANE_COUNT do call('XPENDING', lane_key(lane), GROUP, '-', '+', 1) end\n",
         "",
-        "complete.a_missing_group_is_noticed_before_the_first_outcome_is_written",
+        "retry_later.a_missing_group_is_noticed_before_the_first_write",
     ),
     Mutant(
         "full server: work is still done",

@@ -5,9 +5,7 @@ from __future__ import annotations
 from tests.scripts.mutants.mutant import HISTORY, Mutant
 
 MUTANTS = (
-    Mutant(
-        "stage: by deadline", "add[#add + 1] = string.format('%.0f', entry.rank)", "add[#add + 1] = '0'", HISTORY, 0
-    ),
+    Mutant("stage: by deadline", "add[#add + 1] = string.format('%.0f', rank)", "add[#add + 1] = '0'", HISTORY, 0),
     Mutant(
         "stage: without pending rows", "'COUNT', chunk, 'NOACK', 'STREAMS'", "'COUNT', chunk, 'STREAMS'", HISTORY, 0
     ),
@@ -28,8 +26,8 @@ MUTANTS = (
     ),
     Mutant(
         "make ready: at the old rank",
-        "string.format('%.0f', entry.rank), encode_id(id))\n  return entry.bytes",
-        "'0', encode_id(id))\n  return entry.bytes",
+        "string.format('%.0f', rank), encode_id(id))\n  return bytes",
+        "'0', encode_id(id))\n  return bytes",
         HISTORY,
         0,
     ),
@@ -77,7 +75,19 @@ MUTANTS = (
         "choose: nothing saved up while empty",
         "waiting[lane] > 0 and math.min(credit[lane] + shares[lane], 2000) or 0",
         "math.min(credit[lane] + shares[lane], 2000)",
+        "pull_choose.a_lane_saves_up_nothing_while_others_wait_without_it",
+    ),
+    Mutant(
+        "choose: one lane alone ends all debts",
+        "if picked > 0 then credit[lane] = 0 end",
+        "credit[lane] = credit[lane] + shares[lane] * picked",
         "pull_choose.a_lane_saves_up_nothing_while_it_is_empty",
+    ),
+    Mutant(
+        "choose: a debt that is owed is not forgotten",
+        "and credit[only] <= 1000 - shares[only] then",
+        "then",
+        "pull_choose.a_lane_alone_pays_its_debt_pick_by_pick",
     ),
     Mutant(
         "choose: credit is kept",
@@ -94,28 +104,28 @@ MUTANTS = (
     ),
     Mutant(
         "take: what ended is not given out",
-        "if answered(entry.id) then\n    settle(lane, id, entry)\n  elseif entry.deadline",
-        "if false then\n  elseif entry.deadline",
+        "if asked and answered(found.id) then",
+        "if false then",
         HISTORY,
         0,
     ),
     Mutant(
         "take: what is late is not given out",
-        "elseif entry.deadline and entry.deadline <= now then\n    bury",
+        "elseif found.deadline and found.deadline <= now then\n    bury",
         "elseif false then\n    bury",
         HISTORY,
         1,
     ),
     Mutant(
         "take: to the millisecond",
-        "entry.deadline <= now then\n    bury",
-        "entry.deadline < now then\n    bury",
+        "found.deadline <= now then\n    bury",
+        "found.deadline < now then\n    bury",
         HISTORY,
         9,
     ),
     Mutant(
         "take: what is too large is not given out",
-        "elseif entry.bytes > cfg.max_entry_bytes then",
+        "elseif found.bytes > cfg.max_entry_bytes then",
         "elseif false then",
         HISTORY,
         0,

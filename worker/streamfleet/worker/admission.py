@@ -11,11 +11,12 @@ from streamfleet.worker.cost.amounts import check_amounts, most_output_tokens
 from streamfleet.worker.cost.forms import check_forms
 from streamfleet.worker.cost.grammars import check_grammars
 from streamfleet.worker.cost.limits import CostLimits, too_expensive
+from streamfleet.worker.cost.plain import plain_output
 from streamfleet.worker.cost.prompts import check_prompt
 from streamfleet.worker.cost.shape import check_shape
-from streamfleet.worker.credit import OUTPUT_LIMITS, sequences
+from streamfleet.worker.credit import OUTPUT_LIMITS, Demand, demand_of, estimate, sequences
 
-__all__ = ["CostLimits", "check_cost", "for_engine"]
+__all__ = ["CostLimits", "admit", "check_cost", "for_engine"]
 
 # The worker's own business: a result is one whole response, and order inside the engine follows lane and deadline.
 _NOT_FOR_THE_ENGINE = frozenset(
@@ -49,6 +50,26 @@ def check_cost(body: Mapping[str, Any], limits: CostLimits, longest: int | None 
         raise InvalidRequest("is nested too deeply", "body", "invalid_json") from None
 
 
+def admit(
+    body: Mapping[str, Any], size: int, limits: CostLimits, longest: int | None = None, endpoint: str = ""
+) -> Demand:
+    """Let a body pass that costs no more than allowed, and say what it will ask of the engine.
+
+    Args:
+        body: any JSON object.
+        size: its bytes as JSON text.
+        limits, longest, endpoint: as for `check_cost`.
+
+    Raises:
+        InvalidRequest: naming the field that asks for too much.
+    """
+    output = plain_output(body, size, limits, longest, endpoint)
+    if output is not None:
+        return demand_of(size, 1, output, longest)
+    check_cost(body, limits, longest, endpoint)
+    return estimate(body, size, longest)
+
+
 def for_engine(
     body: Mapping[str, Any], endpoint: str = "", limits: CostLimits | None = None, longest: int | None = None
 ) -> dict[str, Any]:
@@ -57,15 +78,19 @@ def for_engine(
     Raises:
         InvalidRequest: several sequences of a prompt so long that only the caller can say what is to be left for each.
     """
-    passed = {name: value for name, value in body.items() if name not in _NOT_FOR_THE_ENGINE}
+    passed = dict(body)
+    if not _NOT_FOR_THE_ENGINE.isdisjoint(passed):
+        passed = {name: value for name, value in body.items() if name not in _NOT_FOR_THE_ENGINE}
     cap = _output_cap(body, endpoint, limits, longest) if limits else None
     return passed if cap is None else {**passed, "max_tokens": cap}
 
 
 def _output_cap(body: Mapping[str, Any], endpoint: str, limits: CostLimits, longest: int | None) -> int | None:
     """What each sequence may be given where the body leaves it open; None where nothing has to be said."""
-    open_ended = endpoint == CHAT or (endpoint == COMPLETIONS and "max_tokens" in body)  # its default is 16
-    if not open_ended or any(body.get(name) is not None for name in OUTPUT_LIMITS):
+    for name in OUTPUT_LIMITS:
+        if body.get(name) is not None:
+            return None
+    if endpoint != CHAT and not (endpoint == COMPLETIONS and "max_tokens" in body):  # its default is 16
         return None
     asked, most = sequences(body), most_output_tokens(limits, longest)
     if asked * longest <= most if longest else not limits.max_output_tokens:

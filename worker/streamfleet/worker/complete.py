@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
@@ -14,7 +15,7 @@ from streamfleet.common import metrics
 from streamfleet.common.broker import Broker
 from streamfleet.common.clock import Clock
 from streamfleet.common.errors import BrokerOutOfMemory, BrokerUnavailable, StreamfleetError, openai_error
-from streamfleet.common.protocol import Status
+from streamfleet.common.protocol import Lane, Status
 from streamfleet.common.records import CompleteCode, Completion, Retry, RetryCode
 from streamfleet.worker.backoff import backoff_ms
 from streamfleet.worker.failpoints import Point, hit
@@ -26,6 +27,8 @@ MOST_AT_ONCE = 128
 REFUSED_AGAIN_S = 1.0
 RESPONSE_BYTES_AT_ONCE = 4_194_304
 ENTRY_BYTES_AT_ONCE = 1_048_576  # handing back copies the entries into Lua, and nobody else is served meanwhile
+_CARRIED = tuple((name.encode(), name) for name in ("tenant", "session", "traceparent", "meta"))
+_usage = json.JSONEncoder().encode
 T = TypeVar("T")
 
 
@@ -57,41 +60,48 @@ class Completer:
             retry_base_ms,
             retry_max_ms,
         )
-        self._queue: asyncio.Queue[tuple[Flight, Outcome] | None] = asyncio.Queue()
+        self._waiting: deque[tuple[Flight, Outcome]] = deque()
+        self._some = asyncio.Event()
+        self._closed = False
 
     def put(self, flight: Flight, outcome: Outcome) -> None:
         """Hand over a flight's outcome."""
-        self._queue.put_nowait((flight, outcome))
+        self._waiting.append((flight, outcome))
+        self._some.set()
 
     def close(self) -> None:
         """No more outcomes will come."""
-        self._queue.put_nowait(None)
+        self._closed = True
+        self._some.set()
 
     async def run(self) -> None:
-        open_ = True
-        while open_:
-            batch = [await self._queue.get()]
-            while len(batch) < MOST_AT_ONCE and not self._queue.empty():
-                batch.append(self._queue.get_nowait())
-            open_ = None not in batch
-            await self._write([item for item in batch if item is not None])
+        while self._waiting or not self._closed:
+            if not self._waiting:
+                self._some.clear()
+                await self._some.wait()
+            batch = [self._waiting.popleft() for _ in range(min(MOST_AT_ONCE, len(self._waiting)))]
+            if batch:
+                await self._write(batch)
 
     async def _write(self, batch: Sequence[tuple[Flight, Outcome]]) -> None:
         hit(Point.BEFORE_COMPLETE)
         finished = [(flight, outcome) for flight, outcome in batch if isinstance(outcome, Finished)]
-        postponed = [(flight, outcome) for flight, outcome in batch if isinstance(outcome, Postponed)]
-        back = [(flight, outcome) for flight, outcome in batch if isinstance(outcome, HandedBack)]
+        others = [(flight, outcome) for flight, outcome in batch if not isinstance(outcome, Finished)]
         for part in _parts(finished, lambda item: len(item[1].response), RESPONSE_BYTES_AT_ONCE):
             await self._each_or_all(self._finish, part)
+        if others:
+            await self._hand_back(others)
+        hit(Point.AFTER_COMPLETE)
+        metrics.LEASES_LOST.inc(sum(isinstance(outcome, Gone) for _, outcome in batch))
+        self._flights.leave([flight for flight, _ in batch])
+
+    async def _hand_back(self, batch: Sequence[tuple[Flight, Outcome]]) -> None:
+        postponed = [(flight, outcome) for flight, outcome in batch if isinstance(outcome, Postponed)]
+        back = [(flight, outcome) for flight, outcome in batch if isinstance(outcome, HandedBack)]
         for late in _parts(postponed, lambda item: _entry_bytes(item[0]), ENTRY_BYTES_AT_ONCE):
             await self._each_or_all(self._postpone, late)
         for in_turn in (False, True):
             await self._release([flight for flight, outcome in back if outcome.in_turn is in_turn], in_turn)
-        hit(Point.AFTER_COMPLETE)
-        for flight, outcome in batch:
-            if isinstance(outcome, Gone):
-                metrics.LEASES_LOST.inc()
-            self._flights.leave(flight)
 
     async def _release(self, back: Sequence[Flight], in_turn: bool) -> None:
         for flights in _parts(back, _entry_bytes, ENTRY_BYTES_AT_ONCE):
@@ -129,37 +139,48 @@ class Completer:
     async def _finish(self, items: Sequence[tuple[Flight, Finished]]) -> None:
         completions = [self._completion(flight, outcome) for flight, outcome in items]
         codes = await self._broker.complete(self._worker, completions)
+        tally: Counter[tuple[Lane, Status]] = Counter()
+        tokens: Counter[str] = Counter()
         for (flight, outcome), code in zip(items, codes, strict=True):
-            self._count(flight, outcome, code)
+            if code is CompleteCode.LOST:
+                metrics.LEASES_LOST.inc()
+                log.warning("lease_lost_before_completion", request_id=flight.lease.request_id)
+            elif code is not CompleteCode.ENDED_BEFORE or outcome.status is Status.CANCELLED:
+                # Else, whoever was first has counted it.
+                tally[flight.claim.lease.lane, outcome.status] += 1
+                self._observe(flight, outcome, tokens)
+        for (lane, status), number in tally.items():
+            metrics.of(metrics.FINISHED, lane, status).inc(number)
+        for kind, number in tokens.items():
+            metrics.of(metrics.TOKENS, kind).inc(number)
 
     def _completion(self, flight: Flight, outcome: Finished) -> Completion:
-        now = self._clock.monotonic()
-        queued_ms = max(0, flight.claimed_ms - flight.enqueued_ms)
-        values: dict[str, bytes | str] = {
-            "http_status": str(outcome.http_status),
-            "lane": flight.lease.lane.value,
-            "entry": flight.lease.entry,
-            "worker": self._worker,
-            "attempt": str(flight.lease.attempt),
-            "enqueued_ms": str(flight.enqueued_ms),
-            "finished_ms": str(flight.claimed_ms + round((now - flight.claimed_at) * 1000)),
-            "queued_ms": str(queued_ms),
-            "total_ms": _ms(queued_ms + (now - flight.claimed_at) * 1000),
+        """All that the script does not write by itself: lane, entry, worker and attempt are its to sign with."""
+        enqueued_ms = flight.enqueued_ms
+        queued_ms = max(0, flight.claimed_ms - enqueued_ms)
+        held_ms = (self._clock.monotonic() - flight.claimed_at) * 1000
+        values: dict[str, bytes | str | int] = {
+            "http_status": outcome.http_status,
+            "enqueued_ms": enqueued_ms,
+            "finished_ms": flight.claimed_ms + round(held_ms),
+            "queued_ms": queued_ms,
+            "total_ms": f"{queued_ms + held_ms:.1f}",
         }
         if flight.started_at is not None:
-            values["waited_ms"] = _ms((flight.started_at - flight.claimed_at) * 1000)
+            values["waited_ms"] = f"{(flight.started_at - flight.claimed_at) * 1000:.1f}"
         if outcome.first_token_ms is not None:
-            values["first_token_ms"] = _ms(outcome.first_token_ms)
+            values["first_token_ms"] = f"{outcome.first_token_ms:.1f}"
         if outcome.response:
             values["response"] = outcome.response
             values["finish_reason"] = outcome.finish_reason
-            values["usage"] = json.dumps(outcome.usage)
+            values["usage"] = _usage(outcome.usage)
         if outcome.error:
             values["error"] = outcome.error
-        for name in ("tenant", "session", "traceparent", "meta"):
-            if value := flight.claim.fields.get(name.encode()):
+        fields = flight.claim.fields
+        for field, name in _CARRIED:
+            if field in fields and (value := fields[field]):
                 values[name] = value[:4096]
-        return Completion(flight.lease, outcome.status, values, flight.claim.reply, outcome.error)
+        return Completion(flight.claim.lease, outcome.status, values, flight.claim.reply, outcome.error)
 
     async def _postpone(self, items: Sequence[tuple[Flight, Postponed]]) -> None:
         retries = [
@@ -195,27 +216,16 @@ class Completer:
         # "At once" would use up all tries in a moment, and "tomorrow" is more than anybody waits for.
         return max(usual, min(outcome.retry_after_ms or 0, self._retry_max_ms))
 
-    def _count(self, flight: Flight, outcome: Finished, code: CompleteCode) -> None:
-        if code is CompleteCode.LOST:
-            metrics.LEASES_LOST.inc()
-            log.warning("lease_lost_before_completion", request_id=flight.lease.request_id)
-            return
-        if code is CompleteCode.ENDED_BEFORE and outcome.status is not Status.CANCELLED:
-            return  # whoever was first has counted it
-        lane = flight.lease.lane
-        metrics.FINISHED.labels(lane, outcome.status).inc()
-        metrics.TOTAL.labels(lane).observe(
+    def _observe(self, flight: Flight, outcome: Finished, tokens: Counter[str]) -> None:
+        lane = flight.claim.lease.lane
+        metrics.of(metrics.TOTAL, lane).observe(
             (flight.claimed_ms - flight.enqueued_ms) / 1000 + self._clock.monotonic() - flight.claimed_at
         )
         if outcome.first_token_ms is not None:
-            metrics.FIRST_TOKEN.labels(lane).observe(outcome.first_token_ms / 1000)
-        for kind in ("prompt_tokens", "completion_tokens"):
-            if isinstance(tokens := outcome.usage.get(kind), int):
-                metrics.TOKENS.labels(kind.removesuffix("_tokens")).inc(tokens)
-
-
-def _ms(value: float) -> str:
-    return f"{value:.1f}"
+            metrics.of(metrics.FIRST_TOKEN, lane).observe(outcome.first_token_ms / 1000)
+        for kind, name in (("prompt", "prompt_tokens"), ("completion", "completion_tokens")):
+            if isinstance(used := outcome.usage.get(name), int):
+                tokens[kind] += used
 
 
 def _parts(items: Sequence[T], size_of: Callable[[T], int], most: int) -> list[list[T]]:

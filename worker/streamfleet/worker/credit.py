@@ -14,6 +14,8 @@ BYTES_PER_TOKEN = 4
 SMOOTHING = 0.05
 MOST_TOKENS = 10_000_000
 """No sequence holds more where the engine does not tell; a body may claim any number."""
+TYPICAL_OUTPUT = 256
+"""Output tokens of a choice that sets no limit, as a guess."""
 OUTPUT_LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 """How bodies call their limit of output tokens; the first that is there counts."""
 
@@ -48,7 +50,9 @@ class Typical:
         self.tokens += max(SMOOTHING, 1 / self._seen) * (demand.tokens - self.tokens)
 
 
-def estimate(body: Mapping[str, Any], body_bytes: int, longest: int | None, typical_output: int = 256) -> Demand:
+def estimate(
+    body: Mapping[str, Any], body_bytes: int, longest: int | None, typical_output: int = TYPICAL_OUTPUT
+) -> Demand:
     """What a body will ask for: prompt by its size, output by its own limit or a typical one, each once per choice.
 
     Args:
@@ -57,8 +61,12 @@ def estimate(body: Mapping[str, Any], body_bytes: int, longest: int | None, typi
         longest: most tokens of one sequence; None where the engine does not tell.
         typical_output: output tokens of a choice that sets no limit.
     """
-    choices = sequences(body)
-    tokens = body_bytes // BYTES_PER_TOKEN + choices * output_tokens(body, typical_output)
+    return demand_of(body_bytes, sequences(body), output_tokens(body, typical_output), longest)
+
+
+def demand_of(body_bytes: int, choices: int, output: int, longest: int | None) -> Demand:
+    """The same from what is known of a body: its size, its choices, and the output tokens of each."""
+    tokens = body_bytes // BYTES_PER_TOKEN + choices * output
     return Demand(choices, min(tokens, choices * (longest or MOST_TOKENS)))
 
 

@@ -11,13 +11,15 @@ import structlog
 from streamfleet.common import metrics
 from streamfleet.common.clock import Clock
 from streamfleet.common.errors import InvalidRequest
+from streamfleet.common.logs import speak_of
 from streamfleet.common.protocol import Request, decode
-from streamfleet.worker.admission import CostLimits, check_cost, for_engine
-from streamfleet.worker.credit import Typical, estimate, output_tokens
+from streamfleet.worker.admission import CostLimits, admit, for_engine
+from streamfleet.worker.credit import Typical, output_tokens
 from streamfleet.worker.engine.base import (
     Engine,
     EngineAborted,
     EngineDied,
+    EngineError,
     EngineReply,
     EngineRequest,
     EngineUnavailable,
@@ -70,31 +72,27 @@ class Executor:
 
     async def execute(self, flight: Flight) -> Outcome:
         """Take a flight to its outcome. Raises nothing but CancelledError."""
-        lease = flight.lease
-        with structlog.contextvars.bound_contextvars(
-            request_id=lease.request_id, entry=lease.entry, attempt=lease.attempt
-        ):
-            try:
-                request = self._admit(flight)
-                outcome = await self._run(flight, request)
-            except InvalidRequest as error:
-                log.info("request_refused", param=error.param, code=error.code)  # the message may quote the request
-                outcome = refused(error)
-            except Exception as error:  # noqa: BLE001 - a bug of ours must end this request, not the worker
-                # Without its message, which may hold anything that stands in the body.
-                frames = "".join(traceback.format_tb(error.__traceback__))
-                log.critical("request_broke_the_worker", error=type(error).__name__, traceback=frames)
-                outcome = broken(f"the worker could not handle the request: {type(error).__name__}")
-            log.debug("request_done", outcome=type(outcome).__name__)
-            return outcome
+        speak_of(flight.lease)
+        try:
+            request = self._admit(flight)
+            outcome = await self._run(flight, request)
+        except InvalidRequest as error:
+            log.info("request_refused", param=error.param, code=error.code)  # the message may quote the request
+            outcome = refused(error)
+        except Exception as error:  # noqa: BLE001 - a bug of ours must end this request, not the worker
+            # Without its message, which may hold anything that stands in the body.
+            frames = "".join(traceback.format_tb(error.__traceback__))
+            log.critical("request_broke_the_worker", error=type(error).__name__, traceback=frames)
+            outcome = broken(f"the worker could not handle the request: {type(error).__name__}")
+        log.debug("request_done", outcome=type(outcome).__name__)
+        return outcome
 
     def _admit(self, flight: Flight) -> Request:
         claim = flight.claim
         request = decode(claim.fields, claim.lease.lane, claim.lease.stream_id, self._max_body_bytes)
         longest = self._engine.capacity().max_model_len
-        check_cost(request.body, self._limits, longest, request.endpoint)
         # Only what may run counts: one absurd wish must not make the next hundred requests look large.
-        demand = estimate(request.body, len(claim.fields[b"body"]), longest)
+        demand = admit(request.body, len(claim.fields[b"body"]), self._limits, longest, request.endpoint)
         self._flights.revise(flight, demand)
         self._typical.saw(demand)
         return request
@@ -103,29 +101,56 @@ class Executor:
         remaining_s = self._remaining_s(flight, request)
         if remaining_s is not None and remaining_s <= 0:
             return expired("before it could start")
-        if flight.fate.done():
-            return self._stopped(flight)
+        if flight.fate is not None:
+            return _stopped(flight.fate)
         body = for_engine(request.body, request.endpoint, self._limits, self._engine.capacity().max_model_len)
         hit(Point.BEFORE_ENGINE)
         flight.started_at = self._clock.monotonic()
-        work = asyncio.ensure_future(
-            self._engine.run(
-                EngineRequest(flight.lease.request_id, request.endpoint, body, request.lane, request.deadline_ms)
-            )
-        )
+        asked = EngineRequest(flight.lease.request_id, request.endpoint, body, request.lane, request.deadline_ms)
+        too_late = None
+        if remaining_s is not None:
+            too_late = asyncio.get_running_loop().call_later(remaining_s, flight.stop, Fate.LATE)
         try:
-            either: set[asyncio.Future[Any]] = {work, flight.fate}
-            await asyncio.wait(either, timeout=remaining_s, return_when=asyncio.FIRST_COMPLETED)
-            if work.done():
-                hit(Point.RESULT_COMPUTED)
-                return await self._landed(work)
-            outcome = self._stopped(flight)
-            if isinstance(outcome, Finished):  # nobody else will generate them either
-                asked = output_tokens(request.body, 0) * flight.demand.sequences
-                metrics.TOKENS_SAVED.inc(min(asked, flight.demand.tokens))
-            return outcome
+            return await self._in_the_engine(flight, asked)
         finally:
-            await _abort(work)
+            if too_late is not None:
+                too_late.cancel()
+
+    async def _in_the_engine(self, flight: Flight, request: EngineRequest) -> Outcome:
+        """The engine's answer, or what the flight's fate makes of it; the engine has forgotten the request by then.
+
+        In this very task: one of its own for each request would cost as much as all else here. So a fate cancels this
+        task, and what that does to it ends here.
+        """
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("requests run in tasks")
+        cancels_before = task.cancelling()
+        flight.abort = task.cancel
+        answer: EngineReply | EngineError | None = None
+        try:
+            answer = await self._engine.run(request)
+            hit(Point.RESULT_COMPUTED)
+        except asyncio.CancelledError:
+            if task.cancelling() > cancels_before and flight.fate is None:
+                raise  # somebody ends this task, not the request
+        except EngineError as error:
+            answer = error
+        except Exception as error:
+            if flight.fate is None:
+                raise
+            log.debug("engine_error_after_abort", error=str(error))
+        finally:
+            flight.abort = None
+        if task.cancelling() > cancels_before:
+            await _take_back_cancel(task, cancels_before)
+        if flight.fate is None or isinstance(answer, EngineReply):
+            return _landed(answer)
+        outcome = _stopped(flight.fate)
+        if isinstance(outcome, Finished):  # nobody else will generate them either
+            wished = output_tokens(request.body, 0) * flight.demand.sequences
+            metrics.TOKENS_SAVED.inc(min(wished, flight.demand.tokens))
+        return outcome
 
     def _remaining_s(self, flight: Flight, request: Request) -> float | None:
         """Seconds until the deadline: by Redis's clock at the claim, by our own since then; None for no deadline."""
@@ -133,38 +158,48 @@ class Executor:
             return None
         return (request.deadline_ms - flight.claimed_ms) / 1000 - (self._clock.monotonic() - flight.claimed_at)
 
-    async def _landed(self, work: asyncio.Future[EngineReply]) -> Outcome:
-        if work.cancelled():  # by the engine itself: awaiting it would end this flight's task without an outcome
+
+def _landed(answer: EngineReply | EngineError | None) -> Outcome:
+    match answer:
+        case EngineReply():
+            return judge(answer)
+        case EngineUnavailable():
+            return Postponed(str(answer), answer.retry_after_ms, engine_hangs=answer.hangs, said=answer.said)
+        case EngineAborted():
+            return Postponed(f"the engine aborted the request: {answer}")
+        case EngineDied():
+            return Postponed(f"the engine died while it ran the request: {answer}", engine_died=True)
+        case EngineError():
+            return Postponed(str(answer))
+        case None:  # cancelled, and not by us
             return Postponed("the engine dropped the request")
-        try:
-            return judge(await work)
-        except EngineUnavailable as error:
-            return Postponed(str(error), error.retry_after_ms, engine_hangs=error.hangs, said=error.said)
-        except EngineAborted as error:
-            return Postponed(f"the engine aborted the request: {error}")
-        except EngineDied as error:
-            return Postponed(f"the engine died while it ran the request: {error}", engine_died=True)
 
-    @staticmethod
-    def _stopped(flight: Flight) -> Outcome:
-        if not flight.fate.done():
+
+def _stopped(fate: Fate) -> Outcome:
+    match fate:
+        case Fate.LATE:
             return expired("while it was running")
-        match flight.fate.result():
-            case Fate.CANCELLED:
-                return cancelled()
-            case Fate.LOST:
-                return Gone()
-            case Fate.RELEASED:
-                return HandedBack()
-            case Fate.WORKER_FAILED:
-                return Postponed("the worker or its engine failed while it ran the request", engine_died=True)
+        case Fate.CANCELLED:
+            return cancelled()
+        case Fate.LOST:
+            return Gone()
+        case Fate.RELEASED:
+            return HandedBack()
+        case Fate.WORKER_FAILED:
+            return Postponed("the worker or its engine failed while it ran the request", engine_died=True)
 
 
-async def _abort(work: asyncio.Future[EngineReply]) -> None:
-    """Have the engine forget the request before its outcome is written."""
-    if work.done():
-        return
-    work.cancel()
-    await asyncio.wait({work})
-    if not work.cancelled() and work.exception() is not None:
-        log.debug("engine_error_after_abort", error=str(work.exception()))
+async def _take_back_cancel(task: asyncio.Task[Any], before: int) -> None:
+    """Undo our own cancelling of this task, also where it has not struck yet: the answer came in the same moment.
+
+    Raises:
+        CancelledError: somebody else cancelled it besides.
+    """
+    task.uncancel()
+    try:
+        await asyncio.sleep(0)
+    except asyncio.CancelledError:
+        if task.cancelling() > before:
+            raise
+    if task.cancelling() > before:
+        raise asyncio.CancelledError

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -18,6 +19,7 @@ class Fate(Enum):
     LOST = "lost"  # the lease is another worker's: nothing may be written
     RELEASED = "released"  # this worker drains: hand it back, not counted
     WORKER_FAILED = "worker_failed"  # hand it back, counted: it may be what the worker or its engine failed of
+    LATE = "late"  # its deadline passed: nobody wants the answer
 
 
 @dataclass(eq=False, slots=True)
@@ -29,31 +31,36 @@ class Flight:
         claimed_at: monotonic seconds of the claim.
         claimed_ms: Redis's clock at the claim, epoch ms; the two together turn deadlines into local time.
         demand: what it asks of the engine; a guess until it is decoded.
+        enqueued_ms: epoch ms of the entry's stream id.
         started_at: monotonic seconds of the hand-over to the engine; None before.
         landed: the engine is done with it, its outcome is being written.
+        fate: why it is stopped; None while it is not.
+        abort: what stops it, for as long as the engine has it.
     """
 
     claim: Claim
     claimed_at: float
     claimed_ms: int
     demand: Demand
+    enqueued_ms: int = field(init=False)
     started_at: float | None = None
     landed: bool = False
-    fate: asyncio.Future[Fate] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    fate: Fate | None = None
+    abort: Callable[[], object] | None = None
 
     @property
     def lease(self) -> Lease:
         return self.claim.lease
 
-    @property
-    def enqueued_ms(self) -> int:
-        """Epoch ms of the entry's stream id."""
-        return int(self.lease.stream_id.split("-", 1)[0])
+    def __post_init__(self) -> None:
+        self.enqueued_ms = int(self.claim.lease.stream_id.partition("-")[0])
 
     def stop(self, fate: Fate) -> None:
         """Decide its fate; the first decision stands. Only on the event loop's thread."""
-        if not self.fate.done():
-            self.fate.set_result(fate)
+        if self.fate is None:
+            self.fate = fate
+            if self.abort is not None:
+                self.abort()
 
 
 class Flights:
@@ -62,6 +69,7 @@ class Flights:
     def __init__(self) -> None:
         self._by_lease: dict[Lease, Flight] = {}
         self._lock = threading.Lock()
+        self._requests = self._sequences = self._tokens = 0
         self.changed = asyncio.Event()
 
     def __len__(self) -> int:
@@ -70,25 +78,33 @@ class Flights:
     def board(self, flight: Flight) -> None:
         with self._lock:
             self._by_lease[flight.lease] = flight
+        self._weigh(flight, 1)
 
     def land(self, flight: Flight) -> None:
         """The engine has no more work with it: its room is free."""
-        flight.landed = True
+        if not flight.landed:
+            flight.landed = True
+            self._weigh(flight, -1)
         self.changed.set()
 
     def revise(self, flight: Flight, demand: Demand) -> None:
         """Its demand is known now: what was guessed too high is free for others."""
-        shrank = demand.sequences < flight.demand.sequences or demand.tokens < flight.demand.tokens
-        flight.demand = demand
-        if shrank:
+        before, flight.demand = flight.demand, demand
+        if not flight.landed:
+            self._sequences += demand.sequences - before.sequences
+            self._tokens += demand.tokens - before.tokens
+        if demand.sequences < before.sequences or demand.tokens < before.tokens:
             self.changed.set()
 
-    def leave(self, flight: Flight) -> None:
-        """Its outcome is written: it is nobody's business here any more."""
+    def leave(self, flights: Collection[Flight]) -> None:
+        """Their outcomes are written: they are nobody's business here any more."""
         with self._lock:
-            if self._by_lease.get(flight.lease) is flight:  # handed back, it may be here again under an equal lease
-                del self._by_lease[flight.lease]
-        self.changed.set()
+            for flight in flights:
+                lease = flight.claim.lease
+                if self._by_lease.get(lease) is flight:  # handed back, it may be here again under an equal lease
+                    del self._by_lease[lease]
+        for flight in flights:
+            self.land(flight)
 
     def leases(self) -> list[Lease]:
         with self._lock:
@@ -110,9 +126,10 @@ class Flights:
 
     def load(self) -> Load:
         """What the active flights ask of the engine together."""
-        active = self.active()
-        return Load(
-            requests=len(active),
-            sequences=sum(flight.demand.sequences for flight in active),
-            tokens=sum(flight.demand.tokens for flight in active),
-        )
+        return Load(self._requests, self._sequences, self._tokens)
+
+    def _weigh(self, flight: Flight, sign: int) -> None:
+        # Added up as flights come and go: counting a thousand of them at every pull would cost as much as the pull.
+        self._requests += sign
+        self._sequences += sign * flight.demand.sequences
+        self._tokens += sign * flight.demand.tokens

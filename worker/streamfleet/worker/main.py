@@ -7,6 +7,7 @@ import os
 import platform
 import secrets
 import signal
+from collections.abc import Callable
 
 import structlog
 
@@ -16,6 +17,7 @@ from streamfleet.common.clock import SystemClock
 from streamfleet.common.connection import Connection
 from streamfleet.common.keys import Keys
 from streamfleet.common.settings import EngineSettings, LogSettings, QueueSettings, WorkerSettings, unknown_variables
+from streamfleet.worker.engine.base import Engine
 from streamfleet.worker.engine.factory import build
 from streamfleet.worker.health import HealthServer
 from streamfleet.worker.worker import Worker
@@ -23,8 +25,18 @@ from streamfleet.worker.worker import Worker
 log = structlog.get_logger(__name__)
 
 
-def run_worker(queue: QueueSettings, engine: EngineSettings, worker: WorkerSettings, log_settings: LogSettings) -> int:
+def run_worker(
+    queue: QueueSettings,
+    engine: EngineSettings,
+    worker: WorkerSettings,
+    log_settings: LogSettings,
+    make_engine: Callable[[EngineSettings, int], Engine] = build,
+) -> int:
     """Work until SIGTERM or SIGINT, then drain.
+
+    Args:
+        queue, engine, worker, log_settings: all settings.
+        make_engine: the engine, from its settings and the most sequences of one request.
 
     Returns:
         0 drained; 3 the engine failed; 4 a bug ended a loop.
@@ -36,10 +48,10 @@ def run_worker(queue: QueueSettings, engine: EngineSettings, worker: WorkerSetti
     for name, nearest in unknown_variables().items():
         log.warning("no_such_setting", variable=name, perhaps=nearest or None)
     metrics.describe_build()
-    return asyncio.run(_run(queue, engine, worker))
+    return asyncio.run(_run(queue, make_engine(engine, worker.max_sequences), engine.watchdog_s, worker))
 
 
-async def _run(queue: QueueSettings, engine: EngineSettings, settings: WorkerSettings) -> int:
+async def _run(queue: QueueSettings, engine: Engine, watchdog_s: float, settings: WorkerSettings) -> int:
     def open_broker(patience_s: float | None) -> Broker:
         connection = Connection(queue.redis_url.get_secret_value(), patience_s=patience_s)
         return Broker(connection, Keys(queue.queue, queue.key_prefix), queue.limits())
@@ -50,11 +62,11 @@ async def _run(queue: QueueSettings, engine: EngineSettings, settings: WorkerSet
         name,
         broker,
         lambda: open_broker(0),
-        build(engine, settings.max_sequences),
+        engine,
         settings,
         queue.max_body_bytes,
         SystemClock(),
-        watchdog_s=engine.watchdog_s,
+        watchdog_s=watchdog_s,
     )
     health = HealthServer(settings.health_host, settings.health_port, worker.health)
     health.start()

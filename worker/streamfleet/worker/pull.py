@@ -131,8 +131,9 @@ class Puller:
         ]
         for flight in flights:
             self._flights.board(flight)
-            metrics.CLAIMED.labels(flight.lease.lane).inc()
-            metrics.QUEUED.labels(flight.lease.lane).observe(max(0, pulled.now_ms - flight.enqueued_ms) / 1000)
+            lane = flight.claim.lease.lane
+            metrics.of(metrics.CLAIMED, lane).inc()
+            metrics.of(metrics.QUEUED, lane).observe(max(0, pulled.now_ms - flight.enqueued_ms) / 1000)
         self._start(flights)
         return pulled
 

@@ -13,7 +13,7 @@ from streamfleet.worker.complete import Completer
 from streamfleet.worker.execute import Executor
 from streamfleet.worker.fitness import Fitness
 from streamfleet.worker.flights import Fate, Flight, Flights
-from streamfleet.worker.outcome import HandedBack, Postponed
+from streamfleet.worker.outcome import HandedBack, Outcome, Postponed
 from streamfleet.worker.pull import Puller
 from streamfleet.worker.suspects import company, least
 
@@ -34,6 +34,7 @@ class Running:
         clock: for run times.
         max_deliveries: tries of a request.
         slots: how many requests this worker holds at most; None when that is not known.
+        observe: told of every flight that was launched, its outcome, and when it came to it, in monotonic seconds.
     """
 
     def __init__(
@@ -45,11 +46,13 @@ class Running:
         clock: Clock,
         max_deliveries: int,
         slots: Callable[[], int] | None = None,
+        observe: Callable[[Flight, Outcome, float], None] = lambda _flight, _outcome, _now: None,
     ) -> None:
         self._executor, self._completer, self._flights = executor, completer, flights
         self._fitness, self._clock, self._max_deliveries = fitness, clock, max_deliveries
-        self._slots = slots
+        self._slots, self._observe = slots, observe
         self._tasks: dict[Flight, asyncio.Task[None]] = {}
+        metrics.RUNNING.set_function(lambda: len(self._tasks))
         self._company: dict[Flight, int] = {}
         self._closed = False
         self._was_fit = True
@@ -72,12 +75,12 @@ class Running:
             self._hand_back(flight, in_turn=True)
             self._limit_pulls()
             return
+        self._tasks[flight] = asyncio.create_task(self._fly(flight))
+        if self._nothing_special and flight.claim.lost == 0:
+            return
         self._making_room = None
         if (limit := self._company_of(flight)) is not None:
             self._company[flight] = limit
-        self._tasks[flight] = asyncio.create_task(self._fly(flight))
-        self._tasks[flight].add_done_callback(self._look_at_end)
-        metrics.RUNNING.set(len(self._tasks))
         self._limit_pulls()
 
     def close(self) -> None:
@@ -125,12 +128,19 @@ class Running:
             else:
                 self._hand_back(flight)
 
+    @property
+    def _nothing_special(self) -> bool:
+        """A fit worker without suspects: nothing limits it, and nothing has to be told."""
+        return self._was_fit and self._fitness.fit and not self._company and self._making_room is None
+
     def _fits(self, flight: Flight) -> bool:
         """Whether it may run beside what runs.
 
         A suspect that may not goes back: waiting here, it could be lost with this worker without having been tried. But
         room is made for it, by pulling nothing until it would fit; else a busy fleet would never run it.
         """
+        if self._nothing_special and flight.claim.lost == 0:
+            return True
         together = len(self._tasks) + 1
         limit = self._company_of(flight)
         if limit is not None and together > limit:
@@ -156,23 +166,26 @@ class Running:
         self._completer.put(flight, HandedBack(in_turn))
 
     async def _fly(self, flight: Flight) -> None:
-        started = self._clock.monotonic()
-        outcome = await self._executor.execute(flight)
-        now = self._clock.monotonic()
-        outcome = self._fitness.weigh(outcome, flight.lease.attempt, now)
+        try:
+            started = self._clock.monotonic()
+            outcome = await self._executor.execute(flight)
+            now = self._clock.monotonic()
+            self._observe(flight, outcome, now)
+            self._land(flight, self._fitness.weigh(outcome, flight.lease.attempt, now))
+            metrics.of(metrics.RUN, flight.lease.lane).observe(now - started)
+        except Exception as error:  # noqa: BLE001 - raised by `run`, which ends the worker
+            if not self._broke.done():
+                self._broke.set_exception(error)
+
+    def _land(self, flight: Flight, outcome: Outcome) -> None:
         if isinstance(outcome, Postponed) and outcome.engine_died:
             self._declare_dead(outcome.reason)
         self._tasks.pop(flight, None)
-        self._company.pop(flight, None)
+        alone = self._company.pop(flight, None) is None
         self._flights.land(flight)
-        metrics.RUNNING.set(len(self._tasks))
-        metrics.RUN.labels(flight.lease.lane).observe(now - started)
         self._completer.put(flight, outcome)
-        self.heed_fitness()
-
-    def _look_at_end(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None and not self._broke.done():
-            self._broke.set_exception(error)
+        if not (alone and self._nothing_special):
+            self.heed_fitness()
 
     def _declare_dead(self, reason: str) -> None:
         # Before the room that this flight frees is seen: a dead engine would fail request after request in no time.

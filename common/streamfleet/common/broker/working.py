@@ -98,12 +98,13 @@ class WorkerBroker(BrokerBase):
         keys = list(self._shared)
         args: list[Any] = [self._config, worker]
         for item in completions:
-            result = self.keys.result(item.lease.request_id)
+            lane, stream_id, attempt, request_id = item.lease
+            result = self.keys.result(request_id)
             keys += (result, self.keys.reply(item.reply) if item.reply else result)
-            flat = [part for pair in item.values.items() for part in pair]
-            lease = item.lease
-            args += (lease.lane.number, lease.stream_id, lease.attempt, lease.request_id)
-            args += (item.reply, item.status.value, item.error, len(flat), *flat)
+            args += (lane.number, stream_id, attempt, request_id, item.reply, item.status.value, item.error)
+            args.append(2 * len(item.values))
+            for pair in item.values.items():
+                args += pair
         replies = await self._with_groups(lambda: self.connection.script("complete", keys, args))
         return [CompleteCode(code) for code in replies]
 

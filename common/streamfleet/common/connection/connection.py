@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 import redis.exceptions
 import structlog
-from redis.asyncio import Redis
 from tenacity import (
     AsyncRetrying,
     RetryCallState,
@@ -19,7 +18,7 @@ from tenacity import (
 )
 
 from streamfleet.common import scripts
-from streamfleet.common.connection.clients import check_options, send
+from streamfleet.common.connection.clients import blocking_number, check_options, send, send_all
 from streamfleet.common.connection.cluster import SlotOwner
 from streamfleet.common.connection.lines import Line, Lines
 from streamfleet.common.connection.locator import FixedServer, Locator
@@ -50,7 +49,7 @@ class Connection:
         self.address = safe_address(url)
         self._patience_s = patience_s
         self._hashes: dict[str, str] = {}
-        self._blocked: tuple[Redis, int] | None = None
+        self._blocked: Line | None = None
         try:
             read = read_url(url)
             check_options(read.server_url(*read.hosts[0]) if read.hosts else read.server_url())
@@ -85,7 +84,7 @@ class Connection:
         """Several commands in one round trip; replies in the same order. Raises like `command`."""
 
         async def work(line: Line) -> list[Any]:
-            return await _pipelined(line.commands, commands)
+            return await send_all(line.commands, commands)
 
         return await self._patiently(work)
 
@@ -97,7 +96,7 @@ class Connection:
         """
 
         async def wait(line: Line) -> Any:
-            self._blocked = line.commands, await send(line.blocking, "CLIENT", "ID")
+            self._blocked = line
             return await send(line.blocking, *words)
 
         try:
@@ -111,9 +110,10 @@ class Connection:
 
     async def unblock(self) -> None:
         """End a `block` under way as if its time were up; what it was just being given still arrives."""
-        if self._blocked is not None:
-            client, number = self._blocked  # of the server that blocks: ids mean nothing to another
-            await self._once(lambda _: send(client, "CLIENT", "UNBLOCK", number))
+        line = self._blocked
+        if line is not None and (number := blocking_number(line.blocking)) is not None:
+            # To the server that blocks: numbers mean nothing to another.
+            await self._once(lambda _: send(line.commands, "CLIENT", "UNBLOCK", number))
 
     async def script(self, verb: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
         """Run a verb's script. Raises like `command`, and MissingGroup."""
@@ -136,9 +136,9 @@ class Connection:
         async def work(line: Line) -> list[Any]:
             # One connection for both: WAIT is about what its own connection wrote.
             try:
-                return await _pipelined(line.commands, [self._by_hash(verb, keys, args), wait])
+                return await send_all(line.commands, [self._by_hash(verb, keys, args), wait])
             except redis.exceptions.NoScriptError:
-                return await _pipelined(line.commands, [_by_text(verb, keys, args), wait])
+                return await send_all(line.commands, [_by_text(verb, keys, args), wait])
 
         reply, acknowledged = await self._patiently(work, ANSWER_TIMEOUT_S + timeout_ms / 1000)
         return reply, int(acknowledged)
@@ -203,15 +203,3 @@ def _locator(url: RedisUrl, address: str) -> Locator:
 
 def _by_text(verb: str, keys: Sequence[str], args: Sequence[Any]) -> tuple[Any, ...]:
     return ("EVAL", scripts.source(verb), len(keys), *keys, *args)
-
-
-async def _pipelined(client: Redis, commands: Sequence[Sequence[Any]]) -> list[Any]:
-    async with client.pipeline(transaction=False) as pipe:
-        for words in commands:
-            pipe.execute_command(*words)
-        # Raised by redis-py, an error would quote the command, and with it the body of a request.
-        replies = list(await pipe.execute(raise_on_error=False))
-    for reply in replies:
-        if isinstance(reply, Exception):
-            raise reply
-    return replies

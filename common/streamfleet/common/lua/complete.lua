@@ -11,17 +11,11 @@ require_groups()
 open_for_writes()
 local worker = ARGV[2]
 
-local function values_of(first, last)
-  local values = {}
-  for i = first, last do values[#values + 1] = ARGV[i] end
-  return values
-end
-
 -- The script itself writes what later calls decide by: who published, at which attempt, for which entry.
 local function signed(values, lane, id, attempt)
-  for _, value in ipairs({'worker', worker, 'attempt', attempt, 'entry', entry_name(lane, id), 'lane', LANE_NAMES[lane]}) do
-    values[#values + 1] = value
-  end
+  local n = #values
+  values[n + 1], values[n + 2], values[n + 3], values[n + 4] = 'worker', worker, 'attempt', attempt
+  values[n + 5], values[n + 6], values[n + 7], values[n + 8] = 'entry', entry_name(lane, id), 'lane', LANE_NAMES[lane]
   return values
 end
 
@@ -30,30 +24,43 @@ local function published_before(lane, id, attempt, request_id)
   return result[1] == worker and tonumber(result[2]) == attempt and result[3] == entry_name(lane, id)
 end
 
-local function complete(lane, id, attempt, entry, status, failure, values)
-  if not held(lane, id, worker, attempt) then return published_before(lane, id, attempt, entry.id) and 3 or 0 end
-  local fields = failure ~= '' and fetch_fields(lane, id)
-  if not publish(entry.id, status, signed(values, lane, id, attempt), entry.reply) then
+local outcomes, ids, at = {}, {}, 3
+while at <= #ARGV do
+  local lane, size = tonumber(ARGV[at]), tonumber(ARGV[at + 7])
+  outcomes[#outcomes + 1] = {lane = lane, id = ARGV[at + 1], at = at, size = size}
+  ids[lane] = ids[lane] or {}
+  table.insert(ids[lane], ARGV[at + 1])
+  at = at + 8 + size
+end
+local holds, gone = held_of(ids, worker), {}
+
+local function complete(lane, id, at, size)
+  local attempt, request_id, reply, status, failure = tonumber(ARGV[at + 2]), ARGV[at + 3], ARGV[at + 4], ARGV[at + 5], ARGV[at + 6]
+  if holds[lane][id] ~= attempt then return published_before(lane, id, attempt, request_id) and 3 or 0 end
+  holds[lane][id] = nil
+  if reply == '' then reply = nil end
+  if not publish(request_id, status, signed({unpack(ARGV, at + 8, at + 7 + size)}, lane, id, attempt), reply) then
     local whole = read_entry(lane, id, fetch_fields(lane, id) or {})
-    whole.id, whole.reply = entry.id, entry.reply
+    whole.id, whole.reply = request_id, reply
     settle(lane, id, whole)
     return 2
   end
-  if fields and status ~= 'cancelled' then
-    write_dead_letter(lane, id, fields, {request_id = entry.id, status = status, error = failure, attempts = attempt})
+  gone[lane] = gone[lane] or {}
+  table.insert(gone[lane], id)
+  local fields = failure ~= '' and status ~= 'cancelled' and fetch_fields(lane, id)
+  if fields then
+    write_dead_letter(lane, id, fields, {request_id = request_id, status = status, error = failure, attempts = attempt})
   end
   count(status)
-  remove_entry(lane, id)
   return 1
 end
 
-local codes, at = {}, 3
-while at <= #ARGV do
-  local size = tonumber(ARGV[at + 7])
-  local entry = {id = ARGV[at + 3], reply = ARGV[at + 4] ~= '' and ARGV[at + 4] or nil}
-  codes[#codes + 1] = complete(tonumber(ARGV[at]), ARGV[at + 1], tonumber(ARGV[at + 2]), entry, ARGV[at + 5], ARGV[at + 6],
-    values_of(at + 8, at + 7 + size))
-  at = at + 8 + size
-end
+local codes = {}
+-- Whatever breaks halfway through, what was published by then is removed and counted.
+local ok, refusal = pcall(function()
+  for i, item in ipairs(outcomes) do codes[i] = complete(item.lane, item.id, item.at, item.size) end
+end)
+for lane, some in pairs(gone) do remove_entries(lane, some) end
 write_counts()
+if not ok then error(refusal) end
 return codes

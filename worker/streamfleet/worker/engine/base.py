@@ -16,7 +16,7 @@ from streamfleet.common.protocol import Lane
 NO_DEADLINE_S = 9_999_999_999
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # frozen ones take three times as long to make
 class EngineRequest:
     """One request as an engine sees it.
 
@@ -43,7 +43,7 @@ class EngineRequest:
         return self.lane.rank * (NO_DEADLINE_S + 1) + deadline_s
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class EngineReply:
     """What came back for one request.
 

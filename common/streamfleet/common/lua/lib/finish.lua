@@ -1,6 +1,6 @@
 -- @include entry
 -- How a request ends: the status is written once, counted once, notified once, and only then is its entry removed.
-local counted = {}
+local counted, told = {}, {}
 
 local function count(name) counted[name] = (counted[name] or 0) + 1 end
 
@@ -16,18 +16,28 @@ local function write_counts()
   for name, n in pairs(counted) do call('HINCRBY', COUNTS, name, n) end
 end
 
-local function remove_entry(lane, id)
-  call('XACK', lane_key(lane), GROUP, id)
-  call('XDEL', lane_key(lane), id)
-  call('HDEL', TRIES, tries_field(lane, id))
+local function remove_entries(lane, ids)
+  call('XACK', lane_key(lane), GROUP, unpack(ids))
+  call('XDEL', lane_key(lane), unpack(ids))
+  if call('HLEN', TRIES) == 0 then return end
+  local fields = {}
+  for i, id in ipairs(ids) do fields[i] = tries_field(lane, id) end
+  call('HDEL', TRIES, unpack(fields))
+end
+
+local function remove_entry(lane, id) remove_entries(lane, {id}) end
+
+local function tell_reply(reply, request_id, status)
+  local key = cfg.prefix .. 'reply:' .. reply
+  tell(key, 'MAXLEN', '~', cfg.reply_cap, '*', 'id', request_id, 'status', status)
+  if not told[key] then call('PEXPIRE', key, cfg.result_ttl_ms) end
+  told[key] = true
 end
 
 -- Each name is told once, however many entries of the id ask for it; the result remembers who was.
 local function notify(reply, request_id, status)
   if not reply or call('HEXISTS', result_key(request_id), 'notified:' .. reply) == 1 then return end
-  local key = cfg.prefix .. 'reply:' .. reply
-  tell(key, 'MAXLEN', '~', cfg.reply_cap, '*', 'id', request_id, 'status', status)
-  call('PEXPIRE', key, cfg.result_ttl_ms)
+  tell_reply(reply, request_id, status)
   call('HSET', result_key(request_id), 'notified:' .. reply, '1')   -- last: what is refused above is told later
 end
 
@@ -42,9 +52,17 @@ local function publish(request_id, status, values, reply)
   end
   if first == 0 then return false end
   redis.pcall('PEXPIRE', record_key(request_id), cfg.result_ttl_ms)   -- refused while a cluster slot moves: then it stays longer
+  local mark = reply and 'notified:' .. reply   -- of a result that is new: nobody has been told, so nobody is asked
+  values[#values + 1], values[#values + 2] = mark, mark and '1'
   call('HSET', key, unpack(values))
   call('PEXPIRE', key, cfg.result_ttl_ms)
-  notify(reply, request_id, status)
+  if mark then
+    local ok, refusal = pcall(tell_reply, reply, request_id, status)
+    if not ok then
+      call('HDEL', key, mark)   -- what was refused is told later
+      error(refusal)
+    end
+  end
   return true
 end
 

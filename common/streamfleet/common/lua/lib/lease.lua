@@ -1,6 +1,26 @@
--- @include keys
+-- @include entry
 -- The fence: attempt number if this worker still holds the entry (in this very attempt, when given), else nil.
 local function held(lane, id, worker, attempt)
   local row = call('XPENDING', lane_key(lane), GROUP, id, id, 1, worker)[1]
   if row and (not attempt or row[4] == attempt) then return row[4] end
+end
+
+-- The same for many at once: {lane = {stream id = attempt}} of what this worker holds of `ids`, {lane = {stream id…}}.
+local function held_of(ids, worker)
+  local found = {}
+  for lane, some in pairs(ids) do
+    local first, last, least, most = some[1], some[1], encode_id(some[1]), encode_id(some[1])
+    for i = 2, #some do
+      local order = encode_id(some[i])
+      if order < least then first, least = some[i], order end
+      if order > most then last, most = some[i], order end
+    end
+    local rows = call('XPENDING', lane_key(lane), GROUP, first, last, #some * 2, worker)
+    found[lane] = {}
+    for _, row in ipairs(rows) do found[lane][row[1]] = row[4] end
+    if #rows == #some * 2 then   -- there may be more between them than were looked at
+      for _, id in ipairs(some) do found[lane][id] = held(lane, id, worker) end
+    end
+  end
+  return found
 end

@@ -13,6 +13,18 @@ local function best_lane(waiting, credit)
   return owed or top
 end
 
+-- The one lane that waits; nil where several do, or none.
+local function lane_alone(waiting)
+  local alone
+  for lane = 1, LANE_COUNT do
+    if waiting[lane] > 0 then
+      if alone then return nil end
+      alone = lane
+    end
+  end
+  return alone
+end
+
 local function load_credit()
   local credit = call('HMGET', SCHED, '1', '2', '3', '4')
   for lane = 1, LANE_COUNT do credit[lane] = tonumber(credit[lane]) or 0 end
@@ -25,7 +37,13 @@ end
 
 -- Changes waiting and credit; returns picks per lane.
 local function choose(wanted, waiting, credit, shares)
-  local picks = {0, 0, 0, 0}
+  local picks, only = {0, 0, 0, 0}, lane_alone(waiting)
+  if only and shares[only] < 1000 and credit[only] <= 1000 - shares[only] then   -- its debt is paid with the first pick
+    local picked = math.min(wanted, waiting[only])
+    for lane = 1, LANE_COUNT do if picked > 0 then credit[lane] = 0 end end
+    waiting[only], picks[only] = waiting[only] - picked, picked
+    return picks
+  end
   for _ = 1, wanted do
     local chosen = best_lane(waiting, credit)
     if not chosen then break end

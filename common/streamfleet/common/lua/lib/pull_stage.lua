@@ -49,15 +49,16 @@ end
 local function stage_lane(lane, entries, seen)
   local add, bytes, largest, fresh = {'ZADD', ready_key(lane)}, 0, 1, 0
   for _, item in ipairs(entries) do
-    local entry, member = read_entry(lane, item[1], item[2]), encode_id(item[1])
-    bytes, largest = bytes + entry.bytes, math.max(largest, entry.bytes)
+    local size, rank = skim_entry(lane, item[1], item[2])
+    local member = encode_id(item[1])
+    bytes, largest = bytes + size, math.max(largest, size)
     local again = seen[lane] and member <= seen[lane]
     if not again then
       seen[lane], fresh = member, fresh + 1
       count('staged')
     end
     if not (again and stands(lane, item[1])) then
-      add[#add + 1] = string.format('%.0f', entry.rank)
+      add[#add + 1] = string.format('%.0f', rank)
       add[#add + 1] = member
     end
   end

@@ -6,12 +6,15 @@
 -- {stream id = {attempt, lost = how many of the former ones were lost with their workers, fields or nil when the entry
 --   is gone}}
 local function claim(lane, ids, worker)
-  local names, claimed, fresh = {}, {}, {'XCLAIM', lane_key(lane), GROUP, worker, 0}
-  for i, id in ipairs(ids) do names[i] = tries_field(lane, id) end
-  local tries = call('HMGET', TRIES, unpack(names))
+  local tries, claimed, fresh = {}, {}, {'XCLAIM', lane_key(lane), GROUP, worker, 0}
+  if call('HLEN', TRIES) > 0 then
+    local names = {}
+    for i, id in ipairs(ids) do names[i] = tries_field(lane, id) end
+    tries = call('HMGET', TRIES, unpack(names))
+  end
   for i, id in ipairs(ids) do
     local attempt = attempts_in(tries[i] or '') + 1
-    claimed[id] = {attempt = attempt, lost = #workers_lost(tries[i] or '')}
+    claimed[id] = {attempt = attempt, lost = tries[i] and #workers_lost(tries[i]) or 0}
     if attempt == 1 then
       fresh[#fresh + 1] = id
     else
@@ -28,16 +31,17 @@ local function claim(lane, ids, worker)
   return claimed
 end
 
--- Whether the entry may run; if not, it has been ended.
-local function runnable(lane, id, fields, entry, attempt, now)
-  if answered(entry.id) then
-    settle(lane, id, entry)
-  elseif entry.deadline and entry.deadline <= now then
-    bury(lane, id, fields, entry, {status = 'expired', attempts = attempt - 1,
+-- Whether the entry may run; if not, it has been ended. `asked`: whether it may have a result already.
+local function runnable(lane, id, found, attempt, now, asked)
+  local fields = found.fields
+  if asked and answered(found.id) then
+    settle(lane, id, read_entry(lane, id, fields))
+  elseif found.deadline and found.deadline <= now then
+    bury(lane, id, fields, read_entry(lane, id, fields), {status = 'expired', attempts = attempt - 1,
       error = deadline_error('while the request was queued')})
-  elseif entry.bytes > cfg.max_entry_bytes then
-    local message = string.format('the request is %d bytes; at most %d are allowed', entry.bytes, cfg.max_entry_bytes)
-    bury(lane, id, fields, entry, {status = 'failed', attempts = attempt - 1,
+  elseif found.bytes > cfg.max_entry_bytes then
+    local message = string.format('the request is %d bytes; at most %d are allowed', found.bytes, cfg.max_entry_bytes)
+    bury(lane, id, fields, read_entry(lane, id, fields), {status = 'failed', attempts = attempt - 1,
       error = openai_error(message, 'invalid_request_error', 'body', 'request_too_large')})
   else
     return true
@@ -50,18 +54,28 @@ local function take_from(lane, picks, arg, now, claims)
   local popped = call('ZPOPMIN', ready_key(lane), picks)
   for i = 1, #popped, 2 do ids[#ids + 1] = decode_id(popped[i]) end   -- what is no id is dropped here
   if #ids == 0 then return 0, 0 end
-  local claimed = claim(lane, ids, arg.worker)
+  local claimed, results, seen = claim(lane, ids, arg.worker), {}, {}
+  local twice = false   -- two entries of one id: when the first ends here, the second has a result
   for _, id in ipairs(ids) do
-    local attempt, fields = claimed[id].attempt, claimed[id].fields
-    if not fields then
+    local found, _ = claimed[id]
+    if found.fields then
+      found.bytes, _, found.id, found.deadline = skim_entry(lane, id, found.fields)
+      results[#results + 1] = result_key(found.id)
+      twice, seen[found.id] = twice or seen[found.id], true
+    end
+  end
+  -- One question for all of them first: hardly ever has one of them a result.
+  local asked = twice or #results > 0 and call('EXISTS', unpack(results)) > 0
+  for _, id in ipairs(ids) do
+    local found = claimed[id]
+    if not found.fields then
       remove_entry(lane, id)
       count('vanished')
       dropped = dropped + 1
     else
-      local entry = read_entry(lane, id, fields)
-      if runnable(lane, id, fields, entry, attempt, now) then
-        claims[#claims + 1] = {lane, id, attempt, entry.id, fields, claimed[id].lost}
-        bytes = bytes + entry.bytes
+      if runnable(lane, id, found, found.attempt, now, asked) then
+        claims[#claims + 1] = {lane, id, found.attempt, found.id, found.fields, found.lost}
+        bytes = bytes + found.bytes
       else
         dropped = dropped + 1
       end

@@ -1,0 +1,69 @@
+"""The bodies that nearly all requests have, told apart in a few microseconds; all others are looked at closely."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from streamfleet.common.protocol import CHAT, COMPLETIONS
+from streamfleet.worker.cost.amounts import most_output_tokens
+from streamfleet.worker.cost.limits import CostLimits
+from streamfleet.worker.cost.prompts import BYTES_PER_TOKEN
+from streamfleet.worker.credit import OUTPUT_LIMITS, TYPICAL_OUTPUT
+
+# One value each, and none that costs more than another.
+_SCALARS = frozenset(
+    {*OUTPUT_LIMITS, "model", "temperature", "top_p", "top_k", "min_p", "seed", "user", "ignore_eos", "stream"}
+    | {"presence_penalty", "frequency_penalty", "repetition_penalty"}
+)
+_SCALAR_TYPES = frozenset({int, float, str, bool, type(None)})
+_MESSAGE = frozenset({"role", "content"})
+
+
+def plain_output(
+    body: Mapping[str, Any], size: int, limits: CostLimits, longest: int | None, endpoint: str
+) -> int | None:
+    """Most output tokens of a body that is one conversation or prompt in text with only ordinary options.
+
+    Sound, not complete: what is plain passes `admission.check_cost`, and runs as one sequence.
+
+    Args:
+        body: any JSON object.
+        size: its bytes as JSON text, which are no fewer than those of the text in it.
+        limits: what is allowed.
+        longest: most tokens of one sequence; None where the engine does not tell.
+        endpoint: where it goes.
+
+    Returns:
+        As many as it asks for, `TYPICAL_OUTPUT` where it does not say; None when it is not plain, or beyond a limit.
+    """
+    name = "messages" if endpoint == CHAT else "prompt"
+    most_bytes = limits.max_prompt_bytes or (longest * BYTES_PER_TOKEN if longest else size)
+    if endpoint not in (CHAT, COMPLETIONS) or size > most_bytes or len(body) > limits.max_options:
+        return None
+    for key, value in body.items():
+        if key == name:
+            if not (type(value) is str if endpoint == COMPLETIONS else _is_talk(value, limits)):
+                return None
+        elif key not in _SCALARS or type(value) not in _SCALAR_TYPES:
+            return None
+    most_tokens = most_output_tokens(limits, longest)
+    asked = None
+    for key in OUTPUT_LIMITS:
+        value = body.get(key)
+        if value is not None:
+            if type(value) is not int or not 1 <= value <= most_tokens:
+                return None
+            asked = asked or value
+    return (asked or TYPICAL_OUTPUT) if name in body else None
+
+
+def _is_talk(messages: Any, limits: CostLimits) -> bool:
+    if type(messages) is not list or len(messages) > min(limits.max_messages, limits.max_values // 3):
+        return False
+    for message in messages:
+        if type(message) is not dict or message.keys() != _MESSAGE:
+            return False
+        if type(message["role"]) is not str or type(message["content"]) is not str:
+            return False
+    return True
