@@ -136,10 +136,10 @@ def _patient_waits() -> None:
 
 
 _ANSWERED_AT_PULL = (
-    "if answered(entry.id) then\n    settle(lane, id, entry)\n  elseif entry.deadline",
-    "if false then\n  elseif entry.deadline",
+    "if asked and answered(found.id) then",
+    "if false then",
 )
-_LATE_AT_PULL = ("elseif entry.deadline and entry.deadline <= now then\n    bury", "elseif false then\n    bury")
+_LATE_AT_PULL = ("elseif found.deadline and found.deadline <= now then\n    bury", "elseif false then\n    bury")
 
 MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
@@ -150,7 +150,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "zombie:",
         (
             (
-                "if not held(lane, id, worker, attempt) then return published_before",
+                "if holds[lane][id] ~= attempt then return published_before",
                 "if false then return published_before",
             ),
         ),
@@ -161,7 +161,10 @@ MUTATIONS: tuple[Mutation, ...] = (
         "lease.lua compares workers only",
         "same_worker_again",
         "an attempt that was taken away was published",
-        (("if row and (not attempt or row[4] == attempt) then", "if row then"),),
+        (
+            ("if row and (not attempt or row[4] == attempt) then", "if row then"),
+            ("if holds[lane][id] ~= attempt then", "if not holds[lane][id] then"),
+        ),
     ),
     Mutation(
         "written-once",
@@ -188,7 +191,7 @@ MUTATIONS: tuple[Mutation, ...] = (
                 "        remove_entry(lane, id)\n        claims[#claims + 1] = {lane, id,",
             ),
             (
-                "if not held(lane, id, worker, attempt) then return published_before",
+                "if holds[lane][id] ~= attempt then return published_before",
                 "if false then return published_before",
             ),
         ),
@@ -319,7 +322,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "notify does not remember whom it told",
         "same_id_twice",
         "was told 2 times",
-        ((" or call('HEXISTS', result_key(request_id), 'notified:' .. reply) == 1 then", " then"),),
+        ((" or call('HMGET', result_key(request_id), 'notified:' .. reply)[1] == '1' then", " then"),),
     ),
     Mutation(
         "tombstone",

@@ -289,3 +289,10 @@ async def _blocked(connection: Connection) -> bool:
 async def _nothing(connection: Connection) -> bool:
     await connection.command("GET", "x")
     return False
+
+
+async def test_more_calls_at_once_than_a_pool_has_connections_wait_their_turn(broker: Broker) -> None:
+    found = await asyncio.gather(*(broker.connection.command("ECHO", f"{number}") for number in range(500)))
+    assert found == [b"%d" % number for number in range(500)]
+    clients = await broker.connection.command("INFO", "clients")
+    assert int(clients.partition(b"connected_clients:")[2].split()[0]) < 50

@@ -101,3 +101,14 @@ async def test_a_full_redis_lets_them_go(queue: Queue) -> None:
     await leave_consumers(queue, "w1")
     async with queue.full_memory():
         assert await queue.broker.check_out(silent_ms=0) == 1
+
+
+async def test_nobody_is_looked_for_again_during_the_pause(queue: Queue) -> None:
+    """Each worker of a fleet asks for it once a minute, and it looks at all of them."""
+    await leave_consumers(queue, "w1", "w2", "w3")
+    forget = queue.broker.check_out
+    assert await forget(silent_ms=0, limit=2, pause_ms=1_000) == 2
+    assert await forget(silent_ms=0, limit=2, pause_ms=1_000) == 1  # there may have been more: that was no end
+    await leave_consumers(queue, "w4")
+    assert await queue.at(NOW + 999).broker.check_out(silent_ms=0, pause_ms=1_000) == 0
+    assert await queue.at(NOW + 1_000).broker.check_out(silent_ms=0, pause_ms=1_000) == 1

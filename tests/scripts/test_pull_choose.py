@@ -89,3 +89,16 @@ async def test_an_urgent_deadline_does_not_jump_lanes(queue: Queue) -> None:
     await queue.add("low", "1000-0", deadline=NOW + 1)
     await queue.add("high", "1000-1")
     assert (await queue.claim()).lane == "high"
+
+
+async def test_a_flood_that_is_not_in_order_yet_is_not_passed_by_what_is_less_urgent(queue: Queue) -> None:
+    """What a pull brings in order is bounded: it must take no low ones in place of high ones beyond that bound."""
+    strict = queue.with_limits(shares=(0, 0, 0, 0))
+    await fill(queue, "low", "normal", number=100)
+    await fill(queue, "high", number=600)
+    lanes: list[str] = []
+    while len(lanes) < 600:
+        claims = (await strict.pull("w1", 400)).claims
+        assert claims
+        lanes += [claim.lease.lane for claim in claims]
+    assert set(lanes[:600]) == {"high"}

@@ -48,7 +48,7 @@ class Ledger(Broker):
         self.gone = self.old_letters = self.asks = 0
 
     async def lock_maintenance(self, worker: str, hold_ms: int) -> bool:
-        self._clock.now += self.away_s
+        self._clock.now = max(self._clock.now, self.scripts_back_at) + self.away_s
         self.away_s = 0.0
         return True
 
@@ -80,7 +80,13 @@ class Ledger(Broker):
         return 0, int(self._clock.now)
 
     async def check_out(
-        self, worker: str = "", silent_ms: int = 3_600_000, *, limit: int = 500, look_only: bool = False
+        self,
+        worker: str = "",
+        silent_ms: int = 3_600_000,
+        *,
+        limit: int = 500,
+        look_only: bool = False,
+        pause_ms: int = 0,
     ) -> int:
         self.forgotten_at.append((self._clock.now, silent_ms))
         forgotten = min(limit, self.gone)

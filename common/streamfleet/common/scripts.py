@@ -17,6 +17,7 @@ VERBS = (
     "promote",
     "expire",
     "reclaim",
+    "take_turn",
     "cancel",
     "audit",
     "requeue",

@@ -14,7 +14,7 @@ MUTANTS = (
     ),
     Mutant(
         "complete: a lost answer is told from a lost lease",
-        "return published_before(lane, id, attempt, request_id) and 3 or 0 end",
+        "return published_before(worker, lane, id, attempt, request_id) and 3 or 0 end",
         "return 0 end",
         HISTORY,
         2,
@@ -27,7 +27,7 @@ MUTANTS = (
     ),
     Mutant(
         "complete: the result says who wrote it",
-        "signed({unpack(ARGV, at + 8, at + 7 + size)}, lane, id, attempt), reply)",
+        "signed({unpack(ARGV, at + 8, at + 7 + size)}, worker, lane, id, attempt), reply)",
         "{unpack(ARGV, at + 8, at + 7 + size)}, reply)",
         HISTORY,
         0,
@@ -63,7 +63,7 @@ MUTANTS = (
     Mutant("settle: an entry's own reply name is told", "  notify(entry.reply, entry.id, result[1])\n", "", HISTORY, 0),
     Mutant(
         "notify: once for each name",
-        " or call('HEXISTS', result_key(request_id), 'notified:' .. reply) == 1 then",
+        " or call('HMGET', result_key(request_id), 'notified:' .. reply)[1] == '1' then",
         " then",
         HISTORY,
         0,

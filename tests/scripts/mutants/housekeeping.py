@@ -138,6 +138,12 @@ MUTANTS = (
         "reclaim.a_wake_up_that_a_dead_watcher_took_is_cleared",
     ),
     Mutant(
+        "check_out: a fleet looks for the gone now and then, not each of its workers",
+        "if pause_ms > 0 and now_ms() - (tonumber(call('HGET', SCHED, 'forgot')) or 0) < pause_ms then return 0 end",
+        "",
+        "check_out.nobody_is_looked_for_again_during_the_pause",
+    ),
+    Mutant(
         "check_out: not who holds something",
         "if call('XPENDING', lane_key(lane), GROUP, '-', '+', 1, worker)[1] then return false end",
         "",

@@ -11,17 +11,20 @@ MUTANTS = (
     ),
     Mutant(
         "stage: bounded in entries",
-        "while more and staged < limits.stage_entries and",
-        "while more and",
+        "if staged >= limits.stage_entries or bytes",
+        "if bytes",
         "pull_stage.staging_is_bounded_in_entries_and_goes_on_with_the_next_call",
     ),
     Mutant(
-        "stage: bounded in bytes", " and bytes < limits.stage_bytes do", " do", "pull_stage.staging_is_bounded_in_bytes"
+        "stage: bounded in bytes",
+        " or bytes >= limits.stage_bytes then",
+        " then",
+        "pull_stage.staging_is_bounded_in_bytes",
     ),
     Mutant(
         "stage: chunks shrink with large bodies",
-        "math.min(chunk * 2, 64, math.floor(65536 / largest))",
-        "math.min(chunk * 2, 64)",
+        "math.min(most, 64, math.floor(65536 / largest))",
+        "math.min(most, 64)",
         "pull_stage.staging_is_bounded_in_bytes",
     ),
     Mutant(
@@ -94,6 +97,12 @@ MUTANTS = (
         "  if credit then save_credit(credit) end\n",
         "",
         "pull_choose.lower_lanes_get_their_share_under_sustained_critical_load",
+    ),
+    Mutant(
+        "take: nothing in place of what is not in order yet",
+        "if cut then wanted = math.min(wanted, urgent) end",
+        "",
+        "pull_choose.a_flood_that_is_not_in_order_yet_is_not_passed_by_what_is_less_urgent",
     ),
     Mutant(
         "take: attempts go on counting",
@@ -214,8 +223,8 @@ MUTANTS = (
     ),
     Mutant(
         "pull: counts are written",
-        "if arg.n > 0 then claims, dropped = take(arg, waiting, now) end\nwrite_counts()",
-        "if arg.n > 0 then claims, dropped = take(arg, waiting, now) end",
+        "if arg.n > 0 then claims, dropped = take(arg, waiting, cut, now) end\nwrite_counts()",
+        "if arg.n > 0 then claims, dropped = take(arg, waiting, cut, now) end",
         HISTORY,
         0,
     ),

@@ -16,10 +16,12 @@ from streamfleet.worker.outage import OutageGuard
 
 log = structlog.get_logger(__name__)
 TICK_S = 1.0
+TURN_S = 0.9
 STAGE_ENTRIES = 1_000
 STAGE_ROUNDS = 50
 RECLAIM_ROUNDS = 50
 FORGET_EVERY = 60
+FORGET_PAUSE_MS = 55_000  # of the queue: each worker begins with its own first turn
 FORGET_AT_ONCE = 500
 FORGET_ROUNDS = 100
 CANCELS_PER_TICK = 500
@@ -43,6 +45,7 @@ class Maintainer:
         self._outage = OutageGuard(lease_ms / 1000, TICK_S)
         self._cancels = CancelDesk(broker, self._heard)
         self._seen_ms: int | None = None
+        self._turn_ends_at = 0.0
         self._ticks = 0
 
     def redis_was_away(self) -> None:
@@ -54,18 +57,21 @@ class Maintainer:
         while True:
             pause_s = TICK_S
             try:
-                # First a script, as renewals are: while a cluster moves the queue's slot, plain commands are answered
-                # and scripts are not, so the lock alone would not show that nobody could renew.
-                pause_s = await self._promote()
-                if await self._my_turn():
+                mine = await self._my_turn()
+                if mine or self._clock.monotonic() < self._turn_ends_at:
+                    pause_s = await self._promote()
+                if mine:
                     await self.tick()
             except StreamfleetError as error:
                 log.warning("maintenance_failed", error=str(error))
             await self._clock.sleep(pause_s)
 
     async def _my_turn(self) -> bool:
-        mine = await self._broker.lock_maintenance(self._worker, int(TICK_S * 900))
+        asked_at = self._clock.monotonic()
+        mine = await self._broker.lock_maintenance(self._worker, int(TURN_S * 1000))
         self._heard()
+        if mine:
+            self._turn_ends_at = asked_at + TURN_S
         return mine
 
     def _heard(self) -> None:
@@ -102,14 +108,15 @@ class Maintainer:
         """Let go of workers that are gone, and of dead letters that have been kept for long enough."""
         for _ in range(FORGET_ROUNDS):
             silent_ms = self._lease_ms * SILENT_LEASES
-            if await self._broker.check_out(silent_ms=silent_ms, limit=FORGET_AT_ONCE) < FORGET_AT_ONCE:
+            gone = await self._broker.check_out(silent_ms=silent_ms, limit=FORGET_AT_ONCE, pause_ms=FORGET_PAUSE_MS)
+            if gone < FORGET_AT_ONCE:
                 break
         for _ in range(FORGET_ROUNDS):
             if await self._broker.retain(FORGET_AT_ONCE) == 0:
                 break
 
     async def _promote(self) -> float:
-        """Bring back what is due, lock or not; seconds until there is more to do."""
+        """Bring back what is due; seconds until there is more to do."""
         _, next_ms = await self._broker.promote()
         return TICK_S if next_ms is None else min(TICK_S, max(0.01, next_ms / 1000))
 

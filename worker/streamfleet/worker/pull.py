@@ -21,6 +21,7 @@ from streamfleet.worker.flights import Flight, Flights
 
 log = structlog.get_logger(__name__)
 WAIT_MS = 5_000
+BENCH_MS = 20_000  # who sits on the bench is called; five hundred of them should not look by themselves all the time
 WATCH_MS = 7_000
 RECONNECT_S = 0.5
 UNBLOCK_AGAIN_S = 0.02
@@ -142,7 +143,8 @@ class Puller:
             self._launch(flight)
 
     async def _wait_for_work(self, role: Role) -> None:
-        timeout_ms = min(WAIT_MS, self._policy.wait_ms(self._clock.monotonic()) or WAIT_MS)
+        longest_ms = BENCH_MS if role is Role.BENCH else WAIT_MS
+        timeout_ms = min(longest_ms, self._policy.wait_ms(self._clock.monotonic()) or longest_ms)
         # Whoever watches or took a wake-up owes the queue a pull, even if its room is gone by then: only a pull lets
         # another worker take the watch, what the watch brought, and the wake-up.
         self._blocked = self._owing = True

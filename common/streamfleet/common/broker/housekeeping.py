@@ -23,7 +23,7 @@ class HousekeepingBroker(BrokerBase):
         is only more work.
         """
         try:
-            return bool(await self.connection.command("SET", self.keys.maintain, worker, "NX", "PX", hold_ms))
+            return bool(await self.connection.script("take_turn", [self.keys.maintain], [worker, hold_ms]))
         except BrokerOutOfMemory:
             return True
 
@@ -71,14 +71,22 @@ class HousekeepingBroker(BrokerBase):
         )
 
     async def check_out(
-        self, worker: str = "", silent_ms: int = 3_600_000, *, limit: int = 500, look_only: bool = False
+        self,
+        worker: str = "",
+        silent_ms: int = 3_600_000,
+        *,
+        limit: int = 500,
+        look_only: bool = False,
+        pause_ms: int = 0,
     ) -> int:
         """Forget a worker that leaves, or up to `limit` of those silent for `silent_ms`; none that holds anything.
+
+        Once nobody is left to forget, nobody is looked for during `pause_ms`, whoever asks.
 
         Returns:
             How many were forgotten, or with `look_only` would be.
         """
-        args = [self._config, worker, silent_ms, limit, int(look_only)]
+        args = [self._config, worker, silent_ms, limit, int(look_only), pause_ms]
         try:
             return int(await self.connection.script("check_out", self._shared, args))
         except MissingGroup:  # and so nobody holds anything

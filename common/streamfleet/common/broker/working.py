@@ -54,7 +54,7 @@ class WorkerBroker(BrokerBase):
             "hints": [[hint.lane.number if hint.lane else 0, hint.stream_id] for hint in hints],
             "watching": watching,
             "owing": owing,
-            "stage_entries": stage_entries,
+            "stage_entries": max(stage_entries, wanted),
             "stage_bytes": 262_144,
             "take_bytes": 4_194_304,
             "shares": self.limits.shares,

@@ -111,7 +111,7 @@ def send(client: Redis, *words: Any) -> Awaitable[Any]:
 
 
 async def _ask(client: Redis, words: Sequence[Any]) -> Any:
-    # Past execute_command: what it does besides (retries, telemetry) is not wanted, and takes as long as the server does.
+    # Past execute_command: what it does besides (retries, telemetry) is not wanted here, and takes as long as Redis.
     pool = client.connection_pool
     connection = await pool.get_connection()  # type: ignore[no-untyped-call]
     try:

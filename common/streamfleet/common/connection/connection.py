@@ -18,7 +18,7 @@ from tenacity import (
 )
 
 from streamfleet.common import scripts
-from streamfleet.common.connection.clients import blocking_number, check_options, send, send_all
+from streamfleet.common.connection.clients import blocking_number, check_options, send
 from streamfleet.common.connection.cluster import SlotOwner
 from streamfleet.common.connection.lines import Line, Lines
 from streamfleet.common.connection.locator import FixedServer, Locator
@@ -69,7 +69,7 @@ class Connection:
         Raises:
             BrokerUnavailable: nobody answers at the address.
         """
-        await self._once(lambda line: send(line.commands, "PING"))
+        await self._once(lambda line: line.send("PING"))
 
     async def command(self, *words: Any) -> Any:
         """One command, raw words in and the reply out.
@@ -78,13 +78,13 @@ class Connection:
             BrokerUnavailable: Redis stayed away for the whole patience.
             BrokerOutOfMemory: Redis is at its memory limit.
         """
-        return await self._patiently(lambda line: send(line.commands, *words))
+        return await self._patiently(lambda line: line.send(*words))
 
     async def pipeline(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
         """Several commands in one round trip; replies in the same order. Raises like `command`."""
 
         async def work(line: Line) -> list[Any]:
-            return await send_all(line.commands, commands)
+            return await line.send_all(commands)
 
         return await self._patiently(work)
 
@@ -113,7 +113,7 @@ class Connection:
         line = self._blocked
         if line is not None and (number := blocking_number(line.blocking)) is not None:
             # To the server that blocks: numbers mean nothing to another.
-            await self._once(lambda _: send(line.commands, "CLIENT", "UNBLOCK", number))
+            await self._once(lambda _: line.send("CLIENT", "UNBLOCK", number))
 
     async def script(self, verb: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
         """Run a verb's script. Raises like `command`, and MissingGroup."""
@@ -136,9 +136,9 @@ class Connection:
         async def work(line: Line) -> list[Any]:
             # One connection for both: WAIT is about what its own connection wrote.
             try:
-                return await send_all(line.commands, [self._by_hash(verb, keys, args), wait])
+                return await line.send_all([self._by_hash(verb, keys, args), wait])
             except redis.exceptions.NoScriptError:
-                return await send_all(line.commands, [_by_text(verb, keys, args), wait])
+                return await line.send_all([_by_text(verb, keys, args), wait])
 
         reply, acknowledged = await self._patiently(work, ANSWER_TIMEOUT_S + timeout_ms / 1000)
         return reply, int(acknowledged)
@@ -153,9 +153,9 @@ class Connection:
 
     async def _evaluate(self, line: Line, verb: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
         try:
-            return await send(line.commands, *self._by_hash(verb, keys, args))
+            return await line.send(*self._by_hash(verb, keys, args))
         except redis.exceptions.NoScriptError:
-            return await send(line.commands, *_by_text(verb, keys, args))
+            return await line.send(*_by_text(verb, keys, args))
 
     async def _patiently(self, work: Callable[[Line], Awaitable[T]], timeout_s: float = ANSWER_TIMEOUT_S) -> T:
         try:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
 
 import structlog
 
-from streamfleet.common.connection.clients import open_client
+from streamfleet.common.connection.clients import open_client, send, send_all
 from streamfleet.common.connection.locator import Locator
 from streamfleet.common.connection.translation import points_elsewhere
 from streamfleet.common.connection.urls import safe_address
@@ -16,6 +16,8 @@ from streamfleet.common.errors import BrokerUnavailable
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
+MOST_CONNECTIONS = 32
+"""Of one process, for what answers at once. Beyond a hundred, redis-py would refuse a call instead of having it wait."""
 
 
 class Line:
@@ -32,6 +34,17 @@ class Line:
         self.commands = open_client(url)
         self.blocking = open_client(url, dedicated=True)
         self.users = 0
+        self._free = asyncio.Semaphore(MOST_CONNECTIONS)
+
+    async def send(self, *words: Any) -> Any:
+        """One command that answers at once; it waits while all connections are in use."""
+        async with self._free:
+            return await send(self.commands, *words)
+
+    async def send_all(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        """Several in one round trip."""
+        async with self._free:
+            return await send_all(self.commands, commands)
 
     async def hang_up(self) -> None:
         """End a blocking read under way, with an error: nothing will come to it from a server that is left."""

@@ -3,17 +3,17 @@
 -- (deleting a consumer discards its pending rows, so those wait for the reclaim). A consumer whose worker nobody knows
 -- any more goes by its own silence.
 -- KEYS: shared. ARGV: 1 configuration; 2 worker that leaves, or '' to look for those that are gone; 3 silence after which
---   one counts as gone (ms); 4 how many to forget at most; 5 '1' to count them only.
+--   one counts as gone (ms); 4 how many to forget at most; 5 '1' to count them only; 6 how long to leave it at that once
+--   nobody is left to forget, whoever asks (ms): it looks at every worker, and each of them asks.
 -- Returns how many were forgotten.
-local leaving, silent_ms, most = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local leaving, silent_ms, most, pause_ms = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[6])
 local forgotten, look_only = 0, ARGV[5] == '1'
 require_groups()
+if pause_ms > 0 and now_ms() - (tonumber(call('HGET', SCHED, 'forgot')) or 0) < pause_ms then return 0 end
 if not look_only then open_for_writes() end
 
 local function named(list, name)
-  for i = 1, #list, 2 do
-    if list[i] == name then return list[i + 1] end
-  end
+  for i = 1, #list, 2 do if list[i] == name then return list[i + 1] end end
 end
 
 local function holds_nothing(worker)
@@ -55,4 +55,5 @@ for lane = 1, LANE_COUNT do
     end
   end
 end
+if pause_ms > 0 and forgotten < most then call('HSET', SCHED, 'forgot', string.format('%.0f', now_ms())) end
 return forgotten

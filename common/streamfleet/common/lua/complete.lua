@@ -1,5 +1,6 @@
 -- @include finish
 -- @include lease
+-- @include sign
 -- Publish outcomes and remove their entries: fenced, written once, notified, all at once.
 -- KEYS: shared; then for each outcome its result and its reply stream (its result again when it has none): they are
 --   declared because they may not exist yet, and a migrating cluster slot then refuses the call before any write.
@@ -10,19 +11,6 @@
 require_groups()
 open_for_writes()
 local worker = ARGV[2]
-
--- The script itself writes what later calls decide by: who published, at which attempt, for which entry.
-local function signed(values, lane, id, attempt)
-  local n = #values
-  values[n + 1], values[n + 2], values[n + 3], values[n + 4] = 'worker', worker, 'attempt', attempt
-  values[n + 5], values[n + 6], values[n + 7], values[n + 8] = 'entry', entry_name(lane, id), 'lane', LANE_NAMES[lane]
-  return values
-end
-
-local function published_before(lane, id, attempt, request_id)
-  local result = call_if_typed('HMGET', result_key(request_id), 'worker', 'attempt', 'entry') or {}
-  return result[1] == worker and tonumber(result[2]) == attempt and result[3] == entry_name(lane, id)
-end
 
 local outcomes, ids, at = {}, {}, 3
 while at <= #ARGV do
@@ -36,10 +24,10 @@ local holds, gone = held_of(ids, worker), {}
 
 local function complete(lane, id, at, size)
   local attempt, request_id, reply, status, failure = tonumber(ARGV[at + 2]), ARGV[at + 3], ARGV[at + 4], ARGV[at + 5], ARGV[at + 6]
-  if holds[lane][id] ~= attempt then return published_before(lane, id, attempt, request_id) and 3 or 0 end
+  if holds[lane][id] ~= attempt then return published_before(worker, lane, id, attempt, request_id) and 3 or 0 end
   holds[lane][id] = nil
   if reply == '' then reply = nil end
-  if not publish(request_id, status, signed({unpack(ARGV, at + 8, at + 7 + size)}, lane, id, attempt), reply) then
+  if not publish(request_id, status, signed({unpack(ARGV, at + 8, at + 7 + size)}, worker, lane, id, attempt), reply) then
     local whole = read_entry(lane, id, fetch_fields(lane, id) or {})
     whole.id, whole.reply = request_id, reply
     settle(lane, id, whole)

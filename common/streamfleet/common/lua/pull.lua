@@ -19,10 +19,10 @@ local now = now_ms()
 -- Who asks for work watches no more, also when the answer that made it a watcher was lost.
 if arg.watching or arg.n > 0 then call('ZREM', WATCH, arg.worker) end
 local back = put_back(arg.hints)
-local waiting, staged = stage(arg)
+local waiting, staged, cut = stage(arg)
 staged = staged + back
 local claims, dropped = {}, 0
-if arg.n > 0 then claims, dropped = take(arg, waiting, now) end
+if arg.n > 0 then claims, dropped = take(arg, waiting, cut, now) end
 write_counts()
 
 local ready = 0

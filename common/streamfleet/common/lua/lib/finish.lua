@@ -36,7 +36,7 @@ end
 
 -- Each name is told once, however many entries of the id ask for it; the result remembers who was.
 local function notify(reply, request_id, status)
-  if not reply or call('HEXISTS', result_key(request_id), 'notified:' .. reply) == 1 then return end
+  if not reply or call('HMGET', result_key(request_id), 'notified:' .. reply)[1] == '1' then return end
   tell_reply(reply, request_id, status)
   call('HSET', result_key(request_id), 'notified:' .. reply, '1')   -- last: what is refused above is told later
 end
@@ -59,7 +59,7 @@ local function publish(request_id, status, values, reply)
   if mark then
     local ok, refusal = pcall(tell_reply, reply, request_id, status)
     if not ok then
-      call('HDEL', key, mark)   -- what was refused is told later
+      call('HSET', key, mark, '0')   -- what was refused is told later
       error(refusal)
     end
   end

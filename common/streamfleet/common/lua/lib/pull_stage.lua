@@ -22,10 +22,9 @@ local function put_back(hints)
   return back
 end
 
-local function read_new(chunk)
-  local command = {'XREADGROUP', 'GROUP', GROUP, NOBODY, 'COUNT', chunk, 'NOACK', 'STREAMS'}
-  for lane = 1, LANE_COUNT do command[#command + 1] = lane_key(lane) end
-  for _ = 1, LANE_COUNT do command[#command + 1] = '>' end
+local function read_new(chunk, ...)
+  local command = {'XREADGROUP', 'GROUP', GROUP, NOBODY, 'COUNT', chunk, 'NOACK', 'STREAMS', ...}
+  for i = 1, select('#', ...) do command[#command + 1] = '>' end
   return call(unpack(command)) or {}
 end
 
@@ -66,23 +65,38 @@ local function stage_lane(lane, entries, seen)
 end
 
 -- Bounded in entries and bytes, because XREADGROUP copies bodies into Lua; the chunk grows with the sizes seen, so that
--- a few huge bodies cannot stall the server together. Returns how many wait in each lane, and how many were staged.
+-- a few huge bodies cannot stall the server together. Some of every lane, because each has its share; then urgent lanes
+-- first: where the bound cuts one short, what is less urgent must not be taken in its place. Returns how many wait in each lane, how many were staged, and the lane that
+-- was cut short, or nil.
 local function stage(limits)
-  local lane_of, waiting, seen = {}, {}, nil
+  local lane_of, waiting, more = {}, {}, {}
   for lane = 1, LANE_COUNT do lane_of[lane_key(lane)] = lane; waiting[lane] = call('ZCARD', ready_key(lane)) end
-  local staged, bytes, largest, chunk, fresh, more = 0, 0, 1, 1, 0, true
-  while more and staged < limits.stage_entries and bytes < limits.stage_bytes do
-    more = false
-    for _, stream in ipairs(read_new(chunk)) do
+  local staged, bytes, largest, fresh, known = 0, 0, 1, 0, nil
+  local function bring(streams, chunk)
+    for _, stream in ipairs(streams) do
       local lane, entries = lane_of[stream[1]], stream[2]
-      seen = seen or load_seen()
-      local added, size, most, unseen = stage_lane(lane, entries, seen)
+      known = known or load_seen()
+      local added, size, most, unseen = stage_lane(lane, entries, known)
       waiting[lane], staged, fresh = waiting[lane] + added, staged + #entries, fresh + unseen
       bytes, largest = bytes + size, math.max(largest, most)
-      if #entries == chunk then more = true end
+      more[lane] = #entries == chunk
     end
-    chunk = math.max(1, math.min(chunk * 2, 64, math.floor(65536 / largest)))
   end
-  save_seen(seen, fresh)
-  return waiting, staged
+  local function fitting(most) return math.max(1, math.min(most, 64, math.floor(65536 / largest))) end
+  bring(read_new(1, lane_key(1), lane_key(2), lane_key(3), lane_key(4)), 1)
+  local cut, chunk = nil, fitting(math.max(2, math.floor(limits.n / 8)))
+  if more[1] or more[2] or more[3] or more[4] then
+    more = {}
+    bring(read_new(chunk, lane_key(1), lane_key(2), lane_key(3), lane_key(4)), chunk)
+  end
+  for lane = 1, LANE_COUNT do
+    while more[lane] and not cut do
+      if staged >= limits.stage_entries or bytes >= limits.stage_bytes then cut = lane; break end
+      chunk = fitting(chunk * 2)
+      more[lane] = false
+      bring(read_new(chunk, lane_key(lane)), chunk)
+    end
+  end
+  if known then save_seen(known, fresh) end
+  return waiting, staged, cut
 end

@@ -65,7 +65,8 @@ local function take_from(lane, picks, arg, now, claims)
     end
   end
   -- One question for all of them first: hardly ever has one of them a result.
-  local asked = twice or #results > 0 and call('EXISTS', unpack(results)) > 0
+  local there = #results > 0 and redis.pcall('EXISTS', unpack(results))
+  local asked = twice or there and there ~= 0   -- not a number where this user may not ask so
   for _, id in ipairs(ids) do
     local found = claimed[id]
     if not found.fields then
@@ -84,15 +85,20 @@ local function take_from(lane, picks, arg, now, claims)
   return bytes, dropped
 end
 
+-- `cut`: the lane that was not staged to its end. No more is taken than waits in it and in the lanes before it: that is
+-- where all of it comes from, but for the others' shares. The worker asks again at once.
 -- Rounds grow while entries are small, so that one reply never carries much more than take_bytes; `waiting` goes down
 -- with what was taken. A bounded number of drops per call keeps a lane full of expired ones from stalling the server.
-local function take(arg, waiting, now)
+local function take(arg, waiting, cut, now)
   local claims, dropped, bytes, round, credit = {}, 0, 0, 4, nil
-  while #claims < arg.n and dropped < arg.n + 64 and bytes < arg.take_bytes do
+  local wanted, urgent = arg.n, 0
+  for lane = 1, cut or 0 do urgent = urgent + waiting[lane] end
+  if cut then wanted = math.min(wanted, urgent) end
+  while #claims < wanted and dropped < arg.n + 64 and bytes < arg.take_bytes do
     local total = waiting[1] + waiting[2] + waiting[3] + waiting[4]
     if total == 0 then break end
     credit = credit or load_credit()
-    local picks = choose(math.min(arg.n - #claims, round), waiting, credit, arg.shares)
+    local picks = choose(math.min(wanted - #claims, round), waiting, credit, arg.shares)
     local seen = #claims + dropped
     for lane = 1, LANE_COUNT do
       if picks[lane] > 0 then

@@ -1,0 +1,14 @@
+-- @include keys
+-- What a result says of who wrote it. The script itself writes what later calls decide by: who published, at which
+-- attempt, for which entry.
+local function signed(values, worker, lane, id, attempt)
+  local n = #values
+  values[n + 1], values[n + 2], values[n + 3], values[n + 4] = 'worker', worker, 'attempt', attempt
+  values[n + 5], values[n + 6], values[n + 7], values[n + 8] = 'entry', entry_name(lane, id), 'lane', LANE_NAMES[lane]
+  return values
+end
+
+local function published_before(worker, lane, id, attempt, request_id)
+  local result = call_if_typed('HMGET', result_key(request_id), 'worker', 'attempt', 'entry') or {}
+  return result[1] == worker and tonumber(result[2]) == attempt and result[3] == entry_name(lane, id)
+end
