@@ -28,5 +28,5 @@ def smollm2() -> Path:
 @pytest.fixture(autouse=True)
 def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     """What happens to be set in the shell that runs the tests must not decide their outcome."""
-    for name in ("REDIS_URL", "REDIS_URL_FILE", "VLLM_URL", "BATCH_SIZE", "BATCH_TIMEOUT_MS"):
+    for name in ("REDIS_URL", "REDIS_URL_FILE", "VLLM_URL", "BATCH_SIZE", "BATCH_TIMEOUT_MS", "TARGET_LATENCY_MS"):
         monkeypatch.delenv(name, raising=False)

@@ -17,7 +17,7 @@ from tests.fuzz.attempts import attempt
 from tests.fuzz.budget import examples
 
 SECRET = "pa55-w0rd"
-WELL_KNOWN = ("REDIS_URL", "VLLM_URL", "BATCH_SIZE", "BATCH_TIMEOUT_MS")
+WELL_KNOWN = ("REDIS_URL", "VLLM_URL", "BATCH_SIZE", "BATCH_TIMEOUT_MS", "TARGET_LATENCY_MS")
 VARIABLES = tuple(variable(name) for group in GROUPS for name in group.model_fields) + WELL_KNOWN
 MOST = 10**15
 texts = st.one_of(

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from statistics import median
 from typing import Any
 
+import pytest
+
+from streamfleet.common.results import Result
 from streamfleet.worker.engine.simulated import SimulatedEngine
 from streamfleet.worker.engine.simulated_profile import Profile
 from tests.integration.http_engine import HttpEngine, Reply
@@ -76,6 +80,22 @@ async def test_a_window_larger_than_the_engine_is_full_when_the_engine_is(fleet:
         assert all(result.ok for result in await fleet.results(await fleet.add_many(2), within_s=3))
 
 
+@pytest.mark.timeout(120)
+async def test_adaptive_keeps_the_target_that_continuous_exceeds(fleet: Fleet) -> None:
+    """The simulated engine takes 220 ms for 20 tokens alone, 550 ms with 16 requests at once, 920 ms with all of 32."""
+    target_ms = 550
+    given: dict[str, Any] = {"simulated_profile": "smollm2-cpu", "simulated_speed": 2, "target_latency_ms": target_ms}
+    usual_ms = {}
+    for name in ("continuous", "adaptive"):
+        worker = await fleet.worker(name, batching=name, **given)
+        results = await fleet.results(await fleet.add_many(150, chat(0.2)), within_s=50)
+        assert all(result.ok and result.worker == name for result in results)
+        usual_ms[name] = median(_run_ms(result) for result in _last_half(results))
+        worker.destroy()
+    assert usual_ms["continuous"] > 1.3 * target_ms
+    assert 0.6 * target_ms < usual_ms["adaptive"] < 1.1 * target_ms
+
+
 async def test_what_arrives_while_a_window_runs_is_there_for_another_worker(fleet: Fleet) -> None:
     """A worker without room must not keep what its blocking read was given, nor the watch."""
     never: dict[str, Any] = {"lease_ms": 60_000}
@@ -110,3 +130,14 @@ async def test_a_benched_worker_is_woken_for_what_the_watchers_have_no_room_for(
 async def _all_wait(fleet: Fleet) -> bool:
     blocked = (await fleet.redis.info("clients"))["blocked_clients"]
     return bool(blocked == 8)  # each worker waits for work and for cancels
+
+
+def _last_half(results: list[Result]) -> list[Result]:
+    return sorted(results, key=lambda result: int(result.fields["finished_ms"]))[len(results) // 2 :]
+
+
+def _run_ms(result: Result) -> float:
+    """How long it was in the engine."""
+    times = result.timings
+    assert times.total_ms is not None
+    return times.total_ms - (times.queued_ms or 0) - (times.waited_ms or 0)

@@ -54,6 +54,7 @@ def test_the_environment_counts_and_what_is_given_counts_more(monkeypatch: Env) 
         (QueueSettings, "redis_url", "REDIS_URL", "redis://elsewhere"),
         (WorkerSettings, "batch_size", "BATCH_SIZE", "9"),
         (WorkerSettings, "batch_timeout_ms", "BATCH_TIMEOUT_MS", "9"),
+        (WorkerSettings, "target_latency_ms", "TARGET_LATENCY_MS", "9"),
         (EngineSettings, "vllm_url", "VLLM_URL", "http://elsewhere"),
     ],
 )

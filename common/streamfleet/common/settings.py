@@ -1,7 +1,8 @@
 """Every setting, grouped, frozen and validated: built once where a process starts, then handed down.
 
 Each group reads environment variables named ``STREAMFLEET_<FIELD>``; a few well-known names count as well
-(``REDIS_URL``, ``BATCH_SIZE``, ``BATCH_TIMEOUT_MS``, ``VLLM_URL``). Nothing else in the project reads the environment.
+(``REDIS_URL``, ``BATCH_SIZE``, ``BATCH_TIMEOUT_MS``, ``TARGET_LATENCY_MS``, ``VLLM_URL``). Nothing else in the project
+reads the environment.
 """
 
 from __future__ import annotations
@@ -207,21 +208,32 @@ class WorkerSettings(Group):
     """How a worker takes, keeps and finishes requests."""
 
     worker_name: str = Field("", description="Name of this worker; host, process id and a random part when empty.")
-    batching: Literal["continuous", "window"] = Field(
+    batching: Literal["continuous", "window", "adaptive"] = Field(
         "continuous",
-        description="continuous: as the engine has room; window: gather a batch, run it together.",
+        description=(
+            "continuous: as the engine has room; window: gather a batch, run it together; "
+            "adaptive: as many at once as keep the target latency."
+        ),
     )
     batch_size: int = Field(
         0,
         ge=0,
         validation_alias=_known_as("BATCH_SIZE", "BATCH_SIZE"),
-        description="Most requests at once (continuous; 0 leaves it to the engine) or in one batch (window; 0 is 32).",
+        description=(
+            "Most requests at once (continuous, adaptive; 0 leaves it to the engine) or in one batch (window; 0 is 32)."
+        ),
     )
     batch_timeout_ms: int = Field(
         50,
         ge=0,
         validation_alias=_known_as("BATCH_TIMEOUT_MS", "BATCH_TIMEOUT_MS"),
         description="How long a window waits to fill, in ms.",
+    )
+    target_latency_ms: int = Field(
+        0,
+        ge=0,
+        validation_alias=_known_as("TARGET_LATENCY_MS", "TARGET_LATENCY_MS"),
+        description="Run time that a request of the usual length is to have in the engine (adaptive), in ms.",
     )
     prefetch: int = Field(2, ge=0, description="Requests held beyond the engine's slots, so that it never starves.")
     lease_ms: int = Field(
@@ -290,6 +302,12 @@ class WorkerSettings(Group):
             return check_name(value, "worker_name", forbidden="~")
         except InvalidRequest as error:
             raise ValueError(error.message) from None
+
+    @model_validator(mode="after")
+    def _adaptive_needs_a_target(self) -> Self:
+        if self.batching == "adaptive" and not self.target_latency_ms:
+            raise ValueError("STREAMFLEET_TARGET_LATENCY_MS is not set: adaptive batching needs the latency to keep")
+        return self
 
 
 GROUPS: tuple[type[Group], ...] = (QueueSettings, EngineSettings, WorkerSettings, LogSettings)

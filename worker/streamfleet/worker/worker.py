@@ -18,7 +18,7 @@ from streamfleet.common.errors import BrokerOutOfMemory, SettingsError, Streamfl
 from streamfleet.common.server_checks import check_server
 from streamfleet.common.settings import WorkerSettings
 from streamfleet.worker.admission import CostLimits
-from streamfleet.worker.batching import Continuous, Policy, Window
+from streamfleet.worker.batching import Adaptive, Continuous, Policy, Window
 from streamfleet.worker.complete import Completer
 from streamfleet.worker.credit import Typical
 from streamfleet.worker.engine.base import Engine, EngineUnavailable
@@ -99,6 +99,7 @@ class Worker:
             retry_base_ms=settings.retry_base_ms,
             retry_max_ms=settings.retry_max_ms,
         )
+        policy = _policy(settings)
         self._running = Running(
             executor,
             self._completer,
@@ -107,9 +108,9 @@ class Worker:
             clock,
             settings.max_deliveries,
             slots=lambda: least(engine.capacity().slots, settings.batch_size or None) or 1,
+            observe=policy.ended,
         )
-        policy, launch = _policy(settings), self._running.launch
-        self._puller = Puller(broker, name, engine, policy, self._flights, typical, clock, launch)
+        self._puller = Puller(broker, name, engine, policy, self._flights, typical, clock, self._running.launch)
         self._running.feed_from(self._puller)
         self._maintainer = Maintainer(
             broker, name, clock, lease_ms=settings.lease_ms, max_deliveries=settings.max_deliveries
@@ -321,4 +322,6 @@ class Worker:
 def _policy(settings: WorkerSettings) -> Policy:
     if settings.batching == "window":
         return Window(settings.batch_size, settings.batch_timeout_ms)
+    if settings.batching == "adaptive":
+        return Adaptive(settings.target_latency_ms, settings.batch_size)
     return Continuous(settings.prefetch, settings.batch_size)

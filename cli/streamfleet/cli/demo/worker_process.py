@@ -36,7 +36,7 @@ class WorkerProcess:
             "STREAMFLEET_LOG_FORMAT": "console",
         }
         # Names well known elsewhere may be set for another program: here they would change what is shown.
-        for name in ("BATCH_SIZE", "BATCH_TIMEOUT_MS"):
+        for name in ("BATCH_SIZE", "BATCH_TIMEOUT_MS", "TARGET_LATENCY_MS"):
             self._environment.pop(name, None)
         self._command = [sys.executable, "-m", "streamfleet.cli", "worker", "--queue", queue, *arguments]
         self._log_file = log_file

@@ -1,4 +1,4 @@
-"""Batching policies: when to pull, how much, and when to start what was pulled."""
+"""What a batching policy is, and the two that look at no latency: continuous, and by window."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from typing import Protocol
 from streamfleet.worker.credit import Load, credit
 from streamfleet.worker.engine.base import Capacity
 from streamfleet.worker.flights import Flight
+from streamfleet.worker.outcome import Outcome
 
 DEFAULT_WINDOW = 32
 
 
 class Policy(Protocol):
+    """When to pull, how much, and when to start what was pulled."""
+
     def room(self, capacity: Capacity, load: Load, typical_tokens: float) -> int:
         """How many requests to pull now."""
         ...
@@ -22,6 +25,10 @@ class Policy(Protocol):
 
     def wait_ms(self, now: float) -> int | None:
         """When to look again even if nothing comes, in ms; None for whenever."""
+        ...
+
+    def ended(self, flight: Flight, outcome: Outcome, now: float) -> None:
+        """A flight that was started came to this outcome. `now` in monotonic seconds."""
         ...
 
 
@@ -39,6 +46,9 @@ class Continuous:
 
     def wait_ms(self, now: float) -> int | None:  # noqa: ARG002 - part of the policy
         return None
+
+    def ended(self, flight: Flight, outcome: Outcome, now: float) -> None:
+        """Nothing follows from it."""
 
 
 class Window:
@@ -71,3 +81,6 @@ class Window:
         if self._opened_at is None:
             return None
         return max(1, int((self._opened_at + self._timeout_s - now) * 1000))
+
+    def ended(self, flight: Flight, outcome: Outcome, now: float) -> None:
+        """Nothing follows from it: the load says when the window is done."""

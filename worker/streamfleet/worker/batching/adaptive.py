@@ -1,0 +1,78 @@
+"""As many requests at once as keep their latency at a target."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import structlog
+
+from streamfleet.common.protocol import Status
+from streamfleet.worker.batching.limit import LatencyLimit, Run, work
+from streamfleet.worker.credit import MOST_TOKENS, Load, credit
+from streamfleet.worker.engine.base import Capacity
+from streamfleet.worker.flights import Flight
+from streamfleet.worker.outcome import Finished, Outcome
+
+log = structlog.get_logger(__name__)
+
+
+class Adaptive:
+    """Starts everything at once, as `Continuous` does, within a limit that follows the latency in the engine.
+
+    Args:
+        target_ms: wanted run time of a request of the usual length.
+        most: cap on requests at once; 0 leaves it to the engine's slots.
+    """
+
+    def __init__(self, target_ms: int, most: int = 0) -> None:
+        self._limit, self._most, self._target_ms = LatencyLimit(target_ms / 1000), most, target_ms
+        self._runs: dict[Flight, Run] = {}
+        self._warned = False
+
+    def room(self, capacity: Capacity, load: Load, typical_tokens: float) -> int:
+        self._limit.bound(min(capacity.slots, self._most or capacity.slots))
+        # No prefetch: what waits in front of the engine is late without giving the engine more to do.
+        return credit(capacity, load, typical_tokens=typical_tokens, prefetch=0, most=self._limit.value)
+
+    def gather(self, pulled: list[Flight], now: float) -> list[Flight]:
+        for flight in [flight for flight in self._runs if flight.landed]:  # handed back, untried
+            self._limit.left(self._runs.pop(flight), now)
+        for flight in pulled:
+            self._runs[flight] = self._limit.started(now)
+        return pulled
+
+    def wait_ms(self, now: float) -> int | None:  # noqa: ARG002 - part of the policy
+        return None
+
+    def ended(self, flight: Flight, outcome: Outcome, now: float) -> None:
+        """Take its run time into account, if it says something about the engine."""
+        run = self._runs.pop(flight, None)
+        if run is None:
+            return
+        status = outcome.status if isinstance(outcome, Finished) and flight.started_at is not None else None
+        if isinstance(outcome, Finished) and status is Status.SUCCEEDED:
+            thought_over = self._limit.finished(run, _work(flight, outcome.usage), now)
+        elif status is Status.EXPIRED:
+            thought_over = self._limit.stopped(run, work(0, flight.demand.tokens, flight.demand.sequences), now)
+        else:
+            self._limit.left(run, now)
+            return
+        if thought_over:
+            self._report()
+
+    def _report(self) -> None:
+        seen_ms = round((self._limit.latency_s or 0) * 1000)
+        log.debug("latency_limit", limit=self._limit.value, latency_ms=seen_ms, target_ms=self._target_ms)
+        if self._limit.out_of_reach and not self._warned:
+            log.warning("target_latency_out_of_reach", alone_ms=seen_ms, target_ms=self._target_ms)
+        self._warned = self._limit.out_of_reach
+
+
+def _work(flight: Flight, usage: dict[str, Any]) -> float:
+    """From an engine's own account, which may be missing or odd."""
+    read, written = (_tokens(usage.get(name)) for name in ("prompt_tokens", "completion_tokens"))
+    return work(read, written, flight.demand.sequences)
+
+
+def _tokens(told: object) -> int:
+    return min(told, MOST_TOKENS) if isinstance(told, int) and told > 0 else 0
