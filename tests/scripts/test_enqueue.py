@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from streamfleet.common.errors import BrokerOutOfMemory
@@ -52,6 +54,59 @@ async def test_an_id_that_has_a_result_already_is_not_queued(queue: Queue) -> No
     (answer,) = await queue.broker.enqueue([submission("r1")])
     assert (answer.code, answer.entry) == (EnqueueCode.ANSWERED, "")
     assert await queue.dump() == before
+
+
+async def test_of_many_only_those_that_have_a_result_are_not_queued(queue: Queue) -> None:
+    await queue.broker.cancel("r2")
+    answers = await queue.broker.enqueue([submission(f"r{number}") for number in range(4)])
+    assert [answer.code for answer in answers] == [
+        EnqueueCode.ACCEPTED,
+        EnqueueCode.ACCEPTED,
+        EnqueueCode.ANSWERED,
+        EnqueueCode.ACCEPTED,
+    ]
+    dump = await queue.dump()
+    assert [fields["id"] for fields in dump["lane:high"]["entries"].values()] == ["r0", "r1", "r3"]
+    assert "request:r2" not in dump
+
+
+async def test_requests_of_many_kinds_in_one_call_keep_what_is_theirs(queue: Queue) -> None:
+    items = [
+        submission("r0", reply="me"),
+        submission("r1", reply="you"),
+        submission("r2", reply="you"),
+        submission("r3", Lane.LOW, reply="you"),
+        submission("r4", Lane.LOW),
+        replace(submission("r5", Lane.LOW), fields={"id": b"r5", "body": b"{}", "ttl": b"5"}),
+        submission("r6", reply="me"),
+    ]
+    answers = await queue.broker.enqueue(items)
+    dump = await queue.dump()
+    for item, answer in zip(items, answers, strict=True):
+        stream_id = answer.entry.removeprefix(f"{item.lane}:")
+        entry = dump[f"lane:{item.lane}"]["entries"][stream_id]
+        assert list(entry.items()) == [(name, value.decode()) for name, value in item.fields.items()]
+        assert dump[f"request:{item.id}"] == f"d1 {answer.entry} {item.reply}"
+    assert sum(len(dump[f"lane:{lane}"]["entries"]) for lane in ("high", "low")) == len(items)
+
+
+async def test_nothing_is_nothing(queue: Queue) -> None:
+    assert await queue.broker.enqueue([]) == []
+    assert await queue.dump() == {}
+
+
+@pytest.mark.parametrize("record", ["", "odd", "odd "])
+async def test_a_record_that_somebody_overwrote_is_a_conflict(queue: Queue, record: str) -> None:
+    await queue.command("SET", queue.keys.request("r1"), record)
+    first, second = await queue.broker.enqueue([submission("r1"), submission("r2")])
+    assert (first.code, first.entry, second.code) == (EnqueueCode.CONFLICT, "", EnqueueCode.ACCEPTED)
+
+
+async def test_a_call_of_many_hundred_requests(queue: Queue) -> None:
+    large = queue.with_limits(lane_limit=10_000)
+    answers = await large.broker.enqueue([submission(f"r{number}") for number in range(1_500)])
+    assert {answer.code for answer in answers} == {EnqueueCode.ACCEPTED}
+    assert len((await queue.dump())["lane:high"]["entries"]) == 1_500
 
 
 async def test_the_record_outlives_the_entry(queue: Queue) -> None:

@@ -3,16 +3,36 @@
 from __future__ import annotations
 
 import json
+from collections import OrderedDict
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from streamfleet.common.errors import InvalidRequest
-from streamfleet.common.protocol import Lane, decode
-from streamfleet.producer.ask import Ask, as_ask, prepare
+from streamfleet.common.protocol import ENDPOINTS, LANES, Lane, Request, decode, digest, inferred
+from streamfleet.common.records import Submission
+from streamfleet.producer.ask import Ask, as_ask, check_id, draft, prepare
 
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+NAMES = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1, max_size=256)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+# What may be sent as text, wrong as often as right.
+TEXTS: dict[str, st.SearchStrategy[str]] = {
+    "endpoint": st.sampled_from([*sorted(ENDPOINTS), "/v1/models", ""]),
+    "tenant": st.text(max_size=300),
+    "session": st.text(max_size=300) | st.just("x" * 257),
+    "traceparent": st.just(TRACE) | st.text(max_size=60) | st.just(TRACE + "\n"),
+    "meta": st.text(max_size=100) | st.sampled_from(["x" * 4096, "x" * 4097, "é" * 2049]),
+}
 CIRCULAR: dict[str, Any] = {}
 CIRCULAR["prompt"] = CIRCULAR
 
@@ -121,15 +141,111 @@ def test_wrong_fields_are_named(param: str, options: dict[str, Any]) -> None:
     assert str(raised.value).startswith(f"{param}: ")
 
 
+def read(submission: Submission, stream_id: str = "5-0") -> Request:
+    """What a worker makes of it."""
+    return decode({name.encode(): value for name, value in submission.fields.items()}, submission.lane, stream_id)
+
+
+@given(
+    body=st.dictionaries(st.text(), VALUES, max_size=3),
+    prompt=st.booleans(),
+    request_id=NAMES,
+    lane=st.sampled_from(LANES),
+    deadline=st.none() | st.integers(0, 10**16 - 1) | st.timedeltas(timedelta(0), timedelta(days=100)),
+    stream=st.booleans(),
+    reply=st.none() | st.just("me"),
+    options=st.fixed_dictionaries({}, optional={name: st.none() | text for name, text in TEXTS.items()}),
+)
+def test_a_worker_takes_what_was_prepared_for_the_same_and_refuses_what_was_refused(
+    body: dict[str, Any], prompt: bool, request_id: str, options: dict[str, Any], **rest: Any
+) -> None:
+    body = {**body, "prompt": "hi"} if prompt else body
+    given = {"id": request_id, **{name: value for name, value in options.items() if value is not None}}
+    plainly = {b"body": json.dumps(body).encode()} | {name.encode(): value.encode() for name, value in given.items()}
+    ask = Ask(body=body, **options, **_without(rest, "reply"))
+    try:
+        submission = prepare(ask, request_id, rest["reply"])
+    except InvalidRequest:
+        # An empty endpoint is none in an entry, and a mistake in a program.
+        if options.get("endpoint") != "":
+            with pytest.raises(InvalidRequest):
+                decode(plainly, Lane.LOW, "5-0")
+        return
+    found, expected = read(submission), decode(plainly, rest["lane"], "5-0")
+    late = rest["deadline"]
+    if isinstance(late, timedelta):
+        late = 5 + late // timedelta(milliseconds=1)
+    assert found == expected._replace(deadline_ms=late, stream=rest["stream"], reply=rest["reply"])
+    assert (found.body, found.id, found.lane) == (body, request_id, rest["lane"])
+    assert submission.digest == digest(found)
+    assert ("endpoint" in submission.fields) == (found.endpoint != inferred(body))
+
+
+def _without(options: dict[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in options.items() if key != name}
+
+
+@pytest.mark.parametrize(
+    ("body", "sent"),
+    [
+        ({"prompt": "hi", "logit_bias": {50256: -100, 9: 5, "9": 6}}, '{"50256":-100,"9":5,"9":6}'),
+        ({"prompt": "hi", "logit_bias": {2.5: 1, True: 2, None: 3}}, '{"2.5":1,"true":2,"null":3}'),
+        ({"prompt": "hi", "logit_bias": (1, 2)}, "[1,2]"),
+        (OrderedDict(prompt="hi", logit_bias=OrderedDict(b=1, a=2)), '{"b":1,"a":2}'),
+        (MappingProxyType({"prompt": "hi", "logit_bias": {}}), "{}"),
+    ],
+    ids=str,
+)
+def test_what_python_allows_beyond_json_is_read_as_it_is_written(body: Any, sent: str) -> None:
+    submission = prepare(Ask(body=body), "r", "me")
+    assert submission.fields["body"].decode() == f'{{"prompt":"hi","logit_bias":{sent}}}'
+    found = read(submission)
+    assert found.body["logit_bias"] == json.loads(sent)
+    assert submission.digest == digest(found)
+
+
+def test_what_is_prepared_stays_as_it_was_when_its_body_changes() -> None:
+    body = {"prompt": "hi"}
+    prepared = draft(Ask(body=body), "r", None, 1_000)
+    body["prompt"] = "ho"
+    assert prepared.submission() == prepare(Ask(body={"prompt": "hi"}), "r", None)
+
+
+def nested(depth: int) -> dict[str, Any]:
+    body: dict[str, Any] = {}
+    for _ in range(depth):
+        body = {"prompt": [body]}
+    return body
+
+
+def test_a_body_that_is_nested_too_deeply_is_refused_before_anything_is_sent() -> None:
+    assert draft(Ask(body=nested(200)), "r", None, 10**6).submission().digest
+    with pytest.raises(InvalidRequest, match="is nested too deeply"):
+        draft(Ask(body=nested(2_000)), "r", None, 10**6)
+
+
 @pytest.mark.parametrize("request_id", ["", "a b", "é", "x" * 257, "normal:1-0", 7])
 def test_unusable_ids(request_id: Any) -> None:
     with pytest.raises(InvalidRequest) as raised:
         prepare(Ask(body=CHAT), request_id, "me")
     assert raised.value.param == "id"
+    with pytest.raises(InvalidRequest):
+        check_id(request_id)
+
+
+@pytest.mark.parametrize("reply", ["", "a b", "x" * 257])
+def test_unusable_reply_names(reply: str) -> None:
+    with pytest.raises(InvalidRequest) as raised:
+        prepare(Ask(body=CHAT), "r", reply)
+    assert raised.value.param == "reply"
 
 
 def test_dicts_stand_for_asks() -> None:
-    assert as_ask({"body": CHAT, "lane": "low"}) == Ask(body=CHAT, lane="low")
+    made = as_ask({"body": CHAT, "lane": "low"})
+    assert made == Ask(body=CHAT, lane="low")
+    assert repr(made) == repr(Ask(body=CHAT, lane="low"))
+    with pytest.raises(AttributeError):
+        made.lane = "high"  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(

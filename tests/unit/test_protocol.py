@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import string
 from typing import Any
@@ -22,8 +23,8 @@ from streamfleet.common.protocol import (
     check_name,
     decode,
     digest,
-    encode,
     infer_endpoint,
+    inferred,
     parse_body,
 )
 
@@ -31,9 +32,6 @@ BODY = b'{"prompt":"hi"}'
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 KNOWN = ["body", "id", "endpoint", "deadline", "ttl", "tenant", "session", "reply", "stream", "traceparent", "meta"]
 
-printable = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1, max_size=256)
-names = printable.filter(lambda name: not _is_reserved(name))
-labels = st.text(min_size=1, max_size=256).filter(str.isprintable)
 json_values = st.recursive(
     st.none()
     | st.booleans()
@@ -43,26 +41,6 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=8,
 )
-requests = st.builds(
-    Request,
-    body=st.dictionaries(st.text(), json_values, max_size=3).map(lambda body: {**body, "prompt": "hi"}),
-    id=names,
-    lane=st.sampled_from(LANES),
-    endpoint=st.sampled_from(sorted(ENDPOINTS)),
-    deadline_ms=st.none() | st.integers(0, 10**16 - 1),
-    tenant=st.none() | labels,
-    session=st.none() | labels,
-    reply=st.none() | names,
-    stream=st.booleans(),
-    traceparent=st.none() | st.just(TRACE),
-    meta=st.none() | st.text(min_size=1, max_size=1000),
-)
-
-
-def _is_reserved(name: str) -> bool:
-    lane, _, numbers = name.partition(":")
-    first, _, last = numbers.partition("-")
-    return lane.isalpha() and first.isdigit() and last.isdigit()
 
 
 def read(stream_id: str = "7-0", **fields: str | bytes) -> Request:
@@ -85,13 +63,6 @@ def outcome(fields: dict[bytes, bytes]) -> Request | InvalidRequest:
         return decode(fields, Lane.LOW, "5-3")
     except InvalidRequest as error:
         return error
-
-
-@given(requests)
-def test_what_is_encoded_decodes_to_the_same(request: Request) -> None:
-    body = json.dumps(request.body).encode()
-    fields = {name.encode(): value for name, value in encode(request, body).items()}
-    assert decode(fields, request.lane, "1-1") == request
 
 
 @given(st.dictionaries(st.sampled_from(KNOWN).map(str.encode) | st.binary(max_size=9), st.binary(max_size=300)))
@@ -198,10 +169,24 @@ def test_errors_say_what_to_do_and_stay_short() -> None:
     assert json.loads(caught.value.to_openai())["error"]["type"] == "invalid_request_error"
 
 
-def test_encoding_leaves_out_what_is_absent_or_follows() -> None:
-    request = Request(body={"prompt": "hi"}, id="", lane=Lane.LOW, endpoint=COMPLETIONS)
-    assert encode(request, BODY) == {"body": BODY}
-    assert encode(request, BODY, ttl_ms=5) == {"body": BODY, "ttl": b"5"}
+@given(json_values.filter(lambda value: isinstance(value, dict)), st.sampled_from(sorted(ENDPOINTS)))
+@example({"prompt": '\x7f\u2028é🚀"\\\n', "b": [1, 1.0, 1e16, 1e-07, -0.0, 10**30, True, None], "a": {}}, CHAT)
+def test_a_digest_is_what_every_release_wrote_into_the_records(body: dict[str, Any], endpoint: str) -> None:
+    """Else a request that was enqueued before an upgrade, and again after it, would be a conflict."""
+    compared = json.dumps(body, sort_keys=True, separators=(",", ":"))
+    expected = hashlib.blake2b(f"{endpoint}\0{compared}".encode(), digest_size=16).hexdigest()
+    assert digest(Request(body, "r", Lane.LOW, endpoint)) == expected
+
+
+def test_a_body_that_fits_no_endpoint_has_none_inferred() -> None:
+    assert [inferred({name: 1}) for name in ("messages", "prompt", "input", "x")] == [
+        CHAT,
+        COMPLETIONS,
+        EMBEDDINGS,
+        None,
+    ]
+    with pytest.raises(InvalidRequest):
+        infer_endpoint({"x": 1})
 
 
 def test_a_digest_tells_bodies_and_endpoints_apart_and_nothing_else() -> None:

@@ -5,14 +5,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from hashlib import blake2b
+from typing import Any, NamedTuple
 
+from streamfleet.common import envelope, jsontext
 from streamfleet.common.errors import InvalidRequest
 
 
@@ -27,15 +27,16 @@ class Lane(StrEnum):
     @property
     def rank(self) -> int:
         """0 for the most urgent."""
-        return LANES.index(self)
+        return _NUMBERS[self] - 1
 
     @property
     def number(self) -> int:
         """1 for the most urgent; how the scripts and the member names of sorted sets call a lane."""
-        return LANES.index(self) + 1
+        return _NUMBERS[self]
 
 
 LANES: tuple[Lane, ...] = tuple(Lane)
+_NUMBERS = {lane: number for number, lane in enumerate(LANES, 1)}
 
 
 class Status(StrEnum):
@@ -55,19 +56,15 @@ RESPONSES = "/v1/responses"
 # A closed list: the in-process engine also serves administrative paths, which no request may reach.
 ENDPOINTS = frozenset({CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES, "/v1/score", "/v1/rerank", "/classify", "/pooling"})
 
-MAX_NAME_CHARS = 256
-MAX_META_BYTES = 4096
+MAX_NAME_CHARS, MAX_META_BYTES = envelope.MAX_NAME_CHARS, envelope.MAX_META_BYTES
 DEFAULT_MAX_BODY_BYTES = 1_048_576
 _NAME = re.compile(r"[\x21-\x7e]{1,256}")
 _RESERVED = re.compile(r"[A-Za-z]+:[0-9]+-[0-9]+")
 _FALLBACK = re.compile(rf"(?:{'|'.join(LANES)}):[0-9]{{1,20}}-[0-9]{{1,20}}")
-_MS = re.compile(r"[0-9]{1,16}")
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-_TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """One request: an OpenAI body and its envelope.
 
     Attributes:
@@ -105,7 +102,7 @@ def check_name(value: str, param: str, forbidden: str = "") -> str:
         raise InvalidRequest("must be 1 to 256 printable ASCII characters without spaces", param)
     if _RESERVED.fullmatch(value):
         raise InvalidRequest("the form <lane>:<number>-<number> is reserved for requests without an id", param)
-    if any(char in value for char in forbidden):
+    if forbidden and any(char in value for char in forbidden):
         raise InvalidRequest(f"must not contain any of {forbidden}", param)
     return value
 
@@ -123,14 +120,25 @@ def infer_endpoint(body: Mapping[str, Any]) -> str:
     Raises:
         InvalidRequest: the body fits none.
     """
-    for key, endpoint in (("messages", CHAT), ("prompt", COMPLETIONS), ("input", EMBEDDINGS)):
-        if key in body:
-            return endpoint
+    if "messages" in body:
+        return CHAT
+    if "prompt" in body:
+        return COMPLETIONS
+    if "input" in body:
+        return EMBEDDINGS
     raise InvalidRequest(
         "the body has neither messages, prompt nor input: give one of them, or name the endpoint",
         "body",
         "missing_field",
     )
+
+
+def inferred(body: Mapping[str, Any]) -> str | None:
+    """The endpoint that a body without one is meant for; None where it fits none."""
+    try:
+        return infer_endpoint(body)
+    except InvalidRequest:
+        return None
 
 
 def check_endpoint(value: str) -> str:
@@ -145,17 +153,26 @@ def check_endpoint(value: str) -> str:
     return value
 
 
+def check_size(size: int, max_bytes: int) -> None:
+    """A body's bytes as JSON text, against the most that are allowed.
+
+    Raises:
+        InvalidRequest: it is too large.
+    """
+    if size > max_bytes:
+        raise InvalidRequest(f"is {size} bytes; at most {max_bytes} are allowed", "body", "request_too_large")
+
+
 def parse_body(text: bytes, max_bytes: int) -> dict[str, Any]:
     """A body's JSON object.
 
     Raises:
         InvalidRequest: too large, not UTF-8, not JSON, or not an object.
     """
-    if len(text) > max_bytes:
-        raise InvalidRequest(f"is {len(text)} bytes; at most {max_bytes} are allowed", "body", "request_too_large")
+    check_size(len(text), max_bytes)
     try:
-        value = json.loads(text.decode("utf-8"), parse_constant=_refuse_constant)
-        if _SURROGATE.search(text):
+        value = jsontext.parse(text.decode())
+        if b"\\" in text and _SURROGATE.search(text):
             json.dumps(value, ensure_ascii=False).encode()  # fails where one half of a pair stands alone
     except UnicodeEncodeError:
         raise InvalidRequest(
@@ -192,49 +209,23 @@ def decode(
         raise InvalidRequest(
             "is missing: XADD it as the field 'body' with an OpenAI request as JSON", "body", "missing_field"
         )
-    identity = _text(fields, "id")
-    reply = _text(fields, "reply")
+    identity = envelope.text(fields, b"id")
+    reply = envelope.text(fields, b"reply")
     body = parse_body(fields[b"body"], max_body_bytes)
-    endpoint = _text(fields, "endpoint")
+    endpoint = envelope.text(fields, b"endpoint")
     return Request(
-        body=body,
-        id=check_name(identity, "id") if identity else f"{lane}:{stream_id}",
-        lane=lane,
-        endpoint=check_endpoint(endpoint) if endpoint else infer_endpoint(body),
-        deadline_ms=_deadline(fields, stream_id),
-        tenant=_label(fields, "tenant"),
-        session=_label(fields, "session"),
-        reply=check_name(reply, "reply") if reply else None,
-        stream=_flag(fields, "stream"),
-        traceparent=_traceparent(fields),
-        meta=_meta(fields),
+        body,
+        check_name(identity, "id") if identity else f"{lane}:{stream_id}",
+        lane,
+        check_endpoint(endpoint) if endpoint else infer_endpoint(body),
+        envelope.deadline_ms(fields, stream_id),
+        envelope.label(fields, b"tenant"),
+        envelope.label(fields, b"session"),
+        check_name(reply, "reply") if reply else None,
+        envelope.flag(fields, b"stream"),
+        envelope.traceparent(fields),
+        envelope.meta(fields),
     )
-
-
-def encode(request: Request, body: bytes, ttl_ms: int | None = None) -> dict[str, bytes]:
-    """The fields to XADD for a request; absent ones are left out.
-
-    Args:
-        request: what to send.
-        body: its body as JSON text; handed in so that what was measured and hashed is what is sent.
-        ttl_ms: sent in place of a deadline, to be counted by Redis's clock from enqueueing.
-    """
-    fields: dict[str, bytes] = {"body": body}
-    if request.id:
-        fields["id"] = request.id.encode()
-    if request.endpoint != _inferred(request.body):
-        fields["endpoint"] = request.endpoint.encode()
-    if request.deadline_ms is not None:
-        fields["deadline"] = str(request.deadline_ms).encode()
-    elif ttl_ms is not None:
-        fields["ttl"] = str(ttl_ms).encode()
-    for name in ("tenant", "session", "reply", "traceparent", "meta"):
-        value = getattr(request, name)
-        if value is not None:
-            fields[name] = value.encode()
-    if request.stream:
-        fields["stream"] = b"1"
-    return fields
 
 
 def digest(request: Request) -> str:
@@ -242,19 +233,17 @@ def digest(request: Request) -> str:
 
     32 hex characters.
     """
-    body = json.dumps(request.body, sort_keys=True, separators=(",", ":"))
-    return hashlib.blake2b(f"{request.endpoint}\0{body}".encode(), digest_size=16).hexdigest()
+    return hashed(comparable(request.endpoint, jsontext.canonical(request.body)))
 
 
-def _inferred(body: Mapping[str, Any]) -> str | None:
-    try:
-        return infer_endpoint(body)
-    except InvalidRequest:
-        return None
+def comparable(endpoint: str, canonical_body: str) -> str:
+    """What `digest` is of; the body as `jsontext.canonical` writes what was parsed."""
+    return f"{endpoint}\0{canonical_body}"
 
 
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a JSON value")
+def hashed(text: str) -> str:
+    """Of what is `comparable`, the digest."""
+    return blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def _json_type(value: object) -> str:
@@ -267,60 +256,3 @@ def _json_type(value: object) -> str:
         type(None): "null",
     }
     return names.get(type(value), type(value).__name__)
-
-
-def _text(fields: Mapping[bytes, bytes], name: str) -> str | None:
-    value = fields.get(name.encode())
-    if not value:
-        return None
-    try:
-        return value.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise InvalidRequest(
-            f"is not UTF-8: byte {error.start} is {value[error.start]:#04x}", name, "invalid_encoding"
-        ) from None
-
-
-def _label(fields: Mapping[bytes, bytes], name: str) -> str | None:
-    value = _text(fields, name)
-    if value is not None and (len(value) > MAX_NAME_CHARS or not value.isprintable()):
-        raise InvalidRequest(f"must be at most {MAX_NAME_CHARS} printable characters", name)
-    return value
-
-
-def _deadline(fields: Mapping[bytes, bytes], stream_id: str) -> int | None:
-    deadline, ttl = _milliseconds(fields, "deadline"), _milliseconds(fields, "ttl")
-    if deadline is not None:
-        return deadline
-    return None if ttl is None else int(stream_id.split("-", 1)[0]) + ttl
-
-
-def _milliseconds(fields: Mapping[bytes, bytes], name: str) -> int | None:
-    value = _text(fields, name)
-    if value is None:
-        return None
-    if not _MS.fullmatch(value):
-        unit = "epoch milliseconds" if name == "deadline" else "milliseconds from enqueueing"
-        raise InvalidRequest(f"must be {unit} in decimal digits, not {value[:40]!r}", name)
-    return int(value)
-
-
-def _flag(fields: Mapping[bytes, bytes], name: str) -> bool:
-    value = _text(fields, name)
-    if value not in (None, "0", "1"):
-        raise InvalidRequest(f"must be 0 or 1, not {value[:40]!r}", name)
-    return value == "1"
-
-
-def _traceparent(fields: Mapping[bytes, bytes]) -> str | None:
-    value = _text(fields, "traceparent")
-    if value is not None and not _TRACEPARENT.fullmatch(value):
-        raise InvalidRequest("must be a W3C traceparent, such as 00-<32 hex>-<16 hex>-01", "traceparent")
-    return value
-
-
-def _meta(fields: Mapping[bytes, bytes]) -> str | None:
-    value = _text(fields, "meta")
-    if value is not None and len(fields[b"meta"]) > MAX_META_BYTES:
-        raise InvalidRequest(f"is {len(fields[b'meta'])} bytes; at most {MAX_META_BYTES} are allowed", "meta")
-    return value

@@ -6,14 +6,13 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from streamfleet.common.errors import RequestFailed, openai_error
 from streamfleet.common.protocol import Status
 
 
-@dataclass(frozen=True, slots=True)
-class Timings:
+class Timings(NamedTuple):
     """Milliseconds; None where the step was not reached or could not be measured.
 
     Attributes:
@@ -81,6 +80,7 @@ class Result:
         return self
 
 
+_STATUSES: dict[str, Status] = {status: status for status in Status}
 _NUMBER = re.compile(r"[0-9]{1,15}(\.[0-9]{1,9})?")
 DEFAULT_HTTP_STATUS = {
     Status.SUCCEEDED: 200,
@@ -98,33 +98,40 @@ def decode_result(request_id: str, fields: Mapping[bytes, bytes]) -> Result | No
     """
     if b"status" not in fields:
         return None
-    text = {key.decode(errors="replace"): value.decode(errors="replace") for key, value in fields.items()}
+    try:
+        text = {key.decode(): value.decode() for key, value in fields.items()}
+    except UnicodeDecodeError:
+        text = {key.decode(errors="replace"): value.decode(errors="replace") for key, value in fields.items()}
     status = _status(text)
+    get = text.get
     return Result(
-        id=request_id,
-        status=status,
-        response=_object(text.get("response")),
-        error=_error(text.get("error")),
-        http_status=int(_number(text.get("http_status")) or DEFAULT_HTTP_STATUS[status]),
-        finish_reason=text.get("finish_reason"),
-        usage=_object(text.get("usage")),
-        worker=text.get("worker"),
-        attempt=int(_number(text.get("attempt")) or 0),
-        timings=Timings(
-            *(_number(text.get(name)) for name in ("queued_ms", "waited_ms", "first_token_ms", "total_ms"))
+        request_id,
+        status,
+        _object(get("response")),
+        _error(get("error")),
+        int(_number(get("http_status")) or DEFAULT_HTTP_STATUS[status]),
+        get("finish_reason"),
+        _object(get("usage")),
+        get("worker"),
+        int(_number(get("attempt")) or 0),
+        Timings(
+            _number(get("queued_ms")),
+            _number(get("waited_ms")),
+            _number(get("first_token_ms")),
+            _number(get("total_ms")),
         ),
-        fields=text,
+        text,
     )
 
 
 def _status(text: dict[str, str]) -> Status:
     """The status; one that is none was written by hand, and says no more than that something went wrong."""
-    try:
-        return Status(text["status"])
-    except ValueError:
+    status = _STATUSES.get(text["status"])
+    if status is None:
         said = f"the result was written by hand: {text['status'][:40]!r} is no status"
         text["error"] = openai_error(said, "server_error", "status", "invalid_value")
         return Status.FAILED
+    return status
 
 
 def _object(text: str | None) -> dict[str, Any] | None:
@@ -138,6 +145,8 @@ def _object(text: str | None) -> dict[str, Any] | None:
 
 
 def _error(text: str | None) -> dict[str, Any] | None:
+    if not text:
+        return None
     found = _object(text)
     inner = found.get("error", found) if found else None
     return inner if inner is None or isinstance(inner, dict) else {"message": str(inner)}

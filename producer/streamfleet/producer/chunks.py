@@ -2,31 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-
-from streamfleet.common.records import Submission
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Protocol, TypeVar
 
 MAX_COUNT = 200
 MAX_BYTES = 1_000_000
 
 
-def size(submission: Submission) -> int:
-    """Bytes of a submission's fields."""
-    return sum(len(name) + len(value) for name, value in submission.fields.items())
+class Fielded(Protocol):
+    """Something to send: a draft or a submission."""
+
+    @property
+    def fields(self) -> Mapping[str, bytes]: ...
 
 
-def chunked(
-    submissions: Iterable[Submission], max_count: int = MAX_COUNT, max_bytes: int = MAX_BYTES
-) -> Iterator[list[Submission]]:
-    """The submissions in order, in chunks within both bounds; a larger one is a chunk of its own."""
-    chunk: list[Submission] = []
+T = TypeVar("T", bound=Fielded)
+
+
+def size(item: Fielded) -> int:
+    """Bytes of its fields."""
+    fields = item.fields
+    return len("".join(fields)) + sum(map(len, fields.values()))
+
+
+def chunked(items: Iterable[T], max_count: int = MAX_COUNT, max_bytes: int = MAX_BYTES) -> Iterator[list[T]]:
+    """The items in order, in chunks within both bounds; a larger one is a chunk of its own."""
+    chunk: list[T] = []
     filled = 0
-    for submission in submissions:
-        weight = size(submission)
+    for item in items:
+        weight = size(item)
         if chunk and (len(chunk) == max_count or filled + weight > max_bytes):
             yield chunk
             chunk, filled = [], 0
-        chunk.append(submission)
+        chunk.append(item)
         filled += weight
     if chunk:
         yield chunk

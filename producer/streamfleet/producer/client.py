@@ -3,39 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import secrets
 import socket
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self, Unpack
-from uuid import uuid4
+from typing import Any, NamedTuple, Self, Unpack
 
 from streamfleet.common.broker import Broker
 from streamfleet.common.connection import Connection
-from streamfleet.common.errors import (
-    Conflict,
-    InvalidRequest,
-    NotPermitted,
-    NotReplicated,
-    QueueFull,
-    ResultTimeout,
-    StreamfleetError,
-)
+from streamfleet.common.errors import NotPermitted, ResultTimeout
 from streamfleet.common.keys import Keys
-from streamfleet.common.records import Accepted, EnqueueCode, Submission
+from streamfleet.common.records import Submission
 from streamfleet.common.results import Result
 from streamfleet.common.settings import QueueSettings, load
-from streamfleet.producer.ask import Ask, Options, as_ask, prepare
+from streamfleet.producer.ask import Ask, Options, as_ask
 from streamfleet.producer.cancelling import ask_to_cancel
-from streamfleet.producer.chunks import chunked
 from streamfleet.producer.handle import Arrivals, Handle
 from streamfleet.producer.mailbox import Mailbox
-from streamfleet.producer.slots import Slot
+from streamfleet.producer.sender import Outcome, Sender
 from streamfleet.producer.status import StatusView, look_up
-
-KNOWN_BEFORE = frozenset({EnqueueCode.EXISTING, EnqueueCode.ANSWERED})
 
 
 def open_broker(settings: QueueSettings, patience_s: float | None = 5.0) -> Broker:
@@ -46,6 +35,14 @@ def open_broker(settings: QueueSettings, patience_s: float | None = 5.0) -> Brok
     """
     connection = Connection(settings.redis_url.get_secret_value(), patience_s)
     return Broker(connection, Keys(settings.queue, settings.key_prefix), settings.limits())
+
+
+class _Parts(NamedTuple):
+    """What an open client has."""
+
+    broker: Broker
+    mailbox: Mailbox
+    sender: Sender
 
 
 class Client:
@@ -79,8 +76,7 @@ class Client:
         self._patience_s = patience_s
         self._notify = notify
         self._asks_to_cancel = False
-        self._broker: Broker | None = None
-        self._mailbox: Mailbox | None = None
+        self._parts: _Parts | None = None
 
     async def __aenter__(self) -> Self:
         broker = open_broker(self.settings, self._patience_s)
@@ -89,7 +85,8 @@ class Client:
         except BaseException:
             await broker.close()
             raise
-        self._broker, self._mailbox = broker, Mailbox(broker, _reply_name())
+        mailbox = Mailbox(broker, _reply_name())
+        self._parts = _Parts(broker, mailbox, Sender(broker, mailbox, self, self.settings, self._notify))
         return self
 
     async def __aexit__(
@@ -99,28 +96,28 @@ class Client:
 
     async def close(self) -> None:
         """Leave; requests that were enqueued go on."""
-        broker, mailbox = self._broker, self._mailbox
-        self._broker = self._mailbox = None
-        try:
-            if mailbox is not None:
-                await mailbox.close()
-        finally:
-            if broker is not None:
-                await broker.close()
+        parts, self._parts = self._parts, None
+        if parts is not None:
+            try:
+                await parts.mailbox.close()
+            finally:
+                await parts.broker.close()
 
     @property
     def broker(self) -> Broker:
         """The queue's operations, for what this client has no method for."""
-        if self._broker is None:
-            raise RuntimeError("the client is not open: use it as `async with Client(...) as fleet:`")
-        return self._broker
+        return self._open.broker
 
     @property
     def mailbox(self) -> Mailbox:
         """What this client waits for."""
-        if self._mailbox is None:
+        return self._open.mailbox
+
+    @property
+    def _open(self) -> _Parts:
+        if self._parts is None:
             raise RuntimeError("the client is not open: use it as `async with Client(...) as fleet:`")
-        return self._mailbox
+        return self._parts
 
     # -- putting in ----------------------------------------------------------------------------------------
 
@@ -134,7 +131,7 @@ class Client:
             NotReplicated: Redis took it, but too few replicas had it in time (STREAMFLEET_ENQUEUE_REPLICAS).
             BrokerUnavailable, BrokerOutOfMemory: Redis did not take it; with an `id`, trying again is safe.
         """
-        return (await self.enqueue_many([{**options, "body": body}]))[0]
+        return await self._open.sender.enqueue(as_ask({**options, "body": body}))
 
     async def enqueue_many(self, asks: Iterable[Ask | Mapping[str, Any]]) -> list[Handle]:
         """Enqueue Asks, or dicts with the names of its fields, in order; all are checked before one is sent.
@@ -152,72 +149,25 @@ class Client:
             BrokerUnavailable, BrokerOutOfMemory: Redis did not take all; where an answer was lost, it may have taken
                 some that are not in `accepted`. With ids of one's own, sending all again is safe.
         """
-        submissions = self._prepare_all(asks)
-        handles: list[Handle] = []
-        refused: list[tuple[Submission, EnqueueCode]] = []
-        try:
-            for chunk in chunked(submissions):
-                for submission, (handle, code) in zip(chunk, await self.submit(chunk), strict=True):
-                    if handle is None:
-                        refused.append((submission, code))
-                    else:
-                        handles.append(handle)
-                if refused:
-                    raise _refusal(refused, self.settings.lane_limit)
-        except StreamfleetError as error:
-            error.accepted = list(handles)
-            raise
-        return handles
+        return await self._open.sender.enqueue_many(asks)
 
     def prepare(self, ask: Ask) -> Submission:
         """A request as `submit` takes it, checked. Raises InvalidRequest."""
-        request_id = uuid4().hex if ask.id is None else ask.id
-        return prepare(ask, request_id, self.mailbox.name if self._notify else None, self.settings.max_body_bytes)
+        return self._open.sender.draft(ask, secrets.token_hex(16)).submission()
 
-    async def submit(self, chunk: Sequence[Submission]) -> list[tuple[Handle | None, EnqueueCode]]:
+    async def submit(self, chunk: Sequence[Submission]) -> list[Outcome]:
         """One script call, up to `chunks.MAX_COUNT` requests: what became of each; no handle when refused.
 
         Raises:
             NotReplicated: too few replicas have them; its `unconfirmed` are the handles of all that were not refused.
         """
-        # Before sending: a notification may be faster than the answer to the call.
-        slots = [self.mailbox.slot(submission.id) for submission in chunk]
-        try:
-            answers = await self.broker.enqueue(chunk)
-        except NotReplicated as error:
-            outcomes = self._outcomes(slots, error.unconfirmed)
-            error.unconfirmed = [handle for handle, _ in outcomes if handle is not None]
-            raise
-        return self._outcomes(slots, answers)
-
-    def _outcomes(self, slots: list[Slot], answers: list[Accepted]) -> list[tuple[Handle | None, EnqueueCode]]:
-        outcomes: list[tuple[Handle | None, EnqueueCode]] = []
-        for slot, answer in zip(slots, answers, strict=True):
-            if answer.code in (EnqueueCode.CONFLICT, EnqueueCode.FULL):
-                outcomes.append((None, answer.code))
-                continue
-            slot.notified |= self._notify and answer.code is EnqueueCode.ACCEPTED
-            slot.ended |= answer.code is EnqueueCode.ANSWERED
-            existing = answer.code in KNOWN_BEFORE
-            outcomes.append((Handle(slot.id, existing, answer.entry, slot, self.mailbox, self), answer.code))
-        return outcomes
-
-    def _prepare_all(self, asks: Iterable[Ask | Mapping[str, Any]]) -> list[Submission]:
-        prepared: list[Submission] = []
-        for number, ask in enumerate(asks, 1):
-            try:
-                prepared.append(self.prepare(as_ask(ask)))
-            except InvalidRequest as error:
-                if number == 1:
-                    raise
-                raise InvalidRequest(f"{error.message} (request {number})", error.param, error.code) from None
-        return prepared
+        return await self._open.sender.submit(chunk)
 
     # -- getting out ---------------------------------------------------------------------------------------
 
     def handle(self, request_id: str) -> Handle:
         """A handle of a request that somebody enqueued, by its id; it is not looked for yet."""
-        return Handle(request_id, True, "", self.mailbox.slot(request_id), self.mailbox, self)
+        return Handle(request_id, True, "", self.mailbox, None, self)
 
     async def result(self, request_id: str, timeout: float | None = None) -> Result:
         """A request's result, by its id.
@@ -242,6 +192,13 @@ class Client:
         Raises:
             ResultTimeout: `timeout` seconds passed before all had come.
         """
+        async with contextlib.aclosing(self._groups(handles, timeout)) as groups:
+            async for results in groups:
+                for result in results:
+                    yield result
+
+    async def _groups(self, handles: Iterable[Handle], timeout: float | None) -> AsyncGenerator[list[Result], None]:
+        """As `as_completed`, those that came together together."""
         arrivals = self.arrivals()
         arrivals.add(handles)
         give_up = None if timeout is None else _loop_time() + timeout
@@ -251,8 +208,7 @@ class Client:
                 if not results:
                     left = len(arrivals)
                     raise ResultTimeout(f"{left} requests have no result after {timeout:g} s; they go on")
-                for result in results:
-                    yield result
+                yield results
         finally:
             arrivals.close()
 
@@ -279,20 +235,6 @@ class Client:
     async def status(self, request_id: str) -> StatusView:
         """Where a request is now."""
         return await look_up(self.broker, request_id)
-
-
-def _refusal(refused: Sequence[tuple[Submission, EnqueueCode]], limit: int) -> StreamfleetError:
-    # A conflict goes first: who only heard of the full lane would wait, and send the conflict again.
-    for submission, code in refused:
-        if code is EnqueueCode.CONFLICT:
-            return Conflict(
-                f"id: {submission.id} belongs to a request with another body or endpoint; "
-                "use another id, or send the same again"
-            )
-    lane = refused[0][0].lane
-    return QueueFull(
-        f"lane {lane} holds {limit} requests, its limit: try again later, or raise STREAMFLEET_LANE_LIMIT", lane
-    )
 
 
 def _reply_name() -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Protocol
 
 from streamfleet.common.results import Result
@@ -21,7 +20,6 @@ class Owner(Protocol):
     async def status(self, request_id: str) -> StatusView: ...
 
 
-@dataclass(frozen=True, slots=True)
 class Handle:
     """One request.
 
@@ -31,12 +29,29 @@ class Handle:
         entry: ``<lane>:<stream id>`` in Redis; empty when only its result is left.
     """
 
-    id: str
-    existing: bool
-    entry: str
-    slot: Slot = field(repr=False)
-    mailbox: Mailbox = field(repr=False)
-    owner: Owner = field(repr=False)
+    __slots__ = ("_mailbox", "_mark", "_owner", "_slot", "entry", "existing", "id")
+
+    def __init__(
+        self, request_id: str, existing: bool, entry: str, mailbox: Mailbox, mark: int | None, owner: Owner
+    ) -> None:
+        """`mark` is `Mailbox.mark` of before it was enqueued; None where the mailbox will hear nothing of it."""
+        self.id = request_id
+        self.existing = existing
+        self.entry = entry
+        self._mailbox = mailbox
+        self._mark = mark
+        self._owner = owner
+        self._slot: Slot | None = None
+
+    def __repr__(self) -> str:
+        return f"Handle(id={self.id!r}, existing={self.existing!r}, entry={self.entry!r})"
+
+    @property
+    def slot(self) -> Slot:
+        """What the client remembers of it: nothing before it is waited for."""
+        if self._slot is None:
+            self._slot = self._mailbox.slot(self.id, self._mark)
+        return self._slot
 
     async def result(self, timeout: float | None = None) -> Result:
         """How it ended, whatever that was: see `Result.raise_for_status`.
@@ -47,15 +62,15 @@ class Handle:
         Raises:
             ResultTimeout: it has not ended in time; it goes on, and may be asked again.
         """
-        return await self.mailbox.wait(self.slot, timeout)
+        return await self._mailbox.wait(self.slot, timeout)
 
     async def cancel(self) -> bool:
         """Cancel it, queued or running. False when it had ended before in another way."""
-        return await self.owner.cancel(self.id)
+        return await self._owner.cancel(self.id)
 
     async def status(self) -> StatusView:
         """Where it is now."""
-        return await self.owner.status(self.id)
+        return await self._owner.status(self.id)
 
 
 class Arrivals:
@@ -64,21 +79,26 @@ class Arrivals:
     def __init__(self, mailbox: Mailbox) -> None:
         self._mailbox = mailbox
         self._joined: dict[asyncio.Future[Result], list[Slot]] = {}
-        self._done: list[tuple[asyncio.Future[Result], int]] = []
+        self._done: list[asyncio.Future[Result]] = []
+        self._left = 0
         self._some = asyncio.Event()
 
     def add(self, handles: Iterable[Handle]) -> None:
         """Wait for these too."""
         for handle in handles:
-            future = self._mailbox.join(handle.slot)
-            if future not in self._joined:
-                self._joined[future] = []
+            slot = handle.slot
+            future = self._mailbox.join(slot)
+            self._left += 1
+            slots = self._joined.get(future)
+            if slots is None:
+                self._joined[future] = [slot]
                 future.add_done_callback(self._arrived)
-            self._joined[future].append(handle.slot)
+            else:
+                slots.append(slot)
 
     def __len__(self) -> int:
         """How many have not been taken yet."""
-        return sum(len(slots) for slots in self._joined.values()) + sum(times for _, times in self._done)
+        return self._left
 
     async def take(self, timeout: float | None = None) -> list[Result]:
         """What has come, at least one unless `timeout` seconds pass without any."""
@@ -90,7 +110,8 @@ class Arrivals:
             except TimeoutError:
                 return []
         done, self._done = self._done, []
-        return [future.result() for future, times in done for _ in range(times)]
+        self._left -= len(done)
+        return [future.result() for future in done]
 
     def close(self) -> None:
         """Wait no more for what is left."""
@@ -98,11 +119,12 @@ class Arrivals:
             future.remove_done_callback(self._arrived)
             for slot in slots:
                 self._mailbox.leave(slot)
+        self._left -= sum(map(len, self._joined.values()))
         self._joined.clear()
 
     def _arrived(self, future: asyncio.Future[Result]) -> None:
         slots = self._joined.pop(future)
         for slot in slots:
             self._mailbox.leave(slot)
-        self._done.append((future, len(slots)))
+            self._done.append(future)
         self._some.set()

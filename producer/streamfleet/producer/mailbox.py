@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import ParamSpec, TypeVar
 
 import structlog
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
+from tenacity import AsyncRetrying, retry_if_exception_type, wait_random_exponential
 
 from streamfleet.common.broker import Broker
 from streamfleet.common.errors import BrokerUnavailable, NotPermitted, ResultTimeout, SettingsError, StreamfleetError
@@ -21,10 +23,13 @@ from streamfleet.common.results import Result
 from streamfleet.producer.slots import Slot, Slots
 
 log = structlog.get_logger(__name__)
+P = ParamSpec("P")
+T = TypeVar("T")
 BLOCK_MS = 5_000
 FETCH_AT_ONCE = 250
 CLOSE_TIMEOUT_S = 2.0
 NOTHING_DUE_S = 60.0
+OVERDUE = 0.0
 
 
 class Mailbox:
@@ -33,22 +38,40 @@ class Mailbox:
     Args:
         broker: the queue.
         name: name of this client's reply stream; nobody else may use it.
+
+    Attributes:
+        mark: changes whenever a notification may have been passed over: it was read when nobody had waited for its
+            request yet, or was lost. Who takes the mark before enqueueing, and finds it unchanged when beginning to
+            wait, has missed nothing. So nothing need be remembered of requests that nobody waits for.
     """
 
     def __init__(self, broker: Broker, name: str) -> None:
         self.name = name
+        self.mark = 0
         self._broker = broker
         self._slots = Slots()
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._started = False
         self._position = "0-0"
         self._replan = asyncio.Event()
+        self._sleeps_until = math.inf
         self._lost = False
         self._closed = False
         self._may_end = True
 
-    def slot(self, request_id: str) -> Slot:
-        """What is remembered of a request. Get it before enqueueing, so that no notification is missed."""
-        return self._slots.get(request_id)
+    def slot(self, request_id: str, mark: int | None = None) -> Slot:
+        """What is remembered of a request, from now on for as long as the slot is held.
+
+        Args:
+            request_id: its id.
+            mark: `mark` of before it was enqueued; None for a request whose notification does not come here.
+        """
+        slot = self._slots.get(request_id)
+        if mark is not None:
+            slot.notified = True
+            if mark != self.mark:
+                self._slots.look_at(slot, OVERDUE)
+        return slot
 
     def join(self, slot: Slot) -> asyncio.Future[Result]:
         """Start to wait for a request: the future of its result. Others wait too: never cancel it."""
@@ -60,8 +83,10 @@ class Mailbox:
                 )
         if not slot.future.done():
             self._slots.join(slot, self._now())
-            self._replan.set()
-            self._start()
+            if slot.due < self._sleeps_until:
+                self._replan.set()
+            if not self._started:
+                self._start()
         return slot.future
 
     def leave(self, slot: Slot) -> None:
@@ -77,10 +102,10 @@ class Mailbox:
         """
         future = self.join(slot)
         try:
-            done, _ = await asyncio.wait({future}, timeout=timeout)
+            await asyncio.wait((future,), timeout=timeout)
         finally:
             self.leave(slot)
-        if not done:
+        if not future.done():
             raise ResultTimeout(f"request {slot.id} has no result after {timeout:g} s; it goes on")
         return future.result()
 
@@ -99,12 +124,14 @@ class Mailbox:
                     await self._broker.delete_replies(self.name)
 
     def _start(self) -> None:
+        self._started = True
         for name, loop in (("read", self._read_forever), ("look", self._look_forever)):
             if name not in self._tasks or self._tasks[name].done():
                 task = self._tasks[name] = asyncio.get_running_loop().create_task(loop())
                 task.add_done_callback(self._stopped)
 
     def _stopped(self, task: asyncio.Task[None]) -> None:
+        self._started = False
         if task.cancelled():
             return
         error = task.exception()
@@ -122,12 +149,10 @@ class Mailbox:
 
     async def _read_forever(self) -> None:
         while True:
-            answer: tuple[str, list[str]] = await self._patiently()(
-                self._broker.read_replies, self.name, self._position, BLOCK_MS
-            )
-            self._position, ids = answer
+            self._position, ids = await self._patiently(self._broker.read_replies, self.name, self._position, BLOCK_MS)
             if self._lost:
                 self._lost = False
+                self.mark += 1
                 self._slots.look_at_all(self._now())
                 self._replan.set()
             await self._notified(ids)
@@ -136,10 +161,12 @@ class Mailbox:
         wanted: list[Slot] = []
         for request_id in ids:
             slot = self._slots.find(request_id)
-            if slot is not None:
-                slot.ended = True
-                if self._slots.waiting(request_id) is not None:
-                    wanted.append(slot)
+            if slot is None:
+                self.mark += 1
+                continue
+            slot.ended = True
+            if self._slots.waiting(request_id) is not None:
+                wanted.append(slot)
         await self._fetch(wanted)
 
     # -- result keys ---------------------------------------------------------------------------------------
@@ -150,6 +177,7 @@ class Mailbox:
             due = self._slots.next_due()
             pause = NOTHING_DUE_S if due is None else due - self._now()
             if pause > 0:
+                self._sleeps_until = self._now() + pause
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(pause):
                         await self._replan.wait()
@@ -183,7 +211,7 @@ class Mailbox:
         for first in range(0, len(slots), FETCH_AT_ONCE):
             some = slots[first : first + FETCH_AT_ONCE]
             try:
-                found: list[Result | None] = await self._patiently()(self._broker.results, [slot.id for slot in some])
+                found = await self._patiently(self._broker.results, [slot.id for slot in some])
             except Exception as error:  # noqa: BLE001 - one unreadable result must not hold up the others
                 await self._fetch_each(some, error)
                 continue
@@ -207,18 +235,23 @@ class Mailbox:
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
 
-    def _patiently(self) -> AsyncRetrying:
-        return AsyncRetrying(
+    async def _patiently(self, work: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        """What `work` gives, tried again for as long as Redis is away."""
+        try:
+            return await work(*args, **kwargs)
+        except BrokerUnavailable:
+            self._say_lost(1)
+        retrying = AsyncRetrying(
             retry=retry_if_exception_type(BrokerUnavailable),
             wait=wait_random_exponential(multiplier=0.05, max=2.0),
-            before_sleep=self._say_lost,
+            before_sleep=lambda state: self._say_lost(state.attempt_number),
             reraise=True,
         )
+        return await retrying(work, *args, **kwargs)
 
-    def _say_lost(self, state: RetryCallState) -> None:
+    def _say_lost(self, tries: int) -> None:
         if not self._lost:
-            address = self._broker.connection.address
-            log.warning("waiting_for_redis", address=address, tries=state.attempt_number)
+            log.warning("waiting_for_redis", address=self._broker.connection.address, tries=tries)
         self._lost = True
 
 

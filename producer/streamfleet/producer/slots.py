@@ -6,7 +6,6 @@ import asyncio
 import heapq
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from itertools import count
 from weakref import WeakValueDictionary
 
@@ -29,7 +28,6 @@ def pause_s(notified: bool, looks: int) -> float:
     return float(min(longest, first * 2 ** min(looks, 16)))
 
 
-@dataclass(slots=True, eq=False, weakref_slot=True)
 class Slot:
     """One request, for as long as somebody holds its handle or waits for it.
 
@@ -45,15 +43,18 @@ class Slot:
         future: its result, made when the first waiter comes.
     """
 
-    id: str
-    notified: bool = False
-    ended: bool = False
-    waiters: int = 0
-    looks: int = 0
-    due: float = math.inf
-    doubted: float = math.inf
-    plan: int = 0
-    future: asyncio.Future[Result] | None = field(default=None, repr=False)
+    # On the class until they change: of many that are enqueued, few may ever be waited for.
+    notified = False
+    ended = False
+    waiters = 0
+    looks = 0
+    due = math.inf
+    doubted = math.inf
+    plan = 0
+    future: asyncio.Future[Result] | None = None
+
+    def __init__(self, request_id: str) -> None:
+        self.id = request_id
 
 
 class Slots:
@@ -89,7 +90,8 @@ class Slots:
     def join(self, slot: Slot, now: float) -> None:
         """One more waits for it; the first look is at once where no notification will tell."""
         slot.waiters += 1
-        slot.doubted = min(slot.doubted, now + DOUBT_S)
+        if slot.doubted == math.inf:
+            slot.doubted = now + DOUBT_S
         if slot.id not in self._waiting or not slot.plan:
             self._waiting[slot.id] = slot
             told = slot.notified and not slot.ended

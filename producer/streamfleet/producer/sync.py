@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
@@ -113,27 +114,23 @@ class SyncClient:
 
     def enqueue(self, body: Mapping[str, Any], **options: Unpack[Options]) -> SyncHandle:
         """As `Client.enqueue`."""
-        return self.enqueue_many([{**options, "body": body}])[0]
+        with self._our_handles():
+            return SyncHandle(self._run(self._client.enqueue(body, **options)), self)
 
     def enqueue_many(self, asks: Iterable[Ask | Mapping[str, Any]]) -> list[SyncHandle]:
         """As `Client.enqueue_many`."""
-        try:
-            handles = self._run(self._client.enqueue_many(list(asks)))
-        except StreamfleetError as error:
-            error.accepted = [SyncHandle(handle, self) for handle in error.accepted]
-            if isinstance(error, NotReplicated):
-                error.unconfirmed = [SyncHandle(handle, self) for handle in error.unconfirmed]
-            raise
-        return [SyncHandle(handle, self) for handle in handles]
+        with self._our_handles():
+            return [SyncHandle(handle, self) for handle in self._run(self._client.enqueue_many(list(asks)))]
 
     def as_completed(self, handles: Iterable[SyncHandle], timeout: float | None = None) -> Iterator[Result]:
         """As `Client.as_completed`."""
-        results = self._client.as_completed([handle.handle for handle in handles], timeout)
+        # In groups: each crossing between the threads costs more than all else about a result.
+        groups = self._client._groups([handle.handle for handle in handles], timeout)  # noqa: SLF001
         try:
-            while (result := self._run(_next(results))) is not None:
-                yield result
+            while (results := self._run(_next(groups))) is not None:
+                yield from results
         finally:
-            self._run(_close(results))
+            self._run(_close(groups))
 
     def result(self, request_id: str, timeout: float | None = None) -> Result:
         """As `Client.result`."""
@@ -146,6 +143,17 @@ class SyncClient:
     def status(self, request_id: str) -> StatusView:
         """As `Client.status`."""
         return self._run(self._client.status(request_id))
+
+    @contextlib.contextmanager
+    def _our_handles(self) -> Iterator[None]:
+        """In the errors too."""
+        try:
+            yield
+        except StreamfleetError as error:
+            error.accepted = [SyncHandle(handle, self) for handle in error.accepted]
+            if isinstance(error, NotReplicated):
+                error.unconfirmed = [SyncHandle(handle, self) for handle in error.unconfirmed]
+            raise
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         try:
@@ -176,11 +184,9 @@ def _stop(loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
     loop.close()
 
 
-async def _next(results: AsyncIterator[Result]) -> Result | None:
-    return await anext(results, None)
+async def _next(groups: AsyncGenerator[list[Result], None]) -> list[Result] | None:
+    return await anext(groups, None)
 
 
-async def _close(results: AsyncIterator[Result]) -> None:
-    close = getattr(results, "aclose", None)
-    if close is not None:
-        await close()
+async def _close(groups: AsyncGenerator[list[Result], None]) -> None:
+    await groups.aclose()

@@ -7,10 +7,16 @@ from tests.scripts.mutants.mutant import HISTORY, Mutant
 MUTANTS = (
     Mutant("enqueue: an id once", "  if record then\n", "  if false then\n", HISTORY, 2),
     Mutant("enqueue: another content is a conflict", "known == digest and 2 or 3", "2", HISTORY, 4),
-    Mutant("enqueue: not what ended", "  if call('EXISTS', result) == 1 then return {5, ''} end\n", "", HISTORY, 0),
+    Mutant("enqueue: not what ended", "count > 0 and call('EXISTS', unpack(KEYS, 5 + count)) > 0", "false", HISTORY, 0),
+    Mutant(
+        "enqueue: only that which ended",
+        "if answered and call('EXISTS', result) == 1 then",
+        "if answered then",
+        "enqueue.of_many_only_those_that_have_a_result_are_not_queued",
+    ),
     Mutant(
         "enqueue: lanes are bounded",
-        "  if length[lane] >= limit then return {4, ''} end\n",
+        "  if length[lane] >= limit then return 4, '' end\n",
         "",
         "enqueue.a_lane_takes_no_more_than_its_limit_by_its_length",
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from streamfleet.common.broker.base import BrokerBase
 from streamfleet.common.connection import MissingGroup
@@ -14,6 +15,7 @@ from streamfleet.common.replies import id_order, last_delivered, mapping, pendin
 from streamfleet.common.results import Result, decode_result
 
 CANCEL_REQUESTS_CAP = 10_000
+_CODES = {code.value: code for code in EnqueueCode}
 IN_THE_QUEUE = frozenset({EnqueueCode.ACCEPTED, EnqueueCode.EXISTING})
 
 
@@ -28,18 +30,14 @@ class ProducerBroker(BrokerBase):
                 what this would have returned.
         """
         replicas, timeout_ms = self.limits.enqueue_replicas, self.limits.enqueue_replicas_timeout_ms
-        config = self._configuration(touch=True) if replicas else self._config
-        keys, args = list(self._shared), [config, self.limits.lane_limit, self.limits.record_ttl_ms]
-        for item in submissions:
-            keys += (self.keys.request(item.id), self.keys.result(item.id))
-            flat = [part for pair in item.fields.items() for part in pair]
-            args += (item.lane.number, item.id, item.digest, item.reply, len(flat), *flat)
+        keys, args = self._enqueue_words(submissions)
         replicated = 0
         if replicas:
             replies, replicated = await self.connection.script_replicated("enqueue", keys, args, replicas, timeout_ms)
         else:
             replies = await self.connection.script("enqueue", keys, args)
-        answers = [Accepted(EnqueueCode(code), entry.decode()) for code, entry in replies]
+        codes, entries = replies[::2], replies[1::2]
+        answers = [Accepted(_CODES[code], entry.decode()) for code, entry in zip(codes, entries, strict=True)]
         if replicated < replicas and any(answer.code in IN_THE_QUEUE for answer in answers):
             raise NotReplicated(
                 f"the requests are in Redis at {self.connection.address}, but {replicated} of {replicas} replicas "
@@ -48,6 +46,29 @@ class ProducerBroker(BrokerBase):
                 list(answers),
             )
         return answers
+
+    def _enqueue_words(self, submissions: Sequence[Submission]) -> tuple[list[str], list[Any]]:
+        """KEYS and ARGV of enqueue.lua. Each word costs both sides time: what neighbours share is said once."""
+        limits = self.limits
+        record, result = self.keys.request(""), self.keys.result("")
+        keys = [
+            *self.keys.lanes,
+            *[record + item.id for item in submissions],
+            *[result + item.id for item in submissions],
+        ]
+        args: list[Any] = [limits.lane_limit, limits.record_ttl_ms, "touch" if limits.enqueue_replicas else ""]
+        run: tuple[str, ...] = ()
+        start = 0
+        for item in submissions:
+            fields = item.fields
+            shared = (item.lane, item.reply, *fields)
+            if shared != run:
+                run, start = shared, len(args)
+                args += (0, item.lane.number, item.lane, item.reply, len(fields), *fields)
+            args[start] += 1
+            args.append(item.digest)
+            args += fields.values()
+        return keys, args
 
     async def cancel(self, request_id: str, reason: str = "cancelled by the caller") -> bool:
         """Cancel a request, queued or running. False when it had ended before, other than by a cancel.

@@ -1,36 +1,45 @@
--- @include keys
 -- Accept requests, each id once.
--- KEYS: shared; then for each request its request record and its result.
--- ARGV: 1 configuration, `touch` in it when replicas are waited for; 2 lane limit (entries); 3 life of the record of a
---   request that does not end (ms); then for each request: lane, id, digest, reply name or '', number of field strings,
---   the fields.
--- Returns for each request {code, entry}: 1 accepted; 2 the same request was accepted before (entry of then);
+-- KEYS: the four lanes; then the request records; then, in the same order, the results.
+-- ARGV: 1 lane limit (entries); 2 life of the record of a request that does not end (ms); 3 `touch` when replicas are
+--   waited for, or ''; then for each run of requests that are alike: how many, lane, its name, reply name or '', number
+--   of fields, their names; and of each request of the run: digest, the values of its fields.
+-- Returns for each request code, entry: 1 accepted; 2 the same request was accepted before (entry of then);
 --   3 conflict: the id belongs to another request; 4 the lane is full; 5 the id already has a result.
-local limit, record_ttl = tonumber(ARGV[2]), ARGV[3]
+local call, limit, record_ttl, touch = redis.call, tonumber(ARGV[1]), ARGV[2], ARGV[3] == 'touch'
+local count = (#KEYS - 4) / 2
 local length, replies = {}, {}
+-- Nothing here writes results, and hardly ever is there one: one look for all of them.
+local answered = count > 0 and call('EXISTS', unpack(KEYS, 5 + count)) > 0
 
-local function accept(lane, record_key, result, id, digest, reply, first, last)
+local function accept(record_key, result, lane, lane_name, reply, digest, words)
   local record = call('GET', record_key)
   if record then
     local known, entry = string.match(record, '^(%S+) (%S+)')
     -- WAIT is about what its connection wrote: a request known already is written once more, as it is.
-    if cfg.touch and known == digest then call('SET', record_key, record, 'KEEPTTL') end
-    return {known == digest and 2 or 3, entry}
+    if touch and known == digest then call('SET', record_key, record, 'KEEPTTL') end
+    return known == digest and 2 or 3, entry or ''
   end
-  if call('EXISTS', result) == 1 then return {5, ''} end
-  length[lane] = length[lane] or call('XLEN', lane_key(lane))
-  if length[lane] >= limit then return {4, ''} end
-  local stream_id = call('XADD', lane_key(lane), '*', unpack(ARGV, first, last))
+  if answered and call('EXISTS', result) == 1 then return 5, '' end
+  length[lane] = length[lane] or call('XLEN', KEYS[lane])
+  if length[lane] >= limit then return 4, '' end
+  local entry = lane_name .. ':' .. call('XADD', KEYS[lane], '*', unpack(words))
   length[lane] = length[lane] + 1
-  local entry = entry_name(lane, stream_id)
   call('SET', record_key, digest .. ' ' .. entry .. ' ' .. reply, 'PX', record_ttl)
-  return {1, entry}
+  return 1, entry
 end
 
-local at, key = 4, 19
-while at <= #ARGV do
-  local lane, id, digest, reply, size = tonumber(ARGV[at]), ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], tonumber(ARGV[at + 4])
-  replies[#replies + 1] = accept(lane, KEYS[key], KEYS[key + 1], id, digest, reply, at + 5, at + 4 + size)
-  at, key = at + 5 + size, key + 2
+local n, at = 0, 4
+while n < count do
+  local last, lane, lane_name, reply = n + tonumber(ARGV[at]), tonumber(ARGV[at + 1]), ARGV[at + 2], ARGV[at + 3]
+  local size, words = tonumber(ARGV[at + 4]), {}
+  for field = 1, size do words[2 * field - 1] = ARGV[at + 4 + field] end
+  at = at + 5 + size
+  while n < last do
+    n = n + 1
+    for field = 1, size do words[2 * field] = ARGV[at + field] end
+    replies[2 * n - 1], replies[2 * n] =
+      accept(KEYS[4 + n], KEYS[4 + count + n], lane, lane_name, reply, ARGV[at], words)
+    at = at + 1 + size
+  end
 end
 return replies

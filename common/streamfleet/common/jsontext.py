@@ -1,0 +1,113 @@
+"""JSON text in the two forms that requests need: as it is sent, and as it is compared. Pure.
+
+Encoders are made once: `json.dumps` and `json.loads` make one at each call that sets an option, which is half of the
+cost of a small body. Nothing here looks for circular references; they end in a RecursionError.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from json import encoder as json_encoder
+from typing import Any
+
+_quote: Callable[[str], str] = json_encoder.encode_basestring
+_quote_ascii: Callable[[str], str] = json_encoder.encode_basestring_ascii
+_MESSAGE = ("role", "content")
+_ALIKE = frozenset({bool, float, int, type(None)})
+_DELETE = "\x7f"
+
+
+def encoder(*, ascii_only: bool, sort_keys: bool, allow_nan: bool) -> Callable[[Any], str]:
+    """What writes a value without blanks, as `json.dumps` would with these options."""
+    make: Any = getattr(json_encoder, "c_make_encoder", None)
+    if make is None:  # a Python whose json has no C part
+        return json.JSONEncoder(
+            check_circular=False,
+            ensure_ascii=ascii_only,
+            sort_keys=sort_keys,
+            allow_nan=allow_nan,
+            separators=(",", ":"),
+        ).encode
+    quote = _quote_ascii if ascii_only else _quote
+    pieces = make(None, json.JSONEncoder().default, quote, None, ":", ",", sort_keys, False, allow_nan)
+    return lambda value: "".join(pieces(value, 0))
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON value")
+
+
+compact = encoder(ascii_only=False, sort_keys=False, allow_nan=False)
+"""A value as it is sent: no blanks, keys in the order given. Raises TypeError, ValueError or RecursionError."""
+
+canonical = encoder(ascii_only=True, sort_keys=True, allow_nan=True)
+"""A value as it is compared: no blanks, keys sorted, ASCII. For what was parsed."""
+
+_decoder: Any = json.JSONDecoder(parse_constant=_refuse_constant)
+
+
+def parse(text: str) -> Any:
+    """The value of a JSON text; no NaN and no Infinity. Raises ValueError or RecursionError."""
+    if text.startswith("\ufeff"):
+        raise json.JSONDecodeError("Unexpected UTF-8 BOM (decode using utf-8-sig)", text, 0)
+    return _decoder.decode(text)
+
+
+def parse_compact(text: str) -> Any:
+    """The value of what `compact` wrote. Raises RecursionError."""
+    return _decoder.scan_once(text, 0)[0]
+
+
+def texts(body: dict[Any, Any]) -> tuple[str, str]:
+    """An object as `compact` writes it, and what is read from that as `canonical` writes it.
+
+    Most of what is long in a body are texts, at the top or in messages. They are quoted once for both, and for these
+    nothing need be read again: half of the cost. Raises TypeError, ValueError or RecursionError.
+    """
+    sent: list[str] = []
+    compared: list[tuple[str, str]] = []
+    for key, value in body.items():
+        if type(key) is not str or not key.isascii():
+            return _both(body)
+        kind = type(value)
+        if kind is str:
+            text = _quote(value)
+            other = text if text.isascii() else _quote_ascii(value)
+        elif kind is int:
+            text = other = int.__repr__(value)
+        elif kind is list:
+            text, other = _messages(value)
+        else:
+            text, other = _both(value)
+        name = _quote(key)
+        sent.append(f"{name}:{text}")
+        compared.append((key, f"{name}:{other}"))
+    whole = "{" + ",".join(sent) + "}"
+    if _DELETE in whole:  # which `canonical` alone escapes
+        return _both(body)
+    compared.sort()
+    return whole, "{" + ",".join([text for _, text in compared]) + "}"
+
+
+def _messages(values: list[Any]) -> tuple[str, str]:
+    sent: list[str] = []
+    compared: list[str] = []
+    for value in values:
+        if type(value) is not dict or tuple(value) != _MESSAGE:
+            return _both(values)
+        role, content = value.values()
+        if type(role) is not str or type(content) is not str:
+            return _both(values)
+        if not role.isascii():
+            return _both(values)
+        role, text = _quote(role), _quote(content)
+        other = text if text.isascii() else _quote_ascii(content)
+        sent.append(f'{{"role":{role},"content":{text}}}')
+        compared.append(f'{{"content":{other},"role":{role}}}')
+    return f"[{','.join(sent)}]", f"[{','.join(compared)}]"
+
+
+def _both(value: Any) -> tuple[str, str]:
+    text = compact(value)
+    return text, text if type(value) in _ALIKE else canonical(parse_compact(text))

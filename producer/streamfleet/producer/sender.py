@@ -1,0 +1,173 @@
+"""Putting requests in: checked, cut into script calls, and sent one call after the other."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from streamfleet.common.broker import Broker
+from streamfleet.common.errors import Conflict, InvalidRequest, NotReplicated, QueueFull, StreamfleetError
+from streamfleet.common.records import Accepted, EnqueueCode, Submission
+from streamfleet.common.settings import QueueSettings
+from streamfleet.producer.ask import Ask, Draft, as_ask, check_id, draft
+from streamfleet.producer.chunks import chunked
+from streamfleet.producer.handle import Handle, Owner
+from streamfleet.producer.mailbox import Mailbox
+
+REFUSED = frozenset({EnqueueCode.CONFLICT, EnqueueCode.FULL})
+IDS_AT_ONCE = 100
+BREATH, BREATH_A_REQUEST = 500_000, 5_000
+"""When bodies of so many bytes were checked, others on the event loop get their turn; each request counts as so many
+bytes more. About a millisecond."""
+
+Outcome: TypeAlias = tuple[Handle | None, EnqueueCode]
+
+
+class _Answered(NamedTuple):
+    """A call that was answered, and `Mailbox.mark` of before it."""
+
+    chunk: Sequence[Submission]
+    answers: Sequence[Accepted]
+    mark: int
+
+
+class Sender:
+    """What an open client puts requests in with; its methods' errors are those of `Client`'s.
+
+    Args:
+        broker: the queue.
+        mailbox: where the results come in.
+        owner: what the handles call.
+        settings: the queue's.
+        notify: whether the fleet is to notify the mailbox.
+    """
+
+    def __init__(self, broker: Broker, mailbox: Mailbox, owner: Owner, settings: QueueSettings, notify: bool) -> None:
+        self._broker = broker
+        self._mailbox = mailbox
+        self._owner = owner
+        self._notify = notify
+        self._reply = mailbox.name if notify else None
+        self._max_body_bytes = settings.max_body_bytes
+        self._lane_limit = settings.lane_limit
+
+    async def enqueue(self, ask: Ask) -> Handle:
+        """One request."""
+        submission = self.draft(ask, secrets.token_hex(16)).submission()
+        ((handle, code),) = await self.submit([submission])
+        if handle is None:
+            raise _refusal(_Answered([submission], [Accepted(code, "")], 0), self._lane_limit)
+        return handle
+
+    async def enqueue_many(self, asks: Iterable[Ask | Mapping[str, Any]]) -> list[Handle]:
+        """All of them, each call after the one before it was answered."""
+        chunks = chunked(await self._drafts(asks))
+        chunk = _submissions(next(chunks, []))
+        answered = _Answered((), (), 0)
+        handles: list[Handle] = []
+        try:
+            while chunk:
+                mark = self._mailbox.mark
+                sending = asyncio.ensure_future(self._send(chunk))
+                try:
+                    await asyncio.sleep(0)  # by then it is on its way
+                    # While the server works: what became of the call before, and the next one.
+                    handles += self._handles(answered)
+                    following = _submissions(next(chunks, []))
+                    answers = await sending
+                finally:
+                    sending.cancel()
+                answered, chunk = _Answered(chunk, answers, mark), following
+                if not REFUSED.isdisjoint([answer.code for answer in answers]):
+                    handles += self._handles(answered)
+                    raise _refusal(answered, self._lane_limit)
+            handles += self._handles(answered)
+        except StreamfleetError as error:
+            error.accepted = list(handles)
+            raise
+        return handles
+
+    def draft(self, ask: Ask, new_id: str) -> Draft:
+        """A request, checked; under `new_id` when it has no id of its own."""
+        request_id = new_id if ask.id is None else check_id(ask.id)
+        return draft(ask, request_id, self._reply, self._max_body_bytes)
+
+    async def submit(self, chunk: Sequence[Submission]) -> list[Outcome]:
+        """One script call."""
+        mark = self._mailbox.mark
+        answers = await self._send(chunk)
+        return [(self._handle(item, answer, mark), answer.code) for item, answer in zip(chunk, answers, strict=True)]
+
+    async def _send(self, chunk: Sequence[Submission]) -> list[Accepted]:
+        # Taken before sending: a notification may be faster than the answer to the call.
+        mark = self._mailbox.mark
+        try:
+            return await self._broker.enqueue(chunk)
+        except NotReplicated as error:
+            error.unconfirmed = self._handles(_Answered(chunk, error.unconfirmed, mark))
+            raise
+
+    def _handles(self, answered: _Answered) -> list[Handle]:
+        pairs = zip(answered.chunk, answered.answers, strict=True)
+        handles = [self._handle(item, answer, answered.mark) for item, answer in pairs]
+        return [handle for handle in handles if handle is not None]
+
+    def _handle(self, item: Submission, answer: Accepted, mark: int) -> Handle | None:
+        """Of a request that the queue has or had."""
+        code = answer.code
+        if code is EnqueueCode.ACCEPTED:
+            told = mark if self._notify else None
+            return Handle(item.id, False, answer.entry, self._mailbox, told, self._owner)
+        if code in REFUSED:
+            return None
+        return Handle(item.id, True, answer.entry, self._mailbox, None, self._owner)
+
+    async def _drafts(self, asks: Iterable[Ask | Mapping[str, Any]]) -> list[Draft]:
+        drafts: list[Draft] = []
+        ids, held = _new_ids(), 0
+        try:
+            for ask in asks:
+                drafts.append(self.draft(as_ask(ask), next(ids)))
+                held += BREATH_A_REQUEST + len(drafts[-1].fields["body"])
+                if held > BREATH:
+                    held = 0
+                    await asyncio.sleep(0)
+        except InvalidRequest as error:
+            if not drafts:
+                raise
+            raise InvalidRequest(f"{error.message} (request {len(drafts) + 1})", error.param, error.code) from None
+        return drafts
+
+
+def _submissions(drafts: Iterable[Draft]) -> list[Submission]:
+    return [item.submission() for item in drafts]
+
+
+def _new_ids() -> Iterator[str]:
+    """Random ids, for one call: a store of them would be used twice after a fork."""
+    while True:
+        text = os.urandom(16 * IDS_AT_ONCE).hex()
+        for at in range(0, len(text), 32):
+            yield text[at : at + 32]
+
+
+def _refusal(answered: _Answered, limit: int) -> StreamfleetError:
+    refused = [
+        (item, answer.code)
+        for item, answer in zip(answered.chunk, answered.answers, strict=True)
+        if answer.code in REFUSED
+    ]
+    # A conflict goes first: who only heard of the full lane would wait, and send the conflict again.
+    for submission, code in refused:
+        if code is EnqueueCode.CONFLICT:
+            return Conflict(
+                f"id: {submission.id} belongs to a request with another body or endpoint; "
+                "use another id, or send the same again"
+            )
+    lane = refused[0][0].lane
+    return QueueFull(
+        f"lane {lane} holds {limit} requests, its limit: try again later, or raise STREAMFLEET_LANE_LIMIT", lane
+    )

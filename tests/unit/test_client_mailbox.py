@@ -1,0 +1,138 @@
+"""How the client waits: what it remembers of notifications, and that it asks Redis no more than it must."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from streamfleet.common.broker import Broker
+from streamfleet.common.errors import BrokerUnavailable, ResultTimeout
+from streamfleet.common.results import Result, decode_result
+from streamfleet.producer.handle import Arrivals, Handle
+from streamfleet.producer.mailbox import Mailbox
+from tests.waiting import eventually
+
+
+class Redis:
+    """What the mailbox needs of a broker, from memory.
+
+    Attributes:
+        told: notifications to come, ids or errors to raise instead.
+        ended: ids that have a result.
+        asked: ids whose results were asked for, one list for each round trip.
+    """
+
+    def __init__(self) -> None:
+        self.told: asyncio.Queue[list[str] | Exception] = asyncio.Queue()
+        self.ended: set[str] = set()
+        self.asked: list[list[str]] = []
+        self.connection = SimpleNamespace(address="redis://here")
+        self.mailbox = Mailbox(cast("Broker", self), "me")
+
+    async def read_replies(self, client: str, last_id: str, block_ms: int) -> tuple[str, list[str]]:
+        assert (client, block_ms) == ("me", 5_000)
+        told = await self.told.get()
+        if isinstance(told, Exception):
+            raise told
+        return last_id, told
+
+    async def results(self, request_ids: Sequence[str]) -> list[Result | None]:
+        self.asked.append(list(request_ids))
+        return [decode_result(name, {b"status": b"succeeded"} if name in self.ended else {}) for name in request_ids]
+
+    async def delete_replies(self, client: str) -> None:
+        assert client == "me"
+
+    def handle(self, name: str) -> Handle:
+        """As if it were enqueued now."""
+        return Handle(name, False, "normal:1-1", self.mailbox, self.mailbox.mark, cast("Any", None))
+
+    async def tell(self, *names: str) -> None:
+        self.ended |= set(names)
+        await self.told.put(list(names))
+        await eventually(self.told.empty)
+
+
+@pytest.fixture
+async def redis() -> Any:
+    redis = Redis()
+    yield redis
+    await redis.mailbox.close()
+
+
+async def test_a_notified_result_is_asked_for_once(redis: Redis) -> None:
+    waiting = asyncio.create_task(redis.handle("r").result(timeout=10))
+    await redis.tell("r")
+    assert (await waiting).ok
+    assert redis.asked == [["r"]]
+
+
+async def test_nothing_is_remembered_of_a_request_that_nobody_waits_for(redis: Redis) -> None:
+    handle = redis.handle("r")
+    assert redis.mailbox._slots.find("r") is None
+    with pytest.raises(ResultTimeout):
+        await handle.result(timeout=0.001)
+    assert redis.mailbox._slots.find("r") is handle.slot
+
+
+async def test_a_notification_that_was_passed_over_is_made_up_for_at_once(redis: Redis) -> None:
+    early, late, other = redis.handle("early"), redis.handle("late"), redis.handle("other")
+    waiting = asyncio.create_task(early.result(timeout=10))
+    await redis.tell("late")  # nobody waits for it yet
+    await redis.tell("early")
+    assert (await waiting).ok
+    assert redis.asked == [["early"]]
+    assert (await late.result(timeout=1)).ok, "long before the look for safety"
+    assert redis.asked == [["early"], ["late"]]
+    with pytest.raises(ResultTimeout):  # it may have been this one
+        await other.result(timeout=0.05)
+    assert redis.asked[2:] == [["other"]]
+    after = redis.handle("after")
+    with pytest.raises(ResultTimeout):
+        await after.result(timeout=0.05)
+    assert redis.asked[3:] == [], "it was enqueued later, and nothing was passed over since"
+
+
+async def test_what_may_have_been_told_while_redis_was_away_is_looked_at(redis: Redis) -> None:
+    waited, held = redis.handle("waited"), redis.handle("held")
+    waiting = asyncio.create_task(waited.result(timeout=10))
+    await redis.told.put(BrokerUnavailable("gone"))
+    redis.ended |= {"waited", "held"}
+    await redis.told.put([])
+    assert (await waiting).ok
+    assert (await held.result(timeout=1)).ok
+    assert redis.asked == [["waited"], ["held"]]
+
+
+async def test_many_are_asked_for_together_and_counted(redis: Redis) -> None:
+    names = [str(number) for number in range(600)]
+    handles = [redis.handle(name) for name in names]
+    arrivals = Arrivals(redis.mailbox)
+    arrivals.add(handles)
+    arrivals.add(handles[:1])
+    assert len(arrivals) == 601
+    await redis.tell(*names)
+    taken: list[str] = []
+    while len(arrivals):
+        taken += [result.id for result in await arrivals.take(10)]
+    assert sorted(taken) == sorted([*names, "0"])
+    assert [len(asked) for asked in redis.asked] == [250, 250, 100]
+    arrivals.add([redis.handle("more")])
+    assert len(arrivals) == 1
+    arrivals.close()
+    assert len(arrivals) == 0
+
+
+async def test_one_more_wait_does_not_wake_the_looks(redis: Redis) -> None:
+    first = asyncio.create_task(redis.handle("first").result(timeout=10))
+    await eventually(lambda: redis.mailbox._sleeps_until < 1e9)
+    asleep = redis.mailbox._sleeps_until
+    second = asyncio.create_task(redis.handle("second").result(timeout=10))
+    await redis.tell("first", "second")
+    await asyncio.gather(first, second)
+    assert redis.mailbox._sleeps_until == asleep
+    assert redis.asked == [["first", "second"]]
