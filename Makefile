@@ -7,10 +7,11 @@ unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test fault fault-mutants fault-recovery fault-ha fault-vllm fuzz hostile check format docs lint types
-.PHONY: imports unit lock clean setup-dev setup-vllm
+.PHONY: imports unit lock clean setup-dev setup-vllm setup-bench
+.PHONY: bench-quick bench-broker bench-engine bench-batching bench-scheduling bench-docs
 
 help: ## List the targets
-	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: setup-vllm ## See a real Redis and a real vLLM worker answer prompts (first time: about two minutes of set-up)
 	@$(BIN)/streamfleet demo $(ARGS)
@@ -41,12 +42,31 @@ hostile: setup-vllm ## 500 hostile bodies among 500 good ones, on real vLLM
 fuzz: setup-dev ## 100,000 entries of any kind through real workers
 	@$(BIN)/python -m tests.fuzz $(ARGS)
 
+bench-quick: setup-dev setup-vllm ## All measurements at small size: each ratio and target with hold or MISS (under 15 minutes)
+	@$(BIN)/python -m bench.quick $(ARGS)
+
+bench-broker: setup-dev ## Beside other queues and raw redis-py: enqueue, drain, round trips, memory (ARGS=--help for sizes)
+	@$(BIN)/python -m bench.broker $(ARGS)
+
+bench-engine: setup-dev setup-vllm ## A worker with real vLLM beside bare AsyncLLM and vllm serve over HTTP
+	@$(BIN)/python -m bench.engine $(ARGS)
+
+bench-batching: setup-dev setup-vllm ## Batch sizes, window and continuous batching, and the adaptive limit, on real vLLM
+	@$(BIN)/python -m bench.batching $(ARGS)
+
+bench-scheduling: setup-dev ## Urgent requests behind backlogs, deadlines, shares, idle fleets, a day of traffic
+	@$(BIN)/python -m bench.scheduling $(ARGS)
+
+bench-docs: setup-dev setup-bench ## Write tables and pictures of docs/performance.md from bench/results
+	@$(BIN)/python -m bench.pages $(ARGS)
+
 check: setup-dev lint types imports unit ## Format, lint, strict types, import contracts, and the tests that need nothing
 
 lint: setup-dev
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/python tools/configuration_page.py --check
+	$(BIN)/python -m bench.pages --check
 
 types: setup-dev
 	$(BIN)/mypy
@@ -76,3 +96,6 @@ setup-dev:
 
 setup-vllm:
 	@tools/setup.sh vllm
+
+setup-bench:
+	@tools/setup.sh bench

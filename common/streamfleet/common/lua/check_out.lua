@@ -6,7 +6,7 @@
 --   one counts as gone (ms); 4 how many to forget at most; 5 '1' to count them only; 6 how long to leave it at that once
 --   nobody is left to forget, whoever asks (ms): it looks at every worker, and each of them asks.
 -- Returns how many were forgotten.
-local leaving, silent_ms, most, pause_ms = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[6])
+local leaving, silent_ms, most, pause_ms = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[6] or '0')
 local forgotten, look_only = 0, ARGV[5] == '1'
 require_groups()
 if pause_ms > 0 and now_ms() - (tonumber(call('HGET', SCHED, 'forgot')) or 0) < pause_ms then return 0 end

@@ -1,0 +1,54 @@
+"""How much is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of one measurement.
+
+    Attributes:
+        rounds: of everything.
+        batches: requests of a run, by batch size.
+        tokens: of each answer where all are alike.
+        mixed_tokens: lengths that answers draw from where they are not.
+        mixed_requests: of a run with those.
+        mixed_size: batch size of both policies there.
+        targets: of the adaptive limit, as multiples of the run time of a request alone.
+        adaptive_requests: of a run.
+    """
+
+    rounds: int
+    batches: Mapping[int, int]
+    tokens: int
+    mixed_tokens: tuple[int, ...]
+    mixed_requests: int
+    mixed_size: int
+    targets: tuple[float, ...]
+    adaptive_requests: int
+
+
+PROMPT_WORDS = (8, 16, 32)
+QUICK_SIZES = Sizes(
+    rounds=1,
+    batches={1: 12, 8: 24, 32: 64},
+    tokens=24,
+    mixed_tokens=(8, 16, 32, 64),
+    mixed_requests=32,
+    mixed_size=16,
+    targets=(2.0, 3.0),
+    adaptive_requests=96,
+)
+FULL_SIZES = Sizes(
+    rounds=2,
+    batches={1: 12, 2: 16, 4: 16, 8: 24, 16: 48, 32: 96, 64: 128, 128: 256},
+    tokens=32,
+    mixed_tokens=(8, 16, 32, 64, 128),
+    mixed_requests=64,
+    mixed_size=32,
+    targets=(2.0, 3.0, 5.0),
+    adaptive_requests=200,
+)

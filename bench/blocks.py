@@ -1,0 +1,133 @@
+"""What docs/performance.md says of the reports: the text between its markers.
+
+The page is written by hand but for what stands between `<!-- bench:NAME:begin -->` and `<!-- bench:NAME:end -->`. NAME
+is `targets` (all of them), a report (`broker`: what it ran on, and the tables that no picture has), or a picture, which
+brings its tables with it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from bench.core.reports import Report, Table
+from bench.core.tables import markdown, shown, targets_markdown
+from bench.plots.catalogue import PICTURES, Picture
+from bench.saved import BENCHMARKS, Reports
+
+PICTURES_FOLDER = "performance"
+"""Of the pictures, beside the page."""
+BLOCK = re.compile(r"(<!-- bench:(\w+):begin -->\n)(.*?)(<!-- bench:\2:end -->)", re.DOTALL)
+MARKER = re.compile(r"<!-- bench:(\w+):(?:begin|end) -->")
+
+
+class PageError(Exception):
+    """The page cannot be made; the message says why, and what to do."""
+
+
+def fill(text: str, reports: Reports) -> str:
+    """The page with every block as it should be.
+
+    Raises:
+        PageError: a block has no such name, a picture or a report has no place, or a marker has no partner.
+    """
+    makers = block_makers(reports)
+    names = [found[2] for found in BLOCK.finditer(text)]
+    markers = MARKER.findall(text)
+    if len(markers) != 2 * len(names):
+        raise PageError(
+            f"markers of these blocks do not pair up: {', '.join(sorted(set(markers) - set(names)) or markers)}"
+        )
+    if unknown := [name for name in names if name not in makers]:
+        raise PageError(f"no such block: {', '.join(unknown)}; there are {', '.join(makers)}")
+    if absent := [name for name in makers if names.count(name) != 1]:
+        raise PageError(f"each block must be there once: {', '.join(absent)}")
+    return BLOCK.sub(lambda found: found[1] + makers[found[2]]() + "\n" + found[4], text)
+
+
+def block_makers(reports: Reports) -> dict[str, Callable[[], str]]:
+    """What writes each block, by its name."""
+    makers: dict[str, Callable[[], str]] = {"targets": partial(all_targets, reports)}
+    for name in BENCHMARKS:
+        makers[name] = partial(report_block, name, reports)
+    for picture in PICTURES:
+        makers[picture.name] = partial(picture_block, picture, reports)
+    return makers
+
+
+def all_targets(reports: Reports) -> str:
+    """Every target of every report, and what was not run."""
+    parts = []
+    for name in BENCHMARKS:
+        if name in reports and reports[name][0].targets:
+            parts += [f"**{name}**", targets_markdown(reports[name][0].targets)]
+        elif name not in reports:
+            parts.append(not_run(name))
+    return "\n\n".join(parts)
+
+
+def report_block(name: str, reports: Reports) -> str:
+    """What a report ran on, and the tables that belong to no picture. Its targets stand with all others."""
+    if name not in reports:
+        return not_run(name)
+    report = reports[name][0]
+    taken = [title for picture in PICTURES if picture.report == name for title in picture.tables]
+    rest = [table for table in report.tables if not table.title.startswith(tuple(taken))]
+    return "\n\n".join([about(report), *(titled(table) for table in rest)])
+
+
+def picture_block(picture: Picture, reports: Reports) -> str:
+    """A picture, and its tables."""
+    if picture.report not in reports:
+        return not_run(picture.report)
+    report = reports[picture.report][0]
+    parts = []
+    if missing := picture.missing(report):
+        parts.append(f"*No picture: this run left out {', '.join(missing)}.*")
+    else:
+        parts.append(f"![{picture.alt}]({PICTURES_FOLDER}/{picture.name}.svg)")
+    parts += [titled(table) for table in report.tables if picture.tables and table.title.startswith(picture.tables)]
+    return "\n\n".join(parts)
+
+
+def about(report: Report) -> str:
+    """When, on what, and at what sizes, in a few lines."""
+    machine = dict(report.machine)
+    packages = machine.pop("packages", {})
+    words = [
+        str(machine.get("processor", "")),
+        f"{machine.get('cores', '?')} cores",
+        f"{machine.get('memory_gib', '?')} GiB",
+        f"Linux {machine.get('kernel', '?')}",
+        f"Python {machine.get('python', '?')}",
+        *(f"{name} {version}" for name, version in packages.items()),
+    ]
+    settings = {name.replace("_", " "): value for name, value in report.settings.items() if name != "quick"}
+    kind = "**Small** sizes" if report.settings.get("quick") else "Sizes"
+    sizes = "; ".join(f"{name} {plain(value)}" for name, value in settings.items())
+    return f"Measured on {report.made}: {', '.join(word for word in words if word)}.\n\n{kind}: {sizes}."
+
+
+def plain(value: Any) -> str:
+    """A setting as words: lists with commas, mappings as name and value."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name.replace('_', ' ')} {plain(each)}" for name, each in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(plain(each) for each in value)
+    if isinstance(value, str) and value.startswith("--"):
+        return f"`{value}`"
+    return str(value) if isinstance(value, bool | str) else shown(value)
+
+
+def titled(table: Table) -> str:
+    """A table under its title; one of settings is folded away, since it is long and seldom wanted."""
+    if table.title.startswith("Settings"):
+        return f"<details>\n<summary>{table.title}</summary>\n\n{markdown(table)}\n\n</details>"
+    return f"**{table.title}**\n\n{markdown(table)}"
+
+
+def not_run(name: str) -> str:
+    """What to say where a report is missing."""
+    return f"*No results of `{name}` yet: `make bench-{name}` measures, `make bench-docs` writes them here.*"

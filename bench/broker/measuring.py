@@ -1,0 +1,155 @@
+"""One sample of one system: its adapter on an empty Redis of its own for every figure, and raw redis-py beside it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import redis
+from rich.console import Console
+
+from bench.broker.environments import command
+from bench.broker.sizes import Sizes
+from bench.broker.systems import OURS, RAW, System
+from bench.core.redis import memory_bytes, own_server
+from bench.core.reports import ROOT
+from bench.core.rounds import percentile
+
+ADAPTER_TIMEOUT_S = 240.0
+OUR_CALLS_S = 60.0
+"""Enough for all round trips that are wanted, on any machine."""
+GONE_TIMEOUT_S = 10.0
+FAILURES = 2
+"""After so many failures of the same figure a system is not asked for it again."""
+SHARES = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
+
+
+class AdapterFailed(Exception):
+    """An adapter gave no figure; the message is its last words."""
+
+
+class Measurer:
+    """Takes samples, and keeps what goes beyond single figures.
+
+    Args:
+        sizes: how much is measured.
+        server: release of Redis, as `own_server` takes it.
+        console: where failures are told at once.
+
+    Attributes:
+        round_trips: system to way (`defaults`, `tuned`) to one row of quantiles a round, in ms, at SHARES.
+        failures: system to figure to the reason of every failure.
+    """
+
+    def __init__(self, sizes: Sizes, server: str, console: Console) -> None:
+        self._sizes, self._server, self._console = sizes, server, console
+        self._taken: dict[str, int] = {}
+        self.round_trips: dict[str, dict[str, list[list[float]]]] = {}
+        self.failures: dict[str, dict[str, list[str]]] = {}
+
+    def sample(self, system: System) -> dict[str, float]:
+        """Every figure that the system has; those that failed are not in it."""
+        sizes, found, taken = self._sizes, dict[str, float](), self._taken.get(system.name, 0)
+        self._taken[system.name] = taken + 1
+        raw_jobs = str(sizes.raw_jobs)
+        wanted = [
+            ("raw_enqueue", RAW, system.enqueues, ["enqueue", raw_jobs]),
+            ("raw_drain", RAW, True, ["drain", raw_jobs]),
+            ("enqueue", system, system.enqueues, ["enqueue", str(sizes.enqueued(system))]),
+            ("drain", system, True, ["drain", str(sizes.drained(system))]),
+        ]
+        for figure, who, measured, words in wanted:
+            if measured:
+                found |= self._try(system, figure, who, words)
+        seconds = OUR_CALLS_S if system is OURS else sizes.calls_s
+        for way, described in (("defaults", system.defaults), ("tuned", system.tuned)):
+            if described and (system is OURS or taken < sizes.peers_rounds):
+                words = ["roundtrip", str(sizes.calls), "--seconds", str(seconds)]
+                found |= self._try(system, way, system, [*words, *(["--tuned"] if way == "tuned" else [])])
+        return found
+
+    def _try(self, system: System, figure: str, who: System, words: Sequence[str]) -> dict[str, float]:
+        before = self.failures.get(system.name, {}).get(figure, [])
+        if len(before) >= FAILURES:
+            return {}
+        try:
+            return self._measure(system, figure, who, words)
+        except AdapterFailed as error:
+            self.failures.setdefault(system.name, {}).setdefault(figure, []).append(str(error))
+            self._console.print(f"[bold red]{system.title}: {figure} not measured:[/] {error}", highlight=False)
+            return {}
+
+    def _measure(self, system: System, figure: str, who: System, words: Sequence[str]) -> dict[str, float]:
+        with own_server(self._server) as server, redis.Redis.from_url(server.url) as client:
+            empty = memory_bytes(client)
+            said = run_adapter(who, server.url, words)
+            if "ms" in said:
+                rows = self.round_trips.setdefault(system.name, {}).setdefault(figure, [])
+                rows.append([percentile(said["ms"], share) for share in SHARES])
+                return {f"{figure}_p50": percentile(said["ms"], 0.5), f"{figure}_p99": percentile(said["ms"], 0.99)}
+            found = {figure: said["jobs"] / said["seconds"]}
+            if figure == "enqueue":
+                found["bytes"] = (settled_bytes(client) - empty) / said["total"]
+                if who is OURS:
+                    run_adapter(who, server.url, ["stage"])
+                    found["staged_bytes"] = (settled_bytes(client) - empty) / said["total"]
+            return found
+
+
+def settled_bytes(client: redis.Redis) -> int:
+    """Bytes of data, once no other connection is left whose buffers would count as well."""
+    give_up = time.monotonic() + GONE_TIMEOUT_S
+    while len(client.client_list()) > 1 and time.monotonic() < give_up:
+        time.sleep(0.02)
+    return memory_bytes(client)
+
+
+def run_adapter(system: System, url: str, words: Sequence[str]) -> dict[str, Any]:
+    """What an adapter found.
+
+    Raises:
+        AdapterFailed: it ended with an error, took too long, or said nothing.
+    """
+    start, folder = command(system)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("STREAMFLEET_", "PYTHON"))}
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
+        try:
+            process = subprocess.Popen(
+                [*start, url, *words],
+                cwd=folder,
+                env={**kept, **system.variables},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                start_new_session=True,  # so that its worker can be ended with it
+            )
+        except OSError as error:
+            raise AdapterFailed(f"{Path(start[0]).name} does not start: {error.strerror}") from None
+        try:
+            said, _ = process.communicate(timeout=ADAPTER_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            raise AdapterFailed(f"no end within {ADAPTER_TIMEOUT_S:g} s; {_last_line(errors)}") from None
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        lines = said.splitlines()
+        if process.returncode or not lines:
+            raise AdapterFailed(f"its adapter ended with status {process.returncode}: {_last_line(errors)}")
+    found: dict[str, Any] = json.loads(lines[-1])
+    return found
+
+
+def _last_line(errors: Any) -> str:
+    errors.seek(0)
+    lines = [line.strip().replace(f"{ROOT}/", "") for line in errors.read().splitlines() if line.strip()]
+    return lines[-1][:200] if lines else "it said nothing"

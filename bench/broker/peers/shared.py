@@ -1,0 +1,255 @@
+"""What all adapters share: the command line, the clock, and a look into Redis that needs no client library.
+
+An adapter runs in the virtual environment of its peer, where nothing of streamfleet is installed. So this file takes
+the standard library alone, and is found because it lies beside the adapters.
+
+    python on_rq.py REDIS_URL enqueue 10000          put jobs in, in bulk
+    python on_rq.py REDIS_URL drain 2000             put jobs in, then start one worker and time it
+    python on_rq.py REDIS_URL roundtrip 300 --tuned  one job at a time, there and back
+
+Each prints one line of JSON, or ends with an error: a figure is printed only after all jobs were found in Redis.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+if TYPE_CHECKING or __package__:
+    from bench.broker.peers.wire import Wire, encode
+else:  # an adapter runs as a script, with this folder as its only path
+    from wire import Wire, encode
+
+__all__ = ["PAYLOAD", "RESULT", "Mode", "Peer", "Wire", "each", "encode", "main"]
+Mode: TypeAlias = Literal["drain", "defaults", "tuned"]
+
+PAYLOAD = "x" * 500
+RESULT = "y" * 500
+LOOK_EVERY_S = 0.005
+WARM_UP_JOBS = 500
+WARM_UP_CALLS = 50
+WARM_UP_S = 1.0
+DRAIN_TIMEOUT_S = 120.0
+CALLS_TIMEOUT_S = 60.0
+STOP_S = 5.0
+
+
+class Peer:
+    """One queue under measurement; an adapter fills in the methods.
+
+    Args:
+        url: its Redis, empty at the start.
+
+    Attributes:
+        uvloop: whether its event loop is uvloop's.
+        jobs: how many are to be drained.
+    """
+
+    uvloop = False
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.jobs = 0
+
+    async def open(self) -> None:
+        """Connect the producer."""
+
+    async def close(self) -> None:
+        """Disconnect the producer."""
+
+    async def enqueue(self, count: int) -> None:
+        """Put jobs with PAYLOAD in, as many at once as the peer can; return when Redis has acknowledged all."""
+        raise NotImplementedError
+
+    async def call(self, *, tuned: bool) -> Any:
+        """Put one job in, wait for its result, and return that."""
+        raise NotImplementedError
+
+    def queued(self, wire: Wire) -> int:
+        """How many jobs wait."""
+        raise NotImplementedError
+
+    def finished(self, wire: Wire) -> int:
+        """How many jobs are finished, by one cheap command."""
+        raise NotImplementedError
+
+    def stored(self, wire: Wire) -> int:
+        """How many results are stored; asked once, after the end."""
+        raise NotImplementedError
+
+    def picked(self, wire: Wire) -> bool:  # noqa: ARG002 - most cannot tell
+        """Whether the worker has taken anything yet, where that can be seen before anything is finished."""
+        return False
+
+    def work(self, mode: Mode) -> None:
+        """Be the one worker, until SIGTERM."""
+        raise NotImplementedError
+
+    @contextlib.contextmanager
+    def worker(self, mode: Mode) -> Iterator[Callable[[], bool]]:
+        """The worker in a process of its own; gives a function that says whether it still runs."""
+        command = [sys.executable, os.path.abspath(sys.argv[0]), self.url, "work", mode]  # noqa: PTH100
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sys.stderr)
+        try:
+            yield lambda: process.poll() is None
+        finally:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+class Watcher:
+    """Looks every 5 ms how many jobs are finished, in a thread, until all are.
+
+    The clock starts with the worker's first pick. Where only finished jobs can be counted, it starts with the first
+    look that sees some, and those are not counted.
+    """
+
+    def __init__(self, peer: Peer, jobs: int) -> None:
+        self._peer, self._jobs = peer, jobs
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._stopping = threading.Event()
+        self.first: tuple[float, int] | None = None
+        self.last: tuple[float, int] = (0.0, 0)
+
+    def __enter__(self) -> Watcher:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+    def wait(self, running: Callable[[], bool]) -> tuple[int, float]:
+        """Jobs and the seconds they took; RuntimeError when they do not finish, or the worker ends."""
+        give_up = time.monotonic() + DRAIN_TIMEOUT_S
+        while self._thread.is_alive() and running() and time.monotonic() < give_up:
+            self._thread.join(0.5)
+        if not running():
+            raise RuntimeError("the worker has ended")
+        if self.last[1] != self._jobs or self.first is None:
+            raise RuntimeError(f"{self.last[1]} of {self._jobs} jobs finished within {DRAIN_TIMEOUT_S:g} s")
+        if self.first[1] > self._jobs // 2:
+            raise RuntimeError(f"{self._jobs} jobs are too few: {self.first[1]} were finished at the first look")
+        return self._jobs - self.first[1], self.last[0] - self.first[0]
+
+    def _run(self) -> None:
+        wire = Wire(self._peer.url)
+        while not self._stopping.is_set() and self.last[1] < self._jobs:
+            finished = self._peer.finished(wire)
+            self.last = (time.perf_counter(), finished)
+            if self.first is None and (finished or self._peer.picked(wire)):
+                self.first = self.last
+            time.sleep(LOOK_EVERY_S)
+        wire.close()
+
+
+async def measure_enqueue(peer: Peer, jobs: int) -> dict[str, Any]:
+    """Seconds for so many jobs, some put in before to warm up; `total` are in Redis afterwards."""
+    await peer.open()
+    warm_up = min(jobs, WARM_UP_JOBS)
+    await peer.enqueue(warm_up)
+    started = time.perf_counter()
+    await peer.enqueue(jobs)
+    seconds = time.perf_counter() - started
+    await peer.close()
+    wire = Wire(peer.url)
+    if (queued := peer.queued(wire)) != warm_up + jobs:
+        raise RuntimeError(f"{queued} jobs are queued, not {warm_up + jobs}")
+    return {"jobs": jobs, "seconds": seconds, "total": queued}
+
+
+async def measure_drain(peer: Peer, jobs: int) -> dict[str, Any]:
+    """Seconds from the first pick to the last result."""
+    await peer.open()
+    await peer.enqueue(jobs)
+    await peer.close()
+    peer.jobs = jobs
+    with Watcher(peer, jobs) as watcher, peer.worker("drain") as running:
+        counted, seconds = watcher.wait(running)
+        stored = peer.stored(Wire(peer.url))
+    if stored != jobs:
+        raise RuntimeError(f"{stored} results are stored, not {jobs}")
+    return {"jobs": counted, "seconds": seconds, "stored": stored}
+
+
+async def measure_roundtrip(peer: Peer, calls: int, most_s: float, *, tuned: bool) -> dict[str, Any]:
+    """Milliseconds of each call, one after the other, at least five, preceded by others that warm up."""
+    await peer.open()
+    with peer.worker("tuned" if tuned else "defaults"):
+        async with asyncio.timeout(CALLS_TIMEOUT_S + most_s):
+            await _checked(peer, tuned=tuned)  # waits for the worker, however long that takes to start
+            await _calls(peer, 1, WARM_UP_CALLS, WARM_UP_S, tuned=tuned)
+            milliseconds = await _calls(peer, 5, calls, most_s, tuned=tuned)
+        await peer.close()
+    return {"ms": milliseconds}
+
+
+async def _calls(peer: Peer, least: int, most: int, most_s: float, *, tuned: bool) -> list[float]:
+    milliseconds: list[float] = []
+    until = time.perf_counter() + most_s
+    while len(milliseconds) < least or (len(milliseconds) < most and time.perf_counter() < until):
+        started = time.perf_counter()
+        await _checked(peer, tuned=tuned)
+        milliseconds.append((time.perf_counter() - started) * 1000)
+    return milliseconds
+
+
+async def _checked(peer: Peer, *, tuned: bool) -> None:
+    result = await peer.call(tuned=tuned)
+    if len(result) != len(RESULT):
+        raise RuntimeError(f"the result is {str(result)[:80]!r}, not what the job returns")
+
+
+async def each(count: int, at_once: int, one: Any) -> None:
+    """Await `one()` so many times, so many at once."""
+    left = iter(range(count))
+
+    async def some() -> None:
+        for _ in left:
+            await one()
+
+    await asyncio.gather(*(some() for _ in range(at_once)))
+
+
+def main(make: type[Peer]) -> None:
+    """The command line of an adapter."""
+    parser = argparse.ArgumentParser(description="Measure one queue; prints one line of JSON.")
+    parser.add_argument("url", help="an empty Redis, redis://host:port/0")
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name in ("enqueue", "drain", "roundtrip"):
+        command = commands.add_parser(name)
+        command.add_argument("count", type=int)
+        if name == "roundtrip":
+            command.add_argument("--seconds", type=float, default=5.0, help="stop after so long")
+            command.add_argument("--tuned", action="store_true", help="settings that shorten the way")
+    commands.add_parser("work").add_argument("mode", choices=["drain", "defaults", "tuned"])
+    given = parser.parse_args()
+    peer = make(given.url)
+    if make.uvloop:
+        import uvloop
+
+        asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
+    if given.command == "work":
+        peer.work(given.mode)
+        return
+    if given.command == "enqueue":
+        measure = measure_enqueue(peer, given.count)
+    elif given.command == "drain":
+        measure = measure_drain(peer, given.count)
+    else:
+        measure = measure_roundtrip(peer, given.count, given.seconds, tuned=given.tuned)
+    print(json.dumps(asyncio.run(measure)), flush=True)

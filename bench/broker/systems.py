@@ -1,0 +1,226 @@
+"""What is measured: streamfleet, the raw limits, and every peer, with sizes and the settings that gained most."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+Kind: TypeAlias = Literal["ours", "limit", "python", "node"]
+
+
+@dataclass(frozen=True)
+class System:
+    """One contender.
+
+    Attributes:
+        name: for the command line and in the report's data.
+        title: as people call it.
+        kind: streamfleet itself, a limit with no queue on top, or a peer on Python or Node.
+        adapter: file in peers/, or a module with dots.
+        packages: whose versions decide what the figures mean, the peer's own first.
+        settings: the worker and the bulk call in words, as they are measured for enqueue and drain.
+        defaults: settings of round trips as it comes; empty when that is not measured.
+        tuned: settings of round trips with everything that shortens them; empty when there is nothing to tune.
+        jobs: how many are enqueued in bulk and, as the second, drained; about two seconds of work.
+        enqueues: whether its way of putting jobs in is another than that of a contender before it.
+        environment: of the interpreter; empty for the one that streamfleet runs in.
+        variables: further environment variables.
+    """
+
+    name: str
+    title: str
+    kind: Kind
+    adapter: str
+    packages: tuple[str, ...]
+    settings: str
+    defaults: str
+    tuned: str
+    jobs: tuple[int, int]
+    enqueues: bool = True
+    environment: str = ""
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+
+RAW = System(
+    "raw",
+    "raw redis-py, pipelines of 100",
+    "limit",
+    "raw.py",
+    ("redis", "hiredis"),
+    "100 commands to a pipeline: XADD; then XREADGROUP, and for each job SET with a time to live, XACK, XDEL",
+    "",
+    "XADD, BLPOP, GET; worker: blocking XREADGROUP, then SET, LPUSH, XACK, XDEL in one pipeline",
+    (40_000, 40_000),
+)
+OURS = System(
+    "streamfleet",
+    "streamfleet",
+    "ours",
+    "bench.broker.ours",
+    ("redis", "hiredis"),
+    "Client.enqueue_many of 5,000; one worker whose engine has 512 slots and answers at once",
+    "as it comes: Client.enqueue, Handle.result",
+    "",
+    (40_000, 40_000),
+)
+SYSTEMS: tuple[System, ...] = (
+    OURS,
+    RAW,
+    System(
+        "raw-grouped",
+        "the same, one XACK and XDEL for 100",
+        "limit",
+        "raw.py",
+        ("redis", "hiredis"),
+        "as above, but one XACK and one XDEL name all 100 jobs of a pipeline",
+        "",
+        "",
+        (0, 40_000),
+        enqueues=False,
+        variables={"GROUPED": "1"},
+    ),
+    System(
+        "raw-bytes",
+        "raw protocol bytes, no client library",
+        "limit",
+        "raw_bytes.py",
+        (),
+        "the commands of raw redis-py as bytes on a socket, 100 jobs at a time, encoded beforehand but for the ids",
+        "",
+        "the commands of raw redis-py",
+        (100_000, 100_000),
+    ),
+    System(
+        "bullmq-node",
+        "BullMQ on Node",
+        "node",
+        "bullmq.mjs",
+        ("bullmq", "ioredis"),
+        "addBulk of 500; worker with concurrency 100",
+        "as it comes: add, waitUntilFinished",
+        "",
+        (40_000, 40_000),
+        environment="bullmq-node",
+    ),
+    System(
+        "bullmq-python",
+        "BullMQ for Python",
+        "python",
+        "on_bullmq.py",
+        ("bullmq", "redis", "hiredis", "uvloop"),
+        "addBulk of 500; worker with concurrency 10",
+        "as it comes: add, the completed event of QueueEvents",
+        "",
+        (20_000, 4_000),
+        environment="bullmq",
+    ),
+    System(
+        "rq",
+        "rq (simple worker)",
+        "python",
+        "on_rq.py",
+        ("rq", "redis", "hiredis"),
+        "enqueue_many of 500; SimpleWorker, one job at a time",
+        "as it comes: enqueue, latest_result with a timeout, which blocks",
+        "",
+        (10_000, 1_000),
+        environment="rq",
+    ),
+    System(
+        "streaq",
+        "streaq",
+        "python",
+        "on_streaq.py",
+        ("streaq", "coredis", "uvloop"),
+        "enqueue_many of 500; worker with concurrency 100",
+        "as it comes: enqueue, result",
+        "",
+        (20_000, 2_000),
+        environment="streaq",
+    ),
+    System(
+        "saq",
+        "saq",
+        "python",
+        "on_saq.py",
+        ("saq", "redis", "hiredis", "uvloop"),
+        "20 enqueues at once; worker with concurrency 50",
+        "as it comes: apply, which polls every 0.5 s",
+        "apply with poll_interval 0",
+        (10_000, 4_000),
+        environment="saq",
+    ),
+    System(
+        "huey",
+        "huey (greenlets)",
+        "python",
+        "on_huey.py",
+        ("huey", "gevent", "redis", "hiredis"),
+        "one enqueue after the other; consumer with 50 greenlets",
+        "as it comes, with one greenlet: get(blocking=True), which polls from every 0.1 s on",
+        "notify_result, which makes get() block",
+        (20_000, 4_000),
+        environment="huey",
+    ),
+    System(
+        "arq",
+        "arq",
+        "python",
+        "on_arq.py",
+        ("arq", "redis", "hiredis", "uvloop"),
+        "50 enqueue_job at once; worker with max_jobs 100, poll_delay 5 ms",
+        "as it comes: worker and result poll every 0.5 s",
+        "worker and result poll every 1 ms",
+        (10_000, 3_000),
+        environment="arq",
+    ),
+    System(
+        "dramatiq",
+        "dramatiq (8 threads)",
+        "python",
+        "on_dramatiq.py",
+        ("dramatiq", "redis", "hiredis"),
+        "one send after the other; worker with 8 threads",
+        "as it comes: send, get_result(block=True)",
+        "",
+        (10_000, 3_000),
+        environment="dramatiq",
+    ),
+    System(
+        "taskiq",
+        "taskiq-redis",
+        "python",
+        "on_taskiq.py",
+        ("taskiq-redis", "taskiq", "redis", "hiredis", "uvloop"),
+        "10 kiq at once into a stream, which acknowledges; receiver with 100 tasks at once",
+        "as it comes: kiq, wait_result, which polls every 0.2 s",
+        "wait_result with check_interval 1 ms",
+        (10_000, 3_000),
+        environment="taskiq",
+    ),
+    System(
+        "celery",
+        "celery (solo)",
+        "python",
+        "on_celery.py",
+        ("celery", "kombu", "redis", "hiredis"),
+        "one apply_async after the other; solo pool, prefetch 64, no gossip, mingle or heartbeat",
+        "as it comes, solo pool: delay, get",
+        "",
+        (5_000, 2_000),
+        environment="celery",
+    ),
+)
+
+
+def choose(names: Sequence[str]) -> list[System]:
+    """The systems of these names, in the order of the table; all when none is named.
+
+    Raises:
+        ValueError: there is none of a name; says which there are.
+    """
+    known = [system.name for system in SYSTEMS]
+    if unknown := [name for name in names if name not in known]:
+        raise ValueError(f"no system is called {', '.join(unknown)}; there are {', '.join(known)}")
+    return [system for system in SYSTEMS if not names or system.name in names]

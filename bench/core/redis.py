@@ -1,0 +1,58 @@
+"""A Redis of a measurement's own, and what it says of its work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from streamfleet.cli.demo.server import RedisServer, find_servers
+
+
+@contextmanager
+def own_server(label: str = "", options: Mapping[str, str] | None = None) -> Iterator[RedisServer]:
+    """A server started for this, and ended after it; nothing is written to disk.
+
+    Args:
+        label: release such as ``redis-7.0`` as `find_servers` calls it; the newest Redis when empty.
+        options: further configuration, as in redis.conf.
+    """
+    found = find_servers()
+    with RedisServer(found[label] if label else newest(found), options=options) as server:
+        yield server
+
+
+def newest(found: dict[str, Path]) -> Path:
+    """The newest Redis, else the newest Valkey."""
+    order = sorted(found, key=lambda label: (label.startswith("redis"), _release(label)))
+    return found[order[-1]]
+
+
+def _release(label: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in label.rpartition("-")[2].split("."))
+
+
+def cpu_seconds(client: redis.Redis) -> float:
+    """CPU time that the server has used so far, user and system."""
+    info: Any = client.info("cpu")
+    return float(info["used_cpu_user"]) + float(info["used_cpu_sys"])
+
+
+def memory_bytes(client: redis.Redis) -> int:
+    """Bytes that the server has allocated for its data, by its own account."""
+    info: Any = client.info("memory")
+    return int(info["used_memory"])
+
+
+def calls(client: redis.Redis) -> dict[str, int]:
+    """Calls of each command since the last `reset_calls`, those inside scripts included."""
+    stats: Any = client.info("commandstats")
+    return {name.removeprefix("cmdstat_"): int(row["calls"]) for name, row in stats.items()}
+
+
+def reset_calls(client: redis.Redis) -> None:
+    """Start counting commands anew."""
+    client.config_resetstat()

@@ -1,0 +1,91 @@
+"""What a measurement leaves behind: one JSON file that tables and plots are made from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+ROOT = Path(__file__).parents[2]
+FULL = ROOT / "bench" / "results"
+"""Reports of the sizes that docs/performance.md shows: committed."""
+QUICK = ROOT / "build" / "bench" / "quick"
+"""Reports of small sizes, to see whether all is well: not committed."""
+PARTIAL = ROOT / "build" / "bench" / "partial"
+"""Reports that leave parts out, which must not take the place of whole ones: not committed."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """One figure that has to hold.
+
+    Attributes:
+        name: what is asked, as one short line.
+        value: what was measured; None when it could not be.
+        limit: where it holds from, or up to.
+        kind: on which side of the limit it holds.
+        unit: of both; "x" for a ratio, "%" for a share.
+        note: why it is missed, or what it says in small sizes.
+    """
+
+    name: str
+    value: float | None
+    limit: float
+    kind: Literal["at least", "at most"]
+    unit: str
+    note: str = ""
+
+    @property
+    def holds(self) -> bool:
+        if self.value is None:
+            return False
+        return self.value >= self.limit if self.kind == "at least" else self.value <= self.limit
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows for people: each a mapping of column to text or number."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Mapping[str, Any]]
+
+
+@dataclass
+class Report:
+    """One measurement.
+
+    Attributes:
+        name: file name without its ending; the measurement's own.
+        made: date, YYYY-MM-DD.
+        machine: what it ran on; see `machine.describe`.
+        settings: sizes, rounds, and whatever decides what the figures mean.
+        tables: for docs/performance.md.
+        targets: what was asked of it.
+        data: series for plots, and samples.
+    """
+
+    name: str
+    made: str
+    machine: Mapping[str, Any]
+    settings: Mapping[str, Any]
+    tables: list[Table] = field(default_factory=list)
+    targets: list[Target] = field(default_factory=list)
+    data: dict[str, Any] = field(default_factory=dict)
+
+    def save(self, folder: Path) -> Path:
+        """Write it to `folder`; returns the file."""
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{self.name}.json"
+        path.write_text(json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        return path
+
+
+def load(path: Path) -> Report:
+    """A report that was saved."""
+    raw = json.loads(path.read_text(encoding="utf-8"))
+    raw["tables"] = [Table(**table) for table in raw["tables"]]
+    raw["targets"] = [Target(**target) for target in raw["targets"]]
+    return Report(**raw)

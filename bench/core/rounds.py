@@ -1,0 +1,52 @@
+"""Samples in turn, so that whatever else the machine does meets all of them alike; medians and ratios of them."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
+from typing import TypeAlias
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+Sample: TypeAlias = Mapping[str, float]
+"""What one measurement gave, by the name of the figure."""
+
+
+def interleave(
+    measures: Mapping[str, Callable[[], Sample]], rounds: int, *, seed: int = 1, title: str = "rounds"
+) -> dict[str, list[Sample]]:
+    """Run every measure once a round, each round in another order, with a progress bar.
+
+    Returns:
+        For each measure its samples, one a round, in the order of rounds.
+    """
+    chance = random.Random(seed)
+    samples: dict[str, list[Sample]] = {name: [] for name in measures}
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, transient=False) as progress:
+        task = progress.add_task(title, total=rounds * len(measures))
+        for number in range(rounds):
+            for name in chance.sample(list(measures), len(measures)):
+                progress.update(task, description=f"{title} {number + 1}/{rounds}: {name}")
+                samples[name].append(measures[name]())
+                progress.advance(task)
+        progress.update(task, description=title)
+    return samples
+
+
+def middle(samples: Sequence[Sample], figure: str) -> float:
+    """The median of one figure."""
+    return median(sample[figure] for sample in samples)
+
+
+def ratio(samples: Sequence[Sample], base: Sequence[Sample], figure: str) -> float:
+    """The median of the ratios to another measure, round by round."""
+    return median(mine[figure] / other[figure] for mine, other in zip(samples, base, strict=True))
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value that a share (0 to 1) of the values does not exceed; nearest rank."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]

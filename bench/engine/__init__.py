@@ -1,0 +1,120 @@
+"""One worker fed from Redis, beside bare `AsyncLLM.generate` and `vllm serve`, on real vLLM."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from statistics import fmean
+
+from bench.core.machine import describe
+from bench.core.reports import Report
+from bench.core.rounds import Sample, interleave
+from bench.engine import front_end, tables
+from bench.engine.bare import bare
+from bench.engine.batch import Batch, check_output, check_same_work
+from bench.engine.fed import fed
+from bench.engine.served import served
+from bench.engine.setup import EngineSetup, engine_setup
+from bench.engine.work import Body, bodies
+
+WARM_UP = 4
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is measured.
+
+    Attributes:
+        rounds: each starts every contender's engine once.
+        batches: of every contender in a round.
+        requests: of a batch.
+        output_tokens: of each answer.
+        front_end_s: how long the no-op worker is watched.
+    """
+
+    rounds: int
+    batches: int
+    requests: int
+    output_tokens: int
+    front_end_s: float
+
+
+QUICK_SIZES = Sizes(rounds=1, batches=2, requests=32, output_tokens=32, front_end_s=8.0)
+FULL_SIZES = Sizes(rounds=3, batches=2, requests=64, output_tokens=48, front_end_s=30.0)
+
+
+def run(quick: bool, rounds: int | None = None) -> Report:
+    """Measure.
+
+    Args:
+        quick: small sizes, to see whether all is well.
+        rounds: in place of what `quick` says.
+    """
+    sizes = QUICK_SIZES if quick else FULL_SIZES
+    sizes = Sizes(**{**asdict(sizes), "rounds": rounds or sizes.rounds})
+    setup = engine_setup()
+    batches: dict[str, list[Batch]] = {name: [] for name in tables.CONTENDERS}
+    asked = [bodies(sizes.requests, sizes.output_tokens, seed) for seed in range(1, sizes.batches + 1)]
+    starts: Mapping[str, Callable[[], Sample]] = {
+        tables.BARE: lambda: _bare(setup, asked, batches),
+        tables.HTTP: lambda: _http(setup, asked, batches),
+        tables.WORKER: lambda: _worker(setup, asked, batches),
+    }
+    samples = interleave(starts, sizes.rounds, title="round")
+    for number in range(sizes.rounds * sizes.batches):
+        check_same_work({name: found[number] for name, found in batches.items()})
+    settings = {"quick": quick, **asdict(sizes), "engine_arguments": " ".join(setup.argv)}
+    report = Report("engine", datetime.now(UTC).date().isoformat(), describe(), settings)
+    tables.fill(report, samples, batches, front_end.measure(sizes.front_end_s))
+    return report
+
+
+def _bare(setup: EngineSetup, asked: Sequence[Sequence[Body]], batches: Mapping[str, list[Batch]]) -> Sample:
+    async def measure() -> list[Batch]:
+        await engine.run(bodies(WARM_UP, 8, 0))
+        return [_checked(await engine.run(part), part) for part in asked]
+
+    with bare(setup) as engine:
+        found = asyncio.run(measure())
+    batches[tables.BARE].extend(found)
+    return _means(found)
+
+
+def _http(setup: EngineSetup, asked: Sequence[Sequence[Body]], batches: Mapping[str, list[Batch]]) -> Sample:
+    """Whole answers and streamed ones in turn, from the same server."""
+
+    async def measure() -> None:
+        await server.run(bodies(WARM_UP, 8, 0))
+        for number, part in enumerate(asked):
+            for stream in (False, True) if number % 2 == 0 else (True, False):
+                found = _checked(await server.run(part, stream=stream), part)
+                batches[tables.STREAMED if stream else tables.HTTP].append(found)
+
+    with served(setup) as server:
+        asyncio.run(measure())
+    streamed = _means(batches[tables.STREAMED][-len(asked) :])
+    return {**streamed, **_means(batches[tables.HTTP][-len(asked) :]), "streamed_per_s": streamed["tokens_per_s"]}
+
+
+def _worker(setup: EngineSetup, asked: Sequence[Sequence[Body]], batches: Mapping[str, list[Batch]]) -> Sample:
+    async def measure() -> list[Batch]:
+        await worker.run(bodies(WARM_UP, 8, 0))
+        return [_checked(await worker.run(part), part) for part in asked]
+
+    with fed(setup.worker_environment()) as worker:
+        found = asyncio.run(measure())
+    batches[tables.WORKER].extend(found)
+    return _means(found)
+
+
+def _checked(batch: Batch, asked: Sequence[Body]) -> Batch:
+    check_output(batch, asked)
+    return batch
+
+
+def _means(batches: Sequence[Batch]) -> dict[str, float]:
+    """Every figure, over the batches of one start."""
+    figures = [batch.figures() for batch in batches]
+    return {name: fmean(each[name] for each in figures) for name in figures[0]}

@@ -1,0 +1,59 @@
+"""A real worker process, fed from Redis through the client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from bench.core.redis import own_server
+from bench.core.workers import workers
+from bench.engine.batch import Batch, Row, between_ms, timed
+from bench.engine.work import Body
+from streamfleet.common.results import Result
+from streamfleet.producer import Client
+
+ANSWER_S = 600.0
+
+
+class Fed:
+    """A queue with one worker that is ready."""
+
+    def __init__(self, url: str, pid: int) -> None:
+        self._url, self._pid = url, pid
+
+    async def run(self, asked: Sequence[Body]) -> Batch:
+        """Enqueue all at once, and wait for all results."""
+        async with Client(self._url) as client:
+
+            async def all_at_once() -> list[Row]:
+                return [row_of(result) for result in await drained(client, asked)]
+
+            return await timed(self._pid, all_at_once)
+
+
+@contextmanager
+def fed(environment: Mapping[str, str], module: str = "streamfleet.worker") -> Iterator[Fed]:
+    """A worker with these settings, on a Redis of its own."""
+    with own_server() as server, workers(server.url, module=module, environment=environment) as processes:
+        yield Fed(server.url, processes[0].pid)
+
+
+async def drained(client: Client, asked: Sequence[Body]) -> list[Result]:
+    """Every result, in the order in which they came.
+
+    Raises:
+        RequestFailed: one did not succeed.
+    """
+    handles = await client.enqueue_many([{"body": body} for body in asked])
+    return [result.raise_for_status() async for result in client.as_completed(handles, timeout=ANSWER_S)]
+
+
+def row_of(result: Result) -> Row:
+    """A result's timings, from enqueueing on."""
+    times, usage = result.timings, result.usage or {}
+    before_ms, total_ms = (times.queued_ms or 0.0) + (times.waited_ms or 0.0), times.total_ms or 0.0
+    read, written = int(usage.get("prompt_tokens", 0)), int(usage.get("completion_tokens", 0))
+    if times.first_token_ms is None:
+        return Row(read, written, None, None, total_ms)
+    first_ms = before_ms + times.first_token_ms
+    return Row(read, written, first_ms, between_ms(total_ms, first_ms, written), total_ms)

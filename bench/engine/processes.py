@@ -1,0 +1,111 @@
+"""Processes that a measurement starts: their output kept for when they fail, and nothing of them left behind."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import IO
+
+from bench.core.reports import ROOT
+from streamfleet.worker.engine.processes import descendants, end_all
+
+START_S = 180.0
+STOP_S = 30.0
+LOOK_AGAIN_S = 0.1
+
+
+class Child:
+    """A Python process that is asked and answers in lines, or is only started and ended."""
+
+    def __init__(self, process: subprocess.Popen[str], log: IO[bytes]) -> None:
+        self._process, self._log = process, log
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def ask(self, line: str) -> str:
+        """Write a line and read the next one.
+
+        Raises:
+            RuntimeError: it has ended; with its last words.
+        """
+        if self._process.stdin is None or self._process.stdout is None:
+            raise RuntimeError("it was started without pipes")
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def wait_for(self, word: str) -> None:
+        """Wait for a line that says so.
+
+        Raises:
+            RuntimeError: it has ended, or said something else.
+        """
+        if (said := self._answer()) != word:
+            raise RuntimeError(f"a process said {said[:200]!r} in place of {word!r}")
+
+    def wait_until(self, ready: Callable[[], bool]) -> None:
+        """Wait until `ready` says so.
+
+        Raises:
+            RuntimeError: it has ended, or is not ready in time; with its last words.
+        """
+        give_up = time.monotonic() + START_S
+        while not ready():
+            if self._process.poll() is not None or time.monotonic() > give_up:
+                raise RuntimeError(self._failed())
+            time.sleep(LOOK_AGAIN_S)
+
+    def _answer(self) -> str:
+        line = self._process.stdout.readline() if self._process.stdout is not None else ""
+        if not line:
+            raise RuntimeError(self._failed())
+        return line.rstrip("\n")
+
+    def _failed(self) -> str:
+        self._log.seek(0)
+        said = self._log.read().decode(errors="replace")[-4000:]
+        return f"{' '.join(map(str, self._process.args))[:200]} failed:\n{said}"  # type: ignore[arg-type]
+
+
+@contextmanager
+def started(words: Sequence[str], *, talks: bool) -> Iterator[Child]:
+    """Run Python with these words; at the end it is told to stop, and killed with all below it if it does not.
+
+    Args:
+        words: what comes after `python`.
+        talks: whether it is asked in lines; if not, what it prints goes to its log.
+    """
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen(
+            [sys.executable, *words],
+            cwd=ROOT,
+            stdin=subprocess.PIPE if talks else subprocess.DEVNULL,
+            stdout=subprocess.PIPE if talks else log,
+            stderr=log,
+            text=True,
+        )
+        try:
+            yield Child(process, log)
+        finally:
+            _stop(process)
+
+
+def _stop(process: subprocess.Popen[str]) -> None:
+    below = descendants(process.pid)
+    if process.stdin is not None:
+        process.stdin.close()
+    process.terminate()
+    try:
+        process.wait(STOP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    end_all(below, STOP_S)
+    if process.stdout is not None:
+        process.stdout.close()

@@ -1,0 +1,96 @@
+"""`vllm serve`, driven over HTTP: all requests at once, each on a connection of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import httpx
+
+from bench.engine.batch import Batch, Row, between_ms, timed
+from bench.engine.processes import started
+from bench.engine.setup import EngineSetup
+from bench.engine.work import Body
+
+PATH = "/v1/chat/completions"
+HOST = "127.0.0.1"
+ANSWER_S = 600.0
+
+
+class Served:
+    """A server that is ready.
+
+    Attributes:
+        url: where.
+        pid: of the process that speaks HTTP.
+    """
+
+    def __init__(self, url: str, pid: int) -> None:
+        self.url, self.pid = url, pid
+
+    async def run(self, asked: Sequence[Body], *, stream: bool = False) -> Batch:
+        """Ask for all at once; streamed, each token is seen as it comes."""
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+        async with httpx.AsyncClient(base_url=self.url, limits=limits, timeout=ANSWER_S) as client:
+            ask = _streamed if stream else _whole
+
+            async def all_at_once() -> list[Row]:
+                return list(await asyncio.gather(*(ask(client, body) for body in asked)))
+
+            return await timed(self.pid, all_at_once)
+
+
+@contextmanager
+def served(setup: EngineSetup) -> Iterator[Served]:
+    """A server, ready."""
+    port = _free_port()
+    where = ["--host", HOST, "--port", str(port), "--disable-uvicorn-access-log"]
+    url = f"http://{HOST}:{port}"
+    command = ["-m", "bench.engine.vllm_command", "serve", str(setup.folder), *setup.argv, *where]
+    with started(command, talks=False) as child:
+        child.wait_until(lambda: _is_ready(url))
+        yield Served(url, child.pid)
+
+
+async def _whole(client: httpx.AsyncClient, body: Body) -> Row:
+    began = time.perf_counter()
+    response = await client.post(PATH, json=body)
+    total_ms = (time.perf_counter() - began) * 1000
+    usage = response.raise_for_status().json()["usage"]
+    return Row(usage["prompt_tokens"], usage["completion_tokens"], None, None, total_ms)
+
+
+async def _streamed(client: httpx.AsyncClient, body: Body) -> Row:
+    asked = {**body, "stream": True, "stream_options": {"include_usage": True}}
+    began, first_ms, usage = time.perf_counter(), None, None
+    async with client.stream("POST", PATH, json=asked) as response:
+        response.raise_for_status()
+        async for line in response.aiter_lines():
+            if not line.startswith("data: {"):
+                continue
+            if first_ms is None:  # vLLM sends its first chunk when there is a token
+                first_ms = (time.perf_counter() - began) * 1000
+            elif '"usage":{' in line:
+                usage = json.loads(line.removeprefix("data: "))["usage"]
+    total_ms = (time.perf_counter() - began) * 1000
+    if first_ms is None or usage is None:
+        raise RuntimeError("a streamed answer ended without its usage")
+    written = usage["completion_tokens"]
+    return Row(usage["prompt_tokens"], written, first_ms, between_ms(total_ms, first_ms, written), total_ms)
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind((HOST, 0))
+        return int(found.getsockname()[1])
+
+
+def _is_ready(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/health", timeout=5.0).status_code == 200
+    except httpx.HTTPError:
+        return False

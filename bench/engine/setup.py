@@ -1,0 +1,54 @@
+"""The model and the engine arguments that all contenders share."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from streamfleet.cli.demo.model import MODEL_NAME, model_folder
+from streamfleet.worker.engine.vllm_setup import arguments, is_cpu_build
+
+# Without the prefix cache: contenders get the same prompts, and answering known ones would be less work.
+GIVEN = ("--max-model-len", "2048", "--no-enable-prefix-caching", "--served-model-name", MODEL_NAME)
+
+
+@dataclass(frozen=True)
+class EngineSetup:
+    """What an engine is started with.
+
+    Attributes:
+        folder: the model.
+        given: vLLM's arguments that a worker is given.
+        cpu: whether vLLM's CPU build is installed.
+    """
+
+    folder: Path
+    given: tuple[str, ...]
+    cpu: bool
+
+    @property
+    def argv(self) -> list[str]:
+        """All of vLLM's arguments: those given, and those that a worker adds."""
+        return arguments(self.given, cpu=self.cpu)
+
+    def worker_environment(self) -> Mapping[str, str]:
+        """Settings of a worker that hosts this engine."""
+        return {
+            "STREAMFLEET_ENGINE": "vllm",
+            "STREAMFLEET_MODEL": str(self.folder),
+            "STREAMFLEET_ENGINE_ARGS": shlex.join(self.given),
+        }
+
+
+def engine_setup(*more: str) -> EngineSetup:
+    """The demo's model, made on first use, and the arguments that a worker gives vLLM.
+
+    Args:
+        more: further arguments of vLLM.
+
+    Raises:
+        ModelMissing: what the model is made from is not installed.
+    """
+    return EngineSetup(model_folder(print), GIVEN + more, is_cpu_build())

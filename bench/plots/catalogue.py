@@ -1,0 +1,168 @@
+"""Which pictures there are, what each is drawn from, and what it shows in words. Only drawing one takes matplotlib."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.core.reports import Report
+
+HERE = Path(__file__).parent
+HEAD_BYTES = 4096
+"""The fingerprint stands in an SVG's metadata, which come first."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One picture.
+
+    Attributes:
+        name: of its module here, of its file, and of its place on the page.
+        report: the measurement that it is drawn from.
+        needs: what it takes of `Report.data`; without these it cannot be drawn.
+        alt: what is to be seen, for who cannot see it.
+        tables: titles, or beginnings of titles, of the tables that stand below it.
+    """
+
+    name: str
+    report: str
+    needs: tuple[str, ...]
+    alt: str
+    tables: tuple[str, ...] = ()
+
+    def missing(self, report: Report) -> list[str]:
+        """What it needs and the report does not have."""
+        return [name for name in self.needs if not report.data.get(name)]
+
+    def fingerprint(self, report_bytes: bytes) -> str:
+        """Of all that decides what it looks like: the report, the modules for its pictures, and what those share."""
+        digest = hashlib.sha256()
+        sources = sorted([*HERE.glob(f"{self.report}_*.py"), HERE / "parts.py", HERE / "style.py"])
+        for part in (report_bytes, *(path.read_bytes() for path in sources)):
+            digest.update(hashlib.sha256(part).digest())
+        return f"{self.report}.json sha256:{digest.hexdigest()}"
+
+    def draw(self, report: Report, path: Path, fingerprint: str) -> None:
+        """Draw it into a file; takes matplotlib."""
+        from bench.plots import style
+
+        module = importlib.import_module(f"bench.plots.{self.name}")
+        with style.rules():
+            style.save(module.draw(report.data), path, fingerprint)
+
+
+def fingerprint_of(path: Path) -> str:
+    """The fingerprint that a drawn picture carries; empty when there is none."""
+    if not path.is_file():
+        return ""
+    with path.open("rb") as file:
+        found = re.search(rb"\w+\.json sha256:[0-9a-f]{64}", file.read(HEAD_BYTES))
+    return found[0].decode() if found else ""
+
+
+PICTURES: tuple[Picture, ...] = (
+    Picture(
+        "broker_throughput",
+        "broker",
+        ("systems",),
+        "Bulk enqueue and drain by one worker of streamfleet and other queues, as ratios to raw redis-py",
+    ),
+    Picture(
+        "broker_round_trips",
+        "broker",
+        ("systems",),
+        "Round trip of one job through streamfleet and other queues, p50 to p99, on defaults and tuned",
+    ),
+    Picture(
+        "broker_memory",
+        "broker",
+        ("systems",),
+        "Bytes of Redis that a queued job takes in streamfleet and other queues",
+    ),
+    Picture(
+        "engine_throughput",
+        "engine",
+        ("contenders", "batches", "front_end", "ratios"),
+        "Output tokens per second of bare AsyncLLM, vllm serve and a streamfleet worker, and CPU time of a front end",
+        ("Engine", "Front end"),
+    ),
+    Picture(
+        "engine_latency",
+        "engine",
+        ("contenders",),
+        "Time to the first token and between tokens of bare AsyncLLM, vllm serve and a streamfleet worker, p50 to p99",
+    ),
+    Picture(
+        "batching_sizes",
+        "batching",
+        ("sizes",),
+        "Throughput, time in the engine and how full it is, by batch size",
+        ("Batch sizes",),
+    ),
+    Picture(
+        "batching_window",
+        "batching",
+        ("policies",),
+        "Continuous batching beside windows: throughput, latency, and how many requests are in the engine over time",
+        ("Policies",),
+    ),
+    Picture(
+        "batching_adaptive",
+        "batching",
+        ("adaptive",),
+        "Throughput against latency for several target latencies, and how many requests are in the engine over time",
+        ("Adaptive limit",),
+    ),
+    Picture(
+        "scheduling_inversion",
+        "scheduling",
+        ("inversion",),
+        "Share of critical requests started within so many ms behind a backlog of low ones, beside one engine step",
+        ("Inversion",),
+    ),
+    Picture(
+        "scheduling_deadlines",
+        "scheduling",
+        ("deadlines",),
+        "Missed deadlines on a bursty trace: earliest deadline first beside first in, first out, in all and over time",
+        ("Deadlines",),
+    ),
+    Picture(
+        "scheduling_shares",
+        "scheduling",
+        ("starvation",),
+        "Per cent of the picks that the lanes high, normal and low get while high always waits, and what is guaranteed",
+        ("Starvation",),
+    ),
+    Picture(
+        "scheduling_pickup",
+        "scheduling",
+        ("pickup",),
+        "Share of requests picked up within so many ms by 1, 50 and 500 idle workers, and what these cost Redis",
+        ("Pickup", "Idle"),
+    ),
+    Picture(
+        "scheduling_pull_cost",
+        "scheduling",
+        ("pull_cost",),
+        "Server time of pulls, for each request taken, by the number of requests queued",
+        ("Pulls",),
+    ),
+    Picture(
+        "scheduling_memory",
+        "scheduling",
+        ("memory",),
+        "Bytes that a queued request of 500 B takes in Redis, as it came and brought in order, by who added it",
+        ("Memory",),
+    ),
+    Picture(
+        "scheduling_day",
+        "scheduling",
+        ("day",),
+        "A day of traffic: arrivals and answers a second, outstanding requests by lane, and missed deadlines, by hour",
+        ("Day",),
+    ),
+)

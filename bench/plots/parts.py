@@ -1,0 +1,200 @@
+"""Kinds of drawing that several pictures share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+from bench.plots import style
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One bar: its name, its length, what is written at its end, and its colour."""
+
+    name: str
+    length: float
+    label: str
+    color: str = style.PEER
+
+
+def bars(axes: Any, found: Sequence[Bar], *, title: str, x_label: str, line: tuple[float, str] | None = None) -> None:
+    """Horizontal bars from zero, the first on top, each with its figure at its end.
+
+    Args:
+        axes: where.
+        found: the bars.
+        title, x_label: of the axes.
+        line: a limit to be seen beside the bars: where, and what it is called.
+    """
+    places = list(range(len(found)))
+    axes.barh(places, [bar.length for bar in found], color=[bar.color for bar in found], height=0.72)
+    longest = max([bar.length for bar in found] + ([line[0]] if line else []))
+    for place, bar in zip(places, found, strict=True):
+        weight = "bold" if bar.color == style.OURS else "normal"
+        box = {"facecolor": "white", "edgecolor": "none", "pad": 0.8, "alpha": 0.8}
+        axes.text(bar.length + longest * 0.015, place, bar.label, va="center", fontsize=8, fontweight=weight, bbox=box)
+    axes.set_yticks(places, [bar.name for bar in found])
+    emphasise(axes, [bar.color == style.OURS for bar in found])
+    axes.invert_yaxis()
+    axes.set_xlim(0, longest * (1.1 + 0.018 * max(len(bar.label) for bar in found)))
+    axes.set_title(title, pad=18 if line else None)
+    axes.set_xlabel(x_label)
+    axes.grid(visible=False, axis="y")
+    axes.tick_params(axis="y", length=0)
+    if line:
+        axes.axvline(line[0], color=style.INK, linewidth=1, linestyle=(0, (4, 3)))
+        axes.annotate(
+            line[1], (line[0], 1), xycoords=("data", "axes fraction"), xytext=(0, 2), textcoords="offset points",
+            ha="center", va="bottom", fontsize=7.5,
+        )  # fmt: skip
+
+
+def emphasise(axes: Any, bold: Sequence[bool]) -> None:
+    """Names of rows in bold, where they are ours."""
+    for label, is_bold in zip(axes.get_yticklabels(), bold, strict=True):
+        label.set_fontweight("bold" if is_bold else "normal")
+
+
+@dataclass(frozen=True)
+class Span:
+    """A row of a dot plot: from p50 to p99."""
+
+    name: str
+    p50: float
+    p99: float
+    color: str = style.PEER_DARK
+
+
+def spans(axes: Any, found: Sequence[Span], *, title: str, x_label: str, shown: Callable[[float], str]) -> None:
+    """Rows of a dot at p50 and a tick at p99, with a line between, on a logarithmic scale; the first on top."""
+    for place, row in enumerate(found):
+        axes.plot([row.p50, row.p99], [place, place], color=row.color, linewidth=2.2, solid_capstyle="round", zorder=2)
+        axes.plot([row.p50], [place], marker="o", markersize=6, color=row.color, zorder=3)
+        axes.plot([row.p99], [place], marker="|", markersize=9, markeredgewidth=2, color=row.color, zorder=3)
+        axes.annotate(
+            f"{shown(row.p50)} / {shown(row.p99)}", (row.p99, place), xytext=(9, 0), textcoords="offset points",
+            va="center", fontsize=8, fontweight="bold" if row.color == style.OURS else "normal",
+        )  # fmt: skip
+    axes.set_xscale("log")
+    axes.set_yticks(range(len(found)), [row.name for row in found])
+    emphasise(axes, [row.color == style.OURS for row in found])
+    axes.set_ylim(len(found) - 0.5, -0.5)
+    axes.set_xlim(min(row.p50 for row in found) * 0.6, max(row.p99 for row in found) * 6)
+    plain_ticks(axes.xaxis)
+    axes.set(title=title, xlabel=x_label)
+    axes.grid(visible=False, axis="y")
+    axes.tick_params(axis="y", length=0)
+
+
+def steps(
+    axes: Any,
+    lines: Mapping[str, tuple[Sequence[float], str]],
+    *,
+    title: str,
+    x_label: str,
+    log: bool = False,
+    most: float | None = None,
+) -> None:
+    """What share of values is not above x.
+
+    Args:
+        axes: where.
+        lines: name to sorted values and colour.
+        title, x_label: of the axes.
+        log: whether x is logarithmic.
+        most: where x ends; what lies beyond is not seen.
+    """
+    for name, (values, color) in lines.items():
+        x, y = style.cumulative(values)
+        axes.step([x[0], *x], [0, *y], where="post", color=color, label=name)
+    if log:
+        axes.set_xscale("log")
+        plain_ticks(axes.xaxis)
+    else:
+        axes.set_xlim(0, most)
+    axes.set_ylim(0, 1.005)
+    axes.set_yticks([0, 0.25, 0.5, 0.75, 0.9, 1], ["0", "25%", "50%", "75%", "90%", "100%"])
+    axes.set(title=title, xlabel=x_label, ylabel="share of requests")
+
+
+def limit_line(axes: Any, x: float, text: str, height: float = 0.04) -> None:
+    """A dashed line upright, with its name beside it, at a height from 0 to 1."""
+    axes.axvline(x, color=style.INK, linewidth=1, linestyle=(0, (4, 3)))
+    axes.annotate(
+        text, (x, height), xycoords=("data", "axes fraction"), xytext=(4, 0), textcoords="offset points", fontsize=7.5
+    )
+
+
+def plain_ticks(axis: Any) -> None:
+    """0.1, 1, 10 on a logarithmic axis instead of powers of ten; on a short one 2 and 5 too."""
+    low, high = axis.get_view_interval()
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high / low < 300 else (1.0,)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+    axis.set_minor_formatter(NullFormatter())
+
+
+@dataclass(frozen=True)
+class End:
+    """The last point of a line, and what is written there."""
+
+    x: float
+    y: float
+    text: str
+    color: str
+
+
+def name_ends(axes: Any, ends: Sequence[End], *, apart_pt: float = 12.0) -> None:
+    """Write lines' names at their ends, in their colours, apart from one another; after the limits are set."""
+    figure = axes.get_figure()
+    height_pt = axes.get_position().height * figure.get_figheight() * 72
+    scale = axes.yaxis.get_transform().transform
+    low, high = (float(scale(limit)) for limit in axes.get_ylim())
+    wanted = sorted(((float(scale(end.y)) - low) / (high - low) * height_pt, end) for end in ends)
+    for place_pt, (at_pt, end) in zip(spread([at for at, _ in wanted], apart_pt), wanted, strict=True):
+        axes.annotate(
+            end.text, (end.x, end.y), xytext=(6, place_pt - at_pt), textcoords="offset points", color=end.color,
+            va="center", fontsize=8, annotation_clip=False,
+        )  # fmt: skip
+
+
+def spread(places: Sequence[float], apart: float) -> list[float]:
+    """Sorted places, moved as little as needed until each is so far from the one before."""
+    groups: list[tuple[float, int]] = []  # middle and number of those that stand close together
+    for place in places:
+        middle, count = place, 1
+        while groups and middle - groups[-1][0] < apart * (count + groups[-1][1]) / 2:
+            other, others = groups.pop()
+            middle, count = (middle * count + other * others) / (count + others), count + others
+        groups.append((middle, count))
+    return [middle + apart * (index - (count - 1) / 2) for middle, count in groups for index in range(count)]
+
+
+def short(value: float) -> str:
+    """A figure at a bar's end: three significant digits, thousands apart."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def legend(axes: Any, place: str) -> None:
+    """A legend without a frame, where lines run too close for names at their ends."""
+    axes.legend(loc=place, frameon=False, fontsize=8)
+
+
+def legend_above(axes: Any, *, reverse: bool = False) -> None:
+    """A legend in one row between the title and the axes, where lines may run anywhere."""
+    axes.set_title(axes.get_title(loc="left"), pad=22)
+    handles, labels = axes.get_legend_handles_labels()
+    order = -1 if reverse else 1
+    axes.legend(
+        handles[::order], labels[::order], loc="lower left", bbox_to_anchor=(-0.01, 0.98), ncols=len(labels),
+        frameon=False, fontsize=8, columnspacing=1.4, handlelength=1.4, borderpad=0.2,
+    )  # fmt: skip
+
+
+def room_right(axes: Any, share: float) -> None:
+    """Widen the axes to the right by a share of their width, for names at the ends of lines."""
+    low, high = axes.get_xlim()
+    axes.set_xlim(low, high * (high / low) ** share if axes.get_xscale() == "log" else high + (high - low) * share)

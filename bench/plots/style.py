@@ -1,0 +1,95 @@
+"""How all pictures look, and how they become files that are the same whenever and wherever they are drawn."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+# Of Okabe and Ito's palette, which people of any colour vision tell apart; peers step back in grey.
+OURS = "#0072B2"
+OTHER = "#D55E00"
+THIRD = "#009E73"
+PEER = "#A6A6A6"
+PEER_DARK = "#6E6E6E"
+INK = "#222222"
+FAINT = "#DDDDDD"
+
+LANES = {"critical": "#D55E00", "high": "#E69F00", "normal": "#0072B2", "low": "#56B4E9"}
+
+_RULES = {
+    "svg.fonttype": "none",  # text stays text: it can be searched, and read out
+    "svg.hashsalt": "streamfleet",  # the ids inside would differ from run to run
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial", "sans-serif"],
+    "font.size": 9,
+    "axes.titlesize": 10,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.titlepad": 8,
+    "axes.edgecolor": PEER_DARK,
+    "axes.labelcolor": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": FAINT,
+    "grid.linewidth": 0.6,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "lines.linewidth": 1.8,
+    # Viewers have light and dark pages; the picture brings its own.
+    "figure.facecolor": "white",
+    "axes.facecolor": "white",
+    "savefig.facecolor": "white",
+    "savefig.bbox": "tight",
+    "savefig.pad_inches": 0.12,
+}
+
+
+@contextmanager
+def rules() -> Iterator[None]:
+    """The rules above and nothing of the machine's own configuration, while something is drawn and saved."""
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        mpl.rcParams.update(_RULES)
+        yield
+
+
+def panels(
+    rows: int = 1, columns: int = 1, *, width_in: float = 8.0, height_in: float = 3.2, **more: Any
+) -> tuple[Figure, Any]:
+    """A figure and its axes: one, or an array of them as `Figure.subplots` gives them."""
+    figure = Figure(figsize=(width_in, height_in), layout="constrained")
+    return figure, figure.subplots(rows, columns, **more)
+
+
+def save(figure: Figure, path: Path, fingerprint: str) -> None:
+    """Write a figure as SVG, without dates, and with the fingerprint of what it was made from."""
+    metadata = {"Date": None, "Creator": "bench.plots", "Description": fingerprint}
+    figure.savefig(path, format="svg", metadata=metadata)
+    # matplotlib leaves spaces at the ends of lines, which git complains about, and writes millionths of a point.
+    text = re.sub(r"(\d\.\d\d)\d+", r"\1", path.read_text(encoding="utf-8"))
+    path.write_text("\n".join(line.rstrip() for line in text.splitlines()) + "\n", encoding="utf-8")
+
+
+def thinned(values: Sequence[Any], most: int = 400) -> list[Any]:
+    """At most about so many of the values, evenly, with the first and the last: files stay small."""
+    if len(values) <= most:
+        return list(values)
+    step = (len(values) - 1) / (most - 1)
+    return [values[round(index * step)] for index in range(most)]
+
+
+def cumulative(values: Sequence[float]) -> tuple[list[float], list[float]]:
+    """The share of values (0 to 1) up to each value, for a step line."""
+    ordered = sorted(values)
+    shares = [(index + 1) / len(ordered) for index in range(len(ordered))]
+    points = thinned(list(zip(ordered, shares, strict=True)))
+    return [point[0] for point in points], [point[1] for point in points]

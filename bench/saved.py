@@ -1,0 +1,35 @@
+"""The reports of all measurements that are there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from bench.core.reports import Report, load
+
+BENCHMARKS = ("broker", "engine", "batching", "scheduling")
+"""In the order of docs/performance.md, and of `bench.quick`."""
+
+Reports = Mapping[str, tuple[Report, bytes]]
+"""By name: each report, and its file as it is."""
+
+
+class BadReport(Exception):
+    """A file is no report; the message says what to do."""
+
+
+def read_reports(folder: Path) -> dict[str, tuple[Report, bytes]]:
+    """The reports that are there.
+
+    Raises:
+        BadReport: a file is no report.
+    """
+    found = {}
+    for name in BENCHMARKS:
+        path = folder / f"{name}.json"
+        if path.is_file():
+            try:
+                found[name] = (load(path), path.read_bytes())
+            except (ValueError, KeyError, TypeError) as error:
+                raise BadReport(f"{path} is no report ({error}); make it anew: make bench-{name}") from error
+    return found

@@ -1,0 +1,111 @@
+"""Many real workers in one process, on one event loop: `python -m bench.scheduling.fleet`.
+
+Each is a whole `Worker`, with its own connections, housekeeping, and lease thread; only the health server and the
+process of its own are left out. The engine answers with how long ago its request was enqueued. BENCH_FLEET_WORKERS is
+how many.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import resource
+import signal
+import sys
+import time
+
+from streamfleet.common import logs
+from streamfleet.common.broker import Broker
+from streamfleet.common.clock import SystemClock
+from streamfleet.common.connection import Connection
+from streamfleet.common.keys import Keys
+from streamfleet.common.settings import QueueSettings, WorkerSettings, load_all
+from streamfleet.worker.engine.base import Capacity, EngineReply, EngineRequest
+from streamfleet.worker.worker import Worker
+
+SLOTS = 4
+SWITCH_S = 0.0005
+
+
+class ProbeEngine:
+    """Answers at once; the text is the nanoseconds since the moment that the request's id ends with."""
+
+    kind = "probe"
+    models: tuple[str, ...] = ("none",)
+
+    async def start(self) -> None:
+        """Nothing to start."""
+
+    async def run(self, request: EngineRequest) -> EngineReply:
+        since_ns = time.monotonic_ns() - int(request.id.rpartition("-")[2])
+        choice = {"index": 0, "text": str(since_ns), "finish_reason": "stop"}
+        return EngineReply(200, json.dumps({"choices": [choice]}).encode())
+
+    def capacity(self) -> Capacity:
+        return Capacity(SLOTS)
+
+    async def failed(self) -> str:
+        """Never."""
+        never: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        return await never
+
+    async def stop(self) -> None:
+        """Nothing to stop."""
+
+
+def probe_id(number: int) -> str:
+    """An id that carries this moment, by the clock that all processes of a machine share."""
+    return f"probe-{number}-{time.monotonic_ns()}"
+
+
+def raise_file_limit() -> None:
+    """As many open files as the system lets this process have; each worker has some five connections."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+async def work(queue: QueueSettings, settings: WorkerSettings, count: int) -> None:
+    """So many workers until SIGTERM."""
+
+    def open_broker(patience_s: float | None) -> Broker:
+        connection = Connection(queue.redis_url.get_secret_value(), patience_s=patience_s)
+        return Broker(connection, Keys(queue.queue, queue.key_prefix), queue.limits())
+
+    brokers = [open_broker(None) for _ in range(count)]
+    fleet = [
+        Worker(
+            f"worker-{os.getpid()}-{number}",
+            broker,
+            lambda: open_broker(0),
+            ProbeEngine(),
+            settings,
+            queue.max_body_bytes,
+            SystemClock(),
+        )
+        for number, broker in enumerate(brokers)
+    ]
+
+    def stop() -> None:
+        for worker in fleet:
+            worker.ask_to_stop()
+
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(signum, stop)
+    await asyncio.gather(*(worker.run() for worker in fleet))
+    await asyncio.gather(*(broker.close() for broker in brokers))
+
+
+def main() -> int:
+    """Run the fleet that the environment asks for."""
+    raise_file_limit()
+    # Every worker here has a thread, and one that wants to run waits so long for another: alone, it would not wait.
+    sys.setswitchinterval(SWITCH_S)
+    queue, _, settings, log_settings = load_all(engine="simulated", health_port=0)
+    logs.configure(log_settings)
+    asyncio.run(work(queue, settings, int(os.environ["BENCH_FLEET_WORKERS"])))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

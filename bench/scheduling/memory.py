@@ -1,0 +1,95 @@
+"""What a queued request of 500 B takes in Redis: added by XADD and by the client, not yet staged and staged.
+
+By the server's own account of its memory, before and after, over the number of requests. On the newest Redis, and at
+full size on the others at hand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+
+import redis
+
+from bench.core.redis import memory_bytes, newest, own_server
+from bench.core.reports import Table, Target
+from bench.scheduling.feeding import FILL_AT_ONCE, KEYS, padded_body, queue_settings, stage_all
+from bench.scheduling.parts import Part, Say
+from streamfleet.cli.demo.server import find_servers
+from streamfleet.producer import Client
+
+BODY_BYTES = 500
+LIMIT_BYTES = 760
+QUICK, FULL = 20_000, 50_000
+WAYS = ("XADD of the body", "client, no notifications", "client, as by default")
+
+
+def measure(quick: bool, say: Say) -> Part:
+    """Every way on every server."""
+    count = QUICK if quick else FULL
+    found = find_servers()
+    latest = next(label for label, path in found.items() if path == newest(found))
+    sizes: dict[str, dict[str, tuple[float, float]]] = {}
+    for label in [latest] if quick else sorted(found):
+        say(f"{count:,} requests on {label}")
+        sizes[label] = {way: _one(label, way, count) for way in WAYS}
+    return report(count, latest, sizes)
+
+
+def report(count: int, latest: str, sizes: Mapping[str, Mapping[str, tuple[float, float]]]) -> Part:
+    """The figures: bytes a request by server and way, not staged and staged."""
+    rows = [
+        {"server": label, "added by": way, "not staged, B": waiting, "staged, B": staged}
+        for label, ways in sizes.items()
+        for way, (waiting, staged) in ways.items()
+    ]
+    targets = [
+        Target(
+            f"queued request of {BODY_BYTES} B, staged, {way}",
+            sizes[latest][way][1],
+            LIMIT_BYTES,
+            "at most",
+            "B",
+            latest,
+        )
+        for way in (WAYS[0], WAYS[2])
+    ]
+    data = {
+        server: {way: {"waiting": pair[0], "staged": pair[1]} for way, pair in ways.items()}
+        for server, ways in sizes.items()
+    }
+    table = Table(f"Memory: bytes in Redis for each queued request of {BODY_BYTES} B", list(rows[0]), rows)
+    return Part([table], targets, {"bytes": data}, {"memory_requests": count, "memory_body_bytes": BODY_BYTES})
+
+
+def _one(label: str, way: str, count: int) -> tuple[float, float]:
+    """Bytes a request, not staged and staged."""
+    with own_server(label) as server, redis.Redis.from_url(server.url) as client:
+        return asyncio.run(_grow(server.url, client, way, count))
+
+
+async def _grow(url: str, client: redis.Redis, way: str, count: int) -> tuple[float, float]:
+    async with Client(settings=queue_settings(url), notify=way == WAYS[2]) as fleet:
+        await fleet.broker.ensure_groups()
+        await _add(client, fleet, way, 100)  # buffers, scripts and what else the first ones bring
+        await stage_all(fleet.broker)
+        before = memory_bytes(client)
+        await _add(client, fleet, way, count)
+        waiting = (memory_bytes(client) - before) / count
+        await stage_all(fleet.broker)
+        return waiting, (memory_bytes(client) - before) / count
+
+
+async def _add(client: redis.Redis, fleet: Client, way: str, count: int) -> None:
+    content = padded_body(BODY_BYTES)
+    if way != WAYS[0]:
+        asks = [{"body": json.loads(content), "lane": "normal"}] * FILL_AT_ONCE
+        for start in range(0, count, FILL_AT_ONCE):
+            await fleet.enqueue_many(asks[: min(FILL_AT_ONCE, count - start)])
+        return
+    for start in range(0, count, FILL_AT_ONCE):
+        pipe = client.pipeline(transaction=False)
+        for _ in range(min(FILL_AT_ONCE, count - start)):
+            pipe.xadd(KEYS.lane("normal"), {"body": content})
+        pipe.execute()

@@ -1,0 +1,29 @@
+"""What each part of this measurement hands in, and how it says what it is at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from bench.core.reports import Table, Target
+
+Say: TypeAlias = Callable[[str], None]
+"""Called with what is being done now, in a few words."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part's figures.
+
+    Attributes:
+        tables: for people.
+        targets: what was asked of it.
+        data: series for plots, and samples.
+        settings: sizes that decide what the figures mean.
+    """
+
+    tables: list[Table] = field(default_factory=list)
+    targets: list[Target] = field(default_factory=list)
+    data: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)

@@ -1,0 +1,215 @@
+"""How soon an idle fleet takes a request, and what its idling costs Redis: 1, 50 and 500 workers.
+
+Pickup is from just before the client's enqueue call to the call of the engine, in whatever process the worker is; all
+processes of a machine share the clock. Hundreds of workers share a few processes here, so that one may have to wait for
+its neighbours' housekeeping, which it would not in a process of its own: these figures err on the high side.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import redis
+
+from bench.core import redis as server_side
+from bench.core import workers as processes
+from bench.core.reports import Table, Target
+from bench.core.rounds import percentile
+from bench.scheduling.feeding import body, queue_settings
+from bench.scheduling.fleet import probe_id, raise_file_limit
+from bench.scheduling.outcomes import cdf
+from bench.scheduling.parts import Part, Say
+from streamfleet.common import scripts
+from streamfleet.producer import Client
+
+FLEETS = (1, 50, 500)
+PER_PROCESS = 125
+READY_WITHIN_S = 60.0
+SETTLE_S, LOGGED_S, MOST_LOGGED = 2.0, 3.0, 100_000
+CPU_LIMIT, PICKUP_LIMIT_MS = 2.0, 5.0
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Requests picked up by each fleet, and how long the largest idles, in s; the others a third as long."""
+
+    probes: int
+    idle_s: float
+
+
+QUICK, FULL = Sizes(100, 10.0), Sizes(1_000, 30.0)
+
+
+@dataclass(frozen=True)
+class Idle:
+    """What an idle fleet costs.
+
+    Attributes:
+        redis_percent: of Redis, per cent of one core.
+        fleet_percent: of the fleet's own processes.
+    """
+
+    redis_percent: float
+    fleet_percent: float
+
+
+def measure(quick: bool, say: Say) -> Part:
+    """Each fleet in turn, on a new server each."""
+    sizes = QUICK if quick else FULL
+    raise_file_limit()  # the server that is started inherits it
+    pickups: dict[int, list[float]] = {}
+    idles: dict[int, Idle] = {}
+    calls: dict[str, dict[str, float]] = {}
+    label = ""
+    for count in FLEETS:
+        say(f"{count} workers: starting")
+        with server_side.own_server() as server, redis.Redis.from_url(server.url) as client:
+            environment = {"BENCH_FLEET_WORKERS": min(count, PER_PROCESS)}
+            with processes.workers(
+                server.url, -(-count // PER_PROCESS), module="bench.scheduling.fleet", environment=environment
+            ) as started:
+                _wait_ready(client, count)
+                say(f"{count} workers: idling")
+                idle_s = sizes.idle_s if count == max(FLEETS) else sizes.idle_s / 3
+                idles[count] = _idle(client, [process.pid for process in started], idle_s)
+                if count == max(FLEETS):
+                    calls = calls_cost(_log_calls(client), LOGGED_S)
+                say(f"{count} workers: {sizes.probes} requests")
+                pickups[count] = asyncio.run(_probe(server.url, sizes.probes))
+            label = server.label
+    settings = {"pickup_requests": sizes.probes, "idle_seconds": sizes.idle_s, "pickup_server": label}
+    return report(pickups, idles, calls, settings)
+
+
+def report(
+    pickups: Mapping[int, Sequence[float]],
+    idles: Mapping[int, Idle],
+    calls: Mapping[str, Mapping[str, float]],
+    settings: Mapping[str, object],
+) -> Part:
+    """The figures of the fleets.
+
+    Args:
+        pickups: ms of every request, by how many workers idled.
+        idles: what idling costs, by how many.
+        calls: of the largest fleet, see `calls_cost`: executing them alone, without reading and answering.
+        settings: what decides what the figures mean.
+    """
+    rows = [
+        {
+            "idle workers": count,
+            **{f"pickup p{share * 100:g} ms": percentile(found, share) for share in (0.5, 0.9, 0.99, 1.0)},
+            "Redis idle, % of a core": idles[count].redis_percent,
+            "all workers idle, % of a core": idles[count].fleet_percent,
+        }
+        for count, found in pickups.items()
+    ]
+    most = max(pickups)
+    dear = sorted(calls.items(), key=lambda item: -item[1]["percent"])[:8]
+    cost_rows = [
+        {"call": name, "calls/s": row["per_s"], "µs each": row["us"], "% of a core": row["percent"]}
+        for name, row in dear
+    ]
+    tables = [
+        Table("Pickup: from enqueue to the engine, by idle workers", list(rows[0]), rows),
+        Table(f"Idle calls: what {most} idle workers ask of Redis", list(cost_rows[0]), cost_rows),
+    ]
+    often = "; ".join(f"{name} {row['per_s']:.0f}/s" for name, row in dear[:3])
+    shared = f"{most} whole workers in {-(-most // PER_PROCESS)} processes"
+    targets = [
+        Target(
+            f"pickup p99 with {most} idle workers",
+            percentile(pickups[most], 0.99),
+            PICKUP_LIMIT_MS,
+            "at most",
+            "ms",
+            shared,
+        ),
+        Target(
+            f"Redis CPU with {most} idle workers",
+            idles[most].redis_percent,
+            CPU_LIMIT,
+            "at most",
+            "% of a core",
+            f"{shared}; dearest: {often}",
+        ),
+    ]
+    data = {
+        "pickup_ms_cdf": {str(count): cdf(found) for count, found in pickups.items()},
+        "redis_idle_percent": {str(count): idle.redis_percent for count, idle in idles.items()},
+        "fleet_idle_percent": {str(count): idle.fleet_percent for count, idle in idles.items()},
+        "idle_calls": calls,
+    }
+    return Part(tables, targets, data, settings)
+
+
+def calls_cost(calls: Sequence[tuple[str, float]], seconds: float) -> dict[str, dict[str, float]]:
+    """By name of the call: calls per second, µs of each, per cent of a core of all.
+
+    Args:
+        calls: (name, µs) of every call.
+        seconds: in what time they came.
+    """
+    totals: dict[str, tuple[int, float]] = {}
+    for name, took_us in calls:
+        number, total_us = totals.get(name, (0, 0.0))
+        totals[name] = number + 1, total_us + took_us
+    return {
+        name: {"per_s": number / seconds, "us": total_us / number, "percent": total_us / seconds / 1e4}
+        for name, (number, total_us) in totals.items()
+    }
+
+
+def _wait_ready(client: redis.Redis, count: int) -> None:
+    give_up = time.monotonic() + READY_WITHIN_S
+    while time.monotonic() < give_up:
+        described: list[bytes] = client.hvals("{default}:workers")  # type: ignore[assignment]
+        if sum(b'"ready"' in value for value in described) >= count:
+            return
+        time.sleep(0.2)
+    raise RuntimeError(f"{count} workers were not ready within {READY_WITHIN_S:.0f} s: is the machine busy?")
+
+
+def _idle(client: redis.Redis, pids: Sequence[int], seconds: float) -> Idle:
+    time.sleep(SETTLE_S)  # what starting left to do
+    fleet_s = sum(processes.cpu_seconds(pid) for pid in pids)
+    redis_s, began = server_side.cpu_seconds(client), time.monotonic()
+    time.sleep(seconds)
+    redis_s, took_s = server_side.cpu_seconds(client) - redis_s, time.monotonic() - began
+    fleet_s = sum(processes.cpu_seconds(pid) for pid in pids) - fleet_s
+    return Idle(100 * redis_s / took_s, 100 * fleet_s / took_s)
+
+
+def _log_calls(client: redis.Redis) -> list[tuple[str, float]]:
+    """Name and µs of every call within LOGGED_S; scripts by their verb."""
+    verbs = {scripts.sha(verb): f"script {verb}" for verb in scripts.VERBS}
+    client.config_set("slowlog-max-len", MOST_LOGGED)
+    client.config_set("slowlog-log-slower-than", 0)
+    time.sleep(LOGGED_S)
+    client.config_set("slowlog-log-slower-than", -1)
+    found = []
+    for row in client.slowlog_get(MOST_LOGGED):
+        if row["client_address"] in (b"", b"?:0"):  # called by a script, whose time has it
+            continue
+        name, _, rest = row["command"].decode(errors="replace").partition(" ")
+        first = rest.partition(" ")[0]
+        names = {"EVALSHA": verbs.get(first, "a script"), "EVAL": "a script's first call"}
+        found.append((names.get(name, name), float(row["duration"])))
+    return found
+
+
+async def _probe(url: str, probes: int) -> list[float]:
+    """Milliseconds from enqueueing to the engine, one request at a time, each some time after the one before."""
+    chance = random.Random(5)
+    found = []
+    async with Client(settings=queue_settings(url)) as fleet:
+        for number in range(probes):
+            await asyncio.sleep(chance.uniform(0.01, 0.03))
+            handle = await fleet.enqueue(body(1), lane="high", id=probe_id(number))
+            result = await handle.result(timeout=30)
+            found.append(int(result.raise_for_status().text) / 1e6)
+    return found

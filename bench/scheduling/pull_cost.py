@@ -1,0 +1,155 @@
+"""What one pull costs the server at different depths of the queue, in microseconds of its own account.
+
+The backlog is one lane, all staged, its deadlines at random: what a pull takes is spread all over the stream. What was
+taken is completed, and as much is added and staged, so that the depth stays. The depths are measured in turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import mean, median
+
+import redis
+
+from bench.core.redis import own_server
+from bench.core.reports import Table, Target
+from bench.core.rounds import percentile
+from bench.scheduling.feeding import fill, padded_body, stage_all
+from bench.scheduling.outcomes import cdf
+from bench.scheduling.parts import Part, Say
+from streamfleet.common.broker import Broker
+from streamfleet.common.connection import Connection
+from streamfleet.common.keys import Keys
+from streamfleet.common.protocol import Status
+from streamfleet.common.records import Completion, Pulled
+
+LANE = "normal"
+WANTED = (1, 8, 64)
+BODY_BYTES = 500
+MOST_RATIO = 1.5
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Depths of the queue, least first, and how many pulls of each size at each depth."""
+
+    depths: tuple[int, ...]
+    pulls: int
+
+
+QUICK, FULL = Sizes((1_000, 10_000, 100_000), 100), Sizes((1_000, 100_000, 1_000_000), 400)
+
+
+def measure(quick: bool, say: Say) -> Part:
+    """All depths on one server, each a queue of its own."""
+    sizes = QUICK if quick else FULL
+    with own_server() as server, redis.Redis.from_url(server.url) as client:
+        return asyncio.run(_measure(server.url, client, sizes, say))
+
+
+def report(sizes: Sizes, staging: Mapping[int, float], pulls: Mapping[int, Mapping[int, Sequence[float]]]) -> Part:
+    """The figures: staging in µs an entry by depth; pulls in µs by depth and by how many they took."""
+    low, high = sizes.depths[0], sizes.depths[-1]
+    rows = [
+        {
+            "queued": depth,
+            "staging, µs an entry": staging[depth],
+            **{f"pull of {wanted}, median µs": median(pulls[depth][wanted]) for wanted in WANTED},
+            **{f"pull of {wanted}, p99 µs": percentile(pulls[depth][wanted], 0.99) for wanted in WANTED},
+        }
+        for depth in sizes.depths
+    ]
+    ratios = {wanted: trimmed_mean(pulls[high][wanted]) / trimmed_mean(pulls[low][wanted]) for wanted in WANTED}
+    targets = [
+        Target(
+            f"pull of {wanted} with {high:,} queued, against one with {low:,}",
+            ratio,
+            MOST_RATIO,
+            "at most",
+            "x",
+            "server time; means without the dearest and the cheapest tenth",
+        )
+        for wanted, ratio in ratios.items()
+    ]
+    data = {
+        "staging_us": {str(depth): cost for depth, cost in staging.items()},
+        "pull_us_cdf": {
+            str(depth): {str(wanted): cdf(costs) for wanted, costs in by_size.items()}
+            for depth, by_size in pulls.items()
+        },
+        "ratios": {str(wanted): ratio for wanted, ratio in ratios.items()},
+    }
+    settings = {"pull_depths": list(sizes.depths), "pulls": sizes.pulls, "pull_body_bytes": BODY_BYTES}
+    return Part([Table("Pulls: server time by depth of the queue", list(rows[0]), rows)], targets, data, settings)
+
+
+def trimmed_mean(costs: Sequence[float]) -> float:
+    """Mean of the middle four fifths: server times are whole µs, too coarse for a median of a small one, and a few
+    were interrupted by whatever else the machine does."""
+    ordered = sorted(costs)
+    cut = len(ordered) // 10
+    return mean(ordered[cut : len(ordered) - cut])
+
+
+async def _measure(url: str, client: redis.Redis, sizes: Sizes, say: Say) -> Part:
+    connection = Connection(url)
+    queues = {depth: Broker(connection, Keys(f"depth-{depth}")) for depth in sizes.depths}
+    staging = {}
+    for depth, broker in queues.items():
+        say(f"queueing and staging {depth:,}")
+        staging[depth] = await _deepen(client, broker, depth, "first-")
+    pulls: dict[int, dict[int, list[float]]] = {depth: {wanted: [] for wanted in WANTED} for depth in sizes.depths}
+    cases = [(depth, wanted) for depth in sizes.depths for wanted in WANTED]
+    chance = random.Random(6)
+    for number in range(sizes.pulls):
+        if number % 20 == 0:
+            say(f"pulls: {number} of {sizes.pulls}")
+        for depth, wanted in chance.sample(cases, len(cases)):
+            cost, pulled = await _pull(client, queues[depth], wanted)
+            pulls[depth][wanted].append(cost)
+            await _complete(queues[depth], pulled)
+            await _deepen(client, queues[depth], len(pulled.claims), f"r{number}-{wanted}-")
+    await connection.close()
+    return report(sizes, staging, pulls)
+
+
+async def _deepen(client: redis.Redis, broker: Broker, count: int, name: str) -> float:
+    """Add so many requests and bring them in order; server µs an entry of the latter."""
+    await broker.ensure_groups()
+    fill(
+        client,
+        LANE,
+        count,
+        name=name,
+        content=padded_body(BODY_BYTES),
+        first_deadline_ms=int(time.time() * 1000) + 3_600_000,
+        queue=broker.keys.queue,
+    )
+    client.config_resetstat()
+    staged = await stage_all(broker)
+    assert staged == count, f"{staged} of {count} entries were staged"
+    return _script_us(client) / max(1, count)
+
+
+async def _pull(client: redis.Redis, broker: Broker, wanted: int) -> tuple[float, Pulled]:
+    """One pull, and what it cost the server in µs."""
+    client.config_resetstat()
+    pulled = await broker.pull("w1", wanted)
+    cost = _script_us(client)
+    assert len(pulled.claims) == wanted, f"a pull of {wanted} brought {len(pulled.claims)}"
+    return cost, pulled
+
+
+async def _complete(broker: Broker, pulled: Pulled) -> None:
+    done = [Completion(claim.lease, Status.SUCCEEDED, {"response": "{}"}) for claim in pulled.claims]
+    await broker.complete("w1", done)
+
+
+def _script_us(client: redis.Redis) -> float:
+    """Server time of all script calls since the counters were set back; the commands inside are part of it."""
+    stats = client.info("commandstats")
+    return float(sum(row["usec"] for name, row in stats.items() if name in ("cmdstat_evalsha", "cmdstat_eval")))

@@ -1,0 +1,110 @@
+"""What a request costs, counted and not timed: commands and script calls of Redis, and calls of Python's functions.
+
+These hold on a busy machine as on an idle one. A change that makes a request dearer fails here at once; one that makes
+it much cheaper should lower the numbers. docs/performance.md says what the same work takes in time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+import pytest
+import redis
+import structlog
+
+from bench.core.noop_worker import NoopEngine
+from streamfleet.producer.client import Client
+from tests.integration.worker_in_process import worker_inside
+from tests.waiting import eventually
+
+REQUESTS = 1_000
+SLOTS = 256
+BODY = {"messages": [{"role": "user", "content": "x" * 440}], "max_tokens": 16}
+# Of the server, for each request: enqueued in bulk; and from the lane to its result, stored, fenced and notified.
+ENQUEUED = {"xadd": 1, "get": 1, "exists": 1, "set": 1}
+FINISHED = {"hsetnx": 1, "hset": 1, "pexpire": 2, "xadd": 1}
+NOTHING_ELSE = 0.8  # the rest comes once for many requests
+SCRIPT_CALLS_ENQUEUE, SCRIPT_CALLS_FINISH = 1 / 100, 1 / 32
+PYTHON_CALLS_ENQUEUE, PYTHON_CALLS_FINISH = 90, 310  # 77 and 279 on Python 3.11
+
+
+class Calls:
+    """Counts calls of Python functions and of built-in ones on this thread."""
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    def __enter__(self) -> Calls:
+        sys.setprofile(self._count)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.setprofile(None)
+
+    def _count(self, _: FrameType, event: str, __: Any) -> None:
+        self.number += event in ("call", "c_call")
+
+
+def commands(client: redis.Redis) -> Counter[str]:
+    """Commands since the last reset, for each request."""
+    stats: Any = client.info("commandstats")
+    return Counter({name.removeprefix("cmdstat_"): row["calls"] / REQUESTS for name, row in stats.items()})
+
+
+@pytest.fixture(autouse=True)
+def _few_logs() -> Iterator[None]:
+    """As in production: writing a line for each request costs more than the request."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.INFO))
+    yield
+    structlog.reset_defaults()
+
+
+async def fill(url: str) -> None:
+    async with Client(url, notify=True) as fleet:
+        await fleet.enqueue_many({"body": BODY} for _ in range(REQUESTS))
+
+
+def check(spent: Counter[str], expected: dict[str, int], script_calls: float) -> None:
+    assert spent.pop("evalsha") <= script_calls, "script calls for each request"
+    for name, number in expected.items():
+        assert spent.pop(name) <= number + 0.05, f"{name} for each request"
+    assert sum(spent.values()) <= NOTHING_ELSE, f"all other commands for each request: {spent}"
+
+
+async def test_enqueueing_in_bulk(redis_url: str) -> None:
+    with redis.Redis.from_url(redis_url) as client:
+        await fill(redis_url)  # the scripts are known from here on
+        client.flushdb()
+        client.config_resetstat()
+        with Calls() as calls:
+            await fill(redis_url)
+        check(commands(client), ENQUEUED, SCRIPT_CALLS_ENQUEUE)
+    assert calls.number / REQUESTS <= PYTHON_CALLS_ENQUEUE
+
+
+async def test_from_the_lane_to_the_result(redis_url: str) -> None:
+    with redis.Redis.from_url(redis_url) as client:
+        await fill(redis_url)
+
+        def succeeded(number: int) -> bool:
+            return bool(client.hget("{default}:counts", "succeeded") == b"%d" % number)
+
+        async with worker_inside(redis_url, NoopEngine(500, SLOTS), lease_ms=60_000) as inside:
+            await eventually(lambda: succeeded(REQUESTS), 30)  # whatever is done once is done
+            puller = inside.worker._puller
+            puller.allow(0)
+            await fill(redis_url)
+            client.config_resetstat()
+            with Calls() as calls:
+                puller.allow(None)
+                while not succeeded(2 * REQUESTS):  # noqa: ASYNC110 - each look is counted too: few of them
+                    await asyncio.sleep(0.2)
+            spent = commands(client)
+    check(spent, FINISHED, SCRIPT_CALLS_FINISH)
+    assert calls.number / REQUESTS <= PYTHON_CALLS_FINISH

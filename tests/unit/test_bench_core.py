@@ -1,0 +1,146 @@
+"""What all measurements stand on: medians, ratios, percentiles, reports and tables."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from bench.core.reports import Report, Table, Target, load
+from bench.core.rounds import Sample, interleave, middle, percentile, ratio
+from bench.core.tables import markdown, shown, targets_markdown
+
+# -- rounds ------------------------------------------------------------------------------------------------
+
+
+def recorded(names: str, rounds: int, seed: int) -> tuple[list[str], dict[str, list[Sample]]]:
+    """The order in which measures of these names were run, and their samples."""
+    order: list[str] = []
+
+    def measure(name: str) -> Sample:
+        order.append(name)
+        return {"value": 1.0}
+
+    return order, interleave({name: partial(measure, name) for name in names}, rounds, seed=seed)
+
+
+def test_every_measure_runs_once_a_round_in_changing_order() -> None:
+    order, samples = recorded("abc", rounds=6, seed=1)
+    rounds = [order[start : start + 3] for start in range(0, 18, 3)]
+    assert all(sorted(each) == ["a", "b", "c"] for each in rounds)
+    assert len({"".join(each) for each in rounds}) > 1, "one order for all rounds would favour whoever comes first"
+    assert {name: len(found) for name, found in samples.items()} == {"a": 6, "b": 6, "c": 6}
+
+
+def test_the_same_seed_is_the_same_order() -> None:
+    first, again, other = (recorded("abcd", rounds=3, seed=seed)[0] for seed in (1, 1, 2))
+    assert first == again
+    assert first != other
+
+
+def test_a_ratio_is_the_median_of_the_rounds_ratios() -> None:
+    """A machine that is slow in one round is slow for both: the quotient of the medians would not see that."""
+    mine = [{"rate": 10}, {"rate": 1}, {"rate": 30}]
+    other = [{"rate": 20}, {"rate": 2}, {"rate": 20}]
+    assert ratio(mine, other, "rate") == 0.5
+    assert middle(mine, "rate") == 10
+
+
+def test_a_ratio_takes_pairs() -> None:
+    with pytest.raises(ValueError, match="argument 2 is shorter"):
+        ratio([{"x": 1}, {"x": 1}], [{"x": 1}], "x")
+
+
+@pytest.mark.parametrize(
+    ("count", "share", "expected"),
+    [
+        (1, 0.5, 1),
+        (4, 0.5, 2),
+        (6, 0.5, 3),
+        (100, 0.99, 99),
+        (100, 0.999, 100),
+        (300, 0.99, 297),
+        (9, 0.0, 1),
+        (9, 1.0, 9),
+    ],
+)
+def test_a_percentile_is_the_nearest_rank(count: int, share: float, expected: int) -> None:
+    """The smallest value that at least so many do not exceed; p99 of 100 is the 99th, not the largest."""
+    assert percentile(range(count, 0, -1), share) == expected
+
+
+# -- reports -----------------------------------------------------------------------------------------------
+
+
+def report() -> Report:
+    return Report(
+        "broker",
+        "2026-01-31",
+        {"cores": 2, "packages": {"redis": "8.1.0"}},
+        {"jobs": 1000},
+        [Table("rates", ["queue", "jobs/s"], [{"queue": "größer", "jobs/s": 12345.6}])],
+        [Target("enqueue", 0.8, 0.75, "at least", "x"), Target("idle", None, 2, "at most", "%", "no such server here")],
+        {"rates": {"ours": [1.0, 2.5]}},
+    )
+
+
+def test_a_report_comes_back_as_it_was_saved(tmp_path: Path) -> None:
+    path = report().save(tmp_path / "new" / "folder")
+    assert path.name == "broker.json"
+    assert load(path) == report()
+    assert "größer" in path.read_text(encoding="utf-8"), "a diff of results is read by people"
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "holds"),
+    [
+        (2.0, "at least", True),
+        (1.99, "at least", False),
+        (None, "at least", False),
+        (2.0, "at most", True),
+        (2.01, "at most", False),
+        (None, "at most", False),
+    ],
+)
+def test_a_target_holds_on_its_side_of_the_limit(
+    value: float | None, kind: Literal["at least", "at most"], holds: bool
+) -> None:
+    assert Target("it", value, 2.0, kind, "x").holds is holds
+
+
+# -- tables ------------------------------------------------------------------------------------------------
+
+
+def test_numbers_stand_to_the_right_and_words_to_the_left() -> None:
+    table = Table("", ["queue", "rate", "mixed"], [{"queue": "a", "rate": 1, "mixed": 1}, {"queue": "b", "mixed": "-"}])
+    assert markdown(table).splitlines() == [
+        "| queue | rate | mixed |",
+        "|---|---:|---|",
+        "| a | 1 | 1 |",
+        "| b |  | - |",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, ""),
+        (0.0, "0"),
+        (1234567.8, "1,234,568"),
+        (-250.4, "-250"),
+        (12.345, "12.3"),
+        (0.012345, "0.0123"),
+        (True, "True"),
+        ("1 of 2", "1 of 2"),
+    ],
+)
+def test_values_are_shown_with_three_significant_digits(value: object, text: str) -> None:
+    assert shown(value) == text
+
+
+def test_targets_say_hold_or_miss_and_what_was_not_measured() -> None:
+    first, second = targets_markdown(report().targets).splitlines()[2:]
+    assert first == "| enqueue | at least 0.75 x | 0.8 x | hold |  |"
+    assert second == "| idle | at most 2 % | not measured | MISS | no such server here |"

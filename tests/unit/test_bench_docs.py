@@ -1,0 +1,270 @@
+"""docs/performance.md is what the results say, and `make bench-quick` tells a miss from a failure."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from pathlib import Path
+from textwrap import dedent
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from bench import pages, quick
+from bench.blocks import BLOCK, PageError, fill
+from bench.core.reports import FULL, Report, Table, Target
+from bench.overview import lines
+from bench.plots.catalogue import HERE, PICTURES, Picture, fingerprint_of
+from bench.saved import BENCHMARKS, BadReport, Reports, read_reports
+
+FIRST = next(picture for picture in PICTURES if picture.tables)
+TARGETS = [
+    Target("fast", 0.8, 0.75, "at least", "x"),
+    Target("small", 800, 760, "at most", "B", "a record for each id"),
+]
+
+
+def report(name: str, **data: object) -> Report:
+    tables = [Table(f"{title}: in a test", ["n"], [{"n": 1}]) for picture in PICTURES for title in picture.tables]
+    machine = {"processor": "Abacus", "cores": 2, "packages": {"redis": "8"}}
+    return Report(name, "2026-01-31", machine, {"jobs": 10_000}, tables, TARGETS, dict(data))
+
+
+def saved(tmp_path: Path, *reports: Report) -> Reports:
+    for each in reports:
+        each.save(tmp_path)
+    return read_reports(tmp_path)
+
+
+def template() -> str:
+    """A page with every block, empty."""
+    names = ["targets", *BENCHMARKS, *(picture.name for picture in PICTURES)]
+    return "# Page\n" + "\n".join(f"<!-- bench:{name}:begin -->\n<!-- bench:{name}:end -->\n" for name in names)
+
+
+def block(text: str, name: str) -> str:
+    return next(found[3] for found in BLOCK.finditer(text) if found[2] == name)
+
+
+# -- the page ----------------------------------------------------------------------------------------------
+
+
+def test_the_page_and_its_pictures_are_what_the_results_say() -> None:
+    reports = read_reports(FULL)
+    text = fill(pages.PAGE.read_text(encoding="utf-8"), reports)
+    assert not pages.check(reports, pages.PAGE, text), "run: make bench-docs"
+
+
+def test_what_was_not_measured_names_its_command(tmp_path: Path) -> None:
+    text = fill(template(), read_reports(tmp_path))
+    for name in BENCHMARKS:
+        assert f"`make bench-{name}`" in block(text, name)
+        assert f"`make bench-{name}`" in block(text, "targets")
+
+
+def test_a_report_brings_its_machine_targets_and_tables(tmp_path: Path) -> None:
+    text = fill(template(), saved(tmp_path, report(FIRST.report, **dict.fromkeys(FIRST.needs, 1))))
+    assert "2026-01-31: Abacus, 2 cores" in block(text, FIRST.report)
+    assert "jobs 10,000" in block(text, FIRST.report)
+    assert "| small | at most 760 B | 800 B | MISS | a record for each id |" in block(text, "targets")
+    assert f"![{FIRST.alt}](performance/{FIRST.name}.svg)" in block(text, FIRST.name)
+    for title in (f"{FIRST.tables[0]}: in a test",):
+        assert title in block(text, FIRST.name)
+        assert title not in block(text, FIRST.report), "a table stands once, below its picture"
+
+
+def test_a_run_that_left_something_out_has_no_picture_of_it(tmp_path: Path) -> None:
+    text = fill(template(), saved(tmp_path, report(FIRST.report)))
+    assert "![" not in block(text, FIRST.name)
+    assert FIRST.needs[0] in block(text, FIRST.name)
+
+
+def test_filling_twice_changes_nothing(tmp_path: Path) -> None:
+    reports = saved(tmp_path, *(report(name, **dict.fromkeys(FIRST.needs, 1)) for name in BENCHMARKS))
+    once = fill(template(), reports)
+    assert fill(once, reports) == once
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda text: text.replace("bench:broker:", "bench:borker:"), "no such block: borker"),
+        (lambda text: text.replace("<!-- bench:broker:end -->", ""), "do not pair up: broker"),
+        (lambda text: text.replace("<!-- bench:broker:begin -->\n<!-- bench:broker:end -->", ""), "once: broker"),
+        (lambda text: text + template(), "once: targets"),
+    ],
+)
+def test_a_marker_that_is_wrong_is_named(change: object, message: str) -> None:
+    assert callable(change)
+    with pytest.raises(PageError, match=message):
+        fill(change(template()), {})
+
+
+def test_a_file_that_is_no_report_says_how_to_make_it_anew(tmp_path: Path) -> None:
+    (tmp_path / "engine.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(BadReport, match=r"engine\.json is no report.*make bench-engine"):
+        read_reports(tmp_path)
+
+
+def test_commands_on_the_page_exist(repository: Path) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (repository / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    named = set(re.findall(r"`make ([a-z-]+)|^make ([a-z-]+)", pages.PAGE.read_text(encoding="utf-8"), re.MULTILINE))
+    assert {first or second for first, second in named} <= targets
+
+
+# -- pictures ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("picture", PICTURES, ids=lambda picture: picture.name)
+def test_every_picture_has_its_module(picture: Picture) -> None:
+    tree = ast.parse((HERE / f"{picture.name}.py").read_text(encoding="utf-8"))
+    assert "draw" in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    assert picture.report in BENCHMARKS
+    assert picture.alt
+    assert "]" not in picture.alt
+
+
+def test_every_module_has_its_picture() -> None:
+    drawn = {path.stem for path in HERE.glob("*.py") if path.stem.startswith(BENCHMARKS)}
+    assert drawn == {picture.name for picture in PICTURES}
+
+
+def test_committed_pictures_hold_text_on_white_and_no_dates(repository: Path) -> None:
+    for path in (repository / "docs/performance").glob("*.svg"):
+        text = path.read_text(encoding="utf-8")
+        names = {element.tag.rpartition("}")[2] for element in ET.fromstring(text).iter()}  # noqa: S314 - our own file
+        assert "text" in names, path
+        assert "date" not in names, path
+        assert "fill: #ffffff" in text, path
+
+
+def test_other_results_or_another_drawing_make_a_picture_stale(tmp_path: Path) -> None:
+    whole = report(FIRST.report, **dict.fromkeys(FIRST.needs, 1))
+    reports = saved(tmp_path / "results", whole)
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    picture = folder / f"{FIRST.name}.svg"
+    assert FIRST in pages.stale(reports, folder), "not drawn yet"
+    picture.write_text(f"<svg><desc>{pages.wanted(FIRST, reports)}</desc></svg>", encoding="utf-8")
+    assert fingerprint_of(picture) == pages.wanted(FIRST, reports)
+    assert FIRST not in pages.stale(reports, folder)
+    whole.settings = {"jobs": 20_000}
+    assert FIRST in pages.stale(saved(tmp_path / "results", whole), folder)
+
+
+def test_a_picture_that_nothing_draws_is_found(tmp_path: Path) -> None:
+    (tmp_path / "old.svg").write_text("<svg/>", encoding="utf-8")
+    assert [path.name for path in pages.left_over({}, tmp_path)] == ["old.svg"]
+
+
+def test_the_same_figures_are_drawn_alike_every_time(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="make setup-bench installs it")
+    [picture] = [each for each in PICTURES if each.name == "scheduling_memory"]
+    found = {"redis-8.2": {"XADD": {"waiting": 586.0, "staged": 704.0}, "client": {"waiting": 789.0, "staged": 886.0}}}
+    for name in ("first.svg", "second.svg"):
+        picture.draw(report("scheduling", memory={"bytes": found}), tmp_path / name, f"x.json sha256:{'0' * 64}")
+    first = (tmp_path / "first.svg").read_bytes()
+    assert first == (tmp_path / "second.svg").read_bytes()
+    assert b"redis-8.2</text>" in first
+
+
+def test_names_at_line_ends_are_moved_apart_and_no_further() -> None:
+    pytest.importorskip("matplotlib", reason="make setup-bench installs it")
+    from bench.plots.parts import spread
+
+    assert spread([0, 50, 100], 10) == [0, 50, 100]
+    assert spread([50, 50, 51], 10) == pytest.approx([40.33, 50.33, 60.33], abs=0.01)
+    assert spread([], 10) == []
+
+
+# -- bench-quick -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def measurements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a `bench` of its own, for measurements that do as a test says."""
+    (tmp_path / "bench").mkdir()
+    (tmp_path / "bench/__init__.py").touch()
+    monkeypatch.setattr(quick, "ROOT", tmp_path)
+    monkeypatch.setattr(sys, "argv", ["quick", "--out", str(tmp_path / "out"), "--only", "broker,engine"])
+    for name in ("broker", "engine"):
+        measurement(tmp_path, name, f"report = {report(name).save(tmp_path).read_text(encoding='utf-8')!r}")
+    return tmp_path
+
+
+def measurement(folder: Path, name: str, code: str) -> None:
+    """One that runs this code, and writes `report` if that is set."""
+    main = """
+        import pathlib, sys
+        assert sys.argv[1:3] == ["--quick", "--out"]
+        report = None
+        {code}
+        if report:
+            pathlib.Path(sys.argv[3], "{name}.json").write_text(report)
+    """
+    (folder / "bench" / f"{name}.py").write_text(dedent(main).format(code=code, name=name), encoding="utf-8")
+
+
+def test_a_miss_is_shown_and_is_no_error(measurements: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert quick.main() == 0
+    shown = capsys.readouterr().out
+    assert shown.count("hold") == 2
+    assert shown.count("MISS") == 2
+
+
+@pytest.mark.parametrize(
+    ("code", "problem"), [("sys.exit(7)", "status 7"), ("1 / 0", "status 1"), ("pass", "left no report")]
+)
+def test_a_measurement_that_fails_is_an_error_and_the_others_run(
+    measurements: Path, capsys: pytest.CaptureFixture[str], code: str, problem: str
+) -> None:
+    report("broker").save(measurements / "out")
+    measurement(measurements, "broker", code)
+    assert quick.main() == 1
+    shown = capsys.readouterr().out
+    assert "FAILED" in shown
+    assert problem in shown
+    assert shown.count("hold") == 1, "not the figures of an earlier run"
+
+
+def test_a_measurement_that_hangs_is_interrupted(measurements: Path) -> None:
+    code = "import threading; open('started', 'w').close(); threading.Event().wait()"
+    measurement(measurements, "broker", code)
+    ran = quick.run_one("broker", measurements, limit_s=1.0)
+    assert ran.problem == "did not end within 1 s"
+    assert ran.seconds < 30
+
+
+def test_measurements_that_do_not_exist_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["quick", "--only", "broker,brokr"])
+    with pytest.raises(SystemExit) as ended:
+        quick.main()
+    assert ended.value.code == 2
+
+
+def test_a_figure_line_has_what_was_asked_measured_and_found() -> None:
+    first, second = lines(report("broker"))
+    assert (first.asked, first.measured, first.verdict) == ("≥ 0.75 x", "0.8 x", "hold")
+    assert second.name == "small (a record for each id)"
+    assert second.verdict == "MISS"
+
+
+# -- what it stands on -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("other", ["dev", "vllm"])
+def test_pins_are_those_of_the_other_profiles(repository: Path, other: str) -> None:
+    """All go into one environment, in any order."""
+    mine, theirs = (pins(repository / f"requirements/{name}.txt") for name in ("bench", other))
+    assert {name: pin for name, pin in mine.items() if name in theirs} == {
+        name: pin for name, pin in theirs.items() if name in mine
+    }
+
+
+def pins(path: Path) -> dict[str, set[str]]:
+    """Lines by the name of their package; one has several where it depends on the Python."""
+    found: dict[str, set[str]] = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        found.setdefault(line.partition("==")[0], set()).add(line)
+    return found
