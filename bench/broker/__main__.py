@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
-from pathlib import Path
-
-from rich.console import Console
-from rich.markdown import Markdown
 
 from bench.broker import run
 from bench.broker.systems import SYSTEMS
-from bench.core.reports import FULL, PARTIAL, QUICK, Report
-from bench.core.tables import markdown, targets_markdown
+from bench.core.command import finish, parser
 
-"""Reports of some systems must not take the place of one that has all."""
 EXAMPLES = """\
 examples:
   python -m bench.broker --quick                               small sizes, under 3 minutes; into build/bench/quick
@@ -29,7 +22,12 @@ The first run installs each peer into build/bench/peers: about a minute more, fr
 
 def main() -> int:
     """Run, save, print; 2 when the command line asks for what is not there."""
-    parser, args = arguments()
+    known = parser("broker", __doc__, EXAMPLES)
+    known.add_argument("--rounds", type=int, metavar="N", help="how often each system is measured")
+    known.add_argument("--only", default="", metavar="NAMES", help="these systems, with commas between; see --list")
+    known.add_argument("--server", default="", metavar="LABEL", help="release of Redis, such as redis-7.0")
+    known.add_argument("--list", action="store_true", help="name the systems, and measure nothing")
+    args = known.parse_args()
     if args.list:
         for system in SYSTEMS:
             print(f"{system.name:<14} {system.title}\n{'':<14} {system.settings}")
@@ -38,36 +36,11 @@ def main() -> int:
     try:
         report = run(args.quick, args.rounds, only, args.server)
     except ValueError as error:
-        parser.error(str(error))
+        known.error(str(error))
     except KeyboardInterrupt:
         return 130
-    path = report.save(args.out or (PARTIAL if only else QUICK if args.quick else FULL))
-    show(report)
-    print(f"written to {path}")
+    finish(report, args, whole=not only)
     return 0
-
-
-def arguments(words: list[str] | None = None) -> tuple[argparse.ArgumentParser, argparse.Namespace]:
-    """The parser, and what the command line says."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.broker",
-        description=__doc__,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--quick", action="store_true", help="small sizes, to see whether all is well")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="where the report goes")
-    parser.add_argument("--rounds", type=int, metavar="N", help="how often each system is measured")
-    parser.add_argument("--only", default="", metavar="NAMES", help="these systems, with commas between; see --list")
-    parser.add_argument("--server", default="", metavar="LABEL", help="release of Redis, such as redis-7.0")
-    parser.add_argument("--list", action="store_true", help="name the systems, and measure nothing")
-    return parser, parser.parse_args(words)
-
-
-def show(report: Report) -> None:
-    """The table as it is, because it is wide; then the targets."""
-    print(f"\n{markdown(report.tables[0])}\n\nSettings and versions of each are in the report, and with --list.\n")
-    Console().print(Markdown(targets_markdown(report.targets)))
 
 
 if __name__ == "__main__":

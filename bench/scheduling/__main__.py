@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 
-from rich.console import Console
-from rich.markdown import Markdown
-
-from bench.core.reports import FULL, PARTIAL, QUICK, Report
-from bench.core.tables import markdown, targets_markdown
+from bench.core.command import finish, parser
 from bench.scheduling import PARTS, run
 
 EXAMPLES = """\
@@ -30,41 +25,22 @@ def main() -> int:
         report = run(args.quick, args.only, args.hours)
     except KeyboardInterrupt:
         return 130
-    whole = len(args.only) == len(PARTS) and args.hours is None
-    path = report.save(args.out or ((QUICK if args.quick else FULL) if whole else PARTIAL))
-    show(report)
-    print(f"written to {path}")
+    finish(report, args, whole=len(args.only) == len(PARTS) and args.hours is None)
     return 0
 
 
 def arguments(words: list[str] | None = None) -> argparse.Namespace:
     """What the command line says."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.scheduling",
-        description=__doc__,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--quick", action="store_true", help="small sizes, to see whether all is well")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="where the report goes")
-    parser.add_argument(
+    known = parser("scheduling", __doc__, EXAMPLES)
+    known.add_argument(
         "--only",
         type=_parts,
         default=tuple(PARTS),
         metavar="NAME,…",
         help=f"some of {', '.join(PARTS)}; the report has no others",
     )
-    parser.add_argument("--hours", type=_hours, metavar="FROM-TO", help="hours of the day to replay, such as 8-20")
-    return parser.parse_args(words)
-
-
-def show(report: Report) -> None:
-    """Tables, then targets."""
-    console = Console()
-    for table in report.tables:
-        console.print(f"\n[bold]{table.title}[/bold]", highlight=False)
-        console.print(Markdown(markdown(table)))
-    console.print(Markdown(targets_markdown(report.targets)))
+    known.add_argument("--hours", type=_hours, metavar="FROM-TO", help="hours of the day to replay, such as 8-20")
+    return known.parse_args(words)
 
 
 def _parts(text: str) -> tuple[str, ...]:

@@ -1,0 +1,43 @@
+"""What the command lines of all measurements share: small or full sizes, where the report goes, how it is shown."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from rich.console import Console
+from rich.markdown import Markdown
+
+from bench.core.reports import FULL, PARTIAL, QUICK, Report
+from bench.core.tables import markdown, targets_markdown
+
+
+def parser(name: str, description: str | None, examples: str) -> argparse.ArgumentParser:
+    """A parser with ``--quick`` and ``--out``."""
+    made = argparse.ArgumentParser(
+        prog=f"python -m bench.{name}",
+        description=description,
+        epilog=examples,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    made.add_argument("--quick", action="store_true", help="small sizes, to see whether all is well")
+    made.add_argument("--out", type=Path, metavar="DIR", help="where the report goes")
+    return made
+
+
+def finish(report: Report, args: argparse.Namespace, *, whole: bool = True) -> None:
+    """Save a report where the command line says, and print its tables and targets.
+
+    Args:
+        report: what was measured.
+        args: of a `parser`.
+        whole: nothing was left out; else it must not take the place of a report that has all.
+    """
+    usual = QUICK if args.quick else FULL
+    path = report.save(args.out or (usual if whole else PARTIAL))
+    console = Console()
+    for table in report.tables:
+        console.print(f"\n[bold]{table.title}[/bold]", highlight=False)
+        console.print(Markdown(markdown(table)))
+    console.print(Markdown(targets_markdown(report.targets)))
+    print(f"written to {path}")
