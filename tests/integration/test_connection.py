@@ -296,3 +296,10 @@ async def test_more_calls_at_once_than_a_pool_has_connections_wait_their_turn(br
     assert found == [b"%d" % number for number in range(500)]
     clients = await broker.connection.command("INFO", "clients")
     assert int(clients.partition(b"connected_clients:")[2].split()[0]) < 50
+
+
+async def test_words_of_any_kind_that_redis_py_takes_are_sent(broker: Broker) -> None:
+    """Packing in C knows fewer."""
+    assert await broker.connection.command("ECHO", memoryview(b"x")) == b"x"
+    with pytest.raises(redis.exceptions.DataError):
+        await broker.connection.command("ECHO", object())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
+from http import HTTPStatus
 from typing import Any, cast
 
 import pytest
@@ -174,3 +175,11 @@ async def test_delays(attempt: int, outcome: Postponed, shortest: int, longest: 
     (retry,) = rig.broker.retried
     assert shortest <= retry.delay_ms <= longest
     assert json.loads(retry.error)["error"]["message"] == outcome.reason
+
+
+async def test_an_enumeration_of_numbers_is_written_as_a_number() -> None:
+    """vLLM answers with http.HTTPStatus, which commands cannot carry."""
+    rig = Rig()
+    await rig.write((flight(), Finished(**{**vars_of(success()), "http_status": HTTPStatus.BAD_REQUEST})))
+    (item,) = rig.completions()
+    assert type(item.values["http_status"]) is int

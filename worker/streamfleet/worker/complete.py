@@ -160,7 +160,7 @@ class Completer:
         queued_ms = max(0, flight.claimed_ms - enqueued_ms)
         held_ms = (self._clock.monotonic() - flight.claimed_at) * 1000
         values: dict[str, bytes | str | int] = {
-            "http_status": outcome.http_status,
+            "http_status": int(outcome.http_status),
             "enqueued_ms": enqueued_ms,
             "finished_ms": flight.claimed_ms + round(held_ms),
             "queued_ms": queued_ms,

@@ -23,7 +23,11 @@ class _Packing:
     for 128 requests cost more than all else about it."""
 
     def pack_command(self, *words: Any) -> list[bytes]:
-        return [hiredis.pack_command(words)]
+        try:
+            return [hiredis.pack_command(words)]
+        except TypeError:  # it knows fewer types
+            packed: list[bytes] = super().pack_command(*words)  # type: ignore[misc]
+            return packed
 
 
 class _Numbered:
