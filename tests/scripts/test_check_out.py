@@ -112,3 +112,5 @@ async def test_nobody_is_looked_for_again_during_the_pause(queue: Queue) -> None
     await leave_consumers(queue, "w4")
     assert await queue.at(NOW + 999).broker.check_out(silent_ms=0, pause_ms=1_000) == 0
     assert await queue.at(NOW + 1_000).broker.check_out(silent_ms=0, pause_ms=1_000) == 1
+    await leave_consumers(queue, "w5")
+    assert await queue.at(NOW - 5_000).broker.check_out(silent_ms=0, pause_ms=1_000) == 1  # the clock was set back

@@ -47,6 +47,18 @@ MUTANTS = (
         0,
     ),
     Mutant(
+        "complete: a refusal halfway leaves nothing uncounted",
+        "local ok, refusal = pcall(function()",
+        "local ok, refusal = (function(outcome) outcome() return true end)(function()",
+        "refusals.what_was_published_before_a_refusal_is_removed_and_counted",
+    ),
+    Mutant(
+        "publish: a refused notification is not remembered as told",
+        "      call('HSET', key, mark, '0')   -- what was refused is told later\n",
+        "",
+        "refusals.a_notification_that_was_refused_is_made_up_for",
+    ),
+    Mutant(
         "settle: an ended request counts once",
         "if result[2] then\n    count('duplicate')",
         "if false then\n    count('duplicate')",

@@ -139,8 +139,14 @@ MUTANTS = (
     ),
     Mutant(
         "check_out: a fleet looks for the gone now and then, not each of its workers",
-        "if pause_ms > 0 and now_ms() - (tonumber(call('HGET', SCHED, 'forgot')) or 0) < pause_ms then return 0 end",
+        "if since >= 0 and since < pause_ms then return 0 end",
         "",
+        "check_out.nobody_is_looked_for_again_during_the_pause",
+    ),
+    Mutant(
+        "check_out: a clock set back delays nothing",
+        "if since >= 0 and since < pause_ms then",
+        "if since < pause_ms then",
         "check_out.nobody_is_looked_for_again_during_the_pause",
     ),
     Mutant(

@@ -31,10 +31,9 @@ class BrokerBase:
         self._shared = keys.shared()
         self._config = self._configuration()
 
-    def _configuration(self, **more: Any) -> str:
+    def _configuration(self) -> str:
         limits = self.limits
         values: dict[str, Any] = {
-            **more,
             "prefix": self.keys.base,
             "result_ttl_ms": limits.result_ttl_ms,
             "patience_ms": limits.patience_ms,

@@ -9,7 +9,8 @@
 local leaving, silent_ms, most, pause_ms = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[6] or '0')
 local forgotten, look_only = 0, ARGV[5] == '1'
 require_groups()
-if pause_ms > 0 and now_ms() - (tonumber(call('HGET', SCHED, 'forgot')) or 0) < pause_ms then return 0 end
+local since = now_ms() - (tonumber(call('HGET', SCHED, 'forgot')) or 0)   -- below 0 where the clock was set back
+if since >= 0 and since < pause_ms then return 0 end
 if not look_only then open_for_writes() end
 
 local function named(list, name)

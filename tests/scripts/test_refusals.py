@@ -1,0 +1,67 @@
+"""What Redis refuses halfway through a script: nothing is lost by it, nothing uncounted, nobody left untold."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from streamfleet.common.errors import NotPermitted
+from streamfleet.common.protocol import Status
+from streamfleet.common.records import Completion, Lease
+from tests.scripts.harness import NOW, Queue
+
+
+@asynccontextmanager
+async def without(queue: Queue, command: str) -> AsyncIterator[None]:
+    """Nobody may send this command meanwhile, scripts included."""
+    await queue.command("ACL", "SETUSER", "default", f"-{command}")
+    try:
+        yield
+    finally:
+        await queue.command("ACL", "SETUSER", "default", f"+{command}")
+
+
+def answered(lease: Lease, reply: str = "") -> Completion:
+    return Completion(lease, Status.SUCCEEDED, {"response": "{}"}, reply)
+
+
+async def test_what_was_published_before_a_refusal_is_removed_and_counted(queue: Queue) -> None:
+    first = await queue.running("high", "1000-0", id="r1")
+    second = await queue.running("low", "1000-0", id="r2")
+    async with without(queue, "xadd"):
+        with pytest.raises(NotPermitted):
+            await queue.broker.complete("w1", [answered(first), answered(second, "me")])
+    after = await queue.dump()
+    assert after["counts"] == {"staged": "2", "succeeded": "1"}
+    assert "lane:high" not in after
+    assert after["lane:low"]["pending"] == {"1000-0": ("w1", 1)}
+
+
+async def test_a_notification_that_was_refused_is_made_up_for(queue: Queue) -> None:
+    lease = await queue.running("high", "1000-0", id="r1", reply="me")
+    async with without(queue, "xadd"):
+        with pytest.raises(NotPermitted):
+            await queue.broker.complete("w1", [answered(lease, "me")])
+    await queue.broker.complete("w1", [answered(lease, "me")])
+    after = await queue.dump()
+    assert after["reply:me"] == [{"id": "r1", "status": "succeeded"}]
+    assert "lane:high" not in after
+
+
+async def test_a_pull_that_may_not_ask_for_many_results_at_once_asks_one_by_one(queue: Queue) -> None:
+    """The rules of an earlier release do not allow EXISTS."""
+    await queue.add("high", "1000-0", id="r1")
+    await queue.add("high", "1000-1", id="r2")
+    await queue.broker.cancel("r1")
+    async with without(queue, "exists"):
+        claims = (await queue.pull("w1", 2)).claims
+    assert [claim.lease.request_id for claim in claims] == ["r2"]
+
+
+async def test_the_second_entry_of_an_id_that_ends_in_the_same_pull_is_not_given_out(queue: Queue) -> None:
+    await queue.add("high", "1000-0", id="r1", deadline=NOW)
+    await queue.add("high", "1000-1", id="r1", deadline=NOW + 1_000)
+    assert (await queue.pull("w1", 2)).claims == []
+    assert (await queue.dump())["counts"] == {"staged": "2", "expired": "1", "duplicate": "1"}
