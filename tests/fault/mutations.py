@@ -378,7 +378,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "a script that misses a group stops before it writes",
         "scripts look at groups only when they come to them",
         "group_destroyed",
-        "counts: 4 results",
+        "counts: 1 results",
         (("  for lane = 1, LANE_COUNT do call('XPENDING', lane_key(lane), GROUP, '-', '+', 1) end\n", ""),),
     ),
     Mutation(

@@ -239,17 +239,14 @@ async def scripts_flushed(stage: Stage) -> None:
 
 
 async def group_destroyed(stage: Stage) -> None:
-    """A lane's group is destroyed just before outcomes of two lanes are written together."""
-    worker = await stage.worker(0)
-    await stage.add_all([(f"first{number}", 50, Kind.GOOD, "normal", None) for number in range(2)])
-    await stage.runs("first1")
-    # Behind a full engine, so that they are staged and no watcher is handed them.
-    await stage.add_all([("r1", 100, Kind.GOOD, "critical", None), ("r2", 100, Kind.GOOD, "low", None)])
-    for name in ("r1", "r2"):
-        await stage.runs(name)
-    await stage.arm(worker, Point.BEFORE_COMPLETE, "stall", 1.5)
-    await stage.was_struck(worker)
-    stage.striker.mark("swallow", worker.name)  # what it holds is taken from it, uncounted
+    """A lane's group is destroyed just before a reclaim that gives up a request of another lane."""
+    killed = await stage.worker(0)
+    await stage.add("r", 500, lane="critical")
+    await stage.runs("r")
+    other = await stage.worker(1)
+    await stage.arm(other, Point.BEFORE_RECLAIM, "stall", 2.0)  # two leases, and nobody makes the group anew meanwhile
+    await stage.send(killed, signal.SIGKILL, "kill")  # or it would keep the turn
+    await stage.was_struck(other)
     await stage.redis.execute_command("XGROUP", "DESTROY", "{default}:lane:low", "workers")
 
 
@@ -380,7 +377,7 @@ SCENARIOS: dict[str, Scenario] = {
     "late_when_its_turn_comes": Scenario(late_when_its_turn_comes, ONE_AT_A_TIME),
     "late_while_running": Scenario(late_while_running),
     "scripts_flushed": Scenario(scripts_flushed),
-    "group_destroyed": Scenario(group_destroyed, replace(BASE, lease_ms=60_000, batch_size=2)),
+    "group_destroyed": Scenario(group_destroyed, replace(BASE, max_deliveries=1), most_innocent_dead=1),
     "hanging_request": Scenario(hanging_request, replace(BASE, watchdog_s=1.5), settle_s=15),
     "loop_hangs": Scenario(loop_hangs, replace(BASE, watchdog_s=2.0)),
     "engine_dies": Scenario(engine_dies),
