@@ -42,7 +42,7 @@ hostile: setup-vllm ## 500 hostile bodies among 500 good ones, on real vLLM
 fuzz: setup-dev ## 100,000 entries of any kind through real workers
 	@$(BIN)/python -m tests.fuzz $(ARGS)
 
-bench-quick: setup-dev setup-vllm ## All measurements at small size: each ratio and target with hold or MISS (under 15 minutes)
+bench-quick: setup-dev setup-vllm ## All measurements at small size: each ratio and target with hold or MISS (about 15 minutes)
 	@$(BIN)/python -m bench.quick $(ARGS)
 
 bench-broker: setup-dev ## Beside other queues and raw redis-py: enqueue, drain, round trips, memory (ARGS=--help for sizes)

@@ -103,8 +103,9 @@ async def test_from_the_lane_to_the_result(redis_url: str) -> None:
             client.config_resetstat()
             with Calls() as calls:
                 puller.allow(None)
-                while not succeeded(2 * REQUESTS):  # noqa: ASYNC110 - each look is counted too: few of them
-                    await asyncio.sleep(0.2)
+                async with asyncio.timeout(30):
+                    while not succeeded(2 * REQUESTS):  # noqa: ASYNC110 - each look is counted too: few of them
+                        await asyncio.sleep(0.2)
             spent = commands(client)
     check(spent, FINISHED, SCRIPT_CALLS_FINISH)
     assert calls.number / REQUESTS <= PYTHON_CALLS_FINISH

@@ -204,3 +204,12 @@ async def test_many_slow_cancels_are_no_outage() -> None:
     assert ledger.asks == 0
     assert len(ledger.reclaimed_at) >= 4
     assert max(later - at for at, later in pairwise(ledger.reclaimed_at)) < 2 * LEASE_S
+
+
+async def test_who_seldom_has_the_turn_looks_for_the_gone_whenever_a_minute_has_passed() -> None:
+    """Of five hundred workers, each may have the turn once in many minutes."""
+    clock, ledger, maintainer = housekeeping()
+    for _ in range(3):
+        await maintainer.tick()
+        clock.now += 500
+    assert len(ledger.forgotten_at) == 3

@@ -20,8 +20,8 @@ TURN_S = 0.9
 STAGE_ENTRIES = 1_000
 STAGE_ROUNDS = 50
 RECLAIM_ROUNDS = 50
-FORGET_EVERY = 60
-FORGET_PAUSE_MS = 55_000  # of the queue: each worker begins with its own first turn
+FORGET_EVERY_S = 60.0
+FORGET_PAUSE_MS = 55_000  # of the queue, whoever has the turn
 FORGET_AT_ONCE = 500
 FORGET_ROUNDS = 100
 CANCELS_PER_TICK = 500
@@ -46,7 +46,7 @@ class Maintainer:
         self._cancels = CancelDesk(broker, self._heard)
         self._seen_ms: int | None = None
         self._turn_ends_at = 0.0
-        self._ticks = 0
+        self._forget_at = 0.0  # at its first turn: where workers live briefly, none would come to another
 
     def redis_was_away(self) -> None:
         """Redis was away when this worker came: the others, which could not renew either, are let renew first."""
@@ -84,10 +84,9 @@ class Maintainer:
         await self._stage()
         ended, self._seen_ms = await self._broker.expire(self._seen_ms)
         metrics.EXPIRED.inc(ended)
-        self._ticks += 1
-        if (
-            self._ticks % FORGET_EVERY == 1
-        ):  # the first turn too: where workers live briefly, none would come to another
+        # By time, not by turns: in a large fleet a worker's turns may be many minutes apart.
+        if self._clock.monotonic() >= self._forget_at:
+            self._forget_at = self._clock.monotonic() + FORGET_EVERY_S
             await self._forget()
         self._heard()
         await self._cancels.see_to(CANCELS_PER_TICK)  # last: others write what is read there

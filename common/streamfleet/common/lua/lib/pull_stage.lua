@@ -66,8 +66,8 @@ end
 
 -- Bounded in entries and bytes, because XREADGROUP copies bodies into Lua; the chunk grows with the sizes seen, so that
 -- a few huge bodies cannot stall the server together. Some of every lane, because each has its share; then urgent lanes
--- first: where the bound cuts one short, what is less urgent must not be taken in its place. Returns how many wait in each lane, how many were staged, and the lane that
--- was cut short, or nil.
+-- first: where the bound cuts one short, what is less urgent must not be taken in its place.
+-- Returns how many wait in each lane, how many were staged, and the lane that was cut short, or nil.
 local function stage(limits)
   local lane_of, waiting, more = {}, {}, {}
   for lane = 1, LANE_COUNT do lane_of[lane_key(lane)] = lane; waiting[lane] = call('ZCARD', ready_key(lane)) end
