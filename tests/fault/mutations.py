@@ -136,10 +136,10 @@ def _patient_waits() -> None:
 
 
 _ANSWERED_AT_PULL = (
-    "if asked and answered(found.id) then",
+    "if asked and answered(request_id) then",
     "if false then",
 )
-_LATE_AT_PULL = ("elseif found.deadline and found.deadline <= now then\n    bury", "elseif false then\n    bury")
+_LATE_AT_PULL = ("elseif deadline and deadline <= now then\n    bury", "elseif false then\n    bury")
 
 MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
@@ -187,8 +187,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         "lost: r0",
         (
             (
-                "        claims[#claims + 1] = {lane, id,",
-                "        remove_entry(lane, id)\n        claims[#claims + 1] = {lane, id,",
+                "      claims[#claims + 1] = row\n",
+                "      remove_entry(lane, id)\n      claims[#claims + 1] = row\n",
             ),
             (
                 "if holds[lane][id] ~= attempt then return published_before",
@@ -274,7 +274,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "pull.lua passes hints over",
         "watched",
         "not within 5 s: r has a result",
-        (("elseif held(lane, id, NOBODY) then\n      local fields", "elseif false then\n      local fields"),),
+        (("elseif handed[i] then\n      local fields", "elseif false then\n      local fields"),),
     ),
     Mutation(
         "nobody-uncounted",

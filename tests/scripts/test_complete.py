@@ -198,3 +198,33 @@ async def test_a_reply_stream_is_bounded(queue: Queue) -> None:
         lease = await small.running("high", f"1000-{number}", reply="me", body=BODY)
         await small.broker.complete("w1", [Completion(lease, Status.SUCCEEDED, {}, "me")])
     assert 100 <= len((await queue.dump())["reply:me"]) < 250
+
+
+async def test_two_outcomes_of_one_id_in_one_call_are_one_result(queue: Queue) -> None:
+    first = await queue.running("high", "1000-0", id="r1")
+    second = await queue.running("low", "1000-0", id="r1")
+    outcomes = [
+        Completion(lease, Status.SUCCEEDED, {"response": str(n)}, "") for n, lease in enumerate((first, second))
+    ]
+    codes = await queue.broker.complete("w1", outcomes)
+    assert codes == [CompleteCode.PUBLISHED, CompleteCode.ENDED_BEFORE]
+    after = await queue.dump()
+    assert after["result:r1"]["response"] == "0"
+    assert after["counts"] == {"staged": "2", "succeeded": "1", "duplicate": "1"}
+
+
+async def test_outcomes_of_one_call_have_each_their_own_fields(queue: Queue) -> None:
+    """Names are sent once for outcomes alike; a reply is only the one's that has it."""
+    given = [{"response": "a", "usage": "u"}, {"response": "b", "usage": "v"}, {"error": "c"}, {"response": "d"}]
+    leases = [await queue.running("low", f"1000-{number}", id=f"r{number}") for number in range(len(given))]
+    replies = ["me", "", "me", ""]
+    outcomes = [
+        Completion(lease, Status.SUCCEEDED, values, reply)
+        for lease, values, reply in zip(leases, given, replies, strict=True)
+    ]
+    assert await queue.broker.complete("w1", outcomes) == [CompleteCode.PUBLISHED] * 4
+    after = await queue.dump()
+    for number, (values, reply) in enumerate(zip(given, replies, strict=True)):
+        signed = {"status": "succeeded", "worker": "w1", "attempt": "1", "entry": f"low:1000-{number}", "lane": "low"}
+        told = {f"notified:{reply}": "1"} if reply else {}
+        assert after[f"result:r{number}"] == values | signed | told

@@ -27,10 +27,35 @@ MUTANTS = (
     ),
     Mutant(
         "complete: the result says who wrote it",
-        "signed({unpack(ARGV, at + 8, at + 7 + size)}, worker, lane, id, attempt), reply)",
-        "{unpack(ARGV, at + 8, at + 7 + size)}, reply)",
+        "  n = sign(values, n, worker, lane, id, attempt)\n",
+        "",
         HISTORY,
         0,
+    ),
+    Mutant(
+        "complete: two outcomes of one id in one call",
+        "local new = absent and not tried[request_id]",
+        "local new = absent",
+        "complete.two_outcomes_of_one_id_in_one_call_are_one_result",
+    ),
+    Mutant(
+        "complete: also where it may not ask for many results at once",
+        "redis.pcall('EXISTS', unpack(results)) == 0\nlocal tried",
+        "call('EXISTS', unpack(results)) == 0\nlocal tried",
+        "refusals.outcomes_are_written_also_by_who_may_not_ask_for_many_results_at_once",
+    ),
+    Mutant(
+        "complete: what has a result is asked one by one",
+        "redis.pcall('EXISTS', unpack(results)) == 0\nlocal tried",
+        "true\nlocal tried",
+        HISTORY,
+        0,
+    ),
+    Mutant(
+        "complete: each result has its own names",
+        "  if item.names ~= named then\n",
+        "  if not named then\n",
+        "complete.outcomes_of_one_call_have_each_their_own_fields",
     ),
     Mutant(
         "complete: a cancel leaves no dead letter",
@@ -90,8 +115,8 @@ MUTANTS = (
     Mutant("publish: somebody is told", "pcall(tell_reply, reply, request_id, status)", "true", HISTORY, 0),
     Mutant(
         "publish: results expire",
-        "  call('HSET', key, unpack(values))\n  call('PEXPIRE', key, cfg.result_ttl_ms)",
-        "  call('HSET', key, unpack(values))",
+        "or n + 2))\n  call('PEXPIRE', key, cfg.result_ttl_ms)",
+        "or n + 2))",
         HISTORY,
         0,
     ),

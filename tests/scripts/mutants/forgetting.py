@@ -7,22 +7,25 @@ from tests.scripts.mutants.mutant import Mutant
 MUTANTS = (
     *(
         Mutant(
-            f"types: {key} of another type is noticed before a write",
+            f"types: {key} of another type is noticed before a write{where}",
             old,
             new,
             "repair.a_key_of_another_type_is_noticed_before_anything_is_written",
             argument=key,
         )
-        for key, old, new in (
-            ("ready:low", "do call('ZCARD', ready_key(lane)) end", "do end"),
-            ("tries", "ipairs({TRIES, COUNTS, SCHED})", "ipairs({COUNTS, SCHED})"),
-            ("counts", "ipairs({TRIES, COUNTS, SCHED})", "ipairs({TRIES, SCHED})"),
-            ("sched", "ipairs({TRIES, COUNTS, SCHED})", "ipairs({TRIES, COUNTS})"),
-            ("delayed", "ipairs({DELAYED, WATCH})", "ipairs({WATCH})"),
-            ("watch", "ipairs({DELAYED, WATCH})", "ipairs({DELAYED})"),
-            ("dead", "ipairs({DEAD, WAKE})", "ipairs({WAKE})"),
-            ("wake", "ipairs({DEAD, WAKE})", "ipairs({DEAD})"),
-            ("bench", "  call('LLEN', BENCH)\n", ""),
+        for key, old, new, where in (
+            ("ready:low", "do waiting[lane] = call('ZCARD', ready_key(lane)) end", "do waiting[lane] = 0 end", ""),
+            ("tries", "ipairs({TRIES, COUNTS, SCHED})", "ipairs({COUNTS, SCHED})", ""),
+            ("counts", "ipairs({TRIES, COUNTS, SCHED})", "ipairs({TRIES, SCHED})", ""),
+            ("sched", "ipairs({TRIES, COUNTS, SCHED})", "ipairs({TRIES, COUNTS})", " of complete"),
+            ("delayed", "ipairs({DELAYED, WATCH})", "ipairs({WATCH})", ""),
+            ("watch", "ipairs({DELAYED, WATCH})", "ipairs({DELAYED})", ""),
+            ("dead", "ipairs({DEAD, WAKE})", "ipairs({WAKE})", ""),
+            ("wake", "ipairs({DEAD, WAKE})", "ipairs({DEAD})", ""),
+            ("bench", "  call('LLEN', BENCH)\n", "", ""),
+            ("tries", "ipairs({TRIES, COUNTS}) do", "ipairs({COUNTS}) do", " of complete"),
+            ("counts", "ipairs({TRIES, COUNTS}) do", "ipairs({TRIES}) do", " of complete"),
+            ("dead", "\ncall('XLEN', DEAD)\n", "\n", " of complete"),
         )
     ),
     Mutant(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.scripts.mutants.mutant import HISTORY, Mutant
 
 MUTANTS = (
-    Mutant("stage: by deadline", "add[#add + 1] = string.format('%.0f', rank)", "add[#add + 1] = '0'", HISTORY, 0),
+    Mutant("stage: by deadline", "add[#add + 1] = rank_of(item[1], deadline)", "add[#add + 1] = '0'", HISTORY, 0),
     Mutant(
         "stage: without pending rows", "'COUNT', chunk, 'NOACK', 'STREAMS'", "'COUNT', chunk, 'STREAMS'", HISTORY, 0
     ),
@@ -29,12 +29,12 @@ MUTANTS = (
     ),
     Mutant(
         "make ready: at the old rank",
-        "string.format('%.0f', rank), encode_id(id))\n  return bytes",
-        "'0', encode_id(id))\n  return bytes",
+        "rank_of(id, deadline), encode_id(id))",
+        "'0', encode_id(id))",
         HISTORY,
         0,
     ),
-    Mutant("put back: only what nobody runs", "elseif held(lane, id, NOBODY) then", "else", HISTORY, 7),
+    Mutant("put back: only what nobody runs", "elseif handed[i] then", "else", HISTORY, 7),
     Mutant(
         "put back: no longer pending",
         "      call('XACK', lane_key(lane), GROUP, id)\n      back = back + 1\n",
@@ -44,15 +44,15 @@ MUTANTS = (
     ),
     Mutant(
         "put back: counted as staged",
-        "      count_staged(lane, id)\n      if fields then make_ready",
-        "      if fields then make_ready",
+        "      count_staged(lane, id)\n      if fields then\n        local _, added",
+        "      if fields then\n        local _, added",
         HISTORY,
         0,
     ),
     Mutant(
         "put back: deleted ones are counted as vanished",
-        "make_ready(lane, id, fields) else count('vanished') end",
-        "make_ready(lane, id, fields) end",
+        "        waiting[lane] = waiting[lane] + added\n      else\n        count('vanished')\n      end",
+        "        waiting[lane] = waiting[lane] + added\n      end",
         "pull_stage.a_hint_deleted_by_hand_is_counted_as_vanished",
     ),
     Mutant("put back: counts as something moved", "staged = staged + back\n", "", HISTORY, 0),
@@ -125,28 +125,28 @@ MUTANTS = (
     ),
     Mutant(
         "take: what ended is not given out",
-        "if asked and answered(found.id) then",
+        "if asked and answered(request_id) then",
         "if false then",
         HISTORY,
         0,
     ),
     Mutant(
         "take: what is late is not given out",
-        "elseif found.deadline and found.deadline <= now then\n    bury",
+        "elseif deadline and deadline <= now then\n    bury",
         "elseif false then\n    bury",
         HISTORY,
         1,
     ),
     Mutant(
         "take: to the millisecond",
-        "found.deadline <= now then\n    bury",
-        "found.deadline < now then\n    bury",
+        "and deadline <= now then\n    bury",
+        "and deadline < now then\n    bury",
         HISTORY,
         9,
     ),
     Mutant(
         "take: what is too large is not given out",
-        "elseif found.bytes > cfg.max_entry_bytes then",
+        "elseif size > cfg.max_entry_bytes then",
         "elseif false then",
         HISTORY,
         0,

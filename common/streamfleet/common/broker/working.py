@@ -97,14 +97,17 @@ class WorkerBroker(BrokerBase):
         """Publish outcomes and remove their entries, in one script call."""
         keys = list(self._shared)
         args: list[Any] = [self._config, worker]
+        names: list[str] = []
         for item in completions:
             lane, stream_id, attempt, request_id = item.lease
             result = self.keys.result(request_id)
             keys += (result, self.keys.reply(item.reply) if item.reply else result)
             args += (lane.number, stream_id, attempt, request_id, item.reply, item.status.value, item.error)
-            args.append(2 * len(item.values))
-            for pair in item.values.items():
-                args += pair
+            if names == (names := [*item.values]):
+                args.append(0)
+            else:
+                args += (len(names), *names)
+            args += item.values.values()
         replies = await self._with_groups(lambda: self.connection.script("complete", keys, args))
         return [CompleteCode(code) for code in replies]
 

@@ -5,29 +5,51 @@
 -- KEYS: shared; then for each outcome its result and its reply stream (its result again when it has none): they are
 --   declared because they may not exist yet, and a migrating cluster slot then refuses the call before any write.
 -- ARGV: 1 configuration; 2 worker; then for each outcome: lane, stream id, attempt, request id, reply name or '', status,
---   error JSON or '', number of value strings, the result's field-value pairs.
+--   error JSON or '', and of the result: number of its fields, and their names; or 0 where they are those of the outcome
+--   before; then their values.
 -- Returns for each outcome: 1 published; 2 the id already had a result (cancelled, or a duplicate): entry removed;
 --   0 the lease was lost: nothing written; 3 this very attempt was published by an earlier call whose answer got lost.
-require_groups()
-open_for_writes()
-local worker = ARGV[2]
-
-local outcomes, ids, at = {}, {}, 3
+local worker, outcomes, ids, results, at, names, size = ARGV[2], {}, {}, {}, 3, nil, 0
 while at <= #ARGV do
-  local lane, size = tonumber(ARGV[at]), tonumber(ARGV[at + 7])
-  outcomes[#outcomes + 1] = {lane = lane, id = ARGV[at + 1], at = at, size = size}
+  local lane, own = tonumber(ARGV[at]), tonumber(ARGV[at + 7])
+  if own > 0 then names, size = at + 7, own end
+  outcomes[#outcomes + 1] = {lane = lane, id = ARGV[at + 1], at = at, names = names, values = at + 7 + own, size = size}
   ids[lane] = ids[lane] or {}
   table.insert(ids[lane], ARGV[at + 1])
-  at = at + 8 + size
+  results[#results + 1] = KEYS[17 + 2 * #outcomes]
+  at = at + 8 + own + size
 end
+-- This look at its lanes raises NOGROUP or WRONGTYPE while nothing has been written yet, as do those behind it.
 local holds, gone = held_of(ids, worker), {}
+for _, key in ipairs({TRIES, COUNTS}) do call('HLEN', key) end
+call('XLEN', DEAD)
+open_for_writes()
+-- Hardly ever is there a result: one look for all of them. Not a number where this user may not ask so.
+local absent = #results > 0 and redis.pcall('EXISTS', unpack(results)) == 0
+local tried = {}
 
-local function complete(lane, id, at, size)
+local words, named = {}, nil   -- the pairs of one result; the next one of the same names takes over what it can
+
+local function values_of(item)
+  if item.names ~= named then
+    words, named = {}, item.names
+    for field = 1, item.size do words[2 * field - 1] = ARGV[named + field] end
+  end
+  for field = 1, item.size do words[2 * field] = ARGV[item.values + field] end
+  return words, 2 * item.size
+end
+
+local function complete(item)
+  local lane, id, at = item.lane, item.id, item.at
   local attempt, request_id, reply, status, failure = tonumber(ARGV[at + 2]), ARGV[at + 3], ARGV[at + 4], ARGV[at + 5], ARGV[at + 6]
   if holds[lane][id] ~= attempt then return published_before(worker, lane, id, attempt, request_id) and 3 or 0 end
   holds[lane][id] = nil
   if reply == '' then reply = nil end
-  if not publish(request_id, status, signed({unpack(ARGV, at + 8, at + 7 + size)}, worker, lane, id, attempt), reply) then
+  local values, n = values_of(item)
+  local new = absent and not tried[request_id]
+  tried[request_id] = true
+  n = sign(values, n, worker, lane, id, attempt)
+  if not publish(request_id, status, values, reply, n, new) then
     local whole = read_entry(lane, id, fetch_fields(lane, id) or {})
     whole.id, whole.reply = request_id, reply
     settle(lane, id, whole)
@@ -46,7 +68,7 @@ end
 local codes = {}
 -- Whatever breaks halfway through, what was published by then is removed and counted.
 local ok, refusal = pcall(function()
-  for i, item in ipairs(outcomes) do codes[i] = complete(item.lane, item.id, item.at, item.size) end
+  for i, item in ipairs(outcomes) do codes[i] = complete(item) end
 end)
 for lane, some in pairs(gone) do remove_entries(lane, some) end
 write_counts()

@@ -13,13 +13,15 @@
 --   lost being how many attempts were lost with their workers; role: 0 pull again when there is room, 1 watch (blocking
 --   read of wake and lanes), 2 bench (pop a token).
 local arg = cjson.decode(ARGV[2])
-require_groups()
+local waiting = require_types()
+local handed = held_by_nobody(arg.hints)
 open_for_writes()
+local first = read_first()   -- raises NOGROUP for any lane while nothing has been written yet
 local now = now_ms()
 -- Who asks for work watches no more, also when the answer that made it a watcher was lost.
 if arg.watching or arg.n > 0 then call('ZREM', WATCH, arg.worker) end
-local back = put_back(arg.hints)
-local waiting, staged, cut = stage(arg)
+local back = put_back(arg.hints, handed, waiting)
+local staged, cut = stage(arg, waiting, first)
 staged = staged + back
 local claims, dropped = {}, 0
 if arg.n > 0 then claims, dropped = take(arg, waiting, cut, now) end

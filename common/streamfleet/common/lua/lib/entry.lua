@@ -10,9 +10,9 @@ end
 
 -- Nil for one that was put there by hand and that a command would refuse halfway through: each part has 64 bits.
 local function sound_id(ms, seq)
-  if ms and #ms < 20 and #seq < 20 and not string.find(ms, '%D') and not string.find(seq, '%D') then return ms .. '-' .. seq end
-  for _, part in ipairs({ms or '', seq or ''}) do
-    if #part > 20 or #part == 20 and part > '18446744073709551615' or not string.find(part, '^%d+$') then return nil end
+  if not ms then return nil end
+  for _, part in ipairs(#ms < 20 and #seq < 20 and {} or {ms, seq}) do
+    if #part > 20 or #part == 20 and part > '18446744073709551615' then return nil end
   end
   return ms .. '-' .. seq
 end
@@ -38,43 +38,43 @@ local function usable_name(text)    -- the rule of check_name in protocol.py
   end
 end
 
--- What ordering needs, without a table of the fields: most entries of a batch need no more. Returns bytes, rank, request
--- id, deadline or nil, enqueued (ms).
-local function skim_entry(lane, id, fields)
+local function enqueued_ms(id) return tonumber(string.match(id, '^%d+')) end
+
+-- What ordering needs, without a table of the fields: most entries of a batch need no more. Returns bytes, deadline or
+-- nil, and the id that was given or nil.
+local function skim_entry(id, fields)
   local bytes, given, deadline, ttl = 0
   for i = 1, #fields, 2 do
     local name, value = fields[i], fields[i + 1]
     bytes = bytes + #name + #value
     if name == 'id' then given = value elseif name == 'deadline' then deadline = value elseif name == 'ttl' then ttl = value end
   end
-  local enqueued = tonumber(string.match(id, '^%d+'))
-  ttl = milliseconds(ttl)
-  deadline = milliseconds(deadline) or (ttl and enqueued + ttl)
-  return bytes, deadline or enqueued + cfg.patience_ms, usable_name(given) or entry_name(lane, id), deadline, enqueued
+  deadline, ttl = milliseconds(deadline), milliseconds(ttl)
+  return bytes, deadline or ttl and enqueued_ms(id) + ttl, given
 end
 
--- {id=request id, deadline=ms or nil, rank=score in the ready set, reply=name or nil, bytes=size, enqueued=ms,
---   named=fields by name}
+local function request_id_of(given, lane, id) return usable_name(given) or entry_name(lane, id) end
+local function rank_of(id, deadline) return deadline or enqueued_ms(id) + cfg.patience_ms end
+
+-- {id=request id, deadline=ms or nil, reply=name or nil, bytes=size, enqueued=ms, named=fields by name}
 local function read_entry(lane, id, fields)
-  local bytes, rank, request_id, deadline, enqueued = skim_entry(lane, id, fields)
+  local bytes, deadline, given = skim_entry(id, fields)
   local named = {}
   for i = 1, #fields, 2 do named[fields[i]] = fields[i + 1] end
   return {
-    id = request_id,
+    id = request_id_of(given, lane, id),
     deadline = deadline,
-    rank = rank,
     reply = usable_name(named.reply),
     bytes = bytes,
-    enqueued = enqueued,
+    enqueued = enqueued_ms(id),
     named = named,
   }
 end
 
--- Returns the entry's size.
+-- Returns the entry's size, and 1 unless it was ready before.
 local function make_ready(lane, id, fields)
-  local bytes, rank = skim_entry(lane, id, fields)
-  call('ZADD', ready_key(lane), string.format('%.0f', rank), encode_id(id))
-  return bytes
+  local bytes, deadline = skim_entry(id, fields)
+  return bytes, call('ZADD', ready_key(lane), rank_of(id, deadline), encode_id(id))
 end
 
 local function fetch_fields(lane, id)

@@ -43,9 +43,10 @@ end
 
 -- The one place where a terminal status is written. False: another writer was first, nothing was written. From here on
 -- the record of the id lives as long as the result: a record without one belongs to a request that has not ended.
-local function publish(request_id, status, values, reply)
+-- `n`: how many of `values` are its field-value pairs; all of them when nil. `new`: the caller saw that there is none.
+local function publish(request_id, status, values, reply, n, new)
   local key = result_key(request_id)
-  local first = call_if_typed('HSETNX', key, 'status', status)
+  local first = new or call_if_typed('HSETNX', key, 'status', status)
   if not first then   -- put there by hand: no result of anybody's
     call('PEXPIRE', key, 0)   -- DEL is a right that workers need not have
     first = call('HSETNX', key, 'status', status)
@@ -53,8 +54,9 @@ local function publish(request_id, status, values, reply)
   if first == 0 then return false end
   redis.pcall('PEXPIRE', record_key(request_id), cfg.result_ttl_ms)   -- refused while a cluster slot moves: then it stays longer
   local mark = reply and 'notified:' .. reply   -- of a result that is new: nobody has been told, so nobody is asked
-  values[#values + 1], values[#values + 2] = mark, mark and '1'
-  call('HSET', key, unpack(values))
+  n = n or #values
+  values[n + 1], values[n + 2], values[n + 3], values[n + 4] = 'status', status, mark, mark and '1'
+  call('HSET', key, unpack(values, 1, mark and n + 4 or n + 2))
   call('PEXPIRE', key, cfg.result_ttl_ms)
   if mark then
     local ok, refusal = pcall(tell_reply, reply, request_id, status)

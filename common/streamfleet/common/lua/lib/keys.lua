@@ -43,12 +43,15 @@ local function open_for_writes() call('XACK', KEYS[1], GROUP, '0-0') end
 
 -- Raises WRONGTYPE while nothing has been written yet, should somebody have overwritten a key: halfway through, what a
 -- script had written by then would never be counted.
+-- Returns how many wait staged in each lane.
 local function require_types()
-  for lane = 1, LANE_COUNT do call('ZCARD', ready_key(lane)) end
+  local waiting = {}
+  for lane = 1, LANE_COUNT do waiting[lane] = call('ZCARD', ready_key(lane)) end
   for _, key in ipairs({TRIES, COUNTS, SCHED}) do call('HLEN', key) end
   for _, key in ipairs({DELAYED, WATCH}) do call('ZCARD', key) end
   for _, key in ipairs({DEAD, WAKE}) do call('XLEN', key) end
   call('LLEN', BENCH)
+  return waiting
 end
 
 -- Raises NOGROUP while nothing has been written yet; the caller makes the groups and calls again. Halfway through, it

@@ -3,18 +3,30 @@
 -- First part of a pull: bring every entry that arrived into its lane's ready set.
 
 -- What a blocking read delivered to a watcher goes back, so that the pull can pick the best instead. Delivered entries
--- are held by NOBODY: if the watcher dies first, reclaiming them counts no attempt. Returns how many went back.
-local function put_back(hints)
+-- are held by NOBODY: if the watcher dies first, reclaiming them counts no attempt.
+local function held_by_nobody(hints)
+  local handed = {}
+  for i, hint in ipairs(hints) do handed[i] = hint[1] > 0 and held(hint[1], hint[2], NOBODY) end
+  return handed
+end
+
+-- Returns how many went back.
+local function put_back(hints, handed, waiting)
   local back = 0
-  for _, hint in ipairs(hints) do
+  for i, hint in ipairs(hints) do
     local lane, id = hint[1], hint[2]
     if lane == 0 then
       call('XACK', WAKE, GROUP, id)
       call('XDEL', WAKE, id)
-    elseif held(lane, id, NOBODY) then
+    elseif handed[i] then
       local fields = fetch_fields(lane, id)
       count_staged(lane, id)
-      if fields then make_ready(lane, id, fields) else count('vanished') end
+      if fields then
+        local _, added = make_ready(lane, id, fields)
+        waiting[lane] = waiting[lane] + added
+      else
+        count('vanished')
+      end
       call('XACK', lane_key(lane), GROUP, id)
       back = back + 1
     end
@@ -27,6 +39,8 @@ local function read_new(chunk, ...)
   for i = 1, select('#', ...) do command[#command + 1] = '>' end
   return call(unpack(command)) or {}
 end
+
+local function read_first() return read_new(1, lane_key(1), lane_key(2), lane_key(3), lane_key(4)) end
 
 -- What was staged before comes again when the group was made anew or set back: it is not counted twice, and stays where
 -- it is. SCHED remembers how far each lane was staged, and how many entries that were.
@@ -48,7 +62,7 @@ end
 local function stage_lane(lane, entries, seen)
   local add, bytes, largest, fresh = {'ZADD', ready_key(lane)}, 0, 1, 0
   for _, item in ipairs(entries) do
-    local size, rank = skim_entry(lane, item[1], item[2])
+    local size, deadline = skim_entry(item[1], item[2])
     local member = encode_id(item[1])
     bytes, largest = bytes + size, math.max(largest, size)
     local again = seen[lane] and member <= seen[lane]
@@ -57,7 +71,7 @@ local function stage_lane(lane, entries, seen)
       count('staged')
     end
     if not (again and stands(lane, item[1])) then
-      add[#add + 1] = string.format('%.0f', rank)
+      add[#add + 1] = rank_of(item[1], deadline)
       add[#add + 1] = member
     end
   end
@@ -67,10 +81,11 @@ end
 -- Bounded in entries and bytes, because XREADGROUP copies bodies into Lua; the chunk grows with the sizes seen, so that
 -- a few huge bodies cannot stall the server together. Some of every lane, because each has its share; then urgent lanes
 -- first: where the bound cuts one short, what is less urgent must not be taken in its place.
--- Returns how many wait in each lane, how many were staged, and the lane that was cut short, or nil.
-local function stage(limits)
-  local lane_of, waiting, more = {}, {}, {}
-  for lane = 1, LANE_COUNT do lane_of[lane_key(lane)] = lane; waiting[lane] = call('ZCARD', ready_key(lane)) end
+-- `waiting`: how many wait in each lane; goes up. `first`: what read_first brought. Returns how many were staged, and the
+-- lane that was cut short, or nil.
+local function stage(limits, waiting, first)
+  local lane_of, more = {}, {}
+  for lane = 1, LANE_COUNT do lane_of[lane_key(lane)] = lane end
   local staged, bytes, largest, fresh, known = 0, 0, 1, 0, nil
   local function bring(streams, chunk)
     for _, stream in ipairs(streams) do
@@ -83,7 +98,7 @@ local function stage(limits)
     end
   end
   local function fitting(most) return math.max(1, math.min(most, 64, math.floor(65536 / largest))) end
-  bring(read_new(1, lane_key(1), lane_key(2), lane_key(3), lane_key(4)), 1)
+  bring(first, 1)
   local cut, chunk = nil, fitting(math.max(2, math.floor(limits.n / 8)))
   if more[1] or more[2] or more[3] or more[4] then
     more = {}
@@ -98,5 +113,5 @@ local function stage(limits)
     end
   end
   if known then save_seen(known, fresh) end
-  return waiting, staged, cut
+  return staged, cut
 end

@@ -3,10 +3,11 @@
 -- @include pull_choose
 -- Third part of a pull: claim the chosen entries for the worker; what must not run is dropped here.
 
--- {stream id = {attempt, lost = how many of the former ones were lost with their workers, fields or nil when the entry
---   is gone}}
+-- Claims entries. Returns for each its attempt, and how many of the former ones were lost with their workers; and
+-- {stream id = fields} of those that still have any.
 local function claim(lane, ids, worker)
-  local tries, claimed, fresh = {}, {}, {'XCLAIM', lane_key(lane), GROUP, worker, 0}
+  local tries, attempts, lost, fields_of = {}, {}, {}, {}
+  local fresh = {'XCLAIM', lane_key(lane), GROUP, worker, 0}
   if call('HLEN', TRIES) > 0 then
     local names = {}
     for i, id in ipairs(ids) do names[i] = tries_field(lane, id) end
@@ -14,33 +15,33 @@ local function claim(lane, ids, worker)
   end
   for i, id in ipairs(ids) do
     local attempt = attempts_in(tries[i] or '') + 1
-    claimed[id] = {attempt = attempt, lost = tries[i] and #workers_lost(tries[i]) or 0}
+    attempts[i], lost[i] = attempt, tries[i] and #workers_lost(tries[i]) or 0
     if attempt == 1 then
       fresh[#fresh + 1] = id
     else
       local entry = call('XCLAIM', lane_key(lane), GROUP, worker, 0, id, 'RETRYCOUNT', attempt, 'FORCE')[1]
-      if entry then claimed[id].fields = entry[2] end
+      if entry then fields_of[id] = entry[2] end
     end
   end
   if #fresh > 5 then
     for _, word in ipairs({'RETRYCOUNT', 1, 'FORCE'}) do fresh[#fresh + 1] = word end
     for _, entry in ipairs(call(unpack(fresh))) do
-      if entry then claimed[entry[1]].fields = entry[2] end   -- false: XDELed by hand (Redis 6.2)
+      if entry then fields_of[entry[1]] = entry[2] end   -- false: XDELed by hand (Redis 6.2)
     end
   end
-  return claimed
+  return attempts, lost, fields_of
 end
 
 -- Whether the entry may run; if not, it has been ended. `asked`: whether it may have a result already.
-local function runnable(lane, id, found, attempt, now, asked)
-  local fields = found.fields
-  if asked and answered(found.id) then
+local function runnable(claimed, size, deadline, now, asked)
+  local lane, id, attempt, request_id, fields = unpack(claimed)
+  if asked and answered(request_id) then
     settle(lane, id, read_entry(lane, id, fields))
-  elseif found.deadline and found.deadline <= now then
+  elseif deadline and deadline <= now then
     bury(lane, id, fields, read_entry(lane, id, fields), {status = 'expired', attempts = attempt - 1,
       error = deadline_error('while the request was queued')})
-  elseif found.bytes > cfg.max_entry_bytes then
-    local message = string.format('the request is %d bytes; at most %d are allowed', found.bytes, cfg.max_entry_bytes)
+  elseif size > cfg.max_entry_bytes then
+    local message = string.format('the request is %d bytes; at most %d are allowed', size, cfg.max_entry_bytes)
     bury(lane, id, fields, read_entry(lane, id, fields), {status = 'failed', attempts = attempt - 1,
       error = openai_error(message, 'invalid_request_error', 'body', 'request_too_large')})
   else
@@ -54,32 +55,33 @@ local function take_from(lane, picks, arg, now, claims)
   local popped = call('ZPOPMIN', ready_key(lane), picks)
   for i = 1, #popped, 2 do ids[#ids + 1] = decode_id(popped[i]) end   -- what is no id is dropped here
   if #ids == 0 then return 0, 0 end
-  local claimed, results, seen = claim(lane, ids, arg.worker), {}, {}
+  local attempts, lost, fields_of = claim(lane, ids, arg.worker)
+  local rows, sizes, deadlines, results, seen = {}, {}, {}, {}, {}
   local twice = false   -- two entries of one id: when the first ends here, the second has a result
-  for _, id in ipairs(ids) do
-    local found, _ = claimed[id]
-    if found.fields then
-      found.bytes, _, found.id, found.deadline = skim_entry(lane, id, found.fields)
-      results[#results + 1] = result_key(found.id)
-      twice, seen[found.id] = twice or seen[found.id], true
+  for i, id in ipairs(ids) do
+    local fields = fields_of[id]
+    if fields then
+      local size, deadline, given = skim_entry(id, fields)
+      local request_id = request_id_of(given, lane, id)
+      rows[i], sizes[i], deadlines[i] = {lane, id, attempts[i], request_id, fields, lost[i]}, size, deadline
+      results[#results + 1] = result_key(request_id)
+      twice, seen[request_id] = twice or seen[request_id], true
     end
   end
   -- One question for all of them first: hardly ever has one of them a result.
   local there = #results > 0 and redis.pcall('EXISTS', unpack(results))
   local asked = twice or there and there ~= 0   -- not a number where this user may not ask so
-  for _, id in ipairs(ids) do
-    local found = claimed[id]
-    if not found.fields then
+  for i, id in ipairs(ids) do
+    local row = rows[i]
+    if not row then
       remove_entry(lane, id)
       count('vanished')
       dropped = dropped + 1
+    elseif runnable(row, sizes[i], deadlines[i], now, asked) then
+      claims[#claims + 1] = row
+      bytes = bytes + sizes[i]
     else
-      if runnable(lane, id, found, found.attempt, now, asked) then
-        claims[#claims + 1] = {lane, id, found.attempt, found.id, found.fields, found.lost}
-        bytes = bytes + found.bytes
-      else
-        dropped = dropped + 1
-      end
+      dropped = dropped + 1
     end
   end
   return bytes, dropped

@@ -1,11 +1,11 @@
 -- @include keys
 -- What a result says of who wrote it. The script itself writes what later calls decide by: who published, at which
 -- attempt, for which entry.
-local function signed(values, worker, lane, id, attempt)
-  local n = #values
+-- Writes behind the first n of `values`, and returns how many they are then.
+local function sign(values, n, worker, lane, id, attempt)
   values[n + 1], values[n + 2], values[n + 3], values[n + 4] = 'worker', worker, 'attempt', attempt
   values[n + 5], values[n + 6], values[n + 7], values[n + 8] = 'entry', entry_name(lane, id), 'lane', LANE_NAMES[lane]
-  return values
+  return n + 8
 end
 
 local function published_before(worker, lane, id, attempt, request_id)
