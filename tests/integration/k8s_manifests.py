@@ -1,4 +1,4 @@
-"""The manifests of k8s/base as kubectl renders them, and ways to find one's way around in them."""
+"""The manifests of k8s/base and of the overlays as kubectl renders them, and ways to find one's way around in them."""
 
 import subprocess
 from functools import cache
@@ -12,7 +12,8 @@ from tests.integration.kubectl import find_renderer
 Manifest = dict[str, Any]
 
 ROOT = Path(__file__).resolve().parents[2]
-BASE = ROOT / "k8s" / "base"
+K8S = ROOT / "k8s"
+BASE = K8S / "base"
 DOCKERFILE = ROOT / "Dockerfile"
 
 
@@ -27,10 +28,57 @@ def render(folder: Path) -> list[Manifest]:
     return list(yaml.safe_load_all(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
 
 
+def kustomizations(folder: Path = K8S) -> dict[str, Path]:
+    """What one can apply: the base, and every overlay by its name."""
+    overlays = sorted(each.parent for each in (folder / "overlays").glob("*/kustomization.yaml"))
+    return {"base": folder / "base", **{each.name: each for each in overlays}}
+
+
 @cache
+def manifests_of(name: str) -> list[Manifest]:
+    """The manifests of the base or of an overlay; copy before changing one."""
+    return render(kustomizations()[name])
+
+
 def base() -> list[Manifest]:
     """The manifests of k8s/base; copy before changing one."""
-    return render(BASE)
+    return manifests_of("base")
+
+
+def of_kind(manifests: list[Manifest], *kinds: str) -> list[Manifest]:
+    """All manifests of these kinds, in their order."""
+    return [each for each in manifests if each["kind"] in kinds]
+
+
+def name_of(manifest: Manifest) -> str:
+    """The name that it gets in the cluster."""
+    name: str = manifest["metadata"]["name"]
+    return name
+
+
+def pod_of(workload: Manifest) -> Manifest:
+    """The spec of a workload's pods."""
+    spec: Manifest = workload["spec"]["template"]["spec"]
+    return spec
+
+
+def labels_of(workload: Manifest) -> dict[str, str]:
+    """The labels of a workload's pods."""
+    labels: dict[str, str] = workload["spec"]["template"]["metadata"]["labels"]
+    return labels
+
+
+def workloads(manifests: list[Manifest]) -> list[Manifest]:
+    """Everything that starts pods."""
+    return of_kind(manifests, "Deployment", "StatefulSet")
+
+
+def environment_of(container: Manifest, manifests: list[Manifest]) -> dict[str, str]:
+    """What a container finds in its environment as text: its ConfigMaps, then its own variables, but no Secrets."""
+    maps = {name_of(each): each["data"] for each in of_kind(manifests, "ConfigMap")}
+    sources = [each["configMapRef"]["name"] for each in container.get("envFrom", [])]
+    given = {name: value for source in sources for name, value in maps.get(source, {}).items()}
+    return given | {each["name"]: each["value"] for each in container.get("env", []) if "value" in each}
 
 
 def only(manifests: list[Manifest], kind: str, prefix: str = "streamfleet-") -> Manifest:
@@ -43,8 +91,7 @@ def only(manifests: list[Manifest], kind: str, prefix: str = "streamfleet-") -> 
 
 def pod_templates() -> dict[str, Manifest]:
     """The pod template of every workload, by the workload's name."""
-    workloads = [each for each in base() if "template" in each.get("spec", {})]
-    return {each["metadata"]["name"]: each["spec"]["template"] for each in workloads}
+    return {name_of(each): each["spec"]["template"] for each in workloads(base())}
 
 
 def worker_pod() -> Manifest:

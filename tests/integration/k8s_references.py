@@ -1,0 +1,110 @@
+"""What the manifests of one kustomization refer to: by name, and by labels."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from tests.integration.k8s_manifests import Manifest, labels_of, name_of, of_kind, pod_of, workloads
+
+
+def dangling(manifests: list[Manifest], readme: str) -> Iterator[str]:
+    """References to what exists neither among the manifests nor, for Secrets, in a command of the README."""
+    for each in workloads(manifests):
+        pod = pod_of(each)
+        for kind, name in _names_used(pod):
+            if name not in {name_of(found) for found in of_kind(manifests, kind)}:
+                yield f"{name_of(each)}: no {kind} {name}"
+        for name, key in _secrets_used(pod):
+            made = {key for text in _commands(readme, name) for key in re.findall(r"--from-literal=([\w.-]+)=", text)}
+            if key not in made:
+                yield f"{name_of(each)}: the README does not create the Secret {name} with the key {key}"
+        claims = {name_of(claim) for claim in each["spec"].get("volumeClaimTemplates", [])}
+        volumes = {volume["name"] for volume in pod.get("volumes", [])} | claims
+        for container in pod["containers"]:
+            for mount in container.get("volumeMounts", []):
+                if mount["name"] not in volumes:
+                    yield f"{name_of(each)}: no volume {mount['name']}"
+        service = each["spec"].get("serviceName")
+        if service and service not in {name_of(found) for found in of_kind(manifests, "Service")}:
+            yield f"{name_of(each)}: no Service {service}"
+
+
+def _commands(readme: str, secret: str) -> list[str]:
+    """Every command of the README that makes this Secret, its continued lines included."""
+    return re.findall(rf"kubectl create secret generic {secret} (?:[^\n]*\\\n)*[^\n]*", readme)
+
+
+def _names_used(pod: Manifest) -> Iterator[tuple[str, str]]:
+    """(kind, name) of everything but Secrets."""
+    if "serviceAccountName" in pod:
+        yield "ServiceAccount", pod["serviceAccountName"]
+    for volume in pod.get("volumes", []):
+        if "configMap" in volume:
+            yield "ConfigMap", volume["configMap"]["name"]
+        if "persistentVolumeClaim" in volume:
+            yield "PersistentVolumeClaim", volume["persistentVolumeClaim"]["claimName"]
+    for container in pod["containers"]:
+        for source in container.get("envFrom", []):
+            yield "ConfigMap", source["configMapRef"]["name"]
+
+
+def _secrets_used(pod: Manifest) -> Iterator[tuple[str, str]]:
+    """(name, key) of every Secret in the environment."""
+    for container in pod["containers"]:
+        for entry in container.get("env", []):
+            secret = entry.get("valueFrom", {}).get("secretKeyRef")
+            if secret:
+                yield secret["name"], secret["key"]
+
+
+def misdirected(manifests: list[Manifest]) -> Iterator[str]:
+    """Selectors that pick other workloads than their own, or none."""
+    found = workloads(manifests)
+    for each in found:
+        yield from _wrong(each, found, each["spec"]["selector"], name_of(each))
+    for each in of_kind(manifests, "PodDisruptionBudget"):
+        yield from _wrong(each, found, each["spec"]["selector"], name_of(each))
+    for each in of_kind(manifests, "Service"):
+        yield from _wrong(each, found, {"matchLabels": each["spec"]["selector"]}, name_of(each))
+        ports = {port["name"] for owner in found for port in _ports(owner) if picks_owner(each, owner)}
+        for port in each["spec"]["ports"]:
+            if port["targetPort"] not in ports:
+                yield f"Service {name_of(each)}: no port {port['targetPort']}"
+    for each in of_kind(manifests, "NetworkPolicy"):
+        # Named after the workload that it is for, and what it adds: streamfleet-worker-egress.
+        owners = [name_of(owner) for owner in found if name_of(each).startswith(name_of(owner))]
+        meant = max(owners, key=len, default="a workload that its name begins with")
+        yield from _wrong(each, found, each["spec"]["podSelector"], meant)
+
+
+def _wrong(owner: Manifest, found: list[Manifest], selector: dict[str, Any], meant: str) -> Iterator[str]:
+    picked = [name_of(each) for each in found if selects(selector, labels_of(each))]
+    if picked != [meant]:
+        yield f"{owner['kind']} {name_of(owner)} picks {picked or 'nothing'}, not {meant}"
+
+
+def picks_owner(service: Manifest, workload: Manifest) -> bool:
+    """Whether a Service leads to a workload."""
+    return selects({"matchLabels": service["spec"]["selector"]}, labels_of(workload))
+
+
+def _ports(workload: Manifest) -> list[Manifest]:
+    return [port for container in pod_of(workload)["containers"] for port in container.get("ports", [])]
+
+
+def selects(selector: dict[str, Any], labels: dict[str, str]) -> bool:
+    """Whether a label selector picks these labels; an empty one picks everything."""
+    if not selector.get("matchLabels", {}).items() <= labels.items():
+        return False
+    return all(_holds(each, labels) for each in selector.get("matchExpressions", []))
+
+
+def _holds(expression: dict[str, Any], labels: dict[str, str]) -> bool:
+    value, values = labels.get(expression["key"]), expression.get("values", [])
+    outcomes = {
+        "In": value in values,
+        "NotIn": value not in values,
+        "Exists": value is not None,
+        "DoesNotExist": value is None,
+    }
+    return outcomes[expression["operator"]]

@@ -1,0 +1,212 @@
+"""What must hold of every kustomization, as pure functions from its manifests to what is wrong with them.
+
+The rules come from what a worker promises: it drains before it is killed, its settings are read, nothing that it needs
+is missing. `broken_rules` applies all of them.
+"""
+
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from unittest.mock import patch
+
+import kubernetes_validate  # type: ignore[import-untyped]
+
+from streamfleet.common.errors import SettingsError
+from streamfleet.common.settings import GROUPS, load, variable
+from streamfleet.worker.worker import LAST_WRITES_S
+from tests.integration.k8s_manifests import (
+    K8S,
+    Manifest,
+    environment_of,
+    labels_of,
+    name_of,
+    of_kind,
+    pod_of,
+    workloads,
+)
+from tests.integration.k8s_references import dangling, misdirected
+from tests.integration.pod_security import restricted_violations
+
+# The oldest release that knows everything used (preStop's sleep), and the newest that there are schemas for.
+RELEASES = ("1.30", kubernetes_validate.latest_version())
+# Read by Redis's own tools and by what vLLM downloads models with.
+THIRD_PARTY = {"REDIS_PASSWORD", "REDISCLI_AUTH", "HF_TOKEN", "HF_HOME"}
+WELL_KNOWN = {"REDIS_URL"}
+# Redis waits so long for replicas that lag before it ends (its default), and a second for the rest.
+REDIS_ENDS_S = 11
+README = (K8S / "README.md").read_text(encoding="utf-8")
+
+QUANTITY = re.compile(r"\d+(\.\d+)?(m|[kMGTPE]|[KMGTPE]i)?")
+
+Rule = Callable[[list[Manifest]], Iterator[str]]
+
+
+def schema(manifests: list[Manifest]) -> Iterator[str]:
+    """Kubernetes would refuse or pass over something."""
+    for release in RELEASES:
+        for each in manifests:
+            try:
+                kubernetes_validate.validate(each, release, strict=True)
+            except kubernetes_validate.ValidationError as error:
+                yield f"{release}: {name_of(each)}: {'.'.join(map(str, error.path))}: {error.message}"
+
+
+def names(manifests: list[Manifest]) -> Iterator[str]:
+    """Two manifests would overwrite each other, or one has a namespace of its own."""
+    for (kind, name), count in Counter((each["kind"], name_of(each)) for each in manifests).items():
+        if count > 1:
+            yield f"{count} of kind {kind} named {name}"
+    for each in manifests:
+        if "namespace" in each["metadata"]:
+            yield f"{name_of(each)}: has a namespace"
+        if each["kind"] == "Secret":
+            yield f"{name_of(each)}: a Secret in the repository"
+
+
+def restricted(manifests: list[Manifest]) -> Iterator[str]:
+    """A pod breaks the restricted Pod Security Standard, or what goes beyond it here."""
+    for each in workloads(manifests):
+        pod = pod_of(each)
+        for violation in restricted_violations(pod):
+            yield f"{name_of(each)}: {violation}"
+        if pod.get("automountServiceAccountToken") is not False:
+            yield f"{name_of(each)}: gets a token of the cluster"
+        # A Service streamfleet-redis would put STREAMFLEET_REDIS_PORT into the environment, which looks like a setting.
+        if pod.get("enableServiceLinks") is not False:
+            yield f"{name_of(each)}: service links are on"
+        for container in pod["containers"]:
+            if container["securityContext"].get("readOnlyRootFilesystem") is not True:
+                yield f"{name_of(each)}: root file system is writable"
+
+
+def stopping(manifests: list[Manifest]) -> Iterator[str]:
+    """The grace period ends before the pod's work does."""
+    for each in workloads(manifests):
+        pod, container = pod_of(each), pod_of(each)["containers"][0]
+        needed_s = _pre_stop_s(container)
+        if each["kind"] == "Deployment":
+            drain_ms = int(environment_of(container, manifests)["STREAMFLEET_DRAIN_MS"])
+            needed_s += drain_ms / 1000 + LAST_WRITES_S
+        elif needed_s:
+            needed_s += REDIS_ENDS_S
+        granted_s = pod.get("terminationGracePeriodSeconds", 30)
+        if granted_s < needed_s:
+            yield f"{name_of(each)}: grace period of {granted_s} s, {needed_s:g} s are needed"
+
+
+def _pre_stop_s(container: Manifest) -> float:
+    """How long a preStop hook may take, in seconds; a command has to say so itself, by `timeout`."""
+    hook = container.get("lifecycle", {}).get("preStop", {})
+    if "exec" in hook:
+        name, seconds, *_ = hook["exec"]["command"]
+        return float(seconds) if name == "timeout" else float("inf")
+    return float(hook.get("sleep", {}).get("seconds", 0))
+
+
+def rolling(manifests: list[Manifest]) -> Iterator[str]:
+    """A rolling update drops below capacity, or is called dead while a worker still loads."""
+    for each in of_kind(manifests, "Deployment"):
+        strategy = each["spec"].get("strategy", {})
+        moves = strategy.get("rollingUpdate", {})
+        if strategy.get("type") != "RollingUpdate" or moves.get("maxUnavailable") != 0:
+            yield f"{name_of(each)}: a rolling update drops below capacity"
+        if moves.get("maxSurge") in (None, 0, "0%"):
+            yield f"{name_of(each)}: a rolling update cannot begin"
+        probe = pod_of(each)["containers"][0]["startupProbe"]
+        if each["spec"].get("progressDeadlineSeconds", 600) < probe["periodSeconds"] * probe["failureThreshold"]:
+            yield f"{name_of(each)}: the rollout gives up before the startup probe"
+
+
+def settings(manifests: list[Manifest]) -> Iterator[str]:
+    """A variable is no setting, or has a value that a worker refuses."""
+    known = {variable(name) for group in GROUPS for name in group.model_fields} | WELL_KNOWN
+    scripts = " ".join(text for each in of_kind(manifests, "ConfigMap") for text in each["data"].values())
+    for each in workloads(manifests):
+        container = pod_of(each)["containers"][0]
+        given = environment_of(container, manifests)
+        values = " ".join(given.values())
+        for name in given | {entry["name"]: "" for entry in container.get("env", [])}:
+            documented = name in THIRD_PARTY and name in README
+            used = re.search(rf"\${name}\b", scripts) or f"$({name})" in values
+            if name not in known and not documented and not used:
+                yield f"{name_of(each)}: {name} is no setting, and nothing here uses it"
+        if each["kind"] != "Deployment":
+            continue
+        with patch.dict(os.environ, given, clear=True):
+            yield from (f"{name_of(each)}: {line}" for group in GROUPS for line in _refused(group))
+
+
+def _refused(group: type) -> list[str]:
+    try:
+        load(group)
+    except SettingsError as error:
+        return str(error).splitlines()
+    return []
+
+
+def references(manifests: list[Manifest]) -> Iterator[str]:
+    """Something that is referred to exists neither here nor in the README."""
+    return dangling(manifests, README)
+
+
+def selectors(manifests: list[Manifest]) -> Iterator[str]:
+    """A selector picks other pods than those that it is meant for."""
+    return misdirected(manifests)
+
+
+def resources(manifests: list[Manifest]) -> Iterator[str]:
+    """The scheduler is not told what a pod needs, or it is throttled. The schemas take any text for a quantity."""
+    for each in workloads(manifests):
+        for container in pod_of(each)["containers"]:
+            requests, limits = (container.get("resources", {}).get(part, {}) for part in ("requests", "limits"))
+            if not {"cpu", "memory"} <= set(requests) or "memory" not in limits:
+                yield f"{name_of(each)}: {container['name']} lacks a request of CPU or memory, or a limit of memory"
+            for text in [*map(str, requests.values()), *map(str, limits.values())]:
+                if not QUANTITY.fullmatch(text):
+                    yield f"{name_of(each)}: {container['name']} asks for {text}, which is no quantity"
+            # Throttling would hold up lease renewals, and failovers.
+            if "cpu" in limits:
+                yield f"{name_of(each)}: {container['name']} has a limit of CPU"
+            gpus = {part.get("nvidia.com/gpu") for part in (requests, limits)}
+            if len(gpus) > 1:
+                yield f"{name_of(each)}: requests and limits of GPUs differ"
+            arguments = environment_of(container, manifests).get("STREAMFLEET_ENGINE_ARGS", "")
+            parallel = re.search(r"--tensor-parallel-size[= ](\d+)", arguments)
+            if (parallel[1] if parallel else "1") not in {each or "1" for each in gpus}:
+                yield f"{name_of(each)}: tensor parallel is not what there are GPUs"
+
+
+def disruption(manifests: list[Manifest]) -> Iterator[str]:
+    """A node drain may take all workers, or never ends."""
+    budgets = [each["spec"] for each in of_kind(manifests, "PodDisruptionBudget")]
+    for each in workloads(manifests):
+        own = [spec for spec in budgets if spec["selector"]["matchLabels"].items() <= labels_of(each).items()]
+        # A single Redis must be allowed to move: a budget would only hold the drain up.
+        if each["spec"]["replicas"] > 1 or each["kind"] == "Deployment":
+            if len(own) != 1:
+                yield f"{name_of(each)}: has {len(own)} disruption budgets"
+            elif own[0].get("maxUnavailable") != 1:
+                yield f"{name_of(each)}: its disruption budget is not one pod at a time"
+
+
+RULES: tuple[Rule, ...] = (
+    schema,
+    names,
+    restricted,
+    stopping,
+    rolling,
+    settings,
+    references,
+    selectors,
+    resources,
+    disruption,
+)
+
+
+def broken_rules(manifests: list[Manifest]) -> list[str]:
+    """Everything that is wrong, one line each, the rule first."""
+    wrong = [f"schema: {line}" for line in schema(manifests)]
+    # The other rules presume manifests that Kubernetes takes.
+    others = [rule for rule in RULES if rule is not schema]
+    return wrong or [f"{rule.__name__}: {line}" for rule in others for line in rule(manifests)]

@@ -1,0 +1,146 @@
+"""Who may connect to whom under the NetworkPolicies of the base and of each overlay."""
+
+import copy
+
+import pytest
+
+from tests.integration.k8s_manifests import Manifest, kustomizations, labels_of, manifests_of, of_kind, workloads
+from tests.integration.k8s_network import End, allowed
+
+pytestmark = pytest.mark.timeout(240)  # a bare machine fetches kubectl first
+
+CLIENT = {"streamfleet.io/redis-client": "true"}
+STRANGER = {"app": "shop"}
+WITH_REDIS = [name for name in kustomizations() if name != "external-redis"]
+
+
+def ends(name: str, component: str) -> list[End]:
+    """The pods of a kustomization that are of this component: worker, redis or sentinel."""
+    found = [labels_of(each) for each in workloads(manifests_of(name))]
+    return [End(labels) for labels in found if labels["app.kubernetes.io/component"] == component]
+
+
+PRODUCERS = {
+    "beside it": (End(CLIENT), True),
+    "elsewhere": (End(CLIENT, "shop", CLIENT), True),
+    "elsewhere, namespace not let in": (End(CLIENT, "shop"), False),
+    "elsewhere, pod without the label": (End(STRANGER, "shop", CLIENT), False),
+    "a pod without the label": (End(STRANGER), False),
+    "worker of another namespace": (
+        End({"app.kubernetes.io/name": "streamfleet", "app.kubernetes.io/component": "worker"}, "shop"),
+        False,
+    ),
+    "from outside": (End(address="203.0.113.7"), False),
+}
+
+
+@pytest.mark.parametrize("name", WITH_REDIS)
+@pytest.mark.parametrize("who", PRODUCERS)
+def test_redis_takes_producers_by_their_labels(name: str, who: str) -> None:
+    source, expected = PRODUCERS[who]
+    (redis,) = ends(name, "redis")
+    assert allowed(manifests_of(name), source, redis, 6379) is expected
+
+
+@pytest.mark.parametrize("name", WITH_REDIS)
+def test_redis_takes_every_pool_of_workers_on_its_port_only(name: str) -> None:
+    (redis,) = ends(name, "redis")
+    assert ends(name, "worker")
+    for worker in ends(name, "worker"):
+        assert allowed(manifests_of(name), worker, redis, 6379)
+        assert not allowed(manifests_of(name), worker, redis, 22)
+
+
+@pytest.mark.parametrize("name", kustomizations())
+def test_worker_takes_health_and_metrics_and_nothing_else(name: str) -> None:
+    prometheus = End({"app": "prometheus"}, "monitoring")
+    for worker in ends(name, "worker"):
+        assert allowed(manifests_of(name), prometheus, worker, 9100)
+        assert not allowed(manifests_of(name), prometheus, worker, 8000)
+        assert not allowed(manifests_of(name), prometheus, worker, 9100, "UDP")
+
+
+@pytest.mark.parametrize("name", WITH_REDIS)
+def test_worker_may_download_its_model_and_redis_reaches_nobody_outside(name: str) -> None:
+    hub, (redis,) = End(address="203.0.113.7"), ends(name, "redis")
+    for worker in ends(name, "worker"):
+        assert allowed(manifests_of(name), worker, hub, 443)
+        assert not allowed(manifests_of(name), redis, worker, 9100)
+    assert not allowed(manifests_of(name), redis, hub, 443)
+
+
+@pytest.mark.parametrize(
+    ("target", "port", "expected"),
+    [
+        (End(address="10.1.2.3"), 6379, True),
+        (End(address="192.168.1.2"), 6380, True),
+        (End(address="203.0.113.7"), 6379, False),
+        (End(address="203.0.113.7"), 443, True),
+        (End(address="203.0.113.7"), 80, False),
+        (End(address="169.254.169.254"), 443, False),
+        (End(address="169.254.169.254"), 80, False),
+        (End(address="10.1.2.3"), 443, False),
+        (End({"k8s-app": "kube-dns"}, "kube-system"), 53, True),
+        (End(address="169.254.20.10"), 53, True),
+        (End(STRANGER, "shop"), 53, False),
+        (End(STRANGER), 6379, False),
+    ],
+)
+def test_worker_beside_an_external_redis_reaches_that_and_models(target: End, port: int, expected: bool) -> None:
+    (worker,) = ends("external-redis", "worker")
+    assert allowed(manifests_of("external-redis"), worker, target, port) is expected
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "port", "expected"),
+    [
+        ("redis", "redis", 6379, True),
+        ("sentinel", "redis", 6379, True),
+        ("redis", "sentinel", 26379, True),
+        ("sentinel", "sentinel", 26379, True),
+        ("worker", "sentinel", 26379, True),
+        ("worker", "sentinel", 6379, False),
+        ("sentinel", "worker", 9100, False),
+    ],
+)
+def test_sentinels_servers_and_workers_reach_each_other(source: str, target: str, port: int, expected: bool) -> None:
+    (one,), (other,) = ends("redis-ha", source), ends("redis-ha", target)
+    assert allowed(manifests_of("redis-ha"), one, other, port) is expected
+
+
+@pytest.mark.parametrize("who", PRODUCERS)
+def test_sentinels_take_whom_redis_takes(who: str) -> None:
+    source, expected = PRODUCERS[who]
+    (sentinel,) = ends("redis-ha", "sentinel")
+    assert allowed(manifests_of("redis-ha"), source, sentinel, 26379) is expected
+
+
+@pytest.mark.parametrize("component", ["redis", "sentinel"])
+@pytest.mark.parametrize("protocol", ["UDP", "TCP"])
+def test_servers_look_names_up(component: str, protocol: str) -> None:
+    (pod,) = ends("redis-ha", component)
+    assert allowed(manifests_of("redis-ha"), pod, End({"k8s-app": "kube-dns"}, "kube-system"), 53, protocol)
+
+
+def without(manifests: list[Manifest], policy: str) -> list[Manifest]:
+    """The manifests less one policy."""
+    return [each for each in manifests if each not in of_kind(manifests, "NetworkPolicy") or named(each) != policy]
+
+
+def named(manifest: Manifest) -> str:
+    """Its name."""
+    name: str = manifest["metadata"]["name"]
+    return name
+
+
+def test_without_its_policy_a_pod_takes_anybody() -> None:
+    (redis,) = ends("base", "redis")
+    assert allowed(without(manifests_of("base"), "streamfleet-redis"), End(STRANGER, "shop"), redis, 6379)
+
+
+def test_policy_whose_selector_is_wrong_protects_nothing() -> None:
+    planted = copy.deepcopy(manifests_of("base"))
+    policy = next(each for each in of_kind(planted, "NetworkPolicy") if named(each) == "streamfleet-redis")
+    policy["spec"]["podSelector"]["matchLabels"]["app.kubernetes.io/component"] = "radis"
+    (redis,) = ends("base", "redis")
+    assert allowed(planted, End(STRANGER, "shop"), redis, 6379)

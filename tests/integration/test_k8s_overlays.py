@@ -1,0 +1,274 @@
+"""The rules of k8s_rules over the base and every overlay, planted mistakes, and what each overlay is for."""
+
+import copy
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.integration.k8s_check import main
+from tests.integration.k8s_manifests import (
+    K8S,
+    Manifest,
+    environment_of,
+    kustomizations,
+    manifests_of,
+    name_of,
+    of_kind,
+    only,
+    pod_of,
+    render,
+)
+from tests.integration.k8s_rules import README, RULES, Rule, broken_rules
+
+pytestmark = pytest.mark.timeout(240)  # a bare machine fetches kubectl first
+
+OVERLAYS = [name for name in kustomizations() if name != "base"]
+
+
+def worker_of(manifests: list[Manifest], name: str = "streamfleet-worker") -> Manifest:
+    """The container of the pool of this name."""
+    deployment = next(each for each in of_kind(manifests, "Deployment") if name_of(each) == name)
+    container: Manifest = pod_of(deployment)["containers"][0]
+    return container
+
+
+def settings_of(name: str, pool: str = "streamfleet-worker") -> dict[str, str]:
+    """The environment of a pool's workers."""
+    return environment_of(worker_of(manifests_of(name), pool), manifests_of(name))
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+@pytest.mark.parametrize("name", kustomizations())
+def test_rule_holds(name: str, rule: Rule) -> None:
+    assert list(rule(manifests_of(name))) == []
+
+
+def test_every_overlay_is_documented_with_the_command_that_applies_it() -> None:
+    assert sorted(OVERLAYS) == ["dev-cpu", "external-redis", "gpu", "gpu-multi-pool", "redis-ha"]
+    for name in OVERLAYS:
+        assert f"kubectl apply --namespace streamfleet --kustomize k8s/overlays/{name}\n" in README
+        assert f"\n### {name}\n" in README
+
+
+def test_check_prints_a_line_for_each(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main() == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(kustomizations())
+
+
+def test_check_says_what_is_wrong_and_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = shutil.copytree(K8S, tmp_path / "k8s")
+    for name in ("dev-cpu", "gpu", "gpu-multi-pool"):
+        shutil.rmtree(folder / "overlays" / name)
+    (folder / "overlays/redis-ha/ready.sh").unlink()
+    policy = folder / "overlays/external-redis/worker-egress-networkpolicy.yaml"
+    policy.write_text(policy.read_text(encoding="utf-8").replace("policyTypes", "policyType"), encoding="utf-8")
+    assert main(folder) == 1
+    said = capsys.readouterr().out
+    assert re.search(r"^base .* all \d+ rules hold$", said, re.MULTILINE)
+    assert re.search(r"^external-redis .* \d found wrong\n  schema: .*policyType", said, re.MULTILINE)
+    assert re.search(r"^redis-ha +does not render: .*ready\.sh", said, re.MULTILINE)
+
+
+# -- planted mistakes --------------------------------------------------------------------------------------
+
+IN_FILES = [
+    ("gpu", "components/gpu/worker.yaml", "tolerations:", "tolerates:", "schema: "),
+    (
+        "gpu",
+        "components/model-cache/worker.yaml",
+        "claimName: streamfleet-model-cache",
+        "claimName: cache",
+        "references: ",
+    ),
+    ("gpu", "components/tensor-parallel/kustomization.yaml", "-size 2", "-size 4", "resources: "),
+    (
+        "gpu",
+        "components/tensor-parallel/worker.yaml",
+        'nvidia.com/gpu: "2"\n            limits',
+        "limits",
+        "resources: ",
+    ),
+    ("gpu", "components/tensor-parallel/worker.yaml", "progressDeadlineSeconds: 3600", "paused: false", "rolling: "),
+    ("gpu", "overlays/gpu/kustomization.yaml", "STREAMFLEET_MODEL=", "STREAMFLEET_MODELL=", "settings: "),
+    (
+        "dev-cpu",
+        "overlays/dev-cpu/kustomization.yaml",
+        "STREAMFLEET_MODEL=",
+        "STREAMFLEET_LEASE_MS=20\n      - A=",
+        "settings: ",
+    ),
+    ("dev-cpu", "overlays/dev-cpu/worker.yaml", "memory: 6Gi", "cpu: 2", "resources: "),
+    ("dev-cpu", "overlays/dev-cpu/worker.yaml", "memory: 6Gi", "memory: 6G B", "resources: "),
+    ("dev-cpu", "base/worker/worker.env", "DRAIN_MS=25000", "DRAIN_MS=60000", "stopping: "),
+    ("gpu-multi-pool", "overlays/gpu-multi-pool/large/kustomization.yaml", "pool: large", "pool: small", "selectors: "),
+    ("gpu-multi-pool", "overlays/gpu-multi-pool/large/kustomization.yaml", "includeSelectors: true", "", "selectors: "),
+    ("redis-ha", "overlays/redis-ha/redis-statefulset.yaml", '"timeout", "30"', '"timeout", "50"', "stopping: "),
+    ("redis-ha", "overlays/redis-ha/redis-statefulset.yaml", '"timeout", "30", ', "", "stopping: "),
+    (
+        "redis-ha",
+        "overlays/redis-ha/redis-poddisruptionbudget.yaml",
+        "maxUnavailable: 1",
+        "maxUnavailable: 2",
+        "disruption: ",
+    ),
+    ("redis-ha", "overlays/redis-ha/kustomization.yaml", "  - sentinel-poddisruptionbudget.yaml\n", "", "disruption: "),
+    (
+        "redis-ha",
+        "overlays/redis-ha/sentinel-service.yaml",
+        "component: sentinel\n  ports",
+        "component: redis\n  ports",
+        "selectors: ",
+    ),
+    ("redis-ha", "overlays/redis-ha/sentinel-statefulset.yaml", "name: SELF", "name: MYSELF", "settings: "),
+    ("redis-ha", "overlays/redis-ha/sentinel-statefulset.yaml", "key: password", "key: passwort", "references: "),
+    ("redis-ha", "overlays/redis-ha/sentinel-statefulset.yaml", 'drop: ["ALL"]', "drop: []", "restricted: "),
+    ("redis-ha", "overlays/redis-ha/sentinel-networkpolicy.yaml", "policyTypes:", "policyType:", "schema: "),
+    (
+        "external-redis",
+        "overlays/external-redis/worker-egress-networkpolicy.yaml",
+        "component: worker\n  policy",
+        "component: work\n  policy",
+        "selectors: ",
+    ),
+    (
+        "external-redis",
+        "overlays/external-redis/worker-egress-networkpolicy.yaml",
+        "metadata:\n",
+        "metadata:\n  namespace: a\n",
+        "names: ",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "file", "right", "wrong", "finding"), IN_FILES)
+def test_planted_mistake_is_found(tmp_path: Path, name: str, file: str, right: str, wrong: str, finding: str) -> None:
+    folder = shutil.copytree(K8S, tmp_path / "k8s")
+    text = (folder / file).read_text(encoding="utf-8")
+    assert right in text
+    (folder / file).write_text(text.replace(right, wrong), encoding="utf-8")
+    assert [each for each in broken_rules(render(kustomizations(folder)[name])) if each.startswith(finding)]
+
+
+def _rolling(deployment: Manifest) -> Manifest:
+    moves: Manifest = deployment["spec"]["strategy"]["rollingUpdate"]
+    return moves
+
+
+IN_DEPLOYMENTS: list[tuple[Callable[[Manifest], object], str]] = [
+    (lambda each: _rolling(each).update(maxUnavailable=1), "a rolling update drops below capacity"),
+    (lambda each: _rolling(each).update(maxUnavailable="25%"), "a rolling update drops below capacity"),
+    (lambda each: _rolling(each).update(maxSurge=0), "a rolling update cannot begin"),
+    (lambda each: each["spec"].pop("strategy"), "a rolling update drops below capacity"),
+    (lambda each: pod_of(each).update(terminationGracePeriodSeconds=30), "grace period of 30 s, 31 s are needed"),
+    (lambda each: pod_of(each).pop("terminationGracePeriodSeconds"), "grace period of 30 s, 31 s are needed"),
+    (lambda each: pod_of(each).update(automountServiceAccountToken=True), "gets a token of the cluster"),
+    (lambda each: pod_of(each).pop("enableServiceLinks"), "service links are on"),
+    (lambda each: pod_of(each).update(hostNetwork=True), "hostNetwork is set"),
+    (lambda each: pod_of(each).update(serviceAccountName="other"), "no ServiceAccount other"),
+    (lambda each: pod_of(each)["volumes"].clear(), "no volume tmp"),
+    (lambda each: pod_of(each)["containers"][0].pop("resources"), "lacks a request of CPU or memory"),
+]
+
+
+@pytest.mark.parametrize("name", kustomizations())
+@pytest.mark.parametrize(("spoil", "finding"), IN_DEPLOYMENTS)
+def test_spoilt_workers_are_found(name: str, spoil: Callable[[Manifest], object], finding: str) -> None:
+    manifests = copy.deepcopy(manifests_of(name))
+    for each in of_kind(manifests, "Deployment"):
+        spoil(each)
+        # The schemas are slow, and know nothing of these.
+        found = [line for rule in RULES if rule.__name__ != "schema" for line in rule(manifests)]
+        assert [line for line in found if line.startswith(name_of(each)) and finding in line]
+
+
+# -- what each overlay is for ------------------------------------------------------------------------------
+
+
+def test_dev_cpu_needs_no_gpu_and_takes_the_image_of_the_cpu_target() -> None:
+    container = worker_of(manifests_of("dev-cpu"))
+    assert container["image"] == "streamfleet/worker-cpu:0.1.0"
+    assert not [name for part in container["resources"].values() for name in part if "gpu" in name]
+    assert "SmolLM2-135M" in settings_of("dev-cpu")["STREAMFLEET_MODEL"]
+
+
+@pytest.mark.parametrize("name", [name for name in kustomizations() if name != "external-redis"])
+def test_redis_has_room_for_the_rewrite(name: str) -> None:
+    redis = pod_of(only(manifests_of(name), "StatefulSet", "streamfleet-redis"))["containers"][0]
+    conf = only(manifests_of(name), "ConfigMap", "streamfleet-redis")["data"]["redis.conf"].split()
+    words = conf + [word.removeprefix("--") for word in redis["args"]]
+    last = len(words) - 1 - words[::-1].index("maxmemory")
+    assert bytes_of(words[last + 1]) <= 0.6 * bytes_of(redis["resources"]["limits"]["memory"])
+
+
+def bytes_of(text: str) -> int:
+    """A size as Redis or Kubernetes writes it."""
+    units = {"mb": 1024**2, "gb": 1024**3, "Mi": 1024**2, "Gi": 1024**3}
+    return int(text[:-2]) * units[text[-2:]]
+
+
+@pytest.mark.parametrize(
+    ("name", "pool", "gpus"),
+    [
+        ("gpu", "streamfleet-worker", "2"),
+        ("gpu-multi-pool", "streamfleet-worker-large", "2"),
+        ("gpu-multi-pool", "streamfleet-worker-small", "1"),
+    ],
+)
+def test_gpu_pods_go_to_gpu_nodes_and_keep_their_models(name: str, pool: str, gpus: str) -> None:
+    manifests = manifests_of(name)
+    pod = pod_of(next(each for each in of_kind(manifests, "Deployment") if name_of(each) == pool))
+    container = worker_of(manifests, pool)
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == gpus
+    required = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    keys = [each["key"] for term in required["nodeSelectorTerms"] for each in term["matchExpressions"]]
+    assert keys == ["nvidia.com/gpu.present", "nvidia.com/gpu.memory"]
+    assert pod["tolerations"] == [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
+    volumes = {each["name"]: each for each in pod["volumes"]}
+    mounts = {each["mountPath"]: volumes[each["name"]] for each in container["volumeMounts"]}
+    assert mounts["/dev/shm"]["emptyDir"]["medium"] == "Memory"
+    claim = mounts[settings_of(name, pool)["HF_HOME"]]["persistentVolumeClaim"]["claimName"]
+    # Workers of several nodes, and two during every update.
+    assert [name_of(each) for each in of_kind(manifests, "PersistentVolumeClaim") if shared(each)].count(claim) == 1
+    # Counts towards the memory limit.
+    shm = bytes_of(mounts["/dev/shm"]["emptyDir"]["sizeLimit"])
+    assert shm < 0.5 * bytes_of(container["resources"]["limits"]["memory"])
+
+
+def shared(claim: Manifest) -> bool:
+    """Whether pods of several nodes may mount it."""
+    return bool(claim["spec"]["accessModes"] == ["ReadWriteMany"])
+
+
+def test_pools_have_queues_and_models_of_their_own_and_share_one_redis() -> None:
+    name = "gpu-multi-pool"
+    pools = [name_of(each) for each in of_kind(manifests_of(name), "Deployment")]
+    settings = [settings_of(name, pool) for pool in pools]
+    assert sorted(pools) == ["streamfleet-worker-large", "streamfleet-worker-small"]
+    for variable in ("STREAMFLEET_QUEUE", "STREAMFLEET_MODEL"):
+        assert len({each[variable] for each in settings}) == 2
+    assert len(of_kind(manifests_of(name), "StatefulSet")) == 1
+    for pool in pools:
+        urls = [each for each in worker_of(manifests_of(name), pool)["env"] if each["name"] == "REDIS_URL"]
+        assert [each["valueFrom"]["secretKeyRef"]["name"] for each in urls] == ["streamfleet-redis"]
+
+
+def test_external_redis_has_workers_only() -> None:
+    kinds = {each["kind"] for each in manifests_of("external-redis")}
+    assert kinds == {"ConfigMap", "Deployment", "NetworkPolicy", "PodDisruptionBudget", "ServiceAccount"}
+
+
+def test_redis_ha_has_a_majority_on_three_nodes() -> None:
+    for name in ("streamfleet-redis", "streamfleet-sentinel"):
+        workload = only(manifests_of("redis-ha"), "StatefulSet", name)
+        terms = pod_of(workload)["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        assert [(each["topologyKey"], each["labelSelector"]) for each in terms] == [
+            ("kubernetes.io/hostname", workload["spec"]["selector"])
+        ]
+        # One by one, a replica would wait for a master that is not started before it is ready.
+        assert (workload["spec"]["replicas"], workload["spec"]["podManagementPolicy"]) == (3, "Parallel")
+        service = only(manifests_of("redis-ha"), "Service", name)
+        assert service["spec"]["publishNotReadyAddresses"] is True
+    assert settings_of("redis-ha")["STREAMFLEET_ENQUEUE_REPLICAS"] == "1"
