@@ -165,4 +165,11 @@ PICTURES: tuple[Picture, ...] = (
         "A day of traffic: arrivals and answers a second, outstanding requests by lane, and missed deadlines, by hour",
         ("Day",),
     ),
+    Picture(
+        "autoscaling_day",
+        "autoscaling",
+        ("day",),
+        "Workers and missed deadlines over a simulated day: by work and deadline pressure, by pending entries, fixed",
+        ("Autoscaling",),
+    ),
 )
