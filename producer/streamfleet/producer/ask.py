@@ -91,6 +91,12 @@ class Draft(NamedTuple):
     reply: str
     compared: str
 
+    def within(self, traceparent: str) -> Draft:
+        """The same, in this trace unless it names one."""
+        if "traceparent" in self.fields:
+            return self
+        return self._replace(fields={**self.fields, "traceparent": traceparent.encode()})
+
     def submission(self) -> Submission:
         """The same, with its digest."""
         return Submission(self.id, self.lane, self.fields, hashed(self.compared), self.reply)

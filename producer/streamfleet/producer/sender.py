@@ -16,6 +16,7 @@ from streamfleet.producer.ask import Ask, Draft, as_ask, check_id, draft
 from streamfleet.producer.chunks import chunked
 from streamfleet.producer.handle import Handle, Owner
 from streamfleet.producer.mailbox import Mailbox
+from streamfleet.producer.tracing import enqueueing
 
 REFUSED = frozenset({EnqueueCode.CONFLICT, EnqueueCode.FULL})
 IDS_AT_ONCE = 100
@@ -53,18 +54,26 @@ class Sender:
         self._reply = mailbox.name if notify else None
         self._max_body_bytes = settings.max_body_bytes
         self._lane_limit = settings.lane_limit
+        self._queue = settings.queue
 
     async def enqueue(self, ask: Ask) -> Handle:
         """One request."""
-        submission = self.draft(ask, secrets.token_hex(16)).submission()
-        ((handle, code),) = await self.submit([submission])
+        drafted = self.draft(ask, secrets.token_hex(16))
+        with enqueueing(self._queue, 1) as traceparent:
+            submission = (drafted.within(traceparent) if traceparent else drafted).submission()
+            ((handle, code),) = await self.submit([submission])
         if handle is None:
             raise _refusal(_Answered([submission], [Accepted(code, "")], 0), self._lane_limit)
         return handle
 
     async def enqueue_many(self, asks: Iterable[Ask | Mapping[str, Any]]) -> list[Handle]:
         """All of them, each call after the one before it was answered."""
-        chunks = chunked(await self._drafts(asks))
+        drafts = await self._drafts(asks)
+        with enqueueing(self._queue, len(drafts)) as traceparent:
+            return await self._send_all([item.within(traceparent) for item in drafts] if traceparent else drafts)
+
+    async def _send_all(self, drafts: Sequence[Draft]) -> list[Handle]:
+        chunks = chunked(drafts)
         chunk = _submissions(next(chunks, []))
         answered = _Answered((), (), 0)
         handles: list[Handle] = []

@@ -38,6 +38,7 @@ from streamfleet.worker.outcome import (
     judge,
     refused,
 )
+from streamfleet.worker.tracing import Traces
 
 log = structlog.get_logger(__name__)
 
@@ -69,10 +70,17 @@ class Executor:
         self._typical = typical
         self._limits = limits
         self._max_body_bytes = max_body_bytes
+        self._traces: Traces | None = None
+
+    def trace_with(self, traces: Traces) -> None:
+        """Make spans of each request from now on."""
+        self._traces = traces
 
     async def execute(self, flight: Flight) -> Outcome:
         """Take a flight to its outcome. Raises nothing but CancelledError."""
         speak_of(flight.lease)
+        if self._traces is not None:
+            flight.trace = self._traces.begin(flight)
         try:
             request = self._admit(flight)
             outcome = await self._run(flight, request)
@@ -107,6 +115,9 @@ class Executor:
         hit(Point.BEFORE_ENGINE)
         flight.started_at = self._clock.monotonic()
         asked = EngineRequest(flight.lease.request_id, request.endpoint, body, request.lane, request.deadline_ms)
+        if flight.trace is not None:
+            flight.trace.starts(flight.started_at)
+            asked.traceparent = flight.trace.traceparent
         too_late = None
         if remaining_s is not None:
             too_late = asyncio.get_running_loop().call_later(remaining_s, flight.stop, Fate.LATE)

@@ -10,6 +10,7 @@ from enum import Enum
 
 from streamfleet.common.records import Claim, Lease
 from streamfleet.worker.credit import Demand, Load
+from streamfleet.worker.tracing import Trace
 
 
 class Fate(Enum):
@@ -36,6 +37,7 @@ class Flight:
         landed: the engine is done with it, its outcome is being written.
         fate: why it is stopped; None while it is not.
         abort: what stops it, for as long as the engine has it.
+        trace: its spans; None where nobody traces.
     """
 
     claim: Claim
@@ -47,6 +49,7 @@ class Flight:
     landed: bool = False
     fate: Fate | None = None
     abort: Callable[[], object] | None = None
+    trace: Trace | None = None
 
     @property
     def lease(self) -> Lease:

@@ -15,11 +15,12 @@ from streamfleet.common import logs, metrics
 from streamfleet.common.broker import Broker
 from streamfleet.common.clock import SystemClock
 from streamfleet.common.connection import Connection
+from streamfleet.common.health import HealthServer
 from streamfleet.common.keys import Keys
 from streamfleet.common.settings import EngineSettings, LogSettings, QueueSettings, WorkerSettings, unknown_variables
 from streamfleet.worker.engine.base import Engine
 from streamfleet.worker.engine.factory import build
-from streamfleet.worker.health import HealthServer
+from streamfleet.worker.tracing import Traces
 from streamfleet.worker.worker import Worker
 
 log = structlog.get_logger(__name__)
@@ -48,15 +49,29 @@ def run_worker(
     for name, nearest in unknown_variables().items():
         log.warning("no_such_setting", variable=name, perhaps=nearest or None)
     metrics.describe_build()
-    return asyncio.run(_run(queue, make_engine(engine, worker.max_sequences), engine.watchdog_s, worker))
+    name = worker.worker_name or f"{platform.node()}-{os.getpid()}-{secrets.token_hex(3)}"
+    traces = Traces(queue.queue, name) if log_settings.traces == "otlp" else None
+    try:
+        return asyncio.run(
+            _run(name, queue, make_engine(engine, worker.max_sequences), engine.watchdog_s, worker, traces)
+        )
+    finally:
+        if traces is not None:
+            traces.close()
 
 
-async def _run(queue: QueueSettings, engine: Engine, watchdog_s: float, settings: WorkerSettings) -> int:
+async def _run(
+    name: str,
+    queue: QueueSettings,
+    engine: Engine,
+    watchdog_s: float,
+    settings: WorkerSettings,
+    traces: Traces | None,
+) -> int:
     def open_broker(patience_s: float | None) -> Broker:
         connection = Connection(queue.redis_url.get_secret_value(), patience_s=patience_s)
         return Broker(connection, Keys(queue.queue, queue.key_prefix), queue.limits())
 
-    name = settings.worker_name or f"{platform.node()}-{os.getpid()}-{secrets.token_hex(3)}"
     broker = open_broker(None)
     worker = Worker(
         name,
@@ -68,6 +83,8 @@ async def _run(queue: QueueSettings, engine: Engine, watchdog_s: float, settings
         SystemClock(),
         watchdog_s=watchdog_s,
     )
+    if traces is not None:
+        worker.trace_with(traces)
     health = HealthServer(settings.health_host, settings.health_port, worker.health)
     health.start()
     log.info(

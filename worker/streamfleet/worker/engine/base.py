@@ -26,6 +26,7 @@ class EngineRequest:
         body: the parsed OpenAI body, without ``stream`` and ``stream_options``.
         lane: the lane it came from.
         deadline_ms: epoch milliseconds after which nobody wants the answer; None for no deadline.
+        traceparent: W3C trace context of its run, for spans of the engine's own; empty where nobody traces.
     """
 
     id: str
@@ -33,6 +34,7 @@ class EngineRequest:
     body: Mapping[str, Any]
     lane: Lane
     deadline_ms: int | None = None
+    traceparent: str = ""
 
     @property
     def priority(self) -> int:

@@ -164,6 +164,7 @@ class OpenAIEngine:
             "Content-Type": "application/json",
             "X-Request-Id": request.id,
             "X-Vllm-Priority": str(request.priority),
+            **({"traceparent": request.traceparent} if request.traceparent else {}),
         }
         self._watchdog.entered()
         try:

@@ -180,6 +180,8 @@ class VllmEngine:
         headers = {"X-Request-Id": request.id, **hosted.authorization}
         if hosted.by_priority:
             headers["X-Vllm-Priority"] = str(request.priority)
+        if request.traceparent:
+            headers["traceparent"] = request.traceparent
         return headers
 
     def _judge(
