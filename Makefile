@@ -7,17 +7,17 @@ unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test fault fault-mutants fault-recovery fault-ha fault-vllm fuzz hostile check format docs lint types
-.PHONY: imports unit lock clean setup-dev setup-vllm setup-bench
-.PHONY: bench-quick bench-broker bench-engine bench-batching bench-scheduling bench-docs
+.PHONY: imports unit k8s-check lock clean setup-dev setup-vllm setup-bench
+.PHONY: bench-quick bench-broker bench-engine bench-batching bench-scheduling bench-autoscaling bench-docs
 
 help: ## List the targets
-	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z0-9-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: setup-vllm ## See a real Redis and a real vLLM worker answer prompts (first time: about two minutes of set-up)
 	@$(BIN)/streamfleet demo $(ARGS)
 
 test: setup-dev setup-vllm ## Run all tests, the end-to-end run with real vLLM included (ARGS='-k name' for some)
-	@$(BIN)/pytest $(ARGS)
+	@$(BIN)/pytest --numprocesses 2 --dist loadgroup $(ARGS)
 
 fault: setup-dev ## Kill, stop and cut everything under load, and judge what became of each request (about 15 minutes)
 	@$(BIN)/python -m tests.fault $(ARGS)
@@ -57,8 +57,15 @@ bench-batching: setup-dev setup-vllm ## Batch sizes, window and continuous batch
 bench-scheduling: setup-dev ## Urgent requests behind backlogs, deadlines, shares, idle fleets, a day of traffic
 	@$(BIN)/python -m bench.scheduling $(ARGS)
 
+bench-autoscaling: setup-dev ## Simulate a day under several ways to choose the number of workers
+	@$(BIN)/python -m bench.autoscaling $(ARGS)
+
 bench-docs: setup-dev setup-bench ## Write tables and pictures of docs/performance.md from bench/results
 	@$(BIN)/python -m bench.pages $(ARGS)
+
+k8s-check: setup-dev ## Render, validate and test the Kubernetes manifests: a line for the base and each overlay
+	@$(BIN)/python -m tests.integration.k8s_check
+	@$(BIN)/pytest -q tests/integration/test_k8s*.py $(ARGS)
 
 check: setup-dev lint types imports unit ## Format, lint, strict types, import contracts, and the tests that need nothing
 

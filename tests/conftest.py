@@ -13,6 +13,14 @@ pytest_plugins = ["tests.servers", "tests.integration.worker_process"]
 REPOSITORY = Path(__file__).parent.parent
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests with a real engine run one after the other, in one process, however many there are: two engines at once
+    would share memory and cores that each takes for its own."""
+    for item in items:
+        if item.path.is_relative_to(REPOSITORY / "tests" / "e2e") or item.path.parent.name == "contract":
+            item.add_marker(pytest.mark.xdist_group("engine"))
+
+
 @pytest.fixture(scope="session")
 def repository() -> Path:
     """The folder that holds pyproject.toml."""

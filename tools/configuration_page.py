@@ -24,6 +24,7 @@ TITLES = {
     "QueueSettings": "Queue",
     "EngineSettings": "Engine",
     "WorkerSettings": "Worker",
+    "ExporterSettings": "Exporter",
     "LogSettings": "Logging",
 }
 INTRODUCTION = f"""\

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamfleet.worker.health import MOST_CONNECTIONS, Health, HealthServer
+from streamfleet.common.health import MOST_CONNECTIONS, Health, HealthServer
 from tests.fuzz import strategies as some
 from tests.fuzz.budget import examples
 from tests.waiting import eventually_blocking

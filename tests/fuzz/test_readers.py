@@ -16,10 +16,11 @@ from streamfleet.common import replies
 from streamfleet.common.protocol import LANES, Status
 from streamfleet.common.records import Audit, Claim, LaneAudit, Lease
 from streamfleet.common.results import decode_result
-from streamfleet.producer.commands import backlog_view, dead_view
+from streamfleet.producer.commands import backlog_view, dead_view, workers_view
 from streamfleet.producer.commands.show import result_json
+from streamfleet.producer.fleet import worker_views
 from streamfleet.producer.letters import NotRequeued, read_letter, revive
-from streamfleet.producer.snapshot import Snapshot, lane_view, worker_views
+from streamfleet.producer.snapshot import Snapshot, lane_view
 from streamfleet.producer.status import ended_view
 from tests.fuzz import garbage
 from tests.fuzz import strategies as some
@@ -87,14 +88,16 @@ def test_any_dead_letter_is_listed_shown_and_requeued_or_not(fields: dict[bytes,
 )
 @examples(300)
 def test_any_workers_are_shown(described: dict[bytes, bytes], holding: dict[bytes, int]) -> None:
-    held = {replies.consumer_name(name): count for name, count in holding.items()}
+    held = {replies.consumer_name(name): {"high": count} for name, count in holding.items()}
     known = {replies.consumer_name(name): replies.description(text) for name, text in described.items()}
     views = worker_views(known, held, some.NOW_MS)
     assert len(views) == len({*known, *held})
     lane = lane_view(LaneAudit(LANES[0], 0, 0, 0, 0, None, None), (None, None), some.NOW_MS)
     snapshot = Snapshot("q", some.NOW_MS, [lane], views, 0, 0, 0, {})
     shown(backlog_view.render(snapshot, None))
+    shown(workers_view.render(views))
     json.loads(json.dumps(snapshot.to_json(), allow_nan=False))
+    json.loads(json.dumps(workers_view.as_json_values(views), allow_nan=False))
 
 
 @given(st.lists(st.tuples(some.raw, some.raw), max_size=5), some.raw)

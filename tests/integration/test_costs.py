@@ -28,7 +28,7 @@ SLOTS = 256
 BODY = {"messages": [{"role": "user", "content": "x" * 440}], "max_tokens": 16}
 # Of the server, for each request: enqueued in bulk; and from the lane to its result, stored, fenced and notified.
 ENQUEUED = {"xadd": 1, "get": 1, "exists": 1, "set": 1}
-FINISHED = {"hsetnx": 1, "hset": 1, "pexpire": 2, "xadd": 1}
+FINISHED = {"hset": 1, "pexpire": 2, "xadd": 1}
 NOTHING_ELSE = 0.8  # the rest comes once for many requests
 SCRIPT_CALLS_ENQUEUE, SCRIPT_CALLS_FINISH = 1 / 100, 1 / 32
 PYTHON_CALLS_ENQUEUE, PYTHON_CALLS_FINISH = 90, 310  # 77 and 279 on Python 3.11

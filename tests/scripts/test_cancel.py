@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from streamfleet.common.records import CompleteCode
+from streamfleet.common.records import CompleteCode, Notices
 from tests.scripts.harness import NOW, Queue, ids, submission
 from tests.scripts.keyspace import changed
 
@@ -59,14 +59,14 @@ async def test_a_finished_request_stays_as_it_ended(queue: Queue) -> None:
 
 
 async def test_a_running_request_is_cancelled_and_its_worker_can_tell(queue: Queue) -> None:
-    last = await queue.broker.last_cancel()
+    last = await queue.broker.last_notice()
     lease = await queue.running("high", "1000-0", id="r1", reply="me")
     assert await queue.broker.cancel("r1")
     assert (await queue.dump())["lane:high"]["pending"] == {"1000-0": ("w1", 1)}
-    newest, cancelled = await queue.broker.read_cancels(last, 1)
-    assert cancelled == ["r1"]
-    assert newest == await queue.broker.last_cancel()
-    assert await queue.broker.read_cancels(newest, 1) == (newest, [])
+    notices = await queue.broker.read_notices(last, 1)
+    assert notices.cancelled == ["r1"]
+    assert notices.last_id == await queue.broker.last_notice()
+    assert await queue.broker.read_notices(notices.last_id, 1) == Notices(notices.last_id, [], frozenset())
     assert await queue.complete("w1", lease) == [CompleteCode.ENDED_BEFORE]
 
 

@@ -179,11 +179,11 @@ async def later(admin: Broker, me: Broker, guarded: Guarded, url: str) -> None:
 async def cancels(admin: Broker, me: Broker) -> None:
     """A request is cancelled while it runs, because somebody asked for it."""
     await add(admin, Lane.HIGH, f"{NOW}-30", id="stop")
-    lease, last = await claim(me), await me.last_cancel()
+    lease, last = await claim(me), await me.last_notice()
     for request_id in ("stop", "stop", "nobody's"):
         await admin.ask_to_cancel(request_id)
     assert await CancelDesk(me).see_to(10) == 3
-    assert (await me.read_cancels(last, 1_000))[1] == ["stop", "nobody's"]
+    assert (await me.read_notices(last, 1_000)).cancelled == ["stop", "nobody's"]
     assert not await admin.connection.command("XLEN", me.keys.cancel_requests)
     assert await me.renew("w1", [lease]) == [2]
     await me.complete("w1", [Completion(lease, Status.CANCELLED, {}, "", ERROR)])
@@ -269,6 +269,8 @@ async def sees_to(fleet: Broker, me: Broker, client: Client) -> None:
     assert result.status is Status.CANCELLED
     assert await fleet.connection.command("XLEN", me.keys.cancels) == 1, "cancelled by itself, not by asking"
     assert await me.standing("low:1-1") is None
+    for lane in LANES:
+        assert (await me.look_at(lane, "1-1")).fields is None
     await add(fleet, Lane.CRITICAL, id="worse")
     await fleet.complete("w1", [Completion(await claim(fleet), Status.FAILED, {"http_status": "400"}, "", ERROR)])
     assert (await me.audit()).problems() == []

@@ -109,4 +109,4 @@ async def test_streams_of_cancels_that_somebody_overwrote_are_waited_for(guarded
         with pytest.raises(BrokerUnavailable, match="audit --repair"):
             await broker.cancel_requests(10)
         with pytest.raises(BrokerUnavailable, match="audit --repair"):
-            await broker.last_cancel()
+            await broker.last_notice()

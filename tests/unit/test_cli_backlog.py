@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from io import StringIO
 from typing import Any
 
@@ -12,7 +13,8 @@ from rich.console import Console
 from streamfleet.common.protocol import Lane
 from streamfleet.common.records import LaneAudit
 from streamfleet.producer.commands.backlog_view import render
-from streamfleet.producer.snapshot import Rates, Snapshot, lane_view, rates, worker_views
+from streamfleet.producer.fleet import worker_views
+from streamfleet.producer.snapshot import Rates, Snapshot, lane_view, rates
 
 NOW = 1_000_000
 
@@ -46,7 +48,7 @@ def test_workers_are_those_who_speak_and_those_who_hold_something() -> None:
         "a": {"state": "ready", "engine": "vllm", "models": ["m"], "slots": 32, "seen_ms": NOW - 2_000},
         "x": {},
     }
-    views = worker_views(described, {"b": 3}, NOW)
+    views = worker_views(described, {"b": {"high": 2, "low": 1}}, NOW)
     assert [(view.name, view.running, view.slots, view.silent_s) for view in views] == [
         ("a", 0, 32, 2.0),
         ("b", 3, None, None),
@@ -68,6 +70,13 @@ def test_a_picture() -> None:
 def test_it_says_when_there_is_no_worker_or_a_silent_one() -> None:
     assert "no workers" in shown(snapshot())
     assert "silent" in shown(snapshot(workers={"w": {"state": "ready", "seen_ms": NOW - 60_000}}))
+
+
+def test_it_says_why_a_lane_is_late() -> None:
+    late = replace(snapshot().lanes[1], outstanding=3, ready=3, nearest_s=-2.0)
+    text = shown(replace(snapshot(), lanes=[late]))
+    assert "high: late: no worker is alive" in text
+    assert "critical:" not in text
 
 
 @pytest.mark.parametrize(

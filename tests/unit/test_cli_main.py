@@ -12,6 +12,7 @@ from streamfleet.cli.main import app, main
 from streamfleet.common import logs
 
 COMMANDS = ["enqueue", "result", "cancel", "batch", "backlog", "audit", "worker", "demo"]
+COMMANDS += ["workers", "trace", "doctor"]
 COMMANDS += [f"dead {name}" for name in ("list", "show", "requeue", "purge")]
 
 
@@ -72,7 +73,8 @@ def test_wrong_usage_is_status_2(
 
 
 @pytest.mark.parametrize(
-    "command", ["audit", "backlog", "enqueue --prompt hi", "result r-1", "cancel r-1", "dead list"]
+    "command",
+    ["audit", "backlog", "enqueue --prompt hi", "result r-1", "cancel r-1", "dead list", "workers", "trace r-1"],
 )
 def test_without_redis_there_is_one_line_without_the_password(
     command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

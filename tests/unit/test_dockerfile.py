@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from streamfleet.common.health import Health, HealthServer
 from streamfleet.common.settings import GROUPS, variable
-from streamfleet.worker.health import Health, HealthServer
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCKERFILE = ROOT / "Dockerfile"

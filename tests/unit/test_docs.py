@@ -17,7 +17,7 @@ import pytest
 import typer.main
 
 from streamfleet.cli.main import app
-from streamfleet.common import metrics, scripts
+from streamfleet.common import scripts
 from streamfleet.common.keys import Keys
 from streamfleet.common.protocol import ENDPOINTS, MAX_META_BYTES, MAX_NAME_CHARS
 from streamfleet.common.secret_files import file_variables
@@ -111,17 +111,6 @@ def test_every_variable_named_exists(repository: Path, pages: dict[Path, str], s
         named = {*re.findall(rf"\b{PREFIX}\w+", text), *re.findall(r"`([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+)[`=]", text)}
         unknown += [f"{path.name}: {name}" for name in named - known]
     assert not unknown
-
-
-def metric_names() -> set[str]:
-    """The names under which /metrics has what streamfleet itself counts."""
-    families = [value.describe()[0] for value in vars(metrics).values() if hasattr(value, "_labelnames")]
-    return {family.name + {"counter": "_total", "info": "_info"}.get(family.type, "") for family in families}
-
-
-def test_metrics_named_are_the_metrics_there_are(repository: Path, pages: dict[Path, str]) -> None:
-    named = {name for text in pages.values() for name in re.findall(r"\bstreamfleet_\w+", text)}
-    assert named == metric_names()
 
 
 def test_keys_named_are_the_keys_there_are(repository: Path, pages: dict[Path, str]) -> None:

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from streamfleet.common import metrics
 from streamfleet.common.broker import Broker
 from streamfleet.common.errors import BrokerOutOfMemory
 from streamfleet.common.protocol import Status
@@ -183,3 +184,22 @@ async def test_an_enumeration_of_numbers_is_written_as_a_number() -> None:
     await rig.write((flight(), Finished(**{**vars_of(success()), "http_status": HTTPStatus.BAD_REQUEST})))
     (item,) = rig.completions()
     assert type(item.values["http_status"]) is int
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"), [(CompleteCode.LOST, "lease_lost"), (CompleteCode.ENDED_BEFORE, "ended_before")]
+)
+async def test_tokens_of_an_answer_that_was_not_published_are_wasted(
+    monkeypatch: pytest.MonkeyPatch, code: CompleteCode, reason: str
+) -> None:
+    rig, counted = Rig(), metrics.of(metrics.TOKENS_WASTED, reason)
+    before = counted._value.get()
+
+    async def refused(_worker: str, completions: Sequence[Completion]) -> list[CompleteCode]:
+        return [code for _ in completions]
+
+    monkeypatch.setattr(rig.broker, "complete", refused)
+    outcome = success()
+    outcome.usage = {"completion_tokens": 12}
+    await rig.write((flight(), outcome))
+    assert counted._value.get() - before == 12

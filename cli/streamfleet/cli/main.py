@@ -8,6 +8,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from streamfleet.cli.exporter_command import exporter
 from streamfleet.cli.worker_command import worker
 from streamfleet.common.errors import InvalidRequest, SettingsError, StreamfleetError
 from streamfleet.producer.commands import add_commands
@@ -64,6 +65,7 @@ def demo() -> None:
 PROCESSES = "Processes"
 add_commands(app)
 app.command(rich_help_panel=PROCESSES)(worker)
+app.command(rich_help_panel=PROCESSES)(exporter)
 app.command(rich_help_panel=PROCESSES)(demo)
 
 

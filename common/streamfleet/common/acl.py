@@ -54,6 +54,7 @@ VERBS: dict[Role, tuple[str, ...]] = {
     Role.OPERATOR: (
         "audit",
         "cancel",
+        "pause",
         "requeue",
         "repair",
         "repair_keys",
@@ -241,6 +242,8 @@ def _operator(p: Patterns) -> list[Grant]:
         Grant(("ping", "select", "info", "time", "client|id", "scan", "dbsize", *_CLUSTER)),
         *_work(p),
         Grant((*streams, *others), (READ + p.whole,)),
+        # trace: how many run before a request
+        Grant(("zrank",), p.of(READ, *map(keys.ready, LANES))),
         # dead requeue, dead purge
         Grant(("xadd",), p.of(WRITE, *keys.lanes)),
         Grant(("xdel",), p.of(WRITE, keys.dead)),

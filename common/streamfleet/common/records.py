@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.protocol import Lane, Status, check_name
@@ -187,6 +187,21 @@ class Pulled:
     dropped: int
 
 
+@dataclass(frozen=True, slots=True)
+class Notices:
+    """What all workers were told.
+
+    Attributes:
+        last_id: stream id of the last of it, to go on from.
+        cancelled: request ids that have a result by now.
+        drain: names of workers that are to finish and leave.
+    """
+
+    last_id: str
+    cancelled: Sequence[str]
+    drain: Set[str]
+
+
 @dataclass(slots=True)
 class Completion:
     """One outcome to publish.
@@ -345,3 +360,32 @@ class Audit:
             if given != seen:
                 found.append(f"the lanes were given {given} entries, but {seen} were seen")
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """One place of a ready set: ``place`` 0 runs next; when its request was enqueued and its rank are epoch ms."""
+
+    lane: Lane
+    place: int
+    enqueued_ms: int
+    rank_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Glance:
+    """How late a queue is, and who works on it.
+
+    Attributes:
+        now_ms: Redis's clock, epoch ms.
+        workers: worker name to its description.
+        delayed: delayed requests by lane, as far as they were looked through.
+        oldest_ms: when each lane's oldest entry was enqueued, epoch ms; empty lanes are missing.
+        ranked: the places that were asked for and are taken, lane by lane.
+    """
+
+    now_ms: int
+    workers: Mapping[str, Mapping[str, Any]]
+    delayed: Mapping[Lane, int]
+    oldest_ms: Mapping[Lane, int]
+    ranked: Sequence[Ranked]

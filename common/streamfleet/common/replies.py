@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from typing import Any
 
@@ -10,6 +11,7 @@ from streamfleet.common.protocol import LANES, Lane
 from streamfleet.common.records import Claim, LaneAudit, Lease
 
 _RECORD = re.compile(rb"\S+ ((?:critical|high|normal|low):[0-9]{1,20}-[0-9]{1,20}) ([!-~]{0,256})")
+_READY = re.compile(rb"[A-Z]([0-9]{1,20})-[A-Z][0-9]{1,20}")
 
 
 def lease_row(lease: Lease) -> list[Any]:
@@ -70,6 +72,23 @@ def recorded(record: bytes | None) -> tuple[str, str]:
 def first_score(reply: Any) -> int | None:
     """The score of the first member of a range with scores; None for an empty one."""
     return int(float(reply[1])) if reply else None
+
+
+def ranked_member(reply: Any) -> tuple[int, int] | None:
+    """The one member of a range of a ready set: when it was enqueued, and its rank, both epoch ms.
+
+    None where there is none, or one that somebody put there who is no worker.
+    """
+    if not reply:
+        return None
+    found, score = _READY.fullmatch(reply[0]), float(reply[1])
+    return (int(found[1]), int(score)) if found and math.isfinite(score) else None
+
+
+def lane_of(member: bytes) -> Lane | None:
+    """The lane that a member of the delayed set is of: ``<lane number>|<stream id>``; None for what is none."""
+    known = member[:1].isdigit() and member[1:2] == b"|" and 1 <= int(member[:1]) <= len(LANES)
+    return LANES[int(member[:1]) - 1] if known else None
 
 
 def pending_row(row: Any) -> tuple[str, str, int, int]:

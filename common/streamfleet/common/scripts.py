@@ -19,6 +19,7 @@ VERBS = (
     "reclaim",
     "take_turn",
     "cancel",
+    "pause",
     "audit",
     "requeue",
     "check_in",

@@ -152,11 +152,17 @@ class QueueSettings(Group):
 
 
 class LogSettings(Group):
-    """How the process logs."""
+    """How the process logs and traces."""
 
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level that is logged.")
     log_format: Literal["auto", "json", "console"] = Field(
         "auto", description="json for machines, console for people; auto is console on a terminal."
+    )
+    traces: Literal["off", "otlp"] = Field(
+        "off",
+        description=(
+            "otlp: a worker's OpenTelemetry spans of each request, over HTTP to where OTEL_EXPORTER_OTLP_ENDPOINT says."
+        ),
     )
 
 
@@ -310,7 +316,24 @@ class WorkerSettings(Group):
         return self
 
 
-GROUPS: tuple[type[Group], ...] = (QueueSettings, EngineSettings, WorkerSettings, LogSettings)
+class ExporterSettings(Group):
+    """`streamfleet exporter`: the queue's own metrics."""
+
+    exporter_host: str = Field(
+        "127.0.0.1", description="Where its /metrics, /livez and /readyz listen; 0.0.0.0 in a container."
+    )
+    exporter_port: int = Field(9101, ge=0, le=65_535, description="Their port; 0 picks a free one.")
+    exporter_reuse_ms: int = Field(
+        5_000,
+        ge=0,
+        le=60_000,
+        description="How long one look at Redis serves all who ask, in ms; ten scrapers then cost as much as one.",
+    )
+
+
+WORKER_GROUPS: tuple[type[Group], ...] = (QueueSettings, EngineSettings, WorkerSettings, LogSettings)
+EXPORTER_GROUPS: tuple[type[Group], ...] = (QueueSettings, ExporterSettings, LogSettings)
+GROUPS: tuple[type[Group], ...] = (QueueSettings, EngineSettings, WorkerSettings, ExporterSettings, LogSettings)
 G = TypeVar("G", bound=Group)
 
 
@@ -334,22 +357,32 @@ def load(group: type[G], **given: Any) -> G:
 
 
 def load_all(**given: Any) -> tuple[QueueSettings, EngineSettings, WorkerSettings, LogSettings]:
-    """Every group, each given value in the group that has a field of its name.
+    """Every group of a worker, each given value in the group that has a field of its name.
 
     Raises:
         SettingsError: one line for each setting that is wrong, in whatever group.
     """
+    queue, engine, worker, logs = _load_together(WORKER_GROUPS, given)
+    return cast("tuple[QueueSettings, EngineSettings, WorkerSettings, LogSettings]", (queue, engine, worker, logs))
+
+
+def load_for_exporter(**given: Any) -> tuple[QueueSettings, ExporterSettings, LogSettings]:
+    """The same for the exporter. Raises like `load_all`."""
+    queue, exporter, logs = _load_together(EXPORTER_GROUPS, given)
+    return cast("tuple[QueueSettings, ExporterSettings, LogSettings]", (queue, exporter, logs))
+
+
+def _load_together(groups: tuple[type[Group], ...], given: dict[str, Any]) -> list[Group]:
     loaded: list[Group] = []
     wrong: list[str] = []
-    for group in GROUPS:
+    for group in groups:
         try:
             loaded.append(load(group, **{name: value for name, value in given.items() if name in group.model_fields}))
         except SettingsError as error:
             wrong.append(str(error))
     if wrong:
         raise SettingsError("\n".join(wrong))
-    queue, engine, worker, logs = loaded
-    return cast("tuple[QueueSettings, EngineSettings, WorkerSettings, LogSettings]", (queue, engine, worker, logs))
+    return loaded
 
 
 def unknown_variables() -> dict[str, str]:

@@ -15,7 +15,7 @@ from streamfleet.common.broker.repairing import ENTRIES, SCANNED
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.keys import Keys
 from streamfleet.common.protocol import LANES, Lane, check_name
-from streamfleet.common.records import Audit, Finding, KeyCheck
+from streamfleet.common.records import Audit, Finding, KeyCheck, QueueLimits
 
 EXAMPLES = 3
 LOCK_MS = 1_000
@@ -168,7 +168,7 @@ class Inspection:
     async def _look_at_every_key(self) -> None:
         """Results, records and reply streams; and who is waited for in vain."""
         async for names in self._broker.every_key():
-            checks = [check for name in names if (check := self._check(name)) is not None]
+            checks = [check for name in names if (check := key_check(name, self._broker.keys, self._broker.limits))]
             if checks:
                 self._note(await self._broker.look_at_keys(checks, self._mend))
             recorded = [name for name in map(self._recorded, names) if name]
@@ -176,18 +176,6 @@ class Inspection:
                 gone = await self._broker.end_vanished(recorded, self._mend)
                 self._note(Finding("vanished", name) for name in gone)
             self._step(SCANNED)
-
-    def _check(self, key: str) -> KeyCheck | None:
-        keys, limits = self._broker.keys, self._broker.limits
-        if ":broken:" in key:
-            return None
-        if key.startswith(keys.result("")):
-            return KeyCheck(key, "hash", limits.result_ttl_ms, "status")
-        if key.startswith(keys.request("")):
-            return KeyCheck(key, "string", limits.record_ttl_ms)
-        if key.startswith(keys.reply("")):
-            return KeyCheck(key, "stream", limits.result_ttl_ms)
-        return None
 
     def _recorded(self, key: str) -> str:
         name = key.removeprefix(self._broker.keys.request(""))
@@ -269,3 +257,16 @@ def shared_checks(keys: Keys) -> list[KeyCheck]:
     types["list"] = (keys.bench,)
     checks = [KeyCheck(key, kind) for kind, names in types.items() for key in names]
     return [*checks, KeyCheck(keys.maintain, "string", LOCK_MS)]
+
+
+def key_check(key: str, keys: Keys, limits: QueueLimits) -> KeyCheck | None:
+    """What a key of one request, or of one client, has to be like; None for any other."""
+    if ":broken:" in key:
+        return None
+    if key.startswith(keys.result("")):
+        return KeyCheck(key, "hash", limits.result_ttl_ms, "status")
+    if key.startswith(keys.request("")):
+        return KeyCheck(key, "string", limits.record_ttl_ms)
+    if key.startswith(keys.reply("")):
+        return KeyCheck(key, "stream", limits.result_ttl_ms)
+    return None

@@ -9,10 +9,12 @@ from typing import Any
 from streamfleet.common.broker import Broker
 from streamfleet.common.protocol import LANES, Lane
 from streamfleet.common.records import LaneAudit
+from streamfleet.producer.fleet import WorkerView, worker_views
 
 NO_DEADLINE_MS = 8 * 10**15
 """Ranks beyond this stand for none at all."""
 COUNTED_AT_MOST = 1_000
+LOOKED_AT = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,8 @@ class LaneView:
         delayed: waiting for a retry to be due; None where the lane is too long to tell them from the ready ones.
         oldest_s: age of the oldest entry, seconds; None in an empty lane.
         nearest_s: seconds until the deadline (or, without one, the patience) of what runs next; negative when passed.
+        due: of some of the staged ones, how many run before it, and the seconds until its deadline, as above.
+        paused_s: since when nothing is taken from it, seconds; None for a lane that is not paused.
     """
 
     lane: Lane
@@ -36,26 +40,8 @@ class LaneView:
     delayed: int | None
     oldest_s: float | None
     nearest_s: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerView:
-    """One worker, as it last described itself.
-
-    Attributes:
-        name: its name.
-        running: requests that it holds, as Redis counts them.
-        state, engine, models, slots: its own words; empty and None for one that was never described.
-        silent_s: seconds since its last sign of life; None for one that gave none.
-    """
-
-    name: str
-    running: int
-    state: str
-    engine: str
-    models: Sequence[str]
-    slots: int | None
-    silent_s: float | None
+    due: Sequence[tuple[int, float]] = ()
+    paused_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +56,7 @@ class Snapshot:
     dead_letters: int
     accepted: int
     ended: Mapping[str, int]
+    shares: Sequence[int] = (0, 0, 0, 0)
 
     @property
     def outstanding(self) -> int:
@@ -108,25 +95,61 @@ async def take_snapshot(broker: Broker) -> Snapshot:
     """Look at the queue now. Cheap enough for once a second, however long the queue is."""
     audit = await broker.audit(COUNTED_AT_MOST)
     now_ms = await broker.now_ms()
-    held: dict[str, int] = {}
-    for lane in LANES:
-        for worker, count in (await broker.running_by_worker(lane)).items():
-            held[worker] = held.get(worker, 0) + count
-    lanes = [lane_view(row, await broker.nearest(row.lane), now_ms) for row in audit.lanes]
+    places = {row.lane: places_to_ask(row.ready) for row in audit.lanes}
+    ranks, paused = await broker.ranks_at(places), await broker.paused()
+    lanes = [
+        lane_view(
+            row,
+            await broker.nearest(row.lane),
+            now_ms,
+            list(zip(places[row.lane], ranks[row.lane], strict=True)),
+            paused.get(row.lane),
+        )
+        for row in audit.lanes
+    ]
     return Snapshot(
         queue=broker.keys.queue,
         now_ms=now_ms,
         lanes=lanes,
-        workers=worker_views(await broker.workers(), held, now_ms),
+        workers=await look_at_workers(broker, now_ms),
         delayed=audit.delayed,
         dead_letters=audit.dead_letters,
         accepted=audit.accepted,
         ended=dict(audit.ended),
+        shares=broker.limits.shares,
     )
 
 
-def lane_view(row: LaneAudit, nearest: tuple[int | None, int | None], now_ms: int) -> LaneView:
-    """A lane's view from what was counted, its oldest entry's time and its first rank (epoch ms)."""
+async def look_at_workers(broker: Broker, now_ms: int) -> list[WorkerView]:
+    """The workers that describe themselves, and any other that holds requests."""
+    held: dict[str, dict[str, int]] = {}
+    for lane in LANES:
+        for worker, count in (await broker.running_by_worker(lane)).items():
+            held.setdefault(worker, {})[lane.value] = count
+    return worker_views(await broker.workers(), held, now_ms)
+
+
+def places_to_ask(ready: int) -> list[int]:
+    """Some places of a ready set, spread over the whole of it: whether their deadlines hold tells of all the others."""
+    return sorted({ready * part // LOOKED_AT for part in range(LOOKED_AT)} | {max(0, ready - 1)}) if ready else []
+
+
+def lane_view(
+    row: LaneAudit,
+    nearest: tuple[int | None, int | None],
+    now_ms: int,
+    ranks: Sequence[tuple[int, int | None]] = (),
+    paused_ms: int | None = None,
+) -> LaneView:
+    """A lane as it stands.
+
+    Args:
+        row: what was counted.
+        nearest: its oldest entry's time and its first rank, epoch ms.
+        now_ms: Redis's clock, epoch ms.
+        ranks: places of its ready set, and the rank there, epoch ms; None where the set is shorter by now.
+        paused_ms: when it was paused, epoch ms.
+    """
     oldest_ms, first_ms = nearest
     delayed: int | None = None
     ready = row.length - row.running
@@ -141,30 +164,8 @@ def lane_view(row: LaneAudit, nearest: tuple[int | None, int | None], now_ms: in
         delayed=delayed,
         oldest_s=None if oldest_ms is None or row.length == 0 else max(0.0, (now_ms - oldest_ms) / 1000),
         nearest_s=None if first_ms is None or first_ms > NO_DEADLINE_MS else (first_ms - now_ms) / 1000,
+        due=[
+            (place, (rank - now_ms) / 1000) for place, rank in ranks if rank is not None and abs(rank) <= NO_DEADLINE_MS
+        ],
+        paused_s=None if paused_ms is None else max(0.0, (now_ms - paused_ms) / 1000),
     )
-
-
-def worker_views(described: Mapping[str, Mapping[str, Any]], held: Mapping[str, int], now_ms: int) -> list[WorkerView]:
-    """Workers by name: those that describe themselves, and any other that holds requests."""
-    views: list[WorkerView] = []
-    for name in sorted({*described, *held}):
-        words = described.get(name, {})
-        slots, models = words.get("slots"), words.get("models")
-        views.append(
-            WorkerView(
-                name=name,
-                running=held.get(name, 0),
-                state=str(words.get("state", "")),
-                engine=str(words.get("engine", "")),
-                models=tuple(map(str, models)) if isinstance(models, list) else (),
-                slots=slots if isinstance(slots, int) else None,
-                silent_s=_silent_s(words.get("seen_ms"), now_ms),
-            )
-        )
-    return views
-
-
-def _silent_s(seen_ms: object, now_ms: int) -> float | None:
-    # What is no time (not a number, or one beyond all times) stands for a sign of life that never came.
-    known = isinstance(seen_ms, (int, float)) and 0 <= seen_ms < NO_DEADLINE_MS
-    return (now_ms - seen_ms) / 1000 if known else None  # type: ignore[operator]

@@ -81,6 +81,30 @@ MUTANTS = (
         "pull_choose.a_lane_saves_up_nothing_while_others_wait_without_it",
     ),
     Mutant(
+        "choose: nothing of a paused lane",
+        "    if found[LANE_COUNT + lane] then waiting[lane] = 0 end\n",
+        "",
+        "pause.nothing_is_taken_from_a_paused_lane_and_the_others_go_on",
+    ),
+    Mutant(
+        "pause: who finds only paused lanes waits",
+        "    if found[LANE_COUNT + lane] then waiting[lane] = 0 end\n",
+        "",
+        "pause.who_finds_only_paused_lanes_waits_like_one_who_finds_nothing",
+    ),
+    Mutant(
+        "pause: going on wakes somebody",
+        "if not pause then wake() end",
+        "",
+        "pause.a_lane_that_goes_on_wakes_watchers_and_the_bench",
+    ),
+    Mutant(
+        "pause: since the first time",
+        "if pause and not paused then",
+        "if pause then",
+        "pause.asked_again_nothing_changes",
+    ),
+    Mutant(
         "choose: one lane alone ends all debts",
         "if picked > 0 then credit[lane] = 0 end",
         "credit[lane] = credit[lane] + shares[lane] * picked",
@@ -94,7 +118,7 @@ MUTANTS = (
     ),
     Mutant(
         "choose: credit is kept",
-        "  if credit then save_credit(credit) end\n",
+        "  if #claims + dropped > 0 then save_credit(credit) end\n",
         "",
         "pull_choose.lower_lanes_get_their_share_under_sustained_critical_load",
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
@@ -15,9 +15,10 @@ from streamfleet.common import metrics
 from streamfleet.common.broker import Broker
 from streamfleet.common.clock import Clock
 from streamfleet.common.errors import BrokerOutOfMemory, BrokerUnavailable, StreamfleetError, openai_error
-from streamfleet.common.protocol import Lane, Status
+from streamfleet.common.protocol import Status
 from streamfleet.common.records import CompleteCode, Completion, Retry, RetryCode
 from streamfleet.worker.backoff import backoff_ms
+from streamfleet.worker.counting import Tally, count_wasted
 from streamfleet.worker.failpoints import Point, hit
 from streamfleet.worker.flights import Flight, Flights
 from streamfleet.worker.outcome import Finished, Gone, HandedBack, Outcome, Postponed, broken
@@ -93,6 +94,9 @@ class Completer:
             await self._hand_back(others)
         hit(Point.AFTER_COMPLETE)
         metrics.LEASES_LOST.inc(sum(isinstance(outcome, Gone) for _, outcome in batch))
+        for flight, _ in batch:
+            if flight.trace is not None:
+                flight.trace.left(self._clock.monotonic())
         self._flights.leave([flight for flight, _ in batch])
 
     async def _hand_back(self, batch: Sequence[tuple[Flight, Outcome]]) -> None:
@@ -139,20 +143,17 @@ class Completer:
     async def _finish(self, items: Sequence[tuple[Flight, Finished]]) -> None:
         completions = [self._completion(flight, outcome) for flight, outcome in items]
         codes = await self._broker.complete(self._worker, completions)
-        tally: Counter[tuple[Lane, Status]] = Counter()
-        tokens: Counter[str] = Counter()
+        tally = Tally(self._clock.monotonic())
         for (flight, outcome), code in zip(items, codes, strict=True):
             if code is CompleteCode.LOST:
                 metrics.LEASES_LOST.inc()
+                count_wasted(outcome, "lease_lost")
                 log.warning("lease_lost_before_completion", request_id=flight.lease.request_id)
             elif code is not CompleteCode.ENDED_BEFORE or outcome.status is Status.CANCELLED:
-                # Else, whoever was first has counted it.
-                tally[flight.claim.lease.lane, outcome.status] += 1
-                self._observe(flight, outcome, tokens)
-        for (lane, status), number in tally.items():
-            metrics.of(metrics.FINISHED, lane, status).inc(number)
-        for kind, number in tokens.items():
-            metrics.of(metrics.TOKENS, kind).inc(number)
+                tally.finished(flight, outcome)
+            else:  # whoever was first has counted it
+                count_wasted(outcome, "ended_before")
+        tally.close()
 
     def _completion(self, flight: Flight, outcome: Finished) -> Completion:
         """All that the script does not write by itself: lane, entry, worker and attempt are its to sign with."""
@@ -193,6 +194,7 @@ class Completer:
             for flight, outcome in items
         ]
         codes = await self._broker.retry_later(self._worker, retries, self._max_deliveries)
+        tally = Tally(self._clock.monotonic())
         for (flight, outcome), code in zip(items, codes, strict=True):
             lane = flight.lease.lane
             log.warning(
@@ -206,7 +208,8 @@ class Completer:
             elif code is RetryCode.LOST:
                 metrics.LEASES_LOST.inc()
             elif code is not RetryCode.ANSWERED:  # an answered one was ended, and counted, by whoever did
-                metrics.FINISHED.labels(lane, code.name.lower()).inc()
+                tally.given_up(flight, code)
+        tally.close()
 
     def _delay(self, flight: Flight, outcome: Postponed) -> int:
         if outcome.engine_died:
@@ -215,17 +218,6 @@ class Completer:
         usual = backoff_ms(flight.lease.attempt, self._retry_base_ms, self._retry_max_ms, spread)
         # "At once" would use up all tries in a moment, and "tomorrow" is more than anybody waits for.
         return max(usual, min(outcome.retry_after_ms or 0, self._retry_max_ms))
-
-    def _observe(self, flight: Flight, outcome: Finished, tokens: Counter[str]) -> None:
-        lane = flight.claim.lease.lane
-        metrics.of(metrics.TOTAL, lane).observe(
-            (flight.claimed_ms - flight.enqueued_ms) / 1000 + self._clock.monotonic() - flight.claimed_at
-        )
-        if outcome.first_token_ms is not None:
-            metrics.of(metrics.FIRST_TOKEN, lane).observe(outcome.first_token_ms / 1000)
-        for kind, name in (("prompt", "prompt_tokens"), ("completion", "completion_tokens")):
-            if isinstance(used := outcome.usage.get(name), int):
-                tokens[kind] += used
 
 
 def _parts(items: Sequence[T], size_of: Callable[[T], int], most: int) -> list[list[T]]:

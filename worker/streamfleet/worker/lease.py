@@ -20,7 +20,7 @@ from streamfleet.common import metrics
 from streamfleet.common.broker import Broker
 from streamfleet.common.clock import Clock
 from streamfleet.common.errors import StreamfleetError
-from streamfleet.common.records import RenewCode
+from streamfleet.common.records import Notices, RenewCode
 from streamfleet.worker.failpoints import Point, hit
 from streamfleet.worker.flights import Fate, Flights
 
@@ -76,12 +76,17 @@ class LeaseKeeper:
         self._open_broker, self._worker, self._flights, self._clock = open_broker, worker, flights, clock
         self._lease_s = lease_ms / 1000
         self._describe, self._pulse, self._hang_s = describe, pulse, hang_s
+        self._leave: Callable[[], None] = lambda: None
         self._main: asyncio.AbstractEventLoop | None = None
         self._own: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
         self._stopped = False
         self._looked_at = clock.monotonic()
         self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
+
+    def when_told_to_drain(self, leave: Callable[[], None]) -> None:
+        """What to call on the event loop then; before `start`."""
+        self._leave = leave
 
     def start(self) -> None:
         self._main = asyncio.get_running_loop()
@@ -155,22 +160,28 @@ class LeaseKeeper:
         last_id: str | None = None
         while True:
             try:
-                last_id = last_id or await broker.last_cancel()
-                last_id, ids = await broker.read_cancels(last_id, CANCELS_BLOCK_MS)
+                last_id = last_id or await broker.last_notice()
+                notices = await broker.read_notices(last_id, CANCELS_BLOCK_MS)
+                last_id = notices.last_id
+                self._heed(notices)
             except StreamfleetError as error:
                 log.debug("reading_cancels_failed", error=str(error))
-                ids = []
                 await self._clock.sleep(1.0)
-            for flight in self._flights.find(set(ids)) if ids else ():
-                log.info("cancelled", request_id=flight.lease.request_id)
-                self._tell(flight.stop, Fate.CANCELLED)
             # Many cancels in a row are read together: a fleet must not wake up for each of them.
             await self._clock.sleep(CANCELS_GAP_S)
 
-    def _tell(self, call: Callable[[Fate], None], fate: Fate) -> None:
+    def _heed(self, notices: Notices) -> None:
+        for flight in self._flights.find(set(notices.cancelled)) if notices.cancelled else ():
+            log.info("cancelled", request_id=flight.lease.request_id)
+            self._tell(flight.stop, Fate.CANCELLED)
+        if self._worker in notices.drain:
+            log.warning("told_to_drain", worker=self._worker)
+            self._tell(self._leave)
+
+    def _tell(self, call: Callable[..., None], *words: Fate) -> None:
         if self._main is not None:
             with contextlib.suppress(RuntimeError):  # the event loop has just ended
-                self._main.call_soon_threadsafe(call, fate)
+                self._main.call_soon_threadsafe(call, *words)
 
     def _end_if_hung(self) -> None:
         now = self._clock.monotonic()

@@ -84,6 +84,7 @@ class Maintainer:
         await self._stage()
         ended, self._seen_ms = await self._broker.expire(self._seen_ms)
         metrics.EXPIRED.inc(ended)
+        metrics.of(metrics.DEAD_LETTERS, metrics.Reason.DEADLINE).inc(ended)
         # By time, not by turns: in a large fleet a worker's turns may be many minutes apart.
         if self._clock.monotonic() >= self._forget_at:
             self._forget_at = self._clock.monotonic() + FORGET_EVERY_S
@@ -101,6 +102,7 @@ class Maintainer:
                 return
             for outcome, number in found.items():
                 metrics.RECLAIMED.labels(outcome).inc(number)
+            metrics.of(metrics.DEAD_LETTERS, metrics.Reason.DELIVERIES).inc(reclaimed.dead)
             log.warning("reclaimed", **found)
 
     async def _forget(self) -> None:

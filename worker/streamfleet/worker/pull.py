@@ -21,6 +21,7 @@ from streamfleet.worker.flights import Flight, Flights
 
 log = structlog.get_logger(__name__)
 WAIT_MS = 5_000
+AT_ONCE = 128  # while Redis gives out the next so many, those before are on their way into the engine
 BENCH_MS = 20_000  # who sits on the bench is called; five hundred of them should not look by themselves all the time
 WATCH_MS = 7_000
 RECONNECT_S = 0.5
@@ -39,6 +40,9 @@ class Puller:
         typical: what the next request will likely ask for.
         clock: for claim times.
         launch: starts a flight.
+
+    Attributes:
+        credit: how many more requests it had room for when it last looked.
     """
 
     def __init__(
@@ -54,6 +58,7 @@ class Puller:
     ) -> None:
         self._broker, self._worker, self._engine, self._policy = broker, worker, engine, policy
         self._flights, self._typical, self._clock, self._launch = flights, typical, clock, launch
+        self.credit = 0
         self._hints: list[Hint] = []
         self._watching = False
         self._owing = False
@@ -97,11 +102,11 @@ class Puller:
     async def _round(self) -> None:
         self._flights.changed.clear()
         room, role = self._room(), Role.NONE
-        metrics.CREDIT.set(room)
         if room > 0 or self._owing:
             role = (await self._pull(room)).role
         self._start([])
-        room = self._room()
+        self.credit = room = self._room()
+        metrics.CREDIT.set(room)
         if self._stopping:
             return
         if room > 0 and role is not Role.NONE:
@@ -121,7 +126,7 @@ class Puller:
         asked_at = self._clock.monotonic()
         hit(Point.BEFORE_PULL)
         pulled = await self._broker.pull(
-            self._worker, room, hints, watching=watching, owing=self._owing, watch_ms=WATCH_MS
+            self._worker, min(room, AT_ONCE), hints, watching=watching, owing=self._owing, watch_ms=WATCH_MS
         )
         hit(Point.AFTER_PULL)
         self._hints, self._watching = [], pulled.role is Role.WATCH

@@ -10,6 +10,7 @@ import structlog
 from streamfleet.common import metrics
 from streamfleet.common.clock import Clock
 from streamfleet.worker.complete import Completer
+from streamfleet.worker.counting import how_it_ended
 from streamfleet.worker.execute import Executor
 from streamfleet.worker.fitness import Fitness
 from streamfleet.worker.flights import Fate, Flight, Flights
@@ -171,8 +172,11 @@ class Running:
             outcome = await self._executor.execute(flight)
             now = self._clock.monotonic()
             self._observe(flight, outcome, now)
-            self._land(flight, self._fitness.weigh(outcome, flight.lease.attempt, now))
-            metrics.of(metrics.RUN, flight.lease.lane).observe(now - started)
+            outcome = self._fitness.weigh(outcome, flight.lease.attempt, now)
+            if flight.trace is not None:
+                flight.trace.landed(outcome, now)
+            self._land(flight, outcome)
+            metrics.of(metrics.RUN, flight.lease.lane, how_it_ended(outcome)).observe(now - started)
         except Exception as error:  # noqa: BLE001 - raised by `run`, which ends the worker
             if not self._broke.done():
                 self._broke.set_exception(error)

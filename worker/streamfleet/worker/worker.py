@@ -7,6 +7,7 @@ import contextlib
 import os
 import platform
 from collections.abc import Callable
+from importlib import metadata
 from typing import Any
 
 import structlog
@@ -15,23 +16,25 @@ from streamfleet.common import metrics
 from streamfleet.common.broker import Broker
 from streamfleet.common.clock import Clock
 from streamfleet.common.errors import BrokerOutOfMemory, SettingsError, StreamfleetError
+from streamfleet.common.health import Health
 from streamfleet.common.server_checks import check_server
 from streamfleet.common.settings import WorkerSettings
 from streamfleet.worker.admission import CostLimits
 from streamfleet.worker.batching import Adaptive, Continuous, Policy, Window
 from streamfleet.worker.complete import Completer
+from streamfleet.worker.counting import show_occupancy
 from streamfleet.worker.credit import Typical
 from streamfleet.worker.engine.base import Engine, EngineUnavailable
 from streamfleet.worker.execute import Executor
 from streamfleet.worker.failpoints import Point, hit
 from streamfleet.worker.fitness import Fitness
 from streamfleet.worker.flights import Fate, Flights
-from streamfleet.worker.health import Health
 from streamfleet.worker.lease import LeaseKeeper, Pulse
 from streamfleet.worker.maintain import Maintainer
 from streamfleet.worker.pull import Puller
 from streamfleet.worker.running import Running
 from streamfleet.worker.suspects import least
+from streamfleet.worker.tracing import Traces
 
 log = structlog.get_logger(__name__)
 BEAT_S = 0.5
@@ -82,6 +85,7 @@ class Worker:
         )
         self._state = "starting"
         self._started_ms = clock.now_ms()
+        self._version = metadata.version("streamfleet")
         self._slots = 0
         self._stop_asked, self._hurry = asyncio.Event(), asyncio.Event()
         typical = Typical()
@@ -89,7 +93,7 @@ class Worker:
         self._pulse = Pulse(clock)
         self._fitness = Fitness(settings.unready_failures)
         limits = CostLimits.of(settings)
-        executor = Executor(engine, clock, self._flights, typical, limits, max_body_bytes)
+        self._executor = Executor(engine, clock, self._flights, typical, limits, max_body_bytes)
         self._completer = Completer(
             broker,
             name,
@@ -101,7 +105,7 @@ class Worker:
         )
         policy = _policy(settings)
         self._running = Running(
-            executor,
+            self._executor,
             self._completer,
             self._flights,
             self._fitness,
@@ -125,6 +129,11 @@ class Worker:
             pulse=self._pulse,
             hang_s=watchdog_s,
         )
+        self._keeper.when_told_to_drain(self.ask_to_stop)
+
+    def trace_with(self, traces: Traces) -> None:
+        """Make spans of each request from now on."""
+        self._executor.trace_with(traces)
 
     def ask_to_stop(self) -> None:
         """Drain; asked a second time, hand everything back at once."""
@@ -134,15 +143,23 @@ class Worker:
 
     def describe(self) -> dict[str, Any]:
         """What `{queue}:workers` says of this worker."""
+        held, health = self._flights.held(), self.health()
+        more: dict[str, Any] = {"oldest_held_ms": min(flight.claimed_ms for flight in held)} if held else {}
+        if not (health.live and health.ready):
+            more["unready"] = health.reason
         return {
             "state": self._state,
+            "version": self._version,
             "engine": self._engine.kind,
             "models": list(self._engine.models),
-            "running": len(self._flights),
+            "running": len(held),
             "slots": self._slots,
+            "credit": self._puller.credit,
             "host": platform.node(),
             "pid": os.getpid(),
             "started_ms": self._started_ms,
+            "lease_ms": self._settings.lease_ms,
+            **more,
         }
 
     def health(self) -> Health:
@@ -184,6 +201,7 @@ class Worker:
         while not await self._engine_starts():
             await self._clock.sleep(AGAIN_S)
         self._slots = self._engine.capacity().slots
+        show_occupancy(self._flights, self._engine.capacity())
 
     async def _groups_exist(self) -> bool:
         try:

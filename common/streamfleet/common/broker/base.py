@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 import redis.exceptions
@@ -11,7 +11,6 @@ import redis.exceptions
 from streamfleet.common.connection import Connection, MissingGroup, another_type
 from streamfleet.common.keys import GROUP, Keys
 from streamfleet.common.records import QueueLimits
-from streamfleet.common.replies import streams
 
 T = TypeVar("T")
 
@@ -88,18 +87,18 @@ class BrokerBase:
                 raise another_type(self.connection.address) from error
             raise
 
+    async def _look_all(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        """The same for several commands in one round trip; replies in their order."""
+        try:
+            return await self.connection.pipeline(commands)
+        except redis.exceptions.ResponseError as error:
+            if "WRONGTYPE" in str(error):
+                raise another_type(self.connection.address) from error
+            raise
+
     async def _with_groups(self, operation: Callable[[], Awaitable[T]]) -> T:
         try:
             return await operation()
         except MissingGroup:
             await self.ensure_groups()
             return await operation()
-
-    async def _read_ids(self, key: str, last_id: str, block_ms: int) -> tuple[str, list[str]]:
-        words = ("XREAD", "COUNT", 1000, "BLOCK", block_ms, "STREAMS", key, last_id)
-        ids: list[str] = []
-        for _, found in streams(await self.connection.block(block_ms / 1000, *words)):
-            for stream_id, fields in found:
-                last_id = stream_id
-                ids.append(fields.get(b"id", b"").decode(errors="replace"))
-        return last_id, ids

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from streamfleet.common.broker.base import BrokerBase
 from streamfleet.common.connection import MissingGroup
 from streamfleet.common.keys import GROUP, NOBODY
 from streamfleet.common.protocol import LANES, Lane
-from streamfleet.common.records import Audit
-from streamfleet.common.replies import consumer_name, description, entries, first_score, lane_audit, mapping, number
+from streamfleet.common.records import Audit, Glance, Ranked
+from streamfleet.common.replies import (
+    consumer_name,
+    description,
+    entries,
+    first_score,
+    id_order,
+    lane_audit,
+    lane_of,
+    mapping,
+    number,
+    ranked_member,
+)
 
 
 class OperatorBroker(BrokerBase):
@@ -49,6 +61,37 @@ class OperatorBroker(BrokerBase):
         found = entries(oldest)
         enqueued = int(found[0][0].split("-")[0]) if found else None
         return enqueued, first_score(first)
+
+    async def glance(self, ranks: Mapping[Lane, Sequence[int]], delayed_at_most: int = 1_000) -> Glance:
+        """What `audit` does not tell of how late a queue is, in one round trip that a longer queue makes no dearer.
+
+        Args:
+            ranks: which places of each lane's ready set to look at, 0 being what runs next.
+            delayed_at_most: as many delayed requests are told apart by lane.
+        """
+        commands: list[tuple[Any, ...]] = [
+            ("TIME",),
+            ("HGETALL", self.keys.workers),
+            ("ZRANGE", self.keys.delayed, 0, delayed_at_most - 1),
+            *(("XRANGE", self.keys.lane(lane), "-", "+", "COUNT", 1) for lane in LANES),
+        ]
+        places = [(lane, rank) for lane in LANES for rank in ranks.get(lane, ())]
+        commands += [("ZRANGE", self.keys.ready(lane), rank, rank, "WITHSCORES") for lane, rank in places]
+        (seconds, microseconds), workers, delayed, *rows = await self.connection.pipeline(commands)
+        oldest, ranked = rows[: len(LANES)], rows[len(LANES) :]
+        return Glance(
+            now_ms=int(seconds) * 1000 + int(microseconds) // 1000,
+            workers={consumer_name(name): description(text) for name, text in mapping(workers).items()},
+            delayed=Counter(lane for member in delayed if (lane := lane_of(member))),
+            oldest_ms={
+                lane: id_order(entry)[0] for lane, row in zip(LANES, oldest, strict=True) for entry, _ in entries(row)
+            },
+            ranked=[
+                Ranked(lane, rank, *found)
+                for (lane, rank), row in zip(places, ranked, strict=True)
+                if (found := ranked_member(row))
+            ],
+        )
 
     async def running_by_worker(self, lane: Lane) -> dict[str, int]:
         """How many of a lane's requests each worker runs."""

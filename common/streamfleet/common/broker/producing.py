@@ -11,7 +11,7 @@ from streamfleet.common.errors import NotReplicated, openai_error
 from streamfleet.common.keys import GROUP, NOBODY
 from streamfleet.common.protocol import Lane
 from streamfleet.common.records import Accepted, EnqueueCode, Standing, Submission
-from streamfleet.common.replies import id_order, last_delivered, mapping, pending_row, ready_member, recorded
+from streamfleet.common.replies import id_order, last_delivered, mapping, pending_row, ready_member, recorded, streams
 from streamfleet.common.results import Result, decode_result
 
 CANCEL_REQUESTS_CAP = 10_000
@@ -134,7 +134,13 @@ class ProducerBroker(BrokerBase):
 
     async def read_replies(self, client: str, last_id: str, block_ms: int) -> tuple[str, list[str]]:
         """Request ids that ended since `last_id`, waiting up to `block_ms` for one, and the id to go on from."""
-        return await self._read_ids(self.keys.reply(client), last_id, block_ms)
+        words = ("XREAD", "COUNT", 1000, "BLOCK", block_ms, "STREAMS", self.keys.reply(client), last_id)
+        ids: list[str] = []
+        for _, found in streams(await self.connection.block(block_ms / 1000, *words)):
+            for stream_id, fields in found:
+                last_id = stream_id
+                ids.append(fields.get(b"id", b"").decode(errors="replace"))
+        return last_id, ids
 
     async def delete_replies(self, client: str) -> None:
         """Delete a client's reply stream when the client leaves."""

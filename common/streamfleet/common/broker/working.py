@@ -14,6 +14,7 @@ from streamfleet.common.records import (
     Completion,
     Hint,
     Lease,
+    Notices,
     Pulled,
     RenewCode,
     Retry,
@@ -147,12 +148,18 @@ class WorkerBroker(BrokerBase):
         replies = await self._with_groups(lambda: self.connection.script("retry_later", self._shared, args))
         return [RetryCode(code) for code in replies]
 
-    async def read_cancels(self, last_id: str, block_ms: int) -> tuple[str, list[str]]:
-        """Ids cancelled since `last_id` (``$``: from now on), waiting up to `block_ms` for one."""
-        return await self._read_ids(self.keys.cancels, last_id, block_ms)
+    async def read_notices(self, last_id: str, block_ms: int) -> Notices:
+        """What all workers were told since `last_id` (``$``: from now on), waiting up to `block_ms` for something."""
+        words = ("XREAD", "COUNT", 1000, "BLOCK", block_ms, "STREAMS", self.keys.cancels, last_id)
+        found = [row for _, rows in streams(await self.connection.block(block_ms / 1000, *words)) for row in rows]
 
-    async def last_cancel(self) -> str:
-        """Id to start `read_cancels` from: the newest there is."""
+        def named(field: bytes) -> list[str]:
+            return [fields[field].decode(errors="replace") for _, fields in found if field in fields]
+
+        return Notices(found[-1][0] if found else last_id, named(b"id"), frozenset(named(b"drain")))
+
+    async def last_notice(self) -> str:
+        """Id to start `read_notices` from: the newest there is."""
         newest = await self._look("XREVRANGE", self.keys.cancels, "+", "-", "COUNT", 1)
         found = entries(newest)
         return found[0][0] if found else "0-0"

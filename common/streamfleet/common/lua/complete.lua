@@ -1,5 +1,6 @@
 -- @include finish
 -- @include lease
+-- @include outcomes
 -- @include sign
 -- Publish outcomes and remove their entries: fenced, written once, notified, all at once.
 -- KEYS: shared; then for each outcome its result and its reply stream (its result again when it has none): they are
@@ -9,16 +10,7 @@
 --   before; then their values.
 -- Returns for each outcome: 1 published; 2 the id already had a result (cancelled, or a duplicate): entry removed;
 --   0 the lease was lost: nothing written; 3 this very attempt was published by an earlier call whose answer got lost.
-local worker, outcomes, ids, results, at, names, size = ARGV[2], {}, {}, {}, 3, nil, 0
-while at <= #ARGV do
-  local lane, own = tonumber(ARGV[at]), tonumber(ARGV[at + 7])
-  if own > 0 then names, size = at + 7, own end
-  outcomes[#outcomes + 1] = {lane = lane, id = ARGV[at + 1], at = at, names = names, values = at + 7 + own, size = size}
-  ids[lane] = ids[lane] or {}
-  table.insert(ids[lane], ARGV[at + 1])
-  results[#results + 1] = KEYS[17 + 2 * #outcomes]
-  at = at + 8 + own + size
-end
+local worker, outcomes, ids, results = ARGV[2], read_outcomes()
 -- This look at its lanes raises NOGROUP or WRONGTYPE while nothing has been written yet, as do those behind it.
 local holds, gone = held_of(ids, worker), {}
 for _, key in ipairs({TRIES, COUNTS}) do call('HLEN', key) end
@@ -27,17 +19,6 @@ open_for_writes()
 -- Hardly ever is there a result: one look for all of them. Not a number where this user may not ask so.
 local absent = #results > 0 and redis.pcall('EXISTS', unpack(results)) == 0
 local tried = {}
-
-local words, named = {}, nil   -- the pairs of one result; the next one of the same names takes over what it can
-
-local function values_of(item)
-  if item.names ~= named then
-    words, named = {}, item.names
-    for field = 1, item.size do words[2 * field - 1] = ARGV[named + field] end
-  end
-  for field = 1, item.size do words[2 * field] = ARGV[item.values + field] end
-  return words, 2 * item.size
-end
 
 local function complete(item)
   local lane, id, at = item.lane, item.id, item.at

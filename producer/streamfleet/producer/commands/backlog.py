@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from streamfleet.common.settings import QueueSettings
     from streamfleet.producer.snapshot import Rates, Snapshot
 
+SECOND_LOOK_S = 1.0
 LOOKS_PER_RATE = 10
 """Rates go over so many looks: a single second jumps too much to be read."""
 
@@ -40,12 +41,16 @@ def backlog(
     """Show what waits and what runs: lanes, oldest ages, nearest deadlines, workers, and with --watch rates.
 
     "nearest" is the deadline of the request that runs next in a lane; one without a deadline ranks as if it had
-    one some minutes after enqueueing (STREAMFLEET_PATIENCE_MS). With --json and --watch: a line for each look.
+    one some minutes after enqueueing (STREAMFLEET_PATIENCE_MS). Under the lanes stands why one is late (that deadline
+    has passed) or will be: what waits before a deadline takes longer than it leaves, at the present rate. While workers
+    are at work on what waits, it looks twice for that, a second apart. With --json only --watch knows a rate, and
+    prints a line for each look.
 
     ```text
     streamfleet backlog
     streamfleet backlog --watch
     streamfleet backlog --json | jq .outstanding
+    streamfleet backlog --json | jq '.lateness[] | select(.late)'
     ```
     """
     settings = queue_settings(redis_url, queue)
@@ -60,12 +65,21 @@ def backlog(
 async def _once(settings: QueueSettings) -> None:
     from rich.console import Console
 
+    from streamfleet.common.clock import SystemClock
     from streamfleet.producer.commands.backlog_view import render
-    from streamfleet.producer.snapshot import take_snapshot
+    from streamfleet.producer.snapshot import rates, take_snapshot
 
     async with connected(settings) as broker:
-        snapshot = await take_snapshot(broker)
-    Console().print(render(snapshot, None))
+        before = snapshot = await take_snapshot(broker)
+        if _moves(snapshot):
+            await SystemClock().sleep(SECOND_LOOK_S)
+            snapshot = await take_snapshot(broker)
+    Console().print(render(snapshot, rates(before, snapshot) if snapshot is not before else None))
+
+
+def _moves(snapshot: Snapshot) -> bool:
+    """Whether something waits that somebody takes: only then does it matter how fast."""
+    return any(lane.ready for lane in snapshot.lanes) and any(worker.takes_requests for worker in snapshot.workers)
 
 
 async def _watch(settings: QueueSettings, interval_s: float) -> None:
@@ -101,8 +115,14 @@ async def _print_json(settings: QueueSettings, interval_s: float | None) -> None
 
     async with connected(settings) as broker:
         if interval_s is None:
-            out(json.dumps((await take_snapshot(broker)).to_json()))
+            out(json.dumps(_as_json(await take_snapshot(broker), None)))
             return
         async for snapshot, moving in _looks(broker, interval_s):
             per_second = None if moving is None else {"enqueued": moving.enqueued, "finished": moving.finished}
-            out(json.dumps(snapshot.to_json() | {"per_second": per_second}))
+            out(json.dumps(_as_json(snapshot, moving) | {"per_second": per_second}))
+
+
+def _as_json(snapshot: Snapshot, moving: Rates | None) -> dict[str, Any]:
+    from streamfleet.producer.lateness import lateness
+
+    return snapshot.to_json() | {"lateness": [found.to_json() for found in lateness(snapshot, moving)]}

@@ -7,17 +7,26 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from streamfleet.producer.commands.plain import cell
-from streamfleet.producer.snapshot import LaneView, Rates, Snapshot, WorkerView
+from streamfleet.producer.commands.plain import cell, one_line
+from streamfleet.producer.commands.workers_view import short_name
+from streamfleet.producer.fleet import WorkerView
+from streamfleet.producer.lateness import QUIET, lateness
+from streamfleet.producer.snapshot import LaneView, Rates, Snapshot
 from streamfleet.producer.when import in_words
 
-SILENT_AFTER_S = 15.0
 URGENT_S = 5.0
 
 
 def render(snapshot: Snapshot, moving: Rates | None) -> RenderableType:
-    """Lanes, workers and totals."""
-    return Group(_lanes(snapshot), _workers(snapshot), Text(totals(snapshot, moving)))
+    """Lanes, why they are late, workers and totals."""
+    why = [Text(line, style="yellow") for line in reasons(snapshot, moving)]
+    return Group(_lanes(snapshot), *why, _workers(snapshot), Text(totals(snapshot, moving)))
+
+
+def reasons(snapshot: Snapshot, moving: Rates | None) -> list[str]:
+    """A line for each lane that is late, will be, or waits for something else than its turn: why."""
+    told = [found for found in lateness(snapshot, moving) if found.cause not in QUIET]
+    return [one_line(f"{found.lane}: {found.line()}") for found in told]
 
 
 def totals(snapshot: Snapshot, moving: Rates | None) -> str:
@@ -71,7 +80,7 @@ def _workers(snapshot: Snapshot) -> RenderableType:
         table.add_row(
             cell(worker.name),
             _state(worker),
-            cell(f"{worker.engine}: {', '.join(map(_short_name, worker.models))}"),
+            cell(f"{worker.engine}: {', '.join(map(short_name, worker.models))}"),
             str(worker.running),
             "-" if worker.slots is None else str(worker.slots),
             "never" if worker.silent_s is None else f"{in_words(max(0.0, worker.silent_s))} ago",
@@ -79,13 +88,8 @@ def _workers(snapshot: Snapshot) -> RenderableType:
     return table
 
 
-def _short_name(model: str) -> str:
-    """A model that vLLM names by its folder, by the folder's own name."""
-    return model.rstrip("/").rpartition("/")[2] if model.startswith("/") else model
-
-
 def _state(worker: WorkerView) -> str:
-    if worker.silent_s is None or worker.silent_s > SILENT_AFTER_S:
+    if not worker.alive:
         return "[red]silent[/red]"
     return cell(worker.state)
 

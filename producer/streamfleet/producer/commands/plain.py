@@ -17,6 +17,11 @@ def plain(text: str | bytes) -> str:
     return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
+def one_line(text: str | bytes) -> str:
+    """The same on one line: a break in it must not look like a line of ours."""
+    return plain(text).replace("\n", "\\n")
+
+
 def cell(text: str) -> str:
     """The same for a cell of a table, where brackets would be taken for colours."""
     return escape(plain(text))

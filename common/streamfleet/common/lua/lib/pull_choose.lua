@@ -25,9 +25,14 @@ local function lane_alone(waiting)
   return alone
 end
 
-local function load_credit()
-  local credit = call('HMGET', SCHED, '1', '2', '3', '4')
-  for lane = 1, LANE_COUNT do credit[lane] = tonumber(credit[lane]) or 0 end
+-- Nothing waits in a paused lane, as far as choosing goes: `waiting` says so from here on.
+local function load_credit(waiting)
+  local found = call('HMGET', SCHED, '1', '2', '3', '4', 'paused:1', 'paused:2', 'paused:3', 'paused:4')
+  local credit = {}
+  for lane = 1, LANE_COUNT do
+    credit[lane] = tonumber(found[lane]) or 0
+    if found[LANE_COUNT + lane] then waiting[lane] = 0 end
+  end
   return credit
 end
 

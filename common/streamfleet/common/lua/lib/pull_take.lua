@@ -92,14 +92,15 @@ end
 -- Rounds grow while entries are small, so that one reply never carries much more than take_bytes; `waiting` goes down
 -- with what was taken. A bounded number of drops per call keeps a lane full of expired ones from stalling the server.
 local function take(arg, waiting, cut, now)
-  local claims, dropped, bytes, round, credit = {}, 0, 0, 4, nil
+  local claims, dropped, bytes, round = {}, 0, 0, 4
+  if waiting[1] + waiting[2] + waiting[3] + waiting[4] == 0 then return claims, dropped end
+  local credit = load_credit(waiting)
   local wanted, urgent = arg.n, 0
   for lane = 1, cut or 0 do urgent = urgent + waiting[lane] end
   if cut then wanted = math.min(wanted, urgent) end
   while #claims < wanted and dropped < arg.n + 64 and bytes < arg.take_bytes do
     local total = waiting[1] + waiting[2] + waiting[3] + waiting[4]
     if total == 0 then break end
-    credit = credit or load_credit()
     local picks = choose(math.min(wanted - #claims, round), waiting, credit, arg.shares)
     local seen = #claims + dropped
     for lane = 1, LANE_COUNT do
@@ -111,6 +112,6 @@ local function take(arg, waiting, cut, now)
     local average = bytes / math.max(1, #claims + dropped - seen)
     round = math.max(1, math.min(round * 4, 128, math.floor((arg.take_bytes - bytes) / math.max(1, average))))
   end
-  if credit then save_credit(credit) end
+  if #claims + dropped > 0 then save_credit(credit) end
   return claims, dropped
 end

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 import structlog
-from prometheus_client import make_wsgi_app
+from prometheus_client import REGISTRY, make_wsgi_app
+from prometheus_client.registry import CollectorRegistry
 
 from streamfleet.common.errors import SettingsError
 
@@ -73,19 +74,31 @@ class _Quiet(WSGIRequestHandler):
 class HealthServer:
     """Serves health; port 0 picks a free one.
 
+    Args:
+        host, port: where to listen.
+        look: asked at every probe, on a thread of the server's.
+        registry: whose metrics /metrics has; by default all that this process counts, an engine's own too.
+        setting: the port's variable, for the error.
+
     Raises:
         SettingsError: the address is taken or not to be had.
     """
 
-    def __init__(self, host: str, port: int, look: Callable[[], Health]) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        look: Callable[[], Health],
+        registry: CollectorRegistry = REGISTRY,
+        setting: str = "STREAMFLEET_HEALTH_PORT",
+    ) -> None:
         self._look = look
-        self._metrics = make_wsgi_app()
+        self._metrics = make_wsgi_app(registry)
         try:
             self._server = make_server(host, port, self._answer, server_class=_Server, handler_class=_Quiet)
         except OSError as error:
             raise SettingsError(
-                f"STREAMFLEET_HEALTH_PORT: cannot listen on {host}:{port}: {error.strerror}; "
-                "set another port, or 0 for any"
+                f"{setting}: cannot listen on {host}:{port}: {error.strerror}; set another port, or 0 for any"
             ) from None
         self.port = int(self._server.server_port)
         # The argument is how often it looks whether to stop, in seconds: stopping takes so long.

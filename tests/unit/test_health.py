@@ -6,9 +6,11 @@ import http.client
 from collections.abc import Iterator
 
 import pytest
+from prometheus_client import CollectorRegistry, Gauge
 
+from streamfleet.common import metrics
 from streamfleet.common.errors import SettingsError
-from streamfleet.worker.health import Health, HealthServer
+from streamfleet.common.health import Health, HealthServer
 
 
 class Patient:
@@ -59,12 +61,28 @@ def test_the_probes(
 
 
 def test_metrics_and_unknown_pages(server: HealthServer) -> None:
+    metrics.READY.set(0)
     status, page = get(server, "/metrics")
     assert status == 200
-    assert "\nstreamfleet_" in page
+    assert "\nstreamfleet_ready " in page
     assert get(server, "/")[0] == 404
+
+
+def test_metrics_of_a_registry_of_ones_own() -> None:
+    registry = CollectorRegistry()
+    Gauge("odd", "Of this test.", registry=registry).set(7)
+    server = HealthServer("127.0.0.1", 0, lambda: Health(live=True, ready=True, reason=""), registry)
+    server.start()
+    try:
+        assert get(server, "/metrics") == (200, "# HELP odd Of this test.\n# TYPE odd gauge\nodd 7.0\n")
+    finally:
+        server.stop()
 
 
 def test_a_taken_port_is_named_with_its_setting(server: HealthServer) -> None:
     with pytest.raises(SettingsError, match="STREAMFLEET_HEALTH_PORT"):
         HealthServer("127.0.0.1", server.port, lambda: Health(live=True, ready=True, reason=""))
+    with pytest.raises(SettingsError, match=r"^STREAMFLEET_OTHER_PORT: "):
+        HealthServer(
+            "127.0.0.1", server.port, lambda: Health(live=True, ready=True, reason=""), setting="STREAMFLEET_OTHER_PORT"
+        )

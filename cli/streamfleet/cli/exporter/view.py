@@ -1,0 +1,159 @@
+"""One look at a queue, as numbers; whatever stands in Redis, there are as many of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from streamfleet.cli.exporter.pressure import Throughput, places, pressure_s, slack_s
+from streamfleet.common.broker import Broker
+from streamfleet.common.protocol import Lane, Status
+from streamfleet.common.records import Audit, Glance, LaneAudit
+
+LIVING_S = 30.0
+"""A worker gives a sign of life four times in a lease; one that has been silent for so long is not counted."""
+STATES = ("starting", "ready", "unfit", "draining", "other")
+LARGEST = 10**15
+DELAYED_AT_MOST = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class LaneView:
+    """One lane; see docs/metrics.md.
+
+    ``undelivered`` is None while more requests are delayed than can be told apart by lane; ``slack_s`` without a
+    deadline; ``pressure_s`` also while the throughput is not known.
+    """
+
+    lane: Lane
+    entries: int
+    ready: int
+    running: int
+    undelivered: int | None
+    oldest_age_s: float
+    slack_s: float | None
+    pressure_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkersView:
+    """The workers that gave a sign of life, in sum. ``credit`` is None where none of them tells it."""
+
+    by_state: Mapping[str, int]
+    slots: int
+    running: int
+    credit: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The whole queue; ``throughput`` and ``work_s`` are None while it is not known how fast it moves."""
+
+    lanes: tuple[LaneView, ...]
+    workers: WorkersView
+    delayed: int
+    dead_letters: int
+    added: int
+    duplicates: int
+    ended: Mapping[str, int]
+    throughput: float | None
+    work_s: float | None
+
+    @property
+    def outstanding(self) -> int:
+        """All that has not ended."""
+        return sum(lane.entries for lane in self.lanes)
+
+
+async def look(broker: Broker, throughput: Throughput) -> View:
+    """Look at the queue: two round trips, of commands whose number and cost do not grow with it."""
+    audit = await broker.audit(0)
+    glance = await broker.glance({row.lane: places(row.ready) for row in audit.lanes}, DELAYED_AT_MOST)
+    return view(audit, glance, throughput, broker.limits.patience_ms)
+
+
+def view(audit: Audit, glance: Glance, throughput: Throughput, patience_ms: int) -> View:
+    """The numbers of what was found.
+
+    Args:
+        audit: all that is counted.
+        glance: ages, deadlines, workers.
+        throughput: told how far the queue has come.
+        patience_ms: how a request without a deadline ranks, after its enqueueing.
+    """
+    ended = {status.value: _within(audit.ended[status]) for status in Status}
+    waiting = {row.lane: row.ready for row in audit.lanes}
+    answered = ended[Status.SUCCEEDED] + ended[Status.FAILED]
+    waits = audit.outstanding > audit.delayed + sum(row.running for row in audit.lanes)
+    per_second = throughput.saw(glance.now_ms, answered, waiting=waits)
+    slack = slack_s(glance.ranked, patience_ms, glance.now_ms)
+    pressure = pressure_s(glance.ranked, waiting, patience_ms, glance.now_ms, per_second) if per_second else {}
+    lanes = tuple(
+        LaneView(
+            lane=row.lane,
+            entries=row.length,
+            ready=row.ready,
+            running=row.running,
+            undelivered=_undelivered(row, audit, glance),
+            oldest_age_s=_age_s(row, glance),
+            slack_s=slack.get(row.lane),
+            pressure_s=pressure.get(row.lane),
+        )
+        for row in audit.lanes
+    )
+    return View(
+        lanes=lanes,
+        workers=_workers(glance),
+        delayed=audit.delayed,
+        dead_letters=audit.dead_letters,
+        added=_within(audit.accepted + _count(audit, "duplicate") + _count(audit, "vanished")),
+        duplicates=_count(audit, "duplicate"),
+        ended=ended,
+        throughput=per_second,
+        work_s=audit.outstanding / per_second if per_second else None,
+    )
+
+
+def _undelivered(row: LaneAudit, audit: Audit, glance: Glance) -> int | None:
+    """What is left of a lane's length: entries are undelivered, handed out, ready, delayed or running."""
+    if audit.delayed > DELAYED_AT_MOST:
+        return None
+    return max(0, row.length - row.ready - row.running - row.handed_out - glance.delayed.get(row.lane, 0))
+
+
+def _age_s(row: LaneAudit, glance: Glance) -> float:
+    enqueued_ms = glance.oldest_ms.get(row.lane)
+    return 0.0 if enqueued_ms is None else max(0.0, (glance.now_ms - enqueued_ms) / 1000)
+
+
+def _workers(glance: Glance) -> WorkersView:
+    living = [words for words in glance.workers.values() if _lives(words.get("seen_ms"), glance.now_ms)]
+    by_state = dict.fromkeys(STATES, 0)
+    for words in living:
+        state = words.get("state")
+        by_state[state if isinstance(state, str) and state in STATES else "other"] += 1
+    told = [_amount(words["credit"]) for words in living if "credit" in words]
+    return WorkersView(
+        by_state=by_state,
+        slots=sum(_amount(words.get("slots")) for words in living),
+        running=sum(_amount(words.get("running")) for words in living),
+        credit=sum(told) if told else None,
+    )
+
+
+def _lives(seen_ms: Any, now_ms: int) -> bool:
+    return isinstance(seen_ms, int | float) and abs(now_ms - seen_ms) <= LIVING_S * 1000
+
+
+def _amount(value: Any) -> int:
+    """What a worker says of itself may have been written by anybody."""
+    return value if isinstance(value, int) and 0 <= value <= LARGEST else 0
+
+
+def _count(audit: Audit, name: str) -> int:
+    return _within(audit.counts.get(name, 0))
+
+
+def _within(count: int) -> int:
+    return min(max(0, count), LARGEST)

@@ -1,0 +1,197 @@
+"""The part of the broker that looks at one request, or at the server. Bounded, and nothing is changed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from streamfleet.common.broker.base import BrokerBase
+from streamfleet.common.connection import MissingGroup
+from streamfleet.common.errors import StreamfleetError
+from streamfleet.common.keys import GROUP
+from streamfleet.common.protocol import Lane
+from streamfleet.common.replies import (
+    entries,
+    id_order,
+    last_delivered,
+    mapping,
+    pending_row,
+    ready_member,
+    recorded,
+)
+from streamfleet.common.results import Result, decode_result
+
+CHUNK_BYTES, MOST_AT_ONCE = 262_144, 64
+LAST_PART = 2**64 - 1
+FAR_OFF = 9e15
+_ENTRY = re.compile(r"(critical|high|normal|low):([0-9]{1,20})-([0-9]{1,20})")
+
+Fields = dict[bytes, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class EntryLook:
+    """One entry of a lane, at about one instant.
+
+    Attributes:
+        fields: as they were XADDed; None when it is in its lane no more.
+        delivered: it was read out of the lane: staged, delayed or running.
+        worker, attempt, idle_ms: who holds it, at which attempt, and how long ago that was renewed; None, 0 and 0 where
+            nobody does. The consumer `~` is nobody yet: it is on its way to a worker.
+        before, rank_ms: how many of its lane run before it, and what it ranks by, epoch ms; None where it is not ready.
+        due_ms: when its next try is due, epoch ms; None where it is not delayed.
+        tries: ``<attempts>[ <worker>…]`` of the attempts before this one; empty for none.
+    """
+
+    fields: Fields | None
+    delivered: bool
+    worker: str | None
+    attempt: int
+    idle_ms: int
+    before: int | None
+    rank_ms: int | None
+    due_ms: int | None
+    tries: str
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """What there is under a request's id: its record (entry and reply name, empty without one), and its result."""
+
+    entry: str
+    reply: str
+    result: Result | None
+    result_ttl_ms: int | None
+
+
+def read_entry_name(text: str) -> tuple[Lane, str] | None:
+    """Lane and stream id of ``<lane>:<stream id>``; None for what Redis would take for no stream id."""
+    match = _ENTRY.fullmatch(text)
+    if match is None or max(int(match[2]), int(match[3])) > LAST_PART:
+        return None
+    return Lane(match[1]), f"{match[2]}-{match[3]}"
+
+
+class InspectingBroker(BrokerBase):
+    """What an operator asks about one request, or about the server."""
+
+    async def ranks_at(self, places: Mapping[Lane, Sequence[int]]) -> dict[Lane, list[int | None]]:
+        """The ranks (epoch ms) at places of the lanes' ready sets, from 0; None where a set is shorter."""
+        words = [
+            ("ZRANGE", self.keys.ready(lane), place, place, "WITHSCORES")
+            for lane, some in places.items()
+            for place in some
+        ]
+        replies = iter(await self._look_all(words) if words else [])
+        return {lane: [_score(next(replies)[1:]) for _ in some] for lane, some in places.items()}
+
+    async def remembered(self, request_id: str) -> Remembered:
+        """What there is under an id."""
+        result = self.keys.result(request_id)
+        record, fields, ttl = await self._look_all(
+            [("GET", self.keys.request(request_id)), ("HGETALL", result), ("PTTL", result)]
+        )
+        entry, reply = recorded(record)
+        return Remembered(entry, reply, decode_result(request_id, mapping(fields)), ttl if ttl > 0 else None)
+
+    async def look_at(self, lane: Lane, stream_id: str) -> EntryLook:
+        """Where an entry is. O(log n) of its lane."""
+        stream, ready, field = self.keys.lane(lane), self.keys.ready(lane), f"{lane.number}|{stream_id}"
+        member = ready_member(stream_id)
+        commands: list[tuple[Any, ...]] = [
+            ("XRANGE", stream, stream_id, stream_id),
+            ("ZRANK", ready, member),
+            ("ZSCORE", ready, member),
+            ("ZSCORE", self.keys.delayed, field),
+            ("HGET", self.keys.tries, field),
+        ]
+        group = [("XPENDING", stream, GROUP, stream_id, stream_id, 1), ("XINFO", "GROUPS", stream)]
+        try:
+            found, before, rank, due, tries, pending, groups = await self._look_all([*commands, *group])
+        except MissingGroup:  # no worker has ever come: nothing was taken out
+            found, before, rank, due, tries = await self._look_all(commands)
+            pending, groups = [], []
+        row = pending_row(pending[0]) if pending else None
+        return EntryLook(
+            fields=next((fields for _, fields in entries(found)), None),
+            delivered=id_order(stream_id) <= id_order(last_delivered(groups, GROUP)),
+            worker=row[1] if row else None,
+            attempt=row[3] if row else 0,
+            idle_ms=row[2] if row else 0,
+            before=before,
+            rank_ms=_score([rank]),
+            due_ms=_score([due]),
+            tries=(tries or b"").decode(errors="backslashreplace"),
+        )
+
+    async def has_group(self, lane: Lane) -> bool:
+        """Whether a lane has the workers' group; the first worker makes it."""
+        return await self._has_group(self.keys.lane(lane))
+
+    async def pending_ids(self, lane: Lane, most: int) -> list[str]:
+        """Stream ids of the oldest entries of a lane that somebody holds, `most` of them."""
+        try:
+            rows = await self._look("XPENDING", self.keys.lane(lane), GROUP, "-", "+", most)
+        except MissingGroup:
+            return []
+        return [pending_row(row)[0] for row in rows]
+
+    async def entries_of(self, lane: Lane, ids: Sequence[str]) -> AsyncIterator[tuple[str, Fields]]:
+        """Some entries by their stream ids, as far as they are there; a few at a time, because they carry bodies."""
+        at, chunk = 0, 1
+        while at < len(ids):
+            words = [("XRANGE", self.keys.lane(lane), each, each) for each in ids[at : at + chunk]]
+            found = [entry for reply in await self._look_all(words) for entry in entries(reply)]
+            for entry in found:
+                yield entry
+            at, chunk = at + chunk, _next_chunk(chunk, found)
+
+    async def entries_between(self, key: str, first: str, last: str, most: int) -> AsyncIterator[tuple[str, Fields]]:
+        """`most` entries of a stream from one stream id to another, as XRANGE takes them, oldest first."""
+        chunk = 1
+        while most > 0:
+            found = entries(await self._look("XRANGE", key, first, last, "COUNT", min(chunk, most)))
+            for entry in found:
+                yield entry
+            if len(found) < min(chunk, most):
+                return
+            most, first, chunk = most - len(found), f"({found[-1][0]}", _next_chunk(chunk, found)
+
+    async def some_keys(self, rounds: int, at_once: int = 500) -> tuple[list[str], bool]:
+        """Keys of all queues with this prefix, out of `rounds` looks at the database; whether that was all of it."""
+        keys: list[str] = []
+        cursor, pattern = b"0", re.sub(r"([*?\[\]^\\])", r"\\\1", self.keys.prefix) + "{*}:*"
+        for _ in range(rounds):
+            cursor, found = await self.connection.command("SCAN", cursor, "MATCH", pattern, "COUNT", at_once)
+            keys += [key.decode() for key in found if key.isascii()]
+            if cursor == b"0":
+                return keys, True
+        return keys, False
+
+    async def permitted(self, commands: Sequence[Sequence[str]]) -> tuple[str, list[bool]] | None:
+        """Who this is to Redis, and which commands its rules let it send (Redis 7.0 or newer); none is sent.
+
+        Returns:
+            None where the user may not ask, or the server cannot say.
+        """
+        try:
+            user = (await self.connection.command("ACL", "WHOAMI")).decode(errors="backslashreplace")
+            replies = await self.connection.pipeline([("ACL", "DRYRUN", user, *words) for words in commands])
+        except StreamfleetError:
+            return None
+        return user, [reply == b"OK" for reply in replies]
+
+
+def _score(found: Sequence[bytes | None]) -> int | None:
+    """A score, if there is one, as a whole number; what was put there by hand may be endless."""
+    score = next(iter(found), None)
+    return None if score is None else int(max(-FAR_OFF, min(FAR_OFF, float(score))))
+
+
+def _next_chunk(chunk: int, found: Sequence[tuple[str, Fields]]) -> int:
+    """How many to ask for next: more while they are small, so that no answer is much larger than CHUNK_BYTES."""
+    size = sum(len(name) + len(value) for _, fields in found for name, value in fields.items())
+    fitting = CHUNK_BYTES * len(found) // size if size else MOST_AT_ONCE
+    return max(1, min(chunk * 2, fitting, MOST_AT_ONCE))

@@ -1,0 +1,38 @@
+"""What operators tell a fleet at work: which lanes rest, and which worker is to leave."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from streamfleet.common.broker.base import BrokerBase
+from streamfleet.common.protocol import LANES, Lane
+
+MOST_NOTICES = 10_000
+
+
+class SteeringBroker(BrokerBase):
+    """Pause, resume, drain."""
+
+    async def pause(self, lanes: Sequence[Lane] = LANES) -> list[Lane]:
+        """Take nothing more from these lanes. Returns those that were not paused before."""
+        return await self._pause(lanes, "1")
+
+    async def resume(self, lanes: Sequence[Lane] = LANES) -> list[Lane]:
+        """Go on with these lanes. Returns those that were paused."""
+        return await self._pause(lanes, "0")
+
+    async def paused(self) -> dict[Lane, int]:
+        """The lanes that are paused, and since when (epoch ms)."""
+        found = await self._look("HMGET", self.keys.sched, *(f"paused:{lane.number}" for lane in LANES))
+        return {lane: int(since) for lane, since in zip(LANES, found, strict=True) if since and since.isdigit()}
+
+    async def drain(self, worker: str) -> None:
+        """Tell a worker to finish what it runs and leave; told twice, it hands back what it runs."""
+        words = ("MAXLEN", "~", MOST_NOTICES, "*", "drain", worker)
+        await self.connection.command("XADD", self.keys.cancels, *words)
+
+    async def _pause(self, lanes: Sequence[Lane], on: str) -> list[Lane]:
+        args = [self._config, json.dumps([lane.number for lane in lanes]), on]
+        changed = await self.connection.script("pause", self._shared, args)
+        return [lane for lane, did in zip(lanes, changed, strict=True) if did]

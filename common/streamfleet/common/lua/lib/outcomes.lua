@@ -1,0 +1,29 @@
+-- @include keys
+-- What complete.lua is given, as its header says.
+
+-- Returns them, their stream ids by lane, and the keys of their results.
+local function read_outcomes()
+  local outcomes, ids, results, at, names, size = {}, {}, {}, 3, nil, 0
+  while at <= #ARGV do
+    local lane, own = tonumber(ARGV[at]), tonumber(ARGV[at + 7])
+    if own > 0 then names, size = at + 7, own end
+    outcomes[#outcomes + 1] = {lane = lane, id = ARGV[at + 1], at = at, names = names, values = at + 7 + own, size = size}
+    ids[lane] = ids[lane] or {}
+    table.insert(ids[lane], ARGV[at + 1])
+    results[#results + 1] = KEYS[17 + 2 * #outcomes]
+    at = at + 8 + own + size
+  end
+  return outcomes, ids, results
+end
+
+local words, named = {}, nil   -- the pairs of one result; the next one of the same names takes over what it can
+
+-- Field-value pairs of a result, and how many values they are.
+local function values_of(item)
+  if item.names ~= named then
+    words, named = {}, item.names
+    for field = 1, item.size do words[2 * field - 1] = ARGV[named + field] end
+  end
+  for field = 1, item.size do words[2 * field] = ARGV[item.values + field] end
+  return words, 2 * item.size
+end

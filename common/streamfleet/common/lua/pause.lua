@@ -1,0 +1,17 @@
+-- @include keys
+-- @include wake
+-- Pause lanes, or let them go on: nothing is taken from a paused lane. What runs there runs on, what comes is accepted,
+-- and deadlines pass as ever.
+-- KEYS: shared. ARGV: 1 configuration; 2 JSON list of lanes; 3 '1' to pause, '0' to go on.
+-- Returns for each lane 1 where that changed anything.
+open_for_writes()
+local pause, changed = ARGV[3] == '1', {}
+for i, lane in ipairs(cjson.decode(ARGV[2])) do
+  local field = 'paused:' .. lane
+  local paused = call('HGET', SCHED, field)
+  changed[i] = (paused ~= false) == pause and 0 or 1
+  if pause and not paused then call('HSET', SCHED, field, string.format('%.0f', now_ms())) end
+  if not pause then call('HDEL', SCHED, field) end
+end
+if not pause then wake() end   -- idle workers believe that there is nothing to take
+return changed

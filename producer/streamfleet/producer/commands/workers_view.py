@@ -1,0 +1,86 @@
+"""How `streamfleet workers` looks on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from streamfleet.producer.commands.plain import cell, one_line
+from streamfleet.producer.fleet import WorkerView
+from streamfleet.producer.when import in_words
+
+
+def render(workers: Sequence[WorkerView]) -> RenderableType:
+    """The living, the silent ones that hold something, and how many they are."""
+    shown = [worker for worker in workers if worker.alive or worker.running]
+    last = Text(summary(workers, len(workers) - len(shown)))
+    return Group(_table(shown), last) if shown else last
+
+
+def summary(workers: Sequence[WorkerView], left_out: int) -> str:
+    """The bottom line."""
+    ready = [worker for worker in workers if worker.takes_requests]
+    running, slots = sum(worker.running for worker in ready), sum(worker.slots or 0 for worker in ready)
+    alive = sum(worker.alive for worker in workers)
+    line = f"{alive} alive, {len(ready)} ready, running {running} of {slots} slots"
+    if not alive:
+        line = "no worker is alive: start one with `streamfleet worker`"
+    silent = sum(not worker.alive and worker.running > 0 for worker in workers)
+    if silent:
+        line += f"; {silent} silent with requests, which others take over when the lease is over"
+    return line + (f"; {left_out} silent without requests left out" if left_out else "")
+
+
+def short_name(model: str) -> str:
+    """A model that vLLM names by its folder, by the folder's own name."""
+    return model.rstrip("/").rpartition("/")[2] if model.startswith("/") else model
+
+
+def as_json_values(workers: Sequence[WorkerView]) -> list[dict[str, Any]]:
+    """All of them, for programs."""
+    return [
+        {
+            **asdict(worker),
+            "alive": worker.alive,
+            "takes_requests": worker.takes_requests,
+            "why_not": worker.why_not or None,
+        }
+        for worker in workers
+    ]
+
+
+def _table(workers: Sequence[WorkerView]) -> Table:
+    table = Table(header_style="bold", box=SIMPLE_HEAD)
+    table.add_column("worker", overflow="ellipsis", no_wrap=True, max_width=32)
+    table.add_column("ready", overflow="fold", min_width=8, max_width=40)
+    table.add_column("engine: model", overflow="fold", min_width=12)
+    table.add_column("version", overflow="ellipsis", no_wrap=True, max_width=16)
+    for name in ("age", "seen", "running"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("held", overflow="fold")
+    table.add_column("oldest held", justify="right", no_wrap=True)
+    for worker in workers:
+        table.add_row(
+            cell(one_line(worker.name)),
+            _ready(worker),
+            cell(one_line(f"{worker.engine}: {', '.join(map(short_name, worker.models))}")),
+            cell(one_line(worker.version) or "-"),
+            in_words(worker.age_s),
+            "never" if worker.silent_s is None else f"{in_words(max(0.0, worker.silent_s))} ago",
+            f"{worker.running}/{'?' if worker.slots is None else worker.slots}",
+            cell(", ".join(f"{lane} {count}" for lane, count in worker.held.items()) or "-"),
+            in_words(worker.oldest_held_s),
+        )
+    return table
+
+
+def _ready(worker: WorkerView) -> str:
+    if worker.takes_requests:
+        return "[green]ready[/green]"
+    return f"[{'yellow' if worker.alive else 'red'}]{cell(one_line(worker.why_not))}[/]"

@@ -1,0 +1,189 @@
+"""Where one request is and was, from what Redis holds of it. Bounded: no backlog is read through."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from streamfleet.common.broker import Broker
+from streamfleet.common.broker.inspecting import EntryLook, Fields, Remembered, read_entry_name
+from streamfleet.common.keys import NOBODY
+from streamfleet.common.protocol import LANES, Lane, is_request_id
+from streamfleet.common.results import Result
+from streamfleet.producer.fleet import WorkerView
+from streamfleet.producer.letters import DeadLetter, read_letter
+from streamfleet.producer.snapshot import look_at_workers
+
+MOST_PENDING, MOST_ENTRIES, MOST_LETTERS = 1_000, 500, 200
+"""Of each lane, so many are looked through for an id without a record; of dead letters, so many for a result's own."""
+MOST_BYTES = 16_777_216
+"""And no more than this: looking at an entry brings its body along."""
+LETTER_SLACK_MS = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """How an id without a record was looked for.
+
+    Attributes:
+        looked_at: how many entries.
+        outstanding: how many there were.
+    """
+
+    looked_at: int
+    outstanding: int
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An entry of the request that stands in its lane.
+
+    Attributes:
+        lane, stream_id: its name.
+        look: where it is.
+        worker: who holds it, as that worker describes itself; None where nobody does.
+    """
+
+    lane: Lane
+    stream_id: str
+    look: EntryLook
+    worker: WorkerView | None
+
+    @property
+    def entry(self) -> str:
+        return f"{self.lane}:{self.stream_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """What there is about one request.
+
+    Attributes:
+        asked: the name that was asked for.
+        request_id: its id, which is another where an entry was asked for that has an id of its own.
+        now_ms: Redis's clock, epoch ms.
+        recorded: whether there is a record of its id: a client enqueued it, or it was requeued.
+        reply: the reply stream that its record names, or empty.
+        place: its entry, while that stands in its lane.
+        result, result_ttl_ms: how it ended; None while it has not.
+        letter: its dead letter; None for none, or for one that was not found.
+        search: how its entry was looked for; None where it was known.
+    """
+
+    asked: str
+    request_id: str
+    now_ms: int
+    recorded: bool = False
+    reply: str = ""
+    place: Place | None = None
+    result: Result | None = None
+    result_ttl_ms: int | None = None
+    letter: DeadLetter | None = None
+    search: Search | None = None
+
+    @property
+    def known(self) -> bool:
+        """Whether Redis holds anything of it but perhaps a record."""
+        return self.place is not None or self.result is not None
+
+    @property
+    def entry(self) -> str:
+        """``<lane>:<stream id>``; empty where it is not known."""
+        if self.place is not None:
+            return self.place.entry
+        return self.result.fields.get("entry", "") if self.result is not None else ""
+
+
+async def trace(broker: Broker, asked: str) -> Trace:
+    """Everything about one request.
+
+    Args:
+        broker: the queue.
+        asked: a request id, or ``<lane>:<stream id>``.
+    """
+    found = await _trace(broker, asked)
+    # It may have ended, or gone from one place to another, between the questions.
+    return found if found.known else await _trace(broker, asked)
+
+
+async def _trace(broker: Broker, asked: str) -> Trace:
+    named = read_entry_name(asked)
+    place = await _place(broker, *named) if named else None
+    request_id = asked if place is None else _own_id(asked, place.look)
+    if not is_request_id(request_id):
+        return Trace(asked, request_id, await broker.now_ms())
+    known = await broker.remembered(request_id)
+    search = None
+    if place is None and (recorded := read_entry_name(known.entry)):
+        place = await _place(broker, *recorded)
+    elif place is None and named is None and known.result is None:
+        place, search = await _find(broker, request_id)
+    return Trace(
+        asked=asked,
+        request_id=request_id,
+        now_ms=await broker.now_ms(),
+        recorded=bool(known.entry),
+        reply=known.reply,
+        place=place,
+        result=known.result,
+        result_ttl_ms=known.result_ttl_ms,
+        letter=await _letter(broker, known),
+        search=search,
+    )
+
+
+async def _place(broker: Broker, lane: Lane, stream_id: str) -> Place | None:
+    look = await broker.look_at(lane, stream_id)
+    if look.fields is None:
+        return None
+    worker = None
+    if look.worker not in (None, NOBODY):
+        views = await look_at_workers(broker, await broker.now_ms())
+        worker = next((view for view in views if view.name == look.worker), None)
+    return Place(lane, stream_id, look, worker)
+
+
+def _own_id(entry: str, look: EntryLook) -> str:
+    """The id that an entry's request goes by."""
+    given = (look.fields or {}).get(b"id", b"").decode(errors="replace")
+    return given if is_request_id(given) and read_entry_name(given) is None else entry
+
+
+async def _find(broker: Broker, request_id: str) -> tuple[Place | None, Search]:
+    """Look for an id that has no record among what is held and the oldest of each lane."""
+    outstanding = (await broker.audit(0)).outstanding
+    looked, size = 0, 0
+    async for lane, stream_id, fields in _candidates(broker):
+        looked, size = looked + 1, size + sum(map(len, fields.values()))
+        if fields.get(b"id") == request_id.encode():
+            return await _place(broker, lane, stream_id), Search(looked, outstanding)
+        if size > MOST_BYTES:
+            break
+    return None, Search(looked, outstanding)
+
+
+async def _candidates(broker: Broker) -> AsyncIterator[tuple[Lane, str, Fields]]:
+    for lane in LANES:
+        held = await broker.pending_ids(lane, MOST_PENDING)
+        async for stream_id, fields in broker.entries_of(lane, held):
+            yield lane, stream_id, fields
+        seen = set(held)
+        async for stream_id, fields in broker.entries_between(broker.keys.lane(lane), "-", "+", MOST_ENTRIES):
+            if stream_id not in seen:
+                yield lane, stream_id, fields
+
+
+async def _letter(broker: Broker, known: Remembered) -> DeadLetter | None:
+    """The dead letter of a result, which was written with it, or soon after what its worker took for the time."""
+    result = known.result
+    if result is None or result.status in ("succeeded", "cancelled"):
+        return None
+    finished = result.fields.get("finished_ms", "")
+    if not (finished.isascii() and finished.isdigit()) or len(finished) > 15:
+        return None
+    first = str(max(0, int(finished) - LETTER_SLACK_MS))
+    async for letter_id, fields in broker.entries_between(broker.keys.dead, first, "+", MOST_LETTERS):
+        letter = read_letter(letter_id, fields)
+        if letter.request_id == result.id:
+            return letter
+    return None

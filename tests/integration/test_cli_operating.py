@@ -1,0 +1,178 @@
+"""`workers`, `trace`, `doctor` and the reasons of `backlog`, as processes against a real Redis."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from streamfleet.common.acl import Patterns, Role, rules
+from streamfleet.common.keys import Keys
+from tests.integration.cli_processes import WITHIN_S, started, streamfleet, worker
+from tests.waiting import eventually_blocking
+
+PASSWORD = "let-me-in"
+
+
+@pytest.fixture
+def raw(any_redis_url: str) -> Iterator[redis.Redis]:
+    with redis.Redis.from_url(any_redis_url, decode_responses=True) as client:
+        yield client
+
+
+def doctor(url: str, *options: str) -> dict[str, dict[str, str]]:
+    """Its findings by name."""
+    found = json.loads(streamfleet(url, "doctor", "--json", *options).stdout)
+    return {check["name"]: check for check in found}
+
+
+def release(raw: redis.Redis) -> tuple[int, ...]:
+    info: Any = raw.info("server")
+    return tuple(int(part) for part in str(info["redis_version"]).split(".")[:2])
+
+
+def test_workers(redis_url: str) -> None:
+    assert streamfleet(redis_url, "workers").stdout.startswith("no worker is alive")
+    with worker(redis_url, settings={"STREAMFLEET_LEASE_MS": "1000"}):
+        slow = ("--prompt", "hi", "--max-tokens", "2000", "--lane", "high", "--id", "r-1")
+        streamfleet(redis_url, "enqueue", *slow)
+
+        def holds() -> bool:
+            (view,) = json.loads(streamfleet(redis_url, "workers", "--json").stdout)
+            return bool(view["held"] == {"high": 1} and view["oldest_held_s"] is not None)
+
+        eventually_blocking(holds, WITHIN_S, "it says for how long it has had its request")
+        (view,) = json.loads(streamfleet(redis_url, "workers", "--json").stdout)
+        assert (view["name"], view["takes_requests"], view["why_not"], view["running"]) == ("w1", True, None, 1)
+        assert view["version"]
+        assert 0 <= view["age_s"] < WITHIN_S
+        assert "high 1" in streamfleet(redis_url, "workers").stdout
+        running = json.loads(streamfleet(redis_url, "trace", "r-1", "--json").stdout)
+        assert (running["state"], running["worker"]) == ("running", "w1")
+        streamfleet(redis_url, "cancel", "r-1")
+
+
+def test_workers_goes_on_until_ctrl_c(redis_url: str) -> None:
+    with started(redis_url, "workers", "--watch", "--json", "--interval", "0.1") as watching:
+        assert watching.stdout is not None
+        assert [json.loads(watching.stdout.readline()) for _ in range(2)] == [[], []]
+        watching.send_signal(signal.SIGINT)
+        _, errors = watching.communicate(timeout=WITHIN_S)
+        assert (watching.returncode, errors) == (130, "")
+
+
+def test_trace(redis_url: str) -> None:
+    streamfleet(redis_url, "enqueue", "--prompt", "hi", "--id", "r-1", "--lane", "high", "--ttl", "1h")
+    found = streamfleet(redis_url, "trace", "r-1")
+    assert found.returncode == 0
+    assert "not delivered yet" in found.stdout
+    missing = streamfleet(redis_url, "trace", "r-2")
+    assert (missing.returncode, missing.stdout) == (1, "")
+    assert missing.stderr.startswith("request r-2: no client enqueued it")
+
+
+def test_backlog_says_why(redis_url: str) -> None:
+    streamfleet(redis_url, "enqueue", "--prompt", "hi", "--lane", "high")
+    assert "high: will be late: no worker is alive" in streamfleet(redis_url, "backlog").stdout
+    seen = json.loads(streamfleet(redis_url, "backlog", "--json").stdout)
+    assert {row["lane"]: row["cause"] for row in seen["lateness"]}["high"] == "no_worker"
+    streamfleet(redis_url, "pause", "high")
+    assert "it has been paused for" in streamfleet(redis_url, "backlog").stdout
+
+
+def test_backlog_looks_twice_while_workers_are_at_work_on_what_waits(redis_url: str) -> None:
+    with worker(redis_url, settings={"STREAMFLEET_LEASE_MS": "1000", "BATCH_SIZE": "1"}):
+        for number in range(8):
+            slow = ("--prompt", "hi", "--max-tokens", "3000", "--lane", "high", "--id", f"r-{number}")
+            streamfleet(redis_url, "enqueue", *slow)
+
+        def waits() -> bool:
+            lanes = json.loads(streamfleet(redis_url, "backlog", "--json").stdout)["lanes"]
+            return any(lane["running"] and lane["ready"] for lane in lanes)
+
+        eventually_blocking(waits, WITHIN_S, "some run and some wait")
+        eventually_blocking(
+            lambda: "finished/s" in streamfleet(redis_url, "backlog").stdout, WITHIN_S, "a ready worker, and so a rate"
+        )
+        for number in range(8):
+            streamfleet(redis_url, "cancel", f"r-{number}")
+
+
+def test_doctor_on_a_good_queue(any_redis_url: str, raw: redis.Redis) -> None:
+    with worker(any_redis_url, settings={"STREAMFLEET_LEASE_MS": "1000"}):
+        # The first sign of life may come a moment before the worker is ready.
+        eventually_blocking(lambda: doctor(any_redis_url)["workers"]["level"] == "ok", WITHIN_S, "a worker is ready")
+        ended = streamfleet(any_redis_url, "doctor")
+        assert ended.returncode == 0, ended.stdout
+        found = doctor(any_redis_url)
+    assert not {name for name, check in found.items() if check["level"] == "fail"}
+    names = {"version", "eviction", "memory", "persistence", "background", "replication", "access", "clock", "ping"}
+    assert names | {"keys", "groups", "expiry", "other queues", "workers", "lanes"} == set(found)
+    good = ("keys", "groups", "expiry", "workers", "lanes", "eviction", "background", "replication")
+    assert {found[name]["level"] for name in good} == {"ok"}, found
+    assert found["access"]["level"] == ("unknown" if release(raw) < (7, 0) else "warn")
+    assert found["version"]["level"] == ("warn" if release(raw) < (7, 0) else "ok")
+
+
+def test_doctor_finds_what_is_broken(redis_url: str) -> None:
+    with redis.Redis.from_url(redis_url) as client:
+        client.hset("{default}:result:endless", "status", "failed")
+        client.xadd("{other}:lane:high", {"body": "{}"})
+        client.xadd("{default}:lane:high", {"body": "{}"})
+        client.xgroup_create("{default}:lane:high", "workers", "9999999999999-0")
+        found = doctor(redis_url)
+        assert found["groups"]["level"] == "fail"
+        assert "beyond the end" in found["groups"]["seen"]
+        assert (found["expiry"]["level"], "never expires" in found["expiry"]["seen"]) == ("warn", True)
+        assert found["other queues"]["seen"].startswith("other:")
+        assert (found["workers"]["level"], found["workers"]["change"]) == (
+            "fail",
+            "start one with `streamfleet worker`",
+        )
+        client.set("{default}:counts", "of another type")
+    ended = streamfleet(redis_url, "doctor")
+    assert ended.returncode == 1
+    assert "fail     keys" in ended.stdout
+    assert "audit --repair" in ended.stdout
+
+
+def test_doctor_says_what_a_user_may_not_do(redis_url: str) -> None:
+    keys = Patterns(Keys("default"))
+    with redis.Redis.from_url(redis_url) as admin:
+        try:
+            asks = "+acl|whoami", "+acl|dryrun"
+            for name, words in (
+                ("asking", [*rules(Role.OPERATOR, keys), *asks]),
+                ("worker", rules(Role.WORKER, keys)),
+                ("operator", rules(Role.OPERATOR, keys)),
+                ("nearly", [*(word for word in rules(Role.OPERATOR, keys) if "+rename" not in word), *asks]),
+            ):
+                admin.execute_command("ACL", "SETUSER", name, "reset", *words, f">{PASSWORD}")
+            url = redis_url.replace("redis://", "redis://{}:" + PASSWORD + "@")
+            asked = doctor(url.format("asking"))["access"]
+            assert asked["level"] == "ok"
+            assert asked["seen"].startswith("user asking can do the job of operator, autoscaler; producer lacks")
+            assert "worker lacks client unblock 1" in asked["seen"]
+            nearly = doctor(url.format("nearly"))["access"]["seen"]
+            assert "can do the job of autoscaler; " in nearly
+            assert "operator lacks rename {default}:doctor {default}:doctor" in nearly
+            unasked = doctor(url.format("worker"))
+            assert unasked["access"]["level"] == "unknown"
+            assert "+acl|dryrun" in unasked["access"]["change"]
+            assert unasked["expiry"]["level"] == "unknown"
+            operator = doctor(url.format("operator"))
+            assert {name for name, check in operator.items() if check["level"] == "unknown"} == {"access"}
+        finally:
+            admin.execute_command("ACL", "DELUSER", "asking", "worker", "operator", "nearly")
+
+
+def test_doctor_without_redis(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STREAMFLEET_LOG_LEVEL", "critical")
+    ended = streamfleet("redis://me:s3cret@127.0.0.1:1/0", "doctor")
+    assert ended.returncode == 1
+    assert ended.stdout.startswith("fail     connection    no answer from Redis at redis://127.0.0.1:1/0")
+    assert "s3cret" not in ended.stdout + ended.stderr

@@ -1,0 +1,79 @@
+"""What operators tell a fleet at work by the command line: `pause`, `resume`, `drain`."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+
+import pytest
+
+from tests.integration.cli_processes import command, environment
+from tests.integration.worker_process import Fleet, chat
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.kill
+
+
+async def told(fleet: Fleet, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A command, run beside this event loop."""
+    words, settings = command(*arguments), environment(fleet.url)
+    return await asyncio.to_thread(subprocess.run, words, env=settings, capture_output=True, text=True, check=False)
+
+
+async def test_a_paused_lane_rests_while_others_run_and_goes_on_when_resumed(fleet: Fleet) -> None:
+    await fleet.worker("w1")
+    paused = await told(fleet, "pause", "low")
+    assert (paused.returncode, paused.stdout) == (0, "low       paused\n")
+    resting = await fleet.add(lane="low")
+    assert (await fleet.result(await fleet.add(lane="normal"))).ok
+    assert await fleet.broker.result(resting) is None
+    assert (await told(fleet, "pause", "low")).stdout == "low       paused (as before)\n"
+    assert (await told(fleet, "resume")).stdout.count("goes on (as before)") == 3
+    assert (await fleet.result(resting)).ok
+    await fleet.settled()
+
+
+async def test_a_worker_that_is_told_to_drain_finishes_and_leaves_and_another_stays(fleet: Fleet) -> None:
+    leaving = await fleet.worker("w1")
+    running = await fleet.add(body=chat(1.0))
+    await fleet.runs({"w1": 1})
+    staying = await fleet.worker("w2")
+    ended = await told(fleet, "drain", "w1")
+    assert (ended.returncode, ended.stdout) == (0, "w1 has left\n"), ended.stderr
+    assert await leaving.ended() == 0
+    result = await fleet.result(running)
+    assert (result.ok, result.worker, result.attempt) == (True, "w1", 1)
+    assert (await fleet.result(await fleet.add())).worker == "w2"
+    assert staying.alive
+    assert not staying.events("told_to_drain")
+
+
+async def test_told_twice_it_hands_back_what_it_runs(fleet: Fleet) -> None:
+    worker = await fleet.worker("w1")
+    await fleet.add(body=chat(60))
+    await fleet.runs({"w1": 1})
+    late = await told(fleet, "drain", "w1", "--timeout", "0")
+    assert late.returncode == 1
+    assert "tell it again" in late.stderr
+    await worker.logged("draining")
+    assert (await told(fleet, "drain", "w1", "--no-wait")).stdout == "w1 was told to drain\n"
+    assert await worker.ended() == 0
+    assert await fleet.running() == {}
+    assert (await fleet.broker.audit()).outstanding == 1
+
+
+async def test_only_a_worker_that_is_there_can_be_drained(fleet: Fleet) -> None:
+    await fleet.worker("w1")
+
+    async def known() -> bool:
+        return "w1" in await fleet.broker.workers()
+
+    await eventually(known)
+    wrong = await told(fleet, "drain", "w9")
+    assert (wrong.returncode, wrong.stderr) == (1, "no worker is called w9; there are: w1\n")
+
+
+async def test_an_unknown_lane_is_named(fleet: Fleet) -> None:
+    wrong = await told(fleet, "pause", "urgent")
+    assert wrong.returncode == 2
+    assert "urgent" in wrong.stderr

@@ -1,0 +1,69 @@
+"""What a living worker says of itself in Redis, and what an operator makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from streamfleet.common.broker import Broker
+from streamfleet.common.connection import Connection
+from streamfleet.common.keys import Keys
+from streamfleet.common.protocol import Lane
+from streamfleet.producer.client import Client
+from streamfleet.producer.fleet import WorkerView
+from streamfleet.producer.lateness import Cause, lateness
+from streamfleet.producer.snapshot import look_at_workers, take_snapshot
+from tests.integration.worker_in_process import small_engine, worker_inside
+from tests.integration.worker_process import chat
+from tests.waiting import eventually
+
+
+@pytest.fixture
+async def broker(redis_url: str) -> AsyncIterator[Broker]:
+    opened = Broker(Connection(redis_url), Keys("default"))
+    yield opened
+    await opened.close()
+
+
+async def only(broker: Broker) -> WorkerView:
+    (view,) = await look_at_workers(broker, await broker.now_ms())
+    return view
+
+
+async def test_one_that_runs_something(broker: Broker, redis_url: str) -> None:
+    async with worker_inside(redis_url, small_engine()), Client(redis_url) as client:
+        for lane in (Lane.HIGH, Lane.LOW):
+            await client.enqueue(chat(60), lane=lane)
+
+        async def told() -> bool:
+            view = await only(broker)
+            return view.takes_requests and view.running == 2 and view.oldest_held_s is not None
+
+        await eventually(told, what="it has said that it holds two")
+        view = await only(broker)
+        assert (view.name, view.engine, view.slots, view.held) == ("w1", "simulated", 4, {"high": 1, "low": 1})
+        assert view.why_not == ""
+        assert view.version
+        assert view.age_s is not None
+        assert view.oldest_held_s is not None
+        assert view.oldest_held_s <= view.age_s + 1
+
+
+async def test_one_that_is_unfit_says_why_and_the_lane_that_waits_for_it_does_too(
+    broker: Broker, redis_url: str
+) -> None:
+    engine = small_engine()
+    engine.faults.errors = 1_000_000
+    async with worker_inside(redis_url, engine, unready_failures=2), Client(redis_url) as client:
+        for _ in range(8):
+            await client.enqueue(chat(), lane=Lane.HIGH)
+
+        async def unfit() -> bool:
+            return (await only(broker)).why_not.startswith("every request fails: ")
+
+        await eventually(unfit, what="it has said why it takes no requests")
+        assert not (await only(broker)).takes_requests
+        found = next(one for one in lateness(await take_snapshot(broker)) if one.lane is Lane.HIGH)
+        assert found.cause is Cause.NONE_READY
+        assert "1 worker alive, none ready: every request fails: the engine answered 500" in found.text

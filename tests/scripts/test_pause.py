@@ -1,0 +1,76 @@
+"""pause.lua: lanes that rest, and go on where they were."""
+
+from __future__ import annotations
+
+from streamfleet.common.protocol import LANES, Lane, Status
+from streamfleet.common.records import Role
+from tests.scripts.harness import NOW, Queue
+
+
+async def test_nothing_is_taken_from_a_paused_lane_and_the_others_go_on(queue: Queue) -> None:
+    await queue.add("critical", "1000-0", id="c")
+    await queue.add("low", "1000-0", id="l")
+    assert await queue.broker.pause([Lane.CRITICAL]) == [Lane.CRITICAL]
+    assert await queue.broker.paused() == {Lane.CRITICAL: NOW}
+    assert [claim.lease.request_id for claim in (await queue.pull("w1", 5)).claims] == ["l"]
+    assert (await queue.dump())["ready:critical"] == [("1000-0", 1000 + queue.broker.limits.patience_ms)]
+
+
+async def test_who_finds_only_paused_lanes_waits_like_one_who_finds_nothing(queue: Queue) -> None:
+    """A worker that was told to pull again would do so for ever."""
+    await queue.add("low", "1000-0")
+    await queue.broker.pause([Lane.LOW])
+    pulled = await queue.pull("w1")
+    assert (pulled.claims, pulled.ready, pulled.role) == ([], 0, Role.WATCH)
+
+
+async def test_a_lane_that_goes_on_wakes_watchers_and_the_bench(queue: Queue) -> None:
+    await queue.add("low", "1000-0", id="l")
+    await queue.broker.pause()
+    assert await queue.pull("w1") is not None
+    await queue.command("DEL", queue.keys.bench)
+    assert await queue.broker.resume([Lane.LOW]) == [Lane.LOW]
+    after = await queue.dump()
+    assert (after["wake"], after["bench"]) == ({"undelivered": 1}, ["1"])
+    assert await queue.broker.paused() == dict.fromkeys([Lane.CRITICAL, Lane.HIGH, Lane.NORMAL], NOW)
+    assert [claim.lease.request_id for claim in (await queue.pull("w1")).claims] == ["l"]
+
+
+async def test_asked_again_nothing_changes(queue: Queue) -> None:
+    assert await queue.broker.pause() == list(LANES)
+    assert await queue.at(NOW + 5).broker.pause() == []
+    assert await queue.broker.paused() == dict.fromkeys(LANES, NOW)
+    assert await queue.broker.resume() == list(LANES)
+    assert await queue.broker.resume() == []
+    assert await queue.broker.paused() == {}
+
+
+async def test_a_paused_lane_saves_up_no_turns(queue: Queue) -> None:
+    """Else it would have a burst of turns ahead of urgent requests once it goes on."""
+    for number in range(40):
+        await queue.add("critical", f"1000-{number}")
+        await queue.add("low", f"1000-{number}")
+    await queue.broker.pause([Lane.LOW])
+    assert {claim.lease.lane for claim in (await queue.pull("w1", 30)).claims} == {Lane.CRITICAL}
+    await queue.broker.resume()
+    assert {claim.lease.lane for claim in (await queue.pull("w1", 10)).claims} == {Lane.CRITICAL}
+
+
+async def test_deadlines_pass_in_a_paused_lane(queue: Queue) -> None:
+    await queue.add("low", "1000-0", id="l", deadline=NOW + 5)
+    await queue.broker.pause()
+    await queue.pull("w1")
+    later = queue.at(NOW + 10)
+    assert (await later.broker.expire())[0] == 1
+    assert (await queue.dump())["result:l"]["status"] == Status.EXPIRED
+
+
+async def test_what_runs_in_a_paused_lane_ends_there(queue: Queue) -> None:
+    lease = await queue.running("low", "1000-0", id="l")
+    await queue.broker.pause()
+    assert await queue.complete("w1", lease) == [1]
+
+
+async def test_a_full_redis_can_be_paused(queue: Queue) -> None:
+    async with queue.full_memory():
+        assert await queue.broker.pause([Lane.LOW]) == [Lane.LOW]

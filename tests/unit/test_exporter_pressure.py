@@ -1,0 +1,132 @@
+"""How fast a queue moves and how late its requests will be: pure arithmetic, held against what can be worked out."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamfleet.cli.exporter.pressure import PLACES, WINDOW_MS, Throughput, places, pressure_s, slack_s
+from streamfleet.common.protocol import LANES, Lane
+from streamfleet.common.records import Ranked
+
+NOW = 1_790_000_000_000
+PATIENCE_MS = 300_000
+NO_RANK_MS = 9 * 10**15
+
+
+def ranked(place: int, due_in_s: float, lane: Lane = Lane.NORMAL, *, enqueued_ms: int = NOW - 1_000) -> Ranked:
+    return Ranked(lane, place, enqueued_ms, NOW + round(due_in_s * 1000))
+
+
+def waiting(**counts: int) -> dict[Lane, int]:
+    return {lane: counts.get(lane.value, 0) for lane in LANES}
+
+
+# -- throughput --------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_known_before_two_looks_a_second_apart() -> None:
+    throughput = Throughput()
+    assert throughput.saw(NOW, 0, waiting=True) is None
+    assert throughput.saw(NOW + 500, 50, waiting=True) is None
+    assert throughput.saw(NOW + 1_000, 100, waiting=True) == 100
+
+
+def test_a_fleet_that_waits_for_work_does_not_show_how_fast_it_is() -> None:
+    throughput = Throughput()
+    throughput.saw(NOW, 0, waiting=True)
+    assert throughput.saw(NOW + 10_000, 200, waiting=True) == 20
+    throughput.saw(NOW + 20_000, 201, waiting=False)
+    assert throughput.saw(NOW + 30_000, 202, waiting=True) == 20
+
+
+def test_one_that_stands_still_counts_as_if_one_request_had_ended() -> None:
+    throughput = Throughput()
+    throughput.saw(NOW, 7, waiting=True)
+    assert throughput.saw(NOW + 10_000, 7, waiting=True) == pytest.approx(0.1)
+    assert throughput.saw(NOW + 20_000, 7, waiting=True) == pytest.approx(0.05)
+
+
+def test_what_is_older_than_the_window_is_forgotten() -> None:
+    throughput = Throughput()
+    throughput.saw(NOW, 0, waiting=True)
+    throughput.saw(NOW + 1_000, 1_000, waiting=True)
+    throughput.saw(NOW + 2_000 + WINDOW_MS, 1_000, waiting=True)
+    assert throughput.saw(NOW + 12_000 + WINDOW_MS, 1_100, waiting=True) == 10
+
+
+def test_looks_rarer_than_the_window_still_tell() -> None:
+    throughput = Throughput()
+    throughput.saw(NOW, 0, waiting=True)
+    assert throughput.saw(NOW + 3 * WINDOW_MS, 3 * WINDOW_MS // 1000, waiting=True) == 1
+
+
+def test_counters_that_began_anew_and_clocks_set_back_say_nothing() -> None:
+    throughput = Throughput()
+    throughput.saw(NOW, 1_000, waiting=True)
+    throughput.saw(NOW + 10_000, 0, waiting=True)
+    throughput.saw(NOW + 5_000, 50, waiting=True)
+    assert throughput.saw(NOW + 15_000, 150, waiting=True) == 10
+
+
+# -- places ------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(0, 10**7))
+def test_as_many_places_of_a_long_lane_as_of_a_short_one(length: int) -> None:
+    chosen = places(length)
+    assert len(chosen) == PLACES
+    assert chosen == sorted(chosen)
+    assert chosen[0] == 0
+    assert chosen[-1] == max(0, length - 1)
+    gaps = [after - before for before, after in itertools.pairwise(chosen)]
+    assert max(gaps) <= length // (PLACES - 1) + 1
+
+
+# -- slack and pressure ------------------------------------------------------------------------------------
+
+
+def test_slack_is_that_of_the_nearest_deadline() -> None:
+    found = slack_s([ranked(0, -2), ranked(1, 5), ranked(0, 7, Lane.HIGH)], PATIENCE_MS, NOW)
+    assert found == {Lane.NORMAL: -2, Lane.HIGH: 7}
+
+
+def test_a_rank_that_is_no_deadline_has_no_slack_and_no_lateness() -> None:
+    patient = ranked(0, -60, enqueued_ms=NOW - PATIENCE_MS - 60_000)
+    none = Ranked(Lane.LOW, 0, NOW, NO_RANK_MS)
+    assert slack_s([patient, none], PATIENCE_MS, NOW) == {}
+    assert pressure_s([patient, none], waiting(normal=1, low=1), PATIENCE_MS, NOW, 1.0) == {}
+
+
+def test_pressure_is_how_late_the_last_will_be() -> None:
+    # 100 requests due in 30 s, 2 a second: the last one is done after 50 s.
+    row = [ranked(place, 30) for place in places(100)]
+    assert pressure_s(row, waiting(normal=100), PATIENCE_MS, NOW, 2.0) == {Lane.NORMAL: 20}
+
+
+def test_pressure_is_found_where_the_lane_is_tightest() -> None:
+    # Two due in 1 s at 1 a second, the others have all the time in the world.
+    row = [ranked(0, 1), ranked(1, 1), ranked(16, 3_600)]
+    assert pressure_s(row, waiting(normal=17), PATIENCE_MS, NOW, 1.0) == {Lane.NORMAL: 1}
+
+
+def test_more_urgent_lanes_go_first_and_less_urgent_ones_do_not_matter() -> None:
+    row = [ranked(0, 10, Lane.HIGH), ranked(0, 10, Lane.LOW)]
+    found = pressure_s(row, waiting(critical=20, high=1, normal=30, low=1), PATIENCE_MS, NOW, 1.0)
+    assert found == {Lane.HIGH: 20 + 1 - 10, Lane.LOW: 20 + 1 + 30 + 1 - 10}
+
+
+def test_time_to_spare_is_negative() -> None:
+    assert pressure_s([ranked(0, 60)], waiting(normal=1), PATIENCE_MS, NOW, 1.0) == {Lane.NORMAL: -59}
+
+
+@given(st.lists(st.floats(-100, 1_000), min_size=1, max_size=200), st.floats(0.1, 100))
+def test_the_places_understate_the_worst_by_a_sixteenth_of_the_lane_at_most(due: list[float], speed: float) -> None:
+    row = [ranked(place, due_in_s) for place, due_in_s in enumerate(sorted(due))]
+    all_of_it = pressure_s(row, waiting(normal=len(row)), PATIENCE_MS, NOW, speed)[Lane.NORMAL]
+    some = [row[place] for place in places(len(row))]
+    found = pressure_s(some, waiting(normal=len(row)), PATIENCE_MS, NOW, speed)[Lane.NORMAL]
+    assert all_of_it - (len(row) / (PLACES - 1) + 1) / speed - 0.01 <= found <= all_of_it

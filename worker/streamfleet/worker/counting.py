@@ -1,0 +1,107 @@
+"""What a worker's metrics say of the requests that it ended, and of the room that its engine has."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+
+from streamfleet.common import metrics
+from streamfleet.common.protocol import Lane, Status
+from streamfleet.common.records import RetryCode
+from streamfleet.worker.engine.base import Capacity
+from streamfleet.worker.flights import Flight, Flights
+from streamfleet.worker.outcome import Finished, HandedBack, Outcome, Postponed
+
+_ENDED_BY_RETRYING = {
+    RetryCode.DEAD: (Status.DEAD, metrics.Reason.ENGINE),
+    RetryCode.EXPIRED: (Status.EXPIRED, metrics.Reason.DEADLINE),
+}
+_BY_CODE = {
+    "too_expensive": metrics.Reason.TOO_EXPENSIVE,
+    "not_allowed": metrics.Reason.NOT_ALLOWED,
+    "internal_error": metrics.Reason.INTERNAL,
+}
+
+
+class Tally:
+    """Counts a batch of requests whose endings are written; counters are touched once for the whole batch.
+
+    Args:
+        now: monotonic seconds, for all of them.
+    """
+
+    def __init__(self, now: float) -> None:
+        self._now = now
+        self._ended: Counter[tuple[Lane, Status]] = Counter()
+        self._attempts: Counter[tuple[Lane, Status]] = Counter()
+        self._tokens: Counter[str] = Counter()
+
+    def finished(self, flight: Flight, outcome: Finished) -> None:
+        """This worker's outcome is the request's."""
+        lane, status = flight.claim.lease.lane, outcome.status
+        self._count(flight, lane, status)
+        if outcome.first_token_ms is not None:
+            metrics.of(metrics.FIRST_TOKEN, lane, status).observe(outcome.first_token_ms / 1000)
+        for kind, name in (("prompt", "prompt_tokens"), ("completion", "completion_tokens")):
+            if isinstance(used := outcome.usage.get(name), int):
+                self._tokens[kind] += used
+        if outcome.error and status is not Status.CANCELLED:
+            metrics.of(metrics.DEAD_LETTERS, _reason(outcome)).inc()
+
+    def given_up(self, flight: Flight, code: RetryCode) -> None:
+        """It was to be tried again, and ended instead: that was its last attempt, or its deadline is too near."""
+        status, reason = _ENDED_BY_RETRYING[code]
+        self._count(flight, flight.claim.lease.lane, status)
+        metrics.of(metrics.DEAD_LETTERS, reason).inc()
+
+    def close(self) -> None:
+        """Bring the counters up."""
+        for labels, number in self._ended.items():
+            metrics.of(metrics.FINISHED, *labels).inc(number)
+        for labels, number in self._attempts.items():
+            metrics.of(metrics.ATTEMPTS, *labels).inc(number)
+        for kind, number in self._tokens.items():
+            metrics.of(metrics.TOKENS, kind).inc(number)
+
+    def _count(self, flight: Flight, lane: Lane, status: Status) -> None:
+        self._ended[lane, status] += 1
+        self._attempts[lane, status] += flight.claim.lease.attempt
+        claimed_at, queued_s = flight.claimed_at, (flight.claimed_ms - flight.enqueued_ms) / 1000
+        started_at = self._now if flight.started_at is None else flight.started_at
+        metrics.of(metrics.WAIT, lane, status).observe(queued_s + started_at - claimed_at)
+        metrics.of(metrics.TOTAL, lane, status).observe(queued_s + self._now - claimed_at)
+
+
+def count_wasted(outcome: Finished, why: str) -> None:
+    """An answer that nobody gets: its tokens, as the engine counted them.
+
+    Args:
+        outcome: what was thrown away.
+        why: ``lease_lost``, or ``ended_before``: the request had a result already.
+    """
+    if isinstance(used := outcome.usage.get("completion_tokens"), int):
+        metrics.of(metrics.TOKENS_WASTED, why).inc(max(0, used))
+
+
+def how_it_ended(outcome: Outcome) -> str:
+    """The label of one attempt's run: its terminal status, or what became of it instead."""
+    if isinstance(outcome, Finished):
+        return outcome.status
+    return "postponed" if isinstance(outcome, Postponed) else "released" if isinstance(outcome, HandedBack) else "lost"
+
+
+def show_occupancy(flights: Flights, capacity: Capacity) -> None:
+    """From now on the gauges tell what an engine has, and what is asked of it: looked up when somebody asks."""
+    metrics.SLOTS.set(capacity.slots)
+    metrics.KV_TOKENS.set(math.nan if capacity.kv_tokens is None else capacity.kv_tokens)
+    metrics.SEQUENCES.set_function(lambda: flights.load().sequences)
+    metrics.KV_TOKENS_ASKED.set_function(lambda: flights.load().tokens)
+
+
+def _reason(outcome: Finished) -> metrics.Reason:
+    """By the status and the error's code; an engine's own words never become a label."""
+    if outcome.status is Status.EXPIRED:
+        return metrics.Reason.DEADLINE
+    by_status = metrics.Reason.REFUSED if outcome.http_status < 500 else metrics.Reason.ENGINE
+    return _BY_CODE.get(str(json.loads(outcome.error)["error"].get("code")), by_status)
