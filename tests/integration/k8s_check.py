@@ -5,7 +5,8 @@ import sys
 from pathlib import Path
 
 from tests.integration.k8s_manifests import K8S, kustomizations, render
-from tests.integration.k8s_rules import RELEASES, RULES, broken_rules
+from tests.integration.k8s_rules import RULES, broken_rules
+from tests.integration.k8s_schemas import RELEASES
 from tests.integration.kubectl import RendererMissingError
 
 

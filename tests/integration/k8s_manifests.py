@@ -1,6 +1,8 @@
 """The manifests of k8s/base and of the overlays as kubectl renders them, and ways to find one's way around in them."""
 
+import shutil
 import subprocess
+import tempfile
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -40,6 +42,18 @@ def manifests_of(name: str) -> list[Manifest]:
     return render(kustomizations()[name])
 
 
+@cache
+def with_component(component: str, k8s: Path = K8S) -> list[Manifest]:
+    """The base with one of the components; copy before changing one."""
+    with tempfile.TemporaryDirectory() as folder:
+        copied = shutil.copytree(k8s, Path(folder) / "k8s")
+        overlay = copied / "overlays" / "tried"
+        overlay.mkdir()
+        text = f"resources: [../../base]\ncomponents: [../../components/{component}]\n"
+        (overlay / "kustomization.yaml").write_text(text, encoding="utf-8")
+        return render(overlay)
+
+
 def base() -> list[Manifest]:
     """The manifests of k8s/base; copy before changing one."""
     return manifests_of("base")
@@ -71,6 +85,15 @@ def labels_of(workload: Manifest) -> dict[str, str]:
 def workloads(manifests: list[Manifest]) -> list[Manifest]:
     """Everything that starts pods."""
     return of_kind(manifests, "Deployment", "StatefulSet")
+
+
+def pools(manifests: list[Manifest]) -> list[Manifest]:
+    """The Deployments of workers."""
+    return [
+        each
+        for each in of_kind(manifests, "Deployment")
+        if labels_of(each).get("app.kubernetes.io/component") == "worker"
+    ]
 
 
 def environment_of(container: Manifest, manifests: list[Manifest]) -> dict[str, str]:

@@ -10,8 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from unittest.mock import patch
 
-import kubernetes_validate  # type: ignore[import-untyped]
-
 from streamfleet.common.errors import SettingsError
 from streamfleet.common.settings import GROUPS, load, variable
 from streamfleet.worker.worker import LAST_WRITES_S
@@ -23,13 +21,14 @@ from tests.integration.k8s_manifests import (
     name_of,
     of_kind,
     pod_of,
+    pools,
     workloads,
 )
 from tests.integration.k8s_references import dangling, misdirected
+from tests.integration.k8s_scaling import misscaled, unseen
+from tests.integration.k8s_schemas import refusals
 from tests.integration.pod_security import restricted_violations
 
-# The oldest release that knows everything used (preStop's sleep), and the newest that there are schemas for.
-RELEASES = ("1.30", kubernetes_validate.latest_version())
 # Read by Redis's own tools and by what vLLM downloads models with.
 THIRD_PARTY = {"REDIS_PASSWORD", "REDISCLI_AUTH", "HF_TOKEN", "HF_HOME"}
 WELL_KNOWN = {"REDIS_URL"}
@@ -44,12 +43,8 @@ Rule = Callable[[list[Manifest]], Iterator[str]]
 
 def schema(manifests: list[Manifest]) -> Iterator[str]:
     """Kubernetes would refuse or pass over something."""
-    for release in RELEASES:
-        for each in manifests:
-            try:
-                kubernetes_validate.validate(each, release, strict=True)
-            except kubernetes_validate.ValidationError as error:
-                yield f"{release}: {name_of(each)}: {'.'.join(map(str, error.path))}: {error.message}"
+    for each in manifests:
+        yield from refusals(each)
 
 
 def names(manifests: list[Manifest]) -> Iterator[str]:
@@ -85,7 +80,7 @@ def stopping(manifests: list[Manifest]) -> Iterator[str]:
     for each in workloads(manifests):
         pod, container = pod_of(each), pod_of(each)["containers"][0]
         needed_s = _pre_stop_s(container)
-        if each["kind"] == "Deployment":
+        if each in pools(manifests):
             drain_ms = int(environment_of(container, manifests)["STREAMFLEET_DRAIN_MS"])
             needed_s += drain_ms / 1000 + LAST_WRITES_S
         elif needed_s:
@@ -113,6 +108,7 @@ def rolling(manifests: list[Manifest]) -> Iterator[str]:
             yield f"{name_of(each)}: a rolling update drops below capacity"
         if moves.get("maxSurge") in (None, 0, "0%"):
             yield f"{name_of(each)}: a rolling update cannot begin"
+    for each in pools(manifests):
         probe = pod_of(each)["containers"][0]["startupProbe"]
         if each["spec"].get("progressDeadlineSeconds", 600) < probe["periodSeconds"] * probe["failureThreshold"]:
             yield f"{name_of(each)}: the rollout gives up before the startup probe"
@@ -173,7 +169,8 @@ def resources(manifests: list[Manifest]) -> Iterator[str]:
                 yield f"{name_of(each)}: requests and limits of GPUs differ"
             arguments = environment_of(container, manifests).get("STREAMFLEET_ENGINE_ARGS", "")
             parallel = re.search(r"--tensor-parallel-size[= ](\d+)", arguments)
-            if (parallel[1] if parallel else "1") not in {each or "1" for each in gpus}:
+            serves = each in pools(manifests)
+            if serves and (parallel[1] if parallel else "1") not in {each or "1" for each in gpus}:
                 yield f"{name_of(each)}: tensor parallel is not what there are GPUs"
 
 
@@ -182,12 +179,22 @@ def disruption(manifests: list[Manifest]) -> Iterator[str]:
     budgets = [each["spec"] for each in of_kind(manifests, "PodDisruptionBudget")]
     for each in workloads(manifests):
         own = [spec for spec in budgets if spec["selector"]["matchLabels"].items() <= labels_of(each).items()]
-        # A single Redis must be allowed to move: a budget would only hold the drain up.
-        if each["spec"]["replicas"] > 1 or each["kind"] == "Deployment":
+        # A single Redis or exporter must be allowed to move: a budget would only hold the drain up.
+        if each["spec"].get("replicas", 1) > 1 or each in pools(manifests):
             if len(own) != 1:
                 yield f"{name_of(each)}: has {len(own)} disruption budgets"
             elif own[0].get("maxUnavailable") != 1:
                 yield f"{name_of(each)}: its disruption budget is not one pod at a time"
+
+
+def scaling(manifests: list[Manifest]) -> Iterator[str]:
+    """An autoscaler has no fleet, fights over it, or sends workers away before others have loaded."""
+    return misscaled(manifests)
+
+
+def monitors(manifests: list[Manifest]) -> Iterator[str]:
+    """Prometheus does not find what it is to scrape."""
+    return unseen(manifests)
 
 
 RULES: tuple[Rule, ...] = (
@@ -201,6 +208,8 @@ RULES: tuple[Rule, ...] = (
     selectors,
     resources,
     disruption,
+    scaling,
+    monitors,
 )
 
 

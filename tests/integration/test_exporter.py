@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket
+import time
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -16,6 +17,7 @@ import redis
 
 from streamfleet.cli.demo.server import RedisServer, find_servers
 from streamfleet.cli.exporter.families import FAMILIES
+from streamfleet.cli.exporter.looker import LOOK_TIMEOUT_S
 from streamfleet.cli.exporter.view import STATES
 from streamfleet.common.broker import Broker
 from streamfleet.common.connection import Connection
@@ -237,7 +239,7 @@ async def test_a_key_of_another_type_is_said_and_not_guessed_at(queue: Queue, re
         assert page.value("streamfleet_exporter_up") == 0
         assert not {name for name in page.names() if name.startswith("streamfleet_queue_")}
         assert ready.status == 503
-        assert "could not be read" in ready.text
+        assert "streamfleet audit --repair" in ready.text
 
 
 # -- Redis away --------------------------------------------------------------------------------------------
@@ -273,9 +275,12 @@ def test_a_redis_that_hangs_is_given_up(redis_server: RedisServer, redis_url: st
         assert exporting.get().value("streamfleet_exporter_up") == 1
         os.kill(redis_server.pid, signal.SIGSTOP)
         try:
+            asked = time.monotonic()
+            alive, answered = exporting.get("/livez"), time.monotonic()
             page = exporting.get()
         finally:
             os.kill(redis_server.pid, signal.SIGCONT)
+        assert (alive.status, answered - asked < LOOK_TIMEOUT_S) == (200, True), "a probe does not wait for Redis"
         assert page.value("streamfleet_exporter_up") == 0
         eventually_blocking(lambda: exporting.get().value("streamfleet_exporter_up") == 1, 10, "it is up again")
 

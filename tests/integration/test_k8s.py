@@ -29,9 +29,12 @@ def test_base_holds_what_a_fleet_needs() -> None:
         "ConfigMap",
         "ConfigMap",
         "Deployment",
+        "Deployment",
+        "NetworkPolicy",
         "NetworkPolicy",
         "NetworkPolicy",
         "PodDisruptionBudget",
+        "Service",
         "Service",
         "ServiceAccount",
         "StatefulSet",
@@ -76,7 +79,7 @@ def test_overlay_sets_the_image(tmp_path: Path) -> None:
         "images: [{name: streamfleet/worker-gpu, newName: registry.example/fleet, newTag: '9'}]\n",
         encoding="utf-8",
     )
-    pod = only(render(overlay), "Deployment")["spec"]["template"]["spec"]
+    pod = only(render(overlay), "Deployment", "streamfleet-worker")["spec"]["template"]["spec"]
     assert pod["containers"][0]["image"] == "registry.example/fleet:9"
 
 

@@ -15,7 +15,7 @@ WITH_REDIS = [name for name in kustomizations() if name != "external-redis"]
 
 
 def ends(name: str, component: str) -> list[End]:
-    """The pods of a kustomization that are of this component: worker, redis or sentinel."""
+    """The pods of a kustomization that are of this component: worker, exporter, redis or sentinel."""
     found = [labels_of(each) for each in workloads(manifests_of(name))]
     return [End(labels) for labels in found if labels["app.kubernetes.io/component"] == component]
 
@@ -58,6 +58,33 @@ def test_worker_takes_health_and_metrics_and_nothing_else(name: str) -> None:
         assert allowed(manifests_of(name), prometheus, worker, 9100)
         assert not allowed(manifests_of(name), prometheus, worker, 8000)
         assert not allowed(manifests_of(name), prometheus, worker, 9100, "UDP")
+
+
+@pytest.mark.parametrize("name", WITH_REDIS)
+def test_exporter_reaches_redis_and_prometheus_reaches_it(name: str) -> None:
+    prometheus, (redis,) = End({"app": "prometheus"}, "monitoring"), ends(name, "redis")
+    assert ends(name, "exporter")
+    for exporter in ends(name, "exporter"):
+        assert allowed(manifests_of(name), exporter, redis, 6379)
+        assert all(allowed(manifests_of(name), exporter, each, 26379) for each in ends(name, "sentinel"))
+        assert allowed(manifests_of(name), prometheus, exporter, 9101)
+        assert not allowed(manifests_of(name), prometheus, exporter, 8000)
+        assert not allowed(manifests_of(name), redis, exporter, 9101)
+
+
+@pytest.mark.parametrize(
+    ("target", "port", "expected"),
+    [
+        (End(address="10.1.2.3"), 6379, True),
+        (End(address="192.168.1.2"), 6380, True),
+        (End(address="203.0.113.7"), 443, False),
+        (End({"k8s-app": "kube-dns"}, "kube-system"), 53, True),
+    ],
+)
+def test_exporter_beside_an_external_redis_reaches_that_only(target: End, port: int, expected: bool) -> None:
+    (exporter,) = ends("external-redis", "exporter")
+    assert allowed(manifests_of("external-redis"), exporter, target, port) is expected
+    assert allowed(manifests_of("external-redis"), End({"app": "prometheus"}, "monitoring"), exporter, 9101)
 
 
 @pytest.mark.parametrize("name", WITH_REDIS)

@@ -19,6 +19,7 @@ from tests.integration.k8s_manifests import (
     of_kind,
     only,
     pod_of,
+    pools,
     render,
 )
 from tests.integration.k8s_rules import README, RULES, Rule, broken_rules
@@ -47,7 +48,7 @@ def test_rule_holds(name: str, rule: Rule) -> None:
 
 
 def test_every_overlay_is_documented_with_the_command_that_applies_it() -> None:
-    assert sorted(OVERLAYS) == ["dev-cpu", "external-redis", "gpu", "gpu-multi-pool", "redis-ha"]
+    assert sorted(OVERLAYS) == ["dev-cpu", "external-redis", "gpu", "gpu-autoscaled", "gpu-multi-pool", "redis-ha"]
     for name in OVERLAYS:
         assert f"kubectl apply --namespace streamfleet --kustomize k8s/overlays/{name}\n" in README
         assert f"\n### {name}\n" in README
@@ -60,7 +61,7 @@ def test_check_prints_a_line_for_each(capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_check_says_what_is_wrong_and_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = shutil.copytree(K8S, tmp_path / "k8s")
-    for name in ("dev-cpu", "gpu", "gpu-multi-pool"):
+    for name in ("dev-cpu", "gpu", "gpu-autoscaled", "gpu-multi-pool"):
         shutil.rmtree(folder / "overlays" / name)
     (folder / "overlays/redis-ha/ready.sh").unlink()
     policy = folder / "overlays/external-redis/worker-egress-networkpolicy.yaml"
@@ -177,7 +178,7 @@ IN_DEPLOYMENTS: list[tuple[Callable[[Manifest], object], str]] = [
 @pytest.mark.parametrize(("spoil", "finding"), IN_DEPLOYMENTS)
 def test_spoilt_workers_are_found(name: str, spoil: Callable[[Manifest], object], finding: str) -> None:
     manifests = copy.deepcopy(manifests_of(name))
-    for each in of_kind(manifests, "Deployment"):
+    for each in pools(manifests):
         spoil(each)
         # The schemas are slow, and know nothing of these.
         found = [line for rule in RULES if rule.__name__ != "schema" for line in rule(manifests)]
@@ -244,20 +245,22 @@ def shared(claim: Manifest) -> bool:
 
 def test_pools_have_queues_and_models_of_their_own_and_share_one_redis() -> None:
     name = "gpu-multi-pool"
-    pools = [name_of(each) for each in of_kind(manifests_of(name), "Deployment")]
-    settings = [settings_of(name, pool) for pool in pools]
-    assert sorted(pools) == ["streamfleet-worker-large", "streamfleet-worker-small"]
+    found = [name_of(each) for each in pools(manifests_of(name))]
+    settings = [settings_of(name, pool) for pool in found]
+    assert sorted(found) == ["streamfleet-worker-large", "streamfleet-worker-small"]
     for variable in ("STREAMFLEET_QUEUE", "STREAMFLEET_MODEL"):
         assert len({each[variable] for each in settings}) == 2
     assert len(of_kind(manifests_of(name), "StatefulSet")) == 1
-    for pool in pools:
+    for pool in found:
         urls = [each for each in worker_of(manifests_of(name), pool)["env"] if each["name"] == "REDIS_URL"]
         assert [each["valueFrom"]["secretKeyRef"]["name"] for each in urls] == ["streamfleet-redis"]
 
 
-def test_external_redis_has_workers_only() -> None:
+def test_external_redis_has_workers_and_their_exporter_only() -> None:
     kinds = {each["kind"] for each in manifests_of("external-redis")}
-    assert kinds == {"ConfigMap", "Deployment", "NetworkPolicy", "PodDisruptionBudget", "ServiceAccount"}
+    assert kinds == {"ConfigMap", "Deployment", "NetworkPolicy", "PodDisruptionBudget", "Service", "ServiceAccount"}
+    names = [name_of(each) for each in of_kind(manifests_of("external-redis"), "Deployment")]
+    assert sorted(names) == ["streamfleet-exporter", "streamfleet-worker"]
 
 
 def test_redis_ha_has_a_majority_on_three_nodes() -> None:

@@ -26,7 +26,7 @@ EXTRA_VOLUME = {"name": "host", "hostPath": {"path": "/"}}
 
 def test_pods_pass_the_restricted_standard() -> None:
     found = {name: restricted_violations(each["spec"]) for name, each in pod_templates().items()}
-    assert found == {"streamfleet-worker": [], "streamfleet-redis": []}
+    assert found == {"streamfleet-worker": [], "streamfleet-redis": [], "streamfleet-exporter": []}
 
 
 def _pod_context(pod: Manifest) -> Manifest:
@@ -107,7 +107,7 @@ def test_secrets_come_by_reference_only() -> None:
 
 def test_readme_creates_the_secret_that_is_referred_to() -> None:
     readme = (ROOT / "k8s" / "README.md").read_text(encoding="utf-8")
-    service = only(base(), "Service")
+    service = only(base(), "Service", "streamfleet-redis")
     assert f"kubectl create secret generic {SECRET}" in readme
     assert "--from-literal=password=" in readme
     address = f"@{service['metadata']['name']}:{service['spec']['ports'][0]['port']}/0"

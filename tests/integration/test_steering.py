@@ -73,6 +73,13 @@ async def test_only_a_worker_that_is_there_can_be_drained(fleet: Fleet) -> None:
     assert (wrong.returncode, wrong.stderr) == (1, "no worker is called w9; there are: w1\n")
 
 
+async def test_names_that_anybody_may_write_do_not_command_the_terminal(fleet: Fleet) -> None:
+    await fleet.redis.hset(fleet.broker.keys.workers, "\x1b[2Jw\n1", "{}")
+    refused = await told(fleet, "drain", "w9")
+    assert refused.returncode == 1
+    assert refused.stderr == "no worker is called w9; there are: \\x1b[2Jw\\n1\n"
+
+
 async def test_an_unknown_lane_is_named(fleet: Fleet) -> None:
     wrong = await told(fleet, "pause", "urgent")
     assert wrong.returncode == 2

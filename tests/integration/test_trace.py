@@ -136,6 +136,29 @@ async def test_by_the_name_of_an_entry(broker: Broker) -> None:
     assert (await story(broker, nameless)).state == "succeeded"
 
 
+async def test_an_entry_may_be_named_with_zeros_in_front_as_redis_takes_it(broker: Broker) -> None:
+    entry = await add(broker)
+    await broker.ensure_groups()
+    await broker.pull("w1", 0)
+    found = await trace(broker, entry.replace(":", ":00"))
+    assert (found.request_id, found.entry, tell(found).state) == (entry, entry, "ready")
+
+
+async def test_the_search_for_a_dead_letter_is_bounded_in_bytes(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await broker.ensure_groups()
+    for number in range(3):
+        await add(broker, id=f"r-{number}")
+        held = await claim(broker)
+        values = {"finished_ms": str(await broker.now_ms())}
+        await broker.complete("w1", [Completion(held.lease, Status.FAILED, values, "", ERROR)])
+    assert (await trace(broker, "r-2")).letter is not None
+    monkeypatch.setattr(whereabouts, "MOST_BYTES", 10)
+    assert (await trace(broker, "r-0")).letter is not None
+    assert (await trace(broker, "r-2")).letter is None
+
+
 async def test_one_on_its_way_to_a_worker(broker: Broker) -> None:
     entry = await add(broker)
     await broker.ensure_groups()

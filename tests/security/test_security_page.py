@@ -113,9 +113,10 @@ def test_the_overlay_for_kubernetes_gives_a_server_that_knows_the_users(reposito
     assert pod["containers"][0]["args"][-1] == "/etc/redis-acl/users.acl"
     assert pod["containers"][0]["volumeMounts"][-1]["mountPath"] == "/etc/redis-acl"
     assert pod["volumes"][-1]["secret"]["secretName"] == "streamfleet-redis-acl"
-    environment = only(manifests, "Deployment")["spec"]["template"]["spec"]["containers"][0]["env"]
-    url = next(each for each in environment if each["name"] == "REDIS_URL")
-    assert url["valueFrom"]["secretKeyRef"]["name"] == "streamfleet-worker-redis"
+    for name in ("streamfleet-worker", "streamfleet-exporter"):
+        environment = only(manifests, "Deployment", name)["spec"]["template"]["spec"]["containers"][0]["env"]
+        url = next(each for each in environment if each["name"] == "REDIS_URL")
+        assert url["valueFrom"]["secretKeyRef"]["name"] == f"{name}-redis"
 
 
 def test_the_file_that_it_has_one_make_lets_in_whom_it_should(repository: Path, tmp_path: Path) -> None:

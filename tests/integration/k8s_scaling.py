@@ -1,0 +1,86 @@
+"""Autoscalers and monitors of one kustomization, held against what they scale and what they scrape."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from bench.autoscaling.policies import STABLE_S
+from tests.integration.k8s_manifests import (
+    Manifest,
+    environment_of,
+    labels_of,
+    name_of,
+    of_kind,
+    only,
+    pod_of,
+    with_component,
+    workloads,
+)
+from tests.integration.k8s_references import selects
+
+COMPONENTS = {"autoscaling-keda": "ScaledObject", "autoscaling-hpa": "HorizontalPodAutoscaler"}
+QUEUE = re.compile(r'queue="([^"]*)"')
+
+
+def misscaled(manifests: list[Manifest]) -> Iterator[str]:
+    """Autoscalers without a fleet, of a fleet that has a number of its own, of another queue, or too impatient."""
+    deployments = {name_of(each): each for each in of_kind(manifests, "Deployment")}
+    scalers = of_kind(manifests, "ScaledObject", "HorizontalPodAutoscaler")
+    for each in scalers:
+        target = each["spec"]["scaleTargetRef"]
+        fleet = deployments.get(target["name"]) if target.get("kind") == "Deployment" else None
+        if fleet is None:
+            yield f"{name_of(each)}: no {target.get('kind')} {target['name']}"
+            continue
+        if "replicas" in fleet["spec"]:
+            yield f"{name_of(each)}: {name_of(fleet)} names its replicas too, so every apply sets it back"
+        if sum(other["spec"]["scaleTargetRef"]["name"] == target["name"] for other in scalers) > 1:
+            yield f"{name_of(each)}: {name_of(fleet)} has another autoscaler"
+        queue = environment_of(pod_of(fleet)["containers"][0], manifests)["STREAMFLEET_QUEUE"]
+        for asked in queues_asked(each) - {queue}:
+            yield f"{name_of(each)}: looks at the queue {asked}, and {name_of(fleet)} works on {queue}"
+        yield from _impatient(each)
+
+
+def _impatient(scaler: Manifest) -> Iterator[str]:
+    patience_s = behavior_of(scaler)["scaleDown"]["stabilizationWindowSeconds"]
+    if patience_s < STABLE_S:
+        yield f"{name_of(scaler)}: goes down after {patience_s} s, {STABLE_S:g} s are simulated"
+    if scaler["spec"].get("cooldownPeriod", patience_s) < patience_s:
+        yield f"{name_of(scaler)}: the last worker goes sooner than the others"
+
+
+def behavior_of(scaler: Manifest) -> dict[str, Any]:
+    """How a ScaledObject or a HorizontalPodAutoscaler goes up and down."""
+    spec = scaler["spec"]
+    own = spec if scaler["kind"] == "HorizontalPodAutoscaler" else spec["advanced"]["horizontalPodAutoscalerConfig"]
+    behavior: dict[str, Any] = own["behavior"]
+    return behavior
+
+
+def queues_asked(scaler: Manifest) -> set[str]:
+    """The queues that an autoscaler's metrics are of."""
+    if scaler["kind"] == "HorizontalPodAutoscaler":
+        metrics = [each["external"]["metric"] for each in scaler["spec"]["metrics"]]
+        return {each["selector"]["matchLabels"]["queue"] for each in metrics}
+    return {queue for each in scaler["spec"]["triggers"] for queue in QUEUE.findall(each["metadata"]["query"])}
+
+
+def unseen(manifests: list[Manifest]) -> Iterator[str]:
+    """PodMonitors that pick nothing, other pods than their name says, or a port that these do not have."""
+    for each in of_kind(manifests, "PodMonitor"):
+        picked = [pod for pod in workloads(manifests) if selects(each["spec"]["selector"], labels_of(pod))]
+        # Several pools are one monitor's: streamfleet-worker-small and -large.
+        if not picked or not all(name_of(pod).startswith(name_of(each)) for pod in picked):
+            yield f"PodMonitor {name_of(each)} picks {[name_of(pod) for pod in picked] or 'nothing'}"
+        for pod in picked:
+            ports = {port["name"] for container in pod_of(pod)["containers"] for port in container.get("ports", [])}
+            for endpoint in each["spec"]["podMetricsEndpoints"]:
+                if endpoint["port"] not in ports:
+                    yield f"PodMonitor {name_of(each)}: {name_of(pod)} has no port {endpoint['port']}"
+
+
+def queries() -> dict[str, str]:
+    """KEDA's, by the trigger's name."""
+    scaler = only(with_component("autoscaling-keda"), "ScaledObject")
+    return {each["name"]: each["metadata"]["query"] for each in scaler["spec"]["triggers"]}
