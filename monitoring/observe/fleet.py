@@ -1,0 +1,75 @@
+"""What is watched: a real Redis, an exporter, workers with the simulated engine, and load in every lane."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+from streamfleet.cli.demo.server import RedisServer, free_port
+from streamfleet.common.errors import StreamfleetError
+from streamfleet.common.protocol import LANES
+from streamfleet.producer import Client
+
+WORKERS = 2
+BATCH, PAUSE_S = 40, 1.0
+STOP_S = 40.0
+SETTINGS = {"ENGINE": "simulated", "SIMULATED_PROFILE": "smollm2-cpu", "LEASE_MS": "2000", "LOG_LEVEL": "error"}
+
+
+@contextmanager
+def fleet() -> Iterator[tuple[str, list[str]]]:
+    """A queue with workers and an exporter; its Redis, and the addresses of all metrics pages."""
+    with RedisServer() as server, contextlib.ExitStack() as stack:
+        ports = [free_port() for _ in range(WORKERS + 1)]
+        outer = {name: value for name, value in os.environ.items() if not name.startswith("STREAMFLEET_")}
+        common = {**outer, "REDIS_URL": server.url, **{f"STREAMFLEET_{name}": text for name, text in SETTINGS.items()}}
+        commands = [["exporter", "--port", str(ports[0])], *[["worker"]] * WORKERS]
+        for words, port in zip(commands, ports, strict=True):
+            environment = {**common, "STREAMFLEET_HEALTH_PORT": str(port)}
+            stack.enter_context(_running([sys.executable, "-m", "streamfleet.cli", *words], environment))
+        yield server.url, [f"127.0.0.1:{port}" for port in ports]
+
+
+@contextmanager
+def _running(command: list[str], environment: dict[str, str]) -> Iterator[None]:
+    process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        process.terminate()
+        try:
+            process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+async def load(url: str, stopped: asyncio.Event) -> int:
+    """More than the fleet can do, in every lane, some of it late, wrong or unwanted. Returns how much was accepted."""
+    accepted = 0
+    async with Client(url) as client:
+        while not stopped.is_set():
+            handles = await client.enqueue_many(_asks())
+            accepted += len(handles)
+            await handles[-1].cancel()
+            with contextlib.suppress(StreamfleetError):
+                await client.enqueue({"messages": [{"role": "user", "content": "hi"}], "n": 1_000})
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stopped.wait(), PAUSE_S)
+    return accepted
+
+
+def _asks() -> list[dict[str, Any]]:
+    message = {"messages": [{"role": "user", "content": "Say hi"}], "max_tokens": 24}
+    lives = (timedelta(milliseconds=300), timedelta(seconds=20), timedelta(minutes=2))
+    return [
+        {"body": message, "lane": LANES[number % len(LANES)], "deadline": lives[number % len(lives)]}
+        for number in range(BATCH)
+    ]

@@ -1,0 +1,74 @@
+"""One lane in depth."""
+
+from __future__ import annotations
+
+from monitoring.panels.model import BY_QUEUE, QUEUE, RATE, Dashboard, Panel, Variable, quantiles, rate
+
+_LANE = Variable("lane", "label_values(streamfleet_queue_entries, lane)")
+LANE = 'lane="$lane"'
+
+ATTEMPTS = "rate(streamfleet_attempts_total"
+FINISHED = "rate(streamfleet_requests_finished_total"
+
+LANE_IN_DEPTH = Dashboard(
+    "streamfleet-lane",
+    "streamfleet: one lane",
+    (BY_QUEUE, _LANE),
+    (
+        Panel(
+            "Where its requests are",
+            "Waiting in order, with workers, and not yet brought in order.",
+            [
+                (f"streamfleet_queue_ready{{{QUEUE}, {LANE}}}", "waiting"),
+                (f"streamfleet_queue_running{{{QUEUE}, {LANE}}}", "running"),
+                (f"streamfleet_queue_undelivered{{{QUEUE}, {LANE}}}", "not yet in order"),
+            ],
+        ),
+        Panel(
+            "Deadlines",
+            "Until the nearest deadline of what waits, and how late the worst will be.",
+            [
+                (f"streamfleet_queue_slack_seconds{{{QUEUE}, {LANE}}}", "until the nearest"),
+                (f"streamfleet_queue_deadline_pressure_seconds{{{QUEUE}, {LANE}}}", "pressure"),
+            ],
+            "s",
+        ),
+        Panel(
+            "Until taken by a worker",
+            "From enqueueing to the claim.",
+            quantiles("streamfleet_queued_seconds", "lane", LANE),
+            "s",
+        ),
+        Panel(
+            "Until in the engine",
+            "From enqueueing to the engine, by how it ended.",
+            quantiles("streamfleet_wait_seconds", "status", LANE),
+            "s",
+        ),
+        Panel(
+            "In the engine",
+            "Of one attempt, by its outcome.",
+            quantiles("streamfleet_run_seconds", "status", LANE),
+            "s",
+        ),
+        Panel(
+            "First token",
+            "From the engine to the first token.",
+            quantiles("streamfleet_first_token_seconds", "status", LANE),
+            "s",
+        ),
+        Panel(
+            "How its requests end",
+            "Requests that workers ended, by terminal status.",
+            [rate("streamfleet_requests_finished_total", "status", LANE)],
+            "reqps",
+        ),
+        Panel(
+            "Attempts of a request",
+            "1 where nothing is tried twice.",
+            [
+                (f"sum({ATTEMPTS}{{{LANE}}}[{RATE}])) / sum({FINISHED}{{{LANE}}}[{RATE}]))", "attempts"),
+            ],
+        ),
+    ),
+)

@@ -1,0 +1,99 @@
+"""A worker and its engine."""
+
+from __future__ import annotations
+
+from monitoring.panels.model import RATE, Dashboard, Panel, Variable, rate
+
+_WORKER = Variable("instance", "label_values(streamfleet_ready, instance)")
+ONE = 'instance=~"$instance"'
+
+WORKER = Dashboard(
+    "streamfleet-worker",
+    "streamfleet: worker and engine",
+    (_WORKER,),
+    (
+        Panel("Ready", "1 when it takes requests.", [(f"streamfleet_ready{{{ONE}}}", "{{instance}}")]),
+        Panel(
+            "Sequences and slots",
+            "Sequences that the held requests ask for, beside what the engine runs together.",
+            [
+                (f"streamfleet_sequences{{{ONE}}}", "{{instance}} sequences"),
+                (f"streamfleet_slots{{{ONE}}}", "{{instance}} slots"),
+            ],
+        ),
+        Panel(
+            "KV cache asked for",
+            "Tokens that the held requests may come to need, of those that the engine has.",
+            [(f"streamfleet_kv_tokens_asked{{{ONE}}} / streamfleet_kv_tokens{{{ONE}}}", "{{instance}}")],
+            "percentunit",
+        ),
+        Panel(
+            "Held requests and credit",
+            "Requests that run, and how many more there is room for.",
+            [
+                (f"streamfleet_running{{{ONE}}}", "{{instance}} run"),
+                (f"streamfleet_credit{{{ONE}}}", "{{instance}} credit"),
+            ],
+        ),
+        Panel(
+            "Claimed",
+            "Requests taken a second.",
+            [rate("streamfleet_requests_claimed_total", "instance", ONE)],
+            "reqps",
+        ),
+        Panel(
+            "Tried again, handed back, dropped",
+            "Requests a second that went back after a fault, went back untried, or ended at the pull.",
+            [
+                (f"sum(rate(streamfleet_requests_retried_total{{{ONE}}}[{RATE}]))", "tried again"),
+                (f"sum(rate(streamfleet_requests_released_total{{{ONE}}}[{RATE}]))", "handed back"),
+                (f"sum(rate(streamfleet_requests_dropped_total{{{ONE}}}[{RATE}]))", "dropped"),
+                (f"sum(rate(streamfleet_requests_expired_total{{{ONE}}}[{RATE}]))", "expired in the queue"),
+            ],
+            "reqps",
+        ),
+        Panel(
+            "Leases",
+            "Late renewals, lost leases, and entries taken back from silent workers, a second.",
+            [
+                (f"sum(rate(streamfleet_lease_renewals_late_total{{{ONE}}}[{RATE}]))", "renewed late"),
+                (f"sum(rate(streamfleet_leases_lost_total{{{ONE}}}[{RATE}]))", "lost"),
+                rate("streamfleet_reclaimed_total", "outcome", ONE),
+            ],
+        ),
+        Panel(
+            "Tokens for nothing",
+            "Output tokens a second of answers that nobody got, and those that an abort saved.",
+            [
+                rate("streamfleet_tokens_wasted_total", "reason", ONE),
+                (f"sum(rate(streamfleet_tokens_saved_total{{{ONE}}}[{RATE}]))", "saved"),
+            ],
+        ),
+        Panel(
+            "vLLM: requests",
+            "What runs in vLLM, and what waits there.",
+            [
+                (f"vllm:num_requests_running{{{ONE}}}", "{{instance}} running"),
+                (f"vllm:num_requests_waiting{{{ONE}}}", "{{instance}} waiting"),
+            ],
+            outside=True,
+        ),
+        Panel(
+            "vLLM: KV cache",
+            "Share of its KV cache that is in use.",
+            [(f"vllm:kv_cache_usage_perc{{{ONE}}}", "{{instance}}")],
+            "percentunit",
+            outside=True,
+        ),
+        Panel(
+            "Versions",
+            "One line for each combination that is running.",
+            [
+                (
+                    "count by (version, vllm, python) (streamfleet_build_info)",
+                    "{{version}}, vLLM {{vllm}}, Python {{python}}",
+                )
+            ],
+        ),
+    ),
+)

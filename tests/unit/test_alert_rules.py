@@ -1,0 +1,209 @@
+"""The alert rules: promtool takes them and their tests, each has a page, and they ask for metrics that exist."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+import yaml
+
+from streamfleet.cli.main import app
+from tests.unit.test_docs import FENCE, anchors, commands
+from tests.unit.test_metrics_page import documented, names_in
+
+THIRD_PARTY = {
+    "process_start_time_seconds",  # prometheus-client's, on every worker's page
+    "redis_memory_max_bytes",  # redis_exporter's, both
+    "redis_memory_used_bytes",
+}
+SEVERITIES = {"critical", "warning"}
+# Of PromQL, as far as the rules use it; what else looks like a name, and is no label, has to be a metric.
+WORDS = {
+    *("absent", "changes", "clamp_min", "group", "increase", "max", "present_over_time", "sum", "count", "topk"),
+    *("and", "by", "offset", "on", "or", "unless"),
+}
+Rule = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def rules_file(repository: Path) -> Path:
+    return repository / "monitoring/rules/streamfleet.yaml"
+
+
+@pytest.fixture(scope="module")
+def rules(rules_file: Path) -> list[Rule]:
+    groups = yaml.safe_load(rules_file.read_text(encoding="utf-8"))["groups"]
+    assert len({group["name"] for group in groups}) == len(groups)
+    return [rule for group in groups for rule in group["rules"]]
+
+
+@pytest.fixture(scope="module")
+def cases(repository: Path) -> list[Path]:
+    return sorted((repository / "monitoring/tests").glob("*.yaml"))
+
+
+@pytest.fixture(scope="module")
+def promtool() -> str:
+    """Its path. Without it, the tests that need it are skipped, but not where nobody would notice."""
+    found = shutil.which("promtool")
+    if found is None:
+        message = "no promtool on PATH: apt-get install --no-install-recommends prometheus"
+        if os.environ.get("CI"):
+            pytest.fail(message)
+        pytest.skip(message)
+    return found
+
+
+def run(promtool: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [promtool, *map(str, arguments)]
+    return subprocess.run(
+        command, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300
+    )
+
+
+# -- promtool ----------------------------------------------------------------------------------------------
+
+
+def test_promtool_takes_the_rules(promtool: str, rules_file: Path) -> None:
+    done = run(promtool, "check", "rules", rules_file)
+    assert done.returncode == 0, done.stdout
+
+
+def test_alerts_fire_when_they_should_and_only_then(promtool: str, cases: list[Path]) -> None:
+    done = run(promtool, "test", "rules", *cases)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("expr", ["vector(1) > 2", "vector(1)"], ids=["never", "always"])
+def test_an_alert_that_never_or_always_fires_is_noticed(
+    promtool: str, rules_file: Path, rules: list[Rule], cases: list[Path], tmp_path: Path, expr: str
+) -> None:
+    whole = yaml.safe_load(rules_file.read_text(encoding="utf-8"))
+    for group in whole["groups"]:
+        for rule in group["rules"]:
+            rule["expr"] = expr
+    for folder in ("rules", "tests"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "rules" / rules_file.name).write_text(yaml.safe_dump(whole), encoding="utf-8")
+    copies = [Path(shutil.copy(path, tmp_path / "tests")) for path in cases]
+    done = run(promtool, "test", "rules", *copies)
+    noticed = set(re.findall(r"alertname: ?(\w+)", done.stdout))
+    assert done.returncode != 0
+    assert noticed == {rule["alert"] for rule in rules}
+
+
+def test_every_alert_has_a_case_that_fires_and_one_that_is_silent(rules: list[Rule], cases: list[Path]) -> None:
+    fires: set[tuple[str, str]] = set()
+    silent: set[str] = set()
+    for path in cases:
+        for group in yaml.safe_load(path.read_text(encoding="utf-8"))["tests"]:
+            for case in group["alert_rule_test"]:
+                fires |= {(case["alertname"], each["exp_labels"]["severity"]) for each in case["exp_alerts"]}
+                silent |= {case["alertname"]} if not case["exp_alerts"] else set()
+    assert fires == {(rule["alert"], rule["labels"]["severity"]) for rule in rules}
+    assert silent == {rule["alert"] for rule in rules}
+
+
+# -- what the rules say ------------------------------------------------------------------------------------
+
+
+def test_every_alert_says_how_bad_where_and_what_to_read(rules: list[Rule]) -> None:
+    for rule in rules:
+        name, notes = rule["alert"], rule["annotations"]
+        assert rule["labels"]["severity"] in SEVERITIES, name
+        assert set(notes) == {"summary", "description", "runbook_url"}, name
+        assert notes["runbook_url"] == f"docs/runbook/{name}.md"
+        # A server's memory is no queue's: its summary has the server instead.
+        where = {"instance"} if name == "StreamfleetRedisMemory" else {"queue"}
+        where |= {"lane"} if "by (queue, lane)" in rule["expr"] else set()
+        assert all(f"$labels.{label}" in notes["summary"] for label in where), name
+
+
+def asked(expr: str) -> set[str]:
+    """Names of the metrics that an expression asks for."""
+    bare = re.sub(r'\{[^}]*\}|\[[^\]]*\]|"[^"]*"', "", expr)
+    bare = re.sub(r"\b(by|on)\s*\([^)]*\)", "", bare)
+    bare = re.sub(r"\boffset\s+\w+", "", bare)
+    return set(re.findall(r"\b[a-z_][a-z0-9_]*\b", bare)) - WORDS
+
+
+def test_expressions_ask_for_metrics_that_exist(repository: Path, rules: list[Rule]) -> None:
+    known = documented((repository / "docs/metrics.md").read_text(encoding="utf-8"))
+    everything = set().union(*(asked(rule["expr"]) for rule in rules))
+    assert names_in(" ".join(everything)) <= set(known)
+    assert {name for name in everything if not name.startswith("streamfleet_")} == THIRD_PARTY
+    texts = " ".join(text for rule in rules for text in rule["annotations"].values())
+    assert names_in(texts) <= set(known)
+
+
+def test_selectors_name_values_that_exist(repository: Path, rules: list[Rule]) -> None:
+    page = (repository / "docs/metrics.md").read_text(encoding="utf-8")
+    listed = dict(re.findall(r"^\| `(\w+)`(?: of a dead letter)? \| (.*) \|$", page, re.MULTILINE))
+    named = [each for rule in rules for each in re.findall(r'(\w+)="(\w+)"', rule["expr"])]
+    assert named
+    for label, value in named:
+        assert value in re.findall(r"`([a-z_]+)`", listed[label]), (label, value)
+
+
+def test_a_metric_that_does_not_exist_is_found() -> None:
+    expr = 'sum by (queue) (increase(streamfleet_nonsense_total{status="dead"}[5m] offset 5m)) > on (job) other'
+    assert asked(expr) == {"streamfleet_nonsense_total", "other"}
+
+
+# -- pages -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def pages(repository: Path) -> dict[str, str]:
+    """Name to text, of every page but the list."""
+    paths = (repository / "docs/runbook").glob("*.md")
+    return {path.stem: path.read_text(encoding="utf-8") for path in paths if path.stem != "README"}
+
+
+def test_every_alert_has_a_page_and_stands_in_the_list(
+    repository: Path, rules: list[Rule], pages: dict[str, str]
+) -> None:
+    names = {rule["alert"] for rule in rules}
+    assert set(pages) == names
+    listed = re.findall(
+        r"^\| \[(\w+)\]\((\w+)\.md\) \| ([a-z, ]+) \|",
+        (repository / "docs/runbook/README.md").read_text(encoding="utf-8"),
+        re.MULTILINE,
+    )
+    assert all(text == target for text, target, _ in listed)
+    told = {name: set(severity.split(", ")) for name, _, severity in listed}
+    assert told == {
+        name: {rule["labels"]["severity"] for rule in rules if rule["alert"] == name} for name in sorted(names)
+    }
+
+
+def test_every_page_answers_the_same_questions(pages: dict[str, str]) -> None:
+    for name, text in pages.items():
+        assert text.startswith(f"# {name}\n"), name
+        assert re.findall(r"^## (.+)$", text, re.MULTILINE) == [
+            "What it means",
+            "What users feel",
+            "Look first",
+            "Usual causes, most likely first",
+            "What to do",
+            "False alarm when",
+        ], name
+
+
+def test_links_of_pages_lead_somewhere_and_commands_exist(repository: Path, pages: dict[str, str]) -> None:
+    top: Any = typer.main.get_command(app)
+    for name, text in pages.items():
+        for target, anchor in re.findall(r"\]\((?![a-z]+:)([^)\s#]*)(?:#([^)\s]+))?\)", FENCE.sub("", text)):
+            page = repository / "docs/runbook" / (target or f"{name}.md")
+            assert page.is_file(), f"{name}: {target}"
+            assert not anchor or anchor in anchors(page.read_text(encoding="utf-8")), f"{name}: {anchor}"
+        met = list(commands(text))
+        assert met, f"{name} names a command"
+        for line, words in met:
+            assert words[0] in top.commands, f"{name}: {line}"
