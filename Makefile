@@ -7,8 +7,8 @@ unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test fault fault-mutants fault-recovery fault-ha fault-vllm fuzz hostile check format docs lint types
-.PHONY: imports unit k8s-check lock clean setup-dev setup-vllm setup-bench
-.PHONY: bench-quick bench-broker bench-engine bench-batching bench-scheduling bench-autoscaling bench-docs
+.PHONY: imports unit k8s-check alerts-check lock clean setup-dev setup-vllm setup-bench
+.PHONY: observe bench-quick bench-broker bench-engine bench-batching bench-scheduling bench-autoscaling bench-docs
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z0-9-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,6 +42,9 @@ hostile: setup-vllm ## 500 hostile bodies among 500 good ones, on real vLLM
 fuzz: setup-dev ## 100,000 entries of any kind through real workers
 	@$(BIN)/python -m tests.fuzz $(ARGS)
 
+observe: setup-dev ## Ask every panel and alert rule of a real Prometheus that scrapes a fleet under load (needs prometheus)
+	@$(BIN)/python -m monitoring.observe $(ARGS)
+
 bench-quick: setup-dev setup-vllm ## All measurements at small size: each ratio and target with hold or MISS (about 15 minutes)
 	@$(BIN)/python -m bench.quick $(ARGS)
 
@@ -67,6 +70,9 @@ k8s-check: setup-dev ## Render, validate and test the Kubernetes manifests: a li
 	@$(BIN)/python -m tests.integration.k8s_check
 	@$(BIN)/pytest -q tests/integration/test_k8s*.py $(ARGS)
 
+alerts-check: setup-dev ## Check the alert rules, and play their tests with promtool (Debian's package prometheus)
+	@CI=true $(BIN)/pytest -q tests/unit/test_alert_rules.py $(ARGS)
+
 check: setup-dev lint types imports unit ## Format, lint, strict types, import contracts, and the tests that need nothing
 
 lint: setup-dev
@@ -74,6 +80,7 @@ lint: setup-dev
 	$(BIN)/ruff check
 	$(BIN)/python tools/configuration_page.py --check
 	$(BIN)/python -m bench.pages --check
+	$(BIN)/python -m monitoring.panels --check
 
 types: setup-dev
 	$(BIN)/mypy
@@ -90,6 +97,7 @@ format: setup-dev ## Format the sources, and repair what the linter can repair b
 
 docs: setup-dev ## Write the pages of docs/ that are made from the code
 	$(BIN)/python tools/configuration_page.py
+	$(BIN)/python -m monitoring.panels
 
 lock: ## Pin the newest versions of all dependencies in requirements/ (needs uv)
 	tools/lock.sh

@@ -61,6 +61,8 @@ streamfleet does not act on these. They reach vLLM and what it is built on, in t
 | `VLLM_CPU_KVCACHE_SPACE` | KV cache of vLLM's CPU build, in GiB. Where it is not set, the worker sets 1. |
 | `VLLM_MAX_N_SEQUENCES` | Largest `n` for vLLM. Where it is not set, the worker sets `STREAMFLEET_MAX_SEQUENCES`. |
 | `TORCHDYNAMO_DISABLE` | Where it is not set, the worker sets 1 on the CPU build: compiling needs g++. |
+| `OTEL_EXPORTER_OTLP_ENDPOINT` | Where spans go (`STREAMFLEET_TRACES`); OpenTelemetry's others count as well. |
+| `OTEL_EXPORTER_OTLP_TRACES_PROTOCOL` | For vLLM's own spans: `http/protobuf`, or `grpc`, which is its default. |
 """
 
 

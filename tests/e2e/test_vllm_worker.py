@@ -64,17 +64,26 @@ class Worker:
 
 
 @asynccontextmanager
-async def vllm_worker(redis_url: str, model: Path, log: Path) -> AsyncIterator[Worker]:
+async def vllm_worker(redis_url: str, model: Path, log: Path, collector: str = "") -> AsyncIterator[Worker]:
+    """A worker; with the address of a collector, it and its engine send their spans there."""
     port = free_port()
+    traces = {
+        "STREAMFLEET_TRACES": "otlp",
+        "OTEL_EXPORTER_OTLP_ENDPOINT": collector,
+        "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf",
+        "OTEL_BSP_SCHEDULE_DELAY": "50",
+    }
     environment = {
         **os.environ,
         "REDIS_URL": redis_url,
         "STREAMFLEET_HEALTH_PORT": str(port),
         "STREAMFLEET_LEASE_MS": "2000",
         "STREAMFLEET_WATCHDOG_S": str(WATCHDOG_S),
+        **(traces if collector else {}),
     }
     command = [sys.executable, "-m", "streamfleet.cli", "worker", "--engine", "vllm", "--model", str(model)]
     command += ["--", "--max-num-seqs", "8", "--max-model-len", "2048"]
+    command += ["--otlp-traces-endpoint", f"{collector}/v1/traces"] if collector else []
     with log.open("wb") as out:
         process = await asyncio.create_subprocess_exec(*command, env=environment, stdout=out, stderr=out)
     worker = Worker(process, port, log)
@@ -97,35 +106,46 @@ async def is_ready(worker: Worker) -> bool:
 async def test_an_xadd_is_answered_a_running_request_cancelled_and_a_killed_worker_leaves_nothing(
     redis_url: str, raw_redis: redis.asyncio.Redis, smollm2: Path, tmp_path: Path
 ) -> None:
-    async with vllm_worker(redis_url, smollm2, tmp_path / "worker.log") as worker:
-        # Enqueued before anybody works: the groups start at 0, so nothing is missed.
-        await raw_redis.xadd(LANE, {"id": "r-42", "body": HI})
-        await eventually(lambda: is_ready(worker), START_S, "the worker is ready")
-        status = await eventually(lambda: raw_redis.hget("{default}:result:r-42", "status"), 30, "r-42 has a result")
-        result = await raw_redis.hgetall("{default}:result:r-42")
-        assert status == "succeeded"
-        assert json.loads(result["response"])["choices"][0]["message"]["content"]
-        assert json.loads(result["usage"])["completion_tokens"] > 0
-        assert float(result["first_token_ms"]) > 0
-        assert await raw_redis.xlen(LANE) == 0
+    from tests.integration.otlp import receiver  # needs OpenTelemetry, which comes with vLLM
 
-        async with Client(redis_url) as client:
-            handle = await client.enqueue(LONG)
-            await eventually(lambda: asyncio.to_thread(worker.running_in_engine), 20, "it runs in the engine")
-            cancelled_at = time.monotonic()
-            await handle.cancel()
-            await eventually(
-                lambda: asyncio.to_thread(lambda: worker.running_in_engine() == 0), 1.0, "it is gone from the engine"
+    with receiver() as collected:
+        async with vllm_worker(redis_url, smollm2, tmp_path / "worker.log", collected.url) as worker:
+            # Enqueued before anybody works: the groups start at 0, so nothing is missed.
+            await raw_redis.xadd(LANE, {"id": "r-42", "body": HI})
+            await eventually(lambda: is_ready(worker), START_S, "the worker is ready")
+            status = await eventually(
+                lambda: raw_redis.hget("{default}:result:r-42", "status"), 30, "r-42 has a result"
             )
-            assert time.monotonic() - cancelled_at < 1.0
-            assert (await handle.result(timeout=5)).status == "cancelled"
+            result = await raw_redis.hgetall("{default}:result:r-42")
+            assert status == "succeeded"
+            assert json.loads(result["response"])["choices"][0]["message"]["content"]
+            assert json.loads(result["usage"])["completion_tokens"] > 0
+            assert float(result["first_token_ms"]) > 0
+            assert await raw_redis.xlen(LANE) == 0
+            await eventually(lambda: collected.named("llm_request"), 10, "vLLM's own span")
+            (ran,) = collected.named("streamfleet.run")
+            (generated,) = collected.named("llm_request")
+            assert (generated.trace, generated.parent) == (ran.trace, ran.id)
 
-            await client.enqueue(LONG)
-            await eventually(lambda: asyncio.to_thread(worker.running_in_engine), 20, "another one runs")
-        family = descendants(worker.pid)
-        assert set(worker.engine_processes()) == {"EngineCore", "Worker"}
-        worker.process.kill()
-        await eventually(lambda: not [p for p in family if alive(p)], 10, "no process of the engine is left")
+            async with Client(redis_url) as client:
+                handle = await client.enqueue(LONG)
+                await eventually(lambda: asyncio.to_thread(worker.running_in_engine), 20, "it runs in the engine")
+                cancelled_at = time.monotonic()
+                await handle.cancel()
+                await eventually(
+                    lambda: asyncio.to_thread(lambda: worker.running_in_engine() == 0),
+                    1.0,
+                    "it is gone from the engine",
+                )
+                assert time.monotonic() - cancelled_at < 1.0
+                assert (await handle.result(timeout=5)).status == "cancelled"
+
+                await client.enqueue(LONG)
+                await eventually(lambda: asyncio.to_thread(worker.running_in_engine), 20, "another one runs")
+            family = descendants(worker.pid)
+            assert set(worker.engine_processes()) == {"EngineCore", "Worker"}
+            worker.process.kill()
+            await eventually(lambda: not [p for p in family if alive(p)], 10, "no process of the engine is left")
 
 
 async def test_a_hung_engine_ends_its_worker_and_its_requests_go_back(

@@ -110,7 +110,9 @@ def test_raw_replies_are_read(pairs: list[tuple[bytes, bytes]], name: bytes) -> 
     assert replies.streams(None) == []
     assert replies.streams([[b"key", [[b"1-1", flat]]]]) == [("key", [("1-1", dict(pairs))])]
     assert replies.pending_row([b"1-1", name, 5, 2])[2:] == (5, 2)
-    assert replies.first_score([b"m", b"1e+300"]) == int(1e300)
+    assert replies.first_score([b"m", b"1e+300"]) == replies.first_score([b"m", b"inf"]) == 9 * 10**15
+    assert replies.first_score([b"m", b"-inf"]) == -9 * 10**15
+    assert replies.number(b"9" * 5_000) == 0
     claim = Claim(Lease(LANES[0], "1-1", 1, "x"), dict(pairs) | {b"reply": name})
     assert len(claim.reply) <= 256
 

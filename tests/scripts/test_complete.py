@@ -215,14 +215,20 @@ async def test_two_outcomes_of_one_id_in_one_call_are_one_result(queue: Queue) -
 
 async def test_outcomes_of_one_call_have_each_their_own_fields(queue: Queue) -> None:
     """Names are sent once for outcomes alike; a reply is only the one's that has it."""
-    given = [{"response": "a", "usage": "u"}, {"response": "b", "usage": "v"}, {"error": "c"}, {"response": "d"}]
+    given: list[dict[str, str]] = [
+        {"response": "a", "usage": "u"},
+        {"response": "b", "usage": "v"},
+        {},
+        {},
+        {"error": "c"},
+    ]
     leases = [await queue.running("low", f"1000-{number}", id=f"r{number}") for number in range(len(given))]
-    replies = ["me", "", "me", ""]
+    replies = ["me", "", "me", "", ""]
     outcomes = [
         Completion(lease, Status.SUCCEEDED, values, reply)
         for lease, values, reply in zip(leases, given, replies, strict=True)
     ]
-    assert await queue.broker.complete("w1", outcomes) == [CompleteCode.PUBLISHED] * 4
+    assert await queue.broker.complete("w1", outcomes) == [CompleteCode.PUBLISHED] * 5
     after = await queue.dump()
     for number, (values, reply) in enumerate(zip(given, replies, strict=True)):
         signed = {"status": "succeeded", "worker": "w1", "attempt": "1", "entry": f"low:1000-{number}", "lane": "low"}

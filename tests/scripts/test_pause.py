@@ -45,6 +45,13 @@ async def test_asked_again_nothing_changes(queue: Queue) -> None:
     assert await queue.broker.paused() == {}
 
 
+async def test_one_that_somebody_paused_by_hand_counts_as_paused(queue: Queue) -> None:
+    await queue.command("HSET", queue.keys.sched, "paused:1", "yes", "paused:2", "9" * 5_000, "paused:3", "-5")
+    await queue.add("critical", "1000-0")
+    assert (await queue.pull("w1")).claims == []
+    assert await queue.broker.paused() == dict.fromkeys([Lane.CRITICAL, Lane.HIGH, Lane.NORMAL], 0)
+
+
 async def test_a_paused_lane_saves_up_no_turns(queue: Queue) -> None:
     """Else it would have a burst of turns ahead of urgent requests once it goes on."""
     for number in range(40):
@@ -74,3 +81,12 @@ async def test_what_runs_in_a_paused_lane_ends_there(queue: Queue) -> None:
 async def test_a_full_redis_can_be_paused(queue: Queue) -> None:
     async with queue.full_memory():
         assert await queue.broker.pause([Lane.LOW]) == [Lane.LOW]
+
+
+async def test_what_rests_and_is_not_in_order_yet_holds_up_nobody(queue: Queue) -> None:
+    for number in range(40):
+        await queue.add("critical", f"1000-{number}")
+    await queue.add("low", "1000-0", id="l")
+    await queue.broker.pause([Lane.CRITICAL])
+    pulled = await queue.pull("w1", 4, stage_entries=5)
+    assert [claim.lease.request_id for claim in pulled.claims] == ["l"]

@@ -81,6 +81,15 @@ def test_living_workers_are_those_that_gave_a_sign_of_life() -> None:
     assert (found.slots, found.running, found.credit) == (20, 11, None)
 
 
+def test_a_long_lease_has_long_silences() -> None:
+    long = {"state": "ready", "slots": 8, "lease_ms": 200_000}
+    workers = {
+        "between two signs": long | {"seen_ms": NOW - 50_000},
+        "gone": long | {"seen_ms": NOW - 301_000},
+    }
+    assert seen(audit(), glance(workers)).workers.slots == 8
+
+
 def test_credit_is_told_where_workers_tell_it() -> None:
     workers = {"old": {"state": "ready", "seen_ms": NOW}, "new": {"state": "ready", "seen_ms": NOW, "credit": 5}}
     assert seen(audit(), glance(workers)).workers.credit == 5
@@ -113,7 +122,8 @@ json_values = st.recursive(
     max_leaves=5,
 )
 descriptions = st.dictionaries(
-    st.sampled_from(["state", "slots", "running", "credit", "seen_ms", "engine", "models"]) | st.text(max_size=5),
+    st.sampled_from(["state", "slots", "running", "credit", "seen_ms", "engine", "models", "lease_ms"])
+    | st.text(max_size=5),
     json_values | st.sampled_from([NOW, NOW - 1, "ready"]),
     max_size=7,
 )

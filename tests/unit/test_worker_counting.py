@@ -133,9 +133,22 @@ def test_one_that_is_given_up_instead_of_tried_again(growth: Growth, code: Retry
     assert growth.by_reason() == {reason: 1}
 
 
+@pytest.mark.parametrize("odd", [-5, 10**400, "7", None])
+def test_token_counts_that_cannot_be_spoil_nobodys_count(odd: object) -> None:
+    growth = Growth()
+    tally = Tally(101.0)
+    tally.finished(flight(1), success(prompt_tokens=3, completion_tokens=odd))
+    tally.finished(flight(2), success(prompt_tokens=4, completion_tokens=2))
+    tally.close()
+    assert growth.of("streamfleet_requests_finished_total", **NORMAL) == 2
+    assert growth.of("streamfleet_tokens_total", kind="prompt") == 7
+    assert growth.of("streamfleet_tokens_total", kind="completion") == 2
+
+
 def test_tokens_of_answers_that_nobody_got(growth: Growth) -> None:
     count_wasted(success(completion_tokens=40), "lease_lost")
     count_wasted(success(completion_tokens=-1), "lease_lost")
+    count_wasted(success(completion_tokens=10**400), "lease_lost")
     count_wasted(success(completion_tokens="many"), "ended_before")
     assert growth.of("streamfleet_tokens_wasted_total", reason="lease_lost") == 40
     assert growth.of("streamfleet_tokens_wasted_total", reason="ended_before") == 0

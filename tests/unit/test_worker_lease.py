@@ -12,7 +12,7 @@ from streamfleet.common.broker import Broker
 from streamfleet.common.records import Lease, RenewCode
 from streamfleet.worker import lease
 from streamfleet.worker.flights import Fate, Flights
-from streamfleet.worker.lease import AT_ONCE, LeaseKeeper, Pulse
+from streamfleet.worker.lease import AT_ONCE, RENEWALS_PER_LEASE, LeaseKeeper, Pulse
 from tests.unit.worker_flights import HandClock, flight
 from tests.waiting import eventually
 
@@ -24,6 +24,7 @@ class Renewals:
 
     def __init__(self) -> None:
         self.codes: dict[Lease, RenewCode] = {}
+        self.said: list[object] = []
         self.calls: list[int] = []
         self.meanwhile: Callable[[], None] = lambda: None
 
@@ -33,9 +34,15 @@ class Renewals:
         self.meanwhile()
         return [self.codes.get(one, RenewCode.RENEWED) for one in leases]
 
+    async def check_in(self, worker: str, description: object) -> int:
+        assert worker == "w1"
+        self.said.append(description)
+        return 0
+
 
 class Rig:
     def __init__(self) -> None:
+        self.description: dict[str, object] = {}
         self.clock, self.flights, self.broker = HandClock(), Flights(), Renewals()
         self.pulse = Pulse(self.clock)
         never: Any = None
@@ -45,7 +52,7 @@ class Rig:
             self.flights,
             self.clock,
             lease_ms=10_000,
-            describe=dict,
+            describe=lambda: dict(self.description),
             pulse=self.pulse,
             hang_s=HANG_S,
         )
@@ -84,6 +91,16 @@ async def test_many_leases_are_renewed_in_calls_of_bounded_size() -> None:
         rig.flights.board(flight(number))
     await rig.renew()
     assert rig.broker.calls == [AT_ONCE, 1]
+
+
+async def test_what_is_new_is_said_at_once_and_the_same_once_a_lease() -> None:
+    """Else five hundred idle workers keep Redis busy with nothing; but a worker that says nothing counts as gone."""
+    rig = Rig()
+    for running in (0, 0, 0, 0, 0, 1, 1, 0):
+        rig.description["running"] = running
+        await rig.keeper._check_in(cast("Broker", rig.broker), rig.clock.monotonic())
+        await rig.clock.sleep(10.0 / RENEWALS_PER_LEASE)
+    assert rig.broker.said == [{"running": running} for running in (0, 0, 1, 0)]
 
 
 async def test_nothing_held_asks_nothing() -> None:

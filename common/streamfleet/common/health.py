@@ -79,6 +79,7 @@ class HealthServer:
         look: asked at every probe, on a thread of the server's.
         registry: whose metrics /metrics has; by default all that this process counts, an engine's own too.
         setting: the port's variable, for the error.
+        live: asked in place of `look` at /livez, where `look` asks others and may take long.
 
     Raises:
         SettingsError: the address is taken or not to be had.
@@ -91,8 +92,9 @@ class HealthServer:
         look: Callable[[], Health],
         registry: CollectorRegistry = REGISTRY,
         setting: str = "STREAMFLEET_HEALTH_PORT",
+        live: Callable[[], Health] | None = None,
     ) -> None:
-        self._look = look
+        self._look, self._live = look, live or look
         self._metrics = make_wsgi_app(registry)
         try:
             self._server = make_server(host, port, self._answer, server_class=_Server, handler_class=_Quiet)
@@ -117,7 +119,7 @@ class HealthServer:
         if path == "/metrics":
             page: Iterable[bytes] = self._metrics(environ, start_response)
             return page
-        health = self._look()
+        health = self._live() if path == "/livez" else self._look()
         good = {"/livez": health.live, "/readyz": health.live and health.ready}.get(path)
         status = "404 Not Found" if good is None else "200 OK" if good else "503 Service Unavailable"
         text = "try /livez, /readyz or /metrics" if good is None else "ok" if good else health.reason

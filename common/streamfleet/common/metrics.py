@@ -14,6 +14,8 @@ from typing import TypeVar
 
 from prometheus_client import Counter, Gauge, Histogram, Info
 
+from streamfleet.common.protocol import LANES
+
 _SECONDS = (0.001, 0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 900, 3600)
 
 
@@ -28,6 +30,10 @@ class Reason(StrEnum):
     REFUSED = "refused"  # it is wrong, says the worker or the engine
     TOO_EXPENSIVE = "too_expensive"  # it passes a cost limit
 
+
+RECLAIM_OUTCOMES = ("ready", "dead", "ended")
+WASTED_REASONS = ("lease_lost", "ended_before")
+TOKEN_KINDS = ("prompt", "completion")
 
 BUILD = Info("streamfleet_build", "Versions of streamfleet, of Python, and of vLLM where it is installed.")
 CLAIMED = Counter("streamfleet_requests_claimed_total", "Requests that this worker took.", ["lane"])
@@ -86,6 +92,22 @@ def of(metric: M, *labels: str) -> M:
     """`metric.labels(*labels)`, looked up once: the library's own look-up costs as much as the counting."""
     child: M = metric.labels(*labels)
     return child
+
+
+def begin() -> None:
+    """Let a worker's counters with known labels stand at 0 before they first count: else the first one is no increase,
+    and an alert on it stays silent."""
+    for lane in LANES:
+        for metric in (CLAIMED, RETRIED, RELEASED):
+            of(metric, lane)
+    for reason in Reason:
+        of(DEAD_LETTERS, reason)
+    for outcome in RECLAIM_OUTCOMES:
+        of(RECLAIMED, outcome)
+    for why in WASTED_REASONS:
+        of(TOKENS_WASTED, why)
+    for kind in TOKEN_KINDS:
+        of(TOKENS, kind)
 
 
 def describe_build() -> None:

@@ -11,6 +11,7 @@ from streamfleet.common.protocol import LANES, Lane
 from streamfleet.common.records import Claim, LaneAudit, Lease
 
 _RECORD = re.compile(rb"\S+ ((?:critical|high|normal|low):[0-9]{1,20}-[0-9]{1,20}) ([!-~]{0,256})")
+FAR_OFF = 9e15
 _READY = re.compile(rb"[A-Z]([0-9]{1,20})-[A-Z][0-9]{1,20}")
 
 
@@ -42,7 +43,7 @@ def lane_audit(lane: Lane, row: list[int]) -> LaneAudit:
 
 def number(value: bytes) -> int:
     """A counter; 0 for one that somebody made something else of."""
-    return int(value) if value.removeprefix(b"-").isdigit() else 0
+    return int(value) if len(value) <= 20 and value.removeprefix(b"-").isdigit() else 0
 
 
 def mapping(reply: Any) -> dict[bytes, bytes]:
@@ -71,7 +72,12 @@ def recorded(record: bytes | None) -> tuple[str, str]:
 
 def first_score(reply: Any) -> int | None:
     """The score of the first member of a range with scores; None for an empty one."""
-    return int(float(reply[1])) if reply else None
+    return score(reply[1]) if reply else None
+
+
+def score(value: bytes | None) -> int | None:
+    """A score, if there is one, as a whole number; what was put there by hand may be endless."""
+    return None if value is None else int(max(-FAR_OFF, min(FAR_OFF, float(value))))
 
 
 def ranked_member(reply: Any) -> tuple[int, int] | None:

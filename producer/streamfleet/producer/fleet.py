@@ -8,7 +8,7 @@ from typing import Any
 
 SILENT_AFTER_S, MOST_SILENT_S = 15.0, 600.0
 """One that was silent for so long is gone, or as good as gone: at least the first, or a lease and a half where that is
-longer, because signs of life come four times a lease; never more than the second."""
+longer, because signs of life come at least once a lease; never more than the second."""
 MOST_MS = 8 * 10**15
 """What is beyond this is no time."""
 MOST_CHARS = 200
@@ -95,7 +95,7 @@ def _view(name: str, words: Mapping[str, Any], held: Mapping[str, int], now_ms: 
         unready=_text(words.get("unready")),
         held=dict(held),
         oldest_held_s=max(0.0, oldest_s) if oldest_s is not None and held else None,
-        silent_after_s=_silent_after_s(words.get("lease_ms")),
+        silent_after_s=silent_after_s(words.get("lease_ms")),
     )
 
 
@@ -104,7 +104,8 @@ def _text(said: object) -> str:
     return said[:MOST_CHARS] if isinstance(said, str) else ""
 
 
-def _silent_after_s(lease_ms: object) -> float:
+def silent_after_s(lease_ms: object) -> float:
+    """How long a worker may say nothing before it counts as silent, by the lease that it names; seconds."""
     known = isinstance(lease_ms, int) and not isinstance(lease_ms, bool) and 0 < lease_ms < MOST_MS
     return min(MOST_SILENT_S, max(SILENT_AFTER_S, 1.5 * lease_ms / 1000)) if known else SILENT_AFTER_S  # type: ignore[operator]
 

@@ -109,7 +109,8 @@ async def trace(broker: Broker, asked: str) -> Trace:
 async def _trace(broker: Broker, asked: str) -> Trace:
     named = read_entry_name(asked)
     place = await _place(broker, *named) if named else None
-    request_id = asked if place is None else _own_id(asked, place.look)
+    name = ":".join(named) if named else asked
+    request_id = name if place is None else _own_id(name, place.look)
     if not is_request_id(request_id):
         return Trace(asked, request_id, await broker.now_ms())
     known = await broker.remembered(request_id)
@@ -181,9 +182,12 @@ async def _letter(broker: Broker, known: Remembered) -> DeadLetter | None:
     finished = result.fields.get("finished_ms", "")
     if not (finished.isascii() and finished.isdigit()) or len(finished) > 15:
         return None
-    first = str(max(0, int(finished) - LETTER_SLACK_MS))
+    first, size = str(max(0, int(finished) - LETTER_SLACK_MS)), 0
     async for letter_id, fields in broker.entries_between(broker.keys.dead, first, "+", MOST_LETTERS):
         letter = read_letter(letter_id, fields)
         if letter.request_id == result.id:
             return letter
+        size += sum(map(len, fields.values()))
+        if size > MOST_BYTES:
+            break
     return None

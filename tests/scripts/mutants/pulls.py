@@ -82,15 +82,21 @@ MUTANTS = (
     ),
     Mutant(
         "choose: nothing of a paused lane",
-        "    if found[LANE_COUNT + lane] then waiting[lane] = 0 end\n",
+        "    if paused[lane] then waiting[lane] = 0 end\n",
         "",
         "pause.nothing_is_taken_from_a_paused_lane_and_the_others_go_on",
     ),
     Mutant(
         "pause: who finds only paused lanes waits",
-        "    if found[LANE_COUNT + lane] then waiting[lane] = 0 end\n",
+        "    if paused[lane] then waiting[lane] = 0 end\n",
         "",
         "pause.who_finds_only_paused_lanes_waits_like_one_who_finds_nothing",
+    ),
+    Mutant(
+        "take: what rests and is not in order yet holds up nobody",
+        "  while cut and (paused[cut]",
+        "  while cut and (false",
+        "pause.what_rests_and_is_not_in_order_yet_holds_up_nobody",
     ),
     Mutant(
         "pause: going on wakes somebody",
@@ -259,8 +265,8 @@ MUTANTS = (
     ),
     Mutant(
         "pull: counts are written",
-        "if arg.n > 0 then claims, dropped = take(arg, waiting, cut, now) end\nwrite_counts()",
-        "if arg.n > 0 then claims, dropped = take(arg, waiting, cut, now) end",
+        "if arg.n > 0 then claims, dropped = take(arg, waiting, cut, more, now) end\nwrite_counts()",
+        "if arg.n > 0 then claims, dropped = take(arg, waiting, cut, more, now) end",
         HISTORY,
         0,
     ),

@@ -11,7 +11,7 @@ from streamfleet.common.protocol import Lane, Status
 from streamfleet.common.records import RetryCode
 from streamfleet.worker.engine.base import Capacity
 from streamfleet.worker.flights import Flight, Flights
-from streamfleet.worker.outcome import Finished, HandedBack, Outcome, Postponed
+from streamfleet.worker.outcome import Finished, HandedBack, Outcome, Postponed, tokens_used
 
 _ENDED_BY_RETRYING = {
     RetryCode.DEAD: (Status.DEAD, metrics.Reason.ENGINE),
@@ -44,7 +44,7 @@ class Tally:
         if outcome.first_token_ms is not None:
             metrics.of(metrics.FIRST_TOKEN, lane, status).observe(outcome.first_token_ms / 1000)
         for kind, name in (("prompt", "prompt_tokens"), ("completion", "completion_tokens")):
-            if isinstance(used := outcome.usage.get(name), int):
+            if (used := tokens_used(outcome.usage, name)) is not None:
                 self._tokens[kind] += used
         if outcome.error and status is not Status.CANCELLED:
             metrics.of(metrics.DEAD_LETTERS, _reason(outcome)).inc()
@@ -80,8 +80,7 @@ def count_wasted(outcome: Finished, why: str) -> None:
         outcome: what was thrown away.
         why: ``lease_lost``, or ``ended_before``: the request had a result already.
     """
-    if isinstance(used := outcome.usage.get("completion_tokens"), int):
-        metrics.of(metrics.TOKENS_WASTED, why).inc(max(0, used))
+    metrics.of(metrics.TOKENS_WASTED, why).inc(tokens_used(outcome.usage, "completion_tokens") or 0)
 
 
 def how_it_ended(outcome: Outcome) -> str:

@@ -26,6 +26,7 @@ from streamfleet.worker.flights import Fate, Flights
 
 log = structlog.get_logger(__name__)
 RENEWALS_PER_LEASE = 4
+QUIET_SHARE = 0.8  # of a lease: a worker about which nothing is new counts as silent after one and a half
 AT_ONCE = 500
 CANCELS_BLOCK_MS = 5_000
 CANCELS_GAP_S = 0.1
@@ -77,6 +78,8 @@ class LeaseKeeper:
         self._lease_s = lease_ms / 1000
         self._describe, self._pulse, self._hang_s = describe, pulse, hang_s
         self._leave: Callable[[], None] = lambda: None
+        self._said: Mapping[str, Any] | None = None
+        self._said_at = clock.monotonic()
         self._main: asyncio.AbstractEventLoop | None = None
         self._own: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
@@ -140,11 +143,18 @@ class LeaseKeeper:
                 if now - last > self._lease_s / 2:
                     metrics.RENEWALS_LATE.inc()
                 last = now
-                await broker.check_in(self._worker, self._describe())
+                await self._check_in(broker, now)
             except StreamfleetError as error:
                 log.warning("renewal_failed", error=str(error), silent_s=round(self._clock.monotonic() - last, 1))
                 pause_s = min(interval_s, 0.5)
             await self._clock.sleep(pause_s)
+
+    async def _check_in(self, broker: Broker, now: float) -> None:
+        """Give the sign of life. Five hundred idle workers must not keep Redis busy with saying the same."""
+        description = self._describe()
+        if description != self._said or now - self._said_at > self._lease_s * QUIET_SHARE:
+            await broker.check_in(self._worker, description)
+            self._said, self._said_at = description, now
 
     async def _renew_all(self, broker: Broker) -> None:
         flights = self._flights.held()

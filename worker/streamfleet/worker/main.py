@@ -49,6 +49,7 @@ def run_worker(
     for name, nearest in unknown_variables().items():
         log.warning("no_such_setting", variable=name, perhaps=nearest or None)
     metrics.describe_build()
+    metrics.begin()
     name = worker.worker_name or f"{platform.node()}-{os.getpid()}-{secrets.token_hex(3)}"
     traces = Traces(queue.queue, name) if log_settings.traces == "otlp" else None
     try:

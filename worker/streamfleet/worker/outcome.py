@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,6 +67,13 @@ class Gone:
 
 
 Outcome = Finished | Postponed | HandedBack | Gone
+MOST_TOKENS = 2**53
+
+
+def tokens_used(usage: Mapping[str, Any], name: str) -> int | None:
+    """What an engine counted; None where it says nothing, or what cannot be: an engine may be anybody's."""
+    used = usage.get(name)
+    return used if isinstance(used, int) and 0 <= used <= MOST_TOKENS else None
 
 
 def refused(error: InvalidRequest) -> Finished:

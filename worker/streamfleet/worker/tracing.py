@@ -6,11 +6,15 @@ are Redis's: a span must not end before it began because two machines' clocks di
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+import functools
+import threading
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol
+
+import structlog
 
 from streamfleet.common.errors import SettingsError
-from streamfleet.worker.outcome import Finished, Outcome, Postponed
+from streamfleet.worker.outcome import Finished, Outcome, Postponed, tokens_used
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -19,7 +23,9 @@ if TYPE_CHECKING:
 
     from streamfleet.worker.flights import Flight
 
-FLUSH_MS = 5_000
+log = structlog.get_logger(__name__)
+P = ParamSpec("P")
+FLUSH_S = 5.0
 SERVICE = "streamfleet-worker"
 USAGE = (("prompt_tokens", "gen_ai.usage.input_tokens"), ("completion_tokens", "gen_ai.usage.output_tokens"))
 
@@ -53,29 +59,20 @@ class Traces:
         exporter: where spans go; None for OTLP over HTTP, as the standard ``OTEL_…`` variables say.
 
     Raises:
-        SettingsError: OpenTelemetry is not installed.
+        SettingsError: OpenTelemetry is not installed, or cannot read one of its variables.
     """
 
     def __init__(self, queue: str, worker: str, exporter: SpanExporter | None = None) -> None:
         try:
-            from opentelemetry.sdk.resources import Resource
-            from opentelemetry.sdk.trace import TracerProvider
-            from opentelemetry.sdk.trace.export import BatchSpanProcessor
-
-            if exporter is None:
-                from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-
-                exporter = OTLPSpanExporter()
+            self._provider = _provider(worker, exporter)
         except ModuleNotFoundError as error:
             raise SettingsError(
                 f"STREAMFLEET_TRACES: otlp needs {error.name}, which is not there: pip install 'streamfleet[traces]'"
             ) from None
-        resource = Resource({"service.instance.id": worker}).merge(Resource.create())
-        # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES go before ours.
-        if str(resource.attributes["service.name"]).startswith("unknown_service"):
-            resource = resource.merge(Resource({"service.name": SERVICE}))
-        self._provider: TracerProvider = TracerProvider(resource=resource)
-        self._provider.add_span_processor(BatchSpanProcessor(exporter))
+        except ValueError as error:
+            raise SettingsError(
+                f"STREAMFLEET_TRACES: OpenTelemetry cannot read one of its variables: {error}"
+            ) from None
         self._tracer = self._provider.get_tracer("streamfleet")
         self._attributes = {
             "messaging.system": "redis",
@@ -85,14 +82,51 @@ class Traces:
             "messaging.client.id": worker,
         }
 
-    def begin(self, flight: Flight) -> Trace:
-        """A request was taken: its span, which began when it was enqueued."""
-        return _Spans(self._tracer, flight, self._attributes)
+    def begin(self, flight: Flight) -> Trace | None:
+        """A request was taken: its span, which began when it was enqueued. None where OpenTelemetry fails at it."""
+        try:
+            return _Spans(self._tracer, flight, self._attributes)
+        except Exception:
+            log.exception("tracing_failed")
+            return None
 
     def close(self) -> None:
-        """Send what is left, for `FLUSH_MS` at most."""
-        self._provider.force_flush(FLUSH_MS)
-        self._provider.shutdown()
+        """Send what is left, for `FLUSH_S` at most."""
+        # OpenTelemetry's own limits do not hold: with a collector that does not answer, either call takes a minute.
+        closing = threading.Thread(target=self._provider.shutdown, name="traces", daemon=True)
+        closing.start()
+        closing.join(FLUSH_S)
+
+
+def _provider(worker: str, exporter: SpanExporter | None) -> TracerProvider:
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    if exporter is None:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+        exporter = OTLPSpanExporter()
+    resource = Resource({"service.instance.id": worker}).merge(Resource.create())
+    # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES go before ours.
+    if str(resource.attributes["service.name"]).startswith("unknown_service"):
+        resource = resource.merge(Resource({"service.name": SERVICE}))
+    provider = TracerProvider(resource=resource)
+    provider.add_span_processor(BatchSpanProcessor(exporter))
+    return provider
+
+
+def _never_raises(step: Callable[P, None]) -> Callable[P, None]:
+    """Whatever a sampler or the like raises must end neither a request nor the worker."""
+
+    @functools.wraps(step)
+    def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            step(*args, **kwargs)
+        except Exception:
+            log.exception("tracing_failed")
+
+    return guarded
 
 
 class _Spans:
@@ -102,7 +136,8 @@ class _Spans:
 
         self._tracer, self._flight = tracer, flight
         lease = flight.claim.lease
-        began = flight.enqueued_ms * 1_000_000
+        # An id that somebody made up may lie far ahead: no span could be sent together with such a one.
+        began = min(flight.enqueued_ms, flight.claimed_ms) * 1_000_000
         given = flight.claim.fields.get(b"traceparent", b"").decode(errors="replace")
         self._request: Span = tracer.start_span(
             "streamfleet.request",
@@ -123,11 +158,15 @@ class _Spans:
     @property
     def traceparent(self) -> str:
         context = self._step.get_span_context()
+        if not context.is_valid:  # OTEL_SDK_DISABLED
+            return ""
         return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
 
+    @_never_raises
     def starts(self, now: float) -> None:
         self._next("streamfleet.run", now)
 
+    @_never_raises
     def landed(self, outcome: Outcome, now: float) -> None:
         from opentelemetry.trace import Status, StatusCode
 
@@ -136,7 +175,7 @@ class _Spans:
         if isinstance(outcome, Finished):
             self._request.set_attribute("http.response.status_code", int(outcome.http_status))
             for field, attribute in USAGE:
-                if isinstance(tokens := outcome.usage.get(field), int):
+                if (tokens := tokens_used(outcome.usage, field)) is not None:
                     self._request.set_attribute(attribute, tokens)
         if not (isinstance(outcome, Finished) and outcome.status == "succeeded"):
             # Never the engine's own words: they may repeat what it was sent.
@@ -144,6 +183,7 @@ class _Spans:
             self._request.set_status(Status(StatusCode.ERROR, reason))
         self._next("streamfleet.publish", now)
 
+    @_never_raises
     def left(self, now: float) -> None:
         at = self._at(now)
         self._step.end(at)

@@ -59,6 +59,7 @@ async def _serve(queue: QueueSettings, settings: ExporterSettings) -> None:
         looker.health,
         _registry(QueueCollector(queue.queue, looker)),
         "STREAMFLEET_EXPORTER_PORT",
+        looker.alive,
     )
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):

@@ -61,7 +61,9 @@ THROUGHPUT = _gauge(
 )
 DELAYED = _gauge("streamfleet_queue_delayed", "Requests that wait for their next try.")
 DEAD_LETTERS = _gauge("streamfleet_queue_dead_letters", "Dead letters that are kept.")
-WORKERS = _gauge("streamfleet_queue_workers", "Workers that gave a sign of life within 30 s.", "state")
+WORKERS = _gauge(
+    "streamfleet_queue_workers", "Workers that gave a sign of life within 30 s, or 1.5 of their leases.", "state"
+)
 WORKER_SLOTS = _gauge("streamfleet_queue_worker_slots", "Slots of the living workers' engines, as they say.")
 WORKER_RUNNING = _gauge("streamfleet_queue_worker_running", "Requests that the living workers hold, as they say.")
 WORKER_CREDIT = _gauge("streamfleet_queue_worker_credit", "Requests that they could take now, where they say so.")

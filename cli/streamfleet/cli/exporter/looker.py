@@ -58,13 +58,20 @@ class Looker:
                     log.warning("look_failed", reason=self._last.reason)
             return self._last
 
-    def health(self) -> Health:
-        """Live while the event loop answers; ready while Redis does."""
+    def alive(self) -> Health:
+        """Live while the event loop answers. Redis is not asked: it may hang, and a restart would not bring it back."""
         answers = asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._loop)
         try:
             answers.result(ANSWER_TIMEOUT_S)
         except concurrent.futures.TimeoutError:
             return Health(live=False, ready=False, reason="the event loop does not answer")
+        return Health(live=True, ready=False, reason="")
+
+    def health(self) -> Health:
+        """The same, and ready while Redis answers."""
+        alive = self.alive()
+        if not alive.live:
+            return alive
         looked = self.current()
         return Health(live=True, ready=looked.found is not None, reason=looked.reason)
 

@@ -10,9 +10,11 @@ from streamfleet.cli.exporter.pressure import Throughput, places, pressure_s, sl
 from streamfleet.common.broker import Broker
 from streamfleet.common.protocol import Lane, Status
 from streamfleet.common.records import Audit, Glance, LaneAudit
+from streamfleet.producer.fleet import silent_after_s
 
 LIVING_S = 30.0
-"""A worker gives a sign of life four times in a lease; one that has been silent for so long is not counted."""
+"""A worker gives a sign of life at least once in a lease; one that has been silent for so long, and for a lease and a
+half (fleet.py), is not counted."""
 STATES = ("starting", "ready", "unfit", "draining", "other")
 LARGEST = 10**15
 DELAYED_AT_MOST = 1_000
@@ -128,7 +130,7 @@ def _age_s(row: LaneAudit, glance: Glance) -> float:
 
 
 def _workers(glance: Glance) -> WorkersView:
-    living = [words for words in glance.workers.values() if _lives(words.get("seen_ms"), glance.now_ms)]
+    living = [words for words in glance.workers.values() if _lives(words, glance.now_ms)]
     by_state = dict.fromkeys(STATES, 0)
     for words in living:
         state = words.get("state")
@@ -142,8 +144,9 @@ def _workers(glance: Glance) -> WorkersView:
     )
 
 
-def _lives(seen_ms: Any, now_ms: int) -> bool:
-    return isinstance(seen_ms, int | float) and abs(now_ms - seen_ms) <= LIVING_S * 1000
+def _lives(words: Mapping[str, Any], now_ms: int) -> bool:
+    seen_ms, most_s = words.get("seen_ms"), max(LIVING_S, silent_after_s(words.get("lease_ms")))
+    return isinstance(seen_ms, int | float) and abs(now_ms - seen_ms) <= most_s * 1000
 
 
 def _amount(value: Any) -> int:

@@ -14,18 +14,19 @@ from streamfleet.common.keys import GROUP
 from streamfleet.common.protocol import Lane
 from streamfleet.common.replies import (
     entries,
+    first_score,
     id_order,
     last_delivered,
     mapping,
     pending_row,
     ready_member,
     recorded,
+    score,
 )
 from streamfleet.common.results import Result, decode_result
 
 CHUNK_BYTES, MOST_AT_ONCE = 262_144, 64
 LAST_PART = 2**64 - 1
-FAR_OFF = 9e15
 _ENTRY = re.compile(r"(critical|high|normal|low):([0-9]{1,20})-([0-9]{1,20})")
 
 Fields = dict[bytes, bytes]
@@ -71,7 +72,7 @@ def read_entry_name(text: str) -> tuple[Lane, str] | None:
     match = _ENTRY.fullmatch(text)
     if match is None or max(int(match[2]), int(match[3])) > LAST_PART:
         return None
-    return Lane(match[1]), f"{match[2]}-{match[3]}"
+    return Lane(match[1]), f"{int(match[2])}-{int(match[3])}"
 
 
 class InspectingBroker(BrokerBase):
@@ -85,7 +86,7 @@ class InspectingBroker(BrokerBase):
             for place in some
         ]
         replies = iter(await self._look_all(words) if words else [])
-        return {lane: [_score(next(replies)[1:]) for _ in some] for lane, some in places.items()}
+        return {lane: [first_score(next(replies)) for _ in some] for lane, some in places.items()}
 
     async def remembered(self, request_id: str) -> Remembered:
         """What there is under an id."""
@@ -121,8 +122,8 @@ class InspectingBroker(BrokerBase):
             attempt=row[3] if row else 0,
             idle_ms=row[2] if row else 0,
             before=before,
-            rank_ms=_score([rank]),
-            due_ms=_score([due]),
+            rank_ms=score(rank),
+            due_ms=score(due),
             tries=(tries or b"").decode(errors="backslashreplace"),
         )
 
@@ -182,12 +183,6 @@ class InspectingBroker(BrokerBase):
         except StreamfleetError:
             return None
         return user, [reply == b"OK" for reply in replies]
-
-
-def _score(found: Sequence[bytes | None]) -> int | None:
-    """A score, if there is one, as a whole number; what was put there by hand may be endless."""
-    score = next(iter(found), None)
-    return None if score is None else int(max(-FAR_OFF, min(FAR_OFF, float(score))))
 
 
 def _next_chunk(chunk: int, found: Sequence[tuple[str, Fields]]) -> int:

@@ -33,7 +33,7 @@ class OperatorBroker(BrokerBase):
         """Everything counted at one instant; undelivered entries up to `bound` for each lane."""
         counts, delayed, tries, dead, lanes = await self.connection.script("audit", self._shared, [self._config, bound])
         return Audit(
-            counts={key.decode(): number(value) for key, value in mapping(counts).items()},
+            counts={key.decode(errors="replace"): number(value) for key, value in mapping(counts).items()},
             delayed=delayed,
             tries=tries,
             dead_letters=dead,
@@ -47,12 +47,12 @@ class OperatorBroker(BrokerBase):
 
     async def workers(self) -> dict[str, dict[str, Any]]:
         """Who is, or was lately, alive: worker name to its description."""
-        reply = mapping(await self.connection.command("HGETALL", self.keys.workers))
+        reply = mapping(await self._look("HGETALL", self.keys.workers))
         return {consumer_name(name): description(text) for name, text in reply.items()}
 
     async def nearest(self, lane: Lane) -> tuple[int | None, int | None]:
         """Enqueueing time of a lane's oldest entry, and the first rank of its ready set, both epoch ms."""
-        oldest, first = await self.connection.pipeline(
+        oldest, first = await self._look_all(
             [
                 ("XRANGE", self.keys.lane(lane), "-", "+", "COUNT", 1),
                 ("ZRANGE", self.keys.ready(lane), 0, 0, "WITHSCORES"),
@@ -77,7 +77,7 @@ class OperatorBroker(BrokerBase):
         ]
         places = [(lane, rank) for lane in LANES for rank in ranks.get(lane, ())]
         commands += [("ZRANGE", self.keys.ready(lane), rank, rank, "WITHSCORES") for lane, rank in places]
-        (seconds, microseconds), workers, delayed, *rows = await self.connection.pipeline(commands)
+        (seconds, microseconds), workers, delayed, *rows = await self._look_all(commands)
         oldest, ranked = rows[: len(LANES)], rows[len(LANES) :]
         return Glance(
             now_ms=int(seconds) * 1000 + int(microseconds) // 1000,

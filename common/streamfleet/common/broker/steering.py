@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from streamfleet.common.broker.base import BrokerBase
 from streamfleet.common.protocol import LANES, Lane
+from streamfleet.common.replies import number
 
 MOST_NOTICES = 10_000
 
@@ -23,9 +24,9 @@ class SteeringBroker(BrokerBase):
         return await self._pause(lanes, "0")
 
     async def paused(self) -> dict[Lane, int]:
-        """The lanes that are paused, and since when (epoch ms)."""
+        """The lanes that are paused, and since when (epoch ms; 0 where somebody wrote no time there)."""
         found = await self._look("HMGET", self.keys.sched, *(f"paused:{lane.number}" for lane in LANES))
-        return {lane: int(since) for lane, since in zip(LANES, found, strict=True) if since and since.isdigit()}
+        return {lane: max(0, number(since)) for lane, since in zip(LANES, found, strict=True) if since is not None}
 
     async def drain(self, worker: str) -> None:
         """Tell a worker to finish what it runs and leave; told twice, it hands back what it runs."""

@@ -98,14 +98,14 @@ class WorkerBroker(BrokerBase):
         """Publish outcomes and remove their entries, in one script call."""
         keys = list(self._shared)
         args: list[Any] = [self._config, worker]
-        names: list[str] = []
+        names: list[str] | None = None
         for item in completions:
             lane, stream_id, attempt, request_id = item.lease
             result = self.keys.result(request_id)
             keys += (result, self.keys.reply(item.reply) if item.reply else result)
             args += (lane.number, stream_id, attempt, request_id, item.reply, item.status.value, item.error)
             if names == (names := [*item.values]):
-                args.append(0)
+                args.append(-1)
             else:
                 args += (len(names), *names)
             args += item.values.values()

@@ -6,7 +6,7 @@
 -- KEYS: shared; then for each outcome its result and its reply stream (its result again when it has none): they are
 --   declared because they may not exist yet, and a migrating cluster slot then refuses the call before any write.
 -- ARGV: 1 configuration; 2 worker; then for each outcome: lane, stream id, attempt, request id, reply name or '', status,
---   error JSON or '', and of the result: number of its fields, and their names; or 0 where they are those of the outcome
+--   error JSON or '', and of the result: number of its fields, and their names; or -1 where they are those of the outcome
 --   before; then their values.
 -- Returns for each outcome: 1 published; 2 the id already had a result (cancelled, or a duplicate): entry removed;
 --   0 the lease was lost: nothing written; 3 this very attempt was published by an earlier call whose answer got lost.

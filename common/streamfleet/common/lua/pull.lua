@@ -21,10 +21,10 @@ local now = now_ms()
 -- Who asks for work watches no more, also when the answer that made it a watcher was lost.
 if arg.watching or arg.n > 0 then call('ZREM', WATCH, arg.worker) end
 local back = put_back(arg.hints, handed, waiting)
-local staged, cut = stage(arg, waiting, first)
+local staged, cut, more = stage(arg, waiting, first)
 staged = staged + back
 local claims, dropped = {}, 0
-if arg.n > 0 then claims, dropped = take(arg, waiting, cut, now) end
+if arg.n > 0 then claims, dropped = take(arg, waiting, cut, more, now) end
 write_counts()
 
 local ready = 0

@@ -38,11 +38,13 @@ def drain(
 async def _drain(settings: QueueSettings, worker: str, timeout_s: float | None) -> None:
     import asyncio
 
+    from streamfleet.producer.commands.plain import one_line
+
     async with connected(settings) as broker:
         known = await broker.workers()
         if worker not in known:
             names = ", ".join(sorted(known)) or "none"
-            fail(f"no worker is called {worker}; there are: {names}")
+            fail(one_line(f"no worker is called {worker}; there are: {names}"))
         await broker.drain(worker)
         if timeout_s is None:
             out(f"{worker} was told to drain")
@@ -57,11 +59,12 @@ async def _drain(settings: QueueSettings, worker: str, timeout_s: float | None) 
 
 async def _until_gone(broker: Broker, worker: str) -> None:
     from streamfleet.common.clock import SystemClock
+    from streamfleet.producer.commands.plain import one_line
 
     said = None
     while (found := (await broker.workers()).get(worker)) is not None:
         now = f"{found.get('state', 'unknown')!s:.20}, runs {found.get('running', '?')!s:.10}"
         if now != said:
-            say(f"{worker}: {now}")
+            say(one_line(f"{worker}: {now}"))
             said = now
         await SystemClock().sleep(LOOK_AGAIN_S)

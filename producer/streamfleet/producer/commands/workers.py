@@ -28,7 +28,7 @@ def workers(
 ) -> None:
     """List the workers: engine and model, version, age, whether they take requests or why not, and what they hold.
 
-    "seen" is the last sign of life, which comes four times a lease; one that has been silent for long is marked, and
+    "seen" is the last sign of life, which comes at least once a lease; one that has been silent for long is marked, and
     listed only while it holds requests: others take these over when the lease is over. With --json: all of them.
     "oldest held" is for how long a worker has had the request that it has had for longest. With --json and --watch: a
     line for each look.

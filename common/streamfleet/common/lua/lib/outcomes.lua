@@ -6,7 +6,7 @@ local function read_outcomes()
   local outcomes, ids, results, at, names, size = {}, {}, {}, 3, nil, 0
   while at <= #ARGV do
     local lane, own = tonumber(ARGV[at]), tonumber(ARGV[at + 7])
-    if own > 0 then names, size = at + 7, own end
+    if own < 0 then own = 0 else names, size = at + 7, own end
     outcomes[#outcomes + 1] = {lane = lane, id = ARGV[at + 1], at = at, names = names, values = at + 7 + own, size = size}
     ids[lane] = ids[lane] or {}
     table.insert(ids[lane], ARGV[at + 1])

@@ -25,15 +25,17 @@ local function lane_alone(waiting)
   return alone
 end
 
--- Nothing waits in a paused lane, as far as choosing goes: `waiting` says so from here on.
+-- Nothing waits in a paused lane, as far as choosing goes: `waiting` says so from here on. Returns the credits, and which
+-- lanes are paused.
 local function load_credit(waiting)
   local found = call('HMGET', SCHED, '1', '2', '3', '4', 'paused:1', 'paused:2', 'paused:3', 'paused:4')
-  local credit = {}
+  local credit, paused = {}, {}
   for lane = 1, LANE_COUNT do
     credit[lane] = tonumber(found[lane]) or 0
-    if found[LANE_COUNT + lane] then waiting[lane] = 0 end
+    paused[lane] = found[LANE_COUNT + lane] ~= false
+    if paused[lane] then waiting[lane] = 0 end
   end
-  return credit
+  return credit, paused
 end
 
 local function save_credit(credit)

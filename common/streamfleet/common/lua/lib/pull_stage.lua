@@ -81,8 +81,8 @@ end
 -- Bounded in entries and bytes, because XREADGROUP copies bodies into Lua; the chunk grows with the sizes seen, so that
 -- a few huge bodies cannot stall the server together. Some of every lane, because each has its share; then urgent lanes
 -- first: where the bound cuts one short, what is less urgent must not be taken in its place.
--- `waiting`: how many wait in each lane; goes up. `first`: what read_first brought. Returns how many were staged, and the
--- lane that was cut short, or nil.
+-- `waiting`: how many wait in each lane; goes up. `first`: what read_first brought. Returns how many were staged, the lane
+-- that was cut short, or nil, and which lanes have more.
 local function stage(limits, waiting, first)
   local lane_of, more = {}, {}
   for lane = 1, LANE_COUNT do lane_of[lane_key(lane)] = lane end
@@ -113,5 +113,5 @@ local function stage(limits, waiting, first)
     end
   end
   if known then save_seen(known, fresh) end
-  return staged, cut
+  return staged, cut, more
 end

@@ -91,10 +91,13 @@ end
 -- where all of it comes from, but for the others' shares. The worker asks again at once.
 -- Rounds grow while entries are small, so that one reply never carries much more than take_bytes; `waiting` goes down
 -- with what was taken. A bounded number of drops per call keeps a lane full of expired ones from stalling the server.
-local function take(arg, waiting, cut, now)
+local function take(arg, waiting, cut, more, now)
   local claims, dropped, bytes, round = {}, 0, 0, 4
   if waiting[1] + waiting[2] + waiting[3] + waiting[4] == 0 then return claims, dropped end
-  local credit = load_credit(waiting)
+  local credit, paused = load_credit(waiting)
+  while cut and (paused[cut] or not more[cut]) do   -- what rests holds up nobody
+    cut = cut < LANE_COUNT and cut + 1 or nil
+  end
   local wanted, urgent = arg.n, 0
   for lane = 1, cut or 0 do urgent = urgent + waiting[lane] end
   if cut then wanted = math.min(wanted, urgent) end

@@ -1,0 +1,57 @@
+"""What anybody may have written into a queue's keys, as those find it who only look: each release, no crash."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from streamfleet.cli.exporter.pressure import Throughput
+from streamfleet.cli.exporter.view import look
+from streamfleet.common.broker import Broker
+from streamfleet.common.connection import Connection
+from streamfleet.common.errors import StreamfleetError
+from streamfleet.common.keys import Keys
+from streamfleet.common.protocol import Lane
+from streamfleet.common.records import QueueLimits
+from streamfleet.producer.snapshot import take_snapshot
+
+KEYS = Keys("default")
+SHARED = (KEYS.workers, KEYS.delayed, KEYS.counts, KEYS.dead, KEYS.lane(Lane.HIGH), KEYS.ready(Lane.HIGH))
+
+
+@pytest.fixture
+async def broker(any_redis_url: str) -> AsyncIterator[Broker]:
+    opened = Broker(Connection(any_redis_url, patience_s=0), KEYS, QueueLimits())
+    await opened.ensure_groups()
+    yield opened
+    await opened.close()
+
+
+@pytest.mark.parametrize("key", SHARED)
+async def test_a_key_of_another_type_is_told_as_such(broker: Broker, key: str) -> None:
+    await broker.connection.command("DEL", key)
+    await broker.connection.command("SET", key, "of another type")
+    with pytest.raises(StreamfleetError, match="audit --repair"):
+        await take_snapshot(broker)
+    with pytest.raises(StreamfleetError, match="audit --repair"):
+        await look(broker, Throughput())
+
+
+async def test_lanes_are_paused_by_a_key_of_the_right_type_or_not_at_all(broker: Broker) -> None:
+    await broker.connection.command("SET", KEYS.sched, "of another type")
+    with pytest.raises(StreamfleetError, match="audit --repair"):
+        await take_snapshot(broker)
+
+
+async def test_odd_counts_and_ranks_are_passed_over(broker: Broker) -> None:
+    await broker.connection.command("HSET", KEYS.counts, b"\xff", "1", "failed", "9" * 5_000, "succeeded", "2")
+    await broker.connection.command("HSET", KEYS.sched, "paused:2", b"\xff" * 5_000)
+    await broker.connection.command("ZADD", KEYS.ready(Lane.HIGH), "-inf", "junk", "inf", "more")
+    snapshot, view = await take_snapshot(broker), await look(broker, Throughput())
+    assert (snapshot.ended["succeeded"], snapshot.ended["failed"]) == (2, 0)
+    assert (view.ended["succeeded"], view.ended["failed"]) == (2, 0)
+    (high,) = [lane for lane in snapshot.lanes if lane.lane is Lane.HIGH]
+    assert high.nearest_s is not None
+    assert high.nearest_s < 0
+    assert high.paused_s is not None
