@@ -24,7 +24,7 @@ from bench.saved import BENCHMARKS
 
 LIMIT_S = 1200.0
 """After this long a measurement counts as hanging. On a quiet machine each takes two to four minutes."""
-STOP_S = 60.0
+STOP_S = 40.0
 EXAMPLES = """\
 examples:
   make bench-quick                                all four
