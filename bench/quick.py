@@ -27,7 +27,7 @@ LIMIT_S = 1200.0
 STOP_S = 40.0
 EXAMPLES = """\
 examples:
-  make bench-quick                                all four
+  make bench-quick                                all of them
   python -m bench.quick --only broker,scheduling  those two (no vLLM needed)
 """
 

@@ -12,8 +12,8 @@ from bench.core.reports import Report
 
 EXAMPLES = """\
 examples:
-  python -m bench.autoscaling --quick      eight hours, some seconds; into build/bench/quick
-  python -m bench.autoscaling              a whole day, about two minutes; into bench/results
+  python -m bench.autoscaling --quick      four hours, under a minute; into build/bench/quick
+  python -m bench.autoscaling              a whole day, some minutes; into bench/results
 """
 
 

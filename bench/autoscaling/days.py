@@ -14,7 +14,7 @@ from bench.plots.style import thinned
 from bench.scheduling.traces import Arrival, Kind, day_bursts, diurnal
 from streamfleet.common.protocol import LANES
 
-FULL_HOURS, QUICK_HOURS = (0.0, 24.0), (4.0, 12.0)
+FULL_HOURS, QUICK_HOURS = (0.0, 24.0), (6.0, 10.0)
 KINDS = (
     Kind(0.05, "critical", (30, 30), (16, 64)),
     Kind(0.55, "high", (60, 120), (64, 256)),
