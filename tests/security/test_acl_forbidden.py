@@ -98,7 +98,7 @@ SHAPES = {
     "HGETALL": "", "HSET": "a b", "HSETNX": "a b", "HDEL": "a", "HLEN": "", "HEXISTS": "a", "HINCRBY": "a 1",
     "ZADD": "1 a", "ZCARD": "", "ZCOUNT": "0 1", "ZPOPMIN": "1", "ZRANGE": "0 1", "ZRANGEBYSCORE": "0 1",
     "HSCAN": "0", "ZSCAN": "0", "RENAME": "", "ZREM": "a", "ZREMRANGEBYSCORE": "0 1", "ZSCORE": "a", "LLEN": "",
-    "RPUSH": "a", "BLPOP": "1", "EVAL": "",
+    "ZRANK": "a", "RPUSH": "a", "BLPOP": "1", "EVAL": "",
 }  # fmt: skip
 SPECIAL = {
     "XREADGROUP": "XREADGROUP GROUP workers w STREAMS {key} >",

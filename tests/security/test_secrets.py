@@ -213,7 +213,7 @@ def bodies() -> dict[str, object]:
         "not-utf8": b"\xff" + BODY.encode(),
         "no-object": f'["{BODY}"]',
         "nothing-to-do": {BODY: BODY},
-        "refused": {**message, "messages": BODY},
+        "wrong-type": {**message, "messages": BODY},
         "too-many": {**message, "n": 10_000, "user": BODY},
         "grammar": {**message, "guided_grammar": BODY * 4_000},
         "odd-field": {**message, BODY: {BODY: [BODY]}},
