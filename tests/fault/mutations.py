@@ -436,8 +436,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         "opening-write",
         "a Redis at its memory limit can still be drained",
         "scripts do not begin with a write that a full server allows",
-        "redis_full",
-        "r0 has a result",
+        "late_on_a_full_redis",
+        "not within 3 s: r has a result",
         (
             (
                 "local function open_for_writes() call('XACK', KEYS[1], GROUP, '0-0') end",

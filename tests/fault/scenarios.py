@@ -353,6 +353,19 @@ async def redis_full(stage: Stage) -> None:
         await stage.redis.config_set("maxmemory", 0)
 
 
+async def late_on_a_full_redis(stage: Stage) -> None:
+    """A deadline passes while the engine is full and Redis at its memory limit: the ending itself needs room."""
+    await stage.worker(0)
+    await stage.add("first", 400)
+    await stage.runs("first")
+    await stage.add("r", 50, Kind.LATE, ttl=500)
+    await stage.redis.config_set("maxmemory", 1)
+    try:
+        await stage.ended("r", 3.0)
+    finally:
+        await stage.redis.config_set("maxmemory", 0)
+
+
 SCENARIOS: dict[str, Scenario] = {
     "zombie": Scenario(zombie),
     "same_worker_again": Scenario(same_worker_again),
@@ -385,4 +398,5 @@ SCENARIOS: dict[str, Scenario] = {
     "outage_as_workers_come": Scenario(outage_as_workers_come, OUTAGE, settle_s=15),
     "wake_up_lost": Scenario(wake_up_lost, replace(BASE, workers=3)),
     "redis_full": Scenario(redis_full),
+    "late_on_a_full_redis": Scenario(late_on_a_full_redis, ONE_AT_A_TIME),
 }
