@@ -119,25 +119,7 @@ def report(
         Table(f"Idle calls: what {most} idle workers ask of Redis", list(cost_rows[0]), cost_rows),
     ]
     often = "; ".join(f"{name} {row['per_s']:.0f}/s" for name, row in dear[:3])
-    shared = f"{most} whole workers in {-(-most // PER_PROCESS)} processes"
-    targets = [
-        Target(
-            f"pickup p99 with {most} idle workers",
-            percentile(pickups[most], 0.99),
-            PICKUP_LIMIT_MS,
-            "at most",
-            "ms",
-            shared,
-        ),
-        Target(
-            f"Redis CPU with {most} idle workers",
-            idles[most].redis_percent,
-            CPU_LIMIT,
-            "at most",
-            "% of a core",
-            f"{shared}; dearest: {often}",
-        ),
-    ]
+    targets = _targets(most, percentile(pickups[most], 0.99), idles[most].redis_percent, often)
     data = {
         "pickup_ms_cdf": {str(count): cdf(found) for count, found in pickups.items()},
         "redis_idle_percent": {str(count): idle.redis_percent for count, idle in idles.items()},
@@ -145,6 +127,16 @@ def report(
         "idle_calls": calls,
     }
     return Part(tables, targets, data, settings)
+
+
+def _targets(most: int, pickup_ms: float, redis_percent: float, often: str) -> list[Target]:
+    """Of the largest fleet; `often`: its dearest calls."""
+    shared = f"{most} whole workers in {-(-most // PER_PROCESS)} processes"
+    dearest = f"{shared}; dearest: {often}"
+    return [
+        Target(f"pickup p99 with {most} idle workers", pickup_ms, PICKUP_LIMIT_MS, "at most", "ms", shared),
+        Target(f"Redis CPU with {most} idle workers", redis_percent, CPU_LIMIT, "at most", "% of a core", dearest),
+    ]
 
 
 def calls_cost(calls: Sequence[tuple[str, float]], seconds: float) -> dict[str, dict[str, float]]:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
+from monitoring.observe.processes import ended_after
 from streamfleet.cli.demo.server import RedisServer, free_port
 from streamfleet.common.errors import StreamfleetError
 from streamfleet.common.protocol import LANES
@@ -19,7 +20,6 @@ from streamfleet.producer import Client
 
 WORKERS = 2
 BATCH, PAUSE_S = 40, 1.0
-STOP_S = 40.0
 SETTINGS = {"ENGINE": "simulated", "SIMULATED_PROFILE": "smollm2-cpu", "LEASE_MS": "2000", "LOG_LEVEL": "error"}
 
 
@@ -33,22 +33,10 @@ def fleet() -> Iterator[tuple[str, list[str]]]:
         commands = [["exporter", "--port", str(ports[0])], *[["worker"]] * WORKERS]
         for words, port in zip(commands, ports, strict=True):
             environment = {**common, "STREAMFLEET_HEALTH_PORT": str(port)}
-            stack.enter_context(_running([sys.executable, "-m", "streamfleet.cli", *words], environment))
+            command = [sys.executable, "-m", "streamfleet.cli", *words]
+            process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)
+            stack.enter_context(ended_after(process))
         yield server.url, [f"127.0.0.1:{port}" for port in ports]
-
-
-@contextmanager
-def _running(command: list[str], environment: dict[str, str]) -> Iterator[None]:
-    process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)
-    try:
-        yield
-    finally:
-        process.terminate()
-        try:
-            process.wait(STOP_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
 
 
 async def load(url: str, stopped: asyncio.Event) -> int:

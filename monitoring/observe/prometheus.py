@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import tempfile
@@ -16,10 +15,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from monitoring.observe.processes import ended_after
 from streamfleet.cli.demo.server import free_port
 
 RULES = Path(__file__).parents[1] / "rules"
-START_S, STOP_S = 30.0, 20.0
+START_S = 30.0
 MISSING = "there is no prometheus on PATH; Debian and Ubuntu: apt-get install prometheus"
 
 
@@ -91,18 +91,11 @@ def prometheus(targets: Sequence[str]) -> Iterator[Prometheus]:
             f"--web.listen-address=127.0.0.1:{port}",
         ]
         with log.open("wb") as out:
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env={**os.environ})
-        try:
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+        with ended_after(process):
             server = Prometheus(f"http://127.0.0.1:{port}")
             _wait(server, process, log)
             yield server
-        finally:
-            process.terminate()
-            try:
-                process.wait(STOP_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
 
 
 def configuration(targets: Sequence[str]) -> dict[str, Any]:

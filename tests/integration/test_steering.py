@@ -80,6 +80,15 @@ async def test_names_that_anybody_may_write_do_not_command_the_terminal(fleet: F
     assert refused.stderr == "no worker is called w9; there are: \\x1b[2Jw\\n1\n"
 
 
+async def test_a_silent_worker_cannot_be_told(fleet: Fleet) -> None:
+    """Who waited for it would wait in vain."""
+    await fleet.redis.hset("{default}:workers", "w1", '{"state": "ready", "seen_ms": 1}')
+    told_so = await told(fleet, "drain", "w1")
+    assert told_so.returncode == 1
+    assert "w1 is silent" in told_so.stderr
+    assert not await fleet.redis.exists("{default}:cancels")
+
+
 async def test_an_unknown_lane_is_named(fleet: Fleet) -> None:
     wrong = await told(fleet, "pause", "urgent")
     assert wrong.returncode == 2

@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
+from streamfleet.common.broker import Broker
+from streamfleet.common.records import Pulled
 from streamfleet.common.results import Result
 from streamfleet.worker.engine.simulated import SimulatedEngine
 from streamfleet.worker.engine.simulated_profile import Profile
+from streamfleet.worker.pull import AT_ONCE
 from tests.integration.http_engine import HttpEngine, Reply
 from tests.integration.worker_in_process import small_engine, worker_inside
 from tests.integration.worker_process import Fleet, chat
@@ -32,6 +35,24 @@ async def test_a_worker_holds_its_slots_and_the_prefetch_and_no_more(fleet: Flee
         await fleet.runs({"w1": 6})
         await eventually(lambda: engine.running == 4, what="the slots are full")
         assert await fleet.running() == {"w1": 6}
+
+
+async def test_a_large_engine_is_filled_a_part_at_a_time(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Redis serves nobody else while it gives out a part, and this worker has nothing to start meanwhile."""
+    wished: list[int] = []
+    pull = Broker.pull
+
+    async def listening(self: Broker, worker: str, wanted: int, *words: Any, **more: Any) -> Pulled:
+        wished.append(wanted)
+        return await pull(self, worker, wanted, *words, **more)
+
+    monkeypatch.setattr(Broker, "pull", listening)
+    slots = 2 * AT_ONCE + 10
+    profile = Profile("large, for tests", 0.0, ((1, 100), (slots, 100 * slots)), slots, 10_000_000, 8_192, jitter=0.0)
+    await fleet.add_many(slots + 10, chat(60))
+    async with worker_inside(fleet.url, SimulatedEngine(profile), prefetch=0):
+        await fleet.runs({"w1": slots})
+    assert wished[:3] == [AT_ONCE, AT_ONCE, 10]
 
 
 async def test_a_freed_slot_is_filled_at_once(fleet: Fleet) -> None:

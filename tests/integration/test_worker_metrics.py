@@ -22,6 +22,18 @@ async def counted(worker: WorkerProcess, **samples: float) -> None:
         await eventually(lambda sample=sample, n=expected: worker.metric(sample) == n, what=sample)  # type: ignore[misc]
 
 
+async def test_counters_with_known_labels_stand_at_0_from_the_start(fleet: Fleet) -> None:
+    """Else the first dead letter, or the first reclaim, would be no increase to an alert."""
+    page = (await fleet.worker("w1")).get("/metrics").text
+    for sample in (
+        *(f'streamfleet_dead_letters_total{{reason="{reason}"}}' for reason in metrics.Reason),
+        *(f'streamfleet_reclaimed_total{{outcome="{outcome}"}}' for outcome in metrics.RECLAIM_OUTCOMES),
+        *(f'streamfleet_tokens_wasted_total{{reason="{reason}"}}' for reason in metrics.WASTED_REASONS),
+        *(f'streamfleet_requests_retried_total{{lane="{lane}"}}' for lane in LANES),
+    ):
+        assert f"{sample} 0.0\n" in page
+
+
 async def test_endings_reasons_and_room(fleet: Fleet) -> None:
     worker = await fleet.worker("w1", batch_size=1, prefetch=0)
     await fleet.results([await fleet.add(), await fleet.add(body="no JSON")])

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
+from streamfleet.common.broker import steering
 from streamfleet.common.records import CompleteCode, Notices
 from tests.scripts.harness import NOW, Queue, ids, submission
 from tests.scripts.keyspace import changed
@@ -107,3 +110,12 @@ async def test_a_full_redis_still_cancels(queue: Queue) -> None:
         assert await queue.broker.cancel("r1")
         assert (await queue.pull()).dropped == 1
     assert "lane:high" not in await queue.dump()
+
+
+async def test_what_workers_are_told_is_bounded(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody who tells workers to drain in a loop must not fill Redis."""
+    monkeypatch.setattr(steering, "MOST_NOTICES", 100)
+    for number in range(500):
+        await queue.broker.drain(f"w{number}")
+    assert await queue.command("XLEN", queue.keys.cancels) <= 250  # Redis cuts whole nodes of a stream
+    assert "w499" in (await queue.broker.read_notices("0-0", 1)).drain

@@ -255,3 +255,10 @@ def test_other_values_do_not(value: Any, param: str) -> None:
     with pytest.raises(InvalidRequest) as raised:
         as_ask(value)
     assert raised.value.param == param
+
+
+def test_a_request_keeps_the_trace_that_it_names() -> None:
+    named, other = (f"00-{digit * 32}-{digit * 16}-01" for digit in "ab")
+    asked = [Ask(body={"prompt": "hi"}, traceparent=named), Ask(body={"prompt": "hi"})]
+    drafts = [draft(each, "r-1", None, 1_000).within(other) for each in asked]
+    assert [each.fields["traceparent"] for each in drafts] == [named.encode(), other.encode()]

@@ -40,6 +40,11 @@ def check_traceparent(value: str) -> str:
     return value
 
 
+def traceparent_of(trace_id: int, span_id: int, flags: int) -> str:
+    """The W3C trace context of a span, from its ids as OpenTelemetry has them."""
+    return f"00-{trace_id:032x}-{span_id:016x}-{flags:02x}"
+
+
 def check_meta(size: int) -> None:
     """The bytes of what is carried along.
 

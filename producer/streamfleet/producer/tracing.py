@@ -6,15 +6,17 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from streamfleet.common.envelope import traceparent_of
+
 
 @contextmanager
 def enqueueing(queue: str, requests: int) -> Iterator[str | None]:
     """A span around an enqueue, and its W3C traceparent for the requests to carry.
 
-    None, at hardly any cost, where nobody in this process has set up OpenTelemetry.
+    None where nobody in this process has set up OpenTelemetry.
     """
     api = sys.modules.get("opentelemetry.trace")  # whoever set it up has imported it
-    if api is None or isinstance(api.get_tracer_provider(), api.ProxyTracerProvider):
+    if api is None:
         yield None
         return
     attributes = {
@@ -26,6 +28,5 @@ def enqueueing(queue: str, requests: int) -> Iterator[str | None]:
     tracer = api.get_tracer("streamfleet")
     with tracer.start_as_current_span("streamfleet.enqueue", kind=api.SpanKind.PRODUCER, attributes=attributes) as span:
         context = span.get_span_context()
-        yield (
-            f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}" if context.is_valid else None
-        )
+        set_up = context.is_valid  # what was imported and not set up makes spans that are none
+        yield traceparent_of(context.trace_id, context.span_id, context.trace_flags) if set_up else None

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol
 
 import structlog
 
+from streamfleet.common.envelope import traceparent_of
 from streamfleet.common.errors import SettingsError
 from streamfleet.worker.outcome import Finished, Outcome, Postponed, tokens_used
 
@@ -160,7 +161,7 @@ class _Spans:
         context = self._step.get_span_context()
         if not context.is_valid:  # OTEL_SDK_DISABLED
             return ""
-        return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
+        return traceparent_of(context.trace_id, context.span_id, context.trace_flags)
 
     @_never_raises
     def starts(self, now: float) -> None:

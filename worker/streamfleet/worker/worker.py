@@ -76,13 +76,8 @@ class Worker:
         clock: Clock,
         watchdog_s: float = 60.0,
     ) -> None:
-        self.name, self._broker, self._engine, self._settings, self._clock = (
-            name,
-            broker,
-            engine,
-            settings,
-            clock,
-        )
+        self.name, self._broker, self._engine = name, broker, engine
+        self._settings, self._clock = settings, clock
         self._state = "starting"
         self._started_ms = clock.now_ms()
         self._version = metadata.version("streamfleet")
@@ -119,17 +114,21 @@ class Worker:
         self._maintainer = Maintainer(
             broker, name, clock, lease_ms=settings.lease_ms, max_deliveries=settings.max_deliveries
         )
-        self._keeper = LeaseKeeper(
+        self._keeper = self._lease_keeper(open_broker, watchdog_s)
+
+    def _lease_keeper(self, open_broker: Callable[[], Broker], hang_s: float) -> LeaseKeeper:
+        keeper = LeaseKeeper(
             open_broker,
-            name,
+            self.name,
             self._flights,
-            clock,
-            lease_ms=settings.lease_ms,
+            self._clock,
+            lease_ms=self._settings.lease_ms,
             describe=self.describe,
             pulse=self._pulse,
-            hang_s=watchdog_s,
+            hang_s=hang_s,
         )
-        self._keeper.when_told_to_drain(self.ask_to_stop)
+        keeper.when_told_to_drain(self.ask_to_stop)
+        return keeper
 
     def trace_with(self, traces: Traces) -> None:
         """Make spans of each request from now on."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from streamfleet.producer.commands.common import (
     AsJson,
+    Interval,
     QueueName,
     RedisUrl,
+    Watch,
     connected,
     out,
     queue_settings,
@@ -29,11 +29,8 @@ LOOKS_PER_RATE = 10
 
 
 def backlog(
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on, as a live view; Ctrl-C ends it.")] = False,
-    interval: Annotated[
-        float,
-        typer.Option("--interval", "-n", min=0.1, max=3600, help="With --watch: seconds between looks."),
-    ] = 1.0,
+    watch: Watch = False,
+    interval: Interval = 1.0,
     as_json: AsJson = False,
     redis_url: RedisUrl = None,
     queue: QueueName = None,

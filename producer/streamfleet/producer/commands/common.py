@@ -31,6 +31,11 @@ QueueName = Annotated[
     str | None,
     typer.Option("--queue", "-q", metavar="NAME", help="The queue. Default: STREAMFLEET_QUEUE, then 'default'."),
 ]
+Watch = Annotated[bool, typer.Option("--watch", "-w", help="Go on, as a live view; Ctrl-C ends it.")]
+Interval = Annotated[
+    float,
+    typer.Option("--interval", "-n", min=0.1, max=3600, help="With --watch: seconds between looks."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 

@@ -39,12 +39,18 @@ async def _drain(settings: QueueSettings, worker: str, timeout_s: float | None) 
     import asyncio
 
     from streamfleet.producer.commands.plain import one_line
+    from streamfleet.producer.fleet import worker_views
 
     async with connected(settings) as broker:
         known = await broker.workers()
         if worker not in known:
             names = ", ".join(sorted(known)) or "none"
             fail(one_line(f"no worker is called {worker}; there are: {names}"))
+        (view,) = worker_views({worker: known[worker]}, {}, await broker.now_ms())
+        if not view.alive:
+            fail(
+                one_line(f"{worker} is silent: it cannot be told; what it holds goes to others when its lease is over")
+            )
         await broker.drain(worker)
         if timeout_s is None:
             out(f"{worker} was told to drain")

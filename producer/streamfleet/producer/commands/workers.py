@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from streamfleet.producer.commands.common import AsJson, QueueName, RedisUrl, connected, out, queue_settings, run
+from streamfleet.producer.commands.common import (
+    AsJson,
+    Interval,
+    QueueName,
+    RedisUrl,
+    Watch,
+    connected,
+    out,
+    queue_settings,
+    run,
+)
 
 if TYPE_CHECKING:
     from streamfleet.common.broker import Broker
@@ -17,11 +25,8 @@ if TYPE_CHECKING:
 
 
 def workers(
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on, as a live view; Ctrl-C ends it.")] = False,
-    interval: Annotated[
-        float,
-        typer.Option("--interval", "-n", min=0.1, max=3600, help="With --watch: seconds between looks."),
-    ] = 2.0,
+    watch: Watch = False,
+    interval: Interval = 2.0,
     as_json: AsJson = False,
     redis_url: RedisUrl = None,
     queue: QueueName = None,
