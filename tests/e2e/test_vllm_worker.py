@@ -122,9 +122,9 @@ async def test_an_xadd_is_answered_a_running_request_cancelled_and_a_killed_work
             assert json.loads(result["usage"])["completion_tokens"] > 0
             assert float(result["first_token_ms"]) > 0
             assert await raw_redis.xlen(LANE) == 0
-            await eventually(lambda: collected.named("llm_request"), 10, "vLLM's own span")
-            (ran,) = collected.named("streamfleet.run")
-            (generated,) = collected.named("llm_request")
+            # Two processes send them, each when it gets to it.
+            (generated,) = await eventually(lambda: collected.named("llm_request"), 10, "vLLM's own span")
+            (ran,) = await eventually(lambda: collected.named("streamfleet.run"), 10, "the worker's span around it")
             assert (generated.trace, generated.parent) == (ran.trace, ran.id)
 
             async with Client(redis_url) as client:
