@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
+from streamfleet.common.broker.housekeeping import Turn
 from streamfleet.common.records import Reclaimed
 from tests.scripts.harness import NOW, PATIENCE, Queue, entry
 from tests.scripts.keyspace import changed
@@ -142,15 +145,37 @@ async def test_a_full_redis_still_takes_back_and_gives_up(queue: Queue) -> None:
 
 
 async def test_one_worker_at_a_time_does_the_housekeeping(queue: Queue) -> None:
-    assert await queue.broker.lock_maintenance("w1", 60_000)
-    assert not await queue.broker.lock_maintenance("w2", 60_000)
+    assert (await queue.broker.take_turn("w1", 60_000, 5_000)).mine
+    assert not (await queue.broker.take_turn("w2", 60_000, 5_000)).mine
     assert await queue.dump() == {"maintain": "w1"}
+
+
+async def turn_after(queue: Queue, since_ms: int) -> Turn:
+    """The turn that is taken so long after the one before, where turns had come for a minute."""
+    seconds, _ = await queue.command("TIME")
+    now = int(seconds) * 1000
+    await queue.command("HSET", queue.keys.sched, "turn", now - since_ms, "turns_from", now - 60_000)
+    return await queue.broker.take_turn("w1", 60_000, 5_000)
+
+
+async def test_a_turn_tells_for_how_long_turns_have_come(queue: Queue) -> None:
+    await queue.command("HSET", queue.keys.workers, "w1", "{}", "w2", "{}")
+    assert await turn_after(queue, 3_000) == (True, pytest.approx(61_000, abs=1_999), 2)
+    assert await queue.broker.take_turn("w2", 60_000, 5_000) == (False, 0, 2)
+
+
+async def test_a_gap_between_turns_is_where_they_begin(queue: Queue) -> None:
+    assert await turn_after(queue, 5_001) == (True, 0, 0)
+
+
+async def test_turns_begin_anew_where_the_clock_was_set_back(queue: Queue) -> None:
+    assert await turn_after(queue, -60_000) == (True, 0, 0)
 
 
 async def test_a_full_redis_has_no_room_for_the_lock_but_is_kept_all_the_same(queue: Queue) -> None:
     async with queue.full_memory():
-        assert await queue.broker.lock_maintenance("w1", 60_000)
-        assert await queue.broker.lock_maintenance("w2", 60_000)
+        assert await queue.broker.take_turn("w1", 60_000, 5_000) == (True, 0, 1)
+        assert await queue.broker.take_turn("w2", 60_000, 5_000) == (True, 0, 1)
     assert await queue.dump() == {}
 
 

@@ -106,7 +106,7 @@ async def work(guarded: Guarded, url: str) -> None:
         for words in (("SELECT", 0), ("INFO",), *CLUSTER):
             await allowed(me, *words)
         await me.ensure_groups()
-        assert await now.lock_maintenance("w1", 1_000)
+        assert (await now.take_turn("w1", 1_000, 5_000)).mine
         assert await now.check_in("w1", {"engine": "simulated"}) > NOW
         await waits(admin, me)
         for lane in LANES:

@@ -10,9 +10,10 @@ from itertools import pairwise
 import pytest
 
 from streamfleet.common.broker import Broker
+from streamfleet.common.broker.housekeeping import Turn
 from streamfleet.common.errors import BrokerUnavailable
 from streamfleet.common.records import Pulled, Reclaimed, Role
-from streamfleet.worker.maintain import Maintainer
+from streamfleet.worker.maintain import Maintainer, asking_pause_s
 from streamfleet.worker.outage import OutageGuard
 
 LEASE_S = 10.0
@@ -46,11 +47,15 @@ class Ledger(Broker):
         self.expired_from: list[int | None] = []
         self.forgotten_at: list[tuple[float, int]] = []
         self.gone = self.old_letters = self.asks = 0
+        self.turn = Turn(True, 0, 1)
+        self.asked_at: list[float] = []
+        self.promoting_s = 0.0
 
-    async def lock_maintenance(self, worker: str, hold_ms: int) -> bool:
+    async def take_turn(self, worker: str, hold_ms: int, gap_ms: int) -> Turn:
         self._clock.now = max(self._clock.now, self.scripts_back_at) + self.away_s
         self.away_s = 0.0
-        return True
+        self.asked_at.append(self._clock.now)
+        return self.turn
 
     async def reclaim(self, lease_ms: int, max_deliveries: int, limit: int = 1000) -> Reclaimed:
         if self._clock.now < self.scripts_back_at:  # sent once, so it does not wait as the others do
@@ -72,7 +77,8 @@ class Ledger(Broker):
         self.asks -= 1
 
     async def promote(self, limit: int = 1000) -> tuple[int, int | None]:
-        self._clock.now = max(self._clock.now, self.scripts_back_at)
+        self._clock.now = max(self._clock.now, self.scripts_back_at) + self.promoting_s
+        self.promoting_s = 0.0
         return 0, None
 
     async def expire(self, seen_ms: int | None = None, limit: int = 5000) -> tuple[int, int]:
@@ -213,3 +219,50 @@ async def test_who_seldom_has_the_turn_looks_for_the_gone_whenever_a_minute_has_
         await maintainer.tick()
         clock.now += 500
     assert len(ledger.forgotten_at) == 3
+
+
+async def test_an_outage_in_the_middle_of_a_turn_is_noticed_before_anything_is_taken_back() -> None:
+    clock, ledger, maintainer = housekeeping()
+    await rounds(clock, ledger, 3, maintainer)
+    ledger.turn = Turn(True, 600_000, 1)  # as it was when the turn was given, just before
+    ledger.promoting_s, ledger.reclaimed_at = 8.0, []
+    back_at = clock.now + 8.0
+    await rounds(clock, ledger, 8.5, maintainer)
+    assert clock.now >= back_at
+    assert ledger.reclaimed_at == []
+
+
+@pytest.mark.parametrize(("workers", "least_s", "most_s"), [(1, 1, 1), (20, 1, 1), (60, 1.5, 4.5), (5_000, 5, 15)])
+def test_however_many_workers_redis_is_asked_about_as_often(workers: int, least_s: float, most_s: float) -> None:
+    assert asking_pause_s(workers, 0.0) == least_s
+    assert asking_pause_s(workers, 1.0) == pytest.approx(most_s)
+
+
+async def test_a_worker_of_many_asks_seldom_until_it_has_the_turn() -> None:
+    clock, ledger, maintainer = housekeeping()
+    ledger.turn = Turn(False, 0, 500)
+    await rounds(clock, ledger, 60, maintainer)
+    assert 4 <= len(ledger.asked_at) <= 13
+    ledger.turn, ledger.asked_at = Turn(True, 0, 500), []
+    await rounds(clock, ledger, 30, maintainer)
+    assert len(ledger.asked_at) >= 30
+
+
+async def test_who_asks_seldom_takes_back_at_once_what_the_others_heard_no_outage_about() -> None:
+    clock, ledger, maintainer = housekeeping()
+    for unbroken_s, allowed in ((0, True), (LEASE_S - 0.1, False), (LEASE_S, True)):  # the first: nothing was before
+        ledger.turn, ledger.reclaimed_at = Turn(True, int(unbroken_s * 1000), 500), []
+        await maintainer._my_turn()
+        await maintainer.tick()
+        assert bool(ledger.reclaimed_at) is allowed
+        clock.now += 8
+
+
+def test_an_answer_that_an_outage_held_up_vouches_for_nothing() -> None:
+    guard = OutageGuard(LEASE_S, 1.0)
+    guard.heard(100.0)
+    guard.others_heard(60.0, 101.0)
+    guard.heard(109.0)
+    assert not guard.may_reclaim(109.0)
+    guard.others_heard(60.0, 109.0)
+    assert guard.may_reclaim(109.0)

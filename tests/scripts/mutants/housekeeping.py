@@ -6,6 +6,24 @@ from tests.scripts.mutants.mutant import HISTORY, Mutant
 
 MUTANTS = (
     Mutant(
+        "take_turn: a gap breaks the chain of turns",
+        " or now - last > tonumber(ARGV[3])",
+        "",
+        "reclaim.a_gap_between_turns_is_where_they_begin",
+    ),
+    Mutant(
+        "take_turn: a clock that was set back breaks it",
+        " or now < last",
+        "",
+        "reclaim.turns_begin_anew_where_the_clock_was_set_back",
+    ),
+    Mutant(
+        "take_turn: one worker at a time",
+        "'NX', 'PX', ARGV[2]) then return",
+        "'PX', ARGV[2]) then return",
+        "reclaim.one_worker_at_a_time_does_the_housekeeping",
+    ),
+    Mutant(
         "promote: only what is due",
         "call('ZRANGEBYSCORE', DELAYED, '-inf', now, 'LIMIT'",
         "call('ZRANGEBYSCORE', DELAYED, '-inf', '+inf', 'LIMIT'",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import random
+from collections.abc import Callable
 
 import structlog
 
@@ -17,6 +19,10 @@ from streamfleet.worker.outage import OutageGuard
 log = structlog.get_logger(__name__)
 TICK_S = 1.0
 TURN_S = 0.9
+ASKS_PER_S = 20
+"""All workers together ask so often whose turn it is, however many they are: one turn is given away a second."""
+SELDOM_S = 10.0
+"""A worker asks at least so often: should the others leave all at once, their work is taken back so much later."""
 STAGE_ENTRIES = 1_000
 STAGE_ROUNDS = 50
 RECLAIM_ROUNDS = 50
@@ -37,13 +43,25 @@ class Maintainer:
         clock: for the tick.
         lease_ms: when a silent worker's requests are taken back.
         max_deliveries: when a request is given up.
+        random: numbers in [0, 1), so that workers that came together do not ask together for ever.
     """
 
-    def __init__(self, broker: Broker, worker: str, clock: Clock, *, lease_ms: int, max_deliveries: int) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        worker: str,
+        clock: Clock,
+        *,
+        lease_ms: int,
+        max_deliveries: int,
+        random: Callable[[], float] = random.random,
+    ) -> None:
         self._broker, self._worker, self._clock = broker, worker, clock
         self._lease_ms, self._max_deliveries = lease_ms, max_deliveries
         self._outage = OutageGuard(lease_ms / 1000, TICK_S)
         self._cancels = CancelDesk(broker, self._heard)
+        self._workers = 1
+        self._random = random
         self._seen_ms: int | None = None
         self._turn_ends_at = 0.0
         self._forget_at = 0.0  # at its first turn: where workers live briefly, none would come to another
@@ -60,6 +78,8 @@ class Maintainer:
                 mine = await self._my_turn()
                 if mine or self._clock.monotonic() < self._turn_ends_at:
                     pause_s = await self._promote()
+                else:
+                    pause_s = asking_pause_s(self._workers, self._random())
                 if mine:
                     await self.tick()
             except StreamfleetError as error:
@@ -68,11 +88,13 @@ class Maintainer:
 
     async def _my_turn(self) -> bool:
         asked_at = self._clock.monotonic()
-        mine = await self._broker.lock_maintenance(self._worker, int(TURN_S * 1000))
+        turn = await self._broker.take_turn(self._worker, int(TURN_S * 1000), int(self._outage.gap_s * 1000))
         self._heard()
-        if mine:
+        self._workers = turn.workers
+        if turn.mine:
             self._turn_ends_at = asked_at + TURN_S
-        return mine
+            self._outage.others_heard(turn.unbroken_ms / 1000, asked_at)
+        return turn.mine
 
     def _heard(self) -> None:
         self._outage.heard(self._clock.monotonic())
@@ -119,6 +141,7 @@ class Maintainer:
     async def _promote(self) -> float:
         """Bring back what is due; seconds until there is more to do."""
         _, next_ms = await self._broker.promote()
+        self._heard()
         return TICK_S if next_ms is None else min(TICK_S, max(0.01, next_ms / 1000))
 
     async def _stage(self) -> None:
@@ -128,3 +151,14 @@ class Maintainer:
             if pulled.staged == 0:
                 return
             await asyncio.sleep(0)
+
+
+def asking_pause_s(workers: int, random: float) -> float:
+    """How long a worker waits before it asks again whose turn it is.
+
+    Args:
+        workers: how many are alive.
+        random: a number in [0, 1).
+    """
+    fair_s = min(SELDOM_S, workers / ASKS_PER_S)
+    return TICK_S if fair_s <= TICK_S else fair_s * (0.5 + random)

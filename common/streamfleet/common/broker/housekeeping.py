@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from streamfleet.common.broker.base import BrokerBase
 from streamfleet.common.connection import MissingGroup
@@ -13,19 +13,40 @@ from streamfleet.common.records import Reclaimed
 from streamfleet.common.replies import entries
 
 
+class Turn(NamedTuple):
+    """Whose turn the housekeeping is.
+
+    Attributes:
+        mine: of the worker that asked.
+        unbroken_ms: where it is: for how long turns have come, whoever's, without a gap.
+        workers: how many are alive.
+    """
+
+    mine: bool
+    unbroken_ms: int
+    workers: int
+
+
 class HousekeepingBroker(BrokerBase):
     """Keep the queue moving, and forget what is gone."""
 
-    async def lock_maintenance(self, worker: str, hold_ms: int) -> bool:
+    async def take_turn(self, worker: str, hold_ms: int, gap_ms: int) -> Turn:
         """Whether this worker does the housekeeping for the next `hold_ms`.
 
         A full Redis has no room for the lock, yet it is the housekeeping that empties it: then everybody does it, which
         is only more work.
+
+        Args:
+            worker: who asks.
+            hold_ms: how long its turn is.
+            gap_ms: after how long without anybody's turn workers cannot have renewed either.
         """
+        keys = [self.keys.maintain, self.keys.sched, self.keys.workers]
         try:
-            return bool(await self.connection.script("take_turn", [self.keys.maintain], [worker, hold_ms]))
+            mine, unbroken_ms, workers = await self.connection.script("take_turn", keys, [worker, hold_ms, gap_ms])
         except BrokerOutOfMemory:
-            return True
+            return Turn(True, 0, 1)
+        return Turn(bool(mine), int(unbroken_ms), int(workers))
 
     async def reclaim(self, lease_ms: int, max_deliveries: int, limit: int = 1000) -> Reclaimed:
         """Take back what was not renewed for `lease_ms`; give up on what was delivered `max_deliveries` times.

@@ -1,5 +1,16 @@
--- Take the turn at the housekeeping, unless another worker has it. A script, though one command would do: while a cluster
--- moves the queue's slot, plain commands are answered and scripts are not, and who hears nothing knows that nobody renews.
--- KEYS: 1 the lock. ARGV: 1 worker; 2 how long it has the turn (ms).
--- Returns 1 when the turn is this worker's, else 0.
-return redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) and 1 or 0
+-- Take the turn at the housekeeping, unless another worker has it. Plain commands would do, but while a cluster moves the
+-- queue's slot, they are answered and scripts are not, and who hears nothing knows that nobody renews.
+-- KEYS: 1 the lock; 2 the hash `sched`; 3 the hash `workers`. ARGV: 1 worker; 2 how long it has the turn (ms); 3 after how
+--   long without a turn of anybody's (ms) nobody can have renewed either.
+-- Returns 1 when the turn is this worker's, else 0; then for how long turns have come without such a gap (ms); and how
+--   many workers there are.
+local alive = redis.call('HLEN', KEYS[3])
+if not redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return {0, 0, alive} end
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local known = redis.call('HMGET', KEYS[2], 'turn', 'turns_from')
+local last, from = tonumber(known[1]), tonumber(known[2])
+-- A clock that was set back counts as a gap.
+if not last or not from or now < last or now - last > tonumber(ARGV[3]) then from = now end
+redis.call('HSET', KEYS[2], 'turn', string.format('%.0f', now), 'turns_from', string.format('%.0f', from))
+return {1, now - from, alive}
