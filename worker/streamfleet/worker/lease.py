@@ -28,7 +28,7 @@ log = structlog.get_logger(__name__)
 RENEWALS_PER_LEASE = 4
 QUIET_SHARE = 0.8  # of a lease: a worker about which nothing is new counts as silent after one and a half
 AT_ONCE = 500
-CANCELS_BLOCK_MS = 15_000
+CANCELS_BLOCK_MS = 30_000  # whoever hears nothing here is told when it renews
 CANCELS_GAP_S = 0.1
 EXIT_LOOP_HUNG = 70
 

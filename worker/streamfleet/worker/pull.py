@@ -22,7 +22,7 @@ from streamfleet.worker.flights import Flight, Flights
 log = structlog.get_logger(__name__)
 WAIT_MS = 5_000
 AT_ONCE = 128  # while Redis gives out the next so many, those before are on their way into the engine
-BENCH_MS = 20_000  # who sits on the bench is called; five hundred of them should not look by themselves all the time
+BENCH_MS = 40_000  # who sits on the bench is called; five hundred of them should not look by themselves all the time
 WATCH_MS = 7_000
 RECONNECT_S = 0.5
 UNBLOCK_AGAIN_S = 0.02
