@@ -367,3 +367,11 @@ async def test_the_last_stream_id_that_there_can_be_is_looked_at_as_any(queue: Q
     assert [found.kind for found in report.found] == ["nowhere"]
     assert (await queue.claim()).stream_id == last
     assert not (await mended(Scene(queue, NOW, {}, None))).found  # type: ignore[arg-type]
+
+
+async def test_a_place_in_a_lane_that_is_none_is_as_if_nothing_had_been_staged(queue: Queue) -> None:
+    await queue.add("high", "1000-0", id="r1")
+    await queue.hand_out()
+    await queue.command("HSET", queue.keys.sched, "seen:2", "soon")
+    report = await mended(Scene(queue, NOW, {}, None))  # type: ignore[arg-type]
+    assert report.found == []

@@ -6,8 +6,8 @@
 local seen = call('HMGET', SCHED, 'seen:1', 'seen:2', 'seen:3', 'seen:4')
 
 local function comes_again(lane, last)
-  local start = start_behind(last)
-  return seen[lane] and start and call('XRANGE', lane_key(lane), start, decode_id(seen[lane]), 'COUNT', 1)[1]
+  local start, staged = start_behind(last), seen[lane] and decode_id(seen[lane])   -- nil as well for what is none
+  return staged and start and call('XRANGE', lane_key(lane), start, staged, 'COUNT', 1)[1]
 end
 
 -- Pending ones were delivered.
