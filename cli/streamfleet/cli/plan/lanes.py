@@ -1,0 +1,59 @@
+"""The order in which a queue's requests are taken, as the pull script has it. Pure.
+
+Strict priority between lanes, with a guaranteed share for some: each pick gives every waiting lane its share, and a
+lane that has saved up a whole pick goes first. Within a lane the earliest deadline, then the earlier arrival.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from heapq import heappop, heappush
+
+from streamfleet.common.protocol import LANES, Lane
+
+WHOLE, MOST = 1000, 2000
+"""Credit of a whole pick, and the most that is saved up."""
+
+
+class Lanes:
+    """What waits.
+
+    Args:
+        shares: picks per mille guaranteed to each lane.
+        patience_s: without a deadline, a request ranks as if it had one so long after it came.
+    """
+
+    def __init__(self, shares: Sequence[int], patience_s: float) -> None:
+        self._shares, self._patience_s = tuple(shares), patience_s
+        self._waiting: list[list[tuple[float, int]]] = [[] for _ in LANES]
+        self._credit = [0] * len(LANES)
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, lane: Lane, place: int, at_s: float, due_s: float | None) -> None:
+        """A request came.
+
+        Args:
+            lane: its lane.
+            place: what `pick` returns; later ones have larger places.
+            at_s: when it came.
+            due_s: its deadline; None for none.
+        """
+        heappush(self._waiting[lane.rank], (at_s + self._patience_s if due_s is None else due_s, place))
+        self._count += 1
+
+    def pick(self) -> int:
+        """The next one; there must be one."""
+        chosen = self._choose()
+        for lane, waits in enumerate(self._waiting):
+            self._credit[lane] = min(self._credit[lane] + self._shares[lane], MOST) if waits else 0
+        self._credit[chosen] = max(0, self._credit[chosen] - WHOLE)
+        self._count -= 1
+        return heappop(self._waiting[chosen])[1]
+
+    def _choose(self) -> int:
+        waiting = [lane for lane, waits in enumerate(self._waiting) if waits]
+        owed = [lane for lane in waiting if self._credit[lane] >= WHOLE]
+        return max(owed, key=lambda lane: (self._credit[lane], -lane)) if owed else waiting[0]
