@@ -9,6 +9,7 @@ unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 .PHONY: help demo test fault fault-mutants fault-recovery fault-ha fault-vllm fuzz hostile check format docs lint types
 .PHONY: imports unit k8s-check alerts-check lock clean setup-dev setup-vllm setup-bench
 .PHONY: observe bench-quick bench-broker bench-engine bench-batching bench-scheduling bench-autoscaling bench-docs
+.PHONY: bench-planning bench-shards
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z0-9-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -63,8 +64,15 @@ bench-scheduling: setup-dev ## Urgent requests behind backlogs, deadlines, share
 bench-autoscaling: setup-dev ## Simulate a day under several ways to choose the number of workers
 	@$(BIN)/python -m bench.autoscaling $(ARGS)
 
-bench-docs: setup-dev setup-bench ## Write tables and pictures of docs/performance.md from bench/results
+bench-planning: setup-dev ## Predict loads from a measured engine with `streamfleet plan`, run them, compare
+	@$(BIN)/python -m bench.planning $(ARGS)
+
+bench-shards: setup-dev ## What one Redis carries, measured; what 1,000 and 10,000 workers need, simulated
+	@$(BIN)/python -m bench.shards $(ARGS)
+
+bench-docs: setup-dev setup-bench ## Write tables and pictures of docs/performance.md and docs/scaling.md from bench/results
 	@$(BIN)/python -m bench.pages $(ARGS)
+	@$(BIN)/python -m bench.shards.page $(ARGS)
 
 k8s-check: setup-dev ## Render, validate and test the Kubernetes manifests: a line for the base and each overlay
 	@$(BIN)/python -m tests.integration.k8s_check
@@ -80,6 +88,7 @@ lint: setup-dev
 	$(BIN)/ruff check
 	$(BIN)/python tools/configuration_page.py --check
 	$(BIN)/python -m bench.pages --check
+	$(BIN)/python -m bench.shards.page --check
 	$(BIN)/python -m monitoring.panels --check
 
 types: setup-dev

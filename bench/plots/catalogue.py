@@ -172,4 +172,25 @@ PICTURES: tuple[Picture, ...] = (
         "Workers and missed deadlines over a simulated day: by work and deadline pressure, by pending entries, fixed",
         ("Autoscaling",),
     ),
+    Picture(
+        "planning_error",
+        "planning",
+        ("simulated",),
+        "Times until the answer and late shares that plans predicted, over those of real runs; a band of 25 per cent",
+        ("Simulated engine", "vLLM"),
+    ),
+    Picture(
+        "shards_costs",
+        "shards",
+        ("costs",),
+        "CPU of the Redis server for one request by verb, for calls of 1, 8 and 64 requests, and by size of the body",
+        ("Costs", "Workers"),
+    ),
+    Picture(
+        "shards_needed",
+        "shards",
+        ("needs",),
+        "Shards that fleets of 100 to 10,000 workers need: idle, long answers, chat, short answers, batch files",
+        ("Needs",),
+    ),
 )

@@ -1,0 +1,149 @@
+"""Scaling past one Redis: what one shard carries by measurement, what 1,000 and 10,000 workers need by simulation.
+
+A shard is one Redis server, which executes commands on one core. All costs are the server's own account of its CPU, so
+that other work on the machine touches them little; the simulation is held against real fleets of up to 1,000 workers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
+
+from bench.core.machine import describe
+from bench.core.redis import own_server
+from bench.core.reports import Report, Target
+from bench.core.rounds import Sample, interleave, middle
+from bench.scheduling.fleet import raise_file_limit
+from bench.shards import checks, cluster, fleets, life, needs, tables, upkeep
+from bench.shards.costs import Costs, case, costs_of, memory_case
+from bench.shards.sizes import FULL, Sizes
+
+PARTS = ("costs", "fleets", "cluster")
+"""`fleets` and what follows from the costs need `costs`."""
+MOST_ERROR_PERCENT = 25.0
+LEAST_GAIN = 2.7
+SHOWN_BODY = 500
+"""Bytes of the bodies that fleets are simulated with: as those measured have."""
+
+
+def run(sizes: Sizes = FULL, only: Sequence[str] = PARTS, *, quick: bool = False) -> Report:
+    """Measure.
+
+    Args:
+        sizes: how much.
+        only: names of parts.
+        quick: what the report says of its sizes.
+    """
+    settings: dict[str, Any] = {
+        "quick": quick,
+        "rounds": sizes.rounds,
+        "load average before": round(os.getloadavg()[0], 1),
+    }
+    report = Report("shards", datetime.now(UTC).date().isoformat(), describe(), settings)
+    if "costs" in only:
+        requests, others = measure_costs(sizes)
+        of_bodies = {body: costs_of(requests, others, body, sizes.batches) for body in sizes.bodies}
+        report.tables += [tables.requests_table(requests, sizes), tables.upkeep_table(others)]
+        report.data["costs"] = {"requests": requests, "upkeep": others}
+        memory = {body: tables.memory_of(requests, body) for body in sizes.bodies}
+        add_fleets(report, of_bodies, memory, sizes, measured="fleets" in only)
+    if "cluster" in only:
+        add_cluster(report, cluster.measure(sizes, say))
+    settings["load average after"] = round(os.getloadavg()[0], 1)
+    return report
+
+
+def measure_costs(sizes: Sizes) -> tuple[dict[str, list[Sample]], dict[str, list[Sample]]]:
+    """Samples of the requests' verbs by `case`, and of everything else by name; each on a server of its own."""
+    raise_file_limit()  # the servers that are started inherit it
+    say("costs: requests")
+    with own_server() as server:
+        measures = {
+            case(body, batch): functools.partial(
+                life.one_round, server.url, batch, life.number_of(batch, sizes.calls, body), body
+            )
+            for body in sizes.bodies
+            for batch in sizes.batches
+        }
+        for body in sizes.bodies:
+            number = life.number_of(life.AT_ONCE, sizes.calls, body)
+            measures[memory_case(body)] = functools.partial(life.memory, server.url, number, body)
+        requests = interleave(measures, sizes.rounds, title="requests")
+    say("costs: workers")
+    with own_server() as server:
+        asyncio.run(upkeep.furnish(server.url, sizes))
+        return requests, interleave(upkeep.measures(server.url, sizes), sizes.rounds, title="workers")
+
+
+def add_fleets(
+    report: Report, costs: Mapping[int, Costs], memory: Mapping[int, Mapping[str, float]], sizes: Sizes, measured: bool
+) -> None:
+    """Measure fleets, hold the simulation against them, and simulate what cannot be measured."""
+    seconds = sizes.simulated_s
+    shown = costs[SHOWN_BODY]
+    if measured:
+        seen = fleets.measure(sizes, say)
+        costs = needs.with_connections(costs, middle_of([fleet.connections for fleet in seen]))
+        shown = costs[SHOWN_BODY]
+        found = checks.checks(seen, shown, seconds)
+        report.tables += [tables.fleets_table(seen), checks.table(found)]
+        report.data["fleets"] = fleets.data(seen)
+        report.data["checks"] = [{**asdict(check), "error_percent": check.error_percent} for check in found]
+        report.targets += check_targets(found)
+    say("simulating")
+    wanted = needs.needs(shown, seconds, tables.SIZES_OF_FLEETS)
+    large = {name: [each for each in several if each.workers in needs.FLEETS] for name, several in wanted.items()}
+    report.tables += [
+        needs.carry_table(costs, memory, seconds),
+        needs.needs_table(large, shown),
+        needs.settings_table(shown, seconds),
+    ]
+    report.data["needs"] = tables.needs_data(wanted)
+
+
+def add_cluster(report: Report, samples: dict[str, list[Sample]]) -> None:
+    """What three masters carry."""
+    rows = cluster.rows(samples)
+    report.tables.append(tables.of_rows("Cluster: the same requests over three masters", rows))
+    report.data["cluster"] = {"rows": rows, "rounds": samples}
+    gain = rows[-1]["carries, of one queue"]
+    report.targets.append(
+        Target(
+            "3 queues on 3 masters carry, of one queue", gain, LEAST_GAIN, "at least", "x", "CPU of the busiest master"
+        )
+    )
+
+
+def check_targets(found: Sequence[checks.Check]) -> list[Target]:
+    """How far the simulation may be off."""
+    figures = {
+        "CPU of a fleet's Redis, simulated": "% of a core",
+        "script calls of a fleet, simulated": "script calls/s",
+    }
+    return [
+        Target(
+            f"{title}: off by",
+            checks.worst_percent(found, begin),
+            MOST_ERROR_PERCENT,
+            "at most",
+            "%",
+            "the worst of all fleets",
+        )
+        for title, begin in figures.items()
+    ]
+
+
+def middle_of(values: Sequence[float]) -> float:
+    """The median."""
+    return middle([{"value": value} for value in values], "value")
+
+
+def say(what: str) -> None:
+    """What is being done now."""
+    print(what, file=sys.stderr, flush=True)

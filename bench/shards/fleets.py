@@ -1,0 +1,207 @@
+"""Fleets of hundreds of real workers on one real server: what they cost it, idle and under load, and hold open.
+
+The workers run in `bench.shards.fleet_process`, some hundreds to a process. Requests come one by one through the real
+client, as from a service that answers its users.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import redis
+
+from bench.core import redis as server_side
+from bench.core import workers as processes
+from bench.core.rounds import percentile
+from bench.scheduling.feeding import queue_settings
+from bench.scheduling.fleet import probe_id, raise_file_limit
+from bench.scheduling.parts import Say
+from bench.shards.server import Look, look
+from bench.shards.sizes import Sizes
+from streamfleet.producer import Client
+
+PER_PROCESS = 500
+SLOTS = 8
+SPREAD = 0.5
+"""Requests run half as long to half as long again."""
+READY_WITHIN_S = 300.0
+PATIENCE_S = 300.0
+OTHERS_OPEN = 1
+"""Connections that are not the workers': the one that looks."""
+LEASE_MS = 10_000
+
+
+@dataclass(frozen=True)
+class Spell:
+    """What a server did in a spell of time, a second.
+
+    Attributes:
+        cpu_percent: of one core.
+        calls_per_s: script calls.
+        in_bytes_per_s, out_bytes_per_s: over the network.
+    """
+
+    cpu_percent: float
+    calls_per_s: float
+    in_bytes_per_s: float
+    out_bytes_per_s: float
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A fleet.
+
+    Attributes:
+        workers: how many.
+        run_ms: how long requests run, on average.
+        idle, loaded: spells.
+        rate_per_s: requests a second that came under load, as counted.
+        connections: that a worker has open, when idle.
+        connection_bytes: of the server's memory for each, when idle.
+        pickup_ms: from the enqueue call to the engine, under load, sorted.
+        load_average: of the machine, over the last minute, when the fleet ended.
+    """
+
+    workers: int
+    run_ms: int
+    idle: Spell
+    loaded: Spell
+    rate_per_s: float
+    connections: float
+    connection_bytes: float
+    pickup_ms: Sequence[float]
+    load_average: float
+
+
+def measure(sizes: Sizes, say: Say) -> list[Seen]:
+    """Each fleet in turn, on a new server each."""
+    raise_file_limit()  # the server that is started inherits it
+    return [_one(count, sizes, say) for count in sizes.fleets]
+
+
+def _one(count: int, sizes: Sizes, say: Say) -> Seen:
+    say(f"{count} workers: starting")
+    number = -(-count // PER_PROCESS)
+    environment = {
+        "BENCH_FLEET_WORKERS": -(-count // number),
+        "BENCH_SLOTS": SLOTS,
+        "STREAMFLEET_PREFETCH": 0,
+        "STREAMFLEET_LEASE_MS": LEASE_MS,
+        "STREAMFLEET_DRAIN_MS": 0,
+    }
+    with (
+        server_side.own_server() as server,
+        redis.Redis.from_url(server.url) as client,
+        processes.workers(server.url, number, module="bench.shards.fleet_process", environment=environment),
+    ):
+        started = wait_ready(client, count)
+        say(f"{count} workers: idling")
+        time.sleep(sizes.settle_s)
+        idle, after = _spell(client, sizes.look_s)
+        say(f"{count} workers: {sizes.rate_per_s:g} requests a second")
+        loaded, rate, pickup = asyncio.run(_load(client, server.url, sizes))
+    return Seen(
+        workers=started,
+        run_ms=sizes.run_ms,
+        idle=idle,
+        loaded=loaded,
+        rate_per_s=rate,
+        connections=(after.clients - OTHERS_OPEN) / started,
+        connection_bytes=after.clients_bytes / max(1, after.clients),
+        pickup_ms=sorted(pickup),
+        load_average=os.getloadavg()[0],
+    )
+
+
+def wait_ready(client: redis.Redis, count: int) -> int:
+    """Wait until so many workers are ready; how many are.
+
+    Raises:
+        RuntimeError: they were not in time.
+    """
+    give_up = time.monotonic() + READY_WITHIN_S
+    ready = 0
+    while time.monotonic() < give_up:
+        described: Any = client.hvals("{default}:workers")
+        if (ready := sum(b'"ready"' in value for value in described)) >= count:
+            return ready
+        time.sleep(0.2)
+    raise RuntimeError(f"{ready} of {count} workers were ready within {READY_WITHIN_S:.0f} s: is the machine busy?")
+
+
+def spell(before: Look, after: Look, seconds: float) -> Spell:
+    """What came between two looks, a second."""
+    return Spell(
+        cpu_percent=(after.cpu_us - before.cpu_us) / seconds / 1e4,
+        calls_per_s=(after.script_calls - before.script_calls) / seconds,
+        in_bytes_per_s=(after.in_bytes - before.in_bytes) / seconds,
+        out_bytes_per_s=(after.out_bytes - before.out_bytes) / seconds,
+    )
+
+
+def _spell(client: redis.Redis, seconds: float) -> tuple[Spell, Look]:
+    before, began = look(client), time.monotonic()
+    time.sleep(seconds)
+    after = look(client)
+    return spell(before, after, time.monotonic() - began), after
+
+
+async def _load(client: redis.Redis, url: str, sizes: Sizes) -> tuple[Spell, float, list[float]]:
+    """Requests as a Poisson stream: the spell once they have settled, its requests a second, ms of their pickup."""
+    chance = random.Random(7)
+    loop = asyncio.get_running_loop()
+    warm_s = max(sizes.settle_s, 1.5 * sizes.run_ms / 1000)
+    found: list[float] = []
+    async with Client(settings=queue_settings(url)) as fleet, asyncio.TaskGroup() as group:
+
+        async def one(number: int, counted: bool) -> None:
+            tokens = round(sizes.run_ms * chance.uniform(1 - SPREAD, 1 + SPREAD))
+            body = {"prompt": "x" * 440, "max_tokens": tokens}
+            handle = await fleet.enqueue(body, lane="high", id=probe_id(number))
+            result = await handle.result(timeout=PATIENCE_S)
+            if counted:
+                found.append(int(result.raise_for_status().text) / 1e6)
+
+        began, due_s, number, sent = loop.time(), 0.0, 0, 0
+        before, before_at = None, 0.0
+        while due_s < warm_s + sizes.look_s:
+            await asyncio.sleep(max(0.0, began + due_s - loop.time()))
+            if before is None and due_s >= warm_s:
+                before, before_at = look(client), loop.time()
+            number += 1
+            sent += before is not None
+            group.create_task(one(number, before is not None))
+            due_s += chance.expovariate(sizes.rate_per_s)
+        assert before is not None, "the load ended before it had settled"
+        after, seconds = look(client), loop.time() - before_at
+    return spell(before, after, seconds), sent / seconds, found
+
+
+def rows(seen: Sequence[Seen]) -> list[dict[str, Any]]:
+    """For a table."""
+    return [
+        {
+            "workers": fleet.workers,
+            "connections each": fleet.connections,
+            "KB of each connection": fleet.connection_bytes / 1024,
+            "Redis idle, % of a core": fleet.idle.cpu_percent,
+            "script calls/s idle": fleet.idle.calls_per_s,
+            "requests/s": fleet.rate_per_s,
+            "Redis under load, % of a core": fleet.loaded.cpu_percent,
+            "script calls/s under load": fleet.loaded.calls_per_s,
+            "pickup p50 ms": percentile(fleet.pickup_ms, 0.5),
+            "pickup p99 ms": percentile(fleet.pickup_ms, 0.99),
+        }
+        for fleet in seen
+    ]
+
+
+def data(seen: Sequence[Seen]) -> list[Mapping[str, Any]]:
+    """For JSON."""
+    return [{**row, "load average": fleet.load_average} for row, fleet in zip(rows(seen), seen, strict=True)]

@@ -1,0 +1,214 @@
+"""The life of requests, verb by verb, through the real client and the real broker, on a server that is watched.
+
+Each verb is done for all requests before the next, so that the server's own counters tell them apart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
+
+import redis
+
+from bench.core.noop_worker import answer
+from bench.core.rounds import Sample
+from bench.scheduling.feeding import padded_body, queue_settings
+from bench.shards.server import look, spent
+from streamfleet.common.protocol import Status
+from streamfleet.common.records import Claim, Completion, Submission
+from streamfleet.common.replies import streams
+from streamfleet.producer import Client
+from streamfleet.producer.ask import Ask
+
+T = TypeVar("T")
+WORKER = "worker-1"
+BLOCK_MS = 1_000
+USAGE = json.dumps({"prompt_tokens": 8, "completion_tokens": 16, "total_tokens": 24})
+MOST_BYTES = 16_777_216
+"""Of the bodies of one round: where they are large, fewer requests do."""
+AT_ONCE = 64
+CALLERS = 16
+"""Calls under way at once: a server that is asked by many finds several whenever it looks, and its caches warm."""
+
+
+def number_of(batch: int, calls: int, body: int) -> int:
+    """How many requests a round has: `calls` of one, four times as many of larger calls, in whole calls."""
+    wanted = calls if batch == 1 else 4 * calls
+    affordable = max(batch, MOST_BYTES // body)
+    return max(batch, min(wanted, affordable) // batch * batch)
+
+
+def one_round(url: str, batch: int, count: int, body: int) -> Sample:
+    """So many requests from enqueueing to their results, on the server at `url`, which is empty again afterwards.
+
+    Returns:
+        "<verb> us", "<verb> script us", "<verb> in B" and "<verb> out B" for each request; and "pulls".
+    """
+    with redis.Redis.from_url(url) as client:
+        try:
+            return asyncio.run(_one_round(client, url, batch, count, body))
+        finally:
+            client.flushall()
+
+
+async def _one_round(client: redis.Redis, url: str, batch: int, count: int, body: int) -> Sample:
+    async with Client(settings=queue_settings(url)) as fleet:
+        life = Life(fleet, batch, body)
+        await life.warm_up()
+        life.prepare(count)
+        before = look(client)
+        found: dict[str, float] = {}
+        for verb, work in life.verbs().items():
+            await work()
+            after = look(client)
+            cost = spent(before, after)
+            found |= {
+                f"{verb} us": cost.cpu_us / count,
+                f"{verb} script us": cost.script_us / count,
+                f"{verb} in B": cost.in_bytes / count,
+                f"{verb} out B": cost.out_bytes / count,
+            }
+            if verb == "pull":
+                found["pulls"] = cost.script_calls
+            before = after
+        return found
+
+
+def memory(url: str, count: int, body: int) -> Sample:
+    """So many requests on the server at `url`, which is empty again afterwards.
+
+    Returns:
+        "queued B" and "kept B": memory of a request that waits, and of one that has ended.
+    """
+    with redis.Redis.from_url(url) as client:
+        try:
+            return asyncio.run(_memory(client, url, count, body))
+        finally:
+            client.flushall()
+
+
+async def _memory(client: redis.Redis, url: str, count: int, body: int) -> Sample:
+    found = []
+    ended = ("pull", "complete")
+    # A client of its own for each step: with it go the buffers of its connections, which are no part of the data.
+    for steps, number in ((("enqueue", *ended), 2), ((), 0), (("enqueue",), count), (ended, count)):
+        async with Client(settings=queue_settings(url)) as fleet:
+            await fleet.broker.ensure_groups()
+            life = Life(fleet, AT_ONCE, body)
+            life.prepare(number)
+            for verb in steps:
+                await life.verbs()[verb]()
+        client.ping()
+        found.append(look(client).memory_bytes)
+    _, before, queued, kept = found
+    return {"queued B": (queued - before) / count, "kept B": (kept - before) / count}
+
+
+class Life:
+    """Requests on their way; each verb takes all of them one step further.
+
+    Args:
+        fleet: an open client, whose notifications nobody else reads.
+        batch: requests in a call.
+        body: bytes of a body, and of an answer.
+    """
+
+    def __init__(self, fleet: Client, batch: int, body: int) -> None:
+        self._fleet, self._broker, self._batch = fleet, fleet.broker, batch
+        self._body = json.loads(padded_body(body))
+        self._answer = answer(body)
+        self._prepared: list[Submission] = []
+        self._claims: list[Claim] = []
+        self._count = 0
+        self._seen = "0-0"
+
+    def verbs(self) -> Mapping[str, Callable[[], Awaitable[None]]]:
+        """What there is to do, in order."""
+        return {
+            "enqueue": self.enqueue,
+            "pull": self.pull,
+            "renew": self.renew,
+            "complete": self.complete,
+            "results": self.results,
+        }
+
+    async def warm_up(self) -> None:
+        """A few requests, so that scripts are loaded and connections open."""
+        await self._broker.ensure_groups()
+        self.prepare(2)
+        for work in self.verbs().values():
+            await work()
+
+    def prepare(self, count: int) -> None:
+        """Have so many requests to enqueue."""
+        self._prepared = [self._fleet.prepare(Ask(body=self._body)) for _ in range(count)]
+        self._count, self._claims = count, []
+
+    async def enqueue(self) -> None:
+        await together(self._fleet.submit(chunk) for chunk in parts(self._prepared, self._batch))
+
+    async def pull(self) -> None:
+        while missing := self._count - len(self._claims):
+            calls = -(-missing // self._batch)
+            found = await together(self._broker.pull(WORKER, self._batch) for _ in range(calls))
+            claims = [claim for pulled in found for claim in pulled.claims]
+            assert claims, f"{missing} of {self._count} requests were not there to pull"
+            self._claims += claims
+
+    async def renew(self) -> None:
+        leases = [claim.lease for claim in self._claims]
+        await together(self._broker.renew(WORKER, chunk) for chunk in parts(leases, self._batch))
+
+    async def complete(self) -> None:
+        done = [self._completion(claim) for claim in self._claims]
+        codes = await together(self._broker.complete(WORKER, chunk) for chunk in parts(done, self._batch))
+        assert all(all(some) for some in codes), "a lease was lost"
+
+    async def results(self) -> None:
+        """As a caller learns of them: the notifications, then the results."""
+        read = 0
+        key = self._broker.keys.reply(self._fleet.mailbox.name)
+        while read < self._count:
+            words = ("XREAD", "COUNT", self._batch, "BLOCK", BLOCK_MS, "STREAMS", key, self._seen)
+            told = [
+                row for _, rows in streams(await self._broker.connection.block(BLOCK_MS / 1000, *words)) for row in rows
+            ]
+            assert told, f"{read} of {self._count} notifications came"
+            found = await self._broker.results([fields[b"id"].decode() for _, fields in told])
+            assert all(result is not None for result in found), "a result is missing"
+            self._seen = told[-1][0]
+            read += len(found)
+
+    def _completion(self, claim: Claim) -> Completion:
+        values: dict[str, bytes | str | int] = {
+            "http_status": 200,
+            "enqueued_ms": claim.lease.stream_id.partition("-")[0],
+            "finished_ms": claim.lease.stream_id.partition("-")[0],
+            "queued_ms": 1,
+            "total_ms": "10000.1",
+            "waited_ms": "0.1",
+            "first_token_ms": "50.1",
+            "response": self._answer,
+            "finish_reason": "stop",
+            "usage": USAGE,
+        }
+        return Completion(claim.lease, Status.SUCCEEDED, values, claim.reply)
+
+
+async def together(calls: Iterable[Awaitable[T]]) -> list[T]:
+    """What the calls give, `CALLERS` of them under way at once."""
+    free = asyncio.Semaphore(CALLERS)
+
+    async def one(call: Awaitable[T]) -> T:
+        async with free:
+            return await call
+
+    return list(await asyncio.gather(*(one(call) for call in calls)))
+
+
+def parts(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    """In order, so many at a time."""
+    for first in range(0, len(items), size):
+        yield items[first : first + size]

@@ -1,0 +1,205 @@
+"""What workers ask of a server whatever they run: signs of life, turns, waits, the housekeeping, open connections."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack, contextmanager
+
+import redis
+
+from bench.core.rounds import Sample
+from bench.scheduling.feeding import fill, queue_settings, stage_all
+from bench.shards.life import together
+from bench.shards.server import look, spent
+from bench.shards.sizes import Sizes
+from streamfleet.common.broker import Broker
+from streamfleet.common.clock import SystemClock
+from streamfleet.common.records import Role
+from streamfleet.producer.client import open_broker
+from streamfleet.worker.maintain import Maintainer
+
+NAMES = 50
+"""Workers that take turns at calling."""
+SHORT_MS = 2
+TURN_MS, GAP_MS = 60_000, 5_000
+PULL = 128
+LEASE_MS = 600_000
+SOCKETS_S = 1.0
+TICKS = 10
+FORGOTTEN_MS = 3_600_000
+RUNNING, KNOWN, TURNS = "running", "known", "turns"
+"""Queues that hold requests, know workers, and whose turn somebody has."""
+
+
+def description(number: int) -> dict[str, object]:
+    """As a worker describes itself: see `Worker.describe`."""
+    return {
+        "state": "ready",
+        "version": "0.1.0",
+        "engine": "vllm",
+        "models": ["Qwen/Qwen2.5-7B-Instruct"],
+        "running": 64,
+        "slots": 64,
+        "credit": 0,
+        "host": f"worker-large-7d9f8b6c5d-{number:05d}",
+        "pid": 7,
+        "started_ms": 1_790_000_000_000,
+        "lease_ms": 10_000,
+        "oldest_held_ms": 1_790_000_000_000 + number,
+    }
+
+
+def measures(url: str, sizes: Sizes) -> dict[str, Callable[[], Sample]]:
+    """What to measure, by name: "us" of each call, and for what grows, "number" of what there was.
+
+    Args:
+        url: a server that nobody else uses, which `furnish` has prepared.
+        sizes: how much.
+    """
+
+    def calls(work: Callable[[Broker, int], Awaitable[object]], queue: str = "default") -> Callable[[], Sample]:
+        return lambda: asyncio.run(_each(url, queue, sizes.calls, work))
+
+    def ticks(queue: str, number: int) -> Callable[[], Sample]:
+        return lambda: {**asyncio.run(_each(url, queue, TICKS, _tick)), "number": number}
+
+    def forgetting(queue: str, number: int) -> Callable[[], Sample]:
+        return lambda: {**asyncio.run(_each(url, queue, TICKS, _forget)), "number": number}
+
+    return {
+        "check_in": calls(lambda broker, at: broker.check_in(name(at), description(at)), TURNS),
+        "take_turn": calls(lambda broker, at: broker.take_turn(name(at), TURN_MS, GAP_MS), TURNS),
+        "empty_pull": calls(lambda broker, at: broker.pull(name(at), 64)),
+        "bench": lambda: asyncio.run(_waits(url, sizes.calls, lambda broker: broker.wait(Role.BENCH, SHORT_MS))),
+        "notices": lambda: asyncio.run(_waits(url, sizes.calls, lambda broker: broker.read_notices("0-0", SHORT_MS))),
+        "watch": lambda: asyncio.run(_watched(url, sizes.calls)),
+        "tick": ticks("default", 0),
+        "tick, many running": ticks(RUNNING, sizes.running),
+        "forget": forgetting("default", 0),
+        "forget, many known": forgetting(KNOWN, sizes.described),
+        "alone": lambda: _open(url, 0),
+        "connections": lambda: _open(url, sizes.sockets),
+    }
+
+
+def name(number: int) -> str:
+    """A worker's, as long as such names are."""
+    return f"worker-large-7d9f8b6c5d-{number % NAMES:05d}-7-3fa9c1"
+
+
+async def furnish(url: str, sizes: Sizes) -> None:
+    """Queues in which much is held, and many are known."""
+    with redis.Redis.from_url(url) as client:
+        async with _broker(url, RUNNING) as broker:
+            await broker.ensure_groups()
+            fill(client, "normal", sizes.running, name="held-", queue=RUNNING)
+            await stage_all(broker)
+            held = 0
+            while held < sizes.running:
+                held += len((await broker.pull(name(held // PULL), PULL)).claims)
+        async with _broker(url, KNOWN) as broker:
+            await broker.ensure_groups()
+            for number in range(sizes.described):
+                await broker.check_in(f"{name(number)}-{number}", description(number))
+        for queue in ("default", TURNS):
+            async with _broker(url, queue) as broker:
+                await broker.ensure_groups()
+
+
+def _broker(url: str, queue: str) -> _Opened:
+    return _Opened(open_broker(queue_settings(url, queue=queue)))
+
+
+class _Opened:
+    """A broker for as long as a context."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    async def __aenter__(self) -> Broker:
+        return self._broker
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._broker.close()
+
+
+async def _each(url: str, queue: str, number: int, work: Callable[[Broker, int], Awaitable[object]]) -> Sample:
+    """µs of CPU of each call, of so many."""
+    with redis.Redis.from_url(url) as client:
+        async with _broker(url, queue) as broker:
+            await work(broker, 0)
+            before = look(client)
+            await together(work(broker, at) for at in range(number))
+            cost = spent(before, look(client))
+    return {"us": cost.cpu_us / number, "in B": cost.in_bytes / number, "out B": cost.out_bytes / number}
+
+
+async def _waits(url: str, number: int, wait: Callable[[Broker], Awaitable[object]]) -> Sample:
+    """µs of a blocking read that brings nothing. Many at once: the server ends them a tenth of a second late."""
+    brokers = [open_broker(queue_settings(url, queue=TURNS)) for _ in range(min(number, NAMES))]
+    rounds = -(-number // len(brokers))
+    with redis.Redis.from_url(url) as client:
+        try:
+            await asyncio.gather(*(wait(broker) for broker in brokers))
+            before = look(client)
+            for _ in range(rounds):
+                await asyncio.gather(*(wait(broker) for broker in brokers))
+            cost = spent(before, look(client))
+        finally:
+            for broker in brokers:
+                await broker.close()
+    waits = rounds * len(brokers)
+    return {"us": cost.cpu_us / waits, "in B": cost.in_bytes / waits, "out B": cost.out_bytes / waits}
+
+
+async def _tick(broker: Broker, _: int) -> None:
+    """What the worker does whose turn it is, once a second."""
+    maintainer = Maintainer(broker, name(0), SystemClock(), lease_ms=LEASE_MS, max_deliveries=5)
+    maintainer._forget_at = float("inf")  # noqa: SLF001 - once a minute, and measured by itself
+    await broker.promote()
+    await maintainer.tick()
+
+
+async def _forget(broker: Broker, _: int) -> None:
+    await broker.check_out(silent_ms=FORGOTTEN_MS, limit=500)
+
+
+async def _watched(url: str, number: int) -> Sample:
+    """µs of the blocking read by which a watcher is given one arrival; it is taken out of the queue unmeasured."""
+    with redis.Redis.from_url(url) as client:
+        async with _broker(url, "default") as broker:
+            fill(client, "normal", number, name="watched-")
+            before = look(client)
+            for _ in range(number):
+                assert await broker.wait(Role.WATCH, 1_000), "an arrival was not delivered"
+            cost = spent(before, look(client))
+            client.delete(*broker.keys.lanes, *(broker.keys.ready(lane) for lane in ("normal",)))
+            await broker.ensure_groups()
+    return {"us": cost.cpu_us / number, "in B": cost.in_bytes / number, "out B": cost.out_bytes / number}
+
+
+def _open(url: str, sockets: int) -> Sample:
+    """µs a second of a server that has so many connections open and is asked nothing; "bytes" that each takes."""
+    with redis.Redis.from_url(url) as client:
+        without = look(client)
+        with _sockets(client, sockets):
+            before, began = look(client), time.monotonic()
+            time.sleep(SOCKETS_S)
+            after = look(client)
+            seconds = time.monotonic() - began
+    taken = (before.clients_bytes - without.clients_bytes) / max(1, sockets)
+    return {"us": (after.cpu_us - before.cpu_us) / seconds, "number": sockets, "bytes": taken}
+
+
+@contextmanager
+def _sockets(client: redis.Redis, number: int) -> Iterator[None]:
+    host = client.get_connection_kwargs()
+    with ExitStack() as opened:
+        for _ in range(number):
+            link = opened.enter_context(socket.create_connection((host["host"], host["port"]), timeout=10))
+            link.sendall(b"PING\r\n")
+            assert link.recv(64).startswith(b"+PONG"), "the server takes no more connections"
+        yield
