@@ -70,6 +70,20 @@ WORKER = Dashboard(
             ],
         ),
         Panel(
+            "Streams",
+            "Requests whose tokens are published while they come.",
+            [(f"streamfleet_streaming{{{ONE}}}", "{{instance}}")],
+        ),
+        Panel(
+            "Tokens published",
+            "Groups and chunks a second for those who read along, and chunks that Redis did not take.",
+            [
+                (f"sum(rate(streamfleet_stream_groups_total{{{ONE}}}[{RATE}]))", "groups"),
+                (f"sum(rate(streamfleet_stream_chunks_total{{{ONE}}}[{RATE}]))", "chunks"),
+                (f"sum(rate(streamfleet_stream_chunks_dropped_total{{{ONE}}}[{RATE}]))", "chunks dropped"),
+            ],
+        ),
+        Panel(
             "vLLM: requests",
             "What runs in vLLM, and what waits there.",
             [

@@ -45,17 +45,21 @@ class Server:
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
             call = await _read(reader)
-            work = asyncio.ensure_future(self._answer(call))
+            events = _Events(writer)
+            work = asyncio.ensure_future(self._answer(call, events))
             gone = asyncio.ensure_future(reader.read(1))  # nothing more is sent: it returns when the client leaves
             await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
             gone.cancel()
             if not work.done():
                 work.cancel()
+            elif events.begun and work.result().status == 200:
+                events.end()
+                await writer.drain()
             else:
                 await _write(writer, work.result())
         writer.close()
 
-    async def _answer(self, call: Call) -> EngineReply:
+    async def _answer(self, call: Call, events: _Events) -> EngineReply:
         if call.path == "/v1/models":
             models = [{"id": name, "object": "model", "max_model_len": 2048} for name in self._engine.models]
             return EngineReply(200, json.dumps({"object": "list", "data": models}).encode())
@@ -66,10 +70,30 @@ class Server:
         except ValueError:
             return EngineReply(400, b'{"error": {"message": "not JSON", "param": "body"}}')
         request = EngineRequest(call.headers.get("x-request-id", "none"), call.path, body, Lane.NORMAL)
+        if isinstance(body, dict) and body.get("stream"):
+            options = body.get("stream_options") or {}
+            request.on_chunk, request.tells_usage = events.chunk, options.get("include_usage") is True
         try:
             return await self._engine.run(request)
         except EngineUnavailable as error:
             return EngineReply(503, json.dumps({"error": {"message": str(error)}}).encode())
+
+
+class _Events:
+    """A streamed answer: server-sent events, each as soon as it is there, until the connection ends."""
+
+    def __init__(self, writer: asyncio.StreamWriter) -> None:
+        self._writer = writer
+        self.begun = False
+
+    def chunk(self, line: bytes) -> None:
+        if not self.begun:
+            self._writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n")
+        self.begun = True
+        self._writer.write(b"data: " + line + b"\n\n")
+
+    def end(self) -> None:
+        self._writer.write(b"data: [DONE]\n\n")
 
 
 async def _read(reader: asyncio.StreamReader) -> Call:

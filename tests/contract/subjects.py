@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -122,3 +123,22 @@ def chat(identity: str, content: str = "What is the capital of France?", **body:
 def long_chat(identity: str) -> EngineRequest:
     """A request that runs for many seconds in every engine under test, unless it is cancelled."""
     return chat(identity, max_tokens=1900, ignore_eos=True)
+
+
+@dataclass
+class Collected:
+    """A streamed request, and its chunks."""
+
+    request: EngineRequest
+    chunks: list[Any] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.request.on_chunk = lambda line: self.chunks.append(json.loads(line))
+
+    @property
+    def text(self) -> str:
+        """What the chunks of the first choice say together."""
+        choices = [choice for chunk in self.chunks for choice in chunk["choices"] if choice["index"] == 0]
+        return "".join(
+            choice["delta"].get("content") or "" if "delta" in choice else choice["text"] for choice in choices
+        )

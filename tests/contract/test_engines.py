@@ -15,7 +15,7 @@ import pytest_asyncio
 from streamfleet.common.protocol import COMPLETIONS, EMBEDDINGS, Lane
 from streamfleet.worker.engine.base import EngineReply, EngineRequest
 from tests.contract import subjects
-from tests.contract.subjects import MAX_MODEL_LEN, Subject, chat, long_chat
+from tests.contract.subjects import MAX_MODEL_LEN, Collected, Subject, chat, long_chat
 from tests.waiting import eventually
 
 pytestmark = [
@@ -172,6 +172,62 @@ async def test_a_well_engine_does_not_report_failure(subject: Subject) -> None:
     failed.cancel()
     await asyncio.wait({failed})
     assert failed.cancelled()
+
+
+# -- streaming ---------------------------------------------------------------------------------------------
+
+
+async def test_a_streamed_answer_says_the_same_as_one_that_is_not(subject: Subject) -> None:
+    plain = json.loads((await subject.engine.run(chat("same-1", temperature=0))).body)
+    asked = Collected(chat("same-1", temperature=0))
+    asked.request.tells_usage = True
+    reply = await subject.engine.run(asked.request)
+    answer = json.loads(reply.body)
+    assert reply.status == 200
+    assert answer["object"] == "chat.completion"
+    assert answer["choices"][0]["message"]["content"] == plain["choices"][0]["message"]["content"]
+    assert answer["choices"][0]["finish_reason"] == plain["choices"][0]["finish_reason"]
+    assert answer["usage"]["completion_tokens"] == plain["usage"]["completion_tokens"]
+    assert asked.text == plain["choices"][0]["message"]["content"]
+    assert len(asked.chunks) > 2
+    assert asked.chunks[-1]["usage"]["completion_tokens"] == plain["usage"]["completion_tokens"]
+    assert reply.first_token_ms is not None
+
+
+async def test_a_streamed_completion_of_several_choices(subject: Subject) -> None:
+    body = {"prompt": "Once upon a time", "max_tokens": 4, "n": 2, "temperature": 0.5}
+    asked = Collected(EngineRequest("text-2", COMPLETIONS, body, Lane.LOW))
+    answer = json.loads((await subject.engine.run(asked.request)).body)
+    assert answer["object"] == "text_completion"
+    assert [choice["index"] for choice in answer["choices"]] == [0, 1]
+    assert asked.text == answer["choices"][0]["text"]
+    assert answer["usage"]["completion_tokens"] > 4
+    assert all(chunk["choices"] for chunk in asked.chunks), "nobody asked for the count of tokens"
+
+
+async def test_a_bad_body_that_is_to_be_streamed_is_refused_all_the_same(subject: Subject) -> None:
+    asked = Collected(chat("bad-2", max_tokens=-1))
+    reply = await subject.engine.run(asked.request)
+    assert (reply.status, asked.chunks) == (400, [])
+    assert "max_tokens" in f"{error_of(reply).get('param')} {error_of(reply)['message']}"
+
+
+async def test_a_streamed_request_that_is_cancelled_midway_is_gone_from_the_engine(subject: Subject) -> None:
+    keeper = asyncio.create_task(subject.engine.run(long_chat("keeper-2")))
+    asked = Collected(long_chat("victim-2"))
+    victim = asyncio.create_task(subject.engine.run(asked.request))
+    try:
+        await eventually(lambda: len(asked.chunks) > 2, 20, "chunks come while it runs")
+        victim.cancel()
+        await eventually(_runs(subject, 1), 1, "it is gone from the engine")
+        with pytest.raises(asyncio.CancelledError):
+            await victim
+        seen = len(asked.chunks)
+        assert (await subject.engine.run(chat("after-2"))).status == 200
+        assert len(asked.chunks) == seen
+    finally:
+        keeper.cancel()
+        await asyncio.wait({keeper, victim})
 
 
 def _runs(subject: Subject, count: int) -> Callable[[], Awaitable[bool]]:

@@ -18,7 +18,7 @@ import pytest
 import redis.asyncio
 
 from streamfleet.cli.demo.server import free_port
-from streamfleet.producer import Client
+from streamfleet.producer import Chunk, Client
 from streamfleet.worker.engine.processes import Process, alive, command_line, descendants
 from tests.waiting import eventually
 
@@ -103,6 +103,25 @@ async def is_ready(worker: Worker) -> bool:
         return False
 
 
+async def tokens_come_before_the_result(redis_url: str) -> None:
+    """A streamed answer says the same as one that is not, and begins before it ends."""
+    body = {"messages": [{"role": "user", "content": "Count to twenty."}], "max_tokens": 40, "temperature": 0}
+    async with Client(redis_url) as client:
+        plain = await (await client.enqueue(body)).result(30)
+        handle = await client.enqueue(body, stream=True)
+        chunks: list[Chunk] = []
+        async for chunk in handle.stream():
+            if not any(before.text for before in chunks) and chunk.text:
+                assert await client.broker.result(handle.id) is None, "the first token comes before the result"
+            chunks.append(chunk)
+        result = await handle.result(10)
+    assert "".join(chunk.text for chunk in chunks) == result.text == plain.text
+    assert len(chunks) > 10
+    assert result.finish_reason == plain.finish_reason
+    assert (result.usage or {})["completion_tokens"] == (plain.usage or {})["completion_tokens"]
+    assert result.timings.first_token_ms is not None
+
+
 async def test_an_xadd_is_answered_a_running_request_cancelled_and_a_killed_worker_leaves_nothing(
     redis_url: str, raw_redis: redis.asyncio.Redis, smollm2: Path, tmp_path: Path
 ) -> None:
@@ -126,6 +145,7 @@ async def test_an_xadd_is_answered_a_running_request_cancelled_and_a_killed_work
             (generated,) = await eventually(lambda: collected.named("llm_request"), 10, "vLLM's own span")
             (ran,) = await eventually(lambda: collected.named("streamfleet.run"), 10, "the worker's span around it")
             assert (generated.trace, generated.parent) == (ran.trace, ran.id)
+            await tokens_come_before_the_result(redis_url)
 
             async with Client(redis_url) as client:
                 handle = await client.enqueue(LONG)

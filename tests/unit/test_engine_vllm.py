@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from contextlib import AsyncExitStack
 from types import SimpleNamespace
 from typing import Any
@@ -50,16 +50,22 @@ class Stand:
         self.raises: Exception | None = None
         self.headers: dict[str, str] = {}
         self.inside: int | None = None
+        self.asked: dict[str, Any] = {}
+        self.streams: Callable[[Send], Awaitable[None]] | None = None
         self.engine: VllmEngine | None = None
 
-    async def __call__(self, scope: MutableMapping[str, Any], _receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        self.asked = json.loads((await receive())["body"])
         self.headers = {name.decode(): value.decode() for name, value in scope["headers"]}
         async for _ in self.front.generate():
             self.inside = self.engine.inside if self.engine else None
         if self.raises is not None:
             raise self.raises
+        if self.streams is not None:
+            return await self.streams(send)
         await send({"type": "http.response.start", "status": self.status})
         await send({"type": "http.response.body", "body": self.body})
+        return None
 
 
 @pytest.fixture

@@ -209,7 +209,7 @@ class Completion:
     Attributes:
         lease: the hold under which it was reached.
         status: terminal status.
-        values: further fields of the result hash.
+        values: further fields of the result hash; of a streamed request `streamed` too: how many chunks there were.
         reply: the caller's reply stream, or empty.
         error: JSON of the OpenAI error for the dead letter; empty with success.
     """
@@ -219,6 +219,26 @@ class Completion:
     values: Mapping[str, bytes | str | int]
     reply: str = ""
     error: str = ""
+
+
+class TokenGroup(NamedTuple):
+    """Some chunks of one request, on their way to its readers.
+
+    Attributes:
+        request_id: whose.
+        attempt: which attempt they are of.
+        run: names one execution; no other one ever has the same.
+        seq: how many chunks its run had before these.
+        chunks: JSON, one a line.
+        lasting: give the stream its life anew.
+    """
+
+    request_id: str
+    attempt: int
+    run: str
+    seq: int
+    chunks: bytes
+    lasting: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,18 +15,35 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from streamfleet.producer.ask import Ask, Options
     from streamfleet.producer.client import Client
+    from streamfleet.producer.events import Chunk, Missed, Restarted, StreamBroken
     from streamfleet.producer.handle import Handle
     from streamfleet.producer.status import StatusView
     from streamfleet.producer.sync import SyncClient, SyncHandle
 
-__all__ = ["Ask", "Client", "Handle", "Options", "StatusView", "SyncClient", "SyncHandle"]
+__all__ = [
+    "Ask",
+    "Chunk",
+    "Client",
+    "Handle",
+    "Missed",
+    "Options",
+    "Restarted",
+    "StatusView",
+    "StreamBroken",
+    "SyncClient",
+    "SyncHandle",
+]
 
 _HOME = {
     "Ask": "ask",
+    "Chunk": "events",
     "Client": "client",
     "Handle": "handle",
+    "Missed": "events",
     "Options": "ask",
+    "Restarted": "events",
     "StatusView": "status",
+    "StreamBroken": "events",
     "SyncClient": "sync",
     "SyncHandle": "sync",
 }

@@ -37,7 +37,7 @@ class Options(TypedDict, total=False):
     ttl_ms: in place of a deadline, milliseconds from enqueueing.
     endpoint: OpenAI path; inferred from the body when absent.
     tenant, session: fairness and affinity keys.
-    stream: whether tokens are wanted while they come.
+    stream: whether tokens are wanted while they come: see `Handle.stream`.
     traceparent: W3C trace context, carried to the result.
     meta: text, or an object that is sent as JSON text; carried to the result.
     """

@@ -10,7 +10,7 @@ import secrets
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, NamedTuple, Self, Unpack
+from typing import Any, Literal, NamedTuple, Self, Unpack, overload
 
 from streamfleet.common.broker import Broker
 from streamfleet.common.connection import Connection
@@ -21,10 +21,13 @@ from streamfleet.common.results import Result
 from streamfleet.common.settings import QueueSettings, load
 from streamfleet.producer.ask import Ask, Options, as_ask
 from streamfleet.producer.cancelling import ask_to_cancel
+from streamfleet.producer.events import Chunk, Event, Restarts
+from streamfleet.producer.feeds import Feeds
 from streamfleet.producer.handle import Arrivals, Handle
 from streamfleet.producer.mailbox import Mailbox
 from streamfleet.producer.sender import Outcome, Sender
 from streamfleet.producer.status import StatusView, look_up
+from streamfleet.producer.streaming import Reading, check_restarts, stream
 
 
 def open_broker(settings: QueueSettings, patience_s: float | None = 5.0) -> Broker:
@@ -42,6 +45,7 @@ class _Parts(NamedTuple):
 
     broker: Broker
     mailbox: Mailbox
+    feeds: Feeds
     sender: Sender
 
 
@@ -86,7 +90,9 @@ class Client:
             await broker.close()
             raise
         mailbox = Mailbox(broker, _reply_name())
-        self._parts = _Parts(broker, mailbox, Sender(broker, mailbox, self, self.settings, self._notify))
+        feeds = Feeds(lambda: open_broker(self.settings, 0))
+        sender = Sender(broker, mailbox, self, self.settings, self._notify)
+        self._parts = _Parts(broker, mailbox, feeds, sender)
         return self
 
     async def __aexit__(
@@ -99,6 +105,7 @@ class Client:
         parts, self._parts = self._parts, None
         if parts is not None:
             try:
+                await parts.feeds.close()
                 await parts.mailbox.close()
             finally:
                 await parts.broker.close()
@@ -185,6 +192,37 @@ class Client:
                 raise ResultTimeout(f"request {request_id} has no result yet")
             return result
         return await self.mailbox.wait(self.mailbox.slot(request_id), timeout)
+
+    @overload
+    def stream(
+        self, request_id: str, after: str | None = None, restarts: Literal["raise"] = "raise"
+    ) -> AsyncGenerator[Chunk, None]: ...
+
+    @overload
+    def stream(
+        self, request_id: str, after: str | None = None, *, restarts: Literal["tell"]
+    ) -> AsyncGenerator[Event, None]: ...
+
+    @overload
+    def stream(
+        self, request_id: str, after: str | None = None, restarts: Restarts = "raise"
+    ) -> AsyncGenerator[Event, None]: ...
+
+    def stream(
+        self, request_id: str, after: str | None = None, restarts: Restarts = "raise"
+    ) -> AsyncGenerator[Event, None]:
+        """A request's chunks while they come, by its id: as `Handle.stream`."""
+        return self.follow(self.handle(request_id), after, restarts)
+
+    def follow(self, handle: Handle, after: str | None, restarts: Restarts) -> AsyncGenerator[Event, None]:
+        """What `Handle.stream` gives."""
+        check_restarts(restarts)
+        return stream(self.reading(handle, after), handle.id, restarts)
+
+    def reading(self, handle: Handle, after: str | None) -> Reading:
+        """A reader of a request's tokens. Raises InvalidRequest: `after` is the id of no chunk."""
+        parts = self._open
+        return Reading(parts.broker, parts.feeds, parts.mailbox, handle, after)
 
     async def as_completed(self, handles: Iterable[Handle], timeout: float | None = None) -> AsyncIterator[Result]:
         """The results, in the order in which they come.

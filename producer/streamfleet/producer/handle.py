@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
-from typing import Protocol
+from collections.abc import AsyncGenerator, Iterable
+from typing import Literal, Protocol, overload
 
 from streamfleet.common.results import Result
+from streamfleet.producer.events import Chunk, Event, Restarts
 from streamfleet.producer.mailbox import Mailbox
 from streamfleet.producer.slots import Slot
 from streamfleet.producer.status import StatusView
@@ -18,6 +19,8 @@ class Owner(Protocol):
     async def cancel(self, request_id: str) -> bool: ...
 
     async def status(self, request_id: str) -> StatusView: ...
+
+    def follow(self, handle: Handle, after: str | None, restarts: Restarts) -> AsyncGenerator[Event, None]: ...
 
 
 class Handle:
@@ -63,6 +66,32 @@ class Handle:
             ResultTimeout: it has not ended in time; it goes on, and may be asked again.
         """
         return await self._mailbox.wait(self.slot, timeout)
+
+    @overload
+    def stream(self, after: str | None = None, restarts: Literal["raise"] = "raise") -> AsyncGenerator[Chunk, None]: ...
+
+    @overload
+    def stream(self, after: str | None = None, *, restarts: Literal["tell"]) -> AsyncGenerator[Event, None]: ...
+
+    @overload
+    def stream(self, after: str | None = None, restarts: Restarts = "raise") -> AsyncGenerator[Event, None]: ...
+
+    def stream(self, after: str | None = None, restarts: Restarts = "raise") -> AsyncGenerator[Event, None]:
+        """Its chunks while they come, from the first one on; for a request that was enqueued with `stream=True`.
+
+        An asynchronous generator: close it (contextlib.aclosing) when leaving early. It ends when the request has
+        succeeded: at once, and without chunks, where it is not streamed. There may be many readers, late ones too.
+
+        Args:
+            after: id of a chunk, to go on behind it.
+            restarts: what becomes of a restart or a gap: raised, or given among the chunks.
+
+        Raises:
+            StreamBroken: with `restarts="raise"`: what was given so far does not count, or chunks are missing.
+            RequestFailed: it ended without success, at the first step that finds out.
+            InvalidRequest: `after` is the id of no chunk.
+        """
+        return self._owner.follow(self, after, restarts)
 
     async def cancel(self) -> bool:
         """Cancel it, queued or running. False when it had ended before in another way."""

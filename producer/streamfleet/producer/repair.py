@@ -166,7 +166,7 @@ class Inspection:
         self._note(await self._broker.look_at_keys(shared_checks(self._broker.keys), self._mend))
 
     async def _look_at_every_key(self) -> None:
-        """Results, records and reply streams; and who is waited for in vain."""
+        """Results, records, reply streams and tokens; and who is waited for in vain."""
         async for names in self._broker.every_key():
             checks = [check for name in names if (check := key_check(name, self._broker.keys, self._broker.limits))]
             if checks:
@@ -267,6 +267,6 @@ def key_check(key: str, keys: Keys, limits: QueueLimits) -> KeyCheck | None:
         return KeyCheck(key, "hash", limits.result_ttl_ms, "status")
     if key.startswith(keys.request("")):
         return KeyCheck(key, "string", limits.record_ttl_ms)
-    if key.startswith(keys.reply("")):
+    if key.startswith((keys.reply(""), keys.tokens(""))):
         return KeyCheck(key, "stream", limits.result_ttl_ms)
     return None

@@ -8,15 +8,17 @@ import threading
 from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
 from streamfleet.common.errors import NotReplicated, StreamfleetError
 from streamfleet.common.results import Result
 from streamfleet.common.settings import QueueSettings
 from streamfleet.producer.ask import Ask, Options
 from streamfleet.producer.client import Client
+from streamfleet.producer.events import Chunk, Event, Restarts
 from streamfleet.producer.handle import Handle
 from streamfleet.producer.status import StatusView
+from streamfleet.producer.streaming import check_restarts, checked
 
 T = TypeVar("T")
 
@@ -42,6 +44,19 @@ class SyncHandle:
 
     def result(self, timeout: float | None = None) -> Result:
         return self.client._run(self.handle.result(timeout))  # noqa: SLF001 - the other half of one class
+
+    @overload
+    def stream(self, after: str | None = None, restarts: Literal["raise"] = "raise") -> Iterator[Chunk]: ...
+
+    @overload
+    def stream(self, after: str | None = None, *, restarts: Literal["tell"]) -> Iterator[Event]: ...
+
+    @overload
+    def stream(self, after: str | None = None, restarts: Restarts = "raise") -> Iterator[Event]: ...
+
+    def stream(self, after: str | None = None, restarts: Restarts = "raise") -> Iterator[Event]:
+        """As `Handle.stream`."""
+        return self.client._stream(self.handle, after, restarts)  # noqa: SLF001 - the other half of one class
 
     def cancel(self) -> bool:
         return self.client.cancel(self.id)
@@ -132,6 +147,34 @@ class SyncClient:
         finally:
             self._run(_close(groups))
 
+    @overload
+    def stream(
+        self, request_id: str, after: str | None = None, restarts: Literal["raise"] = "raise"
+    ) -> Iterator[Chunk]: ...
+
+    @overload
+    def stream(self, request_id: str, after: str | None = None, *, restarts: Literal["tell"]) -> Iterator[Event]: ...
+
+    @overload
+    def stream(self, request_id: str, after: str | None = None, restarts: Restarts = "raise") -> Iterator[Event]: ...
+
+    def stream(self, request_id: str, after: str | None = None, restarts: Restarts = "raise") -> Iterator[Event]:
+        """As `Client.stream`."""
+        self.open()
+        return self._stream(self._client.handle(request_id), after, restarts)
+
+    def _stream(self, handle: Handle, after: str | None, restarts: Restarts) -> Iterator[Event]:
+        check_restarts(restarts)
+        groups = self._client.reading(handle, after).events()
+        return self._each(groups, handle.id, restarts)
+
+    def _each(self, groups: AsyncGenerator[list[Event], None], request_id: str, restarts: Restarts) -> Iterator[Event]:
+        try:
+            while (events := self._run(_next(groups))) is not None:
+                yield from checked(events, request_id, restarts)
+        finally:
+            self._run(_close(groups))
+
     def result(self, request_id: str, timeout: float | None = None) -> Result:
         """As `Client.result`."""
         return self._run(self._client.result(request_id, timeout))
@@ -184,9 +227,9 @@ def _stop(loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
     loop.close()
 
 
-async def _next(groups: AsyncGenerator[list[Result], None]) -> list[Result] | None:
+async def _next(groups: AsyncGenerator[list[T], None]) -> list[T] | None:
     return await anext(groups, None)
 
 
-async def _close(groups: AsyncGenerator[list[Result], None]) -> None:
+async def _close(groups: AsyncGenerator[list[T], None]) -> None:
     await groups.aclose()

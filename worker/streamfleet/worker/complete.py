@@ -22,6 +22,7 @@ from streamfleet.worker.counting import Tally, count_wasted
 from streamfleet.worker.failpoints import Point, hit
 from streamfleet.worker.flights import Flight, Flights
 from streamfleet.worker.outcome import Finished, Gone, HandedBack, Outcome, Postponed, broken
+from streamfleet.worker.publishing import Publisher
 
 log = structlog.get_logger(__name__)
 MOST_AT_ONCE = 128
@@ -42,6 +43,7 @@ class Completer:
         flights: flights leave from here.
         clock: for timings.
         max_deliveries, retry_base_ms, retry_max_ms: how passing faults are tried again.
+        publisher: has the chunks of those that are read along; None where nobody reads along.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class Completer:
         max_deliveries: int,
         retry_base_ms: int,
         retry_max_ms: int,
+        publisher: Publisher | None = None,
     ) -> None:
         self._broker, self._worker, self._flights, self._clock = broker, worker, flights, clock
         self._max_deliveries, self._retry_base_ms, self._retry_max_ms = (
@@ -61,6 +64,7 @@ class Completer:
             retry_base_ms,
             retry_max_ms,
         )
+        self._publisher = publisher
         self._waiting: deque[tuple[Flight, Outcome]] = deque()
         self._some = asyncio.Event()
         self._closed = False
@@ -88,6 +92,10 @@ class Completer:
         hit(Point.BEFORE_COMPLETE)
         finished = [(flight, outcome) for flight, outcome in batch if isinstance(outcome, Finished)]
         others = [(flight, outcome) for flight, outcome in batch if not isinstance(outcome, Finished)]
+        read_along = [flight for flight, _ in batch if flight.tokens is not None]
+        if read_along and self._publisher is not None:
+            await self._publisher.flush(flight for flight, _ in finished)  # tokens first, then the result and their end
+            self._publisher.leave(read_along)
         for part in _parts(finished, lambda item: len(item[1].response), RESPONSE_BYTES_AT_ONCE):
             await self._each_or_all(self._finish, part)
         if others:
@@ -178,6 +186,8 @@ class Completer:
         if outcome.error:
             values["error"] = outcome.error
         fields = flight.claim.fields
+        if fields.get(b"stream") == b"1":
+            values["streamed"] = 0 if flight.tokens is None else flight.tokens.total
         for field, name in _CARRIED:
             if field in fields and (value := fields[field]):
                 values[name] = value[:4096]

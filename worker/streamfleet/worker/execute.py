@@ -16,6 +16,7 @@ from streamfleet.common.protocol import Request, decode
 from streamfleet.worker.admission import CostLimits, admit, for_engine
 from streamfleet.worker.credit import Typical, output_tokens
 from streamfleet.worker.engine.base import (
+    STREAMED,
     Engine,
     EngineAborted,
     EngineDied,
@@ -38,6 +39,7 @@ from streamfleet.worker.outcome import (
     judge,
     refused,
 )
+from streamfleet.worker.publishing import Publisher
 from streamfleet.worker.tracing import Traces
 
 log = structlog.get_logger(__name__)
@@ -53,6 +55,7 @@ class Executor:
         typical: told as well.
         limits: what one request may cost.
         max_body_bytes: largest body accepted.
+        publisher: where chunks go while they come; None where nobody is to read along.
     """
 
     def __init__(
@@ -63,6 +66,7 @@ class Executor:
         typical: Typical,
         limits: CostLimits,
         max_body_bytes: int,
+        publisher: Publisher | None = None,
     ) -> None:
         self._engine = engine
         self._clock = clock
@@ -70,6 +74,7 @@ class Executor:
         self._typical = typical
         self._limits = limits
         self._max_body_bytes = max_body_bytes
+        self._publisher = publisher
         self._traces: Traces | None = None
 
     def trace_with(self, traces: Traces) -> None:
@@ -118,6 +123,9 @@ class Executor:
         if flight.trace is not None:
             flight.trace.starts(flight.started_at)
             asked.traceparent = flight.trace.traceparent
+        if request.stream and request.endpoint in STREAMED and self._publisher is not None:
+            flight.tokens = self._publisher.open(flight)
+            asked.on_chunk, asked.tells_usage = flight.tokens.add, _wants_usage(request)
         too_late = None
         if remaining_s is not None:
             too_late = asyncio.get_running_loop().call_later(remaining_s, flight.stop, Fate.LATE)
@@ -168,6 +176,12 @@ class Executor:
         if request.deadline_ms is None:
             return None
         return (request.deadline_ms - flight.claimed_ms) / 1000 - (self._clock.monotonic() - flight.claimed_at)
+
+
+def _wants_usage(request: Request) -> bool:
+    """Whether the caller wants the tokens counted in a chunk of their own, as one does of OpenAI."""
+    options = request.body.get("stream_options")
+    return isinstance(options, dict) and options.get("include_usage") is True
 
 
 def _landed(answer: EngineReply | EngineError | None) -> Outcome:

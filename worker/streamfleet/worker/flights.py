@@ -7,10 +7,14 @@ import threading
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from streamfleet.common.records import Claim, Lease
 from streamfleet.worker.credit import Demand, Load
 from streamfleet.worker.tracing import Trace
+
+if TYPE_CHECKING:
+    from streamfleet.worker.publishing import Tokens
 
 
 class Fate(Enum):
@@ -38,6 +42,7 @@ class Flight:
         fate: why it is stopped; None while it is not.
         abort: what stops it, for as long as the engine has it.
         trace: its spans; None where nobody traces.
+        tokens: where its chunks go while they come; None where nobody reads along.
     """
 
     claim: Claim
@@ -50,6 +55,7 @@ class Flight:
     fate: Fate | None = None
     abort: Callable[[], object] | None = None
     trace: Trace | None = None
+    tokens: Tokens | None = None
 
     @property
     def lease(self) -> Lease:

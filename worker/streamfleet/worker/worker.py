@@ -31,6 +31,7 @@ from streamfleet.worker.fitness import Fitness
 from streamfleet.worker.flights import Fate, Flights
 from streamfleet.worker.lease import LeaseKeeper, Pulse
 from streamfleet.worker.maintain import Maintainer
+from streamfleet.worker.publishing import Publisher
 from streamfleet.worker.pull import Puller
 from streamfleet.worker.running import Running
 from streamfleet.worker.suspects import least
@@ -88,7 +89,8 @@ class Worker:
         self._pulse = Pulse(clock)
         self._fitness = Fitness(settings.unready_failures)
         limits = CostLimits.of(settings)
-        self._executor = Executor(engine, clock, self._flights, typical, limits, max_body_bytes)
+        self._publisher = Publisher(broker, clock, interval_ms=settings.stream_interval_ms, cap=settings.stream_cap)
+        self._executor = Executor(engine, clock, self._flights, typical, limits, max_body_bytes, self._publisher)
         self._completer = Completer(
             broker,
             name,
@@ -97,6 +99,7 @@ class Worker:
             max_deliveries=settings.max_deliveries,
             retry_base_ms=settings.retry_base_ms,
             retry_max_ms=settings.retry_max_ms,
+            publisher=self._publisher,
         )
         policy = _policy(settings)
         self._running = Running(
@@ -238,6 +241,7 @@ class Worker:
         loops = {
             "pull": asyncio.create_task(self._puller.run()),
             "running": asyncio.create_task(self._running.run()),
+            "publish": asyncio.create_task(self._publisher.run()),
             "complete": asyncio.create_task(self._completer.run()),
             "maintain": asyncio.create_task(self._maintainer.run()),
         }

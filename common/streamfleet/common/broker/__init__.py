@@ -7,10 +7,19 @@ from streamfleet.common.broker.inspecting import InspectingBroker
 from streamfleet.common.broker.producing import ProducerBroker
 from streamfleet.common.broker.repairing import RepairBroker
 from streamfleet.common.broker.steering import SteeringBroker
+from streamfleet.common.broker.streaming import StreamingBroker
 from streamfleet.common.broker.working import WorkerBroker
 
 __all__ = ["Broker"]
 
 
-class Broker(ProducerBroker, WorkerBroker, HousekeepingBroker, RepairBroker, SteeringBroker, InspectingBroker):
+class Broker(
+    ProducerBroker,
+    WorkerBroker,
+    StreamingBroker,
+    HousekeepingBroker,
+    RepairBroker,
+    SteeringBroker,
+    InspectingBroker,
+):
     """One queue on one Redis, with every operation that there is on it."""

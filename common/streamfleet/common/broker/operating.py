@@ -144,7 +144,12 @@ class OperatorBroker(BrokerBase):
         Returns:
             The new stream id, also when the letter was requeued before; None when it is gone in any other way.
         """
-        keys = [*self._shared, self.keys.result(request_id), self.keys.request(request_id)]
+        keys = [
+            *self._shared,
+            self.keys.result(request_id),
+            self.keys.request(request_id),
+            self.keys.tokens(request_id),
+        ]
         words = (letter_id, lane.number, entry, request_id, digest, reply)
         found = await self.connection.script("requeue", keys, [self._config, *words, *fields])
         return found.decode() or None

@@ -75,14 +75,15 @@ class ProducerBroker(BrokerBase):
 
         It writes a result, so the role of a producer may not do it: then it raises NotPermitted, and nothing was done.
         """
-        _, reply = recorded(await self.connection.command("GET", self.keys.request(request_id)))
+        entry, reply = recorded(await self.connection.command("GET", self.keys.request(request_id)))
         keys = [
             *self._shared,
             self.keys.result(request_id),
             self.keys.reply(reply) if reply else self.keys.result(request_id),
+            self.keys.tokens(request_id),
         ]
         error = openai_error(reason, "cancelled", None, "cancelled")
-        if await self.connection.script("cancel", keys, [self._config, request_id, reply, error]):
+        if await self.connection.script("cancel", keys, [self._config, request_id, reply, error, entry or request_id]):
             return True
         result = await self.result(request_id)
         return result is not None and result.status == "cancelled"

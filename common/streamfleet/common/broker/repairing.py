@@ -103,7 +103,7 @@ class RepairBroker(OperatorBroker):
             reply = (record or b"").decode(errors="replace").split(" ", 2)[2:]
             told = reply[0] if reply else ""
             keys += (self.keys.request(name), self.keys.result(name))
-            keys.append(self.keys.reply(told) if told else self.keys.result(name))
+            keys += (self.keys.reply(told) if told else self.keys.result(name), self.keys.tokens(name))
             args += (name, told)
         return list(await self.connection.script("vanish", keys, args))
 

@@ -96,7 +96,7 @@ class WorkerBroker(BrokerBase):
 
     async def complete(self, worker: str, completions: Sequence[Completion]) -> list[CompleteCode]:
         """Publish outcomes and remove their entries, in one script call."""
-        keys = list(self._shared)
+        keys, tokens = list(self._shared), []
         args: list[Any] = [self._config, worker]
         names: list[str] | None = None
         for item in completions:
@@ -109,7 +109,9 @@ class WorkerBroker(BrokerBase):
             else:
                 args += (len(names), *names)
             args += item.values.values()
-        replies = await self._with_groups(lambda: self.connection.script("complete", keys, args))
+            if "streamed" in item.values:
+                tokens.append(self.keys.tokens(request_id))
+        replies = await self._with_groups(lambda: self.connection.script("complete", keys + tokens, args))
         return [CompleteCode(code) for code in replies]
 
     async def renew(self, worker: str, leases: Sequence[Lease]) -> list[RenewCode]:

@@ -4,7 +4,8 @@
 -- @include sign
 -- Publish outcomes and remove their entries: fenced, written once, notified, all at once.
 -- KEYS: shared; then for each outcome its result and its reply stream (its result again when it has none): they are
---   declared because they may not exist yet, and a migrating cluster slot then refuses the call before any write.
+--   declared because they may not exist yet, and a migrating cluster slot then refuses the call before any write. Then
+--   the tokens of those that are streamed: their results have the field `streamed`, how many chunks there were.
 -- ARGV: 1 configuration; 2 worker; then for each outcome: lane, stream id, attempt, request id, reply name or '', status,
 --   error JSON or '', and of the result: number of its fields, and their names; or -1 where they are those of the outcome
 --   before; then their values.
@@ -29,8 +30,9 @@ local function complete(item)
   local values, n = values_of(item)
   local new = absent and not tried[request_id]
   tried[request_id] = true
+  local tokens = #KEYS > 18 + 2 * #outcomes and tokens_of(values, n, attempt) or nil
   n = sign(values, n, worker, lane, id, attempt)
-  if not publish(request_id, status, values, reply, n, new) then
+  if not publish(request_id, status, values, reply, n, new, tokens) then
     local whole = read_entry(lane, id, fetch_fields(lane, id) or {})
     whole.id, whole.reply = request_id, reply
     settle(lane, id, whole)

@@ -1,8 +1,8 @@
 -- @include entry
 -- Give a dead letter another life: its original fields are enqueued again, its result is forgotten, and the record of its
 -- id names the new entry. Asked again after a lost answer, it says what it answered before.
--- KEYS: shared; its result; its request record. ARGV: 1 configuration; 2 dead letter id; 3 lane; 4 entry that the letter
---   names; 5 request id; 6 digest of the request; 7 reply name or ''; then the fields.
+-- KEYS: shared; its result; its request record; its tokens. ARGV: 1 configuration; 2 dead letter id; 3 lane; 4 entry that
+--   the letter names; 5 request id; 6 digest of the request; 7 reply name or ''; then the fields.
 -- Returns the new entry's stream id, or '' when the dead letter is not there any more.
 local letter, lane, former, request_id = ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
 local digest, entry = string.match(call('GET', KEYS[20]) or '', '^(%S+) (%S+)')
@@ -14,6 +14,7 @@ end
 local id = call('XADD', lane_key(lane), '*', unpack(ARGV, 8))   -- first: a full server may refuse it
 call('XDEL', DEAD, letter)
 call('DEL', KEYS[19])
+redis.pcall('DEL', KEYS[21])   -- it ended; refused by rules of an earlier release, that is all that happens
 -- Without an id of its own the request has a new one now, whose end will not be that of this record.
 local life = usable_name(request_id) and cfg.record_ttl_ms or cfg.result_ttl_ms
 call('SET', KEYS[20], (digest or ARGV[6]) .. ' ' .. entry_name(lane, id) .. ' ' .. ARGV[7], 'PX', life)

@@ -1,7 +1,8 @@
 -- @include finish
 -- End requests whose entry is gone: nothing can run them any more, and somebody may wait for their results. They are not
 -- counted as dead: where an entry is missed, it counts as vanished.
--- KEYS: shared; then for each request its record, its result, and its reply stream (its result again when it has none).
+-- KEYS: shared; then for each request its record, its result, its reply stream (its result again when it has none), and its
+--   tokens.
 -- ARGV: 1 configuration; 2 '1' to end them, '0' to look only; 3 most bytes of entries, because looking at one copies it;
 --   then for each: request id, reply name or ''.
 -- Returns for each that was looked at: 1 ended, or to be ended; 0 it has ended, or stands in its lane, or there is no such
@@ -23,7 +24,7 @@ local function stands(lane, id, request_id)
   return not pending.err and pending[1]
 end
 
-local function vanish(request_id, reply, record)
+local function vanish(request_id, reply, record, tokens)
   local name, id, told = string.match(record or '', '^%S+ (%a+):(%d+%-%d+) (.*)$')
   local lane = lane_of[name]
   if not lane or told ~= reply or answered(request_id) or stands(lane, id, request_id) then return 0 end
@@ -32,7 +33,8 @@ local function vanish(request_id, reply, record)
     local entry = {enqueued = tonumber(string.match(id, '^%d+')), named = {}}
     local values = {'error', openai_error(message, 'server_error', nil, 'vanished'), 'attempt', '0',
       'finished_ms', string.format('%.0f', now_ms())}
-    publish(request_id, 'dead', describe(values, lane, id, entry, 'dead'), reply ~= '' and reply or nil)
+    local read = redis.pcall('EXISTS', tokens) == 1 and {} or nil
+    publish(request_id, 'dead', describe(values, lane, id, entry, 'dead'), reply ~= '' and reply or nil, nil, nil, read)
     call('HDEL', TRIES, tries_field(lane, id))
   end
   return 1
@@ -41,7 +43,7 @@ end
 local codes = {}
 for i = 4, #ARGV, 2 do
   if bytes >= tonumber(ARGV[3]) then break end
-  local key = 19 + 3 * (i - 4) / 2
-  codes[#codes + 1] = vanish(ARGV[i], ARGV[i + 1], call('GET', KEYS[key]))
+  local key = 19 + 4 * (i - 4) / 2
+  codes[#codes + 1] = vanish(ARGV[i], ARGV[i + 1], call('GET', KEYS[key]), KEYS[key + 3])
 end
 return codes

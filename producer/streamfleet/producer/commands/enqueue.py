@@ -11,6 +11,7 @@ import typer
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.protocol import Lane
 from streamfleet.producer.commands.common import QueueName, RedisUrl, out, queue_settings, run, say
+from streamfleet.producer.commands.following import show_stream
 from streamfleet.producer.commands.show import show_result
 
 if TYPE_CHECKING:
@@ -37,30 +38,40 @@ def enqueue(  # noqa: PLR0913, PLR0917 - each parameter is an option
     ] = None,
     endpoint: Annotated[str | None, typer.Option("--endpoint", help="OpenAI path. Inferred from the body.")] = None,
     wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait, and print the answer in place of the id.")] = False,
+    stream: Annotated[bool, typer.Option("--stream", "-s", help="The same, while it comes.")] = False,
     timeout: Annotated[
-        float | None, typer.Option("--timeout", min=0, help="With --wait: for so many seconds at most.")
+        float | None, typer.Option("--timeout", min=0, help="With --wait, --stream: for so many seconds at most.")
     ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="With --stream: print each chunk as a line of JSON.")] = False,
     redis_url: RedisUrl = None,
     queue: QueueName = None,
 ) -> None:
     """Enqueue one request; prints its id.
 
-    Needs --prompt or --body. With --wait, the exit status is 0 when it succeeded and 1 when it did not.
+    Needs --prompt or --body. With --wait or --stream, the exit status is 0 when it succeeded and 1 when it did not.
 
     ```text
     streamfleet enqueue --prompt "What is the capital of France? Answer in one word." --max-tokens 16 --wait
+    streamfleet enqueue --prompt "Tell me a story" --stream
     streamfleet enqueue -p "Summarise …" --lane high --ttl 30s --id report-7
     streamfleet enqueue --body @request.json --lane low --deadline 2030-01-31T12:00:00Z
     ```
     """
-    options: dict[str, Any] = {"lane": lane, "id": request_id, "endpoint": endpoint}
+    options: dict[str, Any] = {"lane": lane, "id": request_id, "endpoint": endpoint, "stream": stream}
     options |= _deadline(deadline, ttl)
     request = _body(prompt, body, max_tokens)
-    run(_enqueue(queue_settings(redis_url, queue), request, options, wait, timeout))
+    if as_json and not stream:
+        raise typer.BadParameter("--json prints chunks: give --stream too")
+    run(_enqueue(queue_settings(redis_url, queue), request, options, wait or stream, timeout, as_json))
 
 
 async def _enqueue(
-    settings: QueueSettings, body: dict[str, Any], options: dict[str, Any], wait: bool, timeout: float | None
+    settings: QueueSettings,
+    body: dict[str, Any],
+    options: dict[str, Any],
+    wait: bool,
+    timeout: float | None,
+    as_json: bool,
 ) -> None:
     from streamfleet.producer.client import Client
 
@@ -70,7 +81,10 @@ async def _enqueue(
             out(handle.id)
             return
         say(f"request {handle.id}{' (enqueued before)' if handle.existing else ''}")
-        show_result(await handle.result(timeout))
+        if options["stream"]:
+            await show_stream(handle, timeout, as_json)
+        else:
+            show_result(await handle.result(timeout))
 
 
 def _body(prompt: str | None, body: str | None, max_tokens: int | None) -> dict[str, Any]:

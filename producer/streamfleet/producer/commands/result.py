@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from streamfleet.producer.commands.common import AsJson, QueueName, RedisUrl, fail, out, queue_settings, run
+from streamfleet.producer.commands.following import show_stream
 from streamfleet.producer.commands.show import show_result
 
 if TYPE_CHECKING:
@@ -19,14 +20,17 @@ RequestId = Annotated[str, typer.Argument(metavar="ID", help="Request id, or <la
 def result(
     request_id: RequestId,
     wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait for it.")] = False,
+    stream: Annotated[
+        bool, typer.Option("--stream", "-s", help="Print it while it comes; it was enqueued with --stream.")
+    ] = False,
     timeout: Annotated[
-        float | None, typer.Option("--timeout", min=0, help="With --wait: for so many seconds at most.")
+        float | None, typer.Option("--timeout", min=0, help="With --wait, --stream: for so many seconds at most.")
     ] = None,
     as_json: AsJson = False,
     redis_url: RedisUrl = None,
     queue: QueueName = None,
 ) -> None:
-    """Print a request's result: its text, or with --json everything.
+    """Print a request's result: its text, or with --json everything. With --stream: while it comes.
 
     The exit status is 0 when the request succeeded, 1 when it ended otherwise or has not ended.
 
@@ -34,9 +38,14 @@ def result(
     streamfleet result r-42
     streamfleet result r-42 --wait --timeout 60
     streamfleet result r-42 --json
+    streamfleet result r-42 --stream
     ```
     """
-    run(_result(queue_settings(redis_url, queue), request_id, wait, timeout, as_json))
+    settings = queue_settings(redis_url, queue)
+    if stream:
+        run(_stream(settings, request_id, timeout, as_json))
+    else:
+        run(_result(settings, request_id, wait, timeout, as_json))
 
 
 async def _result(settings: QueueSettings, request_id: str, wait: bool, timeout: float | None, as_json: bool) -> None:
@@ -49,6 +58,13 @@ async def _result(settings: QueueSettings, request_id: str, wait: bool, timeout:
         except ResultTimeout:
             fail(_not_yet(await fleet.status(request_id)))
         show_result(found, as_json)
+
+
+async def _stream(settings: QueueSettings, request_id: str, timeout: float | None, as_json: bool) -> None:
+    from streamfleet.producer.client import Client
+
+    async with Client(settings=settings) as fleet:
+        await show_stream(fleet.handle(request_id), timeout, as_json)
 
 
 def cancel(request_id: RequestId, redis_url: RedisUrl = None, queue: QueueName = None) -> None:

@@ -7,7 +7,7 @@ to stop, so an engine behind it drops the request instead of generating on.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,18 +21,27 @@ DISCONNECT_GRACE_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A whole HTTP response."""
+    """A whole HTTP response; without its body where that was streamed."""
 
     status: int
     body: bytes
+    streamed: bool = False
 
 
 class NoResponse(Exception):
     """The application ended without a complete response; ``__cause__`` is what it raised, if anything."""
 
 
-async def post(app: Application, path: str, headers: Mapping[str, str], body: bytes) -> Response:
+async def post(
+    app: Application,
+    path: str,
+    headers: Mapping[str, str],
+    body: bytes,
+    on_part: Callable[[bytes], None] | None = None,
+) -> Response:
     """POST a JSON body and wait for the whole response.
+
+    Where `on_part` is given and the response is an event stream, its body goes there while it comes.
 
     When the calling task is cancelled, the application sees ``http.disconnect`` and gets `DISCONNECT_GRACE_S`
     to end by itself; then it is cancelled too.
@@ -40,7 +49,7 @@ async def post(app: Application, path: str, headers: Mapping[str, str], body: by
     Raises:
         NoResponse: the application gave none.
     """
-    exchange = _Exchange(body)
+    exchange = _Exchange(body, on_part)
     task = asyncio.ensure_future(app(_scope(path, headers, body), exchange.receive, exchange.send))
     try:
         await asyncio.wait({task})
@@ -51,7 +60,7 @@ async def post(app: Application, path: str, headers: Mapping[str, str], body: by
     error = None if task.cancelled() else task.exception()
     # Starlette answers 500 and then raises what made it do so: a complete response counts.
     if exchange.complete:
-        return Response(exchange.status, b"".join(exchange.chunks))
+        return Response(exchange.status, b"".join(exchange.chunks), exchange.streamed)
     raise NoResponse(f"no response to POST {path}") from error
 
 
@@ -70,8 +79,10 @@ def _seen(task: asyncio.Future[None]) -> None:
 
 
 class _Exchange:
-    def __init__(self, body: bytes) -> None:
+    def __init__(self, body: bytes, on_part: Callable[[bytes], None] | None) -> None:
         self._body: bytes | None = body
+        self._on_part = on_part
+        self.streamed = False
         self.disconnected = asyncio.Event()
         self.status = 0
         self.chunks: list[bytes] = []
@@ -87,11 +98,21 @@ class _Exchange:
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
+            self.streamed = self._on_part is not None and _is_event_stream(message.get("headers", ()))
         elif message["type"] == "http.response.body":
-            self.chunks.append(message.get("body", b""))
+            part = message.get("body", b"")
+            if self._on_part is not None and self.streamed:
+                self._on_part(part)
+            else:
+                self.chunks.append(part)
             if not message.get("more_body", False):
                 self.complete = True
                 self.disconnected.set()  # as servers do: nothing more is to come from this client
+
+
+def _is_event_stream(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    kinds = [value for name, value in headers if name.lower() == b"content-type"]
+    return any(kind.lower().startswith(b"text/event-stream") for kind in kinds)
 
 
 def _scope(path: str, headers: Mapping[str, str], body: bytes) -> dict[str, Any]:

@@ -7,13 +7,15 @@ HTTP status of 400 or more). It raises only for what the engine got wrong.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from streamfleet.common.protocol import Lane
+from streamfleet.common.protocol import CHAT, COMPLETIONS, Lane
 
 NO_DEADLINE_S = 9_999_999_999
+STREAMED = frozenset({CHAT, COMPLETIONS})
+"""Endpoints whose answers come in chunks where somebody wants them."""
 
 
 @dataclass(slots=True)  # frozen ones take three times as long to make
@@ -27,6 +29,9 @@ class EngineRequest:
         lane: the lane it came from.
         deadline_ms: epoch milliseconds after which nobody wants the answer; None for no deadline.
         traceparent: W3C trace context of its run, for spans of the engine's own; empty where nobody traces.
+        on_chunk: told of each chunk of the answer while it comes: an OpenAI chunk object as JSON, on one line. None
+            where nobody wants them. The whole answer is returned all the same.
+        tells_usage: the last chunk, which only counts tokens, is wanted too.
     """
 
     id: str
@@ -35,6 +40,13 @@ class EngineRequest:
     lane: Lane
     deadline_ms: int | None = None
     traceparent: str = ""
+    on_chunk: Callable[[bytes], None] | None = None
+    tells_usage: bool = False
+
+    @property
+    def streams(self) -> bool:
+        """Whether its chunks are wanted, and can be had."""
+        return self.on_chunk is not None and self.endpoint in STREAMED
 
     @property
     def priority(self) -> int:

@@ -21,6 +21,7 @@ from streamfleet.worker.engine.base import (
     EngineRequest,
     EngineUnavailable,
 )
+from streamfleet.worker.engine.relay import EVENT_STREAM, Relay, streamed_body
 from streamfleet.worker.engine.replies import (
     encode_body,
     is_object,
@@ -77,7 +78,7 @@ class _Answer:
 class OpenAIEngine:
     """Sends each request on as it is, and hands back the answer as it came.
 
-    Not streamed, so there is no first-token time. The key is kept out of every message and representation.
+    What is not streamed has no first-token time. The key is kept out of every message and representation.
 
     Args:
         upstream: the server.
@@ -157,7 +158,9 @@ class OpenAIEngine:
         refusal = refuse_endpoint(request.endpoint)
         if refusal is not None:
             return refusal
-        body = encode_body(self._with_model(request.body))
+        relay = Relay(request, self._clock.monotonic) if request.streams else None
+        asked = self._with_model(request.body)
+        body = encode_body(asked if relay is None else streamed_body(asked))
         if isinstance(body, EngineReply):
             return body
         headers = {
@@ -167,12 +170,16 @@ class OpenAIEngine:
             **({"traceparent": request.traceparent} if request.traceparent else {}),
         }
         self._watchdog.entered()
+        began_at = self._clock.monotonic()
         try:
-            response = await self._send("POST", request.endpoint, content=body, headers=headers)
+            response = await self._send("POST", request.endpoint, content=body, headers=headers, relay=relay)
         finally:
             self._watchdog.left()
         self._watchdog.stepped()
-        return self._judge(request, response)
+        reply = self._judge(request, response)
+        if relay is not None and relay.first_at is not None:
+            reply.first_token_ms = (relay.first_at - began_at) * 1000
+        return reply
 
     def capacity(self) -> Capacity:
         """The concurrency that was set: a server does not tell how much it holds."""
@@ -228,13 +235,18 @@ class OpenAIEngine:
             scope.reschedule(asyncio.get_running_loop().time())
 
     async def _send(
-        self, method: str, path: str, content: bytes | None = None, headers: dict[str, str] | None = None
+        self,
+        method: str,
+        path: str,
+        content: bytes | None = None,
+        headers: dict[str, str] | None = None,
+        relay: Relay | None = None,
     ) -> _Answer:
         scope = asyncio.timeout(self._upstream.timeout_s)  # httpx's own time-outs begin again with every byte
         self._inside.add(scope)
         try:
             async with scope:
-                response = await self._read(method, path, content, headers)
+                response = await self._read(method, path, content, headers, relay)
         except (httpx.TimeoutException, TimeoutError) as error:
             if isinstance(error, httpx.ConnectTimeout):
                 self._lost()
@@ -252,16 +264,29 @@ class OpenAIEngine:
         self._unreachable_since_s = None
         return response
 
-    async def _read(self, method: str, path: str, content: bytes | None, headers: dict[str, str] | None) -> _Answer:
-        body = bytearray()
+    async def _read(
+        self, method: str, path: str, content: bytes | None, headers: dict[str, str] | None, relay: Relay | None
+    ) -> _Answer:
+        body, size = bytearray(), 0
         async with self._client.stream(method, path, content=content, headers=headers) as response:
             if response.headers.get("Content-Encoding", "identity") != "identity":
                 raise EngineUnavailable(f"{self._shown}{path} answers in an encoding that it was told not to use")
+            streamed = response.status_code == 200 and _is_event_stream(response.headers)
             async for part in response.aiter_bytes():
-                body += part
-                if len(body) > MOST_ANSWER_BYTES:
+                if relay is not None and streamed:
+                    relay.feed(part)
+                    self._watchdog.stepped()
+                else:
+                    body += part
+                size += len(part)
+                if size > MOST_ANSWER_BYTES:
                     raise EngineUnavailable(f"{self._shown}{path} answers more than {MOST_ANSWER_BYTES} bytes")
-        return _Answer(response.status_code, response.headers, bytes(body))
+        if relay is None or not streamed:
+            return _Answer(response.status_code, response.headers, bytes(body))
+        outcome = relay.outcome()
+        if outcome is None:
+            raise EngineUnavailable(f"{self._shown}{path} broke off its answer")
+        return _Answer(outcome[0], response.headers, outcome[1])
 
     def _lost(self) -> None:
         if self._unreachable_since_s is None:
@@ -290,6 +315,10 @@ class OpenAIEngine:
             return max(0, round(parsedate_to_datetime(value).timestamp() * 1000) - self._clock.now_ms())
         except (ValueError, OverflowError):
             return None
+
+
+def _is_event_stream(headers: Mapping[str, str]) -> bool:
+    return headers.get("Content-Type", "").lower().startswith(EVENT_STREAM)
 
 
 def _root(base_url: str) -> httpx.URL:

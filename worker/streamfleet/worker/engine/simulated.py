@@ -24,6 +24,7 @@ from streamfleet.worker.engine.base import (
     EngineUnavailable,
 )
 from streamfleet.worker.engine.replies import encode_body, error_reply, refuse_endpoint
+from streamfleet.worker.engine.simulated_chunks import Chunks
 from streamfleet.worker.engine.simulated_profile import SMOLLM2_135M_CPU, Profile
 from streamfleet.worker.engine.watchdog import Watchdog
 
@@ -54,6 +55,7 @@ class _Job:
     done: asyncio.Future[None]
     submitted_s: float
     steps_left: int
+    chunks: Chunks | None = None
     first_token_ms: float | None = field(default=None)
 
 
@@ -127,7 +129,9 @@ class SimulatedEngine:
         if isinstance(plan, EngineReply):
             return plan
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        job = _Job(plan, done, self._clock.monotonic(), plan.steps)
+        created_s = self._clock.now_ms() // 1000
+        chunks = Chunks(plan, created_s) if request.streams else None
+        job = _Job(plan, done, self._clock.monotonic(), plan.steps, chunks)
         heappush(self._waiting, (request.priority, next(self._order), job))
         self._watchdog.entered()
         self._arrived.set()
@@ -139,6 +143,8 @@ class SimulatedEngine:
         if self.faults.aborts > 0:
             self.faults.aborts -= 1
             raise EngineAborted("the simulated engine dropped the request")
+        if chunks is not None:
+            chunks.end()
         return EngineReply(200, simulated_api.answer(plan, self._clock.now_ms() // 1000), job.first_token_ms)
 
     def capacity(self) -> Capacity:
@@ -219,6 +225,8 @@ class SimulatedEngine:
         for job in joined:
             job.first_token_ms = max(0.0, (first_s - job.submitted_s) * 1000)
         for job in list(self._running):
+            if job.chunks is not None and not job.done.done():
+                job.chunks.make(min(steps, job.steps_left))
             job.steps_left -= steps
             if job.steps_left <= 0:
                 self._running.remove(job)

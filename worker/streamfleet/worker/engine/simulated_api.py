@@ -100,8 +100,6 @@ def answer(done: Plan, created_s: int) -> bytes:
     if done.request.endpoint == EMBEDDINGS:
         return _embeddings(done)
     chat = done.request.endpoint == CHAT
-    per_prompt = len(done.lengths) // len(done.prompts)
-    texts = [_text(done.prompts[index // per_prompt], length) for index, length in enumerate(done.lengths)]
     choices = [
         {
             "index": index,
@@ -109,7 +107,7 @@ def answer(done: Plan, created_s: int) -> bytes:
             "logprobs": None,
             "finish_reason": done.finish_reason,
         }
-        for index, text in enumerate(texts)
+        for index, text in enumerate(texts(done))
     ]
     return _json(
         {
@@ -119,9 +117,20 @@ def answer(done: Plan, created_s: int) -> bytes:
             "model": MODEL,
             "system_fingerprint": MODEL,
             "choices": choices,
-            "usage": _usage(done.prompt_tokens, sum(done.lengths)),
+            "usage": usage_of(done),
         }
     )
+
+
+def texts(done: Plan) -> list[str]:
+    """What each choice says; one word, one token."""
+    per_prompt = len(done.lengths) // len(done.prompts)
+    return [_text(done.prompts[index // per_prompt], length) for index, length in enumerate(done.lengths)]
+
+
+def usage_of(done: Plan) -> dict[str, int]:
+    """The tokens that it took."""
+    return _usage(done.prompt_tokens, sum(done.lengths))
 
 
 def count_tokens(text: str) -> int:

@@ -18,6 +18,7 @@ from streamfleet.worker.engine.base import (
     EngineUnavailable,
 )
 from streamfleet.worker.engine.owner import Owner
+from streamfleet.worker.engine.relay import Relay, streamed_body
 from streamfleet.worker.engine.replies import (
     encode_body,
     error_reply,
@@ -113,7 +114,8 @@ class VllmEngine:
             EngineAborted: the engine dropped the request by itself.
             EngineUnavailable: the engine's own queue is full.
         """
-        body = encode_body(request.body)
+        relay = Relay(request, self._clock.monotonic) if request.streams else None
+        body = encode_body(request.body if relay is None else streamed_body(request.body))
         if isinstance(body, EngineReply):
             return body
         refusal = refuse_endpoint(request.endpoint)
@@ -126,7 +128,8 @@ class VllmEngine:
         token = current_timing.set(timing)
         try:
             headers = self._headers(hosted, request)
-            call = asyncio.create_task(asgi.post(app, request.endpoint, headers, body))
+            on_part = None if relay is None else relay.feed
+            call = asyncio.create_task(asgi.post(app, request.endpoint, headers, body, on_part))
             self._calls.add(call)
             call.add_done_callback(self._calls.discard)
         finally:
@@ -138,7 +141,7 @@ class VllmEngine:
             if not call.done():
                 call.cancel()
                 await asyncio.wait({call})
-        reply = self._judge(hosted, failure, call, timing)
+        reply = self._judge(hosted, failure, call, timing, relay)
         return reply if reply.status < 400 else openai_shaped(reply, request.endpoint)
 
     def capacity(self) -> Capacity:
@@ -190,16 +193,17 @@ class VllmEngine:
         failure: asyncio.Future[str],
         call: asyncio.Future[asgi.Response],
         timing: Timing,
+        relay: Relay | None,
     ) -> EngineReply:
         if call.cancelled():
             raise EngineDied(failure.result())
         error = call.exception()
-        status = 500 if error is not None else call.result().status
+        response = asgi.Response(500, b"") if error is not None else _whole(call.result(), relay)
+        status = response.status
         if status >= 500 and hosted.dead:
             raise EngineDied("the vLLM engine core died")
         if error is not None:
             return error_reply(500, f"vLLM gave no answer: {error.__cause__ or error}", None, "engine_error")
-        response = call.result()
         if status == 503:  # only with --max-num-queued-reqs and its like
             raise EngineUnavailable("vLLM's own queue is full")
         if was_aborted(response.body):
@@ -215,3 +219,14 @@ class VllmEngine:
                 failure.set_result(reason)
                 return
             await self._clock.sleep(_CHECK_S)
+
+
+def _whole(response: asgi.Response, relay: Relay | None) -> asgi.Response:
+    """What would have been answered, had the response not been streamed."""
+    if relay is None or not response.streamed:
+        return response
+    outcome = relay.outcome()
+    if outcome is None:
+        broken = error_reply(500, "vLLM broke off its answer", None, "engine_error")
+        return asgi.Response(broken.status, broken.body)
+    return asgi.Response(*outcome)

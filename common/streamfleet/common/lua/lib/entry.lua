@@ -71,6 +71,8 @@ local function read_entry(lane, id, fields)
   }
 end
 
+local function streamed(entry) return entry.named.stream == '1' end   -- somebody reads its tokens while they come
+
 -- Returns the entry's size, and 1 unless it was ready before.
 local function make_ready(lane, id, fields)
   local bytes, deadline = skim_entry(id, fields)

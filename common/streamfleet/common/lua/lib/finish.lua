@@ -41,10 +41,19 @@ local function notify(reply, request_id, status)
   call('HSET', result_key(request_id), 'notified:' .. reply, '1')   -- last: what is refused above is told later
 end
 
+-- The last entry of a streamed request's tokens, in one piece with its result; `words`: more fields of it. A refusal holds
+-- up no ending: readers look at the result besides.
+local function end_tokens(request_id, status, words)
+  local key = tokens_key(request_id)
+  local added = redis.pcall('XADD', key, '*', 'end', status, unpack(words))
+  if type(added) == 'string' then redis.pcall('PEXPIRE', key, cfg.result_ttl_ms) end
+end
+
 -- The one place where a terminal status is written. False: another writer was first, nothing was written. From here on
 -- the record of the id lives as long as the result: a record without one belongs to a request that has not ended.
 -- `n`: how many of `values` are its field-value pairs; all of them when nil. `new`: the caller saw that there is none.
-local function publish(request_id, status, values, reply, n, new)
+-- `tokens`: of a streamed request, what the last entry of its tokens says beside the status.
+local function publish(request_id, status, values, reply, n, new, tokens)
   local key = result_key(request_id)
   local first = new or call_if_typed('HSETNX', key, 'status', status)
   if not first then   -- put there by hand: no result of anybody's
@@ -58,6 +67,7 @@ local function publish(request_id, status, values, reply, n, new)
   values[n + 1], values[n + 2], values[n + 3], values[n + 4] = 'status', status, mark, mark and '1'
   call('HSET', key, unpack(values, 1, mark and n + 4 or n + 2))
   call('PEXPIRE', key, cfg.result_ttl_ms)
+  if tokens then end_tokens(request_id, status, tokens) end
   if mark then
     local ok, refusal = pcall(tell_reply, reply, request_id, status)
     if not ok then
@@ -123,7 +133,9 @@ end
 local function bury(lane, id, fields, entry, letter)
   local now = string.format('%.0f', now_ms())
   local values = {'error', letter.error, 'attempt', tostring(letter.attempts), 'finished_ms', now}
-  publish(entry.id, letter.status, describe(values, lane, id, entry, letter.status), entry.reply)
+  describe(values, lane, id, entry, letter.status)
+  if streamed(entry) then values[#values + 1], values[#values + 2] = 'streamed', '0' end
+  publish(entry.id, letter.status, values, entry.reply, nil, nil, streamed(entry) and {})
   letter.request_id = entry.id
   write_dead_letter(lane, id, fields, letter)
   count(letter.status)
@@ -134,12 +146,16 @@ end
 -- that it ended. Any other entry of the same id was a duplicate.
 local function settle(lane, id, entry)
   local key = result_key(entry.id)
-  local result = call('HMGET', key, 'status', 'entry')
+  local result = call('HMGET', key, 'status', 'entry', 'streamed')
   if result[2] then
     count('duplicate')
   else
     call('HSET', key, unpack(describe({}, lane, id, entry)))
     count(result[1])
+  end
+  if streamed(entry) and not result[3] then   -- whoever wrote it did not know that there are readers
+    call('HSET', key, 'streamed', '0')
+    end_tokens(entry.id, result[1], {})
   end
   notify(entry.reply, entry.id, result[1])
   remove_entry(lane, id)

@@ -10,6 +10,7 @@ local cfg = cjson.decode(ARGV[1])
 local function lane_key(lane) return KEYS[lane] end
 local function ready_key(lane) return KEYS[LANE_COUNT + lane] end
 local function result_key(request_id) return cfg.prefix .. 'result:' .. request_id end
+local function tokens_key(request_id) return cfg.prefix .. 'tokens:' .. request_id end
 local function record_key(request_id) return cfg.prefix .. 'request:' .. request_id end
 local function entry_name(lane, id) return LANE_NAMES[lane] .. ':' .. id end
 local function tries_field(lane, id) return lane .. '|' .. id end

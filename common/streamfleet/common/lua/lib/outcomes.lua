@@ -27,3 +27,10 @@ local function values_of(item)
   for field = 1, item.size do words[2 * field] = ARGV[item.values + field] end
   return words, 2 * item.size
 end
+
+-- What the last entry of an outcome's tokens says beside the status; nil for one that is not streamed.
+local function tokens_of(values, n, attempt)
+  for i = 1, n, 2 do
+    if values[i] == 'streamed' then return {'attempt', tostring(attempt), 'chunks', values[i + 1]} end
+  end
+end

@@ -1,0 +1,165 @@
+"""The HTTP gateway's own part of Redis: API keys, and what each may still send. All gateways share it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+
+from streamfleet.common.connection import Connection
+from streamfleet.common.gateway_keys import GatewayNames, KeyRecord, digest_of, id_of, read_record
+from streamfleet.common.replies import mapping
+
+
+class Verdict(IntEnum):
+    """What gateway_admit.lua says of a caller."""
+
+    UNKNOWN = 0
+    LET_IN = 1
+    ENDED = 2
+    NO_REQUEST_LEFT = 3
+    NO_TOKEN_LEFT = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What is left of an allowance.
+
+    Attributes:
+        limit: a minute; 0 for any number.
+        left: now; below 0 where more was used than was there.
+        full_ms: until all of it is there again.
+    """
+
+    limit: int
+    left: int
+    full_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """What became of a caller.
+
+    Attributes:
+        verdict: whether it was let in, or why not.
+        record: of its key; None for one that there is not.
+        requests, tokens: what is left to it.
+        wait_ms: when it is worth another try.
+    """
+
+    verdict: Verdict
+    record: KeyRecord | None = None
+    requests: Left = Left(0, 0, 0)
+    tokens: Left = Left(0, 0, 0)
+    wait_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """What became of tokens that were to be taken: whether they were, what is left, when it is worth another try."""
+
+    taken: bool
+    tokens: Left
+    wait_ms: int
+
+
+class GatewayBroker:
+    """One method for each operation, each one script or one command; raises like `BrokerBase`.
+
+    Args:
+        connection: of its own: in a cluster, these keys live on another node than a queue's.
+        names: of the keys.
+        requests_per_minute, tokens_per_minute: limits of keys that name none; 0 for none.
+        now_ms: epoch ms in place of the server's, for tests.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        names: GatewayNames,
+        requests_per_minute: int = 0,
+        tokens_per_minute: int = 0,
+        now_ms: Callable[[], int] | None = None,
+    ) -> None:
+        self.connection = connection
+        connection.home(names.base)
+        self.names = names
+        self._defaults = (requests_per_minute, tokens_per_minute)
+        self._now_ms = now_ms
+
+    async def close(self) -> None:
+        await self.connection.close()
+
+    async def now_ms(self) -> int:
+        """Redis's clock, epoch ms."""
+        seconds, microseconds = await self.connection.command("TIME")
+        return int(seconds) * 1000 + int(microseconds) // 1000
+
+    async def admit(self, secret: str, requests: int = 1) -> Admission:
+        """Look a caller's key up, and count its request.
+
+        Args:
+            secret: the key as the caller sent it.
+            requests: 0 for what is not counted.
+        """
+        digest = digest_of(secret)
+        keys = [self.names.keys, self.names.allowance(id_of(digest))]
+        code, *rest = await self.connection.script(
+            "gateway_admit", keys, [digest, requests, *self._defaults, self._clock()]
+        )
+        verdict = Verdict(code)
+        record = read_record(digest, rest[0]) if rest else None
+        if record is None:  # nobody's, or written by hand so that nobody could say what it may do
+            return Admission(Verdict.UNKNOWN)
+        if verdict is Verdict.ENDED:
+            return Admission(verdict, record)
+        limits = self._limits(record)
+        _, left, full_ms, tokens_left, tokens_full_ms, wait_ms = rest
+        return Admission(
+            verdict, record, Left(limits[0], left, full_ms), Left(limits[1], tokens_left, tokens_full_ms), wait_ms
+        )
+
+    async def charge(self, key_id: str, per_minute: int, tokens: int, *, used: bool = False) -> Charge:
+        """Take tokens from a key's allowance.
+
+        Args:
+            key_id: whose.
+            per_minute: its limit, more than 0.
+            tokens: how many; negative puts back.
+            used: they were used already: take them though fewer are left.
+        """
+        args = [per_minute, tokens, "1" if used else "", self._clock()]
+        taken, left, full_ms, wait_ms = await self.connection.script(
+            "gateway_charge", [self.names.allowance(key_id)], args
+        )
+        return Charge(bool(taken), Left(per_minute, left, full_ms), wait_ms)
+
+    async def add(self, digest: str, record: KeyRecord) -> None:
+        """Let whoever has the key with this digest in, from now on."""
+        await self.connection.command("HSET", self.names.keys, digest, record.encoded())
+
+    async def records(self) -> list[KeyRecord]:
+        """All keys, oldest first."""
+        found = mapping(await self.connection.command("HGETALL", self.names.keys))
+        records = [read_record(digest.decode(errors="replace"), text) for digest, text in found.items()]
+        return sorted((each for each in records if each is not None), key=lambda each: (each.created_ms, each.id))
+
+    async def revoke(self, key_id: str) -> bool:
+        """Let nobody in with this key any more, from now on. False where there is none of this id."""
+        found = await self.connection.command("HKEYS", self.names.keys)
+        digests = [digest for digest in found if digest.startswith(key_id.encode())]
+        if not digests:
+            return False
+        removed = await self.connection.command("HDEL", self.names.keys, *digests)
+        await self.connection.command("DEL", self.names.allowance(key_id))
+        return bool(removed)
+
+    def _limits(self, record: KeyRecord) -> tuple[int, int]:
+        own = (record.requests_per_minute, record.tokens_per_minute)
+        requests, tokens = (
+            default if limit is None else limit for limit, default in zip(own, self._defaults, strict=True)
+        )
+        return requests, tokens
+
+    def _clock(self) -> str:
+        return "" if self._now_ms is None else str(self._now_ms())

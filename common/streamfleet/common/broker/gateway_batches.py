@@ -1,0 +1,218 @@
+"""The batches of the HTTP gateway in Redis: which there are, who runs each, and how far it is.
+
+Whoever takes a batch gets an epoch with it. Every write of progress names the epoch, and is refused once another
+gateway took the batch: one that was thought dead, and is not, spoils nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+from streamfleet.common.batch_records import BATCH, JOB, BatchRecord, BatchStatus, Part, read_batch
+from streamfleet.common.broker.gateway_files import FileBroker, page
+from streamfleet.common.replies import mapping
+
+
+class SaveCode(IntEnum):
+    """What became of progress; the return codes of gateway_batch_save.lua."""
+
+    LOST = 0
+    SAVED = 1
+    DONE_BEFORE = 2
+    TOO_LATE = 3
+
+
+class Taken(NamedTuple):
+    """A batch that somebody has now, and in which epoch."""
+
+    record: BatchRecord
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Progress of a batch, written down at once.
+
+    Attributes:
+        lines: the numbers of the lines that are finished by it, from 1.
+        output, errors: stored contents with what they say, to stand at the end of its two files; None for nothing.
+        counts: field of the batch to what is to be added to it.
+        fields: field of the batch to its value.
+        move: the status that it leaves, and the one that it reaches; None to leave it as it is.
+    """
+
+    lines: Sequence[int] = ()
+    output: Part | None = None
+    errors: Part | None = None
+    counts: Mapping[str, int] = field(default_factory=dict)
+    fields: Mapping[str, str] = field(default_factory=dict)
+    move: tuple[BatchStatus, BatchStatus] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a batch ends.
+
+    Attributes:
+        status: its final one.
+        kept_ms: for how long it and its files are kept.
+        purpose: of its files.
+        stats: what to add to what was done for the tenant: field to how much.
+        errors: why all of it failed, OpenAI's error objects; None to leave what was said of its lines.
+    """
+
+    status: BatchStatus
+    kept_ms: int
+    purpose: str
+    stats: Mapping[str, int] = field(default_factory=dict)
+    errors: Sequence[Mapping[str, Any]] | None = None
+
+
+class BatchBroker(FileBroker):
+    """Files, and the batches that read and write them."""
+
+    async def add_batch(self, record: BatchRecord) -> bool:
+        """Accept a batch. False when its tenant has no such input file."""
+        names = self.names
+        keys = [
+            names.batch(record.id),
+            names.batches(record.tenant, JOB if record.id.startswith(JOB) else BATCH),
+            names.open,
+            names.file(record.input_file_id),
+        ]
+        flat = [word for pair in record.fields().items() for word in pair]
+        return bool(
+            await self.connection.script(
+                "gateway_batch_add", keys, [record.id, record.tenant, record.created_ms, *flat]
+            )
+        )
+
+    async def batch(self, batch_id: str) -> BatchRecord | None:
+        """One batch."""
+        return (await self.batches([batch_id]))[0]
+
+    async def batches(self, batch_ids: Sequence[str]) -> list[BatchRecord | None]:
+        """Several, in one round trip."""
+        if not batch_ids:
+            return []
+        replies = await self.connection.pipeline([("HGETALL", self.names.batch(batch_id)) for batch_id in batch_ids])
+        return [read_batch(batch_id, mapping(reply)) for batch_id, reply in zip(batch_ids, replies, strict=True)]
+
+    async def batch_ids(self, tenant: str, after: str, most: int) -> list[str]:
+        """Ids of a tenant's batches behind one of them (empty: from the newest), newest first."""
+        return await page(self.connection, self.names.batches(tenant), after, most, newest_first=True)
+
+    async def forget_batches(self, tenant: str, batch_ids: Sequence[str]) -> None:
+        """Batches that were kept for long enough are listed no more."""
+        await self.connection.command("ZREM", self.names.batches(tenant), *batch_ids)
+
+    async def cancel_batch(self, batch_id: str, tenant: str) -> BatchStatus | None:
+        """Ask for a batch to end: its status from now on; None when the tenant has no such batch."""
+        status = await self.connection.script(
+            "gateway_batch_cancel", [self.names.batch(batch_id)], [tenant, self._clock()]
+        )
+        return BatchStatus(status.decode()) if status else None
+
+    # -- running them --------------------------------------------------------------------------------------
+
+    async def free_batches(self, most: int) -> list[str]:
+        """Open batches that nobody has, or whose gateway is silent; what waits for longest first."""
+        words = ("-inf", await self.now_ms(), "LIMIT", 0, most)
+        found = await self.connection.command("ZRANGEBYSCORE", self.names.open, *words)
+        return [batch_id.decode(errors="replace") for batch_id in found]
+
+    async def take_batch(self, batch_id: str, owner: str, lease_ms: int) -> Taken | None:
+        """Have a batch from now on; None when somebody has it, or it is not open any more."""
+        keys, args = [self.names.batch(batch_id), self.names.open], [batch_id, owner, lease_ms, self._clock()]
+        epoch, fields = await self.connection.script("gateway_batch_take", keys, args)
+        record = read_batch(batch_id, mapping(fields)) if epoch else None
+        return None if record is None else Taken(record, epoch)
+
+    async def renew_batch(self, batch_id: str, epoch: int, lease_ms: int) -> BatchStatus | None:
+        """Go on having a batch: its status; None when it is somebody else's by now."""
+        return await self._lease(batch_id, epoch, lease_ms, "")
+
+    async def release_batch(self, batch_id: str, epoch: int, after_ms: int, *, stumbled: bool = False) -> None:
+        """Hand a batch back: anybody may take it `after_ms` from now."""
+        await self._lease(batch_id, epoch, after_ms, "1" if stumbled else "")
+
+    async def close_batch(self, batch_id: str, epoch: int) -> None:
+        """There is nothing left to do about a batch."""
+        await self._lease(batch_id, epoch, "", "")
+
+    async def done_lines(self, batch_id: str) -> bytes:
+        """The lines that are finished, a bit each: of the first byte, the highest bit is line 1."""
+        return await self.connection.command("GET", self.names.done(batch_id)) or b""
+
+    async def save_batch(self, batch: BatchRecord, epoch: int, step: Step) -> tuple[SaveCode, BatchStatus | None]:
+        """Write progress down, sent once: after an error, nobody knows whether it was.
+
+        Returns:
+            What became of it, and where the batch is now; None when it is somebody else's.
+        """
+        names = self.names
+        keys = [
+            names.batch(batch.id),
+            names.done(batch.id),
+            names.loose,
+            names.parts(batch.output_file_id),
+            names.parts(batch.error_file_id),
+        ]
+        parts = [(number, part.name, part.bytes) for number, part in ((1, step.output), (2, step.errors)) if part]
+        said: dict[str, Any] = {
+            "lines": list(step.lines),
+            "parts": parts,
+            "counts": dict(step.counts),
+            "fields": dict(step.fields),
+        }
+        if step.move is not None:
+            said |= {"from": step.move[0], "to": step.move[1]}
+        args = [batch.id, epoch, json.dumps(said), self._clock()]
+        code, status = await self.connection.script_once("gateway_batch_save", keys, args)
+        return SaveCode(code), BatchStatus(status.decode()) if status else None
+
+    async def finish_batch(self, batch: BatchRecord, epoch: int, ending: Ending) -> bool:
+        """End a batch; it stays open until `close_batch`. False when it is somebody else's."""
+        names = self.names
+        keys = [
+            names.batch(batch.id),
+            names.done(batch.id),
+            names.file(batch.output_file_id),
+            names.parts(batch.output_file_id),
+            names.file(batch.error_file_id),
+            names.parts(batch.error_file_id),
+            names.files(batch.tenant),
+            names.ends,
+            names.file(batch.input_file_id),
+            names.stats(batch.tenant),
+        ]
+        said = {
+            "files": [batch.output_file_id, batch.error_file_id],
+            "names": [f"{batch.id}_output.jsonl", f"{batch.id}_error.jsonl"],
+            "fields": {"tenant": batch.tenant, "purpose": ending.purpose},
+            "stats": dict(ending.stats),
+            "errors": False if ending.errors is None else json.dumps(list(ending.errors)),
+        }
+        args = [batch.id, epoch, ending.status, ending.kept_ms, json.dumps(said), self._clock()]
+        return bool(await self.connection.script("gateway_batch_finish", keys, args))
+
+    # -- the simple service --------------------------------------------------------------------------------
+
+    async def count(self, tenant: str, counts: Mapping[str, int]) -> None:
+        """Add to what was done for a tenant."""
+        key = self.names.stats(tenant)
+        await self.connection.pipeline([("HINCRBY", key, name, more) for name, more in counts.items()])
+
+    async def stats(self, tenant: str) -> dict[str, int]:
+        """What was done for a tenant so far."""
+        found = mapping(await self.connection.command("HGETALL", self.names.stats(tenant)))
+        return {name.decode(errors="replace"): int(value) for name, value in found.items() if value.isdigit()}
+
+    async def _lease(self, batch_id: str, epoch: int, ms: int | str, stumbled: str) -> BatchStatus | None:
+        keys, args = [self.names.batch(batch_id), self.names.open], [batch_id, epoch, ms, stumbled, self._clock()]
+        status = await self.connection.script("gateway_batch_lease", keys, args)
+        return BatchStatus(status.decode()) if status else None

@@ -1,0 +1,135 @@
+"""The files of the HTTP gateway in Redis: who has which, and which stored contents they consist of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import IntEnum
+
+from streamfleet.common.batch_records import BatchNames, FileRecord, Part, read_file, read_part
+from streamfleet.common.connection import Connection
+from streamfleet.common.replies import mapping
+
+
+class Deletion(IntEnum):
+    """What became of a file that was to be deleted; the return codes of gateway_file_delete.lua."""
+
+    UNKNOWN = 0
+    DELETED = 1
+    IN_USE = 2
+
+
+class FileBroker:
+    """One method for each operation, each one script or one command; raises like `BrokerBase`.
+
+    Contents are stored elsewhere. One that is about to be written is `loose` until a file owns it: what nobody made a
+    file of in time is found there, and deleted, whoever died meanwhile.
+
+    Args:
+        connection: of its own: in a cluster, these keys live on another node than a queue's.
+        names: of the keys.
+        now_ms: epoch ms in place of the server's, for tests.
+    """
+
+    def __init__(self, connection: Connection, names: BatchNames, now_ms: Callable[[], int] | None = None) -> None:
+        self.connection = connection
+        connection.home(names.base)
+        self.names = names
+        self._now_ms = now_ms
+
+    async def now_ms(self) -> int:
+        """Redis's clock, epoch ms."""
+        if self._now_ms is not None:
+            return self._now_ms()
+        seconds, microseconds = await self.connection.command("TIME")
+        return int(seconds) * 1000 + int(microseconds) // 1000
+
+    async def hold(self, contents: Sequence[str], hold_ms: int) -> None:
+        """These are going to be stored: unless a file owns them within `hold_ms`, they may be deleted."""
+        until_ms = await self.now_ms() + hold_ms
+        words = [word for name in contents for word in (until_ms, name)]
+        await self.connection.command("ZADD", self.names.loose, *words)
+
+    async def let_go(self, contents: Sequence[str]) -> None:
+        """These are deleted, or were never stored."""
+        await self.connection.command("ZREM", self.names.loose, *contents)
+
+    async def loose(self, most: int) -> list[str]:
+        """Contents that may be deleted, the oldest first."""
+        words = ("-inf", await self.now_ms(), "LIMIT", 0, most)
+        found = await self.connection.command("ZRANGEBYSCORE", self.names.loose, *words)
+        return [name.decode(errors="replace") for name in found]
+
+    async def add_file(self, record: FileRecord, part: Part) -> bool:
+        """Make a file of a stored content. False when its time was over: somebody may be deleting it."""
+        names = self.names
+        keys = [
+            names.file(record.id),
+            names.parts(record.id),
+            names.files(record.tenant),
+            names.ends,
+            names.loose,
+        ]
+        flat = [word for pair in record.fields().items() for word in pair]
+        args = [record.id, part.name, part.encoded(), self._clock(), record.expires_ms, *flat]
+        return bool(await self.connection.script("gateway_file_add", keys, args))
+
+    async def file(self, file_id: str) -> FileRecord | None:
+        """One file."""
+        return (await self.files([file_id]))[0]
+
+    async def files(self, file_ids: Sequence[str]) -> list[FileRecord | None]:
+        """Several, in one round trip."""
+        if not file_ids:
+            return []
+        replies = await self.connection.pipeline([("HGETALL", self.names.file(file_id)) for file_id in file_ids])
+        return [read_file(file_id, mapping(reply)) for file_id, reply in zip(file_ids, replies, strict=True)]
+
+    async def parts(self, file_id: str) -> list[Part]:
+        """The contents of a file, in order."""
+        return [read_part(text) for text in await self.connection.command("LRANGE", self.names.parts(file_id), 0, -1)]
+
+    async def file_ids(self, tenant: str, after: str, most: int, *, newest_first: bool = True) -> list[str]:
+        """Ids of a tenant's files behind one of them (empty: from the beginning)."""
+        return await page(self.connection, self.names.files(tenant), after, most, newest_first)
+
+    async def delete_file(self, record: FileRecord) -> tuple[Deletion, list[Part]]:
+        """Delete a file. Its contents are the caller's to delete, and then to `let_go`."""
+        names = self.names
+        keys = [
+            names.file(record.id),
+            names.parts(record.id),
+            names.files(record.tenant),
+            names.ends,
+            names.loose,
+        ]
+        code, contents = await self.connection.script(
+            "gateway_file_delete", keys, [record.id, record.tenant, self._clock()]
+        )
+        return Deletion(code), [read_part(text) for text in contents]
+
+    async def ended_files(self, most: int) -> list[str]:
+        """Files whose time is over, the oldest first."""
+        words = ("-inf", await self.now_ms(), "LIMIT", 0, most)
+        found = await self.connection.command("ZRANGEBYSCORE", self.names.ends, *words)
+        return [file_id.decode(errors="replace") for file_id in found]
+
+    async def put_off(self, file_id: str, ms: int) -> None:
+        """A file whose time is over is still needed: look at it again later."""
+        await self.connection.command("ZADD", self.names.ends, "XX", await self.now_ms() + ms, file_id)
+
+    async def forget_end(self, file_id: str) -> None:
+        """There is no such file any more."""
+        await self.connection.command("ZREM", self.names.ends, file_id)
+
+    def _clock(self) -> str:
+        return "" if self._now_ms is None else str(self._now_ms())
+
+
+async def page(connection: Connection, key: str, after: str, most: int, newest_first: bool) -> list[str]:
+    """Members of a sorted set of ids, behind one of them (empty: from the beginning)."""
+    if newest_first:
+        words = ("ZREVRANGEBYLEX", key, f"({after}" if after else "+", "-")
+    else:
+        words = ("ZRANGEBYLEX", key, f"({after}" if after else "-", "+")
+    found = await connection.command(*words, "LIMIT", 0, most)
+    return [member.decode(errors="replace") for member in found]

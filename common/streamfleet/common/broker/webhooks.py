@@ -1,0 +1,141 @@
+"""The webhooks' part of Redis: announce, take, settle; dead letters; signing secrets. All gateways share it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from streamfleet.common.connection import Connection, MissingGroup
+from streamfleet.common.errors import InvalidRequest, StreamfleetError
+from streamfleet.common.gateway_webhooks import (
+    DeadWebhook,
+    Delivery,
+    Message,
+    Settlement,
+    Taken,
+    WebhookLimits,
+    WebhookNames,
+    read_dead,
+    read_message,
+)
+from streamfleet.common.replies import entries, mapping
+
+
+class WebhooksFull(StreamfleetError):
+    """As many webhooks are outstanding as may be; try again later, or raise STREAMFLEET_GATEWAY_WEBHOOKS_LIMIT."""
+
+    retryable = True
+
+
+class WebhookBroker:
+    """One method for each operation, each one script or one command; raises like `BrokerBase`.
+
+    Args:
+        connection: of its own: in a cluster, these keys live on another node than a queue's.
+        names: of the keys.
+        limits: what the scripts need to know.
+    """
+
+    def __init__(self, connection: Connection, names: WebhookNames, limits: WebhookLimits | None = None) -> None:
+        self.connection = connection
+        connection.home(names.base)
+        self.names = names
+        self.limits = limits or WebhookLimits()
+        self._shared = names.shared()
+        self._config = self.limits.encoded()
+
+    async def close(self) -> None:
+        await self.connection.close()
+
+    async def now_ms(self) -> int:
+        """Redis's clock, epoch ms."""
+        seconds, microseconds = await self.connection.command("TIME")
+        return int(seconds) * 1000 + int(microseconds) // 1000
+
+    async def announce(self, message: Message) -> bool:
+        """Have a message delivered; False when it was announced before.
+
+        Raises:
+            WebhooksFull: too many are outstanding.
+        """
+        args = [self._config, message.id, message.encoded()]
+        code = int(await self.connection.script("webhook_announce", self._shared, args))
+        if code < 0:
+            raise WebhooksFull(
+                f"{self.limits.outstanding} webhooks are outstanding, which is the limit "
+                "(STREAMFLEET_GATEWAY_WEBHOOKS_LIMIT): try again later, or see why they are not delivered"
+            )
+        return code == 1
+
+    async def take(self, deliverer: str, most: int) -> Taken:
+        """Webhooks to deliver now, this deliverer's for a lease; sent once: what a lost answer took, the lease returns.
+
+        Args:
+            deliverer: who takes them.
+            most: how many at most.
+        """
+        args = [self._config, deliverer, most]
+        now, next_ms, outstanding, last, rows = await self.connection.script_once("webhook_take", self._shared, args)
+        deliveries = [
+            Delivery(entry.decode(), attempt, read_message(message), id.decode(errors="replace"))
+            for entry, id, attempt, message in rows  # noqa: A001 - what it is
+        ]
+        waits = int(next_ms)
+        return Taken(deliveries, int(now), None if waits < 0 else waits, outstanding, last.decode())
+
+    async def settle(self, delivery: Delivery, settlement: Settlement) -> bool:
+        """Say how a delivery ended; False when it was another attempt's by then, and nothing was written."""
+        ending = (settlement.ending, settlement.delay_ms, settlement.reason or "", settlement.status, settlement.error)
+        args = [self._config, delivery.entry, delivery.id, delivery.attempt, *ending]
+        try:
+            return bool(await self.connection.script("webhook_settle", self._shared, args))
+        except MissingGroup:  # destroyed by hand; whoever takes next makes it again, and all that is due comes again
+            return False
+
+    async def wait(self, last: str, timeout_ms: int) -> None:
+        """Block until something becomes due behind `last`, or for `timeout_ms`."""
+        timeout_ms = max(2, timeout_ms)  # 0 would be for ever
+        words = ("XREAD", "COUNT", 1, "BLOCK", timeout_ms, "STREAMS", self.names.due, last)
+        await self.connection.block(timeout_ms / 1000, *words)
+
+    async def unblock(self) -> None:
+        """End a `wait` under way."""
+        await self.connection.unblock()
+
+    async def dead(self, newest: int) -> list[DeadWebhook]:
+        """Dead webhooks, newest first."""
+        words = ("XREVRANGE", self.names.dead, "+", "-", "COUNT", newest)
+        return [read_dead(*entry) for entry in entries(await self.connection.command(*words))]
+
+    async def every_dead(self, batch: int = 100) -> AsyncIterator[DeadWebhook]:
+        """All dead webhooks, oldest first."""
+        start = "-"
+        while True:
+            found = entries(await self.connection.command("XRANGE", self.names.dead, start, "+", "COUNT", batch))
+            for entry in found:
+                yield read_dead(*entry)
+            if len(found) < batch:
+                return
+            start = f"({found[-1][0]}"
+
+    async def requeue(self, letter_id: str, message: Message) -> bool:
+        """Give a dead webhook another life; False when there is none of this id any more."""
+        args = [self._config, letter_id, message.id, message.encoded()]
+        return bool(await self.connection.script("webhook_requeue", self._shared, args))
+
+    async def secrets(self, tenant: str) -> bytes:
+        """A tenant's signing secrets as they are stored; empty where it has none."""
+        return await self.connection.command("HGET", self.names.secrets, tenant) or b""
+
+    async def every_secret(self) -> dict[str, bytes]:
+        """The signing secrets of all tenants."""
+        found = mapping(await self.connection.command("HGETALL", self.names.secrets))
+        return {tenant.decode(errors="replace"): text for tenant, text in found.items()}
+
+    async def set_secrets(self, tenant: str, before: bytes, after: bytes) -> None:
+        """Change a tenant's secrets.
+
+        Raises:
+            InvalidRequest: somebody else changed them since `before` was read.
+        """
+        if not await self.connection.script("webhook_secrets", [self.names.secrets], [tenant, before, after]):
+            raise InvalidRequest("its secrets were changed by somebody else just now: look, and try again", "tenant")

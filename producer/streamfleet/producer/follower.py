@@ -1,0 +1,213 @@
+"""What the entries of one request's tokens mean to one reader: chunks in order, restarts, gaps, the end. Pure.
+
+Attempt and run are the fence. A worker that lost a request without knowing may go on publishing for a moment; what is
+of an earlier attempt, or of a run that another one has followed, is passed over.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from streamfleet.common.errors import InvalidRequest
+from streamfleet.common.protocol import Status
+from streamfleet.common.replies import id_order
+from streamfleet.common.results import Result
+from streamfleet.producer.events import Chunk, Event, Missed, Restarted
+
+BEGINNING = "0-0"
+MOST_SEQ = 2**64 - 1
+_CHUNK_ID = re.compile(r"([0-9]{1,20}-[0-9]{1,20})/([0-9]{1,9})")
+
+_decode = json.JSONDecoder().decode
+Fields = Mapping[bytes, bytes]
+Entry = tuple[str, dict[bytes, bytes]]
+
+
+class Place(NamedTuple):
+    """Where a chunk stands: its entry, and its index there."""
+
+    stream_id: str
+    at: int
+
+    @property
+    def before(self) -> str:
+        """The stream id to read behind, so that the entry itself comes."""
+        milliseconds, number = id_order(self.stream_id)
+        if number:
+            return f"{milliseconds}-{number - 1}"
+        return f"{milliseconds - 1}-{MOST_SEQ}" if milliseconds else BEGINNING
+
+
+def place_of(chunk_id: object) -> Place:
+    """The place that a chunk's id names.
+
+    Raises:
+        InvalidRequest: it is the id of no chunk.
+    """
+    match = _CHUNK_ID.fullmatch(chunk_id) if isinstance(chunk_id, str) else None
+    if match is None:
+        raise InvalidRequest("must be the id of a chunk, <stream id>/<index>, as its `id` says", "after")
+    return Place(match[1], int(match[2]))
+
+
+class _Group(NamedTuple):
+    """A group of chunks as it stands in Redis."""
+
+    attempt: int
+    run: bytes
+    seq: int
+    chunks: list[str]
+
+
+class Ending(NamedTuple):
+    """How a request ended, and how many chunks the attempt had that ended it; None where nobody counted them."""
+
+    status: str
+    attempt: int | None = None
+    chunks: int | None = None
+
+
+class Newest(NamedTuple):
+    """The run that counts when a reader comes: it need not be told what came of those before.
+
+    Attributes:
+        run: its name; empty where there is none yet.
+        until: stream id of the newest entry: beyond it, every run counts.
+    """
+
+    run: bytes = b""
+    until: str = BEGINNING
+
+
+def newest_run(entries: Iterable[Entry]) -> Newest:
+    """The run that counts of some newest entries, newest first: a late one of an earlier attempt does not."""
+    best, until = None, ""
+    for stream_id, fields in entries:
+        until = until or stream_id
+        group = _group(fields)
+        if group is not None and (best is None or group.attempt > best.attempt):
+            best = group
+    return Newest(best.run, until) if best is not None else Newest()
+
+
+class Follower:
+    """Follows one request's tokens.
+
+    Args:
+        after: the last chunk that the reader has; None to begin at the beginning.
+        newest: which run counts by then, for a reader that begins at the beginning.
+
+    Attributes:
+        ending: how the request ended, once that was read.
+    """
+
+    def __init__(self, after: Place | None = None, newest: Newest | None = None) -> None:
+        self.ending: Ending | None = None
+        self._after = after
+        self._newest, self._until = (newest or Newest()).run, id_order((newest or Newest()).until)
+        self._begun = after is not None
+        self._run, self._attempt, self._expected = b"", 0, 0
+        self._former: set[bytes] = set()
+
+    def read(self, stream_id: str, fields: Fields) -> list[Event]:
+        """What an entry tells the reader. What anybody else has put there is passed over."""
+        if self.ending is not None:
+            return []
+        if b"end" in fields:
+            return self.end(_ending(fields))
+        group = _group(fields)
+        if group is None:
+            return []
+        if self._after is not None:
+            self._resume(stream_id, group)
+        if not self._counts(stream_id, group):
+            return []
+        events = self._turn_to(group)
+        if group.seq > self._expected:
+            events.append(Missed(group.seq - self._expected, group.attempt))
+        known = max(0, self._expected - group.seq)
+        self._expected = max(self._expected, group.seq + len(group.chunks))
+        for index in range(known, len(group.chunks)):
+            data = _object(group.chunks[index])
+            if data is not None:
+                events.append(Chunk(f"{stream_id}/{index}", data, text_of(data), group.attempt))
+        self._begun = self._begun or bool(events)
+        return events
+
+    def end(self, ending: Ending) -> list[Event]:
+        """The request has ended: what is missing of its chunks."""
+        self.ending = ending
+        if ending.status != Status.SUCCEEDED or ending.chunks is None or ending.attempt is None:
+            return []
+        events: list[Event] = []
+        if ending.attempt > self._attempt:  # nothing of the attempt that counts has come
+            self._expected = 0
+            if self._begun and ending.chunks:
+                events.append(Restarted(ending.attempt))
+        if ending.chunks > self._expected:
+            events.append(Missed(ending.chunks - self._expected, ending.attempt))
+        return events
+
+    def _resume(self, stream_id: str, group: _Group) -> None:
+        """The first group that is read: the one that the reader has a chunk of, unless it is gone."""
+        after, self._after = self._after, None
+        if after is not None and after.stream_id == stream_id:
+            self._run, self._attempt, self._expected = group.run, group.attempt, group.seq + after.at + 1
+
+    def _counts(self, stream_id: str, group: _Group) -> bool:
+        if self._newest and group.run != self._newest and id_order(stream_id) <= self._until:
+            self._former.add(group.run)
+            return False
+        return group.run == self._run or (group.attempt >= self._attempt and group.run not in self._former)
+
+    def _turn_to(self, group: _Group) -> list[Event]:
+        if group.run == self._run:
+            return []
+        self._former.add(self._run)
+        self._run, self._attempt, self._expected = group.run, group.attempt, 0
+        return [Restarted(group.attempt)] if self._begun else []
+
+
+def ending_of(result: Result) -> Ending:
+    """What a result says of how its request ended."""
+    told = result.fields.get("streamed", "")
+    return Ending(result.status, result.attempt, int(told) if told.isascii() and told.isdigit() else None)
+
+
+def text_of(data: Mapping[str, Any]) -> str:
+    """What a chunk adds to the text of the first choice."""
+    choices = data.get("choices")
+    for choice in choices if isinstance(choices, list) else ():
+        if isinstance(choice, dict) and choice.get("index", 0) == 0:
+            delta = choice.get("delta")
+            text = delta.get("content") if isinstance(delta, dict) else choice.get("text")
+            return text if isinstance(text, str) else ""
+    return ""
+
+
+def _group(fields: Fields) -> _Group | None:
+    attempt, seq = _whole(fields.get(b"attempt")), _whole(fields.get(b"seq"))
+    run, chunks = fields.get(b"run"), fields.get(b"chunks")
+    if attempt is None or seq is None or not run or chunks is None:
+        return None
+    return _Group(attempt, run, seq, chunks.decode(errors="replace").split("\n"))
+
+
+def _ending(fields: Fields) -> Ending:
+    status = fields[b"end"].decode(errors="replace")
+    return Ending(status, _whole(fields.get(b"attempt")), _whole(fields.get(b"chunks")))
+
+
+def _whole(text: bytes | None) -> int | None:
+    return int(text) if text is not None and len(text) < 16 and text.isdigit() else None
+
+
+def _object(text: str) -> dict[str, Any] | None:
+    try:
+        value = _decode(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None

@@ -1,0 +1,153 @@
+"""A request's tokens while they come: what `Handle.stream` and `Client.stream` give.
+
+    async for chunk in (await fleet.enqueue(body, stream=True)).stream():
+        print(chunk.text, end="")
+
+Tokens are for reading early; the result is the truth. It is looked at when the last entry says that the request ended
+badly, and when nothing has come for a while: its last entry may be lost, or it was never streamed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
+from contextlib import aclosing
+from typing import Any, TypeVar
+
+from streamfleet.common.broker import Broker
+from streamfleet.common.errors import BrokerUnavailable, InvalidRequest, RequestFailed, ResultTimeout
+from streamfleet.common.protocol import Status
+from streamfleet.common.results import Result
+from streamfleet.producer.events import Chunk, Event, Missed, Restarted, Restarts, StreamBroken
+from streamfleet.producer.feeds import Feed, Feeds
+from streamfleet.producer.follower import BEGINNING, Follower, ending_of, newest_run, place_of
+from streamfleet.producer.handle import Handle
+from streamfleet.producer.mailbox import Mailbox
+
+__all__ = ["Chunk", "Event", "Missed", "Restarted", "Restarts", "StreamBroken"]
+
+T = TypeVar("T")
+RESULT_S = 10.0
+NEWEST, AT_ONCE = 32, 256
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
+
+
+class Reading:
+    """One reader of one request's tokens.
+
+    Args:
+        broker: the queue.
+        feeds: where tokens come in.
+        mailbox: where results come in.
+        handle: the request.
+        after: id of the last chunk that the reader has; None to begin at the beginning.
+
+    Raises:
+        InvalidRequest: `after` is the id of no chunk.
+    """
+
+    def __init__(self, broker: Broker, feeds: Feeds, mailbox: Mailbox, handle: Handle, after: str | None) -> None:
+        self._broker, self._feeds, self._mailbox, self._handle = broker, feeds, mailbox, handle
+        self._after = None if after is None else place_of(after)
+
+    async def events(self) -> AsyncGenerator[list[Event], None]:
+        """What comes, in order, those that came together together; until the request has succeeded.
+
+        Raises:
+            RequestFailed: it ended in any other way.
+        """
+        follower, position = await self._begin()
+        feed = self._feeds.open(self._handle.id, position)
+        result: Result | None = None
+        try:
+            while follower.ending is None:
+                if not await feed.come():
+                    result = await self._result_or_tokens(feed)
+                if result is not None:
+                    break
+                events = [event for entry in feed.take() for event in follower.read(*entry)]
+                if events:
+                    yield events
+        finally:
+            self._feeds.leave(feed)
+        if result is not None:
+            events = await self._rest(feed, follower, result)
+            if events:
+                yield events
+        if follower.ending is not None and follower.ending.status != Status.SUCCEEDED:
+            (result or await self._result(follower.ending.status)).raise_for_status()
+
+    async def _begin(self) -> tuple[Follower, str]:
+        """The follower, and the stream id to read behind."""
+        if self._after is not None:
+            return Follower(self._after), self._after.before
+        newest = await _waited_out(lambda: self._broker.newest_tokens(self._handle.id, NEWEST))
+        return Follower(newest=newest_run(newest)), BEGINNING
+
+    async def _result_or_tokens(self, feed: Feed) -> Result | None:
+        """The result, unless tokens come first."""
+        future = self._mailbox.join(self._handle.slot)
+        coming = asyncio.ensure_future(feed.come(however_long=True))
+        either: set[asyncio.Future[Any]] = {future, coming}
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._mailbox.leave(self._handle.slot)
+            coming.cancel()
+        return future.result() if future.done() else None
+
+    async def _rest(self, feed: Feed, follower: Follower, result: Result) -> list[Event]:
+        """What stands in Redis of a request that has ended: nothing is added any more."""
+        entries, events = feed.take(), []
+        while True:
+            events += [event for entry in entries for event in follower.read(*entry)]
+            behind = {self._handle.id: entries[-1][0] if entries else feed.position}
+            if follower.ending is not None:
+                return events
+            found = await _waited_out(lambda behind=behind: self._broker.read_tokens(behind, AT_ONCE))  # type: ignore[misc]
+            entries = found.get(self._handle.id, [])
+            if not entries:
+                return events + follower.end(ending_of(result))
+
+    async def _result(self, status: str) -> Result:
+        try:
+            return await self._mailbox.wait(self._handle.slot, RESULT_S)
+        except ResultTimeout:
+            raise RequestFailed(self._handle.id, status, {"message": "its result is gone"}) from None
+
+
+async def stream(reading: Reading, request_id: str, restarts: Restarts) -> AsyncGenerator[Event, None]:
+    """What comes, one by one."""
+    async with aclosing(reading.events()) as groups:
+        async for events in groups:
+            for event in checked(events, request_id, restarts):
+                yield event
+
+
+def check_restarts(restarts: object) -> None:
+    """Raises InvalidRequest unless it is one of `Restarts`."""
+    if restarts not in ("raise", "tell"):
+        raise InvalidRequest(f"must be 'raise' or 'tell', not {restarts!r}", "restarts")
+
+
+def checked(events: Iterable[Event], request_id: str, restarts: Restarts) -> Iterator[Event]:
+    """The events as the reader wants them.
+
+    Raises:
+        StreamBroken: at a restart or a gap, for a reader that wants to be told so.
+    """
+    for event in events:
+        if restarts == "raise" and not isinstance(event, Chunk):
+            raise StreamBroken(request_id, event)
+        yield event
+
+
+async def _waited_out(work: Callable[[], Awaitable[T]]) -> T:
+    """What `work` gives, tried again for as long as Redis is away."""
+    pause_s = FIRST_PAUSE_S
+    while True:
+        try:
+            return await work()
+        except BrokerUnavailable:
+            await asyncio.sleep(pause_s)
+            pause_s = min(LONGEST_PAUSE_S, pause_s * 2)

@@ -1,0 +1,98 @@
+"""What readers of tokens are told: one end, however a request ends, and nothing that holds up its ending."""
+
+from __future__ import annotations
+
+from tests.scripts.mutants.mutant import Mutant
+
+MUTANTS = (
+    Mutant(
+        "tokens: an outcome ends them",
+        "local tokens = #KEYS > 18 + 2 * #outcomes and tokens_of(values, n, attempt) or nil",
+        "local tokens = nil",
+        "tokens.of_several_outcomes_only_the_streamed_ones_have_an_end",
+    ),
+    Mutant(
+        "tokens: those of others are not ended",
+        "    if values[i] == 'streamed' then return",
+        "    if true then return",
+        "tokens.of_several_outcomes_only_the_streamed_ones_have_an_end",
+    ),
+    Mutant(
+        "tokens: what no worker ends is ended for readers too",
+        "values, entry.reply, nil, nil, streamed(entry) and {})",
+        "values, entry.reply)",
+        "tokens.one_that_expires_in_the_queue_is_ended_by_the_pull",
+    ),
+    Mutant(
+        "tokens: who was told is not told again",
+        "if streamed(entry) and not result[3] then",
+        "if streamed(entry) then",
+        "tokens.a_duplicate_adds_no_second_end",
+    ),
+    Mutant(
+        "tokens: who was not told is made up for",
+        "if streamed(entry) and not result[3] then",
+        "if false then",
+        "tokens.one_that_was_put_in_by_hand_is_ended_when_its_entry_is_removed",
+    ),
+    Mutant(
+        "tokens: made up for once",
+        "    call('HSET', key, 'streamed', '0')\n",
+        "",
+        "tokens.readers_of_a_duplicate_of_one_that_was_not_streamed_are_told_too",
+    ),
+    Mutant(
+        "tokens: a cancel ends them by the entry",
+        "      if entry and entry.id == id then return streamed(entry) end\n",
+        "",
+        "tokens.one_that_is_cancelled_in_the_queue_is_ended_at_once_and_once",
+    ),
+    Mutant(
+        "tokens: by the entry of that request",
+        "if entry and entry.id == id then",
+        "if entry then",
+        "tokens.an_entry_that_is_another_requests_says_nothing_of_this_one",
+    ),
+    Mutant(
+        "tokens: an odd record cancels nothing less",
+        "local found, fields = pcall(fetch_fields, lane, entry_id)",
+        "local found, fields = true, fetch_fields(lane, entry_id)",
+        "tokens.an_entry_that_is_another_requests_says_nothing_of_this_one",
+    ),
+    Mutant(
+        "tokens: a cancel ends them by what was streamed",
+        "return redis.pcall('EXISTS', KEYS[21]) == 1",
+        "return false",
+        "tokens.one_that_was_put_in_by_hand_and_streams_already_is_ended_at_once",
+    ),
+    Mutant(
+        "tokens: a cancel that told readers says so",
+        "if tokens then values[#values + 1], values[#values + 2] = 'streamed', '0' end\n",
+        "",
+        "tokens.one_that_is_cancelled_in_the_queue_is_ended_at_once_and_once",
+    ),
+    Mutant(
+        "tokens: another life has its own",
+        "redis.pcall('DEL', KEYS[21])",
+        "",
+        "tokens.another_life_begins_without_the_tokens_of_the_former_one",
+    ),
+    Mutant(
+        "tokens: of what vanished",
+        "redis.pcall('EXISTS', tokens) == 1 and {} or nil",
+        "nil",
+        "tokens.one_whose_entry_was_deleted_is_ended_where_it_streamed",
+    ),
+    Mutant(
+        "tokens: they expire",
+        "  if type(added) == 'string' then redis.pcall('PEXPIRE', key, cfg.result_ttl_ms) end\n",
+        "",
+        "tokens.one_that_is_lost_with_its_last_worker_is_ended",
+    ),
+    Mutant(
+        "tokens: a refusal holds up no ending",
+        "local added = redis.pcall('XADD', key",
+        "local added = call('XADD', key",
+        "tokens.a_key_of_another_type_holds_up_no_ending",
+    ),
+)

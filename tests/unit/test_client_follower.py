@@ -1,0 +1,218 @@
+"""What the entries of one request's tokens mean to one reader."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamfleet.common.errors import InvalidRequest
+from streamfleet.common.protocol import Status
+from streamfleet.common.results import decode_result
+from streamfleet.producer.events import Chunk, Event, Missed, Restarted
+from streamfleet.producer.follower import (
+    MOST_SEQ,
+    Ending,
+    Follower,
+    Newest,
+    ending_of,
+    newest_run,
+    place_of,
+    text_of,
+)
+
+
+def group(attempt: int, run: str, seq: int, *texts: str) -> dict[bytes, bytes]:
+    """Chunks of one word each."""
+    chunks = [json.dumps({"choices": [{"index": 0, "delta": {"content": text}}]}) for text in texts]
+    fields = {"attempt": str(attempt), "run": run, "seq": str(seq), "chunks": "\n".join(chunks)}
+    return {name.encode(): value.encode() for name, value in fields.items()}
+
+
+def read(follower: Follower, *entries: dict[bytes, bytes], first: int = 1) -> list[Event]:
+    """What entries tell, at the stream ids 1-0, 2-0, …."""
+    return [event for at, fields in enumerate(entries, first) for event in follower.read(f"{at}-0", fields)]
+
+
+def words(events: list[Event]) -> list[Any]:
+    """Chunks by their text."""
+    return [event.text if isinstance(event, Chunk) else event for event in events]
+
+
+def test_chunks_come_in_order_each_with_its_place() -> None:
+    events = read(Follower(), group(1, "a", 0, "x", "y"), group(1, "a", 2, "z"))
+    assert [(event.id, event.text, event.attempt) for event in events if isinstance(event, Chunk)] == [
+        ("1-0/0", "x", 1),
+        ("1-0/1", "y", 1),
+        ("2-0/0", "z", 1),
+    ]
+
+
+def test_another_run_is_a_restart() -> None:
+    events = read(Follower(), group(1, "a", 0, "x"), group(2, "b", 0, "y"), group(2, "c", 0, "z"))
+    assert words(events) == ["x", Restarted(2), "y", Restarted(2), "z"]
+
+
+def test_what_a_worker_without_its_lease_adds_is_passed_over() -> None:
+    late = group(1, "a", 1, "old")
+    events = read(Follower(), group(1, "a", 0, "x"), group(2, "b", 0, "y"), late, group(2, "b", 1, "z"))
+    assert words(events) == ["x", Restarted(2), "y", "z"]
+
+
+def test_an_earlier_attempt_that_was_never_seen_is_passed_over_too() -> None:
+    events = read(Follower(), group(2, "b", 0, "y"), group(1, "a", 0, "old"), group(2, "b", 1, "z"))
+    assert words(events) == ["y", "z"]
+
+
+def test_a_run_that_another_one_followed_never_comes_back() -> None:
+    """Handed back, and so of the same attempt."""
+    events = read(Follower(), group(1, "a", 0, "x"), group(1, "b", 0, "y"), group(1, "a", 1, "old"))
+    assert words(events) == ["x", Restarted(1), "y"]
+
+
+def test_a_group_that_was_added_twice_counts_once() -> None:
+    events = read(Follower(), group(1, "a", 0, "x"), group(1, "a", 0, "x"), group(1, "a", 0, "x", "y"))
+    assert words(events) == ["x", "y"]
+
+
+def test_gaps_are_told() -> None:
+    events = read(Follower(), group(1, "a", 2, "x"), group(1, "a", 5, "y"))
+    assert words(events) == [Missed(2, 1), "x", Missed(2, 1), "y"]
+
+
+def test_a_reader_that_comes_late_is_given_the_run_that_counts() -> None:
+    entries = [group(1, "a", 0, "x"), group(2, "b", 0, "y"), group(1, "a", 1, "old")]
+    tail = [(f"{at}-0", fields) for at, fields in reversed([*enumerate(entries, 1)])]
+    newest = newest_run(tail)
+    assert newest == Newest(b"b", "3-0")
+    assert words(read(Follower(newest=newest), *entries, group(2, "b", 1, "z"))) == ["y", "z"]
+
+
+def test_beyond_what_a_late_reader_saw_every_run_counts() -> None:
+    """The run that it was to begin with may have been trimmed meanwhile."""
+    follower = Follower(newest=Newest(b"b", "3-0"))
+    assert words(read(follower, group(2, "c", 0, "z"), first=4)) == ["z"]
+
+
+def test_nothing_counts_after_the_end() -> None:
+    follower = Follower()
+    events = read(follower, group(1, "a", 0, "x"), {b"end": b"failed"}, group(1, "a", 1, "y"), {b"end": b"dead"})
+    assert words(events) == ["x"]
+    assert follower.ending == Ending("failed")
+
+
+@pytest.mark.parametrize(
+    ("attempt", "chunks", "expected"),
+    [(1, 2, []), (1, 5, [Missed(3, 1)]), (2, 3, [Restarted(2), Missed(3, 2)]), (2, 0, [])],
+    ids=["all", "a gap at the end", "nothing of the attempt that counts", "without chunks"],
+)
+def test_the_end_tells_what_is_missing(attempt: int, chunks: int, expected: list[Event]) -> None:
+    end = {b"end": b"succeeded", b"attempt": b"%d" % attempt, b"chunks": b"%d" % chunks}
+    assert words(read(Follower(), group(1, "a", 0, "x", "y"), end)) == ["x", "y", *expected]
+
+
+def test_of_a_request_that_failed_nothing_is_missing() -> None:
+    end = {b"end": b"failed", b"attempt": b"1", b"chunks": b"9"}
+    assert words(read(Follower(), group(1, "a", 0, "x"), end)) == ["x"]
+
+
+def test_a_result_says_the_same_as_the_end() -> None:
+    fields = {b"status": b"succeeded", b"attempt": b"2", b"streamed": b"7"}
+    result = decode_result("r", fields)
+    assert result is not None
+    assert ending_of(result) == Ending(Status.SUCCEEDED, 2, 7)
+    plain = decode_result("r", {b"status": b"succeeded"})
+    assert plain is not None
+    assert ending_of(plain).chunks is None
+
+
+# -- going on ----------------------------------------------------------------------------------------------
+
+
+TEXTS = [["a", "b"], ["c"], ["d", "e", "f"]]
+
+
+@given(st.integers(0, 5))
+def test_whoever_goes_on_behind_a_chunk_misses_nothing_and_gets_nothing_twice(had: int) -> None:
+    seqs = (0, 2, 3)
+    entries = [group(1, "a", seq, *texts) for seq, texts in zip(seqs, TEXTS, strict=True)]
+    whole = read(Follower(), *entries)
+    last = whole[had]
+    assert isinstance(last, Chunk)
+    place = place_of(last.id)
+    assert place.before < place.stream_id
+    rest = [entry for at, entry in enumerate(entries, 1) if f"{at}-0" > place.before]
+    events = read(Follower(place), *rest, first=len(entries) - len(rest) + 1)
+    assert events == whole[had + 1 :]
+
+
+def test_whoever_goes_on_is_told_of_a_restart() -> None:
+    follower = Follower(place_of("1-0/0"))
+    assert words(read(follower, group(1, "a", 0, "x", "y"), group(2, "b", 0, "z"))) == ["y", Restarted(2), "z"]
+
+
+def test_a_place_that_is_not_kept_any_more_is_a_new_beginning() -> None:
+    assert words(read(Follower(place_of("1-0/0")), group(1, "a", 4, "y"), first=3)) == [Restarted(1), Missed(4, 1), "y"]
+
+
+@pytest.mark.parametrize(
+    ("chunk_id", "before"), [("5-3/0", "5-2"), ("5-0/2", f"4-{MOST_SEQ}"), ("0-1/0", "0-0"), ("0-0/0", "0-0")]
+)
+def test_one_reads_on_from_before_the_entry(chunk_id: str, before: str) -> None:
+    assert place_of(chunk_id).before == before
+
+
+@pytest.mark.parametrize("odd", ["", "5-0", "x/0", "5-0/x", "5-0/-1", "5/0", 7, None, "5-0/0\n"])
+def test_what_is_no_id_of_a_chunk_is_refused(odd: object) -> None:
+    with pytest.raises(InvalidRequest, match="after: must be the id of a chunk"):
+        place_of(odd)
+
+
+# -- odd things --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {},
+        {b"x": b"y"},
+        {b"attempt": b"1", b"run": b"a", b"seq": b"-1", b"chunks": b"{}"},
+        {b"attempt": b"1", b"run": b"", b"seq": b"0", b"chunks": b"{}"},
+        {b"attempt": b"\xff", b"run": b"a", b"seq": b"0", b"chunks": b"{}"},
+        {b"attempt": b"1", b"run": b"a", b"seq": b"0"},
+    ],
+    ids=["empty", "others", "negative", "no run", "no number", "no chunks"],
+)
+def test_entries_of_others_are_passed_over(odd: dict[bytes, bytes]) -> None:
+    assert words(read(Follower(), group(1, "a", 0, "x"), odd, group(1, "a", 1, "y"))) == ["x", "y"]
+
+
+def test_a_chunk_that_cannot_be_read_is_passed_over() -> None:
+    fields = group(1, "a", 0, "x")
+    fields[b"chunks"] += b"\n{oops\n7\n\xff\n" + fields[b"chunks"]
+    assert words(read(Follower(), fields)) == ["x", "x"]
+
+
+@given(st.dictionaries(st.sampled_from([b"attempt", b"run", b"seq", b"chunks", b"end"]), st.binary(max_size=12)))
+def test_whatever_stands_there_never_raises(fields: dict[bytes, bytes]) -> None:
+    Follower().read("1-0", fields)
+    newest_run([("1-0", fields)])
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        ({"choices": [{"index": 0, "text": "a"}]}, "a"),
+        ({"choices": [{"index": 1, "delta": {"content": "b"}}]}, ""),
+        ({"choices": [{"delta": {"content": None}}]}, ""),
+        ({"choices": []}, ""),
+        ({"choices": "x"}, ""),
+        ({"choices": [7]}, ""),
+        ({}, ""),
+    ],
+)
+def test_the_text_is_what_the_first_choice_gets(data: dict[str, Any], text: str) -> None:
+    assert text_of(data) == text

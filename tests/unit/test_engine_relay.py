@@ -1,0 +1,149 @@
+"""A streamed answer on its way through: what readers get, and what becomes of the whole."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamfleet.common.protocol import CHAT, EMBEDDINGS, Lane
+from streamfleet.worker.engine import relay as module
+from streamfleet.worker.engine.base import EngineRequest
+from streamfleet.worker.engine.relay import Relay, streamed_body
+
+
+class Reader:
+    """Collects chunks."""
+
+    def __init__(self, *, tells_usage: bool = False) -> None:
+        self.chunks: list[bytes] = []
+        self.now = 0.0
+        request = EngineRequest("r-1", CHAT, {}, Lane.HIGH, on_chunk=self.chunks.append, tells_usage=tells_usage)
+        self.relay = Relay(request, self._clock)
+
+    def _clock(self) -> float:
+        return self.now
+
+    def told(self) -> list[Any]:
+        return [json.loads(chunk) for chunk in self.chunks]
+
+
+def delta(text: str | None = None, finish: str | None = None, **more: Any) -> dict[str, Any]:
+    says = {} if text is None else {"content": text}
+    return {"id": "x", "choices": [{"index": 0, "delta": {**says, **more}, "finish_reason": finish}]}
+
+
+def wire(*events: Any, done: bool = True) -> bytes:
+    lines = [json.dumps(event).encode() for event in events] + ([b"[DONE]"] if done else [])
+    return b"".join(b"data: " + line + b"\n\n" for line in lines)
+
+
+USAGE = {"id": "x", "choices": [], "usage": {"completion_tokens": 2}}
+ANSWER = (delta("", role="assistant"), delta("Hel"), delta("lo"), delta(finish="stop"), USAGE)
+
+
+@given(st.lists(st.integers(0, len(wire(*ANSWER))), max_size=6))
+def test_bytes_may_be_cut_anywhere(cuts: list[int]) -> None:
+    reader, whole = Reader(), wire(*ANSWER)
+    edges = [0, *sorted(cuts), len(whole)]
+    for start, end in pairwise(edges):
+        reader.relay.feed(whole[start:end])
+    assert reader.told() == list(ANSWER[:4])
+    status, body = reader.relay.outcome() or (0, b"")
+    answer = json.loads(body)
+    assert (status, answer["choices"][0]["message"]["content"], answer["usage"]) == (200, "Hello", USAGE["usage"])
+
+
+@pytest.mark.parametrize("line_end", [b"\n", b"\r\n"], ids=["lf", "crlf"])
+def test_comments_other_fields_and_line_ends_are_understood(line_end: bytes) -> None:
+    reader = Reader()
+    lines = [
+        b": hello",
+        b"event: x",
+        b"data:" + json.dumps(delta("hi", "stop")).encode(),
+        b"",
+        b"data: [DONE]",
+        b"",
+        b"",
+    ]
+    reader.relay.feed(line_end.join(lines))
+    assert reader.told() == [delta("hi", "stop")]
+    assert reader.relay.outcome() is not None
+
+
+def test_an_event_of_several_lines_is_one_chunk_on_one_line() -> None:
+    reader = Reader()
+    reader.relay.feed(b'data: {"choices":\ndata: [{"index": 0, "text": "hi"}]}\n\n')
+    assert reader.told() == [{"choices": [{"index": 0, "text": "hi"}]}]
+    assert b"\n" not in reader.chunks[0]
+
+
+def test_the_chunk_that_counts_tokens_is_for_those_who_ask() -> None:
+    reader = Reader(tells_usage=True)
+    reader.relay.feed(wire(*ANSWER))
+    assert reader.told()[-1] == USAGE
+
+
+def test_the_first_token_is_the_first_that_says_something() -> None:
+    reader = Reader()
+    for event in ANSWER[:2]:
+        assert reader.relay.first_at is None
+        reader.now += 1.0
+        reader.relay.feed(wire(event, done=False))
+    assert reader.relay.first_at == 2.0
+
+
+def test_what_breaks_off_is_no_answer() -> None:
+    reader = Reader()
+    reader.relay.feed(wire(*ANSWER[:3], done=False))
+    assert reader.told() == list(ANSWER[:3])
+    assert reader.relay.outcome() is None
+
+
+@pytest.mark.parametrize("odd", [b"data: {oops\n\n", b"data: 7\n\n", b"data: [\n\n"], ids=["json", "number", "cut"])
+def test_what_is_no_chunk_makes_it_no_answer(odd: bytes) -> None:
+    reader = Reader()
+    reader.relay.feed(odd + wire(*ANSWER))
+    assert reader.relay.outcome() is None
+    assert not reader.chunks
+
+
+def test_an_endless_event_is_not_gathered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_EVENT_BYTES", 100)
+    reader = Reader()
+    for _ in range(3):
+        reader.relay.feed(b"data: " + b"x" * 90)
+    assert len(reader.relay._rest) <= 100
+    assert reader.relay.outcome() is None
+
+
+def test_an_aborted_answer_has_no_end_for_readers() -> None:
+    reader = Reader()
+    reader.relay.feed(wire(ANSWER[1], delta("x", "abort"), delta("y", "stop")))
+    assert reader.told() == [ANSWER[1]]
+    status, body = reader.relay.outcome() or (0, b"")
+    assert (status, json.loads(body)["choices"][0]["finish_reason"]) == (200, "abort")
+
+
+@pytest.mark.parametrize(
+    ("code", "status"), [(429, 429), ("503", 503), (None, 400), ("invalid", 400), (7, 400), (True, 400)]
+)
+def test_an_error_among_the_chunks_is_the_answer(code: object, status: int) -> None:
+    reader, error = Reader(), {"error": {"message": "no", "code": code}}
+    reader.relay.feed(wire(ANSWER[1], error, ANSWER[2]))
+    assert reader.told() == [ANSWER[1]]
+    assert reader.relay.outcome() == (status, json.dumps(error).encode())
+
+
+def test_a_body_asks_for_the_count_too_and_only_some_endpoints_stream() -> None:
+    assert streamed_body({"model": "m"}) == {
+        "model": "m",
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    assert not EngineRequest("r", EMBEDDINGS, {}, Lane.LOW, on_chunk=print).streams
+    assert not EngineRequest("r", CHAT, {}, Lane.LOW).streams

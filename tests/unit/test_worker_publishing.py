@@ -1,0 +1,288 @@
+"""Chunks on their way to readers: groups by time and size, refusals, and requests that are nobody's any more."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, cast
+
+import pytest
+
+from streamfleet.common import metrics
+from streamfleet.common.broker import Broker
+from streamfleet.common.errors import BrokerOutOfMemory, BrokerUnavailable, NotPermitted
+from streamfleet.common.records import QueueLimits, TokenGroup
+from streamfleet.worker import publishing
+from streamfleet.worker.flights import Fate
+from streamfleet.worker.publishing import BYTES_AT_ONCE, GROUP_BYTES, Publisher
+from tests.unit.worker_flights import HandClock, flight
+from tests.waiting import eventually
+
+
+class Notebook:
+    """In the broker's place: writes down what is published; refuses what a test wants refused."""
+
+    def __init__(self) -> None:
+        self.limits = QueueLimits(result_ttl_ms=8_000)
+        self.calls: list[list[TokenGroup]] = []
+        self.refuse: Exception | None = None
+        self.odd = ""
+        self.open = asyncio.Event()
+        self.open.set()
+        self.tries = 0
+
+    async def publish_tokens(self, groups: Sequence[TokenGroup], cap: int) -> None:
+        assert cap == 100
+        self.tries += 1
+        await self.open.wait()
+        if self.refuse is not None:
+            raise self.refuse
+        if any(group.request_id == self.odd for group in groups):
+            raise RuntimeError("a key of another type")
+        self.calls.append(list(groups))
+
+    def groups(self, request_id: str = "r-1") -> list[TokenGroup]:
+        return [group for call in self.calls for group in call if group.request_id == request_id]
+
+
+class Rig:
+    def __init__(self) -> None:
+        self.broker, self.clock = Notebook(), HandClock()
+        self.publisher = Publisher(cast("Broker", self.broker), self.clock, interval_ms=50, cap=100)
+
+    def opened(self, number: int = 1) -> Any:
+        one = flight(number)
+        one.tokens = self.publisher.open(one)
+        return one
+
+    async def past_the_first_groups(self, one: Any) -> None:
+        """Two groups go at once; what comes then is gathered."""
+        for number in (1, 2):
+            one.tokens.add(b"first")
+            await eventually(partial(self._published, one, number))
+
+    def _published(self, one: Any, number: int) -> bool:
+        return len(self.broker.groups(one.lease.request_id)) == number
+
+    async def after(self, seconds: float) -> None:
+        """Time passes, and the loop finds out."""
+        self.clock.seconds += seconds
+        self.publisher._some.set()
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def running() -> AsyncIterator[Rig]:
+    rig = Rig()
+    loop = asyncio.create_task(rig.publisher.run())
+    try:
+        yield rig
+    finally:
+        loop.cancel()
+        await asyncio.wait({loop})
+        assert loop.cancelled(), loop.exception()
+
+
+async def test_the_first_chunks_go_at_once_and_the_next_ones_together() -> None:
+    async with running() as rig:
+        one = rig.opened()
+        await rig.past_the_first_groups(one)
+        for text in (b"a", b"b"):
+            one.tokens.add(text)
+        await rig.after(0.02)
+        assert len(rig.broker.calls) == 2
+        one.tokens.add(b"c")
+        await rig.after(0.04)
+        assert [(group.seq, group.chunks) for group in rig.broker.groups()] == [
+            (0, b"first"),
+            (1, b"first"),
+            (2, b"a\nb\nc"),
+        ]
+        assert {(group.attempt, group.run) for group in rig.broker.groups()} == {(1, rig.broker.groups()[0].run)}
+        assert one.tokens.total == 5
+
+
+async def test_of_many_requests_each_has_at_most_one_group_an_interval_and_they_go_together() -> None:
+    async with running() as rig:
+        flights = [rig.opened(number) for number in range(1, 51)]
+        for one in flights:
+            await rig.past_the_first_groups(one)
+        rig.broker.calls.clear()
+        for _ in range(20):
+            for one in flights:
+                one.tokens.add(b"x")
+            await rig.after(0.01)
+        assert {len(rig.broker.groups(one.lease.request_id)) for one in flights} <= {3, 4}
+        assert len(rig.broker.calls) <= 20, "their groups go in calls together"
+
+
+async def test_a_full_group_does_not_wait() -> None:
+    async with running() as rig:
+        one = rig.opened()
+        await rig.past_the_first_groups(one)
+        for _ in range(3):
+            one.tokens.add(b"x" * (GROUP_BYTES // 2))
+        await rig.after(0.0)
+        sizes = [len(group.chunks) for group in rig.broker.groups()[2:]]
+        assert sum(sizes) >= GROUP_BYTES
+        assert max(sizes) <= GROUP_BYTES
+
+
+async def test_calls_are_of_bounded_size() -> None:
+    rig = Rig()
+    one = rig.opened()
+    for _ in range(40):
+        one.tokens.add(b"x" * (GROUP_BYTES - 1))
+    await rig.publisher.flush([one])
+    assert len(rig.broker.groups()) == 40
+    assert all(sum(len(group.chunks) for group in call) <= BYTES_AT_ONCE for call in rig.broker.calls)
+
+
+async def test_what_is_left_goes_before_the_end() -> None:
+    rig = Rig()
+    one, other = rig.opened(1), rig.opened(2)
+    one.tokens.add(b"a")
+    other.tokens.add(b"b")
+    await rig.publisher.flush([one, flight(3)])
+    assert [group.chunks for group in rig.broker.groups("r-1")] == [b"a"]
+    assert rig.broker.groups("r-2") == []
+
+
+async def test_a_later_group_never_overtakes_an_earlier_one() -> None:
+    async with running() as rig:
+        one = rig.opened()
+        rig.broker.open.clear()
+        one.tokens.add(b"a")
+        await eventually(lambda: rig.broker.tries == 1)
+        one.tokens.add(b"b")
+        flushing = asyncio.create_task(rig.publisher.flush([one]))
+        await rig.after(1.0)
+        assert rig.broker.tries == 1, "while Redis has not answered nothing else is sent"
+        rig.broker.open.set()
+        await flushing
+        assert [group.seq for group in rig.broker.groups()] == [0, 1]
+
+
+@pytest.mark.parametrize("fate", Fate)
+async def test_what_is_nobodys_any_more_is_not_published(fate: Fate) -> None:
+    rig = Rig()
+    one = rig.opened()
+    one.tokens.add(b"a")
+    one.stop(fate)
+    one.tokens.add(b"b")
+    await rig.publisher.flush([one])
+    assert rig.broker.calls == []
+    assert (one.tokens.total, rig.publisher.held_bytes) == (2, 0)
+
+
+async def test_what_waits_when_it_is_stopped_is_not_published() -> None:
+    rig = Rig()
+    one = rig.opened()
+    one.tokens.add(b"a")
+    one.stop(Fate.LOST)
+    await rig.publisher.flush([one])
+    assert (rig.broker.calls, rig.publisher.held_bytes) == ([], 0)
+
+
+async def test_groups_that_are_nearly_due_go_along() -> None:
+    async with running() as rig:
+        early, late = rig.opened(1), rig.opened(2)
+        await rig.past_the_first_groups(early)
+        rig.clock.seconds += 0.004
+        await rig.past_the_first_groups(late)
+        rig.broker.calls.clear()
+        for one in (early, late):
+            one.tokens.add(b"x")
+        await rig.after(0.0465)
+        assert [[group.request_id for group in call] for call in rig.broker.calls] == [["r-1", "r-2"]]
+
+
+async def test_what_its_worker_is_done_with_is_not_published() -> None:
+    async with running() as rig:
+        one = rig.opened()
+        await rig.past_the_first_groups(one)
+        one.tokens.add(b"a")
+        rig.publisher.leave([one, flight(2)])
+        await rig.after(1.0)
+        assert len(rig.broker.groups()) == 2
+        assert rig.publisher.held_bytes == 0
+
+
+@pytest.mark.parametrize(
+    "refusal", [BrokerOutOfMemory("full"), NotPermitted("no"), BrokerUnavailable("away")], ids=["full", "no", "away"]
+)
+async def test_what_redis_refuses_is_a_gap_and_no_more(refusal: Exception) -> None:
+    before = metrics.STREAM_CHUNKS_DROPPED._value.get()
+    rig = Rig()
+    one = rig.opened()
+    rig.broker.refuse = refusal
+    one.tokens.add(b"a")
+    one.tokens.add(b"b")
+    await rig.publisher.flush([one])
+    rig.broker.refuse = None
+    one.tokens.add(b"c")
+    await rig.publisher.flush([one])
+    assert [(group.seq, group.chunks) for group in rig.broker.groups()] == [(2, b"c")]
+    assert metrics.STREAM_CHUNKS_DROPPED._value.get() - before == 2
+
+
+async def test_a_key_of_another_type_costs_the_others_nothing() -> None:
+    rig = Rig()
+    flights = [rig.opened(number) for number in (1, 2, 3)]
+    rig.broker.odd = "r-2"
+    for one in flights:
+        one.tokens.add(b"x")
+    await rig.publisher.flush(flights)
+    assert [len(rig.broker.groups(f"r-{number}")) for number in (1, 2, 3)] == [1, 0, 1]
+
+
+async def test_the_life_of_a_stream_is_given_with_its_first_group_and_now_and_then() -> None:
+    rig = Rig()
+    one = rig.opened()
+    for seconds in (0.0, 0.5, 1.9, 2.1, 0.5):
+        rig.clock.seconds = 100.0 + seconds if seconds != 2.1 else 102.1
+        one.tokens.add(b"x")
+        await rig.publisher.flush([one])
+    assert [group.lasting for group in rig.broker.groups()][:4] == [True, False, False, True]
+
+
+async def test_where_the_life_was_refused_it_is_given_with_the_next_group() -> None:
+    rig = Rig()
+    one = rig.opened()
+    rig.broker.refuse = BrokerOutOfMemory("full")
+    one.tokens.add(b"a")
+    await rig.publisher.flush([one])
+    rig.broker.refuse = None
+    one.tokens.add(b"b")
+    await rig.publisher.flush([one])
+    assert [group.lasting for group in rig.broker.groups()] == [True]
+
+
+async def test_while_redis_is_away_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publishing, "MOST_HELD_BYTES", 1_000)
+    async with running() as rig:
+        flights = [rig.opened(number) for number in range(1, 4)]
+        rig.broker.open.clear()
+        flights[0].tokens.add(b"x")
+        await eventually(lambda: rig.broker.tries == 1)
+        for _ in range(100):
+            for one in flights:
+                one.tokens.add(b"x" * 99)
+            assert rig.publisher.held_bytes <= 1_100
+        rig.broker.open.set()
+        await rig.publisher.flush(flights)
+        assert {one.tokens.total for one in flights} == {100, 101}
+        assert rig.publisher.held_bytes == 0
+
+
+async def test_every_run_has_a_name_of_its_own() -> None:
+    rig = Rig()
+    for _ in range(2):
+        again = rig.opened()
+        again.tokens.add(b"x")
+        await rig.publisher.flush([again])
+    first, second = rig.broker.groups()
+    assert first.run != second.run

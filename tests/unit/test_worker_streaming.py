@@ -1,0 +1,116 @@
+"""A streamed request through the worker: who is asked for chunks, and what is written in which order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, cast
+
+import pytest
+
+from streamfleet.common.broker import Broker
+from streamfleet.common.records import CompleteCode, Completion, QueueLimits, Retry, RetryCode, TokenGroup
+from streamfleet.worker.admission import CostLimits
+from streamfleet.worker.complete import Completer
+from streamfleet.worker.credit import Typical
+from streamfleet.worker.engine.base import EngineReply, EngineRequest, EngineUnavailable
+from streamfleet.worker.execute import Executor
+from streamfleet.worker.flights import Flight, Flights
+from streamfleet.worker.publishing import Publisher
+from tests.unit.worker_flights import CHAT, OK, HandClock, ScriptedEngine, flight
+
+
+class Notebook:
+    """In the broker's place: writes down what is written, in its order."""
+
+    def __init__(self) -> None:
+        self.limits = QueueLimits()
+        self.written: list[tuple[str, Any]] = []
+
+    async def publish_tokens(self, groups: Sequence[TokenGroup], _cap: int) -> None:
+        self.written += [("tokens", group.chunks) for group in groups]
+
+    async def complete(self, _worker: str, completions: Sequence[Completion]) -> list[CompleteCode]:
+        self.written += [("result", item.values.get("streamed")) for item in completions]
+        return [CompleteCode.PUBLISHED for _ in completions]
+
+    async def retry_later(self, _worker: str, retries: Sequence[Retry], _most: int) -> list[RetryCode]:
+        self.written += [("later", item.lease.request_id) for item in retries]
+        return [RetryCode.DELAYED for _ in retries]
+
+
+class Rig:
+    """An executor and a completer with one publisher, whose loop does not run: only what is flushed is written."""
+
+    def __init__(self, fails: bool = False) -> None:
+        self.broker, self.engine = Notebook(), ScriptedEngine(self._answer)
+        broker, clock, flights = cast("Broker", self.broker), HandClock(), Flights()
+        self.fails = fails
+        publisher = self.publisher = Publisher(broker, clock, interval_ms=50, cap=100)
+        self.executor = Executor(self.engine, clock, flights, Typical(), CostLimits(), 10_000, publisher)
+        self.completer = Completer(
+            broker,
+            "w1",
+            flights,
+            clock,
+            max_deliveries=5,
+            retry_base_ms=1,
+            retry_max_ms=2,
+            publisher=publisher,
+        )
+
+    async def _answer(self, request: EngineRequest) -> EngineReply:
+        if request.on_chunk is not None:
+            for chunk in (b"a", b"b"):
+                request.on_chunk(chunk)
+        if self.fails:
+            raise EngineUnavailable("busy")
+        return OK
+
+    async def run(self, *flights: Flight) -> list[tuple[str, Any]]:
+        """What is written of these requests."""
+        for one in flights:
+            self.completer.put(one, await self.executor.execute(one))
+        self.completer.close()
+        await asyncio.wait_for(self.completer.run(), 5)
+        return self.broker.written
+
+
+async def test_tokens_are_written_before_the_result_which_says_how_many_there_were() -> None:
+    rig = Rig()
+    assert await rig.run(flight(1, stream=b"1"), flight(2)) == [("tokens", b"a\nb"), ("result", 2), ("result", None)]
+    assert rig.publisher._open == set()
+
+
+async def test_of_an_attempt_that_is_tried_again_nothing_more_is_written() -> None:
+    rig = Rig(fails=True)
+    assert await rig.run(flight(1, stream=b"1")) == [("later", "r-1")]
+    assert rig.publisher.held_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("body", "fields"),
+    [(CHAT, {}), (CHAT, {"stream": b"0"}), ({**CHAT, "stream": True}, {}), ({"input": "x"}, {"stream": b"1"})],
+    ids=["plain", "not wanted", "only in its body", "embeddings"],
+)
+async def test_no_chunks_are_asked_for_where_none_are_wanted_or_to_be_had(body: Any, fields: Any) -> None:
+    rig = Rig()
+    written = await rig.run(flight(1, body, **fields))
+    assert rig.engine.seen[0].on_chunk is None
+    assert written == [("result", 0 if fields.get("stream") == b"1" else None)]
+
+
+async def test_a_request_that_cannot_be_read_is_ended_for_its_readers() -> None:
+    assert await Rig().run(flight(1, b"{", stream=b"1")) == [("result", 0)]
+
+
+@pytest.mark.parametrize(
+    ("options", "tells"),
+    [({"include_usage": True}, True), ({"include_usage": False}, False), ({"include_usage": 1}, False), ("x", False)],
+    ids=["yes", "no", "number", "text"],
+)
+async def test_the_count_of_tokens_goes_to_those_who_ask(options: Any, tells: bool) -> None:
+    rig = Rig()
+    await rig.run(flight(1, {**CHAT, "stream_options": options}, stream=b"1"))
+    assert rig.engine.seen[0].tells_usage is tells
+    assert "stream_options" not in rig.engine.seen[0].body

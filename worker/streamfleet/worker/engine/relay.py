@@ -1,0 +1,109 @@
+"""A streamed answer on its way through: its chunks are handed on as they come, and put together to the whole answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from streamfleet.worker.engine.assembling import Assembly
+from streamfleet.worker.engine.base import EngineRequest
+
+MOST_EVENT_BYTES = 4 * 1_048_576
+"""Far beyond what one token with all its log probabilities takes."""
+EVENT_STREAM = "text/event-stream"
+_DONE = b"[DONE]"
+
+
+def streamed_body(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The body that asks for a streamed answer. Tokens are counted for the result, whoever wants them in a chunk."""
+    return {**body, "stream": True, "stream_options": {"include_usage": True}}
+
+
+class Relay:
+    """Takes the server-sent events of one answer.
+
+    Args:
+        request: whose answer; its `on_chunk` gets the chunks.
+        clock: monotonic seconds.
+
+    Attributes:
+        first_at: when the first chunk came that says something; None before.
+    """
+
+    def __init__(self, request: EngineRequest, clock: Callable[[], float]) -> None:
+        self.first_at: float | None = None
+        self._request, self._clock = request, clock
+        self._assembly = Assembly()
+        self._rest = b""
+        self._lines: list[bytes] = []
+        self._error: tuple[int, bytes] | None = None
+        self._done = self._aborted = self._broken = False
+
+    def feed(self, part: bytes) -> None:
+        """Bytes as they come, cut anywhere."""
+        *lines, self._rest = (self._rest + part).split(b"\n")
+        for line in lines:
+            self._take(line.removesuffix(b"\r"))
+        if len(self._rest) > MOST_EVENT_BYTES:
+            self._broken, self._rest = True, b""
+
+    def outcome(self) -> tuple[int, bytes] | None:
+        """HTTP status and body of the same answer, had it not been streamed; None where it broke off.
+
+        An answer that the engine broke off by itself has the finish reason ``abort``.
+        """
+        if self._error is not None:
+            return self._error
+        if self._broken or not (self._done or self._aborted):
+            return None
+        return 200, json.dumps(self._assembly.answer(), separators=(",", ":")).encode("ascii")
+
+    def _take(self, line: bytes) -> None:
+        if line.startswith(b"data:"):
+            self._lines.append(line[5:].removeprefix(b" "))
+        elif not line and self._lines:
+            data, self._lines = b" ".join(self._lines), []
+            if not (self._done or self._aborted or self._broken or self._error):
+                self._event(data)
+
+    def _event(self, data: bytes) -> None:
+        if data == _DONE:
+            self._done = True
+            return
+        try:
+            chunk = json.loads(data)
+        except (ValueError, RecursionError):
+            chunk = None
+        if not isinstance(chunk, dict):
+            self._broken = True
+        elif chunk.get("error") and "choices" not in chunk:
+            self._error = (_status_of(chunk["error"]), data)
+        else:
+            self._chunk(chunk, data)
+
+    def _chunk(self, chunk: dict[str, Any], data: bytes) -> None:
+        self._assembly.add(chunk)
+        choices = chunk.get("choices")
+        said = [choice for choice in choices if isinstance(choice, dict)] if isinstance(choices, list) else []
+        if any(choice.get("finish_reason") == "abort" for choice in said):
+            self._aborted = True  # no reader may take it for an end
+            return
+        if self.first_at is None and any(map(_says_something, said)):
+            self.first_at = self._clock()
+        if self._request.on_chunk is not None and (said or self._request.tells_usage):
+            self._request.on_chunk(data.replace(b"\r", b" "))
+
+
+def _says_something(choice: dict[str, Any]) -> bool:
+    delta = choice.get("delta")
+    if isinstance(delta, dict):
+        return any(value for name, value in delta.items() if name != "role")
+    return bool(choice.get("text"))
+
+
+def _status_of(error: Any) -> int:
+    """An error object that came after the status 200 says in `code` what the status would have been, or nothing."""
+    code = error.get("code") if isinstance(error, dict) else None
+    code = int(code) if isinstance(code, str) and code.isascii() and code.isdigit() and len(code) == 3 else code
+    return code if isinstance(code, int) and 400 <= code < 600 else 400

@@ -1,0 +1,259 @@
+"""The publishing loop: chunks of the answers that are being made, in small groups, to those who read along.
+
+Readers come second: nothing here ever holds up a request. What Redis does not take is dropped, and readers are told
+that chunks are missing; the result has them all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import Iterable, Sequence
+from heapq import heappop, heappush
+from itertools import count
+
+import structlog
+
+from streamfleet.common import metrics
+from streamfleet.common.broker import Broker
+from streamfleet.common.clock import Clock
+from streamfleet.common.errors import StreamfleetError
+from streamfleet.common.records import TokenGroup
+from streamfleet.worker.flights import Flight
+
+log = structlog.get_logger(__name__)
+GROUP_BYTES = 65_536
+BYTES_AT_ONCE = 1_048_576
+MOST_HELD_BYTES = 33_554_432
+"""Of all requests together, while Redis does not take them."""
+GROUPS_AT_ONCE = 2  # the first may only say whose turn it is: the first token is not to wait for an interval
+TOGETHER_S = 0.005
+LONGEST_LASTING_S = 600.0
+
+
+class Tokens:
+    """The chunks of one execution of one request, on their way to its readers.
+
+    Args:
+        flight: the execution.
+        publisher: who writes them.
+
+    Attributes:
+        total: how many chunks there were so far, published or not.
+    """
+
+    def __init__(self, flight: Flight, publisher: Publisher) -> None:
+        self.total = 0
+        self.flight = flight
+        self._publisher = publisher
+        self._run = secrets.token_hex(8)
+        self._waiting: list[bytes] = []
+        self._bytes = 0
+        self._groups = 0
+        self.plan = 0
+        self.due_at = 0.0
+        self.lasting_at = 0.0
+
+    def add(self, chunk: bytes) -> None:
+        """The engine has made a chunk: JSON on one line."""
+        self.total += 1
+        if self.flight.fate is not None:  # it is nobody's business here any more
+            self.drop()
+            return
+        self._waiting.append(chunk)
+        self._bytes += len(chunk) + 1
+        self._publisher.holds(self, len(chunk) + 1)
+
+    @property
+    def overflows(self) -> bool:
+        """Whether there is as much as one group takes."""
+        return self._bytes >= GROUP_BYTES
+
+    @property
+    def hurries(self) -> bool:
+        """Whether the next group goes at once."""
+        return self._groups < GROUPS_AT_ONCE
+
+    def take(self, lasting: bool) -> list[TokenGroup]:
+        """All that waits, as groups in order; the first gives the stream its life anew where `lasting`."""
+        seq, groups = self.total - len(self._waiting), []
+        for part in _parts(self._waiting):
+            lease = self.flight.lease
+            groups.append(TokenGroup(lease.request_id, lease.attempt, self._run, seq, b"\n".join(part), lasting))
+            seq, lasting = seq + len(part), False
+        self._groups += len(groups)
+        self._clear()
+        return groups
+
+    def drop(self) -> None:
+        """Forget what waits: readers will see that it is missing."""
+        if self._waiting:
+            metrics.STREAM_CHUNKS_DROPPED.inc(len(self._waiting))
+            self._clear()
+
+    def _clear(self) -> None:
+        self._publisher.held_bytes -= self._bytes
+        self._waiting, self._bytes = [], 0
+
+
+class Publisher:
+    """Writes the chunks of all requests that this worker runs, many requests' in one call.
+
+    Args:
+        broker: the queue.
+        clock: time between groups.
+        interval_ms: least time between two groups of one request, but for its first ones and full ones.
+        cap: about how many groups Redis keeps of one request.
+
+    Attributes:
+        held_bytes: chunks that wait here.
+    """
+
+    def __init__(self, broker: Broker, clock: Clock, *, interval_ms: int, cap: int) -> None:
+        self.held_bytes = 0
+        self._broker, self._clock, self._cap = broker, clock, cap
+        self._interval_s = interval_ms / 1000
+        self._lasting_s = min(LONGEST_LASTING_S, broker.limits.result_ttl_ms / 4000)
+        self._open: set[Tokens] = set()
+        self._plans: list[tuple[float, int, Tokens]] = []
+        self._serial = count(1)
+        self._some = asyncio.Event()
+        self._writing = asyncio.Lock()
+        self._said: set[str] = set()
+        metrics.STREAMING.set_function(lambda: len(self._open))
+
+    def open(self, flight: Flight) -> Tokens:
+        """Where the chunks of a flight go."""
+        tokens = Tokens(flight, self)
+        self._open.add(tokens)
+        return tokens
+
+    def holds(self, tokens: Tokens, size: int) -> None:
+        """A chunk of so many bytes has come."""
+        self.held_bytes += size
+        if self.held_bytes > MOST_HELD_BYTES:
+            tokens.drop()
+        elif tokens.overflows or tokens.hurries:
+            self._plan(tokens, 0.0)
+        elif not tokens.plan:
+            self._plan(tokens, tokens.due_at)
+
+    async def run(self) -> None:
+        """Write groups as they are due, for ever."""
+        while True:
+            self._some.clear()
+            due = self._take_due()
+            if due:
+                await self._write(due)
+                continue
+            pause_s = None if not self._plans else max(0.0, self._plans[0][0] - self._clock.monotonic())
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._some.wait()
+
+    async def flush(self, flights: Iterable[Flight]) -> None:
+        """Write what is left of these, in time for the last entry; returns when Redis has it, or has refused it."""
+        tokens = [flight.tokens for flight in flights if flight.tokens is not None]
+        if tokens:
+            await self._write(tokens)
+
+    def leave(self, flights: Iterable[Flight]) -> None:
+        """Nothing more of these is for readers."""
+        for flight in flights:
+            if flight.tokens is not None:
+                flight.tokens.drop()
+                flight.tokens.plan = 0
+                self._open.discard(flight.tokens)
+
+    def _plan(self, tokens: Tokens, due_at: float) -> None:
+        if tokens.plan and tokens.due_at <= due_at:
+            return
+        tokens.plan, tokens.due_at = next(self._serial), due_at
+        heappush(self._plans, (due_at, tokens.plan, tokens))
+        self._some.set()
+
+    def _take_due(self) -> list[Tokens]:
+        """Those whose time has come, and those whose time is near: they go along."""
+        now = self._clock.monotonic()
+        due: list[Tokens] = []
+        while self._plans:
+            due_at, plan, tokens = self._plans[0]
+            if tokens.plan == plan and due_at > now + (TOGETHER_S if due else 0.0):
+                break
+            heappop(self._plans)
+            if tokens.plan == plan:
+                tokens.plan = 0
+                due.append(tokens)
+        return due
+
+    async def _write(self, due: Sequence[Tokens]) -> None:
+        # One at a time, or a later group could overtake an earlier one on another connection.
+        async with self._writing:
+            now, groups = self._clock.monotonic(), []
+            for tokens in due:
+                tokens.due_at = now + self._interval_s
+                if tokens.flight.fate is not None:
+                    tokens.drop()
+                    continue
+                lasting = now >= tokens.lasting_at
+                taken = tokens.take(lasting)
+                if taken and lasting:
+                    tokens.lasting_at = now + self._lasting_s
+                groups += taken
+            for part in _in_calls(groups):
+                if not await self._publish(part):
+                    for tokens in due:  # its life may have been refused with the rest
+                        tokens.lasting_at = 0.0
+
+    async def _publish(self, groups: Sequence[TokenGroup]) -> bool:
+        """Whether Redis took all of them."""
+        try:
+            await self._broker.publish_tokens(groups, self._cap)
+        except StreamfleetError as error:
+            return self._lose(groups, error)
+        except Exception as error:  # noqa: BLE001 - somebody's key of another type must not cost the others their tokens
+            if len(groups) == 1:
+                return self._lose(groups, error)
+            return all([await self._publish([group]) for group in groups])
+        metrics.STREAM_GROUPS.inc(len(groups))
+        metrics.STREAM_CHUNKS.inc(sum(map(_chunks, groups)))
+        return True
+
+    def _lose(self, groups: Sequence[TokenGroup], error: Exception) -> bool:
+        metrics.STREAM_CHUNKS_DROPPED.inc(sum(map(_chunks, groups)))
+        kind = type(error).__name__
+        if kind not in self._said:  # once: it may be every group from now on
+            log.warning("tokens_not_published", error=kind, reason=str(error))
+        self._said.add(kind)
+        return False
+
+
+def _chunks(group: TokenGroup) -> int:
+    return group.chunks.count(b"\n") + 1
+
+
+def _parts(chunks: Sequence[bytes]) -> list[list[bytes]]:
+    """Chunks in groups of bounded size; one that is larger goes alone."""
+    parts: list[list[bytes]] = []
+    size = 0
+    for chunk in chunks:
+        size += len(chunk) + 1
+        if not parts or size > GROUP_BYTES:
+            parts.append([])
+            size = len(chunk) + 1
+        parts[-1].append(chunk)
+    return parts
+
+
+def _in_calls(groups: Sequence[TokenGroup]) -> list[list[TokenGroup]]:
+    """Groups in calls of bounded size."""
+    calls: list[list[TokenGroup]] = []
+    size = 0
+    for group in groups:
+        size += len(group.chunks)
+        if not calls or size > BYTES_AT_ONCE:
+            calls.append([])
+            size = len(group.chunks)
+        calls[-1].append(group)
+    return calls
