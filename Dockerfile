@@ -1,7 +1,8 @@
 # syntax=docker/dockerfile:1
 
-# Three images:
+# Four images:
 #   docker build --target client     --tag streamfleet/client:0.1.0     .   enqueue, wait, look and operate; no engine
+#   docker build --target gateway    --tag streamfleet/gateway:0.1.0    .   OpenAI's API over HTTP; no engine
 #   docker build --target worker-cpu --tag streamfleet/worker-cpu:0.1.0 .   vLLM on CPU: development, small models
 #   docker build --target worker-gpu --tag streamfleet/worker-gpu:0.1.0 .   vLLM on NVIDIA GPUs, on the official image
 
@@ -20,6 +21,7 @@ COPY pyproject.toml README.md LICENSE ./
 COPY common common
 COPY producer producer
 COPY worker worker
+COPY gateway gateway
 COPY cli cli
 RUN python3 -m pip wheel --no-cache-dir --no-build-isolation --no-deps --wheel-dir /dist .
 
@@ -32,11 +34,13 @@ RUN ["python3", "-c", "import pathlib, tomllib; \
 project = tomllib.loads(pathlib.Path('pyproject.toml').read_text())['project']; \
 client = project['dependencies']; \
 worker = client + project['optional-dependencies']['worker']; \
+gateway = client + project['optional-dependencies']['gateway']; \
 pathlib.Path('client.txt').write_text('\\n'.join(client) + '\\n'); \
-pathlib.Path('worker.txt').write_text('\\n'.join(worker) + '\\n')"]
+pathlib.Path('worker.txt').write_text('\\n'.join(worker) + '\\n'); \
+pathlib.Path('gateway.txt').write_text('\\n'.join(gateway) + '\\n')"]
 
 
-# What client and worker-cpu have in common: a user with a number (Kubernetes can only check that one for runAsNonRoot), whose
+# What client, gateway and worker-cpu have in common: a user with a number (Kubernetes can only check that one for runAsNonRoot), whose
 # home is the single folder that anything is written to besides /tmp.
 FROM python:${PYTHON_VERSION}-slim-bookworm AS runtime
 ENV PYTHONDONTWRITEBYTECODE=1 \
@@ -64,6 +68,34 @@ STOPSIGNAL SIGINT
 HEALTHCHECK NONE
 ENTRYPOINT ["streamfleet"]
 CMD ["--help"]
+
+
+FROM runtime AS gateway
+LABEL org.opencontainers.image.title="streamfleet gateway" \
+      org.opencontainers.image.licenses="Apache-2.0"
+# As for the client: constraints only.
+COPY requirements/vllm.txt /usr/share/streamfleet/constraints.txt
+COPY --from=requirements /requirements/gateway.txt /usr/share/streamfleet/requirements.txt
+RUN python3 -m pip install --no-cache-dir \
+        --constraint /usr/share/streamfleet/constraints.txt --requirement /usr/share/streamfleet/requirements.txt
+COPY --from=wheel /dist /dist
+RUN python3 -m pip install --no-cache-dir --no-deps /dist/*.whl && python3 -m pip check
+# 0.0.0.0: callers come from outside the container.
+ENV HOME=/cache \
+    STREAMFLEET_GATEWAY_HOST=0.0.0.0 \
+    STREAMFLEET_GATEWAY_PORT=8080 \
+    STREAMFLEET_LOG_FORMAT=json
+EXPOSE 8080
+WORKDIR /cache
+USER 10001:10001
+# Starts the drain. Give it time: docker stop --timeout 40.
+STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=10s --timeout=5s --start-period=30s --retries=3 \
+    CMD ["python3", "-c", "import http.client, os, sys; \
+c = http.client.HTTPConnection('127.0.0.1', int(os.environ['STREAMFLEET_GATEWAY_PORT']), timeout=4); \
+c.request('GET', '/readyz'); \
+sys.exit(c.getresponse().status != 200)"]
+ENTRYPOINT ["streamfleet", "gateway"]
 
 
 FROM runtime AS worker-cpu

@@ -8,11 +8,12 @@ import pytest
 
 from streamfleet.cli.demo.model import model_folder
 
-pytest_plugins = ["tests.servers", "tests.integration.worker_process"]
+pytest_plugins = ["tests.servers", "tests.integration.worker_process", "tests.integration.gateway_process"]
 
 REPOSITORY = Path(__file__).parent.parent
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in a hook of its own
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests with a real engine run one after the other, in one process, however many there are: two engines at once
     would share memory and cores that each takes for its own."""

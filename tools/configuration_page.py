@@ -25,6 +25,7 @@ TITLES = {
     "EngineSettings": "Engine",
     "WorkerSettings": "Worker",
     "ExporterSettings": "Exporter",
+    "GatewaySettings": "Gateway",
     "LogSettings": "Logging",
 }
 INTRODUCTION = f"""\
@@ -96,7 +97,7 @@ def _default(field: FieldInfo) -> str:
     if isinstance(value, SecretStr):
         value = value.get_secret_value()
     if isinstance(value, tuple):
-        value = ",".join(map(str, value)) if all(isinstance(item, int) for item in value) else shlex.join(value)
+        value = ",".join(map(str, value)) if all(isinstance(item, int | float) for item in value) else shlex.join(value)
     return f"`{value}`" if str(value) else "empty"
 
 

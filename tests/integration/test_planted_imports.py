@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-SOURCE_ROOTS = ("common", "producer", "worker", "cli")
+SOURCE_ROOTS = ("common", "producer", "worker", "gateway", "cli")
 LINTER = Path(sysconfig.get_path("scripts")) / "lint-imports"
 
 PLANTED = [
@@ -36,6 +36,13 @@ PLANTED = [
         id="redis in producer, inside a function",
     ),
     pytest.param("common/streamfleet/common/planted.py", "import redis", "talk to Redis", id="redis in common"),
+    pytest.param(
+        "gateway/streamfleet/gateway/planted.py", "import streamfleet.worker", "knows producers", id="gateway to worker"
+    ),
+    pytest.param("gateway/streamfleet/gateway/planted.py", "import redis", "talk to Redis", id="redis in gateway"),
+    pytest.param(
+        "producer/streamfleet/producer/planted.py", "import streamfleet.gateway", "cli above producer", id="to gateway"
+    ),
     pytest.param("worker/streamfleet/worker/planted.py", "import vllm", "imports vllm", id="vllm"),
     pytest.param(
         "worker/streamfleet/worker/engine/openai.py",

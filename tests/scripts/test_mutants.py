@@ -13,7 +13,18 @@ import pytest
 from streamfleet.cli.demo.server import RedisServer
 from tests.scripts.conftest import CAUGHT_BY, open_queue
 from tests.scripts.histories.steps import make_history
-from tests.scripts.mutants import endings, forgetting, housekeeping, leases, producers, pulls, repairs
+from tests.scripts.mutants import (
+    endings,
+    forgetting,
+    gateway_batches,
+    housekeeping,
+    leases,
+    producers,
+    pulls,
+    repairs,
+    tokens,
+    webhooks,
+)
 from tests.scripts.mutants.mutant import HISTORY, Mutant, taken_out
 from tests.scripts.test_histories import LENGTH, play
 
@@ -25,6 +36,9 @@ MUTANTS = (
     *producers.MUTANTS,
     *forgetting.MUTANTS,
     *repairs.MUTANTS,
+    *tokens.MUTANTS,
+    *webhooks.MUTANTS,
+    *gateway_batches.MUTANTS,
 )
 HISTORIES = 40
 GIVE_UP_S = 20.0

@@ -45,23 +45,33 @@ ZPOPMIN {q}:ready:high; ZADD {q}:delayed 0 x; HGETALL {q}:tries; HSET {q}:tries 
 HGETALL {q}:workers; HSET {q}:workers w9 {}; HSET {q}:sched 1 1000; RPUSH {q}:bench 1; BLPOP {q}:bench 0.01
 XADD {q}:wake * t 1; ZADD {q}:watch 1 w9; SET {q}:maintain x; XADD {q}:cancels * id r-1; XREAD STREAMS {q}:cancels 0
 XRANGE {q}:cancel_requests - +; XDEL {q}:cancel_requests 1-0; XREAD STREAMS {q}:cancel_requests 0; DEL {q}:request:r-1
-EXPIRE {q}:request:r-1 1; INFO; TIME; CLIENT UNBLOCK 1
+EXPIRE {q}:request:r-1 1; INFO; TIME; CLIENT UNBLOCK 1; XADD {q}:tokens:r-1 * end succeeded; DEL {q}:tokens:r-1
+XTRIM {q}:tokens:r-1 MAXLEN 0; PEXPIRE {q}:tokens:r-1 1; XREAD STREAMS {other}:tokens:r-1 0
 """,
     Role.WORKER: """
 XADD {q}:lane:high * body x; SET {q}:request:r-1 x; DEL {q}:result:r-1; XRANGE {q}:dead - +; XDEL {q}:dead 1-0
 XREAD STREAMS {q}:reply:me 0; DEL {q}:reply:me; XADD {q}:cancel_requests * id r-1; DEL {q}:cancels; GET {q}:maintain
-SET {q}:lane:high x; DEL {q}:workers; WAIT 0 0
+SET {q}:lane:high x; DEL {q}:workers; WAIT 0 0; XREAD STREAMS {q}:tokens:r-1 0; DEL {q}:tokens:r-1
+XRANGE {q}:tokens:r-1 - +; XADD {other}:tokens:r-1 * end succeeded
 """,
     Role.OPERATOR: """
 DEL {q}:request:r-1; SET {q}:result:r-1 x; SET {q}:lane:high x; SET {q}:counts x; XADD {q}:cancel_requests * id r-1
 HSCAN {other}:result:r-1 0; TYPE {other}:lane:high; PTTL {other}:result:r-1; MEMORY USAGE {other}:lane:high
 XGROUP SETID {other}:lane:high workers $; XADD {q}:lane:mine * body x; DEL {q}:cancels; CLIENT UNBLOCK 1; WAIT 0 0
+HGET {gateway}:webhooks:secrets t1; HGETALL {gateway}:webhooks:secrets; HSET {gateway}:webhooks:secrets t1 x
+""",
+    Role.GATEWAY: """
+XRANGE {q}:lane:high - +; XREADGROUP GROUP workers w2 STREAMS {q}:lane:high >; HSET {q}:result:r-1 status failed
+XREVRANGE {q}:dead + -; HSET {q}:workers w9 {}; HGETALL {q}:tries; HGETALL {gateway}:keys; HSET {gateway}:keys x {}
+HDEL {gateway}:keys x; DEL {gateway}:keys; DEL {gateway}:left:x; GET {gateway}x:keys; DEL {q}:request:r-1; INFO
+XRANGE {gateway}:webhooks:dead - +; DEL {gateway}:webhooks:secrets; DEL {gateway}:webhooks:dead
+XADD {q}:dead * _id x; ZADD {q}:ready:high 0 A1-A0; XADD {q}:tokens:r-1 * end succeeded; HGETALL {other}:workers
 """,
     Role.AUTOSCALER: """
 XTRIM {q}:dead MAXLEN 0; EVAL 'return 1' 0; EVALSHA x 0; XRANGE {q}:lane:high - +; XADD {q}:lane:high * body x
 XLEN {q}:dead; INFO; TIME; HGETALL {q}:result:r-1; HGETALL {q}:workers; HGETALL {q}:counts; XINFO STREAM {q}:lane:high
 XINFO CONSUMERS {q}:lane:high workers; GET {q}:request:r-1; XREAD STREAMS {q}:lane:high 0; ZCARD {q}:ready:high
-XLEN {q}:reply:me; CLIENT UNBLOCK 1
+XLEN {q}:reply:me; CLIENT UNBLOCK 1; XREAD STREAMS {q}:tokens:r-1 0
 """,
 }
 

@@ -78,10 +78,11 @@ def narrowed(role: Role) -> list[tuple[str, list[str]]]:
     """
     found = []
     whole = grants(role, Patterns(Keys(QUEUE)))
-    work = grants(Role.WORKER, Patterns(Keys(QUEUE))) if role is Role.OPERATOR else []
+    others = {Role.OPERATOR: Role.WORKER, Role.GATEWAY: Role.PRODUCER}
+    work = grants(others[role], Patterns(Keys(QUEUE))) if role in others else []
     for index, grant in enumerate(whole):
         if grant in work:
-            continue  # what an operator has in common with workers, they need
+            continue  # what an operator has in common with workers, they need; and so gateways and producers
         less: list[tuple[str, Grant]] = []
         if len(grant.commands) > 1:
             less += [(c, Grant(tuple(x for x in grant.commands if x != c), grant.keys)) for c in grant.commands]

@@ -9,16 +9,29 @@ from typing import Any
 
 from streamfleet.common.acl import Role
 from streamfleet.common.broker import Broker
+from streamfleet.common.broker.gateway import GatewayBroker
+from streamfleet.common.broker.webhooks import WebhookBroker
+from streamfleet.common.connection import Connection
 from streamfleet.common.errors import openai_error
+from streamfleet.common.gateway_keys import GatewayNames, digest_of, make_record, new_secret
+from streamfleet.common.gateway_webhooks import (
+    Ending,
+    Message,
+    Reason,
+    Settlement,
+    WebhookLimits,
+    WebhookNames,
+)
 from streamfleet.common.keys import GROUP
 from streamfleet.common.protocol import LANES, Lane, Status
-from streamfleet.common.records import Completion, Lease, Retry
+from streamfleet.common.records import Completion, Lease, Retry, TokenGroup
 from streamfleet.common.records import Role as Waiting
 from streamfleet.producer.client import Client
 from streamfleet.producer.letters import find_letter, letters, requeue
 from streamfleet.producer.repair import Inspection
 from streamfleet.producer.snapshot import take_snapshot
 from streamfleet.worker.cancelling import CancelDesk
+from tests.security.batch_job import run_batches
 from tests.security.guarded import NOW, QUEUE, Guarded, allowed
 from tests.waiting import eventually
 
@@ -62,12 +75,23 @@ async def produce(guarded: Guarded, url: str) -> None:
             await fleet.complete("w1", [succeeded(lease, client.mailbox.name)])
             assert (await waiting).ok
             assert (await handle.status()).ended
+        await reads_along(fleet, client)
         reply = client.broker.keys.reply(client.mailbox.name)
         await cancelled(fleet, client)
         await by_hand(client.broker)
         assert await fleet.connection.command("EXISTS", reply)
     async with guarded.broker() as fleet:
         assert not await fleet.connection.command("EXISTS", reply), "the client took its reply stream with it"
+
+
+async def reads_along(fleet: Broker, client: Client) -> None:
+    """The tokens of a request, from its first chunk to its end."""
+    handle = await client.enqueue(BODY, id="r-stream", stream=True)
+    lease = await claim(fleet)
+    chunk = b'{"choices": [{"index": 0, "text": "hi"}]}'
+    await fleet.publish_tokens([TokenGroup("r-stream", 1, "run", 0, chunk, True)], 100)
+    await fleet.complete("w1", [Completion(lease, Status.SUCCEEDED, {"response": "{}", "streamed": 1}, "", "")])
+    assert [chunk.text async for chunk in handle.stream()] == ["hi"]
 
 
 async def cancelled(fleet: Broker, client: Client) -> None:
@@ -112,6 +136,7 @@ async def work(guarded: Guarded, url: str) -> None:
         for lane in LANES:
             await one_lane(admin, me, lane)
         await later(admin, me, guarded, url)
+        await streams(admin, me)
         await cancels(admin, me)
         await leaves(admin, me)
 
@@ -176,6 +201,16 @@ async def later(admin: Broker, me: Broker, guarded: Guarded, url: str) -> None:
     assert await me.complete("w1", [Completion(lease, Status.FAILED, {"http_status": "400"}, "", ERROR)]) == [1]
 
 
+async def streams(admin: Broker, me: Broker) -> None:
+    """A request whose tokens are read while they come."""
+    await add(admin, Lane.HIGH, f"{NOW}-25", id="streamed", stream="1")
+    lease = await claim(me)
+    await me.publish_tokens([TokenGroup("streamed", 1, "run", 0, b"{}", True)], 100)
+    await me.complete("w1", [Completion(lease, Status.SUCCEEDED, {"response": "{}", "streamed": 1}, "", "")])
+    assert await admin.connection.command("XLEN", me.keys.tokens("streamed")) == 2
+    assert await admin.connection.command("PTTL", me.keys.tokens("streamed")) > 0
+
+
 async def cancels(admin: Broker, me: Broker) -> None:
     """A request is cancelled while it runs, because somebody asked for it."""
     await add(admin, Lane.HIGH, f"{NOW}-30", id="stop")
@@ -210,9 +245,41 @@ async def operate(guarded: Guarded, url: str) -> None:
             await sees_to(fleet, me, client)
             await awaits(guarded, fleet, client)
             await mends(fleet, me)
+            await keys_of_the_gateway(url)
+            await webhooks_given_up(guarded, url)
             reply = me.keys.reply(client.mailbox.name)
             await fleet.connection.command("XADD", reply, "*", "id", "anything")
         assert not await fleet.connection.command("EXISTS", reply), "the client took its reply stream with it"
+
+
+async def keys_of_the_gateway(url: str) -> None:
+    """Made, listed, revoked."""
+    me = GatewayBroker(Connection(url, patience_s=0), GatewayNames())
+    try:
+        digest = digest_of(new_secret())
+        record = make_record(digest, "name", "tenant", created_ms=await me.now_ms())
+        await me.add(digest, record)
+        assert await me.records() == [record]
+        assert await me.revoke(record.id)
+    finally:
+        await me.close()
+
+
+async def webhooks_given_up(guarded: Guarded, url: str) -> None:
+    """Looked at, and delivered after all."""
+    gateway, me = (WebhookBroker(Connection(each, patience_s=0), WebhookNames()) for each in (guarded.server.url, url))
+    try:
+        message = Message("m1", "https://example.com", "a.b", "t1", "{}", 1)
+        await gateway.announce(message)
+        (delivery,) = (await gateway.take("g1", 1)).deliveries
+        await gateway.settle(delivery, Settlement(Ending.DEAD, reason=Reason.GONE))
+        (letter,) = await me.dead(10)
+        assert [each async for each in me.every_dead()] == [letter]
+        assert await me.requeue(letter.letter_id, message)
+        assert [each.id for each in (await gateway.take("g1", 1)).deliveries] == ["m1"]
+    finally:
+        await gateway.close()
+        await me.close()
 
 
 async def awaits(guarded: Guarded, fleet: Broker, client: Client) -> None:
@@ -317,9 +384,72 @@ async def scale(guarded: Guarded, url: str) -> None:
             await allowed(me, *words)
 
 
+# -- gateway -----------------------------------------------------------------------------------------------
+
+
+async def serve(guarded: Guarded, url: str) -> None:
+    """Let callers in, see which models there are, enqueue and wait; keys are an operator's to make."""
+    operator = GatewayBroker(Connection(guarded.enlist(Role.OPERATOR), patience_s=0), GatewayNames())
+    me = GatewayBroker(Connection(url, patience_s=0), GatewayNames())
+    secret = new_secret()
+    record = make_record(digest_of(secret), "name", "tenant", limits=(5, 50), created_ms=await operator.now_ms())
+    try:
+        await operator.add(digest_of(secret), record)
+        admission = await me.admit(secret)
+        assert admission.record == record
+        assert (await me.charge(record.id, 50, 5)).taken
+        assert await operator.records() == [record]
+        async with guarded.broker() as fleet, Client(url, QUEUE, patience_s=0) as client:
+            await fleet.check_in("w1", {"models": ["m"]})
+            assert await client.broker.workers()
+            assert await client.broker.now_ms()
+            handle = await client.enqueue(BODY, id="r-1", lane="critical")
+            await fleet.ensure_groups()
+            waiting = asyncio.create_task(handle.result(5))
+            await fleet.complete("w1", [succeeded(await claim(fleet), client.mailbox.name)])
+            assert (await waiting).ok
+            await allowed(client.broker, "CLIENT", "UNBLOCK", 0)  # as a second stream does to the reading of the first
+        assert await operator.revoke(record.id)
+        await webhooks(url)
+        await run_batches(url)
+    finally:
+        await operator.close()
+        await me.close()
+
+
+async def webhooks(url: str) -> None:
+    """Announced, taken, ended in every way, taken from who is silent; and signed."""
+    me = WebhookBroker(Connection(url, patience_s=0), WebhookNames(), WebhookLimits(lease_ms=0))
+    endings = (
+        Settlement(Ending.BACK),
+        Settlement(Ending.LATER, 1),
+        Settlement(Ending.DEAD, reason=Reason.GONE),
+        Settlement(Ending.DELIVERED),
+    )
+    try:
+        await me.set_secrets("t1", b"", b"[]")
+        assert await me.secrets("t1") == b"[]"
+        assert await me.every_secret() == {"t1": b"[]"}
+        assert await me.announce(Message("m1", "https://example.com", "a.b", "t1", "{}", 1))
+        last = (await me.take("g1", 0)).last
+        for name, ending in (("m1", endings[0]), ("m1", endings[1]), ("m1", endings[2]), ("m2", endings[3])):
+            await me.announce(Message(name, "https://example.com", "a.b", "t1", "{}", 1))
+            await eventually(lambda: _takes(me, "g1"), 2, "it is due")
+            (delivery,) = (await me.take("g2", 1)).deliveries
+            assert await me.settle(delivery, ending)
+        await me.wait(last, 2)
+    finally:
+        await me.close()
+
+
+async def _takes(me: WebhookBroker, deliverer: str) -> bool:
+    return bool((await me.take(deliverer, 1)).deliveries)
+
+
 JOBS: dict[Role, Callable[[Guarded, str], Awaitable[None]]] = {
     Role.PRODUCER: produce,
     Role.WORKER: work,
     Role.OPERATOR: operate,
+    Role.GATEWAY: serve,
     Role.AUTOSCALER: scale,
 }

@@ -36,7 +36,7 @@ CALLS = {
     "full_load",
 }
 LUA = re.compile(r"\b(?:loadstring|load|loadfile|dofile|setfenv|require)\s*[(\"']")
-SOURCES = ("common", "producer", "worker", "cli", "tools")
+SOURCES = ("common", "producer", "worker", "gateway", "cli", "tools")
 
 
 def trees(repository: Path) -> Iterator[tuple[str, ast.AST]]:

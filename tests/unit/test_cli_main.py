@@ -14,6 +14,7 @@ from streamfleet.common import logs
 COMMANDS = ["enqueue", "result", "cancel", "batch", "backlog", "audit", "worker", "demo"]
 COMMANDS += ["workers", "trace", "doctor"]
 COMMANDS += [f"dead {name}" for name in ("list", "show", "requeue", "purge")]
+COMMANDS += ["gateway", *(f"gateway keys {name}" for name in ("create", "list", "revoke"))]
 
 
 def ends_with(arguments: str, monkeypatch: pytest.MonkeyPatch) -> int:

@@ -19,9 +19,10 @@ from streamfleet.common.settings import GROUPS, variable
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCKERFILE = ROOT / "Dockerfile"
-TARGETS = ("client", "worker-cpu", "worker-gpu")
+TARGETS = ("client", "gateway", "worker-cpu", "worker-gpu")
 WORKERS = ("worker-cpu", "worker-gpu")
-SOURCE_ROOTS = ("common", "producer", "worker", "cli")
+SERVERS = ("gateway", *WORKERS)
+SOURCE_ROOTS = ("common", "producer", "worker", "gateway", "cli")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +130,8 @@ def test_runs_as_a_numbered_user_without_root_rights(dockerfile: str, target: st
 def test_entry_point_is_in_exec_form(dockerfile: str, target: str) -> None:
     # A shell as process 1 would swallow SIGTERM, and the worker would never drain.
     command = stages(dockerfile)[target].last("ENTRYPOINT").json_array()
-    assert command == (["streamfleet", "worker"] if target in WORKERS else ["streamfleet"])
+    more = ["worker"] if target in WORKERS else ["gateway"] if target == "gateway" else []
+    assert command == ["streamfleet", *more]
 
 
 def test_entry_point_is_what_the_package_installs() -> None:
@@ -137,8 +139,8 @@ def test_entry_point_is_what_the_package_installs() -> None:
     assert "streamfleet" in project["scripts"]
 
 
-@pytest.mark.parametrize("target", WORKERS)
-def test_worker_is_stopped_by_sigterm(dockerfile: str, target: str) -> None:
+@pytest.mark.parametrize("target", SERVERS)
+def test_server_is_stopped_by_sigterm(dockerfile: str, target: str) -> None:
     assert stages(dockerfile)[target].last("STOPSIGNAL").value == "SIGTERM"
 
 
@@ -202,7 +204,9 @@ def test_client_image_asks_for_no_engine(dockerfile: str, tmp_path: Path) -> Non
     assert any(line.startswith("redis") for line in client)
     assert not [line for line in client if line.startswith(("vllm", "torch", "httpx"))]
     assert set(client) < set(worker)
-    assert not [line for line in worker if line.startswith(("vllm", "torch", "streamfleet"))]
+    gateway = (tmp_path / "gateway.txt").read_text(encoding="utf-8").splitlines()
+    assert set(client) < set(gateway)
+    assert not [line for line in worker + gateway if line.startswith(("vllm", "torch", "streamfleet"))]
 
 
 def test_no_secret_is_baked_in(dockerfile: str) -> None:
@@ -214,13 +218,13 @@ def test_no_secret_is_baked_in(dockerfile: str) -> None:
 @pytest.mark.parametrize("target", TARGETS)
 def test_settings_of_the_image_exist(dockerfile: str, target: str) -> None:
     set_here = re.findall(r"(STREAMFLEET_\w+)=", " ".join(stages(dockerfile)[target].all("ENV")))
-    assert bool(set_here) == (target in WORKERS)
+    assert bool(set_here) == (target in SERVERS)
     assert set(set_here) <= {variable(name) for group in GROUPS for name in group.model_fields}
 
 
 @contextmanager
 def worker_answering(*, ready: bool) -> Iterator[int]:
-    """The worker's own health server on loopback; yields its port."""
+    """The worker's own health server on loopback, whose /readyz is the gateway's too; yields its port."""
     server = HealthServer("127.0.0.1", 0, lambda: Health(live=True, ready=ready, reason="loading the model"))
     server.start()
     try:
@@ -235,12 +239,13 @@ def healthcheck(dockerfile: str, target: str, port: int) -> int:
     command = Instruction("CMD", array).json_array()
     assert command[0] == "python3"
     # The proxy variable would lead a naive check out of the container.
-    environment = {"STREAMFLEET_HEALTH_PORT": str(port), "http_proxy": "http://127.0.0.1:9"}
+    variable_name = "STREAMFLEET_GATEWAY_PORT" if target == "gateway" else "STREAMFLEET_HEALTH_PORT"
+    environment = {variable_name: str(port), "http_proxy": "http://127.0.0.1:9"}
     outcome = subprocess.run([sys.executable, *command[1:]], env=environment, capture_output=True, check=False)
     return outcome.returncode
 
 
-@pytest.mark.parametrize("target", WORKERS)
+@pytest.mark.parametrize("target", SERVERS)
 def test_health_command_tells_ready_from_unready(dockerfile: str, target: str) -> None:
     with worker_answering(ready=True) as port:
         assert healthcheck(dockerfile, target, port) == 0

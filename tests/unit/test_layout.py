@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-SOURCE_ROOTS = ("common", "producer", "worker", "cli")
+SOURCE_ROOTS = ("common", "producer", "worker", "gateway", "cli")
 ENGINES = ("vllm", "openai", "simulated")
 
 

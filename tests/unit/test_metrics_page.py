@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from streamfleet.cli.exporter.families import FAMILIES, Family
 from streamfleet.cli.exporter.view import STATES
 from streamfleet.common import metrics
 from streamfleet.common.protocol import LANES, Status
+from streamfleet.gateway import metrics as gateway_metrics
+from streamfleet.gateway.webhooks import metrics as webhook_metrics
 
 ROW = re.compile(r"^\| `(streamfleet_\w+)` \| (\w+) \| (\w+) \| (.*?) \| (.+?) \| (.+?) \|$", re.MULTILINE)
 BUILD_LABELS = ("version", "python", "vllm")
@@ -23,10 +26,23 @@ def page(repository: Path) -> str:
     return (repository / "docs/metrics.md").read_text(encoding="utf-8")
 
 
-def of_workers() -> dict[str, tuple[str, tuple[str, ...]]]:
+Metrics = dict[str, tuple[str, tuple[str, ...]]]
+
+
+def of_workers() -> Metrics:
     """Name as on the page, to type and labels, of all that metrics.py defines."""
+    return defined_in(metrics)
+
+
+def of_gateways() -> Metrics:
+    """The same of the gateway's own."""
+    return defined_in(gateway_metrics) | defined_in(webhook_metrics)
+
+
+def defined_in(module: ModuleType) -> Metrics:
+    """The same of any module."""
     found = {}
-    for value in vars(metrics).values():
+    for value in vars(module).values():
         if not hasattr(value, "_labelnames"):
             continue
         family: Any = value.describe()[0]
@@ -44,25 +60,26 @@ def documented(page: str) -> dict[str, tuple[str, str, tuple[str, ...]]]:
 
 def test_the_table_has_every_metric_as_it_is(page: str) -> None:
     expected: dict[str, tuple[str, str, tuple[str, ...]]] = {
-        name: ("both" if kind == "info" else "worker", kind, labels) for name, (kind, labels) in of_workers().items()
+        name: ("all" if kind == "info" else "worker", kind, labels) for name, (kind, labels) in of_workers().items()
     }
+    expected |= {name: ("gateway", kind, labels) for name, (kind, labels) in of_gateways().items()}
     expected |= {family.name: ("exporter", family.type, family.labels) for family in FAMILIES}
     assert documented(page) == expected
 
 
 def test_names_are_as_prometheus_has_them() -> None:
-    known = {**of_workers(), **{family.name: (family.type, family.labels) for family in FAMILIES}}
+    known = {**of_workers(), **of_gateways(), **{family.name: (family.type, family.labels) for family in FAMILIES}}
     for name, (kind, labels) in known.items():
         assert (kind == "counter") == name.endswith("_total"), name
         assert kind != "histogram" or name.endswith("_seconds"), name
         assert not re.search(r"_(ms|milliseconds|minutes|kb|mb)\b", name), name
         assert not set(labels) & {"le", "quantile", "job", "instance", "queue"}, name
-    assert len(known) == len(of_workers()) + len(FAMILIES), "a worker's and the exporter's do not share names"
+    assert len(known) == len(of_workers()) + len(of_gateways()) + len(FAMILIES), "they do not share names"
 
 
 def names_in(text: str) -> set[str]:
     """Metrics that a text names; a histogram's samples stand for it."""
-    histograms = {name for name, (kind, _) in of_workers().items() if kind == "histogram"}
+    histograms = {name for name, (kind, _) in {**of_workers(), **of_gateways()}.items() if kind == "histogram"}
     found = set()
     for name in re.findall(r"\bstreamfleet_\w+", text):
         whole = re.sub(r"_(bucket|sum|count)$", "", name)
@@ -80,6 +97,8 @@ def test_whatever_a_page_names_as_a_metric_is_one(repository: Path, page: str) -
 
 def test_the_values_of_labels_are_listed(page: str) -> None:
     listed = dict(re.findall(r"^\| `(\w+)`(?: of a dead letter)? \| (.*) \|$", page, re.MULTILINE))
+    (refusals,) = re.findall(r"^\| `reason` of a refusal \| (.*) \|$", page, re.MULTILINE)
+    assert set(re.findall(r"`([a-z_]+)`", refusals)) == set(gateway_metrics.REASONS)
 
     def values(label: str) -> set[str]:
         return set(re.findall(r"`([a-z_]+)`", listed[label]))

@@ -9,9 +9,11 @@ from typing import Annotated, NoReturn
 import typer
 
 from streamfleet.cli.exporter_command import exporter
+from streamfleet.cli.gateway_command import gateway
+from streamfleet.cli.plan_command import plan
 from streamfleet.cli.worker_command import worker
 from streamfleet.common.errors import InvalidRequest, SettingsError, StreamfleetError
-from streamfleet.producer.commands import add_commands
+from streamfleet.producer.commands import OPERATIONS, add_commands
 from streamfleet.producer.commands.common import FAILED, INTERRUPTED, USAGE, out, say
 
 app = typer.Typer(
@@ -64,8 +66,10 @@ def demo() -> None:
 
 PROCESSES = "Processes"
 add_commands(app)
+app.add_typer(plan, rich_help_panel=OPERATIONS)
 app.command(rich_help_panel=PROCESSES)(worker)
 app.command(rich_help_panel=PROCESSES)(exporter)
+app.add_typer(gateway, rich_help_panel=PROCESSES)
 app.command(rich_help_panel=PROCESSES)(demo)
 
 

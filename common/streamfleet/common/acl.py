@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from streamfleet.common.errors import InvalidRequest
+from streamfleet.common.gateway_keys import GatewayNames
 from streamfleet.common.keys import Keys
 from streamfleet.common.protocol import LANES, Lane
 
@@ -31,6 +32,7 @@ class Role(StrEnum):
     PRODUCER = "producer"
     WORKER = "worker"
     OPERATOR = "operator"
+    GATEWAY = "gateway"
     AUTOSCALER = "autoscaler"
 
 
@@ -63,6 +65,24 @@ VERBS: dict[Role, tuple[str, ...]] = {
         "balance",
         "pull",
         "check_out",
+        "webhook_requeue",
+    ),
+    Role.GATEWAY: (
+        "enqueue",
+        "gateway_admit",
+        "gateway_charge",
+        "gateway_file_add",
+        "gateway_file_delete",
+        "gateway_batch_add",
+        "gateway_batch_take",
+        "gateway_batch_lease",
+        "gateway_batch_save",
+        "gateway_batch_cancel",
+        "gateway_batch_finish",
+        "webhook_announce",
+        "webhook_take",
+        "webhook_settle",
+        "webhook_secrets",
     ),
     Role.AUTOSCALER: (),
 }
@@ -107,6 +127,11 @@ class Patterns:
         """Every key of the queue."""
         return f"{self._base}*"
 
+    def beside(self, access: str, *names: str) -> tuple[str, ...]:
+        """Patterns for what all gateways share, which is no queue's; a name may end in `*`."""
+        base = _escaped(GatewayNames(self.keys.prefix).base)
+        return tuple(f"{access}{base}{name}" for name in names)
+
     @property
     def _base(self) -> str:
         return f"{_escaped(self.keys.prefix)}{{*}}:" if self.every else _escaped(self.keys.base)
@@ -130,7 +155,8 @@ def grants(role: Role, patterns: Patterns, lanes: Sequence[Lane] = LANES) -> lis
     """
     if role is Role.PRODUCER:
         return _producer(patterns, lanes)
-    return {Role.WORKER: _worker, Role.OPERATOR: _operator, Role.AUTOSCALER: _autoscaler}[role](patterns)
+    others = {Role.WORKER: _worker, Role.OPERATOR: _operator, Role.GATEWAY: _gateway, Role.AUTOSCALER: _autoscaler}
+    return others[role](patterns)
 
 
 def rules(role: Role, patterns: Patterns, lanes: Sequence[Lane] = LANES) -> list[str]:
@@ -170,7 +196,7 @@ def check_user(name: str) -> str:
 
 
 def users_acl(patterns: Patterns) -> str:
-    """A whole users.acl file: the four roles, and no way in without a name.
+    """A whole users.acl file: all roles, and no way in without a name.
 
     With an `aclfile`, Redis passes over `requirepass`: a file that does not name the user `default` would let
     everybody in as that user, who may do everything.
@@ -191,6 +217,7 @@ def _producer(p: Patterns, lanes: Sequence[Lane]) -> list[Grant]:
         Grant(("hgetall", "hget", "hmget", "hexists", "exists"), p.of(READ, keys.result)),
         Grant(("get", "set"), p.of(BOTH, keys.request)),
         Grant(("xread", "del"), p.of(BOTH, keys.reply)),
+        Grant(("xread", "xrevrange"), p.of(READ, keys.tokens)),
     ]
 
 
@@ -221,8 +248,9 @@ def _work(p: Patterns) -> list[Grant]:
         Grant(hashes, p.of(BOTH, keys.tries, keys.counts, keys.sched, keys.workers)),
         Grant(("llen", "rpush", "blpop"), p.of(BOTH, keys.bench)),
         Grant(("hsetnx", "hset", "hmget", "hgetall", "hexists", "exists"), p.of(BOTH, keys.result)),
-        Grant(("pexpire",), p.of(WRITE, keys.result, keys.request, keys.reply)),
-        Grant(("xadd",), p.of(WRITE, keys.reply, keys.dead, keys.cancels, keys.wake)),
+        Grant(("pexpire",), p.of(WRITE, keys.result, keys.request, keys.reply, keys.tokens)),
+        Grant(("xadd",), p.of(WRITE, keys.reply, keys.tokens, keys.dead, keys.cancels, keys.wake)),
+        Grant(("exists",), p.of(READ, keys.tokens)),
         Grant(("xtrim",), p.of(WRITE, keys.dead)),
         Grant(("xlen",), p.of(READ, keys.dead, keys.wake)),
         Grant(("xread", "xrevrange"), p.of(READ, keys.cancels)),
@@ -247,12 +275,67 @@ def _operator(p: Patterns) -> list[Grant]:
         # dead requeue, dead purge
         Grant(("xadd",), p.of(WRITE, *keys.lanes)),
         Grant(("xdel",), p.of(WRITE, keys.dead)),
-        Grant(("del",), p.of(WRITE, keys.result, keys.reply)),
+        Grant(("del",), p.of(WRITE, keys.result, keys.reply, keys.tokens)),
         Grant(("set",), p.of(WRITE, keys.request)),
         # audit --repair
         Grant(("xgroup|setid",), p.of(WRITE, *keys.lanes)),
         Grant(("pexpire",), p.of(WRITE, keys.maintain)),
         Grant(("rename",), (BOTH + p.whole,)),
+        # gateway keys
+        Grant(("hset", "hgetall", "hkeys", "hdel"), p.beside(BOTH, "keys")),
+        Grant(("del",), p.beside(WRITE, "left:*")),
+        # gateway webhooks; not their secrets
+        Grant(("eval", "evalsha"), p.beside(BOTH, "webhooks:*")),
+        Grant(("xrange", "xrevrange", "xdel"), p.beside(BOTH, "webhooks:dead")),
+        Grant(("xadd",), p.beside(WRITE, "webhooks:due")),
+        Grant(("hexists", "hset"), p.beside(BOTH, "webhooks:messages")),
+        Grant(("zrem",), p.beside(WRITE, "webhooks:ended")),
+    ]
+
+
+def _gateway(p: Patterns) -> list[Grant]:
+    """A producer in all lanes, who knows the workers' models, and whose callers have keys and allowances."""
+    return [
+        *_producer(p, LANES),
+        # A reader of streams is woken when it gets one more to read.
+        Grant(("time", "client|unblock")),
+        Grant(("hgetall",), p.of(READ, p.keys.workers)),
+        Grant(("eval", "evalsha"), p.beside(BOTH, "*")),
+        Grant(("hget",), p.beside(READ, "keys")),
+        Grant(("hmget", "hset", "pexpire"), p.beside(BOTH, "left:*")),
+        *_files_and_batches(p),
+        *_webhooks(p),
+    ]
+
+
+def _files_and_batches(p: Patterns) -> list[Grant]:
+    sorted_sets = ("zadd", "zrem", "zscore", "zrangebyscore", "zrangebylex", "zrevrangebylex")
+    by_tenant, all_tenants = ("files:*", "batches:*", "jobs:*"), ("file_ends", "loose", "open_batches")
+    return [
+        Grant(
+            ("hset", "hget", "hmget", "hgetall", "hincrby", "hdel", "exists", "del", "pexpire"),
+            p.beside(BOTH, "file:*", "batch:*", "stats:*"),
+        ),
+        Grant(("rpush", "lrange", "exists", "del"), p.beside(BOTH, "parts:*")),
+        Grant(sorted_sets, p.beside(BOTH, *by_tenant, *all_tenants)),
+        Grant(("get", "getbit", "setbit", "del"), p.beside(BOTH, "done:*")),
+    ]
+
+
+def _webhooks(p: Patterns) -> list[Grant]:
+    """Deliver them. Whoever signs has to read the secrets: nobody else may."""
+    groups = ("xgroup|create", "xreadgroup", "xpending", "xclaim", "xack")
+    return [
+        Grant((*groups, "xadd", "xdel", "xread", "xinfo|stream"), p.beside(BOTH, "webhooks:due")),
+        Grant(
+            ("zadd", "zrem", "zrange", "zrangebyscore", "zremrangebyscore", "zscore"),
+            p.beside(BOTH, "webhooks:later", "webhooks:ended"),
+        ),
+        Grant(
+            ("hget", "hgetall", "hset", "hdel", "hexists", "hlen", "hincrby"),
+            p.beside(BOTH, "webhooks:messages", "webhooks:tries", "webhooks:secrets"),
+        ),
+        Grant(("xadd", "xtrim"), p.beside(WRITE, "webhooks:dead")),
     ]
 
 

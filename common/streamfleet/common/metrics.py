@@ -75,6 +75,12 @@ TOKENS_SAVED = Counter(
     "streamfleet_tokens_saved_total", "Output tokens at most not generated because a request was aborted."
 )
 TOKENS_WASTED = Counter("streamfleet_tokens_wasted_total", "Output tokens of answers that nobody got.", ["reason"])
+STREAM_GROUPS = Counter("streamfleet_stream_groups_total", "Groups of chunks published while they came.")
+STREAM_CHUNKS = Counter("streamfleet_stream_chunks_total", "Chunks published while they came.")
+STREAM_CHUNKS_DROPPED = Counter(
+    "streamfleet_stream_chunks_dropped_total", "Chunks that were not published: Redis refused them, or was away."
+)
+STREAMING = Gauge("streamfleet_streaming", "Requests whose chunks are published while they come.")
 RUNNING = Gauge("streamfleet_running", "Requests that run together in this worker.")
 SEQUENCES = Gauge("streamfleet_sequences", "Sequences that this worker's requests ask for together.")
 SLOTS = Gauge("streamfleet_slots", "Sequences that the engine runs together at most.")

@@ -30,6 +30,21 @@ VERBS = (
     "repair_groups",
     "vanish",
     "balance",
+    "gateway_admit",
+    "gateway_charge",
+    "gateway_file_add",
+    "gateway_file_delete",
+    "gateway_batch_add",
+    "gateway_batch_take",
+    "gateway_batch_lease",
+    "gateway_batch_save",
+    "gateway_batch_cancel",
+    "gateway_batch_finish",
+    "webhook_announce",
+    "webhook_take",
+    "webhook_settle",
+    "webhook_requeue",
+    "webhook_secrets",
 )
 _INCLUDE = re.compile(r"^-- @include (\w+)$", re.MULTILINE)
 

@@ -15,16 +15,38 @@ from typing import Annotated, Any, Literal, Self, TypeVar, cast
 
 from pydantic import AliasChoices, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic.fields import FieldInfo
-from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import NoDecode
 
 from streamfleet.common.errors import InvalidRequest, SettingsError
 from streamfleet.common.keys import check_prefix
 from streamfleet.common.protocol import DEFAULT_MAX_BODY_BYTES, check_name
 from streamfleet.common.records import QueueLimits
-from streamfleet.common.secret_files import SecretFiles, file_variables
+from streamfleet.common.secret_files import file_variables
+from streamfleet.common.settings_gateway import GatewaySettings
+from streamfleet.common.settings_group import PREFIX, Group, known_as
 
-PREFIX = "STREAMFLEET_"
-LARGEST_NUMBER = 10**15
+__all__ = [
+    "ENVELOPE_BYTES",
+    "EXPORTER_GROUPS",
+    "GATEWAY_GROUPS",
+    "GROUPS",
+    "PREFIX",
+    "WORKER_GROUPS",
+    "EngineSettings",
+    "ExporterSettings",
+    "GatewaySettings",
+    "Group",
+    "LogSettings",
+    "QueueSettings",
+    "WorkerSettings",
+    "load",
+    "load_all",
+    "load_for_exporter",
+    "load_for_gateway",
+    "unknown_variables",
+    "variable",
+]
+
 Allowed = Literal[
     "beam_search", "chat_templates", "embeds", "grammars", "media_urls", "processor_kwargs", "prompt_logprobs"
 ]
@@ -32,43 +54,12 @@ ENVELOPE_BYTES = 16_384
 """Room for an entry's other fields beside its body."""
 
 
-def _known_as(field: str, well_known: str) -> AliasChoices:
-    return AliasChoices(f"{PREFIX}{field}", well_known, field.lower())
-
-
-class Group(BaseSettings):
-    """Base of the groups."""
-
-    model_config = SettingsConfigDict(
-        env_prefix=PREFIX, frozen=True, extra="ignore", populate_by_name=True, env_ignore_empty=True
-    )
-
-    @field_validator("*")
-    @classmethod
-    def _within_what_redis_counts(cls, value: Any) -> Any:
-        """Redis would refuse a script's PEXPIRE or XADD with a larger number, halfway through."""
-        if isinstance(value, (int, float)) and value > LARGEST_NUMBER:
-            raise ValueError(f"must be at most {LARGEST_NUMBER}")
-        return value
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - the signature is pydantic's
-        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return init_settings, env_settings, SecretFiles(settings_cls, PREFIX)
-
-
 class QueueSettings(Group):
     """The queue, and what holds for all its requests. Producers and workers of one queue share these."""
 
     redis_url: SecretStr = Field(
         SecretStr("redis://localhost:6379/0"),
-        validation_alias=_known_as("REDIS_URL", "REDIS_URL"),
+        validation_alias=known_as("REDIS_URL", "REDIS_URL"),
         description=(
             "Redis to use: redis://, rediss:// (TLS) or unix://, with user and password where needed; "
             "redis+sentinel://host:26379,host:26379/service/0 or redis+cluster://host:6379,host:6379."
@@ -180,7 +171,7 @@ class EngineSettings(Group):
     )
     vllm_url: str = Field(
         "http://localhost:8000",
-        validation_alias=_known_as("VLLM_URL", "VLLM_URL"),
+        validation_alias=known_as("VLLM_URL", "VLLM_URL"),
         description="Base URL of the server behind the openai engine.",
     )
     vllm_api_key: SecretStr = Field(SecretStr(""), description="API key for that server, where it wants one.")
@@ -224,7 +215,7 @@ class WorkerSettings(Group):
     batch_size: int = Field(
         0,
         ge=0,
-        validation_alias=_known_as("BATCH_SIZE", "BATCH_SIZE"),
+        validation_alias=known_as("BATCH_SIZE", "BATCH_SIZE"),
         description=(
             "Most requests at once (continuous, adaptive; 0 leaves it to the engine) or in one batch (window; 0 is 32)."
         ),
@@ -232,13 +223,13 @@ class WorkerSettings(Group):
     batch_timeout_ms: int = Field(
         50,
         ge=0,
-        validation_alias=_known_as("BATCH_TIMEOUT_MS", "BATCH_TIMEOUT_MS"),
+        validation_alias=known_as("BATCH_TIMEOUT_MS", "BATCH_TIMEOUT_MS"),
         description="How long a window waits to fill, in ms.",
     )
     target_latency_ms: int = Field(
         0,
         ge=0,
-        validation_alias=_known_as("TARGET_LATENCY_MS", "TARGET_LATENCY_MS"),
+        validation_alias=known_as("TARGET_LATENCY_MS", "TARGET_LATENCY_MS"),
         description="Run time that a request of the usual length is to have in the engine (adaptive), in ms.",
     )
     prefetch: int = Field(2, ge=0, description="Requests held beyond the engine's slots, so that it never starves.")
@@ -251,6 +242,12 @@ class WorkerSettings(Group):
     retry_base_ms: int = Field(500, ge=1, description="First delay before a passing fault is tried again, in ms.")
     retry_max_ms: int = Field(30_000, ge=1, description="Longest such delay, in ms.")
     drain_ms: int = Field(25_000, ge=0, description="After SIGTERM, how long running requests may go on, in ms.")
+    stream_interval_ms: int = Field(
+        50, ge=1, description="Least time between two groups of tokens of a streamed request, in ms."
+    )
+    stream_cap: int = Field(
+        10_000, ge=100, description="About how many groups of tokens Redis keeps of one streamed request."
+    )
     health_host: str = Field(
         "127.0.0.1", description="Where /livez, /readyz and /metrics listen; 0.0.0.0 in a container."
     )
@@ -333,7 +330,15 @@ class ExporterSettings(Group):
 
 WORKER_GROUPS: tuple[type[Group], ...] = (QueueSettings, EngineSettings, WorkerSettings, LogSettings)
 EXPORTER_GROUPS: tuple[type[Group], ...] = (QueueSettings, ExporterSettings, LogSettings)
-GROUPS: tuple[type[Group], ...] = (QueueSettings, EngineSettings, WorkerSettings, ExporterSettings, LogSettings)
+GATEWAY_GROUPS: tuple[type[Group], ...] = (QueueSettings, GatewaySettings, LogSettings)
+GROUPS: tuple[type[Group], ...] = (
+    QueueSettings,
+    EngineSettings,
+    WorkerSettings,
+    ExporterSettings,
+    GatewaySettings,
+    LogSettings,
+)
 G = TypeVar("G", bound=Group)
 
 
@@ -370,6 +375,12 @@ def load_for_exporter(**given: Any) -> tuple[QueueSettings, ExporterSettings, Lo
     """The same for the exporter. Raises like `load_all`."""
     queue, exporter, logs = _load_together(EXPORTER_GROUPS, given)
     return cast("tuple[QueueSettings, ExporterSettings, LogSettings]", (queue, exporter, logs))
+
+
+def load_for_gateway(**given: Any) -> tuple[QueueSettings, GatewaySettings, LogSettings]:
+    """The same for the gateway. Raises like `load_all`."""
+    queue, gateway, logs = _load_together(GATEWAY_GROUPS, given)
+    return cast("tuple[QueueSettings, GatewaySettings, LogSettings]", (queue, gateway, logs))
 
 
 def _load_together(groups: tuple[type[Group], ...], given: dict[str, Any]) -> list[Group]:

@@ -1,0 +1,242 @@
+"""`streamfleet gateway`, and `streamfleet gateway keys`."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from streamfleet.cli.webhooks_command import webhooks
+from streamfleet.common.errors import SettingsError
+from streamfleet.common.protocol import Lane
+from streamfleet.producer.commands.common import FAILED, AsJson, QueueName, RedisUrl, out, run, say
+
+if TYPE_CHECKING:
+    from streamfleet.common.broker.gateway import GatewayBroker
+    from streamfleet.common.gateway_keys import KeyRecord
+
+gateway = typer.Typer(name="gateway", invoke_without_command=True)
+keys = typer.Typer(name="keys", no_args_is_help=True, help="API keys of the gateway: create, list, revoke.")
+gateway.add_typer(keys)
+gateway.add_typer(webhooks)
+EXTRA = {"fastapi", "starlette", "uvicorn", "httptools", "uvloop"}
+
+
+@gateway.callback()
+def serve(
+    context: typer.Context,
+    host: Annotated[
+        str | None, typer.Option("--host", help="Where to listen. Default: STREAMFLEET_GATEWAY_HOST, then 127.0.0.1.")
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option("--port", help="Port; 0 picks a free one. Default: STREAMFLEET_GATEWAY_PORT, then 8080."),
+    ] = None,
+    models: Annotated[
+        str | None,
+        typer.Option(
+            "--models",
+            metavar="MODEL=QUEUE,…",
+            help="Which queue answers for which model. Default: STREAMFLEET_GATEWAY_MODELS, then what the workers say.",
+        ),
+    ] = None,
+    redis_url: RedisUrl = None,
+    queue: QueueName = None,
+) -> None:
+    """Serve OpenAI's API over HTTP until SIGTERM or Ctrl-C: chat, completions, embeddings, models, streams.
+
+    Callers need an API key: `streamfleet gateway keys create`. Everything else is set by environment variables:
+    docs/configuration.md has them all, docs/gateway.md what callers may send.
+
+    ```text
+    streamfleet gateway
+    streamfleet gateway --host 0.0.0.0 --port 8080 --models small=default,large=gpu-large
+    STREAMFLEET_GATEWAY_KEYS=off streamfleet gateway
+    ```
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from streamfleet.common.settings import load_for_gateway
+
+    settings = load_for_gateway(
+        redis_url=redis_url, queue=queue, gateway_host=host, gateway_port=port, gateway_models=models
+    )
+    try:
+        from streamfleet.gateway.server import run_gateway
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in EXTRA:
+            raise
+        raise SettingsError(
+            f"the gateway needs {missing}, which is not installed: pip install 'streamfleet[gateway]'"
+        ) from None
+    run_gateway(*settings)
+
+
+@keys.command("create")
+def create(
+    name: Annotated[str, typer.Argument(help="What the key is for, for people.")],
+    tenant: Annotated[
+        str | None, typer.Option("--tenant", help="Whose requests come with it. Default: the name.")
+    ] = None,
+    lane: Annotated[
+        list[Lane] | None,
+        typer.Option("--lane", "-l", help="Where it may put requests; may be repeated. Default: all but critical."),
+    ] = None,
+    requests_per_minute: Annotated[
+        int | None,
+        typer.Option(
+            "--requests-per-minute", help="0 for any number. Default: STREAMFLEET_GATEWAY_REQUESTS_PER_MINUTE."
+        ),
+    ] = None,
+    tokens_per_minute: Annotated[
+        int | None,
+        typer.Option("--tokens-per-minute", help="0 for any number. Default: STREAMFLEET_GATEWAY_TOKENS_PER_MINUTE."),
+    ] = None,
+    expires: Annotated[
+        str | None, typer.Option("--expires", help="A span from now (90d), or a time with its offset. Default: never.")
+    ] = None,
+    as_json: AsJson = False,
+    redis_url: RedisUrl = None,
+) -> None:
+    """Make an API key and print it. It is shown this once: only its hash is kept.
+
+    ```text
+    streamfleet gateway keys create billing
+    streamfleet gateway keys create reports --lane low --tokens-per-minute 200000 --expires 90d
+    ```
+    """
+    run(_create(redis_url, name, tenant or name, lane, (requests_per_minute, tokens_per_minute), expires, as_json))
+
+
+@keys.command("list")
+def list_keys(as_json: AsJson = False, redis_url: RedisUrl = None) -> None:
+    """List the API keys, without what they are themselves: nobody knows that any more.
+
+    ```text
+    streamfleet gateway keys list
+    ```
+    """
+    run(_list(redis_url, as_json))
+
+
+@keys.command("revoke")
+def revoke(
+    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="As `list` shows them.")],
+    redis_url: RedisUrl = None,
+) -> None:
+    """Let nobody in with these API keys any more, from now on; what was enqueued with them goes on.
+
+    ```text
+    streamfleet gateway keys revoke 1f0a9c3b5d7e2468
+    ```
+    """
+    run(_revoke(redis_url, ids))
+
+
+def _broker(redis_url: str | None) -> GatewayBroker:
+    from streamfleet.common.broker.gateway import GatewayBroker
+    from streamfleet.common.connection import Connection
+    from streamfleet.common.gateway_keys import GatewayNames
+    from streamfleet.producer.commands.common import queue_settings
+
+    settings = queue_settings(redis_url, None)
+    return GatewayBroker(Connection(settings.redis_url.get_secret_value()), GatewayNames(settings.key_prefix))
+
+
+async def _create(
+    redis_url: str | None,
+    name: str,
+    tenant: str,
+    lanes: list[Lane] | None,
+    limits: tuple[int | None, int | None],
+    expires: str | None,
+    as_json: bool,
+) -> None:
+    from streamfleet.common.gateway_keys import USUAL_LANES, digest_of, make_record, new_secret
+    from streamfleet.producer.when import parse_deadline
+
+    broker = _broker(redis_url)
+    try:
+        now_ms = await broker.now_ms()
+        expires_ms = None if expires is None else parse_deadline(expires, now_ms)
+        secret = new_secret()
+        digest = digest_of(secret)
+        record = make_record(digest, name, tenant, lanes or USUAL_LANES, limits, now_ms, expires_ms)
+        await broker.add(digest, record)
+    finally:
+        await broker.close()
+    if as_json:
+        out(json.dumps({**_values(record), "key": secret}, ensure_ascii=False))
+        return
+    out(secret)
+    say(f"key {record.id} of tenant {record.tenant!r}, lanes {', '.join(record.lanes)}; it is not shown again")
+
+
+async def _list(redis_url: str | None, as_json: bool) -> None:
+    broker = _broker(redis_url)
+    try:
+        records, now_ms = await broker.records(), await broker.now_ms()
+    finally:
+        await broker.close()
+    if as_json:
+        for record in records:
+            out(json.dumps(_values(record), ensure_ascii=False))
+    elif records:
+        _print_table(records, now_ms)
+    else:
+        out("no API keys; make one: streamfleet gateway keys create NAME")
+
+
+async def _revoke(redis_url: str | None, ids: list[str]) -> None:
+    from streamfleet.common.errors import InvalidRequest
+    from streamfleet.common.gateway_keys import is_key_id
+
+    wrong = next((each for each in ids if not is_key_id(each)), None)
+    if wrong is not None:
+        raise InvalidRequest(f"{wrong[:40]!r} is no id of a key: 16 hex digits, as `keys list` shows them", "id")
+    broker = _broker(redis_url)
+    try:
+        missing = [each for each in ids if not await broker.revoke(each)]
+    finally:
+        await broker.close()
+    for each in ids:
+        say(f"{each}: {'there is no such key' if each in missing else 'revoked'}")
+    if missing:
+        raise typer.Exit(FAILED)
+
+
+def _values(record: KeyRecord) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return asdict(record)
+
+
+def _print_table(records: list[KeyRecord], now_ms: int) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    from streamfleet.producer.commands.plain import cell, one_line
+    from streamfleet.producer.when import in_words
+
+    table = Table(header_style="bold", box=SIMPLE_HEAD)
+    for column in ("id", "name", "tenant", "lanes", "requests/min", "tokens/min", "age", "expires in"):
+        table.add_column(column)
+    for record in records:
+        ends = None if record.expires_ms is None else (record.expires_ms - now_ms) / 1000
+        table.add_row(
+            record.id,
+            cell(one_line(record.name)),
+            cell(one_line(record.tenant)),
+            " ".join(record.lanes),
+            *("default" if limit is None else str(limit or "any") for limit in _limits(record)),
+            in_words((now_ms - record.created_ms) / 1000),
+            "never" if ends is None else in_words(ends),
+        )
+    Console().print(table)
+
+
+def _limits(record: KeyRecord) -> tuple[int | None, int | None]:
+    return record.requests_per_minute, record.tokens_per_minute

@@ -1,0 +1,104 @@
+"""How dead webhooks and signing secrets look on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.table import Table
+
+from streamfleet.common.gateway_webhooks import DeadWebhook
+from streamfleet.gateway.webhooks.signing import read_secrets
+from streamfleet.producer.commands.plain import cell, one_line, plain
+from streamfleet.producer.when import in_words
+
+
+def table(letters: Sequence[DeadWebhook], now_ms: int) -> Table:
+    """Several, a line each; no URL, as its path and query may be secrets."""
+    result = Table(header_style="bold")
+    for name in ("dead letter", "webhook-id", "type", "reason"):
+        result.add_column(name, no_wrap=True)
+    result.add_column("tries", justify="right")
+    result.add_column("age", justify="right", no_wrap=True)
+    result.add_column("error", overflow="ellipsis")
+    for letter in letters:
+        result.add_row(
+            letter.letter_id,
+            cell(one_line(letter.webhook_id)),
+            cell(one_line(letter.message.type if letter.message else "-")),
+            cell(one_line(letter.reason)),
+            str(letter.attempts),
+            in_words(max(0.0, (now_ms - letter.written_ms) / 1000)),
+            cell(one_line(letter.error)),
+        )
+    return result
+
+
+def page(letter: DeadWebhook) -> str:
+    """One, with everything about it."""
+    lines = [
+        f"dead letter  {letter.letter_id}",
+        f"webhook-id   {one_line(letter.webhook_id)}",
+        f"reason       {one_line(letter.reason)}",
+        f"tries        {letter.attempts}",
+        f"last status  {letter.status or '-'}",
+        f"error        {one_line(letter.error or '-')}",
+    ]
+    if letter.message is None:
+        return "\n".join([*lines, "message      cannot be read: somebody changed it"])
+    message = letter.message
+    lines += [
+        f"type         {one_line(message.type)}",
+        f"tenant       {one_line(message.tenant or '-')}",
+        f"url          {one_line(message.url)}",
+        f"body         {plain(message.body)}",
+    ]
+    return "\n".join(lines)
+
+
+def as_json_value(letter: DeadWebhook) -> dict[str, Any]:
+    """One, for programs."""
+    message = letter.message
+    return {
+        "letter_id": letter.letter_id,
+        "webhook_id": letter.webhook_id,
+        "reason": letter.reason,
+        "attempts": letter.attempts,
+        "status": letter.status or None,
+        "error": letter.error,
+        "type": message.type if message else None,
+        "tenant": message.tenant if message else None,
+        "url": message.url if message else None,
+        "body": message.body if message else None,
+    }
+
+
+def secret_rows(stored: Mapping[str, bytes]) -> list[dict[str, Any]]:
+    """Everybody's secrets without themselves, newest of each tenant first."""
+    return [
+        {
+            "tenant": tenant,
+            "fingerprint": secret.fingerprint,
+            "created_ms": secret.created_ms,
+            "until_ms": secret.until_ms,
+        }
+        for tenant in sorted(stored)
+        for secret in read_secrets(stored[tenant])
+    ]
+
+
+def secrets_table(rows: Sequence[Mapping[str, Any]], now_ms: int) -> Table:
+    """The same for people."""
+    result = Table(header_style="bold")
+    for name in ("tenant", "fingerprint", "age", "signs for"):
+        result.add_column(name, no_wrap=True)
+    for row in rows:
+        until = row["until_ms"]
+        left = None if until is None else (until - now_ms) / 1000
+        result.add_row(
+            cell(one_line(row["tenant"] or "(no keys)")),
+            row["fingerprint"],
+            in_words(max(0.0, (now_ms - row["created_ms"]) / 1000)),
+            "ever" if left is None else in_words(left) if left > 0 else "ended",
+        )
+    return result

@@ -1,0 +1,286 @@
+"""Files and batches of the HTTP gateway: names of their keys, and what is known of each. Pure, but for chance."""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from streamfleet.common.protocol import LANES, Lane
+
+FILE, BATCH, JOB = "file-", "batch_", "job_"
+_ID = re.compile(r"(file-|batch_|job_)[0-9a-f]{32}")
+
+
+class BatchNames:
+    """Redis keys of files and batches; all share the hash tag of the gateway's other keys.
+
+    Args:
+        base: what all keys of the gateway begin with (`GatewayNames.base`).
+    """
+
+    def __init__(self, base: str) -> None:
+        self.base = base
+        self.open = f"{base}open_batches"
+        """Sorted set: batches that are not through, by when their lease ends, epoch ms; one that nobody had yet, by
+        when it was made."""
+        self.ends = f"{base}file_ends"
+        """Sorted set: files by when they end, epoch ms."""
+        self.loose = f"{base}loose"
+        """Sorted set: contents that no file owns, by when they may be deleted, epoch ms."""
+
+    def file(self, file_id: str) -> str:
+        """Hash: one file."""
+        return f"{self.base}file:{file_id}"
+
+    def parts(self, file_id: str) -> str:
+        """List: the contents that a file consists of, in order, ``<bytes> <name>``."""
+        return f"{self.base}parts:{file_id}"
+
+    def files(self, tenant: str) -> str:
+        """Sorted set: a tenant's files, by their ids, which begin with the time."""
+        return f"{self.base}files:{tenant}"
+
+    def batch(self, batch_id: str) -> str:
+        """Hash: one batch."""
+        return f"{self.base}batch:{batch_id}"
+
+    def batches(self, tenant: str, kind: str = BATCH) -> str:
+        """Sorted set: a tenant's batches, or jobs, by their ids, which begin with the time."""
+        return f"{self.base}{'jobs' if kind == JOB else 'batches'}:{tenant}"
+
+    def done(self, batch_id: str) -> str:
+        """Bitmap: the lines of a batch that stand in one of its two files; the first line is bit 0."""
+        return f"{self.base}done:{batch_id}"
+
+    def stats(self, tenant: str) -> str:
+        """Hash: what the simple service did for a tenant so far."""
+        return f"{self.base}stats:{tenant}"
+
+
+def new_id(kind: str, now_ms: int) -> str:
+    """An id that nobody had before; those of a kind sort by time.
+
+    Args:
+        kind: FILE, BATCH or JOB.
+        now_ms: epoch ms.
+    """
+    return f"{kind}{now_ms:012x}{secrets.token_hex(10)}"
+
+
+def is_id(text: str, kind: str) -> bool:
+    """Whether something of this kind may be called so."""
+    return _ID.fullmatch(text) is not None and text.startswith(kind)
+
+
+class BatchStatus(StrEnum):
+    """Where a batch is; OpenAI's words."""
+
+    VALIDATING = "validating"
+    IN_PROGRESS = "in_progress"
+    FINALIZING = "finalizing"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    EXPIRED = "expired"
+    CANCELLING = "cancelling"
+    CANCELLED = "cancelled"
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more comes of it."""
+        return self in _ENDED
+
+
+_ENDED = frozenset({BatchStatus.COMPLETED, BatchStatus.FAILED, BatchStatus.EXPIRED, BatchStatus.CANCELLED})
+_STATUSES: Mapping[str, BatchStatus] = {status: status for status in BatchStatus}
+
+
+@dataclass(frozen=True, slots=True)
+class FileRecord:
+    """One file.
+
+    Attributes:
+        id: its name for callers.
+        tenant: whose it is; empty where keys are off.
+        filename: its caller's name for it.
+        purpose: OpenAI's word for what it is for.
+        bytes: its size.
+        created_ms, expires_ms: epoch ms.
+    """
+
+    id: str
+    tenant: str
+    filename: str
+    purpose: str
+    bytes: int
+    created_ms: int
+    expires_ms: int
+
+    def fields(self) -> dict[str, str]:
+        """As its hash has it."""
+        return {
+            "tenant": self.tenant,
+            "filename": self.filename,
+            "purpose": self.purpose,
+            "bytes": str(self.bytes),
+            "created_ms": str(self.created_ms),
+            "expires_ms": str(self.expires_ms),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One content of a file: its name in the store, and its size in bytes."""
+
+    name: str
+    bytes: int
+
+    def encoded(self) -> str:
+        """As the list has it."""
+        return f"{self.bytes} {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRecord:
+    """One batch.
+
+    Attributes:
+        id: its name for callers, and what the ids of its requests begin with.
+        tenant: whose it is; empty where keys are off.
+        input_file_id, output_file_id, error_file_id: its files; the last two exist once something stands in them.
+        endpoint: where all its requests go.
+        window: OpenAI's completion_window, as the caller wrote it.
+        lane: priority of its requests.
+        created_ms, deadline_ms: epoch ms.
+        status: where it is.
+        metadata: the caller's.
+        callback_url: whom to tell of its end; empty for nobody.
+        total, completed, failed: lines: all of them (0 before they were counted), those in the output file, and those
+            in the error file.
+        late: lines that failed because the deadline had passed.
+        prompt_tokens, completion_tokens: used by what succeeded.
+        mark: lines up to this one may have been enqueued.
+        models: what the workers call each model, and whose queue answers, as found when the lines were checked.
+        errors: the first of the lines that were refused, or why the whole batch was; OpenAI's error objects.
+        times: epoch ms at which it reached each status, by the status.
+        output_bytes, error_bytes: sizes of its two files so far.
+        stumbles: how often in a row a gateway gave up on it without progress.
+    """
+
+    id: str
+    tenant: str
+    input_file_id: str
+    output_file_id: str
+    error_file_id: str
+    endpoint: str
+    window: str
+    lane: Lane
+    created_ms: int
+    deadline_ms: int
+    status: BatchStatus = BatchStatus.VALIDATING
+    metadata: Mapping[str, str] | None = None
+    callback_url: str = ""
+    total: int = 0
+    completed: int = 0
+    failed: int = 0
+    late: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    mark: int = 0
+    models: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    errors: tuple[Mapping[str, Any], ...] = ()
+    times: Mapping[str, int] = field(default_factory=dict)
+    output_bytes: int = 0
+    error_bytes: int = 0
+    stumbles: int = 0
+
+    def fields(self) -> dict[str, str]:
+        """What its hash has from the beginning."""
+        return {
+            "tenant": self.tenant,
+            "input_file_id": self.input_file_id,
+            "output_file_id": self.output_file_id,
+            "error_file_id": self.error_file_id,
+            "endpoint": self.endpoint,
+            "window": self.window,
+            "lane": self.lane,
+            "created_ms": str(self.created_ms),
+            "deadline_ms": str(self.deadline_ms),
+            "status": self.status,
+            "metadata": json.dumps(self.metadata),
+            "callback_url": self.callback_url,
+            "total": str(self.total),
+        }
+
+
+def read_file(file_id: str, fields: Mapping[bytes, bytes]) -> FileRecord | None:
+    """The file in a hash's fields; None when there is none, or somebody wrote something else there."""
+    text = _text(fields)
+    try:
+        return FileRecord(
+            file_id,
+            text["tenant"],
+            text["filename"],
+            text["purpose"],
+            *(int(text[name]) for name in ("bytes", "created_ms", "expires_ms")),
+        )
+    except (KeyError, ValueError):
+        return None
+
+
+def read_part(text: bytes) -> Part:
+    """One content, as the list has it."""
+    size, _, name = text.decode(errors="replace").partition(" ")
+    return Part(name, int(size) if size.isdigit() else 0)
+
+
+def read_batch(batch_id: str, fields: Mapping[bytes, bytes]) -> BatchRecord | None:
+    """The batch in a hash's fields; None when there is none, or somebody wrote something else there."""
+    text = _text(fields)
+    if text.get("lane") not in LANES or text.get("status") not in _STATUSES:
+        return None
+    try:
+        given: dict[str, Any] = {name: text[name] for name in _TEXTS}
+        given |= {name: int(text.get(name, 0)) for name in _COUNTS}
+        return BatchRecord(
+            batch_id,
+            lane=Lane(text["lane"]),
+            created_ms=int(text["created_ms"]),
+            deadline_ms=int(text["deadline_ms"]),
+            status=_STATUSES[text["status"]],
+            metadata=_json(text.get("metadata"), None),
+            callback_url=text.get("callback_url", ""),
+            models={name: (queue, served) for name, (queue, served) in _json(text.get("models"), {}).items()},
+            errors=tuple(_json(text.get("errors"), [])),
+            times={name: int(text[f"{name}_ms"]) for name in BatchStatus if f"{name}_ms" in text},
+            **given,
+        )
+    except (KeyError, ValueError, TypeError, AttributeError):
+        return None
+
+
+_TEXTS = ("tenant", "input_file_id", "output_file_id", "error_file_id", "endpoint", "window")
+_COUNTS = (
+    "total",
+    "completed",
+    "failed",
+    "late",
+    "prompt_tokens",
+    "completion_tokens",
+    "mark",
+    "output_bytes",
+    "error_bytes",
+    "stumbles",
+)
+
+
+def _json(text: str | None, default: Any) -> Any:
+    return json.loads(text) if text else default
+
+
+def _text(fields: Mapping[bytes, bytes]) -> dict[str, str]:
+    return {key.decode(errors="replace"): value.decode(errors="replace") for key, value in fields.items()}

@@ -1,0 +1,32 @@
+-- @include gateway_clock
+-- @include gateway_batch
+-- End a batch: its output and error files appear, its input may be deleted again.
+-- KEYS: 1 the batch, a hash; 2 its finished lines; 3 and 4 output file, a hash, and its contents; 5 and 6 the same of the
+--   error file; 7 the files of its tenant; 8 when files end; 9 its input file, a hash; 10 what was done for its tenant.
+-- ARGV: 1 batch id; 2 epoch; 3 final status; 4 for how long its files and it are kept (ms); 5 JSON: `files` (ids of output
+--   and error file), `fields` (of both files), `names` (of each), `stats` (field to what to add), `errors` (JSON or false);
+--   6 epoch ms in place of the server's, or ''.
+-- Returns 1 ended, now or by the same call before; 0 it is somebody else's.
+if theirs() then return 0 end
+local status = call('HGET', KEYS[1], 'status')
+if status == ARGV[3] then return 1 end
+local say, now = cjson.decode(ARGV[5]), clock_ms(ARGV[6])
+local ends = string.format('%.0f', now + tonumber(ARGV[4]))
+call('DEL', KEYS[2])   -- first: it needs no memory, and a full server then lets the rest pass as well
+local bytes = call('HMGET', KEYS[1], 'output_bytes', 'error_bytes')
+for i = 1, 2 do
+  if call('EXISTS', KEYS[2 + 2 * i]) == 1 then
+    local file = KEYS[1 + 2 * i]
+    for name, value in pairs(say.fields) do call('HSET', file, name, value) end
+    local about = {'filename', say.names[i], 'bytes', bytes[i] or '0', 'expires_ms', ends}
+    call('HSET', file, 'created_ms', string.format('%.0f', now), unpack(about))
+    call('ZADD', KEYS[7], 0, say.files[i])
+    call('ZADD', KEYS[8], ends, say.files[i])
+  end
+end
+if call('EXISTS', KEYS[9]) == 1 then call('HINCRBY', KEYS[9], 'uses', -1) end
+for name, more in pairs(say.stats) do call('HINCRBY', KEYS[10], name, string.format('%.0f', more)) end
+if say.errors then call('HSET', KEYS[1], 'errors', say.errors) end
+call('HSET', KEYS[1], 'status', ARGV[3], ARGV[3] .. '_ms', string.format('%.0f', now))
+call('PEXPIRE', KEYS[1], ARGV[4])
+return 1

@@ -1,0 +1,29 @@
+-- Allowances that fill evenly, a minute from empty to full: of each, a hash has what was left and when that was so.
+local MINUTE_MS, KEPT_MS = 60000, 3600000
+
+local function bucket_now_ms(given)
+  if given ~= '' then return tonumber(given) end
+  local time = redis.call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+-- What is left now. What nobody has written lately is full, and what somebody wrote by hand that is no number, or a time to
+-- come: it would stop its owner for ever.
+local function is_odd(value, most) return not value or value ~= value or math.abs(value) > most end
+
+local function left_of(bucket, name, capacity, now)
+  local found = redis.call('HMGET', bucket, name, name .. '_ms')
+  local left, at = tonumber(found[1]), tonumber(found[2])
+  if is_odd(left, 1e15) or is_odd(at, now + MINUTE_MS) then return capacity end
+  return math.min(capacity, left + math.max(0, now - at) * capacity / MINUTE_MS)
+end
+
+local function keep_left(bucket, name, left, now)
+  redis.call('HSET', bucket, name, string.format('%.3f', left), name .. '_ms', string.format('%.0f', now))
+  redis.call('PEXPIRE', bucket, KEPT_MS)
+end
+
+-- Milliseconds until so much will be there.
+local function until_ms(left, wanted, capacity)
+  return math.max(0, math.ceil((wanted - left) * MINUTE_MS / capacity))
+end

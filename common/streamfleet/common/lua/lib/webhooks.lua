@@ -1,0 +1,25 @@
+-- What the scripts for webhooks share: six keys (WebhookNames.shared() in gateway_webhooks.py), and ARGV[1], the limits:
+-- lease_ms, outstanding, remember_ms, dead_cap, dead_ttl_ms, and for tests now_ms. No key is made up at run time.
+local call, GROUP = redis.call, 'deliverers'
+local DUE, LATER, MESSAGES, TRIES, ENDED, DEAD = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local cfg = cjson.decode(ARGV[1])
+
+local function now_ms()
+  if cfg.now_ms then return cfg.now_ms end
+  local time = call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+local function whole(number) return string.format('%.0f', number) end
+
+-- A server at its memory limit refuses growing commands only until a script has written: what ends webhooks has to go on.
+local function open_for_writes() call('XACK', DUE, GROUP, '0-0') end
+
+local function make_due(id) call('XADD', DUE, '*', 'id', id) end
+
+-- The webhook is over; its id is known for a while, so that the same event is not announced again.
+local function forget(id, now)
+  call('ZADD', ENDED, whole(now), id)
+  call('HDEL', MESSAGES, id)
+  call('HDEL', TRIES, id)
+end

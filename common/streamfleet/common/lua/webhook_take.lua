@@ -1,0 +1,53 @@
+-- @include webhooks
+-- Take webhooks to deliver: those whose deliverer went silent, then those that are due. Before that, what waited long
+-- enough becomes due; after it, what was kept for long enough is let go of.
+-- KEYS: shared by the webhook scripts. ARGV: 1 limits; 2 deliverer; 3 how many at most, 0 or more.
+-- Returns now (ms); in how many ms the next one is due, or -1; how many are outstanding; the newest stream id among what is
+--   due; and of each taken one: stream id, id, attempt, message or ''.
+local deliverer, wanted, now = ARGV[2], tonumber(ARGV[3]), now_ms()
+open_for_writes()
+local known = redis.pcall('XPENDING', DUE, GROUP)
+if known.err then
+  if not string.find(known.err, 'NOGROUP', 1, true) then return redis.error_reply(known.err) end
+  call('XGROUP', 'CREATE', DUE, GROUP, '0', 'MKSTREAM')
+end
+
+for _, id in ipairs(call('ZRANGEBYSCORE', LATER, '-inf', whole(now), 'LIMIT', 0, 1000)) do
+  make_due(id)
+  call('ZREM', LATER, id)
+end
+
+local taken = {}
+local function take(entries)
+  for _, entry in ipairs(entries) do
+    local id = entry[2] and entry[2][2]   -- one that was deleted by hand has no fields
+    local message = id and call('HGET', MESSAGES, id)
+    if message then
+      taken[#taken + 1] = {entry[1], id, call('HINCRBY', TRIES, id, 1), message}
+    else
+      call('XACK', DUE, GROUP, entry[1])
+      call('XDEL', DUE, entry[1])
+    end
+  end
+end
+
+if wanted > 0 then
+  local claim = {'XCLAIM', DUE, GROUP, deliverer, 0}
+  for _, row in ipairs(call('XPENDING', DUE, GROUP, 'IDLE', whole(cfg.lease_ms), '-', '+', wanted)) do
+    claim[#claim + 1] = row[1]
+  end
+  if #claim > 5 then take(call(unpack(claim))) end
+end
+if #taken < wanted then
+  local read = call('XREADGROUP', 'GROUP', GROUP, deliverer, 'COUNT', wanted - #taken, 'STREAMS', DUE, '>')
+  if read then take(read[1][2]) end
+end
+
+call('ZREMRANGEBYSCORE', ENDED, '-inf', whole(now - cfg.remember_ms))
+local oldest = whole(math.max(0, now - cfg.dead_ttl_ms))
+if call('XTRIM', DEAD, 'MINID', '~', oldest, 'LIMIT', 1000) == 0 then call('XTRIM', DEAD, 'MINID', '=', oldest) end
+local first, info = call('ZRANGE', LATER, 0, 0, 'WITHSCORES'), call('XINFO', 'STREAM', DUE)
+local last = '0-0'
+for i = 1, #info, 2 do if info[i] == 'last-generated-id' then last = info[i + 1] end end
+local due_in = first[2] and whole(math.max(0, first[2] - now)) or '-1'
+return {whole(now), due_in, call('HLEN', MESSAGES), last, taken}

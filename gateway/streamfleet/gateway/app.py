@@ -1,0 +1,106 @@
+"""The application: its parts put together, and whatever they raise made an answer."""
+
+from __future__ import annotations
+
+from importlib import metadata
+
+import structlog
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect
+
+from streamfleet.common.errors import BrokerUnavailable, NotPermitted, SettingsError, StreamfleetError
+from streamfleet.gateway import calls, listing, pages, streams
+from streamfleet.gateway.batches import routes as batches
+from streamfleet.gateway.body import drop_body
+from streamfleet.gateway.call import call_of
+from streamfleet.gateway.errors import CLIENT_LEFT, ApiError, internal, of_http, of_refusal
+from streamfleet.gateway.files import routes as files
+from streamfleet.gateway.gateway import Gateway
+from streamfleet.gateway.simple import routes as simple
+from streamfleet.gateway.waiting import CallerLeft
+
+log = structlog.get_logger(__name__)
+ROUTERS = (
+    calls.router,
+    listing.router,
+    streams.router,
+    pages.router,
+    files.router,
+    batches.router,
+    simple.router,
+)
+SHOWN = ("x-request-id", "x-streamfleet-id", "openai-processing-ms", "retry-after", "x-should-retry")
+"""Headers that pages in a browser may read."""
+
+
+def build(gateway: Gateway) -> FastAPI:
+    """The application of one process."""
+    app = FastAPI(
+        title="streamfleet gateway",
+        version=metadata.version("streamfleet"),
+        # Their pages load scripts from elsewhere.
+        docs_url=None,
+        redoc_url=None,
+    )
+    app.state.gateway = gateway
+    for router in ROUTERS:
+        app.include_router(router)
+    app.add_exception_handler(ApiError, _on_api_error)
+    app.add_exception_handler(StreamfleetError, _on_refusal)
+    app.add_exception_handler(HTTPException, _on_http)
+    app.add_exception_handler(RequestValidationError, _on_http)
+    app.add_exception_handler(CallerLeft, _on_left)
+    app.add_exception_handler(ClientDisconnect, _on_left)
+    app.add_exception_handler(Exception, _on_fault)
+    if gateway.settings.gateway_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=gateway.settings.gateway_origins,
+            allow_methods=["GET", "POST", "DELETE"],
+            allow_headers=["*"],
+            expose_headers=SHOWN,
+        )
+    return app
+
+
+async def respond(request: Request, error: ApiError) -> Response:
+    """An error as an answer; what comes of a body that nobody has read, nobody will."""
+    call_of(request).refused = error.reason
+    headers = dict(error.headers)
+    if "connection" not in headers and not await drop_body(request):
+        headers["connection"] = "close"
+    return Response(error.body(), error.status, headers, "application/json")
+
+
+async def _on_api_error(request: Request, error: Exception) -> Response:
+    return await respond(request, error if isinstance(error, ApiError) else internal())
+
+
+async def _on_refusal(request: Request, error: Exception) -> Response:
+    if isinstance(error, BrokerUnavailable):
+        log.warning("redis_unavailable", http_id=call_of(request).id, error=str(error))
+    elif isinstance(error, SettingsError | NotPermitted):
+        log.error("not_set_up", http_id=call_of(request).id, error=str(error))
+    return await respond(request, of_refusal(error) if isinstance(error, StreamfleetError) else internal())
+
+
+async def _on_http(request: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 422
+    found = of_http(status, request.url.path, request.method)
+    allowed = (error.headers or {}).get("Allow") if isinstance(error, HTTPException) else None
+    if allowed:
+        found.headers = {"allow": allowed}
+    return await respond(request, found)
+
+
+async def _on_left(request: Request, error: Exception) -> Response:  # noqa: ARG001 - the signature is Starlette's
+    call_of(request).facts["left"] = True
+    return Response(status_code=CLIENT_LEFT)
+
+
+async def _on_fault(request: Request, error: Exception) -> Response:  # noqa: ARG001 - it is raised on, and logged there
+    fault = internal()
+    return Response(fault.body(), fault.status, {"connection": "close"}, "application/json")

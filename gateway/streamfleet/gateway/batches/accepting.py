@@ -1,0 +1,111 @@
+"""What a caller asks for with a batch, checked. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from streamfleet.common.batch_records import FILE, is_id
+from streamfleet.common.errors import InvalidRequest
+from streamfleet.common.protocol import Lane
+from streamfleet.gateway.wishes import NEEDED, Bounds, read_wish
+from streamfleet.producer.when import parse_span
+
+MOST_PAIRS, MOST_KEY_CHARS, MOST_VALUE_CHARS = 16, 64, 512
+LEAST_WINDOW_MS = 1_000
+USUAL_WINDOW = "24h"
+
+
+@dataclass(frozen=True, slots=True)
+class BatchWish:
+    """A batch as it is asked for.
+
+    Attributes:
+        input_file_id, endpoint, window, metadata: as OpenAI has them.
+        window_ms: the window, in milliseconds.
+        callback_url: whom to tell of its end; None for nobody. Its target is not checked here.
+    """
+
+    input_file_id: str
+    endpoint: str
+    window: str
+    window_ms: int
+    metadata: Mapping[str, str] | None
+    callback_url: str | None
+
+
+def read_batch_wish(body: Mapping[str, Any], most_window_ms: int) -> BatchWish:
+    """All of it.
+
+    Raises:
+        InvalidRequest: a field is wrong; `param` names it.
+    """
+    file_id = _text(body, "input_file_id")
+    if not is_id(file_id, FILE):
+        raise InvalidRequest(f"must be the id of an uploaded file, file-…, not {file_id[:40]!r}", "input_file_id")
+    window = _text(body, "completion_window")
+    return BatchWish(
+        file_id,
+        read_endpoint(_text(body, "endpoint")),
+        window,
+        read_window(window, most_window_ms),
+        read_metadata(body.get("metadata")),
+        read_callback(body.get("callback_url")),
+    )
+
+
+def read_endpoint(value: str) -> str:
+    """Where requests may go. Raises InvalidRequest."""
+    if value not in NEEDED:
+        raise InvalidRequest(f"must be one of {', '.join(NEEDED)}, not {value[:80]!r}", "endpoint")
+    return value
+
+
+def read_window(value: str, most_ms: int, param: str = "completion_window") -> int:
+    """A span such as ``24h``, in ms. Raises InvalidRequest."""
+    window_ms = parse_span(value, param)
+    if not LEAST_WINDOW_MS <= window_ms <= most_ms:
+        raise InvalidRequest(f"must be at least 1s and at most {most_ms // 1000}s", param)
+    return window_ms
+
+
+def read_metadata(value: object) -> Mapping[str, str] | None:
+    """Up to 16 pairs of texts. Raises InvalidRequest."""
+    if value is None:
+        return None
+    if not isinstance(value, dict) or len(value) > MOST_PAIRS:
+        raise InvalidRequest(f"must be an object with at most {MOST_PAIRS} fields", "metadata", "invalid_type")
+    for name, text in value.items():
+        if not isinstance(text, str) or len(text) > MOST_VALUE_CHARS or len(name) > MOST_KEY_CHARS:
+            limits = f"at most {MOST_KEY_CHARS} characters with a text of at most {MOST_VALUE_CHARS}"
+            raise InvalidRequest(f"must have names of {limits}", f"metadata.{name[:MOST_KEY_CHARS]}")
+    return value
+
+
+def read_callback(value: object) -> str | None:
+    """A callback URL, by its type alone. Raises InvalidRequest."""
+    if value is not None and not isinstance(value, str):
+        raise InvalidRequest("must be a URL", "callback_url", "invalid_type")
+    return value or None
+
+
+def choose_lane(headers: Mapping[str, str], body: Mapping[str, Any], lanes: Sequence[Lane]) -> Lane:
+    """The lane that header or body name; else `low`, or the least urgent that the caller may use.
+
+    Raises:
+        InvalidRequest: there is no such lane.
+        ApiError: the caller may not use it.
+    """
+    if headers.get("x-streamfleet-lane") is None and body.get("service_tier") is None:
+        return max(lanes, key=lambda lane: lane.rank)
+    return read_wish(headers, body, Bounds(lanes, 1, 1, False), 0).lane
+
+
+def _text(body: Mapping[str, Any], param: str) -> str:
+    value = body.get(param)
+    if value is None:
+        raise InvalidRequest("is missing", param, "missing_required_parameter")
+    if not isinstance(value, str):
+        raise InvalidRequest("must be a string", param, "invalid_type")
+    return value

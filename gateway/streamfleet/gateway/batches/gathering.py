@@ -1,0 +1,104 @@
+"""The requests of a batch that are in the queue, whatever queues these are, and their results."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from streamfleet.common.records import EnqueueCode, Submission
+from streamfleet.common.results import Result
+from streamfleet.gateway.queues import Queues
+from streamfleet.producer.batchfile import BatchLine
+from streamfleet.producer.handle import Arrivals, Handle
+
+
+class Ready(NamedTuple):
+    """A line, as it is enqueued."""
+
+    line: BatchLine
+    queue: str
+    submission: Submission
+
+
+class Refused(NamedTuple):
+    """Of what was to be enqueued: what found its lane full, and what another request has the id of."""
+
+    full: list[Ready]
+    conflicts: list[Ready]
+
+
+class Answer(NamedTuple):
+    """A line, and how its request ended."""
+
+    number: int
+    custom_id: str
+    result: Result
+
+
+class Gathering:
+    """Requests that are out. Close it.
+
+    Args:
+        queues: clients.
+    """
+
+    def __init__(self, queues: Queues) -> None:
+        self._queues = queues
+        self._lines: dict[str, tuple[int, str]] = {}
+        self._arrivals: dict[str, Arrivals] = {}
+        self._taking: dict[asyncio.Task[list[Result]], str] = {}
+
+    def __len__(self) -> int:
+        """How many are out."""
+        return len(self._lines)
+
+    async def submit(self, chunk: Sequence[Ready]) -> Refused:
+        """Enqueue lines of one queue. Raises as `Client.submit`."""
+        queue = chunk[0].queue
+        client = await self._queues.client(queue)
+        outcomes = await client.submit([ready.submission for ready in chunk])
+        refused = Refused([], [])
+        handles: list[Handle] = []
+        for ready, (handle, code) in zip(chunk, outcomes, strict=True):
+            if handle is not None:
+                self._lines[handle.id] = (ready.line.number, ready.line.custom_id)
+                handles.append(handle)
+            else:
+                (refused.full if code is EnqueueCode.FULL else refused.conflicts).append(ready)
+        if handles:
+            if queue not in self._arrivals:
+                self._arrivals[queue] = client.arrivals()
+            self._arrivals[queue].add(handles)
+            self._take_from(queue)
+        return refused
+
+    async def take(self, timeout_s: float) -> list[Answer]:
+        """What has come; nothing when `timeout_s` pass without."""
+        if not self._taking:
+            await asyncio.sleep(timeout_s)
+            return []
+        done, _ = await asyncio.wait(self._taking, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        answers: list[Answer] = []
+        for task in done:
+            queue = self._taking.pop(task)
+            for result in task.result():
+                number, custom_id = self._lines.pop(result.id)
+                answers.append(Answer(number, custom_id, result))
+            if len(self._arrivals[queue]):
+                self._take_from(queue)
+        return answers
+
+    def close(self) -> None:
+        """Wait for nothing more; what is out goes on."""
+        for task in self._taking:
+            task.cancel()
+        for arrivals in self._arrivals.values():
+            arrivals.close()
+        self._taking.clear()
+        self._lines.clear()
+
+    def _take_from(self, queue: str) -> None:
+        if queue not in self._taking.values():
+            task = asyncio.get_running_loop().create_task(self._arrivals[queue].take())
+            self._taking[task] = queue

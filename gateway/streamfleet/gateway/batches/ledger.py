@@ -1,0 +1,144 @@
+"""What a batch got done, until it is written down: lines of its two files, and which lines of its input they answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from streamfleet.common.batch_records import BatchRecord, BatchStatus, Part
+from streamfleet.common.broker.gateway_batches import BatchBroker, SaveCode, Step
+from streamfleet.common.errors import StreamfleetError
+from streamfleet.common.protocol import Status
+from streamfleet.common.results import Result
+from streamfleet.gateway.files.files import SEGMENT_HOLD_MS, Files
+from streamfleet.producer.batchfile import BadLine, answer_line, refusal_line
+
+MOST_BYTES, MOST_LINES = 4_194_304, 2_000
+SOONEST_S, LATEST_S, PARTS_AN_AGE = 0.5, 60.0, 50
+"""Between two writings. A batch that runs for long is written down less often: its files consist of one content each
+time, and nothing is lost between, because results stay in Redis."""
+EXPIRED = "this request was not answered before the batch's completion window was over"
+CANCELLED = "this request was not answered before the batch was cancelled"
+
+
+class BatchLost(StreamfleetError):
+    """Another gateway has the batch: it was taken while this one was silent."""
+
+
+class Tangled(StreamfleetError):
+    """What was to be written down does not go with what stands there: begin again with what stands there."""
+
+    retryable = True
+
+
+def pause_s(age_s: float) -> float:
+    """How long to gather before writing down, by how long the batch has been running, in seconds. Pure."""
+    return min(LATEST_S, max(SOONEST_S, age_s / PARTS_AN_AGE))
+
+
+class Ledger:
+    """Finished lines of one batch.
+
+    Args:
+        files, broker: where they go.
+        batch, epoch: whose they are.
+    """
+
+    def __init__(self, files: Files, broker: BatchBroker, batch: BatchRecord, epoch: int) -> None:
+        self._files, self._broker = files, broker
+        self._batch, self._epoch = batch, epoch
+        self._clear()
+
+    def _clear(self) -> None:
+        self._output, self._errors = bytearray(), bytearray()
+        self._lines: list[int] = []
+        self._counts: dict[str, int] = {}
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The lines that are to be written down."""
+        return tuple(self._lines)
+
+    @property
+    def full(self) -> bool:
+        """Whether they should be, however soon that is."""
+        return len(self._output) + len(self._errors) >= MOST_BYTES or len(self._lines) >= MOST_LINES
+
+    def answer(self, number: int, custom_id: str, result: Result, *, cancelling: bool) -> None:
+        """A request ended."""
+        if result.status is Status.EXPIRED:
+            self._count("late", 1)
+            self.refuse(BadLine(number, custom_id, EXPIRED, None, "batch_expired"))
+        elif result.status is Status.CANCELLED and cancelling:
+            self.refuse(BadLine(number, custom_id, CANCELLED, None, "batch_cancelled"))
+        elif result.ok:
+            usage = result.usage or {}
+            for name in ("prompt_tokens", "completion_tokens"):
+                self._count(name, _whole(usage.get(name)))
+            self._finish(number, "completed", self._output, answer_line(custom_id, result))
+        else:
+            self._finish(number, "failed", self._errors, answer_line(custom_id, result))
+
+    def refuse(self, error: BadLine) -> None:
+        """A line was not run, or its request came to nothing."""
+        self._finish(error.number, "failed", self._errors, refusal_line(error))
+
+    def late(self, number: int, custom_id: str | None) -> None:
+        """A line's time was over before it was enqueued."""
+        self._count("late", 1)
+        self.refuse(BadLine(number, custom_id, EXPIRED, None, "batch_expired"))
+
+    async def save(
+        self,
+        fields: Mapping[str, str] | None = None,
+        move: tuple[BatchStatus, BatchStatus] | None = None,
+    ) -> BatchStatus:
+        """Write down what there is.
+
+        Args:
+            fields: of the batch, to be set along with it.
+            move: from which status to which.
+
+        Returns:
+            Where the batch is then.
+
+        Raises:
+            BatchLost: it is another gateway's.
+            Tangled: the contents' time was over, or lines are finished that were not when this began.
+            StoreUnavailable: nothing was written down.
+            BrokerUnavailable: nobody knows; who takes the batch next finds out.
+        """
+        stored = [
+            (self._files.store.new_name(owner), bytes(data))
+            for owner, data in (
+                (self._batch.output_file_id, self._output),
+                (self._batch.error_file_id, self._errors),
+            )
+        ]
+        kept = [(name, data) for name, data in stored if data]
+        if kept:
+            await self._broker.hold([name for name, _ in kept], SEGMENT_HOLD_MS)
+        for name, data in kept:
+            await self._files.store.put(name, data)
+        output, errors = (Part(name, len(data)) if data else None for name, data in stored)
+        step = Step(self._lines, output, errors, self._counts, fields or {}, move)
+        code, status = await self._broker.save_batch(self._batch, self._epoch, step)
+        if code is SaveCode.SAVED and status is not None:
+            self._clear()
+            return status
+        await self._files.discard([name for name, _ in kept])
+        if code is SaveCode.LOST:
+            raise BatchLost(f"batch {self._batch.id} was taken by another gateway")
+        raise Tangled(f"batch {self._batch.id} is not where it was left: {code.name.lower()}")
+
+    def _finish(self, number: int, count: str, file: bytearray, line: bytes) -> None:
+        file += line
+        self._lines.append(number)
+        self._count(count, 1)
+
+    def _count(self, name: str, more: int) -> None:
+        self._counts[name] = self._counts.get(name, 0) + more
+
+
+def _whole(value: Any) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 10**12 else 0

@@ -1,0 +1,107 @@
+"""/v1/batches: create, list, look, cancel. Another tenant's batches are not there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse
+
+from streamfleet.common.batch_records import BATCH, BatchRecord, BatchStatus, is_id
+from streamfleet.common.protocol import parse_body
+from streamfleet.gateway.batches.accepting import choose_lane, read_batch_wish
+from streamfleet.gateway.batches.showing import shown
+from streamfleet.gateway.batches.visiting import Visit, visit
+from streamfleet.gateway.body import read_body
+from streamfleet.gateway.errors import NOT_AGAIN, ApiError
+from streamfleet.gateway.files.paging import read_page
+
+MOST_BODY_BYTES = 65_536
+USUAL_LISTED, MOST_LISTED = 20, 100
+_ENDING = frozenset({BatchStatus.CANCELLING, BatchStatus.CANCELLED})
+router = APIRouter(tags=["batches"])
+_BODY: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {
+                "schema": {
+                    "type": "object",
+                    "required": ["input_file_id", "endpoint", "completion_window"],
+                    "properties": {
+                        "input_file_id": {"type": "string"},
+                        "endpoint": {"type": "string"},
+                        "completion_window": {"type": "string", "examples": ["24h"]},
+                        "metadata": {"type": "object", "additionalProperties": {"type": "string"}},
+                        "callback_url": {"type": "string", "format": "uri"},
+                    },
+                }
+            }
+        },
+    }
+}
+
+
+@router.post("/v1/batches", openapi_extra=_BODY)
+async def create(request: Request) -> JSONResponse:
+    """Run a file of requests."""
+    here = await visit(request, requests=1)
+    raw = await read_body(request, MOST_BODY_BYTES, here.settings.gateway_body_timeout_s)
+    body = parse_body(raw, MOST_BODY_BYTES)
+    wish = read_batch_wish(body, here.settings.gateway_batch_max_window_ms)
+    lane = choose_lane(request.headers, body, here.caller.lanes)
+    await here.batching.check_callback(wish.callback_url, here.tenant)
+    batch = await here.batching.accept(wish, here.tenant, lane)
+    if batch is None:
+        text = f"there is no file {wish.input_file_id!r}: upload it first, with POST /v1/files"
+        raise ApiError(404, text, "file_not_found", param="input_file_id")
+    here.call.facts |= {"batch": batch.id, "lane": lane.value}
+    return JSONResponse(shown(batch))
+
+
+@router.get("/v1/batches")
+async def batches(request: Request) -> JSONResponse:
+    """The tenant's batches, newest first."""
+    here = await visit(request)
+    page = read_page(request.query_params, BATCH, USUAL_LISTED, MOST_LISTED)
+    found = await here.batching.listed(here.tenant, page.after, page.limit + 1)
+    return JSONResponse(page.shown([shown(batch) for batch in found[: page.limit]], len(found) > page.limit))
+
+
+@router.get("/v1/batches/{batch_id}")
+async def batch(request: Request, batch_id: str) -> JSONResponse:
+    """One batch."""
+    return JSONResponse(shown(await find(await visit(request), batch_id, BATCH)))
+
+
+@router.post("/v1/batches/{batch_id}/cancel")
+async def cancel(request: Request, batch_id: str) -> JSONResponse:
+    """End it. What was answered by then stands in its files."""
+    here = await visit(request)
+    return JSONResponse(shown(await end(here, batch_id, BATCH)))
+
+
+async def find(here: Visit, batch_id: str, kind: str) -> BatchRecord:
+    """One of the caller's batches, or jobs.
+
+    Raises:
+        ApiError: there is none of this id.
+    """
+    record = await here.batching.broker.batch(batch_id) if is_id(batch_id, kind) else None
+    if record is None or record.tenant != here.tenant:
+        raise ApiError(404, f"there is no batch {batch_id[:80]!r}", "batch_not_found", param="batch_id")
+    return record
+
+
+async def end(here: Visit, batch_id: str, kind: str) -> BatchRecord:
+    """Cancel one.
+
+    Raises:
+        ApiError: there is none of this id, or it has ended in another way.
+    """
+    await find(here, batch_id, kind)
+    status = await here.batching.broker.cancel_batch(batch_id, here.tenant)
+    if status not in _ENDING:
+        text = f"the batch cannot be cancelled: it is {status}"
+        raise ApiError(409, text, "batch_ended", param="batch_id", headers=NOT_AGAIN)
+    return await find(here, batch_id, kind)

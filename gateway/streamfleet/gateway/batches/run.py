@@ -1,0 +1,155 @@
+"""One batch in the hands of this gateway: what all steps of its way share."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from streamfleet.common.batch_records import BatchStatus
+from streamfleet.common.broker.gateway_batches import BatchBroker, Taken
+from streamfleet.common.errors import InvalidRequest, StreamfleetError
+from streamfleet.common.settings import QueueSettings
+from streamfleet.common.settings_gateway_batches import BatchSettings
+from streamfleet.gateway.batches.checking import Checker, most_line_bytes
+from streamfleet.gateway.batches.ledger import Ledger
+from streamfleet.gateway.batches.lines import Bits, Line, numbered
+from streamfleet.gateway.errors import ApiError
+from streamfleet.gateway.files.files import Files
+from streamfleet.gateway.files.store import ContentGone
+from streamfleet.gateway.models import Models
+from streamfleet.gateway.queues import Queues
+from streamfleet.producer.batchfile import BadLine, BatchLine
+
+NO_WORKER_MS = 2_000
+OVERDUE_MS = 5_000
+"""How long after its deadline a request's ending may take to come, before it is ended from here."""
+
+
+class NotNow(StreamfleetError):
+    """The batch has to wait for something: hand it back.
+
+    Attributes:
+        after_ms: when it is worth another try.
+    """
+
+    def __init__(self, message: str, after_ms: int) -> None:
+        super().__init__(message)
+        self.after_ms = after_ms
+
+
+class Unusable(StreamfleetError):
+    """The batch as a whole cannot be run.
+
+    Attributes:
+        error: why, as OpenAI shows it.
+    """
+
+    def __init__(self, code: str, message: str, line: int | None = None) -> None:
+        super().__init__(message)
+        self.error: Mapping[str, Any] = {"code": code, "message": message, "param": None, "line": line}
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """What a gateway runs batches with."""
+
+    files: Files
+    broker: BatchBroker
+    queues: Queues
+    models: Models
+    settings: BatchSettings
+    queue_settings: QueueSettings
+
+
+class Run:
+    """A batch that this gateway took.
+
+    Args:
+        tools: to run it with.
+        taken: it.
+        done: its finished lines, as Redis has them.
+        ahead_ms: what Redis's clock is ahead of `Tools`' machine, by its own monotonic clock.
+
+    Attributes:
+        batch, epoch: as it was taken.
+        status: where it is now; renewals of the lease bring what callers did.
+        mark: lines up to this one may have been enqueued.
+        bits: finished lines, those in the ledger not yet.
+        ledger: finished lines that are not written down.
+    """
+
+    def __init__(self, tools: Tools, taken: Taken, done: bytes, ahead_ms: float) -> None:
+        self.tools = tools
+        self.batch, self.epoch = taken.record, taken.epoch
+        self.status = self.batch.status
+        self.mark = self.batch.mark
+        self.models = dict(self.batch.models)
+        self.bits = Bits(done)
+        self.ledger = Ledger(tools.files, tools.broker, self.batch, self.epoch)
+        self._ahead_ms = ahead_ms
+
+    @property
+    def cancelling(self) -> bool:
+        return self.status is BatchStatus.CANCELLING
+
+    def now_ms(self, monotonic_s: float) -> float:
+        """Redis's clock, epoch ms, at this instant of the machine's monotonic clock."""
+        return monotonic_s * 1000 + self._ahead_ms
+
+    def checker(self) -> Checker:
+        """For its lines, from the first one on."""
+        return Checker(self.batch.endpoint, self._most_line_bytes)
+
+    async def lines(self) -> AsyncIterator[list[Line]]:
+        """Its input, without blank lines, some lines at a time.
+
+        Raises:
+            Unusable: the input is gone.
+        """
+        parts = await self.tools.broker.parts(self.batch.input_file_id)
+        try:
+            async for group in numbered(self.tools.files.read(parts), self._most_line_bytes):
+                yield [(number, text) for number, text in group if text.strip()]
+        except ContentGone:
+            raise Unusable("input_file_unavailable", "the content of the input file is gone") from None
+
+    async def route(self, line: BatchLine) -> tuple[str, str]:
+        """Queue of a line's model, and what its workers call it (empty: no name).
+
+        Raises:
+            BadLine: there is no such model.
+            NotNow: nobody can say yet which models there are.
+        """
+        model = line.body.get("model")
+        name = model if isinstance(model, str) else ""
+        if name not in self.models or not isinstance(model, str | None):
+            try:
+                chosen = await self.tools.models.choose(model)
+            except InvalidRequest as error:
+                raise BadLine(line.number, line.custom_id, error.message, "body.model", error.code) from None
+            except ApiError as error:
+                if error.status >= 500:
+                    raise NotNow(error.message, NO_WORKER_MS) from None
+                code = error.code or "model_not_found"
+                raise BadLine(line.number, line.custom_id, error.message, "body.model", code) from None
+            self.models[name] = (chosen.queue, chosen.served or "")
+        return self.models[name]
+
+    async def save(
+        self, fields: Mapping[str, str] | None = None, move: tuple[BatchStatus, BatchStatus] | None = None
+    ) -> None:
+        """Write down what there is. Raises as `Ledger.save`."""
+        finished = self.ledger.numbers
+        self.status = await self.ledger.save(fields, move)
+        for number in finished:
+            self.bits.add(number)
+
+    async def reserve(self, mark: int) -> None:
+        """From now on lines up to this one may be enqueued. Raises as `save`."""
+        await self.save({"mark": str(mark)})
+        self.mark = mark
+
+    @property
+    def _most_line_bytes(self) -> int:
+        return most_line_bytes(self.tools.queue_settings.max_body_bytes)

@@ -1,0 +1,184 @@
+"""Files, batches and the simple service as a part of one gateway process: made with it, started and closed with it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import structlog
+
+from streamfleet.common.batch_records import BATCH, FILE, JOB, BatchNames, BatchRecord, BatchStatus, new_id
+from streamfleet.common.broker.gateway_batches import BatchBroker
+from streamfleet.common.connection import Connection
+from streamfleet.common.errors import InvalidRequest, StreamfleetError
+from streamfleet.common.gateway_keys import GatewayNames
+from streamfleet.common.protocol import Lane
+from streamfleet.common.settings import QueueSettings
+from streamfleet.common.settings_gateway_batches import BatchSettings
+from streamfleet.gateway.batches.accepting import BatchWish
+from streamfleet.gateway.batches.run import Tools
+from streamfleet.gateway.batches.runner import Runner
+from streamfleet.gateway.files.files import Files
+from streamfleet.gateway.files.store import Store
+from streamfleet.gateway.models import Models
+from streamfleet.gateway.queues import PATIENCE_S, Queues
+
+log = structlog.get_logger(__name__)
+SWEEP_S = 60.0
+LOCAL = (
+    "files are stored on this machine: with several gateways, put them where all reach them "
+    "(STREAMFLEET_GATEWAY_FILES=s3://…, or a folder that all have mounted)"
+)
+
+
+class Webhooks(Protocol):
+    """What is needed of webhooks."""
+
+    async def check(self, url: object, tenant: str | None = None, param: str = "callback_url") -> None: ...
+
+    async def announce(
+        self,
+        callback_url: str,
+        event_type: str,
+        data: Mapping[str, Any],
+        *,
+        event_id: str,
+        tenant: str | None = None,
+    ) -> str: ...
+
+
+class Batching:
+    """Files and batches of one process.
+
+    Args:
+        queue_settings, settings: as the gateway has them.
+        queues, models: the gateway's.
+        webhooks: tells of ends; None where callback URLs are not taken.
+
+    Attributes:
+        settings, broker, files, runner: its parts.
+
+    Raises:
+        SettingsError: STREAMFLEET_GATEWAY_FILES or the Redis URL cannot be used.
+    """
+
+    def __init__(
+        self,
+        queue_settings: QueueSettings,
+        settings: BatchSettings,
+        queues: Queues,
+        models: Models,
+        webhooks: Webhooks | None = None,
+    ) -> None:
+        self.settings = settings
+        self.webhooks = webhooks
+        self._store = Store(settings.gateway_files)
+        connection = Connection(queue_settings.redis_url.get_secret_value(), PATIENCE_S)
+        self.broker = BatchBroker(connection, BatchNames(GatewayNames(queue_settings.key_prefix).base))
+        self.files = Files(self.broker, self._store, settings.gateway_file_max_bytes, settings.gateway_file_ttl_ms)
+        tools = Tools(self.files, self.broker, queues, models, settings, queue_settings)
+        self.runner = Runner(tools, self._tell)
+        self._sweeping: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Run batches, and clear up, from now on."""
+        if not self._store.shared:
+            log.warning("files_are_local", why=LOCAL)
+        self.runner.start()
+        self._sweeping = asyncio.get_running_loop().create_task(self._sweep_forever())
+
+    async def close(self) -> None:
+        """Hand back the batches, and leave."""
+        await self.runner.close()
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+            await asyncio.gather(self._sweeping, return_exceptions=True)
+        await self._store.close()
+        await self.broker.connection.close()
+
+    async def check_callback(self, url: str | None, tenant: str) -> None:
+        """Refuse a callback URL when it is given. Raises InvalidRequest."""
+        if url is None:
+            return
+        if self.webhooks is None:
+            raise InvalidRequest("is not taken: this gateway sends no webhooks", "callback_url")
+        await self.webhooks.check(url, tenant or None)
+
+    async def accept(
+        self, wish: BatchWish, tenant: str, lane: Lane, *, job: bool = False, total: int = 0
+    ) -> BatchRecord | None:
+        """A batch that any gateway may take from now on; None when the tenant has no such input file.
+
+        Args:
+            wish: what it is.
+            tenant, lane: whose, and how urgent.
+            job: it is one of the simple service.
+            total: how many lines it has, where that is known.
+        """
+        now_ms = await self.broker.now_ms()
+        record = BatchRecord(
+            new_id(JOB if job else BATCH, now_ms),
+            tenant,
+            wish.input_file_id,
+            new_id(FILE, now_ms),
+            new_id(FILE, now_ms),
+            wish.endpoint,
+            wish.window,
+            lane,
+            now_ms,
+            now_ms + wish.window_ms,
+            metadata=wish.metadata,
+            callback_url=wish.callback_url or "",
+            total=total,
+        )
+        if not await self.broker.add_batch(record):
+            return None
+        self.runner.nudge()
+        return record
+
+    async def listed(self, tenant: str, after: str, most: int) -> Sequence[BatchRecord]:
+        """A tenant's batches behind one of them, newest first; those that are not kept any more are struck off."""
+        found: list[BatchRecord] = []
+        while len(found) < most:
+            wanted = most - len(found)
+            ids = await self.broker.batch_ids(tenant, after, wanted)
+            records = await self.broker.batches(ids)
+            gone = [each for each, record in zip(ids, records, strict=True) if record is None]
+            if gone:
+                await self.broker.forget_batches(tenant, gone)
+            found += [record for record in records if record is not None]
+            if len(ids) < wanted:
+                break
+            after = ids[-1]
+        return found
+
+    async def _tell(self, batch: BatchRecord) -> None:
+        if not batch.callback_url or self.webhooks is None:
+            return
+        kind = "job" if batch.id.startswith(JOB) else "batch"
+        counts = {"total": batch.total, "completed": batch.completed, "failed": batch.failed}
+        data = {"id": batch.id, "object": kind, "status": batch.status.value, "request_counts": counts}
+        ended = batch.status if batch.status.ended else BatchStatus.FAILED
+        try:
+            await self.webhooks.announce(
+                batch.callback_url,
+                f"{kind}.{ended.value}",
+                data,
+                event_id=f"{batch.id}.ended",
+                tenant=batch.tenant or None,
+            )
+        except InvalidRequest as error:
+            # The rules for callbacks were changed meanwhile: nobody is told, and the batch is through all the same.
+            log.warning("callback_refused", batch=batch.id, error=str(error))
+
+    async def _sweep_forever(self) -> None:
+        while True:
+            try:
+                while await self.files.sweep():
+                    pass
+            except StreamfleetError as error:
+                log.warning("files_not_cleared", error=str(error))
+            except Exception:
+                log.exception("files_not_cleared")
+            await asyncio.sleep(SWEEP_S)

@@ -1,0 +1,97 @@
+"""A batch that was cancelled, or whose time is over: each line that is left ends here, and its request too."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+
+from streamfleet.common.errors import ResultTimeout
+from streamfleet.common.protocol import Status
+from streamfleet.gateway.batches.ledger import CANCELLED
+from streamfleet.gateway.batches.lines import Line
+from streamfleet.gateway.batches.run import Run
+from streamfleet.gateway.batches.working import request_id
+from streamfleet.producer.batchfile import BadLine, BatchLine
+from streamfleet.producer.client import Client
+
+AT_ONCE, CALLS_AT_ONCE = 500, 100
+BREATH_LINES = 64
+_OVER = frozenset({Status.CANCELLED, Status.EXPIRED})
+
+
+async def sweep(run: Run) -> None:
+    """Have every line stand in one of the files. What was answered meanwhile counts as answered.
+
+    Raises:
+        Unusable: the input is gone.
+        BatchLost, Tangled, StoreUnavailable, StreamfleetError: begin again with what is written down.
+    """
+    # Where nothing was enqueued yet, the lines may not have been checked to the end.
+    checker, checked, total = run.checker(), run.mark > 0, 0
+    check = checker.read if checked else checker.check
+    chunk: list[BatchLine] = []
+    async for group in run.lines():
+        for number, text in group:
+            total += 1
+            if total % BREATH_LINES == 0:
+                await asyncio.sleep(0)
+            if checked and number in run.bits:
+                continue
+            line = _left(run, check, (number, text))
+            if line is not None:
+                chunk.append(line)
+            if len(chunk) >= AT_ONCE:
+                await _end_requests(run, chunk)
+                chunk = []
+        if run.ledger.full:
+            await run.save()
+    await _end_requests(run, chunk)
+    await run.save({"total": str(total)})
+
+
+def _left(run: Run, check: Callable[[int, bytes], BatchLine], numbered: Line) -> BatchLine | None:
+    """A line whose request may be under way; None for one that has ended, which it does here where it had not."""
+    number, text = numbered
+    try:
+        line = check(number, text)
+    except BadLine as error:
+        if number not in run.bits:
+            run.ledger.refuse(error)
+        return None
+    if number in run.bits:
+        return None
+    if number <= run.mark:
+        return line
+    _give_up(run, line)
+    return None
+
+
+async def _end_requests(run: Run, lines: list[BatchLine]) -> None:
+    """Lines that may have been enqueued."""
+    by_queue: dict[str, list[BatchLine]] = {}
+    for line in lines:
+        queue, _ = await run.route(line)
+        by_queue.setdefault(queue, []).append(line)
+    for queue, some in by_queue.items():
+        client = await run.tools.queues.client(queue)
+        ids = [request_id(run.batch.id, line.number) for line in some]
+        for first in range(0, len(ids), CALLS_AT_ONCE):
+            await asyncio.gather(*(_cancel(client, each) for each in ids[first : first + CALLS_AT_ONCE]))
+        for line, result in zip(some, await client.broker.results(ids), strict=True):
+            if result is None or (result.status in _OVER and not run.cancelling):
+                _give_up(run, line)
+            else:
+                run.ledger.answer(line.number, line.custom_id, result, cancelling=run.cancelling)
+
+
+async def _cancel(client: Client, each: str) -> None:
+    with contextlib.suppress(ResultTimeout):  # no worker is there to do it: it stays asked for
+        await client.cancel(each)
+
+
+def _give_up(run: Run, line: BatchLine) -> None:
+    if run.cancelling:
+        run.ledger.refuse(BadLine(line.number, line.custom_id, CANCELLED, None, "batch_cancelled"))
+    else:
+        run.ledger.late(line.number, line.custom_id)

@@ -1,0 +1,69 @@
+"""A batch's first pass over its input: count the lines, and refuse those that are no requests."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+from streamfleet.common.batch_records import BatchStatus
+from streamfleet.gateway.batches.checking import Checker, shown_error
+from streamfleet.gateway.batches.lines import Line
+from streamfleet.gateway.batches.run import Run, Unusable
+from streamfleet.producer.batchfile import BadLine
+
+MOST_ERRORS = 100
+"""So many refused lines are shown with the batch itself; all of them are in its error file."""
+BREATH_LINES = 64
+
+
+async def validate(run: Run, expired: bool) -> None:
+    """Check all lines, and have the batch be in progress; or return when somebody cancels it.
+
+    What a gateway that died wrote down of it stays; the check itself begins anew.
+
+    Args:
+        run: the batch.
+        expired: its time is over: none of its lines will be run, whatever its model.
+
+    Raises:
+        Unusable: there is no line, or there are too many.
+        NotNow: nobody can say yet which models there are.
+    """
+    checker = run.checker()
+    most = run.tools.settings.gateway_batch_max_requests
+    total = 0
+    errors: list[dict[str, object]] = []
+    async for group in run.lines():
+        for number, text in group:
+            total += 1
+            if total > most:
+                raise Unusable("too_many_requests", f"the input has more than {most} requests: split it", number)
+            error = await _refusal(run, checker, (number, text), expired)
+            if error is not None and len(errors) < MOST_ERRORS:
+                errors.append(shown_error(error))
+            if total % BREATH_LINES == 0:
+                await asyncio.sleep(0)
+        if run.ledger.full:
+            await run.save()
+        if run.cancelling:
+            return
+    if not total:
+        raise Unusable("empty_file", "the input has no requests: one JSON object on each line is expected")
+    fields = {"total": str(total), "models": json.dumps(run.models)}
+    if errors:
+        fields["errors"] = json.dumps(errors)
+    await run.save(fields, (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS))
+
+
+async def _refusal(run: Run, checker: Checker, numbered: Line, expired: bool) -> BadLine | None:
+    """Why a line will not be run; None when it will."""
+    number, text = numbered
+    try:
+        line = checker.check(number, text)
+        if not expired:
+            await run.route(line)
+    except BadLine as error:
+        if number not in run.bits:
+            run.ledger.refuse(error)
+        return error
+    return None

@@ -1,0 +1,57 @@
+"""Somebody who calls one of the endpoints of files, batches or the simple service."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from starlette.requests import Request
+
+from streamfleet.common.settings_gateway import GatewaySettings
+from streamfleet.gateway.batches.service import Batching
+from streamfleet.gateway.call import Call, call_of
+from streamfleet.gateway.door import Caller
+from streamfleet.gateway.files.files import Files
+from streamfleet.gateway.gateway import Gateway, gateway_of
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """A caller who was let in, and what its handler needs."""
+
+    gateway: Gateway
+    call: Call
+    caller: Caller
+
+    @property
+    def tenant(self) -> str:
+        """Whose files and batches there are; empty where keys are off."""
+        return self.caller.tenant or ""
+
+    @property
+    def batching(self) -> Batching:
+        return self.gateway.batching
+
+    @property
+    def files(self) -> Files:
+        return self.gateway.batching.files
+
+    @property
+    def settings(self) -> GatewaySettings:
+        return self.gateway.settings
+
+
+async def visit(request: Request, requests: int = 0) -> Visit:
+    """Let a caller in.
+
+    Args:
+        request: with its key.
+        requests: how many it counts as.
+
+    Raises:
+        ApiError: it has no key, a wrong one, or a limit is reached.
+    """
+    gateway, call = gateway_of(request), call_of(request)
+    caller = await gateway.door.admit(request, requests)
+    call.facts |= {"key": caller.owner, "tenant": caller.tenant} if gateway.keys_on else {}
+    call.headers |= caller.limit_headers()
+    return Visit(gateway, call, caller)

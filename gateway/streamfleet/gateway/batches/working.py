@@ -1,0 +1,142 @@
+"""A batch in progress: a window of its lines in the queue, results gathered and written down as they come."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator
+
+from streamfleet.common.errors import InvalidRequest
+from streamfleet.gateway.batches.gathering import Gathering, Ready
+from streamfleet.gateway.batches.ledger import pause_s
+from streamfleet.gateway.batches.run import OVERDUE_MS, Run
+from streamfleet.gateway.wishes import for_the_queue
+from streamfleet.producer.ask import Ask
+from streamfleet.producer.batchfile import BadLine, BatchLine
+from streamfleet.producer.chunks import MAX_BYTES, MAX_COUNT, size
+
+TICK_S = 0.5
+CONFLICT = "another request has the id of this line's request: the input was changed after the batch was accepted"
+
+
+def request_id(batch_id: str, number: int) -> str:
+    """The id of a line's request: the same whichever gateway enqueues it, however often."""
+    return f"{batch_id}-{number}"
+
+
+class Work:
+    """The lines of one batch that are not finished.
+
+    Args:
+        run: the batch.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._gathering = Gathering(run.tools.queues)
+        self._ready: deque[Ready] = deque()
+        self._feed = self._requests()
+        self._exhausted = False
+        self._began_s = self._saved_s = _now_s()
+
+    async def until_through(self) -> None:
+        """Work until every line is finished; or the batch is cancelled, or its time is over and nothing more comes.
+
+        Raises:
+            BatchLost, Tangled, StoreUnavailable, StreamfleetError: begin again with what is written down.
+        """
+        try:
+            while not self._through():
+                await self._fill()
+                if self._through():
+                    break
+                for answer in await self._gathering.take(TICK_S):
+                    self._run.ledger.answer(*answer, cancelling=self._run.cancelling)
+                await self._save_in_time()
+            await self._run.save()
+        finally:
+            self._gathering.close()
+            await self._feed.aclose()
+
+    def _through(self) -> bool:
+        late_ms = self._late_ms()
+        if self._run.cancelling or late_ms >= OVERDUE_MS:
+            return True
+        nothing_more = self._exhausted or late_ms >= 0
+        return nothing_more and not self._gathering and not (self._ready and late_ms < 0)
+
+    def _late_ms(self) -> float:
+        return self._run.now_ms(_now_s()) - self._run.batch.deadline_ms
+
+    async def _save_in_time(self) -> None:
+        now_s, ledger = _now_s(), self._run.ledger
+        due_s = self._saved_s + pause_s(now_s - self._began_s)
+        if ledger.full or (ledger.numbers and now_s >= due_s):
+            await self._run.save()
+            self._saved_s = now_s
+
+    async def _fill(self) -> None:
+        window = self._run.tools.settings.gateway_batch_window
+        while (room := window - len(self._gathering)) > 0 and not self._run.cancelling and self._late_ms() < 0:
+            chunk = await self._chunk(min(room, MAX_COUNT))
+            if not chunk:
+                return
+            if (last := chunk[-1].line.number) > self._run.mark:
+                await self._run.reserve(last + window)
+            refused = await self._gathering.submit(chunk)
+            for ready in refused.conflicts:
+                line = ready.line
+                self._run.ledger.refuse(BadLine(line.number, line.custom_id, CONFLICT, None, "conflict"))
+            if refused.full:
+                self._ready.extendleft(reversed(refused.full))
+                return  # not an error: room comes with time
+
+    async def _chunk(self, count: int) -> list[Ready]:
+        """The next lines, as many as one call takes, all of one queue."""
+        chunk: list[Ready] = []
+        filled = 0
+        while len(chunk) < count:
+            ready = self._ready.popleft() if self._ready else await anext(self._feed, None)
+            if ready is None:
+                self._exhausted = True
+                break
+            filled += size(ready.submission)
+            if chunk and (filled > MAX_BYTES or ready.queue != chunk[0].queue):
+                self._ready.appendleft(ready)
+                break
+            chunk.append(ready)
+        return chunk
+
+    async def _requests(self) -> AsyncGenerator[Ready, None]:
+        checker = self._run.checker()
+        async for group in self._run.lines():
+            for number, text in group:
+                if number in self._run.bits:
+                    continue
+                try:
+                    ready = await self._prepared(checker.read(number, text))
+                except BadLine as error:
+                    self._run.ledger.refuse(error)
+                else:
+                    yield ready
+
+    async def _prepared(self, line: BatchLine) -> Ready:
+        batch = self._run.batch
+        queue, served = await self._run.route(line)
+        ask = Ask(
+            body=for_the_queue(line.body, served or None),
+            id=request_id(batch.id, line.number),
+            lane=batch.lane,
+            deadline=batch.deadline_ms,
+            endpoint=batch.endpoint,
+            tenant=batch.tenant or None,
+        )
+        client = await self._run.tools.queues.client(queue)
+        try:
+            return Ready(line, queue, client.prepare(ask))
+        except InvalidRequest as error:
+            raise BadLine(line.number, line.custom_id, error.message, error.param, error.code) from None
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

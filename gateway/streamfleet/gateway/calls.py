@@ -1,0 +1,175 @@
+"""The endpoints that models answer: check, enqueue, wait for the result or stream its tokens."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from streamfleet.common.protocol import CHAT, COMPLETIONS, EMBEDDINGS, parse_body
+from streamfleet.common.results import Result
+from streamfleet.gateway import metrics
+from streamfleet.gateway.body import read_body
+from streamfleet.gateway.call import Call, call_of
+from streamfleet.gateway.door import Caller
+from streamfleet.gateway.errors import ApiError, of_result
+from streamfleet.gateway.gateway import Gateway, gateway_of
+from streamfleet.gateway.settling import expected_tokens, used_tokens
+from streamfleet.gateway.streaming import Reading, open_stream
+from streamfleet.gateway.waiting import Attendance, CallerLeft
+from streamfleet.gateway.wishes import Bounds, Wish, check_fields, for_the_queue, read_wish, request_id
+from streamfleet.producer.client import Client
+from streamfleet.producer.handle import Handle
+
+GRACE_S = 1.5
+"""How long after its deadline a request's ending may take to come: who ends it looks once a second."""
+router = APIRouter(tags=["models"])
+_BODY: dict[str, Any] = {
+    "requestBody": {"required": True, "content": {"application/json": {"schema": {"type": "object"}}}}
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Enqueued:
+    """A request in the queue, and all that answering it needs.
+
+    Attributes:
+        gateway, call, caller, wish, client, handle: its parts.
+        reserved: tokens that were taken from the caller's allowance.
+    """
+
+    gateway: Gateway
+    call: Call
+    caller: Caller
+    wish: Wish
+    client: Client
+    handle: Handle
+    reserved: int
+
+    @property
+    def wait_s(self) -> float:
+        """How long its answer is waited for."""
+        return self.wish.ttl_ms / 1000 + GRACE_S
+
+    def abandon(self) -> None:
+        """Nobody waits for it any more: cancel it, unless it is to go on."""
+        if self.wish.stays:
+            return
+        metrics.CANCELLED.inc()
+        self.gateway.errand(self.handle.cancel(), "cancel what nobody waits for")
+
+    async def settle(self, result: Result) -> None:
+        """Set the caller's allowance right. Who asks again for what was asked for before, uses nothing."""
+        used = 0 if self.handle.existing else used_tokens(result, self.reserved)
+        await self.gateway.door.settle(self.caller, self.reserved, used)
+
+
+@router.post("/v1/chat/completions", openapi_extra=_BODY)
+async def chat(request: Request) -> Response:
+    """A chat's next message."""
+    return await answer(request, CHAT)
+
+
+@router.post("/v1/completions", openapi_extra=_BODY)
+async def completions(request: Request) -> Response:
+    """A text's continuation."""
+    return await answer(request, COMPLETIONS)
+
+
+@router.post("/v1/embeddings", openapi_extra=_BODY)
+async def embeddings(request: Request) -> Response:
+    """Vectors of texts."""
+    return await answer(request, EMBEDDINGS)
+
+
+async def answer(request: Request, endpoint: str) -> Response:
+    """From the request's body to its answer.
+
+    Raises:
+        ApiError, StreamfleetError: whatever the answer is instead.
+        CallerLeft: there is nobody to answer.
+    """
+    enqueued = await enqueue(request, endpoint)
+    if enqueued.wish.stream:
+        return await open_stream(request, _reading(enqueued))
+    result = await wait_for(request, enqueued)
+    enqueued.gateway.errand(enqueued.settle(result), "settle tokens")
+    if not result.ok:
+        raise of_result(result)
+    return Response(result.fields.get("response", "{}"), media_type="application/json")
+
+
+async def enqueue(request: Request, endpoint: str) -> Enqueued:
+    """Check a request and put it into its queue. Raises as `answer`."""
+    gateway, call = gateway_of(request), call_of(request)
+    settings, most_bytes = gateway.settings, gateway.queue_settings.max_body_bytes
+    caller = await gateway.door.admit(request)
+    call.facts |= {"key": caller.owner, "tenant": caller.tenant} if gateway.keys_on else {}
+    call.headers |= caller.limit_headers()
+    raw = await read_body(request, most_bytes, settings.gateway_body_timeout_s)
+    body = parse_body(raw, most_bytes)
+    check_fields(endpoint, body)
+    usual = settings.gateway_on_disconnect == "continue"
+    bounds = Bounds(caller.lanes, settings.gateway_deadline_ms, settings.gateway_max_wait_ms, usual)
+    wish = read_wish(request.headers, body, bounds, gateway.clock.now_ms())
+    chosen = await gateway.models.choose(body.get("model"))
+    own_id = request_id(caller.owner, request.headers.get("idempotency-key"))
+    call.concerns(own_id)
+    call.facts |= {"lane": wish.lane.value, "queue": chosen.queue, "stream": wish.stream}
+    reserved = expected_tokens(endpoint, body, len(raw))
+    await gateway.door.reserve(caller, reserved)
+    call.headers |= caller.limit_headers()
+    try:
+        client = await gateway.queues.client(chosen.queue)
+        handle = await client.enqueue(
+            for_the_queue(body, chosen.served),
+            endpoint=endpoint,
+            id=own_id,
+            lane=wish.lane,
+            deadline=wish.deadline_ms,
+            ttl_ms=wish.ttl_ms if wish.deadline_ms is None else None,
+            tenant=caller.tenant,
+            session=wish.session,
+            stream=wish.stream,
+            traceparent=wish.traceparent,
+        )
+    except BaseException:
+        gateway.errand(gateway.door.settle(caller, reserved, 0), "put back tokens")
+        raise
+    return Enqueued(gateway, call, caller, wish, client, handle, reserved)
+
+
+async def wait_for(request: Request, enqueued: Enqueued) -> Result:
+    """A request's result.
+
+    Raises:
+        CallerLeft: the caller did not wait for it.
+        ApiError: the process stops.
+        ResultTimeout: nobody ended it, though its deadline has passed.
+    """
+    task = asyncio.ensure_future(enqueued.handle.result(enqueued.wait_s))
+    try:
+        with Attendance(request.receive, enqueued.gateway.stopping) as attendance:
+            await attendance.wait(task)
+        return task.result()
+    except (CallerLeft, ApiError):
+        enqueued.abandon()
+        raise
+    finally:
+        task.cancel()
+
+
+def _reading(enqueued: Enqueued) -> Reading:
+    return Reading(
+        gateway=enqueued.gateway,
+        call=enqueued.call,
+        client=enqueued.client,
+        handle=enqueued.handle,
+        after=enqueued.wish.after,
+        tells_restarts=enqueued.wish.tells_restarts,
+        wait_s=enqueued.wait_s,
+        on_left=enqueued.abandon,
+        on_result=enqueued.settle,
+    )

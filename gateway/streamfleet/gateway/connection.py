@@ -1,0 +1,174 @@
+"""A connection's own limits, which uvicorn has none for: headers too large, too many or too slow, too many connections.
+
+Whatever is sent beyond them is refused with an OpenAI-shaped error, and the connection closed. Nothing grows with what
+a client sends: of headers at most the limit is kept, and of a body what `body` reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from streamfleet.gateway import metrics
+from streamfleet.gateway.errors import AWAY_S, SERVER, ApiError, retry_after
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Of one connection, and of how many there may be.
+
+    Attributes:
+        headers: of one request, how many.
+        header_bytes: of one request, path and all, how large.
+        head_timeout_s: how long they may take to arrive.
+        connections: at once.
+    """
+
+    headers: int
+    header_bytes: int
+    head_timeout_s: float
+    connections: int
+
+
+class LimitedProtocol(HttpToolsProtocol):
+    """uvicorn's protocol within limits; make a subclass with `within`."""
+
+    limits: ClassVar[Limits]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._refusal: ApiError | None = None
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._in_head = True
+        self._unproductive_bytes = 0
+        self._head_count = self._head_bytes = self._requests = 0
+
+    # -- the connection ------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        metrics.CONNECTIONS.inc()
+        if len(self.connections) > self.limits.connections:
+            text = f"{self.limits.connections} connections are open, which is the limit; try again"
+            headers = retry_after(AWAY_S)
+            self._refuse(ApiError(503, text, "too_many_connections", SERVER, headers=headers, reason="connections"))
+            return
+        self._arm()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        metrics.CONNECTIONS.dec()
+        self._disarm()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._refused():
+            return
+        # What brings neither a header's end nor a piece of a body: half a header, a chunk's extension, a trailer.
+        self._unproductive_bytes += len(data)
+        super().data_received(data)
+        if self._refused():
+            return
+        if self._unproductive_bytes > self.limits.header_bytes + len(data):
+            self._refuse(self._too_large())
+        elif self._in_head and self._unproductive_bytes and self._head_timer is None:
+            self._arm()
+
+    def send_400_response(self, msg: str) -> None:
+        """In place of uvicorn's, which is no JSON."""
+        self._refuse(self._refusal or ApiError(400, msg.rstrip("."), "malformed_request", reason="malformed"))
+
+    # -- the parser ----------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_head, self._head_count, self._head_bytes = True, 0, 0
+        self.scope["state"]["abort"] = self.transport.abort
+
+    def on_url(self, url: bytes) -> None:
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._head_count += 1
+        self._count(len(name) + len(value))
+        if self._head_count > self.limits.headers:
+            self._refusal = self._too_large()
+            raise ValueError("too many headers")  # ends the parsing
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._in_head, self._unproductive_bytes = False, 0
+        self._requests += 1
+        self._disarm()
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._unproductive_bytes = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._in_head, self._unproductive_bytes = True, 0
+        super().on_message_complete()
+
+    # -- refusing ------------------------------------------------------------------------------------------
+
+    def _count(self, size: int) -> None:
+        self._head_bytes += size
+        if self._head_bytes > self.limits.header_bytes:
+            self._refusal = self._too_large()
+            raise ValueError("headers too large")
+
+    def _too_large(self) -> ApiError:
+        text = f"at most {self.limits.headers} headers and {self.limits.header_bytes} bytes of them are taken"
+        return ApiError(431, text, "headers_too_large", reason="headers_too_large")
+
+    def _refused(self) -> bool:
+        return self._refusal is not None
+
+    def _answering(self) -> bool:
+        return self._requests > 0 and not self.cycle.response_complete
+
+    def _arm(self) -> None:
+        self._head_timer = self.loop.call_later(self.limits.head_timeout_s, self._too_slow)
+
+    def _disarm(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _too_slow(self) -> None:
+        self._head_timer = None
+        if self._answering():
+            self._arm()  # an answer is on its way; what comes behind can wait
+            return
+        if not self._unproductive_bytes:
+            self.transport.close()  # it connected and said nothing
+            return
+        text = f"the headers did not arrive within {self.limits.head_timeout_s:g} s"
+        self._refuse(ApiError(408, text, "headers_too_slow", reason="headers_too_slow"))
+
+    def _refuse(self, error: ApiError) -> None:
+        self._refusal = error
+        self._disarm()
+        metrics.REFUSED.labels(error.reason).inc()
+        if self.transport.is_closing():
+            return
+        if not self._answering():  # it would be mixed up with the answer
+            body = error.body()
+            headers = {
+                **error.headers,
+                "content-type": "application/json",
+                "content-length": str(len(body)),
+                "connection": "close",
+            }
+            lines = b"".join(f"{name}: {value}\r\n".encode() for name, value in headers.items())
+            self.transport.write(STATUS_LINE[error.status] + lines + b"\r\n" + body)
+        self.transport.close()
+
+
+def within(limits: Limits) -> type[LimitedProtocol]:
+    """The protocol with these limits, for uvicorn to make one of for each connection."""
+    return type("Protocol", (LimitedProtocol,), {"limits": limits})

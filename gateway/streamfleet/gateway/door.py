@@ -1,0 +1,140 @@
+"""The door: whose API key a request has, and what that may send."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from starlette.requests import Request
+
+from streamfleet.common.broker.gateway import Admission, GatewayBroker, Left, Verdict
+from streamfleet.common.gateway_keys import looks_like_a_key
+from streamfleet.common.protocol import LANES, Lane
+from streamfleet.gateway.errors import NOT_AGAIN, ApiError, retry_after
+
+ANYBODY = "open"
+"""Owner of requests where keys are off; no key has this id."""
+_BEARER = re.compile(r"bearer +(\S+) *", re.IGNORECASE)
+
+
+@dataclass(slots=True)
+class Caller:
+    """Who sends a request.
+
+    Attributes:
+        owner: id of its key.
+        tenant: whose requests these are; None where keys are off.
+        lanes: where they may go.
+        requests, tokens: what is left to it.
+    """
+
+    owner: str = ANYBODY
+    tenant: str | None = None
+    lanes: Sequence[Lane] = LANES
+    requests: Left = field(default_factory=lambda: Left(0, 0, 0))
+    tokens: Left = field(default_factory=lambda: Left(0, 0, 0))
+
+    def limit_headers(self) -> dict[str, str]:
+        """What is left, as OpenAI's clients read it; nothing of what has no limit."""
+        found: dict[str, str] = {}
+        for name, left in (("requests", self.requests), ("tokens", self.tokens)):
+            if left.limit:
+                found[f"x-ratelimit-limit-{name}"] = str(left.limit)
+                found[f"x-ratelimit-remaining-{name}"] = str(max(0, left.left))
+                found[f"x-ratelimit-reset-{name}"] = span(left.full_ms)
+        return found
+
+
+class Door:
+    """Lets callers in.
+
+    Args:
+        broker: knows the keys; None where keys are off.
+    """
+
+    def __init__(self, broker: GatewayBroker | None) -> None:
+        self._broker = broker
+
+    async def admit(self, request: Request, requests: int = 1) -> Caller:
+        """Who sends this request.
+
+        Args:
+            request: with its Authorization header.
+            requests: how many it counts as; 0 for what has no limit.
+
+        Raises:
+            ApiError: no key, a wrong one, or a limit is reached.
+        """
+        if self._broker is None:
+            return Caller()
+        secret = _secret(request.headers.get("authorization"))
+        admission = await self._broker.admit(secret, requests)
+        record = admission.record
+        if record is None:
+            raise _no_entry("the API key is not valid: it was mistyped, or revoked")
+        if admission.verdict is Verdict.ENDED:
+            raise _no_entry("the API key has expired")
+        caller = Caller(record.id, record.tenant, record.lanes, admission.requests, admission.tokens)
+        if admission.verdict is not Verdict.LET_IN:
+            raise _limited(caller, admission)
+        return caller
+
+    async def reserve(self, caller: Caller, tokens: int) -> None:
+        """Take the tokens that a request is going to use, as far as that is known; `settle` sets it right.
+
+        Raises:
+            ApiError: so many are not left.
+        """
+        limit = caller.tokens.limit
+        if self._broker is None or not limit:
+            return
+        if tokens > limit:
+            text = f"about {tokens} tokens are asked for, and {limit} a minute is the limit of this API key"
+            headers = {**caller.limit_headers(), **NOT_AGAIN}
+            raise ApiError(429, text, "rate_limit_exceeded", "tokens", headers=headers, reason="tokens_per_minute")
+        charge = await self._broker.charge(caller.owner, limit, tokens)
+        caller.tokens = charge.tokens
+        if not charge.taken:
+            raise _too_many("tokens", caller, charge.wait_ms)
+
+    async def settle(self, caller: Caller, reserved: int, used: int) -> None:
+        """Put back what was not used of the reserved tokens, or take what was used besides."""
+        limit = caller.tokens.limit
+        if self._broker is not None and limit and reserved != used:
+            await self._broker.charge(caller.owner, limit, used - reserved, used=True)
+
+
+def span(ms: float) -> str:
+    """A span as OpenAI writes it: ``20ms``, ``1.5s``, ``6m0s``."""
+    if ms < 1000:
+        return f"{max(0, round(ms))}ms"
+    seconds = ms / 1000
+    if seconds < 60:
+        return f"{seconds:.3f}".rstrip("0").rstrip(".") + "s"
+    return f"{int(seconds) // 60}m{int(seconds) % 60}s"
+
+
+def _secret(header: str | None) -> str:
+    if not header:
+        raise _no_entry("there is no API key: send it as 'Authorization: Bearer sf-…'")
+    match = _BEARER.fullmatch(header)
+    if match is None or not looks_like_a_key(match[1]):
+        raise _no_entry("the API key is not valid: it has the form 'Authorization: Bearer sf-…'")
+    return match[1]
+
+
+def _no_entry(message: str) -> ApiError:
+    return ApiError(401, message, "invalid_api_key", headers={"www-authenticate": "Bearer"}, reason="key")
+
+
+def _limited(caller: Caller, admission: Admission) -> ApiError:
+    what = "requests" if admission.verdict is Verdict.NO_REQUEST_LEFT else "tokens"
+    return _too_many(what, caller, admission.wait_ms)
+
+
+def _too_many(what: str, caller: Caller, wait_ms: int) -> ApiError:
+    limit = caller.requests.limit if what == "requests" else caller.tokens.limit
+    text = f"the limit of {limit} {what} a minute of this API key is reached; try again in {span(wait_ms)}"
+    headers = {**caller.limit_headers(), **retry_after(wait_ms / 1000), "retry-after-ms": str(wait_ms)}
+    return ApiError(429, text, "rate_limit_exceeded", what, headers=headers, reason=f"{what}_per_minute")

@@ -1,0 +1,104 @@
+"""The outermost layer: each request gets an id, a log line, its metrics, and an end whatever goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from streamfleet.gateway import metrics
+from streamfleet.gateway.call import Call
+from streamfleet.gateway.errors import CLIENT_LEFT
+
+log = structlog.get_logger(__name__)
+QUIET = frozenset({"/health", "/livez", "/readyz", "/metrics"})
+"""Probes and scrapes come every few seconds: logged at the debug level only."""
+MOST_PATH_CHARS = 200
+
+
+class SlowReader(Exception):
+    """The caller takes no byte of its answer."""
+
+
+class Edge:
+    """Wraps the application.
+
+    Args:
+        app: what answers, errors too.
+        write_timeout_s: how long a caller may take nothing.
+    """
+
+    def __init__(self, app: ASGIApp, write_timeout_s: float) -> None:
+        self._app = app
+        self._write_timeout_s = write_timeout_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        call = Call(asyncio.get_running_loop().time())
+        scope.setdefault("state", {})["call"] = call
+        metrics.OPEN.inc()
+        try:
+            await self._app(scope, receive, self._sender(call, send))
+        except SlowReader:
+            call.refused = "slow_reader"
+            _cut(scope)
+        except Exception:
+            log.exception("request_broke", http_id=call.id, path=scope["path"][:MOST_PATH_CHARS])
+            if not call.complete:  # half an answer cannot be taken back
+                _cut(scope)
+        finally:
+            metrics.OPEN.dec()
+            _tell(call, scope)
+
+    def _sender(self, call: Call, send: Send) -> Send:
+        loop = asyncio.get_running_loop()
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                call.status = message["status"]
+                headers = MutableHeaders(scope=message)
+                for name, value in call.headers.items():
+                    headers.setdefault(name, value)
+                headers.setdefault("x-request-id", call.id)
+                headers.setdefault("x-content-type-options", "nosniff")
+                headers.setdefault("openai-processing-ms", str(round((loop.time() - call.began_s) * 1000)))
+            try:
+                async with asyncio.timeout(self._write_timeout_s):
+                    await send(message)
+            except TimeoutError:
+                raise SlowReader from None
+            call.complete = message["type"] == "http.response.body" and not message.get("more_body")
+
+        return sending
+
+
+def _cut(scope: Scope) -> None:
+    """End the connection at once: closing it would first wait for what cannot be written."""
+    abort: Callable[[], None] | None = scope["state"].get("abort")
+    if abort is not None:
+        abort()
+
+
+def _tell(call: Call, scope: Scope) -> None:
+    path, status = scope["path"], call.status or CLIENT_LEFT
+    seconds = asyncio.get_running_loop().time() - call.began_s
+    labels = metrics.endpoint_label(path), metrics.code_label(status)
+    metrics.REQUESTS.labels(*labels).inc()
+    metrics.SECONDS.labels(*labels).observe(seconds)
+    if call.refused:
+        metrics.REFUSED.labels(call.refused).inc()
+    write = log.debug if path in QUIET else log.info
+    write(
+        "http_request",
+        http_id=call.id,
+        method=scope["method"],
+        path=path[:MOST_PATH_CHARS],
+        status=status,
+        ms=round(seconds * 1000, 1),
+        **call.facts,
+    )

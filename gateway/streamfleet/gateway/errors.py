@@ -1,0 +1,136 @@
+"""Whatever can go wrong, as the OpenAI API would say it: a status, an error object, and whether to try again. Pure."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from streamfleet.common.errors import (
+    BrokerOutOfMemory,
+    BrokerUnavailable,
+    Conflict,
+    InvalidRequest,
+    NotReplicated,
+    QueueFull,
+    ResultTimeout,
+    StreamfleetError,
+)
+from streamfleet.common.protocol import Status
+from streamfleet.common.results import Result
+
+INVALID, SERVER, LIMITED, REFUSED = "invalid_request_error", "server_error", "rate_limit_error", "permission_error"
+NOT_AGAIN: Mapping[str, str] = {"x-should-retry": "false"}
+"""OpenAI's SDKs try a 409, a 429 and any 5xx again, unless they are told not to."""
+FULL_S, AWAY_S, STOPPING_S, NO_WORKER_S = 3, 2, 1, 5
+"""Seconds after which to try again: a lane is full, Redis is away, this gateway is stopping, no worker is there."""
+CLIENT_LEFT = 499
+"""What the log calls a request whose caller was gone before the answer; nobody gets it."""
+
+
+@dataclass(eq=False)
+class ApiError(Exception):
+    """An answer that is an error.
+
+    Attributes:
+        status: of HTTP.
+        message: what is wrong and what would be right.
+        code: short machine-readable name.
+        kind: OpenAI's ``type``.
+        param: the field or header that is wrong.
+        headers: beside those that every answer has.
+        reason: for the metrics; empty for what is none of the gateway's refusals.
+    """
+
+    status: int
+    message: str
+    code: str | None = None
+    kind: str = INVALID
+    param: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    reason: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.status} {self.code}: {self.message}"
+
+    @property
+    def error(self) -> dict[str, Any]:
+        """The error object, as clients read it."""
+        return {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
+
+    def body(self) -> bytes:
+        """The whole answer."""
+        return json.dumps({"error": self.error}, ensure_ascii=False, separators=(",", ":")).encode(
+            errors="backslashreplace"
+        )
+
+
+def retry_after(seconds: float) -> dict[str, str]:
+    """The header that tells when to try again, in whole seconds, at least one."""
+    return {"retry-after": str(max(1, math.ceil(seconds)))}
+
+
+def of_refusal(error: StreamfleetError) -> ApiError:
+    """What the client library raised, for somebody at the other end of HTTP: addresses and settings stay inside."""
+    found = internal()
+    match error:
+        case InvalidRequest():
+            status = 413 if error.code == "request_too_large" else 400
+            found = ApiError(status, error.message, error.code, param=error.param)
+        case Conflict():
+            text = "this Idempotency-Key belongs to a request with another body; use another key, or send the same body"
+            found = ApiError(409, text, "idempotency_conflict", param="Idempotency-Key", headers=NOT_AGAIN)
+        case QueueFull():
+            text = f"lane {error.lane} is full; try again later"
+            found = ApiError(429, text, "queue_full", LIMITED, headers=retry_after(FULL_S), reason="queue_full")
+        case ResultTimeout():
+            text = "the request was not answered before its deadline"
+            found = ApiError(504, text, "deadline_exceeded", SERVER, headers=NOT_AGAIN)
+        case BrokerOutOfMemory() | NotReplicated():
+            text = "the queue takes nothing at the moment; try again"
+            found = ApiError(503, text, "queue_unavailable", SERVER, headers=retry_after(FULL_S))
+        case BrokerUnavailable():
+            text = "the queue cannot be reached; try again"
+            found = ApiError(503, text, "queue_unavailable", SERVER, headers=retry_after(AWAY_S))
+        case StreamfleetError(retryable=True):
+            text = "this cannot be done at the moment; try again"
+            found = ApiError(503, text, "unavailable", SERVER, headers=retry_after(FULL_S))
+    return found
+
+
+def of_result(result: Result) -> ApiError:
+    """A request that ended without success, with its own status and error."""
+    error = result.error or {}
+    status = result.http_status if 400 <= result.http_status <= 599 else 500
+    message, kind, param, code = (error.get(name) for name in ("message", "type", "param", "code"))
+    return ApiError(
+        status,
+        message if isinstance(message, str) else f"the request ended as {result.status}",
+        code if isinstance(code, str) else result.status.value,
+        kind if isinstance(kind, str) else SERVER if status >= 500 else INVALID,
+        param if isinstance(param, str) else None,
+        # It would come to the same: the request is at fault, too late, or was tried often enough.
+        {} if result.status is Status.CANCELLED else NOT_AGAIN,
+    )
+
+
+def of_http(status: int, path: str, method: str) -> ApiError:
+    """What the web framework refuses by itself."""
+    if status == 404:
+        return ApiError(404, f"there is no {path[:200]}; see /openapi.json", "not_found")
+    if status == 405:
+        return ApiError(405, f"{method} is not what {path[:200]} takes; see /openapi.json", "method_not_allowed")
+    return ApiError(status, "the request cannot be answered", "invalid_request")
+
+
+def internal() -> ApiError:
+    """A fault of the gateway's own."""
+    return ApiError(500, "the gateway failed on this request; its log says why", "internal_error", SERVER)
+
+
+def stopping() -> ApiError:
+    """This process is about to end."""
+    text = "this gateway is stopping; send it again, with the same Idempotency-Key if it had one"
+    return ApiError(503, text, "gateway_stopping", SERVER, headers={**retry_after(STOPPING_S), "connection": "close"})

@@ -1,0 +1,148 @@
+"""Files: contents in the store, records in Redis, and nothing of one without the other for long."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import structlog
+
+from streamfleet.common.batch_records import FILE, FileRecord, Part, new_id
+from streamfleet.common.broker.gateway_files import Deletion, FileBroker
+from streamfleet.common.errors import InvalidRequest
+from streamfleet.gateway.files.store import Store, StoreUnavailable, Writer
+
+log = structlog.get_logger(__name__)
+PIECE_BYTES = 1_048_576
+UPLOAD_HOLD_MS, SEGMENT_HOLD_MS = 21_600_000, 3_600_000
+"""Within so long an upload, or a piece of a batch's output, has to be complete; then it may be deleted."""
+SWEEP_MOST, STILL_NEEDED_MS = 200, 3_600_000
+
+
+class Files:
+    """What the Files API does, and what batches need of it.
+
+    Args:
+        broker: records.
+        store: contents.
+        most_bytes: of one file.
+        kept_ms: for how long files are kept.
+    """
+
+    def __init__(self, broker: FileBroker, store: Store, most_bytes: int, kept_ms: int) -> None:
+        self.broker, self.store = broker, store
+        self._most_bytes, self._kept_ms = most_bytes, kept_ms
+
+    async def begin(self) -> Upload:
+        """A file that is going to be uploaded. Raises BrokerUnavailable, StoreUnavailable."""
+        now_ms = await self.broker.now_ms()
+        file_id = new_id(FILE, now_ms)
+        name = self.store.new_name(file_id)
+        await self.broker.hold([name], UPLOAD_HOLD_MS)
+        return Upload(self, file_id, name, await self.store.write(name), self._most_bytes)
+
+    async def add(
+        self, upload: Upload, tenant: str, filename: str, purpose: str, kept_ms: int | None = None
+    ) -> FileRecord:
+        """Make a file of what was uploaded.
+
+        Raises:
+            StoreUnavailable: it took so long that it may have been deleted meanwhile.
+        """
+        now_ms = await self.broker.now_ms()
+        ends_ms = now_ms + (self._kept_ms if kept_ms is None else kept_ms)
+        record = FileRecord(upload.file_id, tenant, filename, purpose, upload.bytes, now_ms, ends_ms)
+        if not await self.broker.add_file(record, Part(upload.name, upload.bytes)):
+            raise StoreUnavailable("the upload took too long: send it again")
+        return record
+
+    async def read(self, parts: list[Part]) -> AsyncIterator[bytes]:
+        """Contents one after the other. Raises ContentGone, StoreUnavailable."""
+        for part in parts:
+            async for block in self.store.read(part.name):
+                yield block
+
+    async def delete(self, record: FileRecord) -> Deletion:
+        """Delete a file and its contents; those that the store does not delete now are found by `sweep`."""
+        code, parts = await self.broker.delete_file(record)
+        try:
+            for part in parts:
+                await self.store.delete(part.name)
+            if parts:
+                await self.broker.let_go([part.name for part in parts])
+        except StoreUnavailable:
+            pass
+        return code
+
+    async def discard(self, names: list[str]) -> None:
+        """Delete contents that no file owns. Raises StoreUnavailable."""
+        for name in names:
+            await self.store.delete(name)
+        if names:
+            await self.broker.let_go(names)
+
+    async def sweep(self) -> int:
+        """Delete what nobody owns, and files whose time is over. How many were deleted."""
+        names = await self.broker.loose(SWEEP_MOST)
+        await self.discard(names)
+        deleted = len(names)
+        for file_id in await self.broker.ended_files(SWEEP_MOST):
+            record = await self.broker.file(file_id)
+            if record is None:
+                await self.broker.forget_end(file_id)
+            elif await self.delete(record) is Deletion.IN_USE:
+                await self.broker.put_off(file_id, STILL_NEEDED_MS)
+            else:
+                deleted += 1
+        return deleted
+
+
+class Upload:
+    """A content that comes in pieces.
+
+    Attributes:
+        file_id, name: of the file that it is to become, and of its content in the store.
+        bytes: so far.
+    """
+
+    def __init__(self, files: Files, file_id: str, name: str, writer: Writer, most_bytes: int) -> None:
+        self.file_id, self.name, self.bytes = file_id, name, 0
+        self._files, self._writer, self._most_bytes = files, writer, most_bytes
+        self._piece = bytearray()
+
+    async def write(self, data: bytes) -> None:
+        """More of it.
+
+        Raises:
+            InvalidRequest: it is too large.
+            StoreUnavailable: the store does not take it.
+        """
+        self.bytes += len(data)
+        if self.bytes > self._most_bytes:
+            raise InvalidRequest(
+                f"the file is larger than {self._most_bytes} bytes, which is the limit", "file", "request_too_large"
+            )
+        self._piece += data
+        if len(self._piece) >= PIECE_BYTES:
+            await self._flush()
+
+    async def close(self) -> None:
+        """That was all. Raises StoreUnavailable."""
+        await self._flush()
+        await self._writer.close()
+
+    async def abort(self) -> None:
+        """Forget it; what cannot be deleted now is found later."""
+        await _in_any_case(self._writer.abort)
+        await _in_any_case(lambda: self._files.discard([self.name]))
+
+    async def _flush(self) -> None:
+        if self._piece:
+            piece, self._piece = bytes(self._piece), bytearray()
+            await self._writer.write(piece)
+
+
+async def _in_any_case(work: Callable[[], Awaitable[object]]) -> None:
+    try:
+        await work()
+    except Exception as error:  # noqa: BLE001 - the reason for aborting is what the caller has to hear
+        log.warning("upload_not_cleared", error=f"{type(error).__name__}: {error}")

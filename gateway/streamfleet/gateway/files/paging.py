@@ -1,0 +1,56 @@
+"""Pages of a list, as OpenAI's clients turn them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from streamfleet.common.batch_records import is_id
+from streamfleet.common.errors import InvalidRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Which page is wanted.
+
+    Attributes:
+        after: the last id that the caller has; empty for the first page.
+        limit: how many it wants.
+        newest_first: in which order.
+    """
+
+    after: str
+    limit: int
+    newest_first: bool
+
+    def shown(self, data: Sequence[Mapping[str, Any]], more: bool) -> dict[str, Any]:
+        """The page, as OpenAI shows it."""
+        return {
+            "object": "list",
+            "data": list(data),
+            "first_id": data[0]["id"] if data else None,
+            "last_id": data[-1]["id"] if data else None,
+            "has_more": more,
+        }
+
+
+def read_page(query: Mapping[str, str], kind: str, usual: int, most: int) -> Page:
+    """The page that a query asks for.
+
+    Args:
+        query: `after`, `limit`, `order`; all optional.
+        kind: what ids begin with.
+        usual, most: limits.
+
+    Raises:
+        InvalidRequest: one of them is wrong.
+    """
+    after, limit, order = query.get("after", ""), query.get("limit", str(usual)), query.get("order", "desc")
+    if after and not is_id(after, kind):
+        raise InvalidRequest(f"must be the id of the last one that you have, {kind}…, not {after[:40]!r}", "after")
+    if not (limit.isascii() and limit.isdigit() and len(limit) < 9 and 1 <= int(limit) <= most):
+        raise InvalidRequest(f"must be a number from 1 to {most}", "limit")
+    if order not in ("asc", "desc"):
+        raise InvalidRequest("must be asc or desc", "order")
+    return Page(after, int(limit), order == "desc")

@@ -1,0 +1,151 @@
+"""/v1/files: upload, list, look, download, delete. Another tenant's files are not there."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import JSONResponse, StreamingResponse
+
+from streamfleet.common.batch_records import FILE, FileRecord, is_id
+from streamfleet.common.broker.gateway_files import Deletion
+from streamfleet.gateway.batches.visiting import Visit, visit
+from streamfleet.gateway.errors import NOT_AGAIN, ApiError
+from streamfleet.gateway.files.files import Files
+from streamfleet.gateway.files.paging import Page, read_page
+from streamfleet.gateway.files.store import ContentGone
+from streamfleet.gateway.files.uploading import receive_file
+
+VISIBLE = ("batch", "batch_output")
+"""Purposes of the files that callers know of; the simple service has others of its own."""
+MOST_LISTED = 10_000
+LOOK_AT = 500
+router = APIRouter(tags=["files"])
+_FORM: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "multipart/form-data": {
+                "schema": {
+                    "type": "object",
+                    "required": ["purpose", "file"],
+                    "properties": {
+                        "purpose": {"type": "string", "enum": ["batch"]},
+                        "file": {"type": "string", "format": "binary"},
+                    },
+                }
+            }
+        },
+    }
+}
+
+
+@router.post("/v1/files", openapi_extra=_FORM)
+async def upload(request: Request) -> JSONResponse:
+    """Store a file."""
+    here = await visit(request, requests=1)
+    settings = here.settings
+    record = await receive_file(
+        request, here.files, here.tenant, settings.gateway_file_max_bytes, settings.gateway_upload_idle_s
+    )
+    here.call.facts |= {"file": record.id, "bytes": record.bytes}
+    return JSONResponse(shown(record))
+
+
+@router.get("/v1/files")
+async def files(request: Request) -> JSONResponse:
+    """The tenant's files, newest first unless `order` is asc."""
+    here = await visit(request)
+    page = read_page(request.query_params, FILE, 10_000, MOST_LISTED)
+    purpose = request.query_params.get("purpose")
+    wanted = VISIBLE if purpose is None else tuple(name for name in VISIBLE if name == purpose)
+    found = await _listed(here.files, here.tenant, page, wanted)
+    return JSONResponse(page.shown([shown(record) for record in found[: page.limit]], len(found) > page.limit))
+
+
+@router.get("/v1/files/{file_id}")
+async def file(request: Request, file_id: str) -> JSONResponse:
+    """One file."""
+    return JSONResponse(shown(await find(await visit(request), file_id)))
+
+
+@router.get("/v1/files/{file_id}/content")
+async def content(request: Request, file_id: str) -> Response:
+    """What is in it."""
+    here = await visit(request)
+    record = await find(here, file_id)
+    parts = await here.files.broker.parts(file_id)
+    blocks = here.files.read(parts)
+    try:
+        first = await anext(blocks, b"")  # behind the headers it would be too late to say that it is gone
+    except ContentGone:
+        raise content_gone() from None
+    headers = {
+        "content-length": str(sum(part.bytes for part in parts)),
+        # Whatever is in it, a browser is to save it, not to show it.
+        "content-disposition": f'attachment; filename="{record.id}.jsonl"',
+    }
+    return StreamingResponse(_behind(first, blocks), media_type="application/octet-stream", headers=headers)
+
+
+@router.delete("/v1/files/{file_id}")
+async def delete(request: Request, file_id: str) -> JSONResponse:
+    """Delete it."""
+    here = await visit(request)
+    code = await here.files.delete(await find(here, file_id))
+    if code is Deletion.IN_USE:
+        text = "a batch that has not ended reads this file: cancel the batch, or wait for its end"
+        raise ApiError(409, text, "file_in_use", param="file_id", headers=NOT_AGAIN)
+    return JSONResponse({"id": file_id, "object": "file", "deleted": True})
+
+
+def content_gone() -> ApiError:
+    """The file is known, and its content is not there."""
+    return ApiError(404, "the content of the file is gone from the store", "content_gone", param="file_id")
+
+
+async def find(here: Visit, file_id: str) -> FileRecord:
+    """One of the caller's files.
+
+    Raises:
+        ApiError: there is none of this id.
+    """
+    record = await here.files.broker.file(file_id) if is_id(file_id, FILE) else None
+    if record is None or record.tenant != here.tenant or record.purpose not in VISIBLE:
+        raise ApiError(404, f"there is no file {file_id[:80]!r}; GET /v1/files has those that are", "file_not_found")
+    return record
+
+
+def shown(record: FileRecord) -> dict[str, Any]:
+    """A file as OpenAI shows it."""
+    return {
+        "id": record.id,
+        "object": "file",
+        "bytes": record.bytes,
+        "created_at": record.created_ms // 1000,
+        "expires_at": record.expires_ms // 1000,
+        "filename": record.filename,
+        "purpose": record.purpose,
+        "status": "processed",
+    }
+
+
+async def _behind(first: bytes, blocks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield first
+    async for block in blocks:
+        yield block
+
+
+async def _listed(files: Files, tenant: str, page: Page, purposes: tuple[str, ...]) -> list[FileRecord]:
+    """As many as the page has, and one more when there are more."""
+    found: list[FileRecord] = []
+    after = page.after
+    while len(found) <= page.limit:
+        ids = await files.broker.file_ids(tenant, after, LOOK_AT, newest_first=page.newest_first)
+        records = await files.broker.files(ids)
+        found += [record for record in records if record is not None and record.purpose in purposes]
+        if len(ids) < LOOK_AT:
+            break
+        after = ids[-1]
+    return found[: page.limit + 1]

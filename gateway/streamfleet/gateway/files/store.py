@@ -1,0 +1,163 @@
+"""Where the contents of files are: a folder or an object store, whatever fsspec knows by its URL.
+
+A content is written once, under a name that nobody had before, and never changed. So readers need no lock, and one that
+was written halfway is nothing but garbage, which `FileBroker.loose` knows of.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+import fsspec
+import structlog
+from fsspec.implementations.local import LocalFileSystem
+from fsspec.implementations.memory import MemoryFileSystem
+
+from streamfleet.common.errors import SettingsError, StreamfleetError
+
+log = structlog.get_logger(__name__)
+P = ParamSpec("P")
+T = TypeVar("T")
+BLOCK_BYTES = 262_144
+THREADS = 8
+
+
+class StoreUnavailable(StreamfleetError):
+    """The contents of files cannot be reached; the message names no path."""
+
+    retryable = True
+
+
+class ContentGone(StreamfleetError):
+    """A content is not there: somebody deleted it by hand, or another store was meant."""
+
+
+class Store:
+    """Contents by name.
+
+    Args:
+        url: of a folder.
+
+    Raises:
+        SettingsError: fsspec does not know the URL, or what it needs for it is not installed.
+    """
+
+    def __init__(self, url: str) -> None:
+        try:
+            self._files, root = fsspec.core.url_to_fs(_expanded(url))
+        except (ValueError, ImportError, RuntimeError) as error:  # the last: a ~ whose home nobody knows
+            raise SettingsError(f"STREAMFLEET_GATEWAY_FILES: {url}: {error}") from None
+        self._root = str(root).rstrip("/")
+        self._threads = ThreadPoolExecutor(THREADS, "files")
+
+    @property
+    def shared(self) -> bool:
+        """Whether another machine could reach it: not for certain, but a folder of this one is only by a mount."""
+        return not isinstance(self._files, (LocalFileSystem, MemoryFileSystem))
+
+    def new_name(self, owner: str) -> str:
+        """A name for a content of this file."""
+        chance = secrets.token_hex(8)
+        return f"{chance[:2]}/{owner}.{chance[2:]}"
+
+    async def write(self, name: str) -> Writer:
+        """Begin a content. Raises StoreUnavailable."""
+        path = self._path(name)
+        return Writer(await self._do(_opened, self._files, path), self._do)
+
+    async def put(self, name: str, data: bytes) -> None:
+        """A whole content. Raises StoreUnavailable."""
+        writer = await self.write(name)
+        await writer.write(data)
+        await writer.close()
+
+    async def read(self, name: str) -> AsyncIterator[bytes]:
+        """A content, in blocks.
+
+        Raises:
+            ContentGone: it is not there.
+            StoreUnavailable: nobody knows.
+        """
+        file = await self._do(self._files.open, self._path(name), "rb", block_size=BLOCK_BYTES * 4)
+        try:
+            while block := await self._do(file.read, BLOCK_BYTES):
+                yield block
+        finally:
+            await self._do(file.close)
+
+    async def delete(self, name: str) -> None:
+        """Forget a content; it may be gone already. Raises StoreUnavailable."""
+        with contextlib.suppress(ContentGone):
+            await self._do(self._files.rm_file, self._path(name))
+
+    async def close(self) -> None:
+        """Let go of the threads."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _path(self, name: str) -> str:
+        if ".." in name or name.startswith("/"):
+            raise ContentGone("a file names a content outside the store")
+        return f"{self._root}/{name}"
+
+    async def _do(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(self._threads, lambda: work(*args, **kwargs))
+        except FileNotFoundError as error:
+            log.warning("content_gone", error=str(error))
+            raise ContentGone("the content of the file is not in the store any more") from None
+        except Exception as error:
+            # Each kind of store raises errors of its own.
+            log.warning("file_store_failed", error=f"{type(error).__name__}: {error}")
+            raise StoreUnavailable("the store of file contents cannot be reached, or is full; try again") from error
+
+
+class Writer:
+    """A content that is being written."""
+
+    def __init__(self, file: Any, do: Callable[..., Any]) -> None:
+        self._file, self._do = file, do
+
+    async def write(self, data: bytes) -> None:
+        """More of it."""
+        await self._do(self._file.write, data)
+
+    async def close(self) -> None:
+        """That was all: it is there from now on, also after a power failure where it is a file of this machine."""
+        await self._do(_closed, self._file)
+
+    async def abort(self) -> None:
+        """Write no more. What is there by now is deleted by name."""
+        await self._do(self._file.close)
+
+
+def _expanded(url: str) -> str:
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{Path(rest).expanduser()}" if scheme in ("file", "local") and rest.startswith("~") else url
+
+
+def _opened(files: Any, path: str) -> Any:
+    if isinstance(files, LocalFileSystem):
+        # Others make folders by themselves, or have none.
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        return Path(path).open("xb")
+    return files.open(path, "wb")
+
+
+def _closed(file: Any) -> None:
+    if hasattr(file, "fileno") and not isinstance(file, fsspec.spec.AbstractBufferedFile):
+        try:
+            number = file.fileno()
+        except OSError:  # in memory
+            number = None
+        if number is not None:
+            file.flush()
+            os.fsync(number)
+    file.close()

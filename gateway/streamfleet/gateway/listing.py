@@ -1,0 +1,44 @@
+"""GET /v1/models: which models callers may name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse
+
+from streamfleet.gateway.call import call_of
+from streamfleet.gateway.gateway import Gateway, gateway_of
+from streamfleet.gateway.models import unknown
+
+OWNER = "streamfleet"
+router = APIRouter(tags=["models"])
+
+
+@router.get("/v1/models")
+async def models(request: Request) -> JSONResponse:
+    """All of them."""
+    gateway = await _let_in(request)
+    return JSONResponse({"object": "list", "data": [_model(name) for name in await gateway.models.names()]})
+
+
+# A path: names of models have slashes in them.
+@router.get("/v1/models/{model:path}")
+async def model(request: Request, model: str) -> JSONResponse:
+    """One of them."""
+    gateway = await _let_in(request)
+    if model not in await gateway.models.names():
+        raise unknown(model)
+    return JSONResponse(_model(model))
+
+
+async def _let_in(request: Request) -> Gateway:
+    gateway = gateway_of(request)
+    caller = await gateway.door.admit(request, 0)
+    call_of(request).headers |= caller.limit_headers()
+    return gateway
+
+
+def _model(name: str) -> dict[str, Any]:
+    # Nobody knows when it was made; clients only want a number there.
+    return {"id": name, "object": "model", "created": 0, "owned_by": OWNER}

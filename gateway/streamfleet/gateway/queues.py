@@ -1,0 +1,57 @@
+"""The clients of the queues that this gateway puts requests into: opened at first use, one for each queue."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from streamfleet.common.settings import QueueSettings
+from streamfleet.producer.client import Client
+from streamfleet.producer.fleet import WorkerView, worker_views
+
+PATIENCE_S = 2.0
+"""How long an operation waits for a Redis that is away: callers are told soon, and try again."""
+
+
+class Queues:
+    """Open clients by queue.
+
+    Args:
+        settings: of all queues but for their names.
+    """
+
+    def __init__(self, settings: QueueSettings) -> None:
+        self._settings = settings
+        self._clients: dict[str, Client] = {}
+        self._opening = asyncio.Lock()
+
+    async def client(self, queue: str) -> Client:
+        """The client of a queue.
+
+        Raises:
+            BrokerUnavailable: nobody answers at Redis's address.
+        """
+        client = self._clients.get(queue)
+        if client is None:
+            async with self._opening:
+                client = self._clients.get(queue)
+                if client is None:
+                    client = Client(queue=queue, settings=self._settings, patience_s=PATIENCE_S)
+                    await client.__aenter__()
+                    self._clients[queue] = client
+        return client
+
+    async def workers(self, queue: str) -> Sequence[WorkerView]:
+        """What the workers of a queue say of themselves. Raises like `client`."""
+        broker = (await self.client(queue)).broker
+        return worker_views(await broker.workers(), {}, await broker.now_ms())
+
+    async def ping(self, queue: str) -> None:
+        """Whether Redis answers. Raises like `client`."""
+        await (await self.client(queue)).broker.connection.ping()
+
+    async def close(self) -> None:
+        """Leave; requests go on."""
+        clients, self._clients = list(self._clients.values()), {}
+        for client in clients:
+            await client.close()

@@ -1,0 +1,133 @@
+"""The gateway as a process: settings in, a port that listens, until it is told to stop and all answers are out."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+from collections.abc import Generator, Iterator
+
+import structlog
+import uvicorn
+import uvloop
+
+from streamfleet.common import logs
+from streamfleet.common import metrics as common_metrics
+from streamfleet.common.errors import SettingsError
+from streamfleet.common.settings import LogSettings, QueueSettings, unknown_variables
+from streamfleet.common.settings_gateway import GatewaySettings
+from streamfleet.gateway import metrics
+from streamfleet.gateway.app import build
+from streamfleet.gateway.connection import Limits, within
+from streamfleet.gateway.edge import Edge
+from streamfleet.gateway.gateway import Gateway
+from streamfleet.gateway.pages import KEYS_OFF
+
+log = structlog.get_logger(__name__)
+BACKLOG = 1_024
+LAST_S = 5
+"""What answers get to be written once everybody was told that this process stops, in seconds."""
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server; when it ends is decided here."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """In place of uvicorn's, which would end the process by the same signal once more."""
+        yield
+
+
+def run_gateway(queue: QueueSettings, settings: GatewaySettings, log_settings: LogSettings) -> None:
+    """Serve until SIGTERM or SIGINT, and then until the answers under way are out; a second one cuts that short.
+
+    Raises:
+        SettingsError: the Redis URL cannot be read, or the port is taken.
+    """
+    logs.configure(log_settings)
+    logging.getLogger("uvicorn").setLevel(logging.ERROR)  # what clients do wrong is in the metrics
+    for name, nearest in unknown_variables().items():
+        log.warning("no_such_setting", variable=name, perhaps=nearest or None)
+    with listening(settings.gateway_host, settings.gateway_port) as opened:
+        common_metrics.describe_build()
+        metrics.begin()
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_serve(queue, settings, opened))
+    log.info("gateway_stopped")
+
+
+@contextlib.contextmanager
+def listening(host: str, port: int) -> Iterator[socket.socket]:
+    """A socket that listens there.
+
+    Raises:
+        SettingsError: the address is taken or not to be had.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        opened = socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        reason = error.strerror or error
+        raise SettingsError(
+            f"STREAMFLEET_GATEWAY_PORT: cannot listen on {host}:{port}: {reason}; set another port, or 0 for any"
+        ) from None
+    with opened:
+        yield opened
+
+
+async def _serve(queue: QueueSettings, settings: GatewaySettings, opened: socket.socket) -> None:
+    gateway = Gateway(queue, settings)
+    server = Server(_config(gateway, settings))
+    loop = asyncio.get_running_loop()
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signum, _stop, gateway, server)
+    if not gateway.keys_on:
+        log.warning("gateway_is_open", why=KEYS_OFF)
+    log.info(
+        "gateway_ready",
+        port=opened.getsockname()[1],
+        queues=gateway.models.queues,
+        models=[route.model for route in settings.routes] or "as the workers say",
+        keys=settings.gateway_keys,
+    )
+    gateway.batching.start()
+    gateway.webhooks.start()
+    try:
+        await server.serve([opened])
+    finally:
+        await gateway.close()
+
+
+def _stop(gateway: Gateway, server: Server) -> None:
+    """Take nobody new; let those who wait have their answers for a while; then tell them to ask elsewhere."""
+    if gateway.draining:
+        gateway.stop()
+        return
+    gateway.draining = True
+    server.should_exit = True
+    drain_s = gateway.settings.gateway_drain_ms / 1000
+    log.info("gateway_draining", within_s=drain_s)
+    asyncio.get_running_loop().call_later(drain_s, gateway.stop)
+
+
+def _config(gateway: Gateway, settings: GatewaySettings) -> uvicorn.Config:
+    limits = Limits(
+        settings.gateway_max_headers,
+        settings.gateway_max_header_bytes,
+        settings.gateway_head_timeout_s,
+        settings.gateway_max_connections,
+    )
+    return uvicorn.Config(
+        Edge(build(gateway), settings.gateway_write_timeout_s),
+        http=within(limits),
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=settings.gateway_keep_alive_s,
+        timeout_graceful_shutdown=settings.gateway_drain_ms // 1000 + LAST_S + 1,
+    )

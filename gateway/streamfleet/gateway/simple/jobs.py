@@ -1,0 +1,107 @@
+"""Prompts that are answered later: a batch whose input the gateway writes, and whose files it reads."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from streamfleet.common.batch_records import BatchRecord, BatchStatus
+from streamfleet.common.protocol import Lane
+from streamfleet.gateway.batches.accepting import BatchWish, read_window
+from streamfleet.gateway.batches.lines import numbered
+from streamfleet.gateway.batches.visiting import Visit
+from streamfleet.gateway.errors import SERVER, ApiError, retry_after
+from streamfleet.gateway.simple.prompts import PromptsWish, input_line, of_line, totals
+
+INPUT = "job_input"
+"""Purpose of its input, which callers do not see."""
+MOST_RESULT_BYTES, MOST_LINE_BYTES = 67_108_864, 67_108_864
+PENDING, PROCESSING, COMPLETED, FAILED = "pending", "processing", "completed", "failed"
+_STATUSES = {
+    BatchStatus.VALIDATING: PENDING,
+    BatchStatus.IN_PROGRESS: PROCESSING,
+    BatchStatus.FINALIZING: PROCESSING,
+    BatchStatus.CANCELLING: PROCESSING,
+    BatchStatus.COMPLETED: COMPLETED,
+    BatchStatus.FAILED: FAILED,
+    BatchStatus.EXPIRED: FAILED,
+    BatchStatus.CANCELLED: FAILED,
+}
+
+
+async def accept(here: Visit, prompts: PromptsWish, lane: Lane) -> BatchRecord:
+    """A job that any gateway may take from now on.
+
+    Raises:
+        InvalidRequest: its window or callback URL is not taken.
+        StoreUnavailable, StreamfleetError: it was not accepted.
+    """
+    settings, files = here.settings, here.files
+    window_ms = read_window(prompts.window, settings.gateway_batch_max_window_ms)
+    await here.batching.check_callback(prompts.callback_url, here.tenant)
+    upload = await files.begin()
+    try:
+        for number, body in enumerate(prompts.bodies):
+            await upload.write(input_line(number, prompts.endpoint, body))
+        await upload.close()
+        record = await files.add(upload, here.tenant, "prompts.jsonl", INPUT)
+    except BaseException:
+        await asyncio.shield(upload.abort())
+        raise
+    wish = BatchWish(record.id, prompts.endpoint, prompts.window, window_ms, prompts.metadata, prompts.callback_url)
+    job = await here.batching.accept(wish, here.tenant, lane, job=True, total=len(prompts.bodies))
+    if job is None:  # somebody deletes files by hand
+        raise ApiError(503, "the job was not accepted; try again", "not_accepted", SERVER, headers=retry_after(1))
+    return job
+
+
+def status_of(job: BatchRecord) -> str:
+    """One of pending, processing, completed, failed. It failed when none of its prompts succeeded, or not all ran."""
+    if job.status is BatchStatus.COMPLETED and job.failed and not job.completed:
+        return FAILED
+    return _STATUSES[job.status]
+
+
+def shown(job: BatchRecord, now_ms: int) -> dict[str, Any]:
+    """A job without its results."""
+    ended_ms = job.times.get(job.status) if job.status.ended else None
+    done = job.completed + job.failed
+    return {
+        "id": job.id,
+        "object": "batch.job",
+        "status": status_of(job),
+        "reason": job.status.value if status_of(job) == FAILED else None,
+        "progress": {
+            "total": job.total,
+            "completed": job.completed,
+            "failed": job.failed,
+            "percent": round(100 * done / job.total, 1) if job.total else 0.0,
+        },
+        "created_at": job.created_ms // 1000,
+        "ended_at": None if ended_ms is None else ended_ms // 1000,
+        "expires_at": job.deadline_ms // 1000,
+        "metadata": job.metadata,
+        "errors": [dict(error) for error in job.errors] or None,
+        **totals(
+            job.prompt_tokens,
+            job.completion_tokens,
+            done,
+            max(0, (now_ms if ended_ms is None else ended_ms) - job.created_ms),
+        ),
+    }
+
+
+async def results_of(here: Visit, job: BatchRecord) -> list[dict[str, Any]] | None:
+    """How each prompt of a job ended, in their order; None while it goes on, or when they are too many for one answer.
+
+    Raises:
+        ContentGone, StoreUnavailable: the files cannot be read.
+    """
+    if not job.status.ended or job.output_bytes + job.error_bytes > MOST_RESULT_BYTES:
+        return None
+    found = []
+    for file_id in (job.output_file_id, job.error_file_id):
+        parts = await here.files.broker.parts(file_id)
+        async for group in numbered(here.files.read(parts), MOST_LINE_BYTES):
+            found += [of_line(text) for _, text in group]
+    return sorted(found, key=lambda each: int(each["index"]))

@@ -1,0 +1,184 @@
+"""Prompts and what is asked of them, checked; and outputs as they are shown. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from streamfleet.common.errors import InvalidRequest
+from streamfleet.common.protocol import CHAT, COMPLETIONS
+from streamfleet.common.results import Result
+from streamfleet.gateway.batches.accepting import read_callback, read_metadata
+
+ENDPOINTS = (CHAT, COMPLETIONS)
+OURS = frozenset(
+    {"prompts", "endpoint", "system", "completion_window", "callback_url", "metadata", "service_tier", "stream"}
+)
+"""Fields of a call; all others are the model's, and go into each request."""
+USUAL_WINDOW = "24h"
+
+
+@dataclass(frozen=True, slots=True)
+class PromptsWish:
+    """Prompts as they are asked for.
+
+    Attributes:
+        bodies: an OpenAI request for each.
+        endpoint: where they go.
+        window: by when a job has to be done, as the caller wrote it.
+        metadata, callback_url: of a job.
+    """
+
+    bodies: Sequence[Mapping[str, Any]]
+    endpoint: str
+    window: str
+    metadata: Mapping[str, str] | None
+    callback_url: str | None
+
+
+def read_prompts(body: Mapping[str, Any], most: int) -> PromptsWish:
+    """All of it.
+
+    Args:
+        body: of the call.
+        most: how many prompts there may be.
+
+    Raises:
+        InvalidRequest: a field is wrong; `param` names it.
+    """
+    prompts = body.get("prompts")
+    if prompts is None:
+        raise InvalidRequest("is missing: give a list of texts", "prompts", "missing_required_parameter")
+    if not isinstance(prompts, list) or not prompts:
+        raise InvalidRequest("must be a list with one prompt or more", "prompts", "invalid_type")
+    if len(prompts) > most:
+        text = f"has {len(prompts)} prompts; at most {most} are taken: split it, or use /v1/batches"
+        raise InvalidRequest(text, "prompts", "too_many_prompts")
+    endpoint, system, window = (
+        body.get("endpoint", CHAT),
+        body.get("system"),
+        body.get("completion_window", USUAL_WINDOW),
+    )
+    if endpoint not in ENDPOINTS:
+        raise InvalidRequest(f"must be one of {', '.join(ENDPOINTS)}", "endpoint")
+    if not isinstance(system, str | None):
+        raise InvalidRequest("must be a text", "system", "invalid_type")
+    if system is not None and endpoint != CHAT:
+        raise InvalidRequest(f"is only for {CHAT}", "system")
+    if not isinstance(window, str):
+        raise InvalidRequest("must be a span such as 24h", "completion_window", "invalid_type")
+    shared = {name: value for name, value in body.items() if name not in OURS}
+    return PromptsWish(
+        [_body(number, prompt, endpoint, system, shared) for number, prompt in enumerate(prompts)],
+        endpoint,
+        window,
+        read_metadata(body.get("metadata")),
+        read_callback(body.get("callback_url")),
+    )
+
+
+def input_line(number: int, endpoint: str, body: Mapping[str, Any]) -> bytes:
+    """A prompt as a line of a batch's input."""
+    line = {"custom_id": str(number), "method": "POST", "url": endpoint, "body": body}
+    return json.dumps(line).encode() + b"\n"
+
+
+def of_result(number: int, result: Result) -> dict[str, Any]:
+    """How a prompt ended."""
+    return {
+        "index": number,
+        "status": "succeeded" if result.ok else "failed",
+        "output": result.text if result.ok else None,
+        "finish_reason": result.finish_reason,
+        "usage": result.usage,
+        "latency_ms": result.timings.total_ms,
+        "error": None if result.ok else result.error or {"message": "no message", "code": result.status.value},
+    }
+
+
+def of_error(number: int, message: str, code: str | None, param: str | None = None) -> dict[str, Any]:
+    """A prompt that was not run."""
+    error = {"message": message, "type": "invalid_request_error", "param": param, "code": code}
+    return {
+        "index": number,
+        "status": "failed",
+        "output": None,
+        "finish_reason": None,
+        "usage": None,
+        "latency_ms": None,
+        "error": error,
+    }
+
+
+def of_line(text: bytes) -> dict[str, Any]:
+    """How a prompt of a job ended, by its line in the output or the error file."""
+    line = json.loads(text)
+    custom_id, response, error = line["custom_id"], line["response"], line["error"]
+    number = int(custom_id) if custom_id is not None else error.get("line", 1) - 1
+    if error is not None:
+        body = (response or {}).get("body")
+        said = body.get("error") if isinstance(body, dict) else None
+        found = said if isinstance(said, dict) else error
+        return of_error(number, str(found.get("message")), found.get("code"), found.get("param"))
+    body = response["body"]
+    choices = body.get("choices") if isinstance(body, dict) else None
+    choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
+    message = choice.get("message")
+    return {
+        "index": number,
+        "status": "succeeded",
+        "output": message.get("content") if isinstance(message, dict) else choice.get("text"),
+        "finish_reason": choice.get("finish_reason"),
+        "usage": body.get("usage") if isinstance(body, dict) else None,
+        "latency_ms": None,
+        "error": None,
+    }
+
+
+def tokens_of(results: Iterable[Mapping[str, Any]]) -> tuple[int, int]:
+    """Tokens of the prompts and of the answers, in all."""
+    usages = [result["usage"] for result in results if isinstance(result["usage"], dict)]
+    prompt, completion = (
+        sum(_whole(usage.get(name)) for usage in usages) for name in ("prompt_tokens", "completion_tokens")
+    )
+    return prompt, completion
+
+
+def totals(prompt_tokens: int, completion_tokens: int, ended: int, latency_ms: float) -> dict[str, Any]:
+    """Token totals, latency and throughput, as they are shown.
+
+    Args:
+        prompt_tokens, completion_tokens: used.
+        ended: prompts that did.
+        latency_ms: how long all of it took.
+    """
+    seconds = max(latency_ms, 1.0) / 1000
+    return {
+        "usage": {
+            "prompt_tokens": prompt_tokens,
+            "completion_tokens": completion_tokens,
+            "total_tokens": prompt_tokens + completion_tokens,
+        },
+        "latency_ms": round(latency_ms, 1),
+        "throughput": {
+            "prompts_per_second": round(ended / seconds, 3),
+            "output_tokens_per_second": round(completion_tokens / seconds, 3),
+        },
+    }
+
+
+def _body(
+    number: int, prompt: object, endpoint: str, system: str | None, shared: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    if not isinstance(prompt, str):
+        raise InvalidRequest(f"must be a text, not {type(prompt).__name__}", f"prompts[{number}]", "invalid_type")
+    if endpoint == COMPLETIONS:
+        return {**shared, "prompt": prompt}
+    messages = [] if system is None else [{"role": "system", "content": system}]
+    return {**shared, "messages": [*messages, {"role": "user", "content": prompt}]}
+
+
+def _whole(value: object) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 10**12 else 0

@@ -1,0 +1,198 @@
+"""/v1/batch: prompts in, outputs out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse
+
+from streamfleet.common.batch_records import JOB
+from streamfleet.common.protocol import parse_body
+from streamfleet.gateway.batches.accepting import choose_lane
+from streamfleet.gateway.batches.routes import end, find
+from streamfleet.gateway.batches.visiting import Visit, visit
+from streamfleet.gateway.body import read_body
+from streamfleet.gateway.calls import GRACE_S
+from streamfleet.gateway.errors import ApiError
+from streamfleet.gateway.files.routes import content_gone
+from streamfleet.gateway.files.store import ContentGone
+from streamfleet.gateway.settling import expected_tokens
+from streamfleet.gateway.simple import jobs
+from streamfleet.gateway.simple.prompts import read_prompts, tokens_of, totals
+from streamfleet.gateway.simple.sync import Sync
+from streamfleet.gateway.waiting import Attendance, CallerLeft
+from streamfleet.gateway.wishes import Bounds, Wish, read_wish
+
+router = APIRouter(tags=["simple service"])
+_BODY: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {
+                "schema": {
+                    "type": "object",
+                    "required": ["prompts"],
+                    "properties": {
+                        "prompts": {"type": "array", "minItems": 1, "items": {"type": "string"}},
+                        "model": {"type": "string"},
+                        "system": {"type": "string"},
+                        "max_tokens": {"type": "integer", "minimum": 1},
+                        "temperature": {"type": "number", "minimum": 0},
+                        "endpoint": {"type": "string"},
+                        "callback_url": {"type": "string", "format": "uri"},
+                        "metadata": {"type": "object", "additionalProperties": {"type": "string"}},
+                    },
+                }
+            }
+        },
+    }
+}
+
+
+@router.post("/v1/batch/sync", openapi_extra=_BODY)
+async def sync(request: Request) -> JSONResponse:
+    """Answer all prompts, and then answer."""
+    here = await visit(request, requests=1)
+    body = await _read(here, request)
+    prompts = read_prompts(body, here.settings.gateway_simple_max_prompts)
+    wish = _wish(here, request, body)
+    chosen = await here.gateway.models.choose(body.get("model"))
+    client = await here.gateway.queues.client(chosen.queue)
+    reserved = sum(expected_tokens(prompts.endpoint, each, len(str(each))) for each in prompts.bodies)
+    await here.gateway.door.reserve(here.caller, reserved)
+    here.call.headers |= here.caller.limit_headers()
+    loop = asyncio.get_running_loop()
+    began_s, used = loop.time(), 0
+    call = Sync(here, client, wish)
+    try:
+        await call.enqueue(prompts, chosen)
+        results = await _attended(here, request, call, wish.ttl_ms / 1000 + GRACE_S)
+        used = sum(tokens_of(results))
+    finally:
+        here.gateway.errand(here.gateway.door.settle(here.caller, reserved, used), "settle tokens")
+    return JSONResponse(_told(here, results, (loop.time() - began_s) * 1000))
+
+
+@router.post("/v1/batch/async", status_code=202, openapi_extra=_BODY)
+async def later(request: Request) -> JSONResponse:
+    """Answer all prompts later."""
+    here = await visit(request, requests=1)
+    body = await _read(here, request)
+    prompts = read_prompts(body, here.settings.gateway_simple_max_prompts)
+    lane = choose_lane(request.headers, body, here.caller.lanes)
+    await _known(here, body.get("model"))
+    job = await jobs.accept(here, prompts, lane)
+    here.call.facts |= {"batch": job.id, "lane": lane.value}
+    return JSONResponse(jobs.shown(job, job.created_ms), 202)
+
+
+# Before what takes any id.
+@router.get("/v1/batch/stats")
+async def stats(request: Request) -> JSONResponse:
+    """What was done for the tenant so far."""
+    here = await visit(request)
+    found = await here.batching.broker.stats(here.tenant)
+    names = ("sync_calls", "jobs", "prompts", "succeeded", "failed")
+    counts = {name: found.get(name, 0) for name in names}
+    tokens = found.get("prompt_tokens", 0), found.get("completion_tokens", 0)
+    busy_ms, calls = found.get("busy_ms", 0), counts["sync_calls"] + counts["jobs"]
+    told = totals(*tokens, counts["prompts"], busy_ms)
+    mean_ms = round(busy_ms / calls, 1) if calls else 0.0
+    return JSONResponse(
+        {
+            "object": "batch.stats",
+            **counts,
+            "usage": told["usage"],
+            "mean_latency_ms": mean_ms,
+            "throughput": told["throughput"],
+            "batches_here": here.batching.runner.running,
+        }
+    )
+
+
+@router.get("/v1/batch/{job_id}")
+async def job(request: Request, job_id: str) -> JSONResponse:
+    """A job, with its results once it has ended."""
+    here = await visit(request)
+    record = await find(here, job_id, JOB)
+    answer = jobs.shown(record, await here.batching.broker.now_ms())
+    if record.status.ended:
+        try:
+            answer["results"] = await jobs.results_of(here, record)
+        except ContentGone:
+            raise content_gone() from None
+        answer["output_file_id"] = record.output_file_id if record.output_bytes else None
+        answer["error_file_id"] = record.error_file_id if record.error_bytes else None
+    return JSONResponse(answer)
+
+
+@router.post("/v1/batch/{job_id}/cancel")
+async def cancel(request: Request, job_id: str) -> JSONResponse:
+    """End a job. What was answered by then stands in its results."""
+    here = await visit(request)
+    record = await end(here, job_id, JOB)
+    return JSONResponse(jobs.shown(record, await here.batching.broker.now_ms()))
+
+
+async def _read(here: Visit, request: Request) -> Mapping[str, Any]:
+    most_bytes = here.settings.gateway_simple_max_bytes
+    return parse_body(await read_body(request, most_bytes, here.settings.gateway_body_timeout_s), most_bytes)
+
+
+async def _known(here: Visit, model: object) -> None:
+    """A model that there is not is refused at once; where nobody can say yet, the job waits.
+
+    Raises:
+        InvalidRequest, ApiError: there is no such model.
+    """
+    try:
+        await here.gateway.models.choose(model)
+    except ApiError as error:
+        if error.status < 500:
+            raise
+
+
+def _wish(here: Visit, request: Request, body: Mapping[str, Any]) -> Wish:
+    settings = here.settings
+    usual = settings.gateway_on_disconnect == "continue"
+    bounds = Bounds(here.caller.lanes, settings.gateway_deadline_ms, settings.gateway_max_wait_ms, usual)
+    return read_wish(request.headers, body, bounds, here.gateway.clock.now_ms())
+
+
+def _told(here: Visit, results: list[dict[str, Any]], latency_ms: float) -> dict[str, Any]:
+    """The answer, and its part of the tenant's statistics."""
+    succeeded = sum(each["status"] == "succeeded" for each in results)
+    prompt_tokens, completion_tokens = tokens_of(results)
+    ended = {"succeeded": succeeded, "failed": len(results) - succeeded}
+    counts = {
+        "sync_calls": 1,
+        "prompts": len(results),
+        **ended,
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion_tokens,
+        "busy_ms": round(latency_ms),
+    }
+    here.gateway.errand(here.batching.broker.count(here.tenant, counts), "count a call")
+    return {
+        "object": "batch.result",
+        "status": "completed" if succeeded else "failed",
+        "results": results,
+        **ended,
+        **totals(prompt_tokens, completion_tokens, len(results), latency_ms),
+    }
+
+
+async def _attended(here: Visit, request: Request, call: Sync, wait_s: float) -> list[dict[str, Any]]:
+    task = asyncio.ensure_future(call.results(wait_s))
+    try:
+        with Attendance(request.receive, here.gateway.stopping) as attendance:
+            await attendance.wait(task)
+        return task.result()
+    except (CallerLeft, ApiError):
+        call.abandon()
+        raise
+    finally:
+        task.cancel()

@@ -1,0 +1,123 @@
+"""Prompts that are answered while the caller waits."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import Sequence
+from typing import Any
+
+from streamfleet.common.errors import InvalidRequest, QueueFull, ResultTimeout, StreamfleetError
+from streamfleet.common.records import EnqueueCode, Submission
+from streamfleet.common.results import Result
+from streamfleet.gateway.batches.visiting import Visit
+from streamfleet.gateway.models import Chosen
+from streamfleet.gateway.simple.prompts import PromptsWish, of_error, of_result
+from streamfleet.gateway.wishes import Wish, for_the_queue
+from streamfleet.producer.ask import Ask
+from streamfleet.producer.chunks import chunked
+from streamfleet.producer.client import Client
+from streamfleet.producer.handle import Handle
+
+FULL = "the lane is full; try this prompt again later"
+TIMED_OUT = "this prompt was not answered before the deadline"
+CANCELS_AT_ONCE = 32
+
+
+class Sync:
+    """One call.
+
+    Args:
+        here: the caller.
+        client: of the queue that answers.
+        wish: lane and deadline.
+    """
+
+    def __init__(self, here: Visit, client: Client, wish: Wish) -> None:
+        self._here, self._client, self._wish = here, client, wish
+        self._id = f"{here.caller.owner}-sync-{secrets.token_hex(12)}"
+        self._numbers: dict[str, int] = {}
+        self._ended: dict[int, dict[str, Any]] = {}
+        self._handles: list[Handle] = []
+
+    async def enqueue(self, prompts: PromptsWish, chosen: Chosen) -> None:
+        """Put all of them into the queue; those that are refused have ended.
+
+        Raises:
+            QueueFull: not one of them found room.
+            StreamfleetError: the queue cannot be reached; what it took by then is cancelled.
+        """
+        submissions = self._prepared(prompts, chosen)
+        full = 0
+        try:
+            for chunk in chunked(submissions):
+                outcomes = await self._client.submit(chunk)
+                for submission, (handle, code) in zip(chunk, outcomes, strict=True):
+                    if handle is not None:
+                        self._handles.append(handle)
+                        continue
+                    full += code is EnqueueCode.FULL
+                    number = self._numbers.pop(submission.id)
+                    self._ended[number] = of_error(number, FULL, "queue_full")
+        except BaseException:
+            self.abandon()
+            raise
+        if full and full == len(submissions):
+            raise QueueFull(f"lane {self._wish.lane} is full", self._wish.lane)
+
+    async def results(self, wait_s: float) -> list[dict[str, Any]]:
+        """How each of them ended, in their order."""
+        arrivals = self._client.arrivals()
+        arrivals.add(self._handles)
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    while len(arrivals):
+                        self._take(await arrivals.take())
+        finally:
+            arrivals.close()
+        for number in self._numbers.values():
+            self._ended[number] = of_error(number, TIMED_OUT, "deadline_exceeded")
+        return [self._ended[number] for number in sorted(self._ended)]
+
+    def abandon(self) -> None:
+        """Nobody waits for them any more."""
+        if self._handles and not self._wish.stays:
+            self._here.gateway.errand(_cancel(self._handles), "cancel what nobody waits for")
+
+    def _prepared(self, prompts: PromptsWish, chosen: Chosen) -> list[Submission]:
+        submissions = []
+        wish = self._wish
+        for number, body in enumerate(prompts.bodies):
+            ask = Ask(
+                body=for_the_queue(body, chosen.served),
+                id=f"{self._id}-{number}",
+                lane=wish.lane,
+                deadline=wish.deadline_ms,
+                ttl_ms=wish.ttl_ms if wish.deadline_ms is None else None,
+                endpoint=prompts.endpoint,
+                tenant=self._here.caller.tenant,
+                session=wish.session,
+                traceparent=wish.traceparent,
+            )
+            try:
+                submissions.append(self._client.prepare(ask))
+            except InvalidRequest as error:
+                self._ended[number] = of_error(number, error.message, error.code, error.param)
+            else:
+                self._numbers[submissions[-1].id] = number
+        return submissions
+
+    def _take(self, results: Sequence[Result]) -> None:
+        for result in results:
+            number = self._numbers.pop(result.id)
+            self._ended[number] = of_result(number, result)
+
+
+async def _cancel(handles: Sequence[Handle]) -> None:
+    for first in range(0, len(handles), CANCELS_AT_ONCE):
+        some = handles[first : first + CANCELS_AT_ONCE]
+        for outcome in await asyncio.gather(*(handle.cancel() for handle in some), return_exceptions=True):
+            if isinstance(outcome, StreamfleetError) and not isinstance(outcome, ResultTimeout):
+                raise outcome

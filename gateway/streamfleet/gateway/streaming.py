@@ -1,0 +1,251 @@
+"""Tokens while they come, as server-sent events: OpenAI's chunks, with ids to go on from, and an end in any case."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+from fastapi import Request, Response
+from starlette.types import Receive, Scope, Send
+
+from streamfleet.common.errors import RequestFailed, StreamfleetError
+from streamfleet.common.results import Result
+from streamfleet.gateway import metrics
+from streamfleet.gateway.call import Call
+from streamfleet.gateway.errors import SERVER, ApiError, of_refusal, of_result
+from streamfleet.gateway.gateway import Gateway
+from streamfleet.gateway.waiting import Attendance, CallerLeft
+from streamfleet.producer.client import Client
+from streamfleet.producer.handle import Handle
+from streamfleet.producer.streaming import Chunk, Event, Missed, Restarted
+
+log = structlog.get_logger(__name__)
+DONE = b"data: [DONE]\n\n"
+COMMENT = b": still here\n"
+"""No empty line behind it: once an event had an id, OpenAI's client would take that for an event without JSON."""
+HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A request whose tokens somebody reads.
+
+    Attributes:
+        gateway, call, client, handle: whose, and which.
+        after: the last chunk that the reader has; None for one that begins.
+        tells_restarts: it understands that a stream begins anew.
+        wait_s: after so long, the end was missed.
+        on_left: what to do when the reader leaves or is sent away.
+        on_result: what to do with the result; None for nothing.
+    """
+
+    gateway: Gateway
+    call: Call
+    client: Client
+    handle: Handle
+    after: str | None
+    tells_restarts: bool
+    wait_s: float
+    on_left: Callable[[], None]
+    on_result: Callable[[Result], Coroutine[Any, Any, None]] | None = None
+
+
+def frame(data: Mapping[str, Any], chunk_id: str = "", event: str = "") -> bytes:
+    """One event. JSON holds no line break, so that one line carries it."""
+    head = (f"event: {event}\n" if event else "") + (f"id: {chunk_id}\n" if chunk_id else "")
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    return f"{head}data: {text}\n\n".encode(errors="backslashreplace")
+
+
+def error_frame(error: ApiError) -> bytes:
+    """An error in the midst of a stream, as OpenAI's clients raise it."""
+    return frame({"error": error.error})
+
+
+def whole(response: Mapping[str, Any]) -> dict[str, Any]:
+    """A whole answer as one chunk, for a request whose tokens were not kept."""
+    chat = response.get("object") == "chat.completion"
+    choices = response.get("choices")
+    kept = {name: value for name, value in response.items() if name not in ("choices", "object", "usage")}
+    some = [dict(choice) for choice in choices if isinstance(choice, dict)] if isinstance(choices, list) else []
+    for choice in some:
+        if chat:
+            choice["delta"] = choice.pop("message", {})
+    return {**kept, "object": "chat.completion.chunk" if chat else "text_completion", "choices": some}
+
+
+def restarted(event: Restarted) -> ApiError:
+    """For readers that do not understand restarts."""
+    text = "the answer begins anew on another worker: what was streamed so far does not count; send the request again"
+    return ApiError(503, text, "stream_restarted", SERVER, param=str(event.attempt))
+
+
+def missed(event: Missed) -> ApiError:
+    """For readers that have a gap now."""
+    text = f"{event.chunks} chunks are not there any more; ask again without stream for the whole answer"
+    return ApiError(503, text, "stream_incomplete", SERVER)
+
+
+async def frames(reading: Reading) -> AsyncGenerator[bytes, None]:
+    """The events of a stream, up to [DONE] or an error.
+
+    Raises:
+        ApiError, StreamfleetError: the request ended without success before anything was shown.
+    """
+    shown = reading.after is not None
+    stream = reading.handle.stream(reading.after, restarts="tell")
+    async with contextlib.aclosing(stream) as events:
+        try:
+            async for event in events:
+                told = _told(event, reading.tells_restarts, shown=shown)
+                if isinstance(told, ApiError):
+                    reading.on_left()  # what begins anew, nobody reads
+                    yield error_frame(told)
+                    return
+                if told is not None:
+                    shown = True
+                    yield told
+        except RequestFailed as failure:
+            result = await reading.client.result(failure.id, 0)
+            _settle(reading, result)
+            if not shown:
+                raise of_result(result) from None
+            yield error_frame(of_result(result))
+            return
+    if not shown or reading.on_result is not None:
+        result = await reading.client.result(reading.handle.id, 0)
+        if not shown:
+            yield frame(whole(result.response or {}))
+        _settle(reading, result)
+    yield DONE
+
+
+def _settle(reading: Reading, result: Result) -> None:
+    if reading.on_result is not None:
+        reading.gateway.errand(reading.on_result(result), "settle tokens")
+
+
+def _told(event: Event, tells_restarts: bool, *, shown: bool) -> bytes | ApiError | None:
+    """What a reader is told of an event; None for nothing."""
+    match event:
+        case Chunk():
+            return frame(event.data, event.id)
+        case Restarted():
+            if not shown:
+                return None  # nobody has seen anything of what counts no more
+            metrics.RESTARTS.inc()
+            return frame({"attempt": event.attempt}, event="restart") if tells_restarts else restarted(event)
+        case Missed():
+            return frame({"chunks": event.chunks}, event="missed") if tells_restarts else missed(event)
+
+
+async def open_stream(request: Request, reading: Reading) -> Response:
+    """The answer, once its first event is there or has been waited for: what fails before is an answer of its own.
+
+    Raises:
+        ApiError, StreamfleetError: it failed so.
+        CallerLeft: the caller did not wait for it.
+    """
+    gateway, source = reading.gateway, frames(reading)
+    attendance = Attendance(request.receive, gateway.stopping)
+    first = asyncio.ensure_future(anext(source))
+    attendance.__enter__()
+    try:
+        await attendance.wait(first, gateway.settings.gateway_keep_alive_comment_s)
+        if first.done():
+            first.result()
+        return EventStream(reading, source, first, attendance)
+    except BaseException as error:
+        if isinstance(error, CallerLeft | ApiError) and not first.done():
+            reading.on_left()
+        await _end(first, source, attendance)
+        raise
+
+
+class EventStream(Response):
+    """Events as they come, until there are no more or nobody reads them.
+
+    Args:
+        reading: of what.
+        source: the events behind the first.
+        first: the first event, perhaps still to come.
+        attendance: watches the caller; this ends it.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self,
+        reading: Reading,
+        source: AsyncGenerator[bytes, None],
+        first: asyncio.Future[bytes],
+        attendance: Attendance,
+    ) -> None:
+        super().__init__(headers=HEADERS)
+        del self.headers["content-length"]
+        self._reading, self._source, self._first, self._attendance = reading, source, first, attendance
+        self._sent_s = 0.0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - the signature is ASGI's
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        metrics.STREAMS.inc()
+        pump = asyncio.ensure_future(self._pump(send))
+        try:
+            await self._attend(pump, send)
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        except CallerLeft:
+            self._reading.call.facts["left"] = True
+            self._reading.on_left()
+        finally:
+            metrics.STREAMS.dec()
+            await _end(pump, self._source, self._attendance)
+
+    async def _pump(self, send: Send) -> None:
+        try:
+            await self._send(send, await self._first)
+            call = self._reading.call
+            if self._reading.after is None:
+                metrics.FIRST_TOKEN.observe(self._sent_s - call.began_s)
+            async for data in self._source:
+                await self._send(send, data)
+        except ApiError as error:
+            await self._send(send, error_frame(error))
+        except StreamfleetError as error:
+            log.warning("stream_broke", request_id=self._reading.handle.id, error=str(error))
+            await self._send(send, error_frame(of_refusal(error)))
+
+    async def _attend(self, pump: asyncio.Future[None], send: Send) -> None:
+        """Until the pump is done; with a comment now and then, and no longer than the request may take."""
+        every_s = self._reading.gateway.settings.gateway_keep_alive_comment_s
+        loop = asyncio.get_running_loop()
+        give_up_s = loop.time() + self._reading.wait_s
+        try:
+            while not await self._attendance.wait(pump, every_s):
+                if loop.time() > give_up_s:
+                    text = "the request was not answered before its deadline"
+                    raise ApiError(504, text, "deadline_exceeded", SERVER)  # noqa: TRY301 - told like the other
+                if loop.time() - self._sent_s >= every_s:
+                    await self._send(send, COMMENT)
+            pump.result()
+        except ApiError as error:
+            if not pump.done():
+                pump.cancel()
+                await asyncio.wait((pump,))
+                self._reading.on_left()
+            await self._send(send, error_frame(error))
+
+    async def _send(self, send: Send, data: bytes) -> None:
+        await send({"type": "http.response.body", "body": data, "more_body": True})
+        self._sent_s = asyncio.get_running_loop().time()
+
+
+async def _end(task: asyncio.Future[Any], source: AsyncGenerator[bytes, None], attendance: Attendance) -> None:
+    task.cancel()
+    await asyncio.wait((task,))
+    await source.aclose()
+    attendance.__exit__()

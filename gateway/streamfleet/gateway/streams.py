@@ -1,0 +1,49 @@
+"""Reading a stream again: from the beginning, or behind the last chunk that a reader has."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+
+from streamfleet.gateway.call import call_of
+from streamfleet.gateway.errors import ApiError
+from streamfleet.gateway.gateway import Gateway, gateway_of
+from streamfleet.gateway.streaming import Reading, open_stream
+from streamfleet.gateway.wishes import belongs_to, tells_restarts
+from streamfleet.producer.client import Client
+
+router = APIRouter(tags=["models"])
+
+
+@router.get("/v1/streams/{request_id}")
+async def stream(request: Request, request_id: str) -> Response:
+    """The tokens of a request that was sent with `stream`, by the `x-streamfleet-id` of its answer.
+
+    `Last-Event-ID` goes on behind that event. Reading changes nothing, and leaving cancels nothing.
+    """
+    gateway, call = gateway_of(request), call_of(request)
+    caller = await gateway.door.admit(request)
+    call.headers |= caller.limit_headers()
+    client = await _whose(gateway, request_id) if belongs_to(caller.owner, request_id) else None
+    if client is None:
+        raise ApiError(404, "there is no such request, or it is not yours", "request_not_found", param="request_id")
+    call.concerns(request_id)
+    reading = Reading(
+        gateway=gateway,
+        call=call,
+        client=client,
+        handle=client.handle(request_id),
+        after=request.headers.get("last-event-id") or None,
+        tells_restarts=tells_restarts(request.headers),
+        wait_s=gateway.settings.gateway_max_wait_ms / 1000,
+        on_left=lambda: None,
+    )
+    return await open_stream(request, reading)
+
+
+async def _whose(gateway: Gateway, request_id: str) -> Client | None:
+    """The client of the queue that knows a request; None where none does."""
+    for queue in gateway.models.queues:
+        client = await gateway.queues.client(queue)
+        if await client.broker.record(request_id) or await client.broker.result(request_id):
+            return client
+    return None

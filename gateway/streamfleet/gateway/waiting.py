@@ -1,0 +1,62 @@
+"""Waiting for something on behalf of a caller who may leave, in a process that may be told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from streamfleet.gateway.errors import stopping
+
+T = TypeVar("T")
+Receive = Callable[[], Awaitable[Any]]
+
+
+class CallerLeft(Exception):
+    """The connection is gone: nobody will read an answer."""
+
+
+async def until_left(receive: Receive) -> None:
+    """Returns when the caller has left. The body must have been read."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class Attendance:
+    """Whether the caller is still there, watched from `with` on.
+
+    Args:
+        receive: of the connection.
+        stopping_too: the process's future of the same name.
+    """
+
+    def __init__(self, receive: Receive, stopping_too: asyncio.Future[None]) -> None:
+        self._receive, self._stopping = receive, stopping_too
+        self._left: asyncio.Task[None] | None = None
+
+    def __enter__(self) -> Attendance:
+        self._left = asyncio.get_running_loop().create_task(until_left(self._receive))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._left is not None:
+            self._left.cancel()
+
+    async def wait(self, task: asyncio.Future[T], timeout_s: float | None = None) -> bool:
+        """Wait until the task is done; False when that took longer than `timeout_s`. The task goes on in any case.
+
+        Raises:
+            CallerLeft: that came first.
+            ApiError: the process stops.
+        """
+        if self._left is None:
+            raise RuntimeError("used outside of its with")
+        some: set[asyncio.Future[Any]] = {task, self._left, self._stopping}
+        await asyncio.wait(some, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return True
+        if self._left.done():
+            raise CallerLeft
+        if self._stopping.done():
+            raise stopping()
+        return False

@@ -1,0 +1,83 @@
+"""Which addresses a webhook may be sent to. Pure.
+
+Whoever may name a callback URL may have this process send a request to it. So only what is public may be called, and of
+IPv6 only what is assigned to be: a list of what is forbidden would be out of date one day.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from enum import StrEnum
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+class Kind(StrEnum):
+    """What an address is to us."""
+
+    PUBLIC = "public"
+    PRIVATE = "private"  # an operator may allow it
+    FORBIDDEN = "forbidden"  # nobody may
+
+
+def _networks(*texts: str) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]:
+    return tuple(ipaddress.ip_network(text) for text in texts)
+
+
+# Cloud metadata that no range below covers as it should: in private ranges, and one that looks public.
+_METADATA = _networks("100.100.100.200/32", "168.63.129.16/32", "fd00:ec2::254/128", "fd20:ce::254/128")
+_PRIVATE = _networks(
+    "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "::1/128", "fc00::/7"
+)  # fmt: skip
+_NOT_PUBLIC = _networks(
+    # IPv4: this network, link-local, protocols, documentation, relays, benchmarks, multicast, reserved and broadcast
+    "0.0.0.0/8", "169.254.0.0/16", "192.0.0.0/24", "192.0.2.0/24", "192.31.196.0/24", "192.52.193.0/24",
+    "192.88.99.0/24", "192.175.48.0/24", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4",
+    "240.0.0.0/4",
+    # IPv6, within what is assigned: protocols with Teredo, documentation, direct delegation
+    "2001::/23", "2001:db8::/32", "2620:4f:8000::/48", "3fff::/20",
+)  # fmt: skip
+_ASSIGNED = ipaddress.IPv6Network("2000::/3")
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+_SIX_TO_FOUR = ipaddress.IPv6Network("2002::/16")
+
+
+def kind_of(address: Address) -> Kind:
+    """What an address is; one that carries an IPv4 address is what that is, at best."""
+    inner = _carried(address)
+    if inner is not None:
+        return kind_of(inner)
+    if any(address in network for network in _METADATA):
+        return Kind.FORBIDDEN
+    if any(address in network for network in _PRIVATE):
+        return Kind.PRIVATE
+    if any(address in network for network in _NOT_PUBLIC):
+        return Kind.FORBIDDEN
+    if isinstance(address, ipaddress.IPv6Address) and address not in _ASSIGNED:
+        return Kind.FORBIDDEN
+    return Kind.PUBLIC
+
+
+def may_be_called(text: str, allow_private: bool) -> bool:
+    """Whether an address, as a resolver gave it, may be called."""
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    if isinstance(address, ipaddress.IPv6Address) and address.scope_id is not None:
+        return False
+    kind = kind_of(address)
+    return kind is Kind.PUBLIC or (allow_private and kind is Kind.PRIVATE)
+
+
+def _carried(address: Address) -> ipaddress.IPv4Address | None:
+    """The IPv4 address that an IPv6 address stands for: mapped, by NAT64, or by 6to4."""
+    if isinstance(address, ipaddress.IPv4Address):
+        return None
+    if address.ipv4_mapped is not None:
+        return address.ipv4_mapped
+    if address in _SIX_TO_FOUR:
+        return ipaddress.IPv4Address(int(address) >> 80 & 0xFFFFFFFF)
+    if address in _NAT64:
+        return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+    return None

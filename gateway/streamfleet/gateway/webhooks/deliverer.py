@@ -1,0 +1,230 @@
+"""Delivers webhooks: any gateway takes what is due. What a gateway held that died, another one takes a lease later."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import metadata
+
+import httpx
+import structlog
+
+from streamfleet.common.broker.webhooks import WebhookBroker
+from streamfleet.common.clock import Clock
+from streamfleet.common.errors import StreamfleetError
+from streamfleet.common.gateway_webhooks import Delivery, Ending, Message, Reason, Settlement
+from streamfleet.gateway.webhooks import metrics
+from streamfleet.gateway.webhooks.hosts import HostSlots
+from streamfleet.gateway.webhooks.sender import Sender
+from streamfleet.gateway.webhooks.signing import in_use, read_secrets, signatures
+from streamfleet.gateway.webhooks.targets import host_of
+from streamfleet.gateway.webhooks.verdict import Answer, Plan, before_trying, settle
+
+log = structlog.get_logger(__name__)
+LOOK_MS = 1_000
+"""At least so often, somebody looks for what is due by time or was left behind by the dead."""
+MOST_AT_ONCE = 64
+WAITING_PER_SLOT = 8
+PARKED_MS = (2_000, 4_000)
+"""What finds too many waiting for its host comes back so much later, uncounted, so that others get at their turn."""
+TROUBLE_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How many at a time.
+
+    Attributes:
+        together: attempts at once.
+        per_host: of them at one host.
+        lease_ms: how long a delivery is this process's.
+    """
+
+    together: int = 128
+    per_host: int = 4
+    lease_ms: int = 60_000
+
+    @property
+    def most_held(self) -> int:
+        """Deliveries that are this process's at once: more than may run, and wait for their hosts, so that slow hosts
+        never leave no room for others."""
+        return 4 * self.together
+
+
+class Deliverer:
+    """One process's deliveries.
+
+    Args:
+        broker: of its own, as it blocks.
+        sender: sends them.
+        plan: how often to try.
+        pace: how many at a time.
+        clock: the time.
+        name: of this process; nobody else's.
+        chance: 0 to 1.
+    """
+
+    def __init__(
+        self,
+        broker: WebhookBroker,
+        sender: Sender,
+        plan: Plan,
+        pace: Pace,
+        clock: Clock,
+        name: str,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self._broker, self._sender, self._plan, self._pace = broker, sender, plan, pace
+        self._clock, self._name, self._chance = clock, name, chance
+        self._slots = HostSlots(pace.per_host, pace.per_host * WAITING_PER_SLOT, pace.together, 2 * pace.together)
+        self._held: dict[asyncio.Task[None], Delivery] = {}
+        self._running: set[asyncio.Task[None]] = set()
+        self._freed = asyncio.Event()
+        self._stopping = False
+        self._loop: asyncio.Task[None] | None = None
+        self._agent = f"streamfleet/{metadata.version('streamfleet')}"
+
+    def start(self) -> None:
+        """Begin."""
+        metrics.begin()
+        self._loop = asyncio.get_running_loop().create_task(self._go_on())
+
+    async def stop(self, within_s: float) -> None:
+        """Take nothing more; finish what is being sent within `within_s`; hand back the rest, uncounted, at once."""
+        self._stopping = True
+        self._freed.set()
+        if self._loop is not None:
+            while not self._loop.done():
+                with contextlib.suppress(StreamfleetError):
+                    await self._broker.unblock()
+                await asyncio.wait([self._loop], timeout=0.2)
+        for task in set(self._held) - self._running:
+            task.cancel()
+        if self._running:
+            await asyncio.wait(set(self._running), timeout=within_s)
+        left = dict(self._held)
+        for task in left:
+            task.cancel()
+        if left:
+            await asyncio.wait(left)
+        for delivery in (delivery for task, delivery in left.items() if task.cancelled()):
+            await self._end(delivery, Settlement(Ending.BACK))
+
+    async def _go_on(self) -> None:
+        while not self._stopping:
+            try:
+                await self._step()
+            except StreamfleetError as error:
+                log.warning("webhooks_waiting_for_redis", reason=str(error))
+                await self._clock.sleep(TROUBLE_S)
+
+    async def _step(self) -> None:
+        room = min(MOST_AT_ONCE, self._pace.most_held - len(self._held))
+        if room <= 0:
+            self._freed.clear()
+            await self._freed.wait()
+            return
+        taken = await self._broker.take(self._name, room)
+        metrics.OUTSTANDING.set(taken.outstanding)
+        for delivery in taken.deliveries:
+            task = asyncio.get_running_loop().create_task(self._see_to(delivery, self._clock.monotonic()))
+            self._held[task] = delivery
+            task.add_done_callback(self._let_go)
+        if len(taken.deliveries) < room and not self._stopping:
+            await self._broker.wait(taken.last, LOOK_MS if taken.next_ms is None else min(LOOK_MS, taken.next_ms))
+
+    def _let_go(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        self._freed.set()
+        if task.cancelled():
+            return
+        self._held.pop(task, None)
+        if (error := task.exception()) is not None:
+            log.error("webhook_delivery_broke", error=type(error).__name__, exc_info=error)
+
+    async def _see_to(self, delivery: Delivery, taken_at_s: float) -> None:
+        message = delivery.message
+        if message is None:
+            text = "what Redis holds of it cannot be read: somebody changed it"
+            await self._end(delivery, Settlement(Ending.DEAD, reason=Reason.REFUSED, error=text))
+            return
+        host = _host(message)
+        if self._slots.crowded(host):
+            await self._end(delivery, self._parked())
+            return
+        async with self._slots.slot(host):
+            task = asyncio.current_task()
+            assert task is not None  # noqa: S101 - it runs in one
+            self._running.add(task)
+            # Waited for so long that its lease could end before the attempt does.
+            if (self._clock.monotonic() - taken_at_s) * 2_000 > self._pace.lease_ms:
+                await self._end(delivery, self._parked())
+                return
+            await self._try(delivery, message)
+
+    async def _try(self, delivery: Delivery, message: Message) -> None:
+        begun_s = self._clock.monotonic()
+        ending = before_trying(delivery.attempt, message.since_ms, self._clock.now_ms(), self._plan)
+        if ending is None:
+            answer = await self._send(message)
+            ending = settle(
+                answer, delivery.attempt, message.since_ms, self._clock.now_ms(), self._plan, self._chance()
+            )
+            metrics.ATTEMPT.labels(ending.ending).observe(self._clock.monotonic() - begun_s)
+        await self._end(delivery, ending)
+
+    async def _send(self, message: Message) -> Answer:
+        now_ms = self._clock.now_ms()
+        keys = in_use(read_secrets(await self._broker.secrets(message.tenant)), now_ms)
+        if not keys:
+            return Answer(error="there is no secret to sign it with: `streamfleet gateway webhooks secret create`")
+        body, now_s = message.body.encode(), now_ms // 1000
+        headers = {
+            "content-type": "application/json",
+            "user-agent": self._agent,
+            "webhook-id": message.id,
+            "webhook-timestamp": str(now_s),
+            "webhook-signature": signatures(keys, message.id, now_s, body),
+        }
+        return await self._sender.post(message.url, headers, body)
+
+    async def _end(self, delivery: Delivery, ending: Settlement) -> None:
+        """Write down how it ended. What Redis does not hear of, the lease returns."""
+        try:
+            written = await self._broker.settle(delivery, ending)
+        except StreamfleetError as error:
+            log.warning("webhook_not_settled", webhook_id=delivery.id, ending=ending.ending, reason=str(error))
+            return
+        metrics.ATTEMPTS.labels(ending.ending if written else metrics.LOST).inc()
+        if not written:
+            log.warning("webhook_lease_lost", webhook_id=delivery.id, attempt=delivery.attempt)
+            return
+        self._tell(delivery, ending)
+
+    def _tell(self, delivery: Delivery, ending: Settlement) -> None:
+        """No URL: its path and query may be secrets of the receiver's."""
+        message = delivery.message
+        about = {"webhook_id": delivery.id, "attempt": delivery.attempt, "host": _host(message) if message else None}
+        if ending.ending is Ending.DELIVERED:
+            if message is not None:
+                metrics.DELIVERED.observe(max(0, self._clock.now_ms() - message.since_ms) / 1000)
+            log.info("webhook_delivered", status=ending.status, **about)
+        elif ending.ending is Ending.LATER:
+            log.info("webhook_postponed", error=ending.error, delay_ms=ending.delay_ms, **about)
+        elif ending.ending is Ending.DEAD:
+            metrics.DEAD.labels(ending.reason).inc()
+            log.warning("webhook_dead", reason=ending.reason, error=ending.error, **about)
+
+    def _parked(self) -> Settlement:
+        least, most = PARKED_MS
+        return Settlement(Ending.BACK, round(least + (most - least) * self._chance()))
+
+
+def _host(message: Message) -> str:
+    try:
+        return host_of(httpx.URL(message.url))
+    except httpx.InvalidURL:
+        return ""

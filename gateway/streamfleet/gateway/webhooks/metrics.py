@@ -1,0 +1,47 @@
+"""The metrics of webhooks. Labels have few values, all known beforehand; no host, type or tenant is one."""
+
+from __future__ import annotations
+
+from prometheus_client import Counter, Gauge, Histogram
+
+from streamfleet.common.gateway_webhooks import Ending, Reason
+from streamfleet.gateway.metrics import REGISTRY
+
+LOST = "lost"
+"""Outcome of an attempt that was somebody else's by the time it ended."""
+OUTCOMES = (*Ending, LOST)
+
+ANNOUNCED = Counter(
+    "streamfleet_gateway_webhooks_announced_total", "Webhooks accepted to be delivered.", registry=REGISTRY
+)
+ATTEMPTS = Counter(
+    "streamfleet_gateway_webhook_attempts_total",
+    "Webhooks taken to be delivered, by what became of them.",
+    ["outcome"],
+    registry=REGISTRY,
+)
+DEAD = Counter("streamfleet_gateway_webhooks_dead_total", "Webhooks given up.", ["reason"], registry=REGISTRY)
+ATTEMPT = Histogram(
+    "streamfleet_gateway_webhook_attempt_seconds",
+    "Of one attempt: from looking up the name to the answer.",
+    ["outcome"],
+    buckets=(0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60),
+    registry=REGISTRY,
+)
+DELIVERED = Histogram(
+    "streamfleet_gateway_webhook_delivered_seconds",
+    "From announcing a webhook to its delivery.",
+    buckets=(0.01, 0.05, 0.1, 0.5, 1, 5, 10, 60, 300, 600, 3_600, 14_400, 43_200, 86_400, 259_200, 432_000),
+    registry=REGISTRY,
+)
+OUTSTANDING = Gauge(
+    "streamfleet_gateway_webhooks_outstanding", "Webhooks not delivered and not given up yet.", registry=REGISTRY
+)
+
+
+def begin() -> None:
+    """Let counters with known labels stand at 0 before they first count."""
+    for outcome in OUTCOMES:
+        ATTEMPTS.labels(outcome)
+    for reason in Reason:
+        DEAD.labels(reason)

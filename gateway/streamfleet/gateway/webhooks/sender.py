@@ -1,0 +1,133 @@
+"""Sends one webhook: looks the host's name up once, checks every address, and goes to the one that was checked.
+
+What a receiver answers is not kept, shown or followed: of the answer, only the status and Retry-After count.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Mapping
+
+import httpx
+
+from streamfleet.common.errors import InvalidRequest
+from streamfleet.gateway.webhooks.targets import (
+    NameUnknown,
+    Policy,
+    Resolver,
+    addresses_of,
+    host_of,
+    read_target,
+    resolve,
+)
+from streamfleet.gateway.webhooks.verdict import Answer
+
+MOST_ANSWER_BYTES = 4_096
+"""So much of an answer is taken, for receivers that do not like to be cut off; the rest is not."""
+MOST_ADDRESSES = 3
+CONNECT_S, LINGER_S = 5.0, 1.0
+
+
+class Sender:
+    """Sends webhooks; keeps no connection, so that none that was checked for one host serves another.
+
+    Args:
+        policy: where they may go.
+        timeout_s: how long one may take, from the name to the answer.
+        resolver: looks names up.
+        trust: certificates to believe; by default those that httpx does.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        timeout_s: float,
+        resolver: Resolver = resolve,
+        trust: ssl.SSLContext | None = None,
+    ) -> None:
+        self._policy, self._timeout_s, self._resolver = policy, timeout_s, resolver
+        self._trust = trust or httpx.create_ssl_context(trust_env=False)
+
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Answer:
+        """Send a webhook; whatever goes wrong is an answer too."""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await self._post(url, headers, body)
+        except InvalidRequest as error:
+            return Answer(error=error.message, refused=True)
+        except TimeoutError:
+            return Answer(error=f"no answer within {self._timeout_s:g} s")
+        except NameUnknown:
+            return Answer(error="the host's name does not exist")
+        except (httpx.HTTPError, OSError) as error:
+            return Answer(error=in_our_words(error))
+
+    async def _post(self, url: str, headers: Mapping[str, str], body: bytes) -> Answer:
+        target = read_target(url, self._policy)
+        addresses = (await addresses_of(target, self._policy, self._resolver))[:MOST_ADDRESSES]
+        for address in addresses[:-1]:
+            try:
+                return await self._send(target, address, headers, body)
+            except httpx.ConnectError as error:
+                if _of_tls(error) is not None:
+                    raise
+        return await self._send(target, addresses[-1], headers, body)
+
+    async def _send(self, target: httpx.URL, address: str, headers: Mapping[str, str], body: bytes) -> Answer:
+        """The transport alone: a client would follow redirects, read the environment's proxies, and log the URL."""
+        request = httpx.Request(
+            "POST",
+            target.copy_with(host=address),
+            headers={"host": target.netloc.decode("ascii"), **headers},
+            content=body,
+            extensions={
+                # The certificate has to be the name's, whatever the address.
+                "sni_hostname": host_of(target).rstrip("."),
+                "timeout": httpx.Timeout(self._timeout_s, connect=CONNECT_S).as_dict(),
+            },
+        )
+        async with httpx.AsyncHTTPTransport(verify=self._trust, trust_env=False, http2=False) as transport:
+            response = await transport.handle_async_request(request)
+            try:
+                await _read_some(response)
+            finally:
+                await response.aclose()
+        return Answer(response.status_code, retry_after=response.headers.get("retry-after", ""))
+
+
+async def _read_some(response: httpx.Response) -> None:
+    """Whatever comes of it, the status was there."""
+    taken = 0
+    try:
+        async with asyncio.timeout(LINGER_S):
+            async for part in response.aiter_raw():
+                taken += len(part)
+                if taken >= MOST_ANSWER_BYTES:
+                    return
+    except (httpx.HTTPError, TimeoutError):
+        return
+
+
+def in_our_words(error: Exception) -> str:
+    """What went wrong, with nothing in it that the receiver wrote."""
+    tls = _of_tls(error)
+    if tls is not None:
+        return f"TLS failed: {getattr(tls, 'verify_message', None) or tls.reason or 'no reason given'}"
+    match error:
+        case httpx.ConnectTimeout() | httpx.ConnectError():
+            return "the receiver cannot be reached"
+        case httpx.ProtocolError():
+            return "the receiver did not answer in HTTP"
+        case httpx.HTTPError():
+            return "the connection broke before the answer"
+        case _:
+            return "the host's name cannot be looked up at the moment"
+
+
+def _of_tls(error: BaseException | None) -> ssl.SSLError | None:
+    while error is not None:
+        if isinstance(error, ssl.SSLError):
+            return error
+        error = error.__cause__ or error.__context__
+    return None

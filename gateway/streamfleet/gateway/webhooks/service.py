@@ -1,0 +1,176 @@
+"""What the rest of the gateway sees of webhooks: check a callback URL, announce an event, start, stop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import secrets
+import socket
+import ssl
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from streamfleet.common.broker.webhooks import WebhookBroker
+from streamfleet.common.clock import Clock, SystemClock
+from streamfleet.common.connection import Connection
+from streamfleet.common.errors import InvalidRequest
+from streamfleet.common.gateway_webhooks import Message, WebhookNames, message_id
+from streamfleet.common.settings import QueueSettings
+from streamfleet.common.settings_webhooks import WebhookSettings
+from streamfleet.gateway.webhooks import metrics
+from streamfleet.gateway.webhooks.deliverer import Deliverer, Pace
+from streamfleet.gateway.webhooks.sender import Sender
+from streamfleet.gateway.webhooks.signing import in_use, read_secrets
+from streamfleet.gateway.webhooks.targets import (
+    NameUnknown,
+    Policy,
+    Resolver,
+    addresses_of,
+    host_of,
+    read_target,
+    resolve,
+)
+from streamfleet.gateway.webhooks.verdict import Plan
+
+MOST_BODY_BYTES = 32_768
+"""Of one webhook. It tells that something happened; results are for the receiver to fetch."""
+LOOK_UP_S = 5.0
+PATIENCE_S = 5.0
+_TYPE = re.compile(r"[A-Za-z0-9_]+(?:\.[A-Za-z0-9_]+)*")
+
+
+def open_webhook_broker(queue: QueueSettings, settings: WebhookSettings) -> WebhookBroker:
+    """The webhooks' keys in Redis; nothing is sent yet.
+
+    Raises:
+        SettingsError: the Redis URL cannot be read.
+    """
+    connection = Connection(queue.redis_url.get_secret_value(), PATIENCE_S)
+    return WebhookBroker(connection, WebhookNames(queue.key_prefix), settings.webhook_limits())
+
+
+class Webhooks:
+    """Webhooks of one gateway process. Make it on the event loop that serves.
+
+    Args:
+        broker: a connection of its own, as the deliveries block it.
+        settings: where they may go, how often they are tried.
+        clock: the time.
+        resolver: looks names up.
+        trust: certificates to believe, by default the usual ones.
+    """
+
+    def __init__(
+        self,
+        broker: WebhookBroker,
+        settings: WebhookSettings,
+        *,
+        clock: Clock | None = None,
+        resolver: Resolver = resolve,
+        trust: ssl.SSLContext | None = None,
+    ) -> None:
+        self._broker, self._clock, self._resolver = broker, clock or SystemClock(), resolver
+        self._policy = Policy(
+            settings.gateway_webhooks_allow_private,
+            settings.gateway_webhooks_allow_http,
+            settings.gateway_webhooks_ports,
+        )
+        self._deliverer = Deliverer(
+            broker,
+            Sender(self._policy, settings.gateway_webhooks_timeout_s, resolver, trust),
+            Plan(settings.gateway_webhooks_delays_s, settings.gateway_webhooks_life_ms),
+            Pace(
+                settings.gateway_webhooks_concurrency,
+                settings.gateway_webhooks_per_host,
+                settings.gateway_webhooks_lease_ms,
+            ),
+            self._clock,
+            f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}",
+        )
+
+    async def check(self, url: object, tenant: str | None = None, param: str = "callback_url") -> None:
+        """Refuse a callback URL at once, when somebody gives it, and not when there is something to tell.
+
+        Args:
+            url: as it was given.
+            tenant: whose; None where keys are off.
+            param: the field that it stood in.
+
+        Raises:
+            InvalidRequest: webhooks may not go there, or there is nothing to sign them with.
+        """
+        target = read_target(url, self._policy, param)
+        try:
+            async with asyncio.timeout(LOOK_UP_S):
+                await addresses_of(target, self._policy, self._resolver, param)
+        except NameUnknown:
+            raise InvalidRequest(f"names a host that does not exist: {host_of(target)}", param) from None
+        except (OSError, TimeoutError):
+            pass  # names cannot be looked up at the moment; every attempt checks again
+        if not in_use(read_secrets(await self._broker.secrets(tenant or "")), self._clock.now_ms()):
+            option = f" --tenant {tenant}" if tenant else ""
+            text = (
+                "cannot be used: there is no secret to sign webhooks with; the operator makes one with "
+                f"`streamfleet gateway webhooks secret create{option}`"
+            )
+            raise InvalidRequest(text, param, "no_webhook_secret")
+
+    async def announce(
+        self,
+        callback_url: str,
+        event_type: str,
+        data: Mapping[str, Any],
+        *,
+        event_id: str,
+        tenant: str | None = None,
+    ) -> str:
+        """Have an event told to whoever asked for it. Announced again, by anybody, it is the same webhook.
+
+        Args:
+            callback_url: where to; one that `check` let pass.
+            event_type: such as ``batch.completed``.
+            data: what happened, for JSON; small, as results are for the receiver to fetch.
+            event_id: what makes this event this event, such as ``batch_abc.completed``.
+            tenant: whose secrets sign it; None where keys are off.
+
+        Returns:
+            Its `webhook-id`.
+
+        Raises:
+            InvalidRequest: the URL, the type or the data cannot be sent.
+            WebhooksFull: too many are outstanding.
+        """
+        url = str(read_target(callback_url, self._policy))
+        if not _TYPE.fullmatch(event_type) or len(event_type) > 128:
+            raise InvalidRequest("must be words of letters, digits and _ with full stops between", "event_type")
+        now_ms = self._clock.now_ms()
+        body = payload(event_type, data, now_ms)
+        if len(body.encode()) > MOST_BODY_BYTES:
+            raise InvalidRequest(f"makes a webhook of more than {MOST_BODY_BYTES} bytes; send a reference", "data")
+        name = message_id(tenant or "", event_id, url)
+        if await self._broker.announce(Message(name, url, event_type, tenant or "", body, now_ms)):
+            metrics.ANNOUNCED.inc()
+        return name
+
+    def start(self) -> None:
+        """Deliver, from now on."""
+        self._deliverer.start()
+
+    async def stop(self, within_s: float = 10.0) -> None:
+        """Finish what is being sent, hand back the rest, and leave Redis."""
+        await self._deliverer.stop(within_s)
+        await self._broker.close()
+
+
+def payload(event_type: str, data: Mapping[str, Any], now_ms: int) -> str:
+    """The body of a webhook, as the specification suggests it."""
+    moment = datetime.fromtimestamp(now_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    try:
+        return json.dumps(
+            {"type": event_type, "timestamp": moment, "data": dict(data)}, separators=(",", ":"), allow_nan=False
+        )
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidRequest(f"cannot be written as JSON: {error}", "data") from None

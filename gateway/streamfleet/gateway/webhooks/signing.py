@@ -1,0 +1,103 @@
+"""Signatures of the Standard Webhooks specification (`v1`), and the secrets that make them. Pure, but for chance.
+
+A secret has to be stored as it is: to sign with it takes the secret itself, so no hash of it would do.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import secrets
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from streamfleet.common.errors import InvalidRequest
+
+PREFIX = "whsec_"
+SECRET_BYTES = 32
+MOST_SECRETS = 5
+"""Of one tenant at a time; each adds a signature to every webhook."""
+
+
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """A signing secret.
+
+    Attributes:
+        text: `whsec_` and the key in base64.
+        created_ms: epoch ms.
+        until_ms: it signs until then, epoch ms; None for the one that was not replaced.
+    """
+
+    text: str
+    created_ms: int
+    until_ms: int | None = None
+
+    @property
+    def fingerprint(self) -> str:
+        """Tells secrets apart without telling them."""
+        return hashlib.sha256(self.text.encode()).hexdigest()[:12]
+
+
+def new_secret() -> str:
+    """A secret that nobody had before."""
+    return PREFIX + base64.b64encode(secrets.token_bytes(SECRET_BYTES)).decode()
+
+
+def signatures(keys: Sequence[Secret], message_id: str, timestamp_s: int, body: bytes) -> str:
+    """The header `webhook-signature`: one signature for each secret, so that a receiver may have either."""
+    content = f"{message_id}.{timestamp_s}.".encode() + body
+    made = (hmac.digest(_key(secret), content, "sha256") for secret in keys)
+    return " ".join(f"v1,{base64.b64encode(each).decode()}" for each in made)
+
+
+def in_use(keys: Sequence[Secret], now_ms: int) -> list[Secret]:
+    """The secrets that sign now, newest first."""
+    return [secret for secret in keys if secret.until_ms is None or secret.until_ms > now_ms]
+
+
+def rotated(keys: Sequence[Secret], fresh: str, now_ms: int, overlap_ms: int) -> list[Secret]:
+    """A new secret before the others, each of which signs for `overlap_ms` more at most.
+
+    Raises:
+        InvalidRequest: too many sign already.
+    """
+    end = now_ms + overlap_ms
+    kept = [
+        Secret(secret.text, secret.created_ms, end if secret.until_ms is None else min(secret.until_ms, end))
+        for secret in in_use(keys, now_ms)
+    ]
+    left = in_use(kept, now_ms)
+    if len(left) >= MOST_SECRETS:
+        text = f"has {MOST_SECRETS} secrets that still sign; wait for one to end, or rotate with --overlap 0s"
+        raise InvalidRequest(text, "tenant")
+    return [Secret(fresh, now_ms), *left]
+
+
+def encoded(keys: Sequence[Secret]) -> bytes:
+    """As they are stored."""
+    return json.dumps([asdict(secret) for secret in keys], separators=(",", ":")).encode()
+
+
+def read_secrets(text: bytes) -> list[Secret]:
+    """Secrets as they are stored; none where somebody wrote something else there."""
+    try:
+        found: Any = json.loads(text)
+        read = [
+            Secret(
+                str(each["text"]),
+                int(each["created_ms"]),
+                None if each["until_ms"] is None else int(each["until_ms"]),
+            )
+            for each in found
+        ]
+        return [secret for secret in read if _key(secret)]
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+        return []
+
+
+def _key(secret: Secret) -> bytes:
+    return base64.b64decode(secret.text.removeprefix(PREFIX), validate=True)

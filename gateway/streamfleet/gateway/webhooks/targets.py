@@ -1,0 +1,130 @@
+"""What a callback URL may look like, and whose addresses it leads to."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import re
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+import httpx
+
+from streamfleet.common.errors import InvalidRequest
+from streamfleet.gateway.webhooks.addresses import may_be_called
+
+MOST_URL_CHARS = 2_048
+_LABEL = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
+_NAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*\.?")
+_NUMERIC = re.compile(r"[0-9]+|0x[0-9a-f]*")
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+
+Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
+"""Host and port to addresses; raises NameUnknown, or OSError for what may be otherwise in a moment."""
+
+
+class NameUnknown(OSError):
+    """There is no host of this name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Where webhooks may go.
+
+    Attributes:
+        allow_private: to private and loopback addresses as well.
+        allow_http: without encryption as well.
+        ports: on these; 0 among them for any.
+    """
+
+    allow_private: bool = False
+    allow_http: bool = False
+    ports: tuple[int, ...] = (80, 443)
+
+
+def read_target(text: object, policy: Policy, param: str = "callback_url") -> httpx.URL:
+    """A callback URL, as far as that can be said without looking its name up.
+
+    One parser reads it for the check and for the request: two might read two hosts out of one text.
+
+    Raises:
+        InvalidRequest: it is no URL that webhooks may go to.
+    """
+    if not isinstance(text, str):
+        raise InvalidRequest("must be a URL as a string", param, "invalid_type")
+    if len(text) > MOST_URL_CHARS or not re.fullmatch(r"[!-~]+", text) or "\\" in text:
+        raise InvalidRequest(f"must be 1 to {MOST_URL_CHARS} printable ASCII characters without blanks", param)
+    try:
+        url = httpx.URL(text)
+    except httpx.InvalidURL as error:
+        raise InvalidRequest(f"is no URL: {error}", param) from None
+    schemes = ("https", "http") if policy.allow_http else ("https",)
+    if url.scheme not in schemes:
+        raise InvalidRequest(f"must begin with {' or '.join(f'{scheme}://' for scheme in schemes)}", param)
+    if url.userinfo:
+        raise InvalidRequest("must not contain a user or password; the signature tells who sends", param)
+    if url.fragment:
+        raise InvalidRequest("must not contain a fragment (#…), which is never sent", param)
+    port = port_of(url)
+    if not (1 <= port <= 65_535) or (0 not in policy.ports and port not in policy.ports):
+        raise InvalidRequest(f"must use port {' or '.join(map(str, policy.ports))}, not {port}", param)
+    _check_host(host_of(url), policy, param)
+    return url
+
+
+def host_of(url: httpx.URL) -> str:
+    """The host as it is looked up: `url.host` would have it in the letters of its language."""
+    return url.raw_host.decode("ascii")
+
+
+def port_of(url: httpx.URL) -> int:
+    """The port that a URL leads to."""
+    return _DEFAULT_PORTS[url.scheme] if url.port is None else url.port
+
+
+def _check_host(host: str, policy: Policy, param: str) -> None:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        pass
+    else:
+        if not may_be_called(host, policy.allow_private):
+            raise InvalidRequest("leads to an address that webhooks may not be sent to", param)
+        return
+    if len(host) > 253 or not _NAME.fullmatch(host):
+        raise InvalidRequest("must have the name of a host, or an address", param)
+    # 2130706433, 0x7f.1, 0177.0.0.1 and 127.1 are all 127.0.0.1 to a resolver.
+    if _NUMERIC.fullmatch(host.rstrip(".").rpartition(".")[2]):
+        raise InvalidRequest("must have an IPv4 address as four decimal numbers, such as 203.0.113.7", param)
+
+
+async def addresses_of(url: httpx.URL, policy: Policy, resolver: Resolver, param: str = "callback_url") -> list[str]:
+    """The addresses that a target leads to, looked up once, all of them checked.
+
+    Raises:
+        InvalidRequest: one of its addresses is not one that webhooks may go to.
+        NameUnknown: there is no such host, or it has no address.
+        OSError: the name cannot be looked up at the moment.
+    """
+    found = list(dict.fromkeys(await resolver(host_of(url), port_of(url))))
+    if not found:
+        raise NameUnknown(socket.EAI_NODATA, "no address")
+    # One that may not be called is reason enough: a name that leads here and there is made to try its luck.
+    if not all(may_be_called(address, policy.allow_private) for address in found):
+        raise InvalidRequest("leads to an address that webhooks may not be sent to", param)
+    return found
+
+
+async def resolve(host: str, port: int) -> list[str]:
+    """Addresses of a host, from the system's resolver, in its order."""
+    loop = asyncio.get_running_loop()
+    try:
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except socket.gaierror as error:
+        if error.errno in (socket.EAI_NONAME, socket.EAI_NODATA):
+            raise NameUnknown(error.errno, "no such host") from None
+        raise
+    except UnicodeError:
+        raise NameUnknown(socket.EAI_NONAME, "no such host") from None
+    return [str(address[4][0]) for address in found]

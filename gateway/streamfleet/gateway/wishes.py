@@ -1,0 +1,230 @@
+"""What a caller wants beside the answer itself, read from headers and body. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from streamfleet.common.envelope import MAX_NAME_CHARS, check_traceparent
+from streamfleet.common.errors import InvalidRequest
+from streamfleet.common.protocol import CHAT, COMPLETIONS, EMBEDDINGS, LANES, Lane
+from streamfleet.gateway.errors import REFUSED, ApiError
+from streamfleet.producer.when import parse_span
+
+OURS = "X-Streamfleet-"
+NEEDED = {CHAT: "messages", COMPLETIONS: "prompt", EMBEDDINGS: "input"}
+"""Without it, a body is none for the endpoint."""
+TIERS = {
+    None: Lane.NORMAL,
+    "auto": Lane.NORMAL,
+    "default": Lane.NORMAL,
+    "scale": Lane.NORMAL,
+    "priority": Lane.HIGH,
+    "flex": Lane.LOW,
+}
+"""OpenAI's `service_tier`: what it costs there is a lane here."""
+MOST_KEY_CHARS = 1_024
+_SECONDS = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?")
+_EPOCH_MS = re.compile(r"[0-9]{12,16}")
+_SDK_TIMEOUTS = ("x-stainless-read-timeout", "x-stainless-timeout")
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a caller may ask for.
+
+    Attributes:
+        lanes: where its requests may go.
+        deadline_ms: of who names none, from now.
+        most_ms: the latest deadline, from now.
+        stays: whether a request goes on when its caller leaves, unless that says otherwise.
+    """
+
+    lanes: Collection[Lane]
+    deadline_ms: int
+    most_ms: int
+    stays: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a caller wants.
+
+    Attributes:
+        lane: priority.
+        deadline_ms: epoch ms, by the caller's clock; None where it named a span, or nothing.
+        ttl_ms: the same as a span from now, always there.
+        session: what the request belongs to.
+        traceparent: W3C trace context.
+        stays: whether the request goes on when its caller leaves.
+        stream: whether tokens are wanted while they come.
+        tells_restarts: whether it understands that a stream begins anew.
+        after: the last chunk that it has.
+    """
+
+    lane: Lane
+    deadline_ms: int | None
+    ttl_ms: int
+    session: str | None
+    traceparent: str | None
+    stays: bool
+    stream: bool
+    tells_restarts: bool
+    after: str | None
+
+
+def read_wish(headers: Mapping[str, str], body: Mapping[str, Any], bounds: Bounds, now_ms: int) -> Wish:
+    """All of it.
+
+    Args:
+        headers: names in any case (as Starlette's).
+        body: the OpenAI request.
+        bounds: what the caller may ask for.
+        now_ms: epoch ms.
+
+    Raises:
+        InvalidRequest: a header or field is wrong; `param` names it.
+        ApiError: the caller may not use this lane.
+    """
+    deadline_ms, ttl_ms = _deadline(headers, bounds, now_ms)
+    return Wish(
+        lane=_lane(headers, body, bounds.lanes),
+        deadline_ms=deadline_ms,
+        ttl_ms=ttl_ms,
+        session=_session(body),
+        traceparent=_traceparent(headers.get("traceparent")),
+        stays=_stays(headers, bounds.stays),
+        stream=_flag(body, "stream"),
+        tells_restarts=tells_restarts(headers),
+        after=headers.get("last-event-id") or None,
+    )
+
+
+def tells_restarts(headers: Mapping[str, str]) -> bool:
+    """Whether a reader understands that a stream begins anew. Raises InvalidRequest."""
+    given = headers.get("x-streamfleet-restarts", "error")
+    if given not in ("error", "event"):
+        raise InvalidRequest(f"must be error or event, not {given[:40]!r}", f"{OURS}Restarts")
+    return given == "event"
+
+
+def check_fields(endpoint: str, body: Mapping[str, Any]) -> None:
+    """That a body has what its endpoint cannot do without; all else is for the engine to judge.
+
+    Raises:
+        InvalidRequest: it has not.
+    """
+    needed = NEEDED[endpoint]
+    if body.get(needed) is None:
+        raise InvalidRequest(f"is missing: {endpoint} needs it", needed, "missing_required_parameter")
+
+
+def for_the_queue(body: Mapping[str, Any], served: str | None) -> dict[str, Any]:
+    """The body as it is enqueued.
+
+    Args:
+        body: the OpenAI request.
+        served: what its model is called by the workers; None to name none.
+    """
+    kept = {name: value for name, value in body.items() if name not in ("service_tier", "stream")}
+    if served is not None:
+        kept["model"] = served
+    return kept
+
+
+def request_id(owner: str, idempotency_key: str | None) -> str:
+    """The id to enqueue under. It begins with its owner: nobody gets at another's by choosing the same key.
+
+    Args:
+        owner: id of the caller's API key.
+        idempotency_key: the caller's name for the request; None for one that is not repeated.
+
+    Raises:
+        InvalidRequest: it is too long.
+    """
+    if not idempotency_key:
+        return f"{owner}-{secrets.token_hex(16)}"
+    if len(idempotency_key) > MOST_KEY_CHARS:
+        raise InvalidRequest(f"must be at most {MOST_KEY_CHARS} characters", "Idempotency-Key")
+    return f"{owner}-{hashlib.sha256(idempotency_key.encode()).hexdigest()[:40]}"
+
+
+def belongs_to(owner: str, wanted: str) -> bool:
+    """Whether a request is this caller's."""
+    return wanted.startswith(f"{owner}-") and len(wanted) <= MAX_NAME_CHARS
+
+
+def _lane(headers: Mapping[str, str], body: Mapping[str, Any], allowed: Collection[Lane]) -> Lane:
+    named = headers.get("x-streamfleet-lane")
+    if named is not None:
+        param = f"{OURS}Lane"
+        lane = next((each for each in LANES if each == named.strip().lower()), None)
+        if lane is None:
+            raise InvalidRequest(f"must be one of {', '.join(LANES)}, not {named[:40]!r}", param)
+    else:
+        param, tier = "service_tier", body.get("service_tier")
+        if not isinstance(tier, str | None) or tier not in TIERS:
+            known = ", ".join(name for name in TIERS if name)
+            raise InvalidRequest(f"must be one of {known}", param)
+        lane = TIERS[tier]
+    if lane not in allowed:
+        text = f"this API key may not use lane {lane}; it may use {', '.join(allowed)}"
+        raise ApiError(403, text, "lane_not_allowed", REFUSED, param, reason="lane")
+    return lane
+
+
+def _deadline(headers: Mapping[str, str], bounds: Bounds, now_ms: int) -> tuple[int | None, int]:
+    if (given := headers.get("x-streamfleet-deadline-ms")) is not None:
+        if not _EPOCH_MS.fullmatch(given):
+            raise InvalidRequest(f"must be epoch milliseconds, not {given[:40]!r}", f"{OURS}Deadline-Ms")
+        left_ms = min(bounds.most_ms, int(given) - now_ms)
+        return now_ms + left_ms, max(0, left_ms)
+    if (given := headers.get("x-streamfleet-ttl")) is not None:
+        return None, min(bounds.most_ms, parse_span(given, f"{OURS}Ttl"))
+    for name in _SDK_TIMEOUTS:
+        # SDKs write it by themselves: what is odd about it is no fault of the caller's.
+        if (given := headers.get(name)) is not None and _SECONDS.fullmatch(given) and float(given) > 0:
+            return None, min(bounds.most_ms, max(1, round(float(given) * 1000)))
+    return None, min(bounds.most_ms, bounds.deadline_ms)
+
+
+def _session(body: Mapping[str, Any]) -> str | None:
+    for name in ("prompt_cache_key", "user"):
+        value = body.get(name)
+        if value is None or value == "":
+            continue
+        if not isinstance(value, str):
+            raise InvalidRequest("must be a string", name, "invalid_type")
+        if len(value) <= MAX_NAME_CHARS and value.isprintable():
+            return value
+        return hashlib.sha256(value.encode(errors="surrogatepass")).hexdigest()
+    return None
+
+
+def _traceparent(value: str | None) -> str | None:
+    """W3C: one that is none is passed over."""
+    try:
+        return check_traceparent(value) if value else None
+    except InvalidRequest:
+        return None
+
+
+def _stays(headers: Mapping[str, str], usual: bool) -> bool:
+    given = headers.get("x-streamfleet-on-disconnect")
+    if given is None:
+        # Who names the request means to ask for it again.
+        return usual or bool(headers.get("idempotency-key"))
+    if given not in ("cancel", "continue"):
+        raise InvalidRequest(f"must be cancel or continue, not {given[:40]!r}", f"{OURS}On-Disconnect")
+    return given == "continue"
+
+
+def _flag(body: Mapping[str, Any], name: str) -> bool:
+    value = body.get(name)
+    if not isinstance(value, bool | None):
+        raise InvalidRequest("must be true or false", name, "invalid_type")
+    return bool(value)

@@ -1,0 +1,80 @@
+"""Files of requests for the gateway's batches, and what came of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import openai
+
+from tests.waiting import eventually
+
+CHAT: Any = "/v1/chat/completions"
+ENDED = ("completed", "failed", "expired", "cancelled")
+
+
+def line(custom_id: str, tokens: int = 2, **changes: Any) -> str:
+    """One request."""
+    body = {
+        "model": "simulated",
+        "messages": [{"role": "user", "content": f"This is {custom_id}."}],
+        "max_tokens": tokens,
+        "ignore_eos": True,
+    }
+    return json.dumps({"custom_id": custom_id, "method": "POST", "url": CHAT, "body": body} | changes)
+
+
+def write(folder: Path, lines: Iterable[str], name: str = "in.jsonl") -> Path:
+    """A file of them."""
+    path = folder / name
+    path.write_text("".join(f"{text}\n" for text in lines))
+    return path
+
+
+async def start(sdk: openai.AsyncOpenAI, path: Path, window: str = "24h", **options: Any) -> Any:
+    """Upload a file, and run it."""
+    file = await sdk.files.create(file=path, purpose="batch")
+    wanted: Any = window
+    return await sdk.batches.create(input_file_id=file.id, endpoint=CHAT, completion_window=wanted, **options)
+
+
+async def ended(sdk: openai.AsyncOpenAI, batch_id: str, within_s: float = 30.0) -> Any:
+    """The batch, once it has ended."""
+
+    async def look() -> Any:
+        batch = await sdk.batches.retrieve(batch_id)
+        return batch if batch.status in ENDED else None
+
+    return await eventually(look, within_s, f"{batch_id} ends")
+
+
+async def answered(sdk: openai.AsyncOpenAI, batch_id: str, most: int) -> Any:
+    """The batch, once some of it is answered; fails when more than `most` are by then."""
+
+    async def look() -> Any:
+        batch = await sdk.batches.retrieve(batch_id)
+        return batch if batch.request_counts and batch.request_counts.completed else None
+
+    batch = await eventually(look, 30, "some of it is answered")
+    assert batch.request_counts.completed <= most, "it was to be caught in the middle"
+    return batch
+
+
+async def read(sdk: openai.AsyncOpenAI, file_id: str | None) -> list[dict[str, Any]]:
+    """The lines of one of its files; none where there is no file."""
+    if file_id is None:
+        return []
+    content = await sdk.files.content(file_id)
+    return [json.loads(text) for text in content.text.splitlines()]
+
+
+async def both(sdk: openai.AsyncOpenAI, batch: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The lines of its output and of its error file."""
+    return await read(sdk, batch.output_file_id), await read(sdk, batch.error_file_id)
+
+
+def names(lines: Iterable[dict[str, Any]]) -> list[str]:
+    """Their custom_ids, in order."""
+    return sorted(each["custom_id"] for each in lines if each["custom_id"] is not None)

@@ -1,0 +1,212 @@
+"""Real gateway processes for tests, and a stage of one: Redis, a worker with the simulated engine, a gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import socket
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import redis.asyncio
+
+from streamfleet.cli.demo.server import RedisServer, find_servers
+from streamfleet.common.broker.gateway import GatewayBroker
+from streamfleet.common.connection import Connection
+from streamfleet.common.gateway_keys import GatewayNames, KeyRecord, digest_of, make_record, new_secret
+from streamfleet.common.protocol import Lane
+from tests.integration.cli_processes import command, environment
+from tests.integration.worker_process import Answer, WorkerProcess
+from tests.servers import newest
+from tests.waiting import eventually, eventually_blocking
+
+START_S = 40.0
+SETTINGS = {"GATEWAY_PORT": "0", "LOG_FORMAT": "json", "LOG_LEVEL": "debug"}
+
+
+class GatewayProcess:
+    """`streamfleet gateway`, as a process.
+
+    Args:
+        redis_url: its Redis.
+        folder: where its log goes.
+        settings: in lower case, without the prefix; those of the gateway without `gateway_` too.
+    """
+
+    def __init__(self, redis_url: str, folder: Path, **settings: object) -> None:
+        given = {f"STREAMFLEET_{key.upper()}": str(value) for key, value in settings.items()}
+        usual = {f"STREAMFLEET_{key}": value for key, value in SETTINGS.items()}
+        self._log = folder / "gateway.log"
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(
+                command("gateway"),
+                env=environment(redis_url, **(usual | given)),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+    @property
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def printed(self) -> str:
+        """Everything that it wrote."""
+        return self._log.read_text(errors="replace")
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """What it logged under this name so far."""
+        logged = [json.loads(line) for line in self.printed().splitlines() if line.startswith("{") and line[-1] == "}"]
+        return [event for event in logged if event.get("event") == name]
+
+    def ready(self) -> GatewayProcess:
+        """Wait until it listens."""
+        eventually_blocking(lambda: self.events("gateway_ready") or not self.alive, START_S, "the gateway listens")
+        assert self.alive, self.printed()
+        return self
+
+    @property
+    def port(self) -> int:
+        return int(self.events("gateway_ready")[0]["port"])
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def http(self, key: str | None = None, timeout_s: float = 20.0) -> httpx.AsyncClient:
+        """A client of it, with an API key or without."""
+        headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+        return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=timeout_s, trust_env=False)
+
+    def http_blocking(self, key: str) -> httpx.Client:
+        """The same for tests without an event loop."""
+        headers = {"Authorization": f"Bearer {key}"}
+        return httpx.Client(base_url=self.url, headers=headers, timeout=20, trust_env=False)
+
+    def get(self, path: str) -> Answer:
+        """One of its own pages."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as page:
+                return Answer(page.status, page.read().decode())
+        except urllib.error.HTTPError as refusal:
+            with refusal:
+                return Answer(refusal.code, refusal.read().decode())
+
+    def metric(self, sample: str) -> float:
+        """Value of a sample on its metrics page; 0 when it is not there."""
+        for line in self.get("/metrics").text.splitlines():
+            name, _, value = line.rpartition(" ")
+            if name == sample:
+                return float(value)
+        return 0.0
+
+    def raw(self) -> socket.socket:
+        """A bare connection to it."""
+        return socket.create_connection(("127.0.0.1", self.port), 10)
+
+    def resident_bytes(self) -> int:
+        """Its memory."""
+        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
+        return pages * 4096
+
+    async def ended(self, within_s: float = 15.0) -> int:
+        """Wait for its end; its exit status."""
+        await eventually(lambda: not self.alive, within_s, "the gateway has ended")
+        return int(self.process.wait())
+
+    def stop(self) -> int:
+        """SIGTERM, and its exit status."""
+        if self.alive:
+            self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(15)
+
+    def destroy(self) -> None:
+        """SIGKILL, whatever state it is in."""
+        if self.alive:
+            self.process.kill()
+        self.process.wait()
+
+
+async def status_of(url: str, request_id: str) -> str:
+    """How a request of the default queue ended; empty while it has not."""
+    async with redis.asyncio.Redis.from_url(url) as rows:
+        found = await rows.hget(f"{{default}}:result:{request_id}", "status")
+    return found.decode() if isinstance(found, bytes) else ""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What a module's tests share.
+
+    Attributes:
+        url: the Redis.
+        gateway: asks for keys.
+        key: one that may use all lanes, without limits.
+        worker: has the simulated engine, with tokens as fast as it can.
+    """
+
+    url: str
+    gateway: GatewayProcess
+    key: str
+    worker: WorkerProcess
+
+    def client(self) -> httpx.AsyncClient:
+        """An HTTP client with the key."""
+        return self.gateway.http(self.key)
+
+
+def make_key(url: str, name: str = "test", **options: Any) -> tuple[str, KeyRecord]:
+    """An API key, straight in Redis."""
+    return asyncio.run(add_key(url, name, **options))
+
+
+async def add_key(url: str, name: str = "test", **options: Any) -> tuple[str, KeyRecord]:
+    """The same, on an event loop."""
+    secret = new_secret()
+    digest = digest_of(secret)
+    record = make_record(digest, name, options.pop("tenant", name), **options)
+    broker = GatewayBroker(Connection(url), GatewayNames())
+    try:
+        await broker.add(digest, record)
+    finally:
+        await broker.close()
+    return secret, record
+
+
+@contextmanager
+def gateway_on(url: str, folder: Path, **settings: object) -> Iterator[GatewayProcess]:
+    """A gateway that listens; killed at the end."""
+    process = GatewayProcess(url, folder, **settings)
+    try:
+        yield process.ready()
+    finally:
+        process.destroy()
+
+
+@contextmanager
+def stage_in(folder: Path, speed: float = 1.0, **settings: object) -> Iterator[Stage]:
+    """A stage of one's own; `speed` is how much faster than usual its engine is."""
+    with RedisServer(newest(find_servers())) as server:
+        worker = WorkerProcess(server.url, folder, "w1", simulated_speed=speed)
+        try:
+            with gateway_on(server.url, folder, **settings) as gateway:
+                key, _ = make_key(server.url, "everything", lanes=tuple(Lane))
+                yield Stage(server.url, gateway, key, worker.ready_blocking())
+        finally:
+            worker.destroy()
+
+
+@pytest.fixture(scope="session")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """One for all tests that want nothing special of it: a gateway takes seconds of a processor to start."""
+    with stage_in(tmp_path_factory.mktemp("gateway")) as stage:
+        yield stage

@@ -1,0 +1,124 @@
+"""Files on a real Redis and a real folder: what is too large, what came to nothing, what nobody needs any more."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from streamfleet.common.batch_records import BATCH, FILE, BatchNames, BatchRecord, BatchStatus, FileRecord, new_id
+from streamfleet.common.broker.gateway_batches import BatchBroker, Ending
+from streamfleet.common.connection import Connection
+from streamfleet.common.errors import InvalidRequest
+from streamfleet.common.gateway_keys import GatewayNames
+from streamfleet.common.protocol import CHAT, Lane
+from streamfleet.gateway.files.files import STILL_NEEDED_MS, UPLOAD_HOLD_MS, Files, Upload
+from streamfleet.gateway.files.store import Store, StoreUnavailable
+
+KEPT_MS = 50_000_000
+MOST_BYTES = 3_000_000
+
+
+@dataclass
+class Clock:
+    now_ms: int = 1_790_000_000_000
+
+
+@dataclass
+class Place:
+    """Files, and the folder that they are in."""
+
+    files: Files
+    folder: Path
+    clock: Clock
+
+    @property
+    def broker(self) -> BatchBroker:
+        assert isinstance(self.files.broker, BatchBroker)
+        return self.files.broker
+
+    @property
+    def stored(self) -> int:
+        """How many contents there are."""
+        return sum(path.is_file() for path in self.folder.rglob("*"))
+
+    async def add(self, data: bytes = b"{}") -> FileRecord:
+        """A file."""
+        upload = await self.files.begin()
+        await upload.write(data)
+        await upload.close()
+        return await self.files.add(upload, "t", "in.jsonl", "batch")
+
+
+@pytest.fixture
+async def place(redis_url: str, tmp_path: Path) -> AsyncIterator[Place]:
+    clock = Clock()
+    broker = BatchBroker(Connection(redis_url), BatchNames(GatewayNames().base), lambda: clock.now_ms)
+    store = Store(f"file://{tmp_path}/files")
+    yield Place(Files(broker, store, MOST_BYTES, KEPT_MS), tmp_path / "files", clock)
+    await store.close()
+    await broker.connection.close()
+
+
+async def test_a_file_is_read_as_it_was_uploaded(place: Place) -> None:
+    data = bytes(range(256)) * 8_000
+    record = await place.add(data)
+    assert record.bytes == len(data)
+    parts = await place.broker.parts(record.id)
+    assert b"".join([block async for block in place.files.read(parts)]) == data
+
+
+async def test_an_upload_beyond_the_limit_is_refused_while_it_comes(place: Place) -> None:
+    upload = await place.files.begin()
+    with pytest.raises(InvalidRequest, match="larger than"):
+        await write_much(upload)
+    assert upload.bytes <= MOST_BYTES + 100_000
+    await upload.abort()
+    assert (place.stored, await place.broker.loose(5)) == (0, [])
+
+
+async def write_much(upload: Upload) -> None:
+    for _ in range(100):
+        await upload.write(b"x" * 100_000)
+
+
+async def test_what_a_dead_gateway_left_is_deleted_in_time(place: Place) -> None:
+    upload = await place.files.begin()
+    await upload.write(b"x" * 2_000_000)
+    assert place.stored == 1
+    place.clock.now_ms += UPLOAD_HOLD_MS - 1
+    assert await place.files.sweep() == 0
+    place.clock.now_ms += 1
+    assert await place.files.sweep() == 1
+    assert place.stored == 0
+    await upload.close()
+    with pytest.raises(StoreUnavailable, match="too long"):
+        await place.files.add(upload, "t", "in.jsonl", "batch")
+
+
+async def test_files_end(place: Place) -> None:
+    record = await place.add()
+    place.clock.now_ms += KEPT_MS - 1
+    assert await place.files.sweep() == 0
+    place.clock.now_ms += 1
+    assert await place.files.sweep() == 1
+    assert (place.stored, await place.broker.file(record.id), await place.files.sweep()) == (0, None, 0)
+
+
+async def test_a_file_that_is_read_ends_later(place: Place) -> None:
+    record = await place.add()
+    now_ms = place.clock.now_ms
+    output, errors = new_id(FILE, now_ms), new_id(FILE, now_ms)
+    batch = BatchRecord(
+        new_id(BATCH, now_ms), "t", record.id, output, errors, CHAT, "24h", Lane.LOW, now_ms, now_ms + 1
+    )
+    assert await place.broker.add_batch(batch)
+    place.clock.now_ms += KEPT_MS
+    assert (await place.files.sweep(), place.stored) == (0, 1)
+    taken = await place.broker.take_batch(batch.id, "g", 1_000)
+    assert taken is not None
+    await place.broker.finish_batch(batch, taken.epoch, Ending(BatchStatus.CANCELLED, KEPT_MS, "batch_output"))
+    place.clock.now_ms += STILL_NEEDED_MS
+    assert (await place.files.sweep(), place.stored) == (1, 0)

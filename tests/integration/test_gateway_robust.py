@@ -1,0 +1,314 @@
+"""Clients that are wrong, slow, huge or gone, and the gateway's own end: a clear answer, bounded memory."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from streamfleet.cli.demo.server import RedisServer, find_servers
+from tests.integration.gateway_process import GatewayProcess, Stage, gateway_on, stage_in, status_of
+from tests.integration.worker_process import WorkerProcess, chat
+from tests.servers import newest
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.kill
+PATH = "/v1/chat/completions"
+MIB = 1_048_576
+REFUSED_HEADERS = 'streamfleet_gateway_refused_total{reason="headers_too_large"}'
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with stage_in(
+        tmp_path_factory.mktemp("gateway"),
+        gateway_head_timeout_s=0.5,
+        gateway_body_timeout_s=0.5,
+        gateway_write_timeout_s=1,
+        gateway_max_connections=40,
+        gateway_keep_alive_s=1,
+    ) as stage:
+        yield stage
+
+
+def answered(connection: socket.socket) -> tuple[int, str]:
+    """Status and body of what comes until the connection is closed; 0 for nothing."""
+    connection.settimeout(10)
+    received = b""
+    try:
+        while part := connection.recv(65_536):
+            received += part
+    except ConnectionResetError:
+        pass
+    head, _, body = received.partition(b"\r\n\r\n")
+    return (int(head.split()[1]), body.decode()) if head else (0, "")
+
+
+def head(stage: Stage, *more: str, length: int | str = 0) -> bytes:
+    """The headers of a POST."""
+    lines = [
+        f"POST {PATH} HTTP/1.1",
+        "Host: x",
+        f"Authorization: Bearer {stage.key}",
+        f"Content-Length: {length}",
+        *more,
+    ]
+    return "\r\n".join([*lines, "", ""]).encode()
+
+
+def code(body: str) -> str:
+    """Of an OpenAI-shaped error."""
+    return str(json.loads(body)["error"]["code"])
+
+
+# -- too much ----------------------------------------------------------------------------------------------
+
+
+async def test_a_body_beyond_the_limit_is_refused_before_it_is_sent(stage: Stage) -> None:
+    connection = stage.gateway.raw()
+    with connection:
+        connection.sendall(head(stage, "Expect: 100-continue", length=1_000 * MIB))
+        status, body = await asyncio.to_thread(answered, connection)
+    assert (status, code(body)) == (413, "request_too_large")
+
+
+async def test_a_body_without_an_end_is_cut_at_the_limit(stage: Stage) -> None:
+    """A gigabyte in chunks: what is kept of it does not grow with what is sent."""
+    before = stage.gateway.resident_bytes()
+    sent = 0
+    with stage.gateway.raw() as connection:
+        lines = [f"POST {PATH} HTTP/1.1", "Host: x", f"Authorization: Bearer {stage.key}", "Transfer-Encoding: chunked"]
+        connection.sendall("\r\n".join([*lines, "", ""]).encode())
+        chunk = b"%x\r\n" % MIB + b"x" * MIB + b"\r\n"
+        connection.settimeout(5)
+
+        def pour() -> int:
+            nonlocal sent
+            try:
+                while sent < 1_000:
+                    connection.sendall(chunk)
+                    sent += 1
+            except OSError:
+                pass
+            return sent
+
+        await asyncio.to_thread(pour)
+    assert sent < 100, "it was cut off"
+    assert stage.gateway.resident_bytes() - before < 64 * MIB
+    assert stage.gateway.metric('streamfleet_gateway_refused_total{reason="body_too_large"}') >= 1
+    assert stage.gateway.get("/livez").status == 200
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        pytest.param([f"X-Nonsense-{number}: y" for number in range(100_000)], id="many"),
+        pytest.param([f"X-{number}: y" for number in range(300)], id="small ones"),
+        pytest.param(["X-Large: " + "y" * 2_000_000], id="large"),
+        pytest.param([f"X-{number}: " + "y" * 4_000 for number in range(20)], id="together"),
+    ],
+)
+async def test_headers_beyond_the_limit_are_refused(stage: Stage, lines: list[str]) -> None:
+    before = stage.gateway.resident_bytes()
+    with stage.gateway.raw() as connection:
+
+        def send() -> tuple[int, str]:
+            with contextlib.suppress(OSError):  # it has been refused by now
+                connection.sendall(head(stage, *lines))
+            return answered(connection)
+
+        status, body = await asyncio.to_thread(send)
+    assert status in (431, 0), "the client may have been cut off while it was sending"
+    assert not status or code(body) == "headers_too_large"
+    assert stage.gateway.resident_bytes() - before < 32 * MIB
+    assert stage.gateway.metric(REFUSED_HEADERS) >= 1
+
+
+async def test_a_path_without_an_end_is_refused(stage: Stage) -> None:
+    with stage.gateway.raw() as connection:
+        connection.sendall(b"GET /" + b"x" * 60_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n")
+        status, _ = await asyncio.to_thread(answered, connection)
+    assert status == 431
+
+
+async def test_chunk_extensions_and_trailers_without_an_end_are_refused(stage: Stage) -> None:
+    """What is neither a header nor a body would be read for ever."""
+    lines = [f"POST {PATH} HTTP/1.1", "Host: x", f"Authorization: Bearer {stage.key}", "Transfer-Encoding: chunked"]
+    for rest in (b"1;" + b"e" * 3_000_000, b"1\r\n{\r\n0\r\nX-Trailer: " + b"t" * 3_000_000):
+        before = stage.gateway.resident_bytes()
+        refused = stage.gateway.metric(REFUSED_HEADERS)
+        with stage.gateway.raw() as connection:
+
+            def send(rest: bytes = rest, connection: socket.socket = connection) -> tuple[int, str]:
+                with contextlib.suppress(OSError):
+                    connection.sendall("\r\n".join([*lines, "", ""]).encode() + rest)
+                return answered(connection)
+
+            await asyncio.to_thread(send)
+        assert stage.gateway.metric(REFUSED_HEADERS) == refused + 1
+        assert stage.gateway.resident_bytes() - before < 32 * MIB
+    assert stage.gateway.get("/livez").status == 200
+
+
+async def test_connections_beyond_the_limit_are_told_so(stage: Stage) -> None:
+    crowd = [stage.gateway.raw() for _ in range(60)]
+    try:
+        status, body = await asyncio.to_thread(answered, crowd[-1])
+        assert (status, code(body)) == (503, "too_many_connections")
+    finally:
+        for connection in crowd:
+            connection.close()
+    await eventually(lambda: stage.gateway.metric("streamfleet_gateway_connections") < 5, 5)
+
+
+# -- too slow ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"", 0),
+        (b"POST /v1/chat", 408),
+        (b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nX-", 408),
+        (b"GARBAGE\r\n\r\n", 400),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01", 400),
+    ],
+    ids=["nothing", "half a line", "half a header", "garbage", "TLS"],
+)
+async def test_half_a_head_is_not_waited_for(stage: Stage, sent: bytes, status: int) -> None:
+    with stage.gateway.raw() as connection:
+        connection.sendall(sent)
+        found, body = await asyncio.to_thread(answered, connection)
+    assert found == status
+    assert not status or json.loads(body)["error"]["message"]
+
+
+async def test_half_a_body_is_not_waited_for(stage: Stage) -> None:
+    with stage.gateway.raw() as connection:
+        connection.sendall(head(stage, length=50) + b'{"messages":')
+        status, body = await asyncio.to_thread(answered, connection)
+    assert (status, code(body)) == (408, "body_too_slow")
+
+
+async def test_who_leaves_in_the_midst_of_a_body_is_forgotten(stage: Stage) -> None:
+    for _ in range(5):
+        with stage.gateway.raw() as connection:
+            connection.sendall(head(stage, length=50) + b'{"messages":')
+    await eventually(lambda: stage.gateway.metric("streamfleet_gateway_requests_open") == 1, 5, "the scrape alone")
+    assert "request_broke" not in stage.gateway.printed()
+
+
+async def test_a_connection_without_a_request_is_closed(stage: Stage) -> None:
+    with stage.gateway.raw() as connection:
+        connection.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+        status, body = await asyncio.to_thread(answered, connection)
+    assert (status, body) == (200, "ok\n")
+
+
+# -- gone --------------------------------------------------------------------------------------------------
+
+
+async def abandoned(stage: Stage, **headers: str) -> str:
+    """Send what would run for 15 s, and leave once it runs; the request's id."""
+    seen = len(departures(stage))
+    async with stage.client() as http:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        asking = asyncio.create_task(http.post(PATH, json=chat(15, model="simulated"), headers=named))
+        await eventually(lambda: stage.worker.metric("streamfleet_running") == 1, 5, "it runs")
+        asking.cancel()
+        await asyncio.wait((asking,))
+
+    found = await eventually(lambda: departures(stage)[seen:], 5, "the gateway saw it leave")
+    return str(found[0]["request_id"])
+
+
+def departures(stage: Stage) -> list[dict[str, Any]]:
+    """What was logged of callers that left."""
+    return [event for event in stage.gateway.events("http_request") if event.get("left") and "request_id" in event]
+
+
+async def test_a_caller_that_goes_away_cancels_its_request(stage: Stage) -> None:
+    asked = await abandoned(stage)
+    await eventually(lambda: stage.worker.metric("streamfleet_running") == 0, 3, "the engine has dropped it")
+    assert await status_of(stage.url, asked) == "cancelled"
+    assert stage.gateway.metric("streamfleet_gateway_cancelled_total") >= 1
+
+
+async def test_a_caller_that_means_to_come_back_does_not(stage: Stage) -> None:
+    before = stage.gateway.metric("streamfleet_gateway_cancelled_total")
+    asked = await abandoned(stage, Idempotency_Key="again", X_Streamfleet_Ttl="1s")
+    assert stage.gateway.metric("streamfleet_gateway_cancelled_total") == before
+    assert await eventually(lambda: status_of(stage.url, asked), 5) == "expired", "it went on to its deadline"
+
+
+# -- the end, and Redis away -------------------------------------------------------------------------------
+
+
+async def test_sigterm_lets_answers_out_and_takes_nobody_new(stage: Stage, tmp_path: Path) -> None:
+    with gateway_on(stage.url, tmp_path, gateway_drain_ms=2_000) as process:
+        async with process.http(stage.key) as http:
+            short = asyncio.create_task(http.post(PATH, json=chat(1, model="simulated")))
+            long = asyncio.create_task(http.post(PATH, json=chat(30, model="simulated")))
+            body = chat(30, model="simulated", stream=True)
+            stream = asyncio.create_task(http.post(PATH, json=body))
+            await eventually(lambda: stage.worker.metric("streamfleet_running") == 3, 5, "they run")
+            process.process.send_signal(signal.SIGTERM)
+            await eventually(lambda: refuses(process), 5, "nobody new gets in")
+            answer = await short
+            assert answer.status_code == 200
+            assert answer.headers["connection"] == "close"
+            told, streamed = await long, await stream
+        assert (told.status_code, told.json()["error"]["code"]) == (503, "gateway_stopping")
+        assert told.headers["retry-after"] == "1"
+        *events, last = streamed.text.strip().split("\n\n")
+        assert events
+        assert json.loads(last.removeprefix("data: "))["error"]["code"] == "gateway_stopping"
+        assert await process.ended() == 0
+        assert process.events("gateway_stopped")
+    await eventually(lambda: stage.worker.metric("streamfleet_running") == 0, 3, "nobody waits for it any more")
+
+
+def refuses(process: GatewayProcess) -> bool:
+    try:
+        process.raw().close()
+    except ConnectionRefusedError:
+        return True
+    return False
+
+
+async def test_it_starts_without_redis_and_goes_on_when_redis_comes_and_goes(tmp_path: Path) -> None:
+    async def asked() -> httpx.Response:
+        return await http.post(PATH, json=chat(model="simulated"))
+
+    async def answered_well() -> bool:
+        return (await asked()).status_code == 200
+
+    with RedisServer(newest(find_servers())) as server:
+        server.kill()
+        with gateway_on(server.url, tmp_path, gateway_keys="off") as process:
+            assert process.get("/readyz").status == 503
+            assert json.loads(process.get("/health").text)["status"] == "unready"
+            async with process.http() as http:
+                assert (await asked()).status_code == 503
+                server.restart()
+                worker = WorkerProcess(server.url, tmp_path, "w1")
+                try:
+                    await eventually(answered_well, 30, "it goes on by itself")
+                    server.kill()
+                    answer = await asked()
+                    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "queue_unavailable")
+                    assert int(answer.headers["retry-after"]) >= 1
+                    assert str(server.port) not in answer.text, "where Redis is, is nobody's business"
+                    assert process.get("/livez").status == 200
+                    server.restart()
+                    await eventually(answered_well, 20, "and again")
+                finally:
+                    worker.destroy()

@@ -1,0 +1,477 @@
+"""Webhooks over real Redis to a real HTTP server: signed, once, again, given up, and never where they may not go."""
+
+from __future__ import annotations
+
+import json
+import os
+import ssl
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis.asyncio
+import structlog
+from standardwebhooks.webhooks import Webhook, WebhookVerificationError
+
+from streamfleet.common.broker.webhooks import WebhookBroker, WebhooksFull
+from streamfleet.common.clock import Clock, SystemClock
+from streamfleet.common.errors import InvalidRequest
+from streamfleet.common.gateway_webhooks import DeadWebhook
+from streamfleet.common.settings import QueueSettings, load
+from streamfleet.common.settings_webhooks import WebhookSettings
+from streamfleet.gateway.webhooks.service import MOST_BODY_BYTES, Webhooks, open_webhook_broker
+from streamfleet.gateway.webhooks.signing import Secret, encoded, new_secret, rotated
+from streamfleet.gateway.webhooks.targets import NameUnknown, Resolver, resolve
+from tests.integration.webhook_receiver import Came, Receiver, Say
+from tests.security.tls import Authority
+from tests.waiting import eventually
+
+HOOKS = "{gateway}:webhooks:"
+NEVER = 3_600.0
+FORMER, SECRET = new_secret(), new_secret()
+DATA = {"id": "batch_1", "status": "completed"}
+LOCAL = {
+    "gateway_webhooks_allow_private": True,
+    "gateway_webhooks_allow_http": True,
+    "gateway_webhooks_ports": (0,),
+    "gateway_webhooks_delays_s": (0.0, 0.0),
+}
+
+
+def names(found: Mapping[str, Sequence[str]], asked: list[str] | None = None) -> Resolver:
+    """A resolver that knows these names, and the system's for others; what it was asked goes to `asked`."""
+
+    async def resolver(host: str, port: int) -> Sequence[str]:
+        if asked is not None:
+            asked.append(host)
+        return found[host] if host in found else await resolve(host, port)
+
+    return resolver
+
+
+@dataclass
+class Scene:
+    """Redis with a tenant's secret in it, and gateways that deliver."""
+
+    url: str
+    redis: redis.asyncio.Redis
+    broker: WebhookBroker
+    stack: AsyncExitStack
+
+    def make(
+        self,
+        resolver: Resolver = resolve,
+        trust: ssl.SSLContext | None = None,
+        clock: Clock | None = None,
+        **settings: Any,
+    ) -> Webhooks:
+        """A gateway's webhooks that deliver nothing yet."""
+        group = load(WebhookSettings, **LOCAL | settings)
+        broker = open_webhook_broker(load(QueueSettings, redis_url=self.url), group)
+        return Webhooks(broker, group, resolver=resolver, trust=trust, clock=clock)
+
+    def started(self, *given: Any, **settings: Any) -> Webhooks:
+        """The same, delivering until the test ends."""
+        made = self.make(*given, **settings)
+        made.start()
+        self.stack.push_async_callback(made.stop, 0.0)
+        return made
+
+    async def receiver(self, answer: Callable[[int, Came], Say] = lambda _n, _came: Say()) -> Receiver:
+        return await self.stack.enter_async_context(Receiver(answer).serving())
+
+    async def nothing_left(self) -> None:
+        async def empty() -> bool:
+            return not any([await self.redis.hlen(f"{HOOKS}messages"), await self.redis.xlen(f"{HOOKS}due")])
+
+        await eventually(empty, what="every webhook ended")
+
+    async def dead(self) -> DeadWebhook:
+        """The one dead webhook."""
+        found = await eventually(lambda: self.broker.dead(10), what="a dead webhook")
+        (letter,) = found
+        await self.nothing_left()
+        return letter
+
+
+@pytest.fixture
+async def scene(redis_url: str, raw_redis: redis.asyncio.Redis) -> AsyncIterator[Scene]:
+    broker = open_webhook_broker(load(QueueSettings, redis_url=redis_url), load(WebhookSettings))
+    await broker.set_secrets("t1", b"", encoded([Secret(SECRET, 1)]))
+    async with AsyncExitStack() as stack:
+        yield Scene(redis_url, raw_redis, broker, stack)
+    await broker.close()
+
+
+async def announce(webhooks: Webhooks, url: str, event_id: str = "batch_1.completed") -> str:
+    return await webhooks.announce(url, "batch.completed", DATA, event_id=event_id, tenant="t1")
+
+
+# -- delivered ---------------------------------------------------------------------------------------------
+
+
+async def test_a_receiver_can_verify_what_comes(scene: Scene) -> None:
+    receiver = await scene.receiver()
+    webhooks = scene.started()
+    name = await announce(webhooks, receiver.url(path="/hook?token=abc"))
+    await scene.nothing_left()
+    (came,) = receiver.came
+    verified: Any = Webhook(SECRET).verify(came.body, dict(came.headers))
+    assert verified == json.loads(came.body)
+    assert (verified["type"], verified["data"]) == ("batch.completed", DATA)
+    assert verified["timestamp"].endswith("Z")
+    assert (came.path, came.id, came.headers["content-type"]) == ("/hook?token=abc", name, "application/json")
+    assert came.headers["host"] == f"127.0.0.1:{receiver.port}"
+    assert "traceparent" not in came.headers
+    with pytest.raises(WebhookVerificationError):
+        Webhook(new_secret()).verify(came.body, dict(came.headers))
+
+
+async def test_while_secrets_rotate_receivers_may_have_either(scene: Scene) -> None:
+    receiver = await scene.receiver()
+    before = await scene.broker.secrets("t1")
+    now_ms = await scene.broker.now_ms()
+    await scene.broker.set_secrets("t1", before, encoded(rotated([Secret(SECRET, 1)], FORMER, now_ms, 60_000)))
+    await announce(scene.started(), receiver.url())
+    await scene.nothing_left()
+    for secret in (SECRET, FORMER):
+        Webhook(secret).verify(receiver.came[0].body, dict(receiver.came[0].headers))
+
+
+async def test_after_failures_the_same_webhook_comes_again_until_it_is_taken(scene: Scene) -> None:
+    receiver = await scene.receiver(lambda n, _: Say(500) if n < 3 else Say(200))
+    name = await announce(scene.started(), receiver.url())
+    await scene.nothing_left()
+    assert [came.id for came in receiver.came] == [name] * 3, "a receiver knows it again"
+    assert len({came.body for came in receiver.came}) == 1
+    for came in receiver.came:
+        Webhook(SECRET).verify(came.body, dict(came.headers))
+    assert await scene.broker.dead(1) == []
+
+
+async def test_an_event_is_told_once_whoever_announces_it(scene: Scene) -> None:
+    receiver = await scene.receiver()
+    one, other = scene.started(), scene.started()
+    found = [await announce(each, receiver.url()) for each in (one, other, one)]
+    await scene.nothing_left()
+    found += [await announce(other, receiver.url()), await announce(one, receiver.url(path="/2"))]
+    await scene.nothing_left()
+    assert len(set(found)) == 2
+    assert [came.path for came in receiver.came] == ["/hook", "/2"]
+
+
+async def test_many_are_each_delivered_once_by_several(scene: Scene) -> None:
+    receiver = await scene.receiver()
+    gateways = [scene.started(gateway_webhooks_per_host=16) for _ in range(3)]
+    sent = [await announce(gateways[n % 3], receiver.url(), f"e{n}") for n in range(60)]
+    await scene.nothing_left()
+    assert sorted(came.id for came in receiver.came) == sorted(sent)
+
+
+# -- not delivered -----------------------------------------------------------------------------------------
+
+
+async def test_one_is_dead_after_its_last_attempt(scene: Scene) -> None:
+    receiver = await scene.receiver(lambda _n, _: Say(500, body=b"secret of the receiver"))
+    name = await announce(scene.started(), receiver.url())
+    letter = await scene.dead()
+    assert (letter.webhook_id, letter.reason, letter.attempts, letter.status) == (name, "attempts", 3, 500)
+    assert letter.error == "the receiver answered 500", "and nothing that it wrote"
+    assert len(receiver.came) == 3
+
+
+async def test_410_ends_it_at_once(scene: Scene) -> None:
+    receiver = await scene.receiver(lambda _n, _: Say(410))
+    await announce(scene.started(), receiver.url())
+    assert ((await scene.dead()).reason, len(receiver.came)) == ("gone", 1)
+
+
+@pytest.mark.parametrize("status", [429, 503])
+async def test_a_receiver_that_asks_for_time_gets_it(scene: Scene, status: int) -> None:
+    receiver = await scene.receiver(lambda _n, _: Say(status, (("Retry-After", "600"),)))
+    name = await announce(scene.started(), receiver.url())
+    due_ms = await eventually(lambda: scene.redis.zscore(f"{HOOKS}later", name), what="it waits")
+    assert 590_000 < float(due_ms or 0) - await scene.broker.now_ms() <= 600_000
+
+
+async def test_a_redirect_is_not_followed(scene: Scene) -> None:
+    other = await scene.receiver()
+    receiver = await scene.receiver(lambda _n, _: Say(307, (("Location", other.url()),)))
+    await announce(scene.started(gateway_webhooks_delays_s=(0.0,)), receiver.url())
+    letter = await scene.dead()
+    assert (letter.error, letter.status) == ("the receiver answered 307", 307)
+    assert (len(receiver.came), other.connections) == (2, 0)
+
+
+@pytest.mark.parametrize(
+    ("said", "error"),
+    [
+        (Say(200, after_s=NEVER), "no answer within 0.3 s"),
+        (Say(0), "the receiver did not answer in HTTP"),
+    ],
+    ids=["no answer", "hung up"],
+)
+async def test_no_answer_is_a_failure(scene: Scene, said: Say, error: str) -> None:
+    receiver = await scene.receiver(lambda _n, _: said)
+    await announce(scene.started(gateway_webhooks_delays_s=(0.0,), gateway_webhooks_timeout_s=0.3), receiver.url())
+    letter = await scene.dead()
+    assert (letter.reason, letter.error, letter.attempts, letter.status) == ("attempts", error, 2, 0)
+
+
+async def test_nobody_there_is_a_failure(scene: Scene) -> None:
+    async with Receiver().serving() as receiver:
+        url = receiver.url()
+    await announce(scene.started(), url)
+    assert (await scene.dead()).error == "the receiver cannot be reached"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        Say(200, body=b"x" * 5_000_000),
+        Say(200, (("content-length", "9"),)),
+        Say(200, (("content-length", "9"),), stays_s=NEVER),
+    ],
+    ids=["much", "less", "never"],
+)
+async def test_what_is_answered_is_not_waited_for(scene: Scene, said: Say) -> None:
+    receiver = await scene.receiver(lambda _n, _: said)
+    await announce(scene.started(), receiver.url())
+    await scene.nothing_left()
+    assert (len(receiver.came), await scene.broker.dead(1)) == (1, [])
+
+
+async def test_without_a_secret_nothing_is_sent(scene: Scene) -> None:
+    receiver = await scene.receiver()
+    webhooks = scene.started(gateway_webhooks_delays_s=())
+    await webhooks.announce(receiver.url(), "batch.completed", DATA, event_id="e", tenant="t2")
+    assert "no secret to sign it with" in (await scene.dead()).error
+    assert receiver.connections == 0
+
+
+# -- where they may not go ---------------------------------------------------------------------------------
+
+
+async def test_a_name_that_leads_elsewhere_by_the_time_of_delivery_is_not_called(scene: Scene) -> None:
+    """DNS rebinding: public when the URL is given, inner network when the webhook goes out."""
+    receiver = await scene.receiver()
+    answers = [["8.8.8.8"], ["127.0.0.1"]]
+    asked: list[str] = []
+
+    async def rebinding(host: str, _port: int) -> Sequence[str]:
+        asked.append(host)
+        return answers[min(len(asked), 2) - 1]
+
+    webhooks = scene.started(rebinding, gateway_webhooks_allow_private=False)
+    url = receiver.url("rebind.example.com")
+    await webhooks.check(url, "t1")
+    await announce(webhooks, url)
+    letter = await scene.dead()
+    assert (letter.reason, letter.attempts) == ("refused", 1)
+    assert (receiver.connections, asked) == (0, ["rebind.example.com"] * 2)
+
+
+async def test_a_name_is_looked_up_once_for_each_attempt_and_called_at_that_address(scene: Scene) -> None:
+    """A second look-up, for the connection, could say something else than the first, for the check."""
+    receiver = await scene.receiver(lambda n, _: Say(500) if n == 1 else Say())
+    asked: list[str] = []
+    webhooks = scene.started(names({"hooks.example.com": ["127.0.0.1"]}, asked))
+    await announce(webhooks, receiver.url("hooks.example.com"))
+    await scene.nothing_left()
+    assert asked == ["hooks.example.com"] * 2
+    assert [came.headers["host"] for came in receiver.came] == [f"hooks.example.com:{receiver.port}"] * 2
+
+
+async def test_the_certificate_has_to_be_the_names(scene: Scene, tmp_path: Path) -> None:
+    authority = Authority(tmp_path, "hooks")
+    pair = authority.issue("hooks.example.com")
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(pair.certificate, pair.key)
+    receiver = await scene.stack.enter_async_context(Receiver().serving(server))
+    found = names({name: ["127.0.0.1"] for name in ("hooks.example.com", "other.example.com")})
+    trust = ssl.create_default_context(cafile=str(authority.file))
+    webhooks = scene.started(found, trust, gateway_webhooks_allow_http=False, gateway_webhooks_delays_s=())
+    await announce(webhooks, receiver.url("hooks.example.com", "https"))
+    await scene.nothing_left()
+    assert len(receiver.came) == 1
+    await announce(webhooks, receiver.url("other.example.com", "https"))
+    assert (await scene.dead()).error.startswith("TLS failed: Hostname mismatch")
+    assert len(receiver.came) == 1
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("https://169.254.169.254/latest/meta-data", "may not be sent to"),
+        ("https://metadata.example.com/", "may not be sent to"),
+        ("https://both.example.com/", "may not be sent to"),
+        ("https://nobody.example.com/", "does not exist"),
+        ("http://public.example.com/", "must begin with https://"),
+        ("https://public.example.com:22/", "must use port"),
+    ],
+)
+async def test_a_callback_url_that_will_not_do_is_refused_when_it_is_given(scene: Scene, url: str, said: str) -> None:
+    async def resolver(host: str, _port: int) -> Sequence[str]:
+        if host == "nobody.example.com":
+            raise NameUnknown
+        return {"metadata.example.com": ["169.254.169.254"], "both.example.com": ["8.8.8.8", "::1"]}[host]
+
+    webhooks = scene.make(
+        resolver,
+        gateway_webhooks_allow_private=False,
+        gateway_webhooks_allow_http=False,
+        gateway_webhooks_ports=(80, 443),
+    )
+    with pytest.raises(InvalidRequest, match=said) as caught:
+        await webhooks.check(url, "t1")
+    assert caught.value.param == "callback_url"
+    await webhooks.stop()
+
+
+async def test_a_callback_url_needs_a_secret_and_not_that_names_can_be_looked_up(scene: Scene) -> None:
+    async def away(_host: str, _port: int) -> Sequence[str]:
+        raise OSError
+
+    webhooks = scene.make(away)
+    await webhooks.check("https://hooks.example.com/", "t1")
+    with pytest.raises(InvalidRequest, match="secret create --tenant t2") as caught:
+        await webhooks.check("https://hooks.example.com/", "t2")
+    assert caught.value.code == "no_webhook_secret"
+    await webhooks.stop()
+
+
+async def test_what_cannot_be_sent_is_refused(scene: Scene) -> None:
+    webhooks = scene.make(gateway_webhooks_limit=1)
+    for event_type, data, param in (
+        ("batch completed", DATA, "event_type"),
+        ("batch.completed", {"x": "y" * MOST_BODY_BYTES}, "data"),
+        ("batch.completed", {"x": float("nan")}, "data"),
+        ("batch.completed", {"x": object()}, "data"),
+    ):
+        with pytest.raises(InvalidRequest) as caught:
+            await webhooks.announce("https://example.com/", event_type, data, event_id="e", tenant="t1")
+        assert caught.value.param == param
+    await announce(webhooks, "https://example.com/", "e1")
+    with pytest.raises(WebhooksFull):
+        await announce(webhooks, "https://example.com/", "e2")
+    await webhooks.stop()
+
+
+# -- together, and at the end ------------------------------------------------------------------------------
+
+
+async def test_a_slow_receiver_holds_up_no_others(scene: Scene) -> None:
+    slow = await scene.receiver(lambda _n, _: Say(200, after_s=NEVER))
+    fast = await scene.receiver()
+    found = names({"slow.example.com": ["127.0.0.1"], "fast.example.com": ["127.0.0.1"]})
+    webhooks = scene.make(found, gateway_webhooks_per_host=2, gateway_webhooks_concurrency=16)
+    for number in range(80):  # more than a gateway holds at once
+        await announce(webhooks, slow.url("slow.example.com"), f"s{number}")
+    for number in range(10):
+        await announce(webhooks, fast.url("fast.example.com"), f"f{number}")
+    webhooks.start()
+    scene.stack.push_async_callback(webhooks.stop, 0.0)
+    await eventually(lambda: len(fast.came) == 10, what="the fast one has all of its")
+    assert slow.most == 2
+    assert fast.most <= 2
+
+
+class Jumping(SystemClock):
+    """A clock that a test moves on."""
+
+    ahead_s = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.ahead_s
+
+
+async def test_what_has_waited_for_too_long_is_left_to_others(scene: Scene) -> None:
+    """Begun late in its lease, an attempt would still be under way when another gateway takes it."""
+    receiver = await scene.receiver(lambda _n, _: Say(after_s=0.3))
+    clock = Jumping()
+    webhooks = scene.started(clock=clock, gateway_webhooks_per_host=1)
+    for number in range(2):
+        await announce(webhooks, receiver.url(), f"e{number}")
+
+    async def both_taken() -> bool:
+        return bool(receiver.came) and await scene.redis.hlen(f"{HOOKS}tries") == 2
+
+    await eventually(both_taken, what="one is sent, one waits for its turn")
+    clock.ahead_s = 31.0
+
+    async def handed_back() -> list[Any]:
+        return list(await scene.redis.zrange(f"{HOOKS}later", 0, -1, withscores=True))
+
+    ((_, due_ms),) = await eventually(handed_back, what="it was handed back")
+    assert float(due_ms) > await scene.broker.now_ms()
+    assert "0" in (await scene.redis.hvals(f"{HOOKS}tries"))
+    assert len(receiver.came) == 1
+
+
+async def test_who_stops_hands_back_at_once_what_it_holds(scene: Scene) -> None:
+    receiver = await scene.receiver(lambda n, _: Say(after_s=NEVER if n == 1 else 0.0))
+    leaving = scene.make(gateway_webhooks_per_host=1)
+    leaving.start()
+    first, second = await announce(leaving, receiver.url(), "e1"), await announce(leaving, receiver.url(), "e2")
+    await eventually(lambda: receiver.came, what="it is being sent")
+    await leaving.stop(0.0)
+    assert sorted((await scene.redis.hgetall(f"{HOOKS}tries")).values()) == ["0", "0"], "none of it counts"
+    scene.started()
+    await scene.nothing_left()
+    assert sorted(came.id for came in receiver.came[1:]) == sorted([first, second])
+
+
+async def test_who_stops_finishes_what_it_can(scene: Scene) -> None:
+    receiver = await scene.receiver(lambda _n, _: Say(after_s=0.2))
+    leaving = scene.make()
+    leaving.start()
+    await announce(leaving, receiver.url())
+    await eventually(lambda: receiver.came, what="it is being sent")
+    await leaving.stop(5.0)
+    await scene.nothing_left()
+    assert len(receiver.came) == 1
+
+
+@contextmanager
+def doomed_gateway(url: str) -> Iterator[None]:
+    """A process that delivers, until it is killed."""
+    settings = {
+        f"STREAMFLEET_{name.upper()}": ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+        for name, value in LOCAL.items()
+    }
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.integration.webhook_process", url], env={**os.environ, **settings}
+    )
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+async def test_what_a_killed_gateway_was_sending_another_one_sends(scene: Scene) -> None:
+    receiver = await scene.receiver(lambda n, _: Say(after_s=NEVER if n == 1 else 0.0))
+    announcing = scene.make()
+    with doomed_gateway(scene.url):
+        name = await announce(announcing, receiver.url())
+        await eventually(lambda: receiver.came, 20, "it is being sent")
+    await announcing.stop()
+    scene.started(gateway_webhooks_lease_ms=500, gateway_webhooks_timeout_s=0.2)
+    await scene.nothing_left()
+    assert [came.id for came in receiver.came] == [name, name], "a receiver knows it again"
+
+
+async def test_logs_tell_neither_urls_nor_secrets(scene: Scene) -> None:
+    receiver = await scene.receiver(lambda n, _: Say([500, 410][n % 2]))
+    with structlog.testing.capture_logs() as events:
+        await announce(scene.started(), receiver.url(path="/s3cret-path?token=s3cret"))
+        await scene.dead()
+    assert {event["event"] for event in events} >= {"webhook_dead"}
+    told = json.dumps(events, default=str)
+    assert "s3cret" not in told
+    assert SECRET not in told

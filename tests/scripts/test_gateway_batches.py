@@ -1,0 +1,359 @@
+"""gateway_file_*.lua and gateway_batch_*.lua: what each writes, and what it refuses to write."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from streamfleet.common.batch_records import BatchNames, BatchRecord, BatchStatus, FileRecord, Part
+from streamfleet.common.broker.gateway_batches import BatchBroker, Ending, SaveCode, Step, Taken
+from streamfleet.common.broker.gateway_files import Deletion
+from streamfleet.common.errors import BrokerOutOfMemory
+from streamfleet.common.protocol import CHAT, Lane
+from tests.scripts.harness import NOW, Queue
+
+LEASE_MS, HOLD_MS, KEPT_MS = 1_000, 500, 60_000
+INPUT = FileRecord("file-in", "t", "in.jsonl", "batch", 10, NOW, NOW + KEPT_MS)
+BATCH = BatchRecord("batch_1", "t", "file-in", "file-out", "file-err", CHAT, "24h", Lane.LOW, NOW, NOW + 86_400_000)
+
+
+def broker(queue: Queue, now_ms: int = NOW) -> BatchBroker:
+    """The gateway's broker, in the test's keyspace, at a time that stands still."""
+    return BatchBroker(queue.connection, BatchNames(queue.keys.base), lambda: now_ms)
+
+
+async def with_file(queue: Queue, record: FileRecord = INPUT, content: str = "aa/in") -> BatchBroker:
+    found = broker(queue)
+    await found.hold([content], HOLD_MS)
+    assert await found.add_file(record, Part(content, record.bytes))
+    return found
+
+
+async def with_batch(queue: Queue) -> BatchBroker:
+    found = await with_file(queue)
+    assert await found.add_batch(BATCH)
+    return found
+
+
+async def taken(queue: Queue, now_ms: int = NOW) -> Taken:
+    found = await broker(queue, now_ms).take_batch(BATCH.id, "g1", LEASE_MS)
+    assert found is not None
+    return found
+
+
+async def stored(found: BatchBroker, *names: str) -> list[Part]:
+    await found.hold(names, HOLD_MS)
+    return [Part(name, 100 + number) for number, name in enumerate(names)]
+
+
+# -- files -------------------------------------------------------------------------------------------------
+
+
+async def test_a_content_becomes_a_file(queue: Queue) -> None:
+    found = broker(queue)
+    await found.hold(["aa/in"], HOLD_MS)
+    assert await queue.dump() == {"loose": [("aa/in", NOW + HOLD_MS)]}
+    assert await found.add_file(INPUT, Part("aa/in", 10))
+    assert await queue.dump() == {
+        "file:file-in": INPUT.fields(),
+        "parts:file-in": ["10 aa/in"],
+        "files:t": [("file-in", 0)],
+        "file_ends": [("file-in", NOW + KEPT_MS)],
+    }
+    assert await found.file("file-in") == INPUT
+    assert await found.parts("file-in") == [Part("aa/in", 10)]
+    before = await queue.dump()
+    assert await found.add_file(INPUT, Part("aa/in", 10)), "its answer was lost, and it is asked again"
+    assert await queue.dump() == before
+
+
+async def test_a_content_whose_time_is_over_becomes_no_file(queue: Queue) -> None:
+    """Somebody may be deleting it."""
+    found = broker(queue)
+    await found.hold(["aa/in"], HOLD_MS)
+    before = await queue.dump()
+    assert not await broker(queue, NOW + HOLD_MS).add_file(INPUT, Part("aa/in", 10))
+    assert not await found.add_file(INPUT, Part("aa/other", 10)), "nobody said that it would be stored"
+    assert await queue.dump() == before
+    assert await broker(queue, NOW + HOLD_MS - 1).loose(10) == []
+    assert await broker(queue, NOW + HOLD_MS).loose(10) == ["aa/in"]
+
+
+async def test_a_deleted_file_leaves_its_contents_to_be_deleted(queue: Queue) -> None:
+    found = await with_file(queue)
+    other = replace(INPUT, tenant="somebody else")
+    before = await queue.dump()
+    assert await found.delete_file(other) == (Deletion.UNKNOWN, [])
+    assert await queue.dump() == before
+    assert await found.delete_file(INPUT) == (Deletion.DELETED, [Part("aa/in", 10)])
+    assert await queue.dump() == {"loose": [("aa/in", NOW)]}
+    assert await found.delete_file(INPUT) == (Deletion.UNKNOWN, [])
+    assert await found.loose(10) == ["aa/in"]
+    await found.let_go(["aa/in"])
+    assert await queue.dump() == {}
+
+
+async def test_a_file_that_a_batch_reads_is_not_deleted(queue: Queue) -> None:
+    found = await with_batch(queue)
+    before = await queue.dump()
+    assert await found.delete_file(INPUT) == (Deletion.IN_USE, [])
+    assert await queue.dump() == before
+    _, epoch = await taken(queue)
+    await found.finish_batch(BATCH, epoch, Ending(BatchStatus.COMPLETED, KEPT_MS, "batch_output"))
+    assert (await found.delete_file(INPUT))[0] is Deletion.DELETED
+
+
+# -- accepting and taking ----------------------------------------------------------------------------------
+
+
+async def test_a_batch_is_accepted_once(queue: Queue) -> None:
+    found = await with_file(queue)
+    before = await queue.dump()
+    assert await found.add_batch(BATCH)
+    after = before | {
+        "file:file-in": {**INPUT.fields(), "uses": "1"},
+        "batch:batch_1": BATCH.fields(),
+        "batches:t": [("batch_1", 0)],
+        "open_batches": [("batch_1", NOW)],
+    }
+    assert await queue.dump() == after
+    assert await found.add_batch(BATCH), "its answer was lost, and it is asked again"
+    assert await queue.dump() == after
+    assert await found.batch("batch_1") == BATCH
+
+
+async def test_a_batch_of_another_tenants_file_is_not_accepted(queue: Queue) -> None:
+    found = await with_file(queue, replace(INPUT, tenant="somebody else"))
+    before = await queue.dump()
+    assert not await found.add_batch(BATCH)
+    assert not await found.add_batch(replace(BATCH, input_file_id="file-none"))
+    assert await queue.dump() == before
+
+
+async def test_a_batch_is_taken_by_one(queue: Queue) -> None:
+    found = await with_batch(queue)
+    assert await found.free_batches(10) == ["batch_1"]
+    before = await queue.dump()
+    assert await found.take_batch(BATCH.id, "g1", LEASE_MS) == Taken(BATCH, 1)
+    after = before | {
+        "batch:batch_1": {**BATCH.fields(), "epoch": "1", "owner": "g1"},
+        "open_batches": [("batch_1", NOW + LEASE_MS)],
+    }
+    assert await queue.dump() == after
+    assert await found.free_batches(10) == []
+    assert await found.take_batch(BATCH.id, "g2", LEASE_MS) is None
+    assert await broker(queue, NOW + LEASE_MS - 1).take_batch(BATCH.id, "g2", LEASE_MS) is None
+    assert await queue.dump() == after
+
+
+async def test_a_batch_of_a_silent_gateway_is_taken_in_a_new_epoch(queue: Queue) -> None:
+    await with_batch(queue)
+    await taken(queue)
+    later = broker(queue, NOW + LEASE_MS)
+    assert await later.free_batches(10) == ["batch_1"]
+    assert await later.take_batch(BATCH.id, "g2", LEASE_MS) == Taken(BATCH, 2)
+
+
+async def test_a_batch_that_is_gone_is_open_no_more(queue: Queue) -> None:
+    found = await with_batch(queue)
+    await queue.command("DEL", found.names.batch(BATCH.id))
+    assert await found.take_batch(BATCH.id, "g1", LEASE_MS) is None
+    assert {"batch:batch_1", "open_batches"}.isdisjoint(await queue.dump())
+
+
+async def test_a_lease_is_renewed_handed_back_and_ended(queue: Queue) -> None:
+    await with_batch(queue)
+    _, epoch = await taken(queue)
+    later = broker(queue, NOW + 900)
+    assert await later.renew_batch(BATCH.id, epoch, LEASE_MS) is BatchStatus.VALIDATING
+    assert (await queue.dump())["open_batches"] == [("batch_1", NOW + 900 + LEASE_MS)]
+    await later.release_batch(BATCH.id, epoch, 50, stumbled=True)
+    assert (await queue.dump())["open_batches"] == [("batch_1", NOW + 950)]
+    found = await broker(queue, NOW + 950).batch(BATCH.id)
+    assert found is not None
+    assert found.stumbles == 1
+    await later.close_batch(BATCH.id, epoch)
+    assert "open_batches" not in await queue.dump()
+    assert await later.renew_batch(BATCH.id, epoch, LEASE_MS) is None, "it is not open any more"
+    assert "open_batches" not in await queue.dump()
+
+
+async def test_whoever_lost_a_batch_renews_nothing(queue: Queue) -> None:
+    await with_batch(queue)
+    _, old = await taken(queue)
+    await taken(queue, NOW + LEASE_MS)
+    before = await queue.dump()
+    late = broker(queue, NOW + LEASE_MS + 10)
+    assert await late.renew_batch(BATCH.id, old, LEASE_MS) is None
+    await late.release_batch(BATCH.id, old, 0, stumbled=True)
+    await late.close_batch(BATCH.id, old)
+    assert await queue.dump() == before
+
+
+# -- progress ----------------------------------------------------------------------------------------------
+
+
+async def test_progress_is_written_down_at_once(queue: Queue) -> None:
+    found = await with_batch(queue)
+    _, epoch = await taken(queue)
+    output, errors = await stored(found, "aa/out", "aa/err")
+    before = await queue.dump()
+    move = (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS)
+    step = Step([1, 3, 10], output, errors, {"completed": 2, "failed": 1}, {"total": "12", "mark": "10"}, move)
+    assert await found.save_batch(BATCH, epoch, step) == (SaveCode.SAVED, BatchStatus.IN_PROGRESS)
+    said = {"completed": "2", "failed": "1", "total": "12", "mark": "10", "output_bytes": "100", "error_bytes": "101"}
+    assert await queue.dump() == {name: value for name, value in before.items() if name != "loose"} | {
+        "batch:batch_1": before["batch:batch_1"] | said | {"status": "in_progress", "in_progress_ms": str(NOW)},
+        "parts:file-out": ["100 aa/out"],
+        "parts:file-err": ["101 aa/err"],
+        "done:batch_1": "\\xa0@",
+    }
+    assert await found.done_lines(BATCH.id) == bytes([0b1010_0000, 0b0100_0000])
+
+
+async def test_whoever_lost_a_batch_writes_nothing_down(queue: Queue) -> None:
+    """It was thought dead, and comes back while another gateway does its work."""
+    found = await with_batch(queue)
+    _, old = await taken(queue)
+    output, _ = await stored(found, "aa/out", "aa/err")
+    await taken(queue, NOW + LEASE_MS)
+    before = await queue.dump()
+    assert await found.save_batch(BATCH, old, Step([1], output, None, {"completed": 1})) == (SaveCode.LOST, None)
+    assert not await found.finish_batch(BATCH, old, Ending(BatchStatus.COMPLETED, KEPT_MS, "batch_output"))
+    assert await queue.dump() == before
+
+
+async def test_a_line_is_finished_once(queue: Queue) -> None:
+    found = await with_batch(queue)
+    _, epoch = await taken(queue)
+    first, second = await stored(found, "aa/1", "aa/2")
+    assert (await found.save_batch(BATCH, epoch, Step([2], first)))[0] is SaveCode.SAVED
+    before = await queue.dump()
+    assert (await found.save_batch(BATCH, epoch, Step([1, 2], second)))[0] is SaveCode.DONE_BEFORE
+    assert await queue.dump() == before
+
+
+async def test_a_content_whose_time_is_over_is_not_written_down(queue: Queue) -> None:
+    """Somebody may be deleting it: the file would have a hole."""
+    found = await with_batch(queue)
+    _, epoch = await taken(queue)
+    (part,) = await stored(found, "aa/1")
+    before = await queue.dump()
+    late = broker(queue, NOW + HOLD_MS)
+    assert (await late.save_batch(BATCH, epoch, Step([1], part)))[0] is SaveCode.TOO_LATE
+    assert (await found.save_batch(BATCH, epoch, Step([1], Part("aa/unheard of", 5))))[0] is SaveCode.TOO_LATE
+    assert await queue.dump() == before
+
+
+async def test_a_cancel_is_not_passed_over_by_progress(queue: Queue) -> None:
+    found = await with_batch(queue)
+    _, epoch = await taken(queue)
+    assert await found.cancel_batch(BATCH.id, "t") is BatchStatus.CANCELLING
+    move = (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS)
+    assert await found.save_batch(BATCH, epoch, Step(move=move)) == (SaveCode.SAVED, BatchStatus.CANCELLING)
+    record = await found.batch(BATCH.id)
+    assert record is not None
+    assert (record.status, record.times) == (BatchStatus.CANCELLING, {"cancelling": NOW})
+
+
+async def test_progress_makes_stumbles_forgotten(queue: Queue) -> None:
+    found = await with_batch(queue)
+    _, epoch = await taken(queue)
+    await found.release_batch(BATCH.id, epoch, 0, stumbled=True)
+    await found.save_batch(BATCH, epoch, Step())
+    record = await found.batch(BATCH.id)
+    assert record is not None
+    assert record.stumbles == 0
+
+
+async def test_what_is_finished_is_written_down_in_a_full_redis(queue: Queue) -> None:
+    found = await with_batch(queue)
+    _, epoch = await taken(queue)
+    (part,) = await stored(found, "aa/1")
+    async with queue.full_memory():
+        assert await found.renew_batch(BATCH.id, epoch, LEASE_MS) is BatchStatus.VALIDATING
+        assert (await found.save_batch(BATCH, epoch, Step([1], part, counts={"completed": 1})))[0] is SaveCode.SAVED
+        assert await found.finish_batch(BATCH, epoch, Ending(BatchStatus.COMPLETED, KEPT_MS, "batch_output"))
+        with pytest.raises(BrokerOutOfMemory):
+            await found.hold(["aa/2"], HOLD_MS)
+
+
+# -- ends --------------------------------------------------------------------------------------------------
+
+
+async def test_only_its_tenant_cancels_a_batch_and_only_before_its_end(queue: Queue) -> None:
+    found = await with_batch(queue)
+    before = await queue.dump()
+    assert await found.cancel_batch(BATCH.id, "somebody else") is None
+    assert await found.cancel_batch("batch_none", "t") is None
+    assert await queue.dump() == before
+    assert await found.cancel_batch(BATCH.id, "t") is BatchStatus.CANCELLING
+    changed = {"status": "cancelling", "cancelling_ms": str(NOW)}
+    assert await queue.dump() == before | {"batch:batch_1": before["batch:batch_1"] | changed}
+    assert await broker(queue, NOW + 5).cancel_batch(BATCH.id, "t") is BatchStatus.CANCELLING
+    assert await queue.dump() == before | {"batch:batch_1": before["batch:batch_1"] | changed}
+
+
+async def test_a_batch_that_is_nearly_through_is_not_cancelled(queue: Queue) -> None:
+    found = await with_batch(queue)
+    _, epoch = await taken(queue)
+    await found.save_batch(BATCH, epoch, Step(move=(BatchStatus.VALIDATING, BatchStatus.FINALIZING)))
+    assert await found.cancel_batch(BATCH.id, "t") is BatchStatus.FINALIZING
+
+
+async def test_at_its_end_a_batch_has_its_files_once(queue: Queue) -> None:
+    found = await with_batch(queue)
+    _, epoch = await taken(queue)
+    (part,) = await stored(found, "aa/1")
+    await found.save_batch(BATCH, epoch, Step([1], part, counts={"completed": 1}))
+    ending = Ending(BatchStatus.COMPLETED, KEPT_MS, "batch_output", {"jobs": 1, "prompts": 3})
+    assert await found.finish_batch(BATCH, epoch, ending)
+    after = await everything(queue, found)
+    assert after["file"] == FileRecord("file-out", "t", "batch_1_output.jsonl", "batch_output", 100, NOW, NOW + KEPT_MS)
+    assert after["error file"] is None, "nothing stands in it"
+    assert after["files"] == ["file-out", "file-in"]
+    assert after["stats"] == {"jobs": 1, "prompts": 3}
+    assert after["uses"] == b"0"
+    assert after["done"] == b""
+    assert after["status"] is BatchStatus.COMPLETED
+    assert 0 < after["ttl"] <= KEPT_MS
+    assert await found.finish_batch(BATCH, epoch, ending), "its answer was lost, and it is asked again"
+    assert await everything(queue, found) | {"ttl": 0} == after | {"ttl": 0}
+
+
+async def test_a_batch_that_failed_says_why(queue: Queue) -> None:
+    found = await with_batch(queue)
+    _, epoch = await taken(queue)
+    why = {"code": "empty_file", "message": "no requests", "line": None, "param": None}
+    await found.finish_batch(BATCH, epoch, Ending(BatchStatus.FAILED, KEPT_MS, "batch_output", errors=[why]))
+    record = await found.batch(BATCH.id)
+    assert record is not None
+    assert (record.status, record.errors) == (BatchStatus.FAILED, (why,))
+
+
+async def everything(queue: Queue, found: BatchBroker) -> dict[str, Any]:
+    """What is there after an end, some of which expires."""
+    record = await found.batch(BATCH.id)
+    assert record is not None
+    return {
+        "file": await found.file("file-out"),
+        "error file": await found.file("file-err"),
+        "files": await found.file_ids("t", "", 10),
+        "stats": await found.stats("t"),
+        "uses": await queue.command("HGET", found.names.file("file-in"), "uses"),
+        "done": await found.done_lines(BATCH.id),
+        "status": record.status,
+        "ttl": await queue.command("PTTL", found.names.batch(BATCH.id)),
+    }
+
+
+async def test_pages_go_from_the_newest_or_from_the_oldest(queue: Queue) -> None:
+    found = broker(queue)
+    for number in range(4):
+        await queue.command("ZADD", found.names.files("t"), 0, f"file-{number}")
+    assert await found.file_ids("t", "", 2) == ["file-3", "file-2"]
+    assert await found.file_ids("t", "file-2", 5) == ["file-1", "file-0"]
+    assert await found.file_ids("t", "file-1", 5, newest_first=False) == ["file-2", "file-3"]
+    assert await found.file_ids("nobody", "", 5) == []

@@ -1,0 +1,172 @@
+"""gateway_admit.lua and gateway_charge.lua: who is let in, and what is left to them; all gateways share it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import redis.asyncio
+
+from streamfleet.common.broker.gateway import Admission, GatewayBroker, Verdict
+from streamfleet.common.connection import Connection
+from streamfleet.common.gateway_keys import GatewayNames, KeyRecord, digest_of, id_of, make_record
+
+NOW = 1_790_000_000_000
+SECRET = "sf-" + "a" * 43
+DIGEST = digest_of(SECRET)
+ID = id_of(DIGEST)
+MINUTE = 60_000
+
+
+class Keys:
+    """The gateways' part of Redis, with a clock that stands still."""
+
+    def __init__(self, url: str) -> None:
+        self.now_ms = NOW
+        self.url = url
+        self.opened: list[GatewayBroker] = []
+        self.broker = self.another()
+
+    def another(self, requests: int = 0, tokens: int = 0) -> GatewayBroker:
+        """Of another gateway, with limits of its own for keys without."""
+        broker = GatewayBroker(Connection(self.url), GatewayNames(), requests, tokens, lambda: self.now_ms)
+        self.opened.append(broker)
+        return broker
+
+    async def add(self, requests: int | None = None, tokens: int | None = None, **options: Any) -> KeyRecord:
+        record = make_record(DIGEST, "name", "tenant", limits=(requests, tokens), **options)
+        await self.broker.add(DIGEST, record)
+        return record
+
+
+@pytest.fixture
+async def keys(any_redis_url: str) -> AsyncIterator[Keys]:
+    keys = Keys(any_redis_url)
+    yield keys
+    for broker in keys.opened:
+        await broker.close()
+
+
+async def test_who_has_a_key_is_let_in_and_nobody_else(keys: Keys) -> None:
+    assert await keys.broker.admit(SECRET) == Admission(Verdict.UNKNOWN)
+    record = await keys.add()
+    found = await keys.broker.admit(SECRET)
+    assert (found.verdict, found.record) == (Verdict.LET_IN, record)
+    assert (found.requests.limit, found.tokens.limit) == (0, 0)
+    assert await keys.broker.admit("sf-" + "b" * 43) == Admission(Verdict.UNKNOWN)
+    assert await keys.broker.revoke(ID)
+    assert await keys.broker.admit(SECRET) == Admission(Verdict.UNKNOWN)
+    assert not await keys.broker.revoke(ID)
+
+
+async def test_a_key_ends(keys: Keys) -> None:
+    await keys.add(created_ms=NOW - 1, expires_ms=NOW + 1)
+    assert (await keys.broker.admit(SECRET)).verdict is Verdict.LET_IN
+    keys.now_ms += 1
+    assert (await keys.broker.admit(SECRET)).verdict is Verdict.ENDED
+
+
+async def test_requests_of_all_gateways_come_out_of_one_allowance(keys: Keys) -> None:
+    await keys.add(requests=3)
+    other = keys.another()
+    found = [await broker.admit(SECRET) for broker in (keys.broker, other, keys.broker, other)]
+    assert [each.verdict for each in found] == [Verdict.LET_IN] * 3 + [Verdict.NO_REQUEST_LEFT]
+    assert [each.requests.left for each in found] == [2, 1, 0, 0]
+    assert found[2].requests.full_ms == MINUTE
+    assert found[3].wait_ms == MINUTE // 3
+    keys.now_ms += found[3].wait_ms
+    assert (await other.admit(SECRET)).verdict is Verdict.LET_IN
+    assert (await other.admit(SECRET)).verdict is Verdict.NO_REQUEST_LEFT
+    keys.now_ms += 10 * MINUTE
+    assert (await other.admit(SECRET)).requests.left == 2, "more than a minute's worth is never there"
+
+
+async def test_what_is_not_counted_takes_nothing(keys: Keys) -> None:
+    await keys.add(requests=1)
+    for _ in range(3):
+        assert (await keys.broker.admit(SECRET, 0)).requests.left == 1
+    assert (await keys.broker.admit(SECRET)).requests.left == 0
+    assert (await keys.broker.admit(SECRET, 0)).verdict is Verdict.LET_IN
+
+
+async def test_a_key_without_limits_of_its_own_has_the_gateways(keys: Keys) -> None:
+    await keys.add(tokens=0)
+    found = await keys.another(requests=2, tokens=500).admit(SECRET)
+    assert (found.requests.limit, found.requests.left) == (2, 1)
+    assert found.tokens.limit == 0, "0 is a limit of its own: any number"
+
+
+async def test_tokens_are_taken_and_put_back(keys: Keys) -> None:
+    await keys.add(tokens=100)
+    assert (await keys.broker.admit(SECRET)).tokens.left == 100
+    taken = await keys.broker.charge(ID, 100, 80)
+    assert (taken.taken, taken.tokens.left) == (True, 20)
+    short = await keys.broker.charge(ID, 100, 30)
+    assert (short.taken, short.tokens.left, short.wait_ms) == (False, 20, 6_000)
+    back = await keys.broker.charge(ID, 100, -70, used=True)
+    assert back.tokens.left == 90
+    assert (await keys.broker.charge(ID, 100, -70, used=True)).tokens.left == 100, "never more than the limit"
+
+
+async def test_who_used_more_than_was_there_waits_for_it(keys: Keys) -> None:
+    await keys.add(requests=50, tokens=100)
+    assert (await keys.broker.charge(ID, 100, 250, used=True)).tokens.left == -150
+    found = await keys.broker.admit(SECRET)
+    assert (found.verdict, found.tokens.left) == (Verdict.NO_TOKEN_LEFT, -150)
+    assert found.requests.left == 50, "a request that was refused is not counted"
+    assert found.wait_ms == 151 * MINUTE // 100
+    keys.now_ms += found.wait_ms
+    assert (await keys.broker.admit(SECRET)).verdict is Verdict.LET_IN
+
+
+async def test_an_allowance_is_gone_an_hour_after_its_last_use(keys: Keys, any_raw_redis: redis.asyncio.Redis) -> None:
+    await keys.add(requests=3, tokens=9)
+    await keys.broker.admit(SECRET)
+    await keys.broker.charge(ID, 9, 2)
+    left = f"{{gateway}}:left:{ID}"
+    assert 3_500_000 < await any_raw_redis.pttl(left) <= 3_600_000
+    assert await any_raw_redis.hgetall(left) == {
+        "requests": "2.000", "requests_ms": str(NOW), "tokens": "7.000", "tokens_ms": str(NOW),
+    }  # fmt: skip
+    assert set(await any_raw_redis.keys()) == {left, "{gateway}:keys"}
+    assert SECRET not in str(await any_raw_redis.hgetall("{gateway}:keys"))
+    await keys.broker.revoke(ID)
+    assert await any_raw_redis.keys() == []
+
+
+@pytest.mark.parametrize("text", ["", "nonsense", "7", "[]", "{}", '{"name": 7}', "nan"])
+async def test_a_record_written_by_hand_lets_nobody_in(
+    keys: Keys, any_raw_redis: redis.asyncio.Redis, text: str
+) -> None:
+    await any_raw_redis.hset("{gateway}:keys", DIGEST, text)
+    assert (await keys.broker.admit(SECRET)).verdict is Verdict.UNKNOWN
+    assert await keys.broker.records() == []
+
+
+@pytest.mark.parametrize("odd", ["nan", "inf", "-inf", "x", "9" * 400])
+async def test_an_allowance_written_by_hand_stops_nobody_for_ever(
+    keys: Keys, any_raw_redis: redis.asyncio.Redis, odd: str
+) -> None:
+    await keys.add(requests=3, tokens=9)
+    await any_raw_redis.hset(f"{{gateway}}:left:{ID}", mapping={"requests": odd, "requests_ms": odd, "tokens": odd})
+    found = await keys.broker.admit(SECRET)
+    assert found.requests.left <= 2
+    await keys.broker.charge(ID, 9, 1)
+    await keys.broker.revoke(ID)
+    await keys.add(requests=3, tokens=9)
+    assert (await keys.broker.admit(SECRET)).verdict is Verdict.LET_IN
+
+
+async def test_keys_are_listed_oldest_first(keys: Keys) -> None:
+    for number in (2, 1):
+        digest = digest_of(f"sf-{number}")
+        await keys.broker.add(digest, make_record(digest, f"key {number}", "t", created_ms=NOW + number))
+    assert [record.name for record in await keys.broker.records()] == ["key 1", "key 2"]
+
+
+def test_a_record_has_what_the_script_reads() -> None:
+    assert {"requests_per_minute", "tokens_per_minute", "expires_ms"} <= set(
+        json.loads(KeyRecord("i", "n", "t").encoded())
+    )

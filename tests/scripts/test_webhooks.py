@@ -1,0 +1,332 @@
+"""webhook_announce, _take, _settle, _requeue, _secrets: each event once, each attempt somebody's, nothing lost."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from streamfleet.common.broker.webhooks import WebhookBroker, WebhooksFull
+from streamfleet.common.errors import BrokerOutOfMemory, InvalidRequest
+from streamfleet.common.gateway_webhooks import (
+    Delivery,
+    Ending,
+    Message,
+    Reason,
+    Settlement,
+    Taken,
+    WebhookLimits,
+    WebhookNames,
+)
+from tests.scripts.harness import NOW, Queue
+from tests.scripts.keyspace import changed, pairs, text
+
+LIMITS = WebhookLimits(now_ms=NOW, outstanding=4, remember_ms=10_000, dead_cap=100, dead_ttl_ms=10_000)
+DELIVERED = Settlement(Ending.DELIVERED, status=204)
+LATER = Settlement(Ending.LATER, 5_000, status=500, error="the receiver answered 500")
+DEAD = Settlement(Ending.DEAD, reason=Reason.GONE, status=410, error="the receiver answered 410")
+
+
+def message(name: str = "m1") -> Message:
+    return Message(name, "https://example.com/hook", "batch.completed", "t1", '{"type":"batch.completed"}', NOW)
+
+
+class Hooks:
+    """Webhooks on a real server, with a clock that stands still, and the whole of their keyspace."""
+
+    def __init__(self, queue: Queue, **limits: Any) -> None:
+        self.queue, self.names = queue, WebhookNames()
+        self.broker = WebhookBroker(queue.connection, self.names, replace(LIMITS, **limits))
+
+    def at(self, now_ms: int, **limits: Any) -> Hooks:
+        return Hooks(self.queue, now_ms=now_ms, **limits)
+
+    async def announced(self, *names: str) -> Hooks:
+        for name in names:
+            assert await self.broker.announce(message(name))
+        return self
+
+    async def take(self, deliverer: str = "d1", most: int = 10) -> Taken:
+        return await self.broker.take(deliverer, most)
+
+    async def one(self, deliverer: str = "d1") -> Delivery:
+        (delivery,) = (await self.take(deliverer)).deliveries
+        return delivery
+
+    async def settle(self, delivery: Delivery, how: Settlement) -> bool:
+        return await self.broker.settle(delivery, how)
+
+    async def dump(self) -> dict[str, Any]:
+        """What is due (ids), who holds what, and the other keys as they are; nothing for an empty one."""
+        send, names = self.queue.command, self.names
+        due = [dict(pairs(fields))["id"] for _, fields in await send("XRANGE", names.due, "-", "+")]
+        held = await send("XPENDING", names.due, "deliverers", "-", "+", 100) if await send("EXISTS", names.due) else []
+        dead = [dict(pairs(fields)) for _, fields in await send("XRANGE", names.dead, "-", "+")]
+        found = {
+            "due": due,
+            "held": [text(row[1]) for row in held],
+            "later": await self._scores(names.later),
+            "messages": sorted(map(text, await send("HKEYS", names.messages))),
+            "tries": dict(pairs(await send("HGETALL", names.tries))),
+            "ended": await self._scores(names.ended),
+            "dead": dead,
+        }
+        return {name: value for name, value in found.items() if value}
+
+    async def _scores(self, key: str) -> dict[str, int]:
+        flat = await self.queue.command("ZRANGE", key, 0, -1, "WITHSCORES")
+        return {text(member): int(float(score)) for member, score in zip(flat[::2], flat[1::2], strict=True)}
+
+
+async def refusal(work: Awaitable[object]) -> str:
+    """What an operation is refused with; empty when it is not. (What pytest.raises raises, a mutant's test misses.)"""
+    try:
+        await work
+    except (WebhooksFull, InvalidRequest) as error:
+        return str(error)
+    return ""
+
+
+async def test_an_announced_webhook_is_due(queue: Queue) -> None:
+    hooks = Hooks(queue)
+    await hooks.take()
+    assert await hooks.broker.announce(message())
+    assert await hooks.dump() == {"due": ["m1"], "messages": ["m1"]}
+    taken = await hooks.take()
+    assert [(each.id, each.attempt, each.message) for each in taken.deliveries] == [("m1", 1, message())]
+    assert (taken.now_ms, taken.next_ms, taken.outstanding) == (NOW, None, 1)
+    assert await hooks.dump() == {"due": ["m1"], "held": ["d1"], "messages": ["m1"], "tries": {"m1": "1"}}
+
+
+async def test_what_was_announced_before_anybody_took_is_not_missed(queue: Queue) -> None:
+    hooks = await Hooks(queue).announced("m1", "m2")
+    assert [each.id for each in (await hooks.take()).deliveries] == ["m1", "m2"]
+
+
+@pytest.mark.parametrize("stage", ["due", "held", "later", "delivered", "dead"])
+async def test_an_event_is_announced_once_wherever_it_is(queue: Queue, stage: str) -> None:
+    hooks = await Hooks(queue).announced("m1")
+    if stage != "due":
+        delivery = await hooks.one()
+        how = {"later": LATER, "delivered": DELIVERED, "dead": DEAD}.get(stage)
+        assert how is None or await hooks.settle(delivery, how)
+    before = await hooks.dump() if stage != "due" else None
+    assert not await hooks.broker.announce(message())
+    assert before is None or await hooks.dump() == before
+
+
+async def test_an_ended_event_is_remembered_for_a_while(queue: Queue) -> None:
+    hooks = await Hooks(queue).announced("m1")
+    await hooks.settle(await hooks.one(), DELIVERED)
+    assert await hooks.dump() == {"ended": {"m1": NOW}}
+    await hooks.at(NOW + 9_999).take()
+    assert not await hooks.at(NOW + 9_999).broker.announce(message())
+    await hooks.at(NOW + 10_000).take()
+    assert await hooks.dump() == {}
+    assert await hooks.at(NOW + 10_000).broker.announce(message())
+
+
+async def test_so_many_are_outstanding_and_no_more(queue: Queue) -> None:
+    hooks = await Hooks(queue).announced("m1", "m2", "m3", "m4")
+    assert "4 webhooks are outstanding" in await refusal(hooks.broker.announce(message("m5")))
+    assert not await hooks.broker.announce(message("m4")), "one that is there is no new one"
+    first = (await hooks.take(most=1)).deliveries[0]
+    await hooks.settle(first, LATER)
+    assert await refusal(hooks.broker.announce(message("m5")))
+    await hooks.settle((await hooks.take(most=1)).deliveries[0], DELIVERED)
+    assert await hooks.broker.announce(message("m5"))
+
+
+async def test_one_that_failed_is_due_again_when_its_time_has_come(queue: Queue) -> None:
+    hooks = await Hooks(queue).announced("m1")
+    assert await hooks.settle(await hooks.one(), LATER)
+    assert await hooks.dump() == {"later": {"m1": NOW + 5_000}, "messages": ["m1"], "tries": {"m1": "1"}}
+    early = await hooks.at(NOW + 4_999).take()
+    assert (early.deliveries, early.next_ms) == ([], 1)
+    again = await hooks.at(NOW + 5_000).one()
+    assert (again.id, again.attempt) == ("m1", 2)
+    assert await hooks.dump() == {"due": ["m1"], "held": ["d1"], "messages": ["m1"], "tries": {"m1": "2"}}
+
+
+async def test_one_that_was_handed_back_does_not_count_it(queue: Queue) -> None:
+    hooks = await Hooks(queue).announced("m1")
+    for _ in range(3):
+        delivery = await hooks.one()
+        assert delivery.attempt == 1
+        assert await hooks.settle(delivery, Settlement(Ending.BACK))
+    assert await hooks.dump() == {"due": ["m1"], "messages": ["m1"], "tries": {"m1": "0"}}, "at once"
+    assert await hooks.settle(await hooks.one(), Settlement(Ending.BACK, 3_000))
+    assert await hooks.dump() == {"later": {"m1": NOW + 3_000}, "messages": ["m1"], "tries": {"m1": "0"}}
+
+
+async def test_a_dead_one_is_kept_with_its_reason(queue: Queue) -> None:
+    hooks = await Hooks(queue).announced("m1")
+    assert await hooks.settle(await hooks.one(), DEAD)
+    assert await hooks.dump() == {
+        "ended": {"m1": NOW},
+        "dead": [
+            {
+                "id": "m1",
+                "message": message().encoded(),
+                "attempts": "1",
+                "reason": "gone",
+                "status": "410",
+                "error": "the receiver answered 410",
+            }
+        ],
+    }
+    (letter,) = await hooks.broker.dead(10)
+    assert (letter.message, letter.reason, letter.attempts, letter.status) == (message(), "gone", 1, 410)
+
+
+async def test_what_a_silent_deliverer_holds_goes_to_another(queue: Queue) -> None:
+    hooks = await Hooks(queue).announced("m1")
+    mine = await hooks.one("d1")
+    assert (await hooks.take("d2")).deliveries == [], "not before its lease is over"
+    theirs = await hooks.at(NOW, lease_ms=0).one("d2")
+    assert (theirs.id, theirs.attempt) == ("m1", 2)
+    before = await hooks.dump()
+    for how in (DELIVERED, LATER, DEAD, Settlement(Ending.BACK)):
+        assert not await hooks.settle(mine, how)
+        assert await hooks.dump() == before, "who lost its lease writes nothing"
+    assert await hooks.settle(theirs, DELIVERED)
+    assert await hooks.dump() == {"ended": {"m1": NOW}}
+
+
+async def test_an_attempt_is_not_ended_by_a_former_one_of_the_same_deliverer(queue: Queue) -> None:
+    hooks = await Hooks(queue).announced("m1")
+    former = await hooks.one("d1")
+    latter = await hooks.at(NOW, lease_ms=0).one("d1")
+    before = await hooks.dump()
+    assert not await hooks.settle(former, DELIVERED)
+    assert await hooks.dump() == before
+    assert await hooks.settle(latter, DELIVERED)
+
+
+async def test_an_ending_that_is_said_twice_counts_once(queue: Queue) -> None:
+    """An answer was lost, so it is said again; meanwhile another took it, for what counts as the same attempt."""
+    hooks = await Hooks(queue).announced("m1")
+    delivery = await hooks.one("d1")
+    assert await hooks.settle(delivery, Settlement(Ending.BACK))
+    theirs = await hooks.one("d2")
+    assert theirs.attempt == delivery.attempt
+    before = await hooks.dump()
+    assert not await hooks.settle(delivery, Settlement(Ending.BACK))
+    assert await hooks.dump() == before
+    assert await hooks.settle(theirs, DEAD)
+    before = await hooks.dump()
+    assert not await hooks.settle(theirs, DEAD)
+    assert await hooks.dump() == before
+
+
+async def test_nobody_takes_more_than_it_asks_for(queue: Queue) -> None:
+    hooks = await Hooks(queue).announced("m1", "m2", "m3")
+    assert (await hooks.take(most=0)).deliveries == []
+    assert [each.id for each in (await hooks.take(most=2)).deliveries] == ["m1", "m2"]
+    brief = hooks.at(NOW, lease_ms=0)
+    assert [each.id for each in (await brief.take("d2", 2)).deliveries] == ["m1", "m2"]
+    assert [each.id for each in (await brief.take("d2", 3)).deliveries] == ["m1", "m2", "m3"]
+
+
+async def test_what_lost_its_message_is_dropped(queue: Queue) -> None:
+    hooks = await Hooks(queue).announced("m1", "m2")
+    await queue.command("HDEL", hooks.names.messages, "m1")
+    assert [each.id for each in (await hooks.take()).deliveries] == ["m2"]
+    assert (await hooks.dump())["due"] == ["m2"]
+
+
+async def test_what_cannot_be_read_is_still_somebodys(queue: Queue) -> None:
+    hooks = await Hooks(queue).announced("m1")
+    await queue.command("HSET", hooks.names.messages, "m1", "no JSON")
+    delivery = await hooks.one()
+    assert (delivery.id, delivery.message) == ("m1", None)
+    assert await hooks.settle(delivery, DEAD)
+    (letter,) = await hooks.broker.dead(1)
+    assert (letter.webhook_id, letter.message) == ("m1", None)
+
+
+async def test_a_full_redis_can_be_drained_and_takes_no_more(queue: Queue) -> None:
+    hooks = await Hooks(queue).announced("m1", "m2", "m3")
+    async with queue.full_memory():
+        with pytest.raises(BrokerOutOfMemory):
+            await hooks.broker.announce(message("m4"))
+        first, second, third = (await hooks.take()).deliveries
+        assert await hooks.settle(first, DELIVERED)
+        assert await hooks.settle(second, LATER)
+        assert await hooks.settle(third, DEAD)
+    after = await hooks.dump()
+    assert (after["messages"], [letter["id"] for letter in after["dead"]]) == (["m2"], ["m3"])
+
+
+async def test_dead_ones_are_let_go_of_in_time(queue: Queue) -> None:
+    hooks = Hooks(queue)
+    for time_ms in (NOW - 20_000, NOW - 10_001, NOW - 10_000, NOW):
+        await queue.command("XADD", hooks.names.dead, f"{time_ms}-1", "id", str(time_ms))
+    await hooks.take()
+    assert [letter["id"] for letter in (await hooks.dump())["dead"]] == [str(NOW - 10_000), str(NOW)]
+
+
+async def test_there_are_not_many_more_dead_ones_than_the_cap(queue: Queue) -> None:
+    hooks = Hooks(queue, dead_cap=10)
+    for number in range(400):
+        await queue.command("XADD", hooks.names.dead, f"{NOW + number}-1", "id", str(number))
+    await hooks.announced("m1")
+    await hooks.settle(await hooks.one(), DEAD)
+    assert len((await hooks.dump())["dead"]) < 250, "as near as Redis does it by the node"
+
+
+async def test_a_requeued_one_has_all_its_attempts_again(queue: Queue) -> None:
+    hooks = await Hooks(queue).announced("m1")
+    await hooks.settle(await hooks.one(), DEAD)
+    (letter,) = await hooks.broker.dead(1)
+    again = replace(message(), since_ms=NOW + 1)
+    assert await hooks.broker.requeue(letter.letter_id, again)
+    assert await hooks.dump() == {"due": ["m1"], "messages": ["m1"]}
+    before = await hooks.dump()
+    assert await hooks.broker.requeue(letter.letter_id, again), "asked again, it says the same"
+    assert await hooks.dump() == before
+    delivery = await hooks.one()
+    assert (delivery.attempt, delivery.message) == (1, again)
+
+
+async def test_one_that_is_gone_is_not_requeued(queue: Queue) -> None:
+    hooks = await Hooks(queue).announced("m1")
+    await hooks.settle(await hooks.one(), DEAD)
+    before = await hooks.dump()
+    assert not await hooks.broker.requeue("1-1", message("m2"))
+    assert await hooks.dump() == before
+
+
+async def test_one_that_is_outstanding_again_is_not_made_due_twice(queue: Queue) -> None:
+    """It died, was forgotten, and its event was announced anew: then somebody requeues the letter."""
+    hooks = await Hooks(queue).announced("m1")
+    await hooks.settle(await hooks.one(), DEAD)
+    (letter,) = await hooks.broker.dead(1)
+    await queue.command("DEL", hooks.names.ended)
+    await hooks.announced("m1")
+    before = await hooks.dump()
+    assert await hooks.broker.requeue(letter.letter_id, message())
+    assert await hooks.dump() == changed(before, {"dead": None})
+
+
+async def test_a_requeue_needs_room(queue: Queue) -> None:
+    hooks = await Hooks(queue).announced("m1")
+    await hooks.settle(await hooks.one(), DEAD)
+    before = await hooks.dump()
+    (letter,) = await hooks.broker.dead(1)
+    async with queue.full_memory():
+        with pytest.raises(BrokerOutOfMemory):
+            await hooks.broker.requeue(letter.letter_id, message())
+    assert await hooks.dump() == before
+
+
+async def test_secrets_are_changed_by_one_at_a_time(queue: Queue) -> None:
+    hooks = Hooks(queue)
+    assert await hooks.broker.secrets("t1") == b""
+    await hooks.broker.set_secrets("t1", b"", b"first")
+    await hooks.broker.set_secrets("t1", b"", b"first")  # sent again after a lost answer
+    assert "by somebody else" in await refusal(hooks.broker.set_secrets("t1", b"", b"other"))
+    await hooks.broker.set_secrets("t1", b"first", b"second")
+    assert await hooks.broker.every_secret() == {"t1": b"second"}

@@ -1,0 +1,58 @@
+"""A real gateway as the user of its role: it serves, streams and cancels by its rules, and makes no keys."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import httpx
+import pytest
+
+from streamfleet.common.acl import Role
+from tests.integration.cli_processes import streamfleet
+from tests.integration.gateway_process import gateway_on, status_of
+from tests.integration.worker_process import WorkerProcess, chat
+from tests.security.guarded import Guarded
+from tests.security.test_acl_jobs import refusals
+from tests.waiting import eventually
+
+PATH = "/v1/chat/completions"
+
+
+@pytest.mark.kill
+def test_a_gateway_does_its_work_in_its_role(guarded: Guarded, tmp_path: Path) -> None:
+    urls = {role: guarded.enlist(role, "default") for role in Role}
+    key = streamfleet(
+        urls[Role.OPERATOR], "gateway", "keys", "create", "me", "--requests-per-minute", "50"
+    ).stdout.strip()
+    refused = streamfleet(urls[Role.GATEWAY], "gateway", "keys", "create", "mine")
+    assert (refused.returncode, "lacks a permission" in refused.stderr) == (2, True)
+    with guarded.admin() as admin:
+        admin.execute_command("ACL", "LOG", "RESET")
+    worker = WorkerProcess(urls[Role.WORKER], tmp_path, "w1")
+    try:
+        worker.ready_blocking()
+        with gateway_on(urls[Role.GATEWAY], tmp_path) as gateway:
+            asyncio.run(serves(gateway.http(key), worker, guarded.server.url))
+            assert gateway.stop() == 0
+            assert "lacks a permission" not in gateway.printed()
+    finally:
+        worker.destroy()
+    with guarded.admin() as admin:
+        # A client tries to cancel by itself once, before it asks a worker to.
+        assert refusals(admin.execute_command("ACL", "LOG"), Role.GATEWAY) == ["lua key {default}:lane:critical"]
+
+
+async def serves(http: httpx.AsyncClient, worker: WorkerProcess, url: str) -> None:
+    """Models, an answer, a stream, and a caller that leaves."""
+    async with http:
+        assert (await http.get("/v1/models")).json()["data"][0]["id"] == "simulated"
+        assert (await http.post(PATH, json=chat(model="simulated"))).status_code == 200
+        streamed = await http.post(PATH, json=chat(0.1, model="simulated", stream=True))
+        assert streamed.text.endswith("data: [DONE]\n\n")
+        again = await http.get(f"/v1/streams/{streamed.headers['x-streamfleet-id']}")
+        assert again.text == streamed.text
+        async with http.stream("POST", PATH, json=chat(30, model="simulated", stream=True)) as answer:
+            left = answer.headers["x-streamfleet-id"]
+        assert await eventually(lambda: status_of(url, left), 8, "it is cancelled") == "cancelled"
+        await eventually(lambda: worker.metric("streamfleet_running") == 0, 5, "the engine has dropped it")

@@ -1,0 +1,293 @@
+"""Batches of the gateway, as far as they need no Redis: lines, checks, what is asked for and what is shown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streamfleet.common.batch_records import (
+    BATCH,
+    FILE,
+    BatchRecord,
+    BatchStatus,
+    new_id,
+    read_batch,
+)
+from streamfleet.common.errors import InvalidRequest
+from streamfleet.common.protocol import CHAT, Lane, Status
+from streamfleet.common.results import Result, Timings
+from streamfleet.gateway.batches.accepting import choose_lane, read_batch_wish
+from streamfleet.gateway.batches.checking import Checker, most_line_bytes, shown_error
+from streamfleet.gateway.batches.ledger import LATEST_S, SOONEST_S, pause_s
+from streamfleet.gateway.batches.lines import Bits, numbered
+from streamfleet.gateway.batches.showing import shown
+from streamfleet.gateway.batches.working import request_id
+from streamfleet.gateway.errors import ApiError
+from streamfleet.gateway.simple import prompts
+from streamfleet.gateway.simple.jobs import shown as job_shown
+from streamfleet.gateway.simple.jobs import status_of
+from streamfleet.producer.batchfile import BadLine, answer_line, refusal_line
+
+DAY_MS = 86_400_000
+
+
+def line(custom_id: Any = "a", **changes: Any) -> bytes:
+    body = {"messages": [{"role": "user", "content": "hi"}], "model": "m"}
+    return json.dumps({"custom_id": custom_id, "method": "POST", "url": CHAT, "body": body} | changes).encode()
+
+
+def record(**changes: Any) -> BatchRecord:
+    made = BatchRecord(
+        new_id(BATCH, 5), "t", "file-in", "file-out", "file-err", CHAT, "24h", Lane.LOW, 1_000, 1_000 + DAY_MS
+    )
+    return replace(made, **changes)
+
+
+# -- lines -------------------------------------------------------------------------------------------------
+
+
+async def blocks_of(data: bytes, size: int) -> AsyncIterator[bytes]:
+    for first in range(0, len(data), size):
+        yield data[first : first + size]
+
+
+async def lines_of(data: bytes, size: int, most: int = 1_000) -> list[tuple[int, bytes]]:
+    return [each async for group in numbered(blocks_of(data, size), most) for each in group]
+
+
+@given(st.lists(st.binary(max_size=20).filter(lambda text: b"\n" not in text)), st.integers(1, 30), st.booleans())
+@settings(max_examples=100, deadline=None)
+async def test_lines_are_the_same_in_whatever_blocks_they_come(texts: list[bytes], size: int, ended: bool) -> None:
+    data = b"\n".join(texts) + (b"\n" if ended and texts else b"")
+    found = dict(await lines_of(data, size))
+    wanted = dict(enumerate(data.split(b"\n"), 1))
+    assert {number: text for number, text in found.items() if text} == {
+        number: text for number, text in wanted.items() if text
+    }
+
+
+@pytest.mark.parametrize("size", [1, 3, 50])
+async def test_of_a_long_line_only_the_beginning_is_kept(size: int) -> None:
+    found = await lines_of(b"short\n" + b"x" * 100 + b"\nafter", size, most=10)
+    assert found == [(1, b"short"), (2, b"x" * 11), (3, b"after")]
+
+
+def test_bits_are_as_redis_counts_them() -> None:
+    bits = Bits(bytes([0b1000_0001, 0b0100_0000]))
+    assert [number for number in range(1, 40) if number in bits] == [1, 8, 10]
+    bits.add(2)
+    bits.add(33)
+    assert [number for number in range(1, 40) if number in bits] == [1, 2, 8, 10, 33]
+
+
+# -- checks ------------------------------------------------------------------------------------------------
+
+
+def refused(text: bytes, checker: Checker | None = None, number: int = 7) -> BadLine:
+    with pytest.raises(BadLine) as error:
+        (checker or Checker(CHAT, 10_000)).check(number, text)
+    assert error.value.number == number
+    return error.value
+
+
+@pytest.mark.parametrize(
+    ("text", "param", "custom_id"),
+    [
+        (b"{", None, None),
+        (b"[]", None, None),
+        (b'{"custom_id": "a"}', "method", "a"),
+        (line(custom_id=None), "custom_id", None),
+        (line(custom_id=""), "custom_id", None),
+        (line(url="/v1/embeddings"), "url", "a"),
+        (line(url="/admin"), "url", "a"),
+        (line(body="hi"), "body", "a"),
+        (line(body={"model": "m"}), "body.messages", "a"),
+        (line(x="x" * 20_000), None, None),
+    ],
+    ids=["broken", "list", "method", "no id", "empty id", "other url", "no url", "body", "no messages", "too long"],
+)
+def test_a_line_that_is_no_request_is_refused_with_its_number(
+    text: bytes, param: str | None, custom_id: str | None
+) -> None:
+    error = refused(text)
+    assert (error.param, error.custom_id) == (param, custom_id)
+    assert shown_error(error)["line"] == 7
+
+
+def test_a_custom_id_is_used_once() -> None:
+    checker = Checker(CHAT, 10_000)
+    assert checker.check(1, line("a")).custom_id == "a"
+    assert checker.check(2, line("b")).custom_id == "b"
+    second = refused(line("a"), checker)
+    assert (second.code, second.custom_id) == ("duplicate_custom_id", None)
+    # What was refused for another reason has its custom_id in the error file: nobody else may have it.
+    assert refused(line("c", method="GET"), checker).custom_id == "c"
+    assert refused(line("c"), checker).code == "duplicate_custom_id"
+    assert refused(line("c", method="GET"), checker).custom_id is None
+
+
+def test_a_body_at_its_limit_fits_into_a_line() -> None:
+    most = most_line_bytes(1_000)
+    body = {"messages": [{"role": "user", "content": "\x01" * 990}]}
+    assert len(line(body=body)) < most
+
+
+def test_the_request_of_a_line_is_the_same_whoever_enqueues_it() -> None:
+    assert request_id("batch_x", 17) == "batch_x-17"
+
+
+def test_what_runs_for_long_is_written_down_less_often() -> None:
+    assert [pause_s(age) for age in (0, 10, 100, 1_000, 10**6)] == [SOONEST_S, SOONEST_S, 2.0, 20.0, LATEST_S]
+
+
+# -- what is asked for, and what is shown ------------------------------------------------------------------
+
+ASKED = {"input_file_id": new_id(FILE, 1), "endpoint": CHAT, "completion_window": "24h"}
+
+
+def test_a_batch_as_openai_asks_for_it() -> None:
+    wish = read_batch_wish({**ASKED, "metadata": {"for": "me"}}, 7 * DAY_MS)
+    assert (wish.window_ms, wish.metadata, wish.callback_url) == (DAY_MS, {"for": "me"}, None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "param"),
+    [
+        ({"input_file_id": None}, "input_file_id"),
+        ({"input_file_id": "file-x"}, "input_file_id"),
+        ({"input_file_id": 5}, "input_file_id"),
+        ({"endpoint": "/v1/models"}, "endpoint"),
+        ({"completion_window": "soon"}, "completion_window"),
+        ({"completion_window": "8d"}, "completion_window"),
+        ({"completion_window": "0s"}, "completion_window"),
+        ({"metadata": []}, "metadata"),
+        ({"metadata": {"a": 5}}, "metadata.a"),
+        ({"metadata": {str(number): "x" for number in range(17)}}, "metadata"),
+        ({"callback_url": 5}, "callback_url"),
+    ],
+    ids=str,
+)
+def test_a_wrong_field_of_a_batch_is_named(changes: dict[str, Any], param: str) -> None:
+    with pytest.raises(InvalidRequest) as error:
+        read_batch_wish({**ASKED, **changes}, 7 * DAY_MS)
+    assert error.value.param == param
+
+
+def test_the_lane_is_the_least_urgent_unless_one_is_named() -> None:
+    lanes = (Lane.HIGH, Lane.NORMAL, Lane.LOW)
+    assert choose_lane({}, {}, lanes) is Lane.LOW
+    assert choose_lane({}, {}, (Lane.HIGH, Lane.NORMAL)) is Lane.NORMAL
+    assert choose_lane({}, {"service_tier": "priority"}, lanes) is Lane.HIGH
+    assert choose_lane({"x-streamfleet-lane": "normal"}, {}, lanes) is Lane.NORMAL
+    with pytest.raises(ApiError, match="critical"):
+        choose_lane({"x-streamfleet-lane": "critical"}, {}, lanes)
+
+
+def test_a_batch_is_what_its_hash_says() -> None:
+    made = record(metadata={"a": "b"}, callback_url="https://x.example", total=3)
+    fields = {name.encode(): value.encode() for name, value in made.fields().items()}
+    assert read_batch(made.id, fields) == made
+    more = {b"completed": b"2", b"models": b'{"m": ["q", "s"]}', b"in_progress_ms": b"9000", b"mark": b"7"}
+    found = read_batch(made.id, fields | more)
+    assert found is not None
+    assert (found.completed, found.models, found.times, found.mark) == (2, {"m": ("q", "s")}, {"in_progress": 9000}, 7)
+    for broken in (
+        {b"status": b"lost"},
+        {b"lane": b"slow"},
+        {b"total": b"many"},
+        {b"metadata": b"{"},
+        {b"models": b"[]"},
+    ):
+        assert read_batch(made.id, fields | broken) is None
+
+
+def test_files_are_shown_once_they_are_there() -> None:
+    running = record(status=BatchStatus.IN_PROGRESS, output_bytes=5, error_bytes=5)
+    assert (shown(running)["output_file_id"], shown(running)["error_file_id"]) == (None, None)
+    ended = record(status=BatchStatus.COMPLETED, output_bytes=5, times={"completed": 5_000}, total=2, completed=2)
+    assert (shown(ended)["output_file_id"], shown(ended)["error_file_id"]) == ("file-out", None)
+    assert shown(ended)["completed_at"] == 5
+    assert shown(ended)["request_counts"] == {"total": 2, "completed": 2, "failed": 0}
+
+
+# -- the simple service ------------------------------------------------------------------------------------
+
+
+def test_prompts_become_requests() -> None:
+    wish = prompts.read_prompts({"prompts": ["a", "b"], "system": "Be brief.", "max_tokens": 5, "model": "m"}, 10)
+    assert wish.bodies[1] == {
+        "model": "m",
+        "max_tokens": 5,
+        "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "b"}],
+    }
+    plain = prompts.read_prompts({"prompts": ["a"], "endpoint": "/v1/completions"}, 10)
+    assert plain.bodies == [{"prompt": "a"}]
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({}, "prompts"),
+        ({"prompts": []}, "prompts"),
+        ({"prompts": "hi"}, "prompts"),
+        ({"prompts": ["a", 5]}, "prompts[1]"),
+        ({"prompts": ["a"] * 11}, "prompts"),
+        ({"prompts": ["a"], "endpoint": "/v1/embeddings"}, "endpoint"),
+        ({"prompts": ["a"], "system": 5}, "system"),
+        ({"prompts": ["a"], "system": "x", "endpoint": "/v1/completions"}, "system"),
+        ({"prompts": ["a"], "completion_window": 5}, "completion_window"),
+    ],
+    ids=str,
+)
+def test_a_wrong_field_of_a_call_is_named(body: dict[str, Any], param: str) -> None:
+    with pytest.raises(InvalidRequest) as error:
+        prompts.read_prompts(body, 10)
+    assert error.value.param == param
+
+
+def answered(text: str) -> Result:
+    message = {"choices": [{"message": {"content": text}, "finish_reason": "stop"}], "usage": {"prompt_tokens": 2}}
+    return Result("r", Status.SUCCEEDED, message, None, 200, "stop", message["usage"], "w", 1, Timings(), {})  # type: ignore[arg-type]
+
+
+def test_lines_of_a_job_are_read_as_its_results() -> None:
+    good = prompts.of_line(answer_line("3", answered("hello")))
+    assert (good["index"], good["status"], good["output"], good["finish_reason"]) == (3, "succeeded", "hello", "stop")
+    failed = replace(
+        answered(""), status=Status.FAILED, error={"message": "too long", "code": "too_long"}, http_status=400
+    )
+    bad = prompts.of_line(answer_line("4", failed))
+    assert (bad["index"], bad["status"], bad["output"]) == (4, "failed", None)
+    assert bad["error"]["message"] == "too long"
+    refusal = prompts.of_line(refusal_line(BadLine(6, "5", "no such model", "body.model", "model_not_found")))
+    assert (refusal["index"], refusal["error"]["code"]) == (5, "model_not_found")
+    assert prompts.tokens_of([good, bad]) == (2, 0)
+
+
+def test_totals_say_how_fast_it_was() -> None:
+    found = prompts.totals(10, 40, 4, 2_000.0)
+    assert found["usage"]["total_tokens"] == 50
+    assert found["throughput"] == {"prompts_per_second": 2.0, "output_tokens_per_second": 20.0}
+
+
+@pytest.mark.parametrize(
+    ("status", "completed", "failed", "wanted"),
+    [
+        (BatchStatus.VALIDATING, 0, 0, "pending"),
+        (BatchStatus.IN_PROGRESS, 1, 0, "processing"),
+        (BatchStatus.COMPLETED, 1, 1, "completed"),
+        (BatchStatus.COMPLETED, 0, 2, "failed"),
+        (BatchStatus.EXPIRED, 1, 1, "failed"),
+        (BatchStatus.CANCELLED, 1, 1, "failed"),
+    ],
+)
+def test_four_words_for_a_job(status: BatchStatus, completed: int, failed: int, wanted: str) -> None:
+    job = record(status=status, completed=completed, failed=failed, total=2)
+    assert status_of(job) == wanted
+    assert job_shown(job, 2_000)["progress"]["percent"] == 50.0 * (completed + failed)

@@ -1,0 +1,314 @@
+"""The gateway's pure parts: errors as OpenAI has them, models and their queues, keys, tokens, settings."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamfleet.common import errors as common
+from streamfleet.common.errors import InvalidRequest, SettingsError, StreamfleetError
+from streamfleet.common.gateway_keys import (
+    KeyRecord,
+    digest_of,
+    id_of,
+    looks_like_a_key,
+    make_record,
+    new_secret,
+    read_record,
+)
+from streamfleet.common.protocol import CHAT, EMBEDDINGS, Lane, Status
+from streamfleet.common.results import Result, decode_result
+from streamfleet.common.settings import load
+from streamfleet.common.settings_gateway import GatewaySettings, ModelRoute
+from streamfleet.gateway import metrics
+from streamfleet.gateway.door import span
+from streamfleet.gateway.errors import ApiError, of_http, of_refusal, of_result, retry_after
+from streamfleet.gateway.models import REUSE_S, Chosen, Models, announced
+from streamfleet.gateway.settling import expected_tokens, used_tokens
+from streamfleet.producer.fleet import WorkerView, worker_views
+
+NOW = 1_790_000_000_000
+DIGEST = digest_of("sf-x")
+
+
+# -- errors ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code"),
+    [
+        (InvalidRequest("is not JSON", "body", "invalid_json"), 400, "invalid_json"),
+        (InvalidRequest("is 9 bytes", "body", "request_too_large"), 413, "request_too_large"),
+        (common.Conflict("id: x belongs"), 409, "idempotency_conflict"),
+        (common.QueueFull("lane high holds 3", "high"), 429, "queue_full"),
+        (common.BrokerUnavailable("no answer from Redis at redis://secret-host"), 503, "queue_unavailable"),
+        (common.BrokerOutOfMemory("Redis at redis://secret-host is full"), 503, "queue_unavailable"),
+        (common.NotReplicated("redis://secret-host"), 503, "queue_unavailable"),
+        (common.ResultTimeout("late"), 504, "deadline_exceeded"),
+        (common.NotPermitted("redis://secret-host lacks"), 500, "internal_error"),
+        (SettingsError("redis://secret-host"), 500, "internal_error"),
+    ],
+    ids=lambda value: value.__class__.__name__ if isinstance(value, Exception) else str(value),
+)
+def test_what_the_client_raises_has_its_status(error: StreamfleetError, status: int, code: str) -> None:
+    found = of_refusal(error)
+    assert (found.status, found.code) == (status, code)
+    shown = json.loads(found.body())
+    assert set(shown["error"]) == {"message", "type", "param", "code"}
+    assert "secret-host" not in found.body().decode()
+    if status in (429, 503):
+        assert int(found.headers["retry-after"]) >= 1
+    if status in (409, 504):
+        assert found.headers["x-should-retry"] == "false", "SDKs would send it again"
+
+
+def ended(status: Status, **fields: Any) -> Result:
+    """A result as it stands in Redis."""
+    raw = {"status": status, **fields}
+    result = decode_result("r-1", {name.encode(): str(value).encode() for name, value in raw.items()})
+    assert result is not None
+    return result
+
+
+def test_a_request_that_failed_says_what_the_engine_said() -> None:
+    error = common.openai_error("must be at most 2", "BadRequestError", "temperature", "invalid_value")
+    found = of_result(ended(Status.FAILED, error=error, http_status=422))
+    assert (found.status, found.param, found.code, found.kind) == (
+        422,
+        "temperature",
+        "invalid_value",
+        "BadRequestError",
+    )
+    assert found.headers["x-should-retry"] == "false"
+
+
+@pytest.mark.parametrize(
+    ("status", "http"), [(Status.EXPIRED, 504), (Status.CANCELLED, 499), (Status.DEAD, 500), (Status.FAILED, 400)]
+)
+def test_every_ending_has_an_answer(status: Status, http: int) -> None:
+    found = of_result(ended(status))
+    assert found.status == http
+    assert found.message
+    assert found.code == status
+
+
+@pytest.mark.parametrize("error", ['{"error": 7}', "text", '{"error": {"message": 7, "code": []}}', "[]", '{"a": {}}'])
+def test_an_error_that_somebody_wrote_by_hand_is_none_for_the_caller(error: str) -> None:
+    found = of_result(ended(Status.FAILED, error=error, http_status=99))
+    assert found.status == 500 if found.status != 400 else True
+    assert json.loads(found.body())["error"]["message"]
+
+
+def test_what_the_framework_refuses() -> None:
+    assert of_http(404, "/v1/nonsense", "GET").code == "not_found"
+    assert of_http(405, "/v1/models", "PUT").code == "method_not_allowed"
+    assert of_http(422, "/x", "GET").status == 422
+
+
+def test_retry_after_is_whole_seconds_and_at_least_one() -> None:
+    assert [retry_after(seconds)["retry-after"] for seconds in (0, 0.2, 1, 1.01)] == ["1", "1", "1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"), [(0, "0ms"), (20, "20ms"), (999, "999ms"), (1_500, "1.5s"), (59_000, "59s"), (360_000, "6m0s")]
+)
+def test_spans_as_openai_writes_them(ms: int, text: str) -> None:
+    assert span(ms) == text
+
+
+# -- models ------------------------------------------------------------------------------------------------
+
+
+class Hand:
+    """A clock that a test moves."""
+
+    now_s = 0.0
+
+    def now_ms(self) -> int:
+        return NOW
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    async def sleep(self, seconds: float) -> None:
+        raise AssertionError(f"nobody sleeps {seconds} s here")
+
+
+def workers(**seen_ms_ago: tuple[int, list[str]]) -> Sequence[WorkerView]:
+    """Workers by name: how long ago each was seen, and its models."""
+    described = {name: {"seen_ms": NOW - ago, "models": models} for name, (ago, models) in seen_ms_ago.items()}
+    return worker_views(described, {}, NOW)
+
+
+def test_the_living_say_which_models_there_are() -> None:
+    assert announced(workers(a=(0, ["m1", "m2"]), b=(0, ["m1"]), c=(900_000, ["old"]))) == ["m1", "m2"]
+    assert announced(workers(c=(900_000, ["old"]))) == ["old"], "a fleet that is scaled to zero is still there"
+    assert announced([]) == []
+
+
+async def test_a_model_is_looked_up_among_the_workers() -> None:
+    clock, looks = Hand(), 0
+
+    async def look() -> Sequence[WorkerView]:
+        nonlocal looks
+        looks += 1
+        return workers(a=(0, ["m1"]))
+
+    models = Models((), "q", look, clock)
+    assert await asyncio.gather(*(models.choose("m1") for _ in range(5))) == [Chosen("q", "m1")] * 5
+    assert looks == 1, "one look serves all who wait"
+    with pytest.raises(ApiError) as caught:
+        await models.choose("m2")
+    assert (caught.value.status, caught.value.code) == (404, "model_not_found")
+    assert looks == 1
+    clock.now_s = REUSE_S
+    assert await models.names() == ["m1"]
+    assert looks == 2
+    assert await models.choose(None) == Chosen("q", None)
+    with pytest.raises(InvalidRequest):
+        await models.choose(["m1"])
+
+
+async def test_without_any_worker_one_is_told_to_try_again() -> None:
+    async def look() -> Sequence[WorkerView]:
+        return []
+
+    with pytest.raises(ApiError) as caught:
+        await Models((), "q", look, Hand()).choose("m1")
+    assert (caught.value.status, caught.value.code) == (503, "no_worker")
+
+
+async def test_models_that_the_settings_name_go_to_their_queues() -> None:
+    async def look() -> Sequence[WorkerView]:
+        raise AssertionError("nobody is asked")
+
+    routes = load(GatewaySettings, gateway_models="small=default, big=gpu-big=Qwen/Qwen2.5-72B").routes
+    models = Models(routes, "q", look, Hand())
+    assert await models.names() == ["big", "small"]
+    assert models.queues == ["default", "gpu-big"]
+    assert await models.choose("small") == Chosen("default", "small")
+    assert await models.choose("big") == Chosen("gpu-big", "Qwen/Qwen2.5-72B")
+    with pytest.raises(InvalidRequest) as refused:
+        await models.choose(None)
+    assert refused.value.param == "model"
+    with pytest.raises(ApiError) as caught:
+        await models.choose("Qwen/Qwen2.5-72B")
+    assert caught.value.status == 404
+    assert await Models([ModelRoute("one", "q1", "one")], "q", look, Hand()).choose(None) == Chosen("q1", "one")
+
+
+@pytest.mark.parametrize("text", ["small", "=default", "small=", "a=b=c=d", "a={q}", "a=x,a=y", "small=a b"])
+def test_routes_that_make_no_sense_are_refused(text: str) -> None:
+    with pytest.raises(SettingsError, match="STREAMFLEET_GATEWAY_MODELS"):
+        load(GatewaySettings, gateway_models=text)
+
+
+@pytest.mark.parametrize("text", ["example.com", "https://a.example/path", "ftp://a"])
+def test_origins_that_are_none_are_refused(text: str) -> None:
+    with pytest.raises(SettingsError, match="STREAMFLEET_GATEWAY_ORIGINS"):
+        load(GatewaySettings, gateway_origins=text)
+    assert load(GatewaySettings, gateway_origins="https://a.example, *").gateway_origins == ("https://a.example", "*")
+
+
+# -- keys --------------------------------------------------------------------------------------------------
+
+
+def test_a_key_is_random_and_only_its_hash_is_kept() -> None:
+    one, other = new_secret(), new_secret()
+    assert one != other
+    assert looks_like_a_key(one)
+    assert not looks_like_a_key(f"{one}x")
+    assert not looks_like_a_key("sk-proj-1234")
+    record = make_record(digest_of(one), "n", "t")
+    assert one not in record.encoded()
+    assert one[3:] not in repr(record)
+
+
+def test_records_survive_being_stored() -> None:
+    record = make_record(DIGEST, "näme", "ten ant", (Lane.LOW, Lane.CRITICAL), (5, None), NOW, NOW + 1)
+    assert record.lanes == (Lane.CRITICAL, Lane.LOW)
+    assert read_record(DIGEST, record.encoded().encode()) == record
+    assert record.id == id_of(DIGEST)
+
+
+@pytest.mark.parametrize(
+    ("options", "param"),
+    [
+        ({"name": " "}, "name"),
+        ({"tenant": ""}, "tenant"),
+        ({"tenant": "a\nb"}, "tenant"),
+        ({"name": "x" * 300}, "name"),
+        ({"limits": (-1, None)}, "requests_per_minute"),
+        ({"limits": (None, 10**13)}, "tokens_per_minute"),
+        ({"lanes": ()}, "lanes"),
+        ({"created_ms": NOW, "expires_ms": NOW}, "expires"),
+    ],
+    ids=str,
+)
+def test_a_record_that_makes_no_sense_is_refused(options: dict[str, Any], param: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        make_record(DIGEST, **({"name": "n", "tenant": "t"} | options))
+    assert caught.value.param == param
+
+
+@given(st.one_of(st.binary(max_size=60), st.recursive(st.none() | st.integers() | st.text(), st.lists).map(repr)))
+def test_what_somebody_wrote_there_by_hand_is_no_record(text: bytes | str) -> None:
+    assert read_record(DIGEST, text if isinstance(text, bytes) else text.encode(errors="replace")) is None
+
+
+def test_a_record_with_odd_parts_is_none() -> None:
+    good = json.loads(KeyRecord("x", "n", "t").encoded())
+    assert read_record(DIGEST, json.dumps(good).encode()) is not None
+    for name, odd in (("lanes", ["fast"]), ("lanes", 7), ("name", ""), ("requests_per_minute", -5)):
+        assert read_record(DIGEST, json.dumps(good | {name: odd}).encode()) is None
+
+
+def test_without_its_extra_there_is_one_line_that_says_so() -> None:
+    code = "import sys; sys.modules['fastapi'] = None; sys.argv = ['streamfleet', 'gateway']; "
+    code += "from streamfleet.cli.main import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "the gateway needs fastapi, which is not installed: pip install 'streamfleet[gateway]'" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+# -- tokens and labels -------------------------------------------------------------------------------------
+
+
+def test_tokens_that_a_request_may_use() -> None:
+    assert expected_tokens(CHAT, {"max_tokens": 50}, 400) == 151
+    assert expected_tokens(CHAT, {"max_completion_tokens": 10, "max_tokens": 50, "n": 3}, 40) == 41
+    assert expected_tokens(CHAT, {}, 40) == 11
+    assert expected_tokens(EMBEDDINGS, {"max_tokens": 9}, 40) == 11
+    assert expected_tokens(CHAT, {"max_tokens": "many", "n": -4}, 0) == 1
+
+
+def test_tokens_that_it_used() -> None:
+    assert used_tokens(ended(Status.SUCCEEDED, usage='{"total_tokens": 7}'), 100) == 7
+    assert used_tokens(ended(Status.SUCCEEDED), 100) == 100
+    assert used_tokens(ended(Status.FAILED, http_status=400), 100) == 0
+    assert used_tokens(ended(Status.CANCELLED), 100) == 100
+
+
+@pytest.mark.parametrize(
+    ("path", "label"),
+    [
+        ("/v1/chat/completions", "/v1/chat/completions"),
+        ("/v1/models/a/b", "/v1/models"),
+        ("/v1/streams/x", "/v1/streams"),
+        ("/v1/modelsx", "other"),
+        ("/" + "x" * 500, "other"),
+    ],
+)
+def test_labels_are_few(path: str, label: str) -> None:
+    assert metrics.endpoint_label(path) == label
+    assert metrics.code_label(418) == "other"
+    assert metrics.code_label(429) == "429"

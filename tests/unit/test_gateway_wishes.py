@@ -1,0 +1,196 @@
+"""What headers and bodies of the gateway's callers say: lane, deadline, session, id, and what is wrong with them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from starlette.datastructures import Headers
+
+from streamfleet.common.errors import InvalidRequest
+from streamfleet.common.protocol import CHAT, COMPLETIONS, EMBEDDINGS, LANES, Lane, check_name
+from streamfleet.gateway.errors import ApiError
+from streamfleet.gateway.wishes import (
+    Bounds,
+    Wish,
+    belongs_to,
+    check_fields,
+    for_the_queue,
+    read_wish,
+    request_id,
+)
+
+NOW = 1_790_000_000_000
+BOUNDS = Bounds((Lane.HIGH, Lane.NORMAL, Lane.LOW), deadline_ms=600_000, most_ms=3_600_000, stays=False)
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+def wish(body: dict[str, Any] | None = None, bounds: Bounds = BOUNDS, /, **headers: str) -> Wish:
+    """Headers with `_` for `-`."""
+    named = Headers({name.replace("_", "-"): value for name, value in headers.items()})
+    return read_wish(named, body or {}, bounds, NOW)
+
+
+def test_who_says_nothing_gets_the_usual() -> None:
+    assert wish() == Wish(
+        lane=Lane.NORMAL,
+        deadline_ms=None,
+        ttl_ms=600_000,
+        session=None,
+        traceparent=None,
+        stays=False,
+        stream=False,
+        tells_restarts=False,
+        after=None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("tier", "lane"),
+    [
+        (None, "normal"),
+        ("auto", "normal"),
+        ("default", "normal"),
+        ("scale", "normal"),
+        ("priority", "high"),
+        ("flex", "low"),
+    ],
+)
+def test_a_service_tier_is_a_lane(tier: str | None, lane: str) -> None:
+    assert wish({"service_tier": tier}).lane == lane
+
+
+def test_the_header_says_more_than_the_tier() -> None:
+    assert wish({"service_tier": "priority"}, X_Streamfleet_Lane="low").lane is Lane.LOW
+    assert wish(X_Streamfleet_Lane=" High ").lane is Lane.HIGH
+
+
+@pytest.mark.parametrize(("body", "headers"), [({"service_tier": "gold"}, {}), ({"service_tier": ["flex"]}, {})])
+def test_an_unknown_tier_is_refused(body: dict[str, Any], headers: dict[str, str]) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        wish(body, **headers)
+    assert caught.value.param == "service_tier"
+
+
+def test_a_lane_that_the_key_may_not_use_is_refused() -> None:
+    with pytest.raises(ApiError, match="critical") as caught:
+        wish(X_Streamfleet_Lane="critical")
+    assert (caught.value.status, caught.value.code) == (403, "lane_not_allowed")
+    with pytest.raises(ApiError) as caught:
+        wish({"service_tier": "priority"}, Bounds((Lane.LOW,), 1, 1, stays=False))
+    assert caught.value.param == "service_tier"
+    assert wish({}, Bounds(LANES, 1, 1, stays=False), X_Streamfleet_Lane="critical").lane is Lane.CRITICAL
+
+
+@pytest.mark.parametrize(
+    ("headers", "deadline_ms", "ttl_ms"),
+    [
+        ({"X_Streamfleet_Ttl": "30s"}, None, 30_000),
+        ({"X_Streamfleet_Ttl": "2h"}, None, 3_600_000),
+        ({"X_Streamfleet_Deadline_Ms": str(NOW + 5_000)}, NOW + 5_000, 5_000),
+        ({"X_Streamfleet_Deadline_Ms": str(NOW - 5_000)}, NOW - 5_000, 0),
+        ({"X_Streamfleet_Deadline_Ms": str(NOW * 10)}, NOW + 3_600_000, 3_600_000),
+        ({"X_Stainless_Read_Timeout": "12.5"}, None, 12_500),
+        ({"X_Stainless_Timeout": "60"}, None, 60_000),
+        ({"X_Stainless_Read_Timeout": "99999"}, None, 3_600_000),
+        ({"X_Stainless_Read_Timeout": "soon"}, None, 600_000),
+        ({"X_Stainless_Read_Timeout": "0"}, None, 600_000),
+        ({"X_Stainless_Read_Timeout": "5", "X_Streamfleet_Ttl": "7s"}, None, 7_000),
+        ({"X_Streamfleet_Ttl": "7s", "X_Streamfleet_Deadline_Ms": str(NOW + 1)}, NOW + 1, 1),
+    ],
+    ids=str,
+)
+def test_deadlines(headers: dict[str, str], deadline_ms: int | None, ttl_ms: int) -> None:
+    found = wish(**headers)
+    assert (found.deadline_ms, found.ttl_ms) == (deadline_ms, ttl_ms)
+
+
+@pytest.mark.parametrize(
+    ("headers", "param"),
+    [
+        ({"X_Streamfleet_Ttl": "soon"}, "X-Streamfleet-Ttl"),
+        ({"X_Streamfleet_Deadline_Ms": "tomorrow"}, "X-Streamfleet-Deadline-Ms"),
+        ({"X_Streamfleet_Lane": "fast"}, "X-Streamfleet-Lane"),
+        ({"X_Streamfleet_On_Disconnect": "maybe"}, "X-Streamfleet-On-Disconnect"),
+        ({"X_Streamfleet_Restarts": "glue"}, "X-Streamfleet-Restarts"),
+    ],
+    ids=str,
+)
+def test_an_odd_header_is_named(headers: dict[str, str], param: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        wish(**headers)
+    assert caught.value.param == param
+
+
+def test_sessions() -> None:
+    assert wish({"prompt_cache_key": "chat-7", "user": "ann"}).session == "chat-7"
+    assert wish({"user": "ann"}).session == "ann"
+    assert wish({"user": ""}).session is None
+    long = wish({"user": "x" * 5_000}).session
+    assert long is not None
+    assert len(long) == 64
+    assert wish({"user": "line\nbreak"}).session != "line\nbreak"
+    with pytest.raises(InvalidRequest) as caught:
+        wish({"user": 7})
+    assert caught.value.param == "user"
+
+
+def test_who_names_a_request_means_to_come_back() -> None:
+    assert not wish().stays
+    assert wish(Idempotency_Key="k").stays
+    assert not wish(Idempotency_Key="k", X_Streamfleet_On_Disconnect="cancel").stays
+    assert wish(X_Streamfleet_On_Disconnect="continue").stays
+    assert wish({}, Bounds(LANES, 1, 1, stays=True)).stays
+
+
+def test_streams() -> None:
+    assert wish({"stream": True}).stream
+    assert wish(X_Streamfleet_Restarts="event").tells_restarts
+    assert wish(Last_Event_ID="1-0/3").after == "1-0/3"
+    with pytest.raises(InvalidRequest) as caught:
+        wish({"stream": "yes"})
+    assert caught.value.param == "stream"
+
+
+def test_a_trace_is_carried_and_what_is_none_passed_over() -> None:
+    assert wish(traceparent=TRACE).traceparent == TRACE
+    assert wish(traceparent="00-xyz").traceparent is None
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "needed"), [(CHAT, "messages"), (COMPLETIONS, "prompt"), (EMBEDDINGS, "input")], ids=str
+)
+def test_a_body_without_its_prompt_is_refused(endpoint: str, needed: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        check_fields(endpoint, {"model": "m"})
+    assert (caught.value.param, caught.value.code) == (needed, "missing_required_parameter")
+    check_fields(endpoint, {needed: ""})
+
+
+def test_what_is_the_gateways_own_is_not_sent_on() -> None:
+    body = {"model": "small", "service_tier": "flex", "stream": True, "stream_options": {"include_usage": True}}
+    assert for_the_queue(body, "SmolLM2") == {"model": "SmolLM2", "stream_options": {"include_usage": True}}
+    assert for_the_queue({"prompt": "hi"}, None) == {"prompt": "hi"}
+
+
+@given(st.text(min_size=1, max_size=300))
+def test_any_idempotency_key_makes_an_id_that_the_queue_takes(key: str) -> None:
+    key = key.encode(errors="replace").decode()
+    made = request_id("0123456789abcdef", key)
+    assert check_name(made, "id") == made
+    assert made == request_id("0123456789abcdef", key)
+
+
+def test_ids_belong_to_the_key_that_made_them() -> None:
+    """Two tenants who choose the same Idempotency-Key have two requests."""
+    mine, other = request_id("a" * 16, "order-42"), request_id("b" * 16, "order-42")
+    assert mine != other
+    assert belongs_to("a" * 16, mine)
+    assert not belongs_to("b" * 16, mine)
+    assert not belongs_to("open", mine)
+    assert request_id("open", None) != request_id("open", None)
+    with pytest.raises(InvalidRequest) as caught:
+        request_id("open", "x" * 5_000)
+    assert caught.value.param == "Idempotency-Key"
