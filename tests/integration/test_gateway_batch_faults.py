@@ -119,8 +119,8 @@ async def test_another_gateway_goes_on_where_one_stopped(ground: Ground, rows: A
             first.process.send_signal(signal.SIGCONT)
             await eventually(lambda: first.events("batch_lost"), 10, "it hears that it lost the batch")
             assert names((await both(sdk, await ended(sdk, batch.id)))[0]) == sorted(wanted)
-    assert await rows.zcard("{gateway}:open_batches") == 0
-    assert await rows.exists(f"{{gateway}}:done:{batch.id}") == 0
+    assert await rows.zcard("{gateway}/open_batches") == 0
+    assert await rows.exists(f"{{gateway}}/done:{batch.id}") == 0
 
 
 async def test_results_that_are_gone_are_asked_for_again(ground: Ground, rows: Any) -> None:

@@ -107,7 +107,7 @@ async def test_a_large_upload_takes_little_memory(stage: Stage, http: httpx.Asyn
     peak = await peak_while(stage, download(http, file["id"]))
     assert max(peak, stage.gateway.resident_bytes()) - before < 24 * MEGABYTE
     assert (await http.delete(f"/v1/files/{file['id']}")).status_code == 200
-    assert await rows.zcard("{gateway}:loose") == 0, "its content is gone as well"
+    assert await rows.zcard("{gateway}/loose") == 0, "its content is gone as well"
 
 
 @pytest.mark.parametrize("how", ["leaves", "stalls", "too large", "no purpose", "ends early"])
@@ -115,7 +115,7 @@ async def test_an_upload_that_comes_to_nothing_leaves_nothing(
     stage: Stage, rows: Any, tmp_path_factory: pytest.TempPathFactory, how: str
 ) -> None:
     before = contents(stage, tmp_path_factory)
-    files = await rows.zcard("{gateway}:files:everything")
+    files = await rows.zcard("{gateway}/files:everything")
     part = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n' + b"x" * (2 * MEGABYTE)
     announced = LARGE * 2 if how == "too large" else 3 * MEGABYTE
     finish = b"\r\n--x--\r\n" if how == "no purpose" else b""
@@ -133,11 +133,11 @@ async def test_an_upload_that_comes_to_nothing_leaves_nothing(
     assert wanted[how] in answer
 
     async def nothing_left() -> bool:
-        loose = await rows.zcard("{gateway}:loose")
+        loose = await rows.zcard("{gateway}/loose")
         return loose == 0 and contents(stage, tmp_path_factory) == before
 
     await eventually(nothing_left, 10, "nothing is left of it")
-    assert await rows.zcard("{gateway}:files:everything") == files
+    assert await rows.zcard("{gateway}/files:everything") == files
 
 
 @pytest.mark.parametrize(

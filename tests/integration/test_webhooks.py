@@ -31,7 +31,7 @@ from tests.integration.webhook_receiver import Came, Receiver, Say
 from tests.security.tls import Authority
 from tests.waiting import eventually
 
-HOOKS = "{gateway}:webhooks:"
+HOOKS = "{gateway}/webhooks:"
 NEVER = 3_600.0
 FORMER, SECRET = new_secret(), new_secret()
 DATA = {"id": "batch_1", "status": "completed"}

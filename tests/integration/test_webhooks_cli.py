@@ -13,7 +13,7 @@ from streamfleet.common.gateway_webhooks import Ending, Message, Reason, Settlem
 from streamfleet.gateway.webhooks.signing import read_secrets
 from tests.integration.cli_processes import Ended, streamfleet
 
-SECRETS = "{gateway}:webhooks:secrets"
+SECRETS = "{gateway}/webhooks:secrets"
 
 
 def webhooks(url: str, *arguments: str) -> Ended:
@@ -51,15 +51,15 @@ def test_a_dead_webhook_is_requeued(broker: WebhookBroker, redis_url: str) -> No
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "msg_1 requeued\n", "1 requeued\n")
     assert webhooks(redis_url, "list").stdout == "no dead webhooks\n"
     with redis.Redis.from_url(redis_url, decode_responses=True) as client:
-        stored = json.loads(str(client.hget("{gateway}:webhooks:messages", "msg_1")))
+        stored = json.loads(str(client.hget("{gateway}/webhooks:messages", "msg_1")))
         assert stored["since_ms"] > 1_000, "its life begins anew"
-        assert client.xlen("{gateway}:webhooks:due") == 1
+        assert client.xlen("{gateway}/webhooks:due") == 1
     assert webhooks(redis_url, "requeue", "--all").stderr == "0 requeued\n"
 
 
 def test_one_that_cannot_be_read_is_said(broker: WebhookBroker, redis_url: str) -> None:
     with redis.Redis.from_url(redis_url) as client:
-        client.xadd("{gateway}:webhooks:dead", {"id": "msg_2", "message": "no JSON"})
+        client.xadd("{gateway}/webhooks:dead", {"id": "msg_2", "message": "no JSON"})
     ended = webhooks(redis_url, "requeue", "--all")
     assert (ended.returncode, ended.stdout) == (1, "msg_1 requeued\n")
     assert "cannot be read" in ended.stderr

@@ -51,7 +51,7 @@ def send(connection: socket.socket, data: bytes) -> None:
 
 async def begun(rows: Any) -> None:
     """Wait until an upload is under way."""
-    await eventually(lambda: rows.zcard("{gateway}:loose"), 10, "an upload is under way")
+    await eventually(lambda: rows.zcard("{gateway}/loose"), 10, "an upload is under way")
 
 
 async def quietly() -> None:

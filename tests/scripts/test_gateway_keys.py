@@ -125,13 +125,13 @@ async def test_an_allowance_is_gone_an_hour_after_its_last_use(keys: Keys, any_r
     await keys.add(requests=3, tokens=9)
     await keys.broker.admit(SECRET)
     await keys.broker.charge(ID, 9, 2)
-    left = f"{{gateway}}:left:{ID}"
+    left = f"{{gateway}}/left:{ID}"
     assert 3_500_000 < await any_raw_redis.pttl(left) <= 3_600_000
     assert await any_raw_redis.hgetall(left) == {
         "requests": "2.000", "requests_ms": str(NOW), "tokens": "7.000", "tokens_ms": str(NOW),
     }  # fmt: skip
-    assert set(await any_raw_redis.keys()) == {left, "{gateway}:keys"}
-    assert SECRET not in str(await any_raw_redis.hgetall("{gateway}:keys"))
+    assert set(await any_raw_redis.keys()) == {left, "{gateway}/keys"}
+    assert SECRET not in str(await any_raw_redis.hgetall("{gateway}/keys"))
     await keys.broker.revoke(ID)
     assert await any_raw_redis.keys() == []
 
@@ -140,7 +140,7 @@ async def test_an_allowance_is_gone_an_hour_after_its_last_use(keys: Keys, any_r
 async def test_a_record_written_by_hand_lets_nobody_in(
     keys: Keys, any_raw_redis: redis.asyncio.Redis, text: str
 ) -> None:
-    await any_raw_redis.hset("{gateway}:keys", DIGEST, text)
+    await any_raw_redis.hset("{gateway}/keys", DIGEST, text)
     assert (await keys.broker.admit(SECRET)).verdict is Verdict.UNKNOWN
     assert await keys.broker.records() == []
 
@@ -150,7 +150,7 @@ async def test_an_allowance_written_by_hand_stops_nobody_for_ever(
     keys: Keys, any_raw_redis: redis.asyncio.Redis, odd: str
 ) -> None:
     await keys.add(requests=3, tokens=9)
-    await any_raw_redis.hset(f"{{gateway}}:left:{ID}", mapping={"requests": odd, "requests_ms": odd, "tokens": odd})
+    await any_raw_redis.hset(f"{{gateway}}/left:{ID}", mapping={"requests": odd, "requests_ms": odd, "tokens": odd})
     found = await keys.broker.admit(SECRET)
     assert found.requests.left <= 2
     await keys.broker.charge(ID, 9, 1)

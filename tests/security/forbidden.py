@@ -58,13 +58,13 @@ XRANGE {q}:tokens:r-1 - +; XADD {other}:tokens:r-1 * end succeeded
 DEL {q}:request:r-1; SET {q}:result:r-1 x; SET {q}:lane:high x; SET {q}:counts x; XADD {q}:cancel_requests * id r-1
 HSCAN {other}:result:r-1 0; TYPE {other}:lane:high; PTTL {other}:result:r-1; MEMORY USAGE {other}:lane:high
 XGROUP SETID {other}:lane:high workers $; XADD {q}:lane:mine * body x; DEL {q}:cancels; CLIENT UNBLOCK 1; WAIT 0 0
-HGET {gateway}:webhooks:secrets t1; HGETALL {gateway}:webhooks:secrets; HSET {gateway}:webhooks:secrets t1 x
+HGET {gateway}/webhooks:secrets t1; HGETALL {gateway}/webhooks:secrets; HSET {gateway}/webhooks:secrets t1 x
 """,
     Role.GATEWAY: """
 XRANGE {q}:lane:high - +; XREADGROUP GROUP workers w2 STREAMS {q}:lane:high >; HSET {q}:result:r-1 status failed
-XREVRANGE {q}:dead + -; HSET {q}:workers w9 {}; HGETALL {q}:tries; HGETALL {gateway}:keys; HSET {gateway}:keys x {}
-HDEL {gateway}:keys x; DEL {gateway}:keys; DEL {gateway}:left:x; GET {gateway}x:keys; DEL {q}:request:r-1; INFO
-XRANGE {gateway}:webhooks:dead - +; DEL {gateway}:webhooks:secrets; DEL {gateway}:webhooks:dead
+XREVRANGE {q}:dead + -; HSET {q}:workers w9 {}; HGETALL {q}:tries; HGETALL {gateway}/keys; HSET {gateway}/keys x {}
+HDEL {gateway}/keys x; DEL {gateway}/keys; DEL {gateway}/left:x; GET {gateway}x:keys; DEL {q}:request:r-1; INFO
+XRANGE {gateway}/webhooks:dead - +; DEL {gateway}/webhooks:secrets; DEL {gateway}/webhooks:dead
 XADD {q}:dead * _id x; ZADD {q}:ready:high 0 A1-A0; XADD {q}:tokens:r-1 * end succeeded; HGETALL {other}:workers
 """,
     Role.AUTOSCALER: """

@@ -174,3 +174,11 @@ def test_all_queues_are_those_of_the_prefix_only(any_guarded: Guarded, prefix: s
             assert me.xadd(Keys(queue, prefix).lane("high"), {"body": "{}"})
             assert refused(me, "XADD", f"app-elsewhere{{{queue}}}:lane:high", "*", "body", "x")
             assert refused(me, "XRANGE", Keys(queue, prefix).lane("high"), "-", "+")
+
+
+def test_an_operator_of_all_queues_reads_no_signing_secrets(any_guarded: Guarded) -> None:
+    url = any_guarded.enlist(Role.OPERATOR, ANY_QUEUE, every=True)
+    with redis.Redis.from_url(url) as me:
+        assert me.hgetall(Keys("gateway").workers) == {}, "a queue may be called so"
+        assert refused(me, "HGETALL", "{gateway}/webhooks:secrets")
+        assert refused(me, "RENAME", "{gateway}/webhooks:secrets", "{gateway}:mine")

@@ -160,7 +160,7 @@ def test_a_file_is_what_its_hash_says() -> None:
     assert read_file(record.id, {**fields, b"bytes": b"many"}) is None
     assert read_file(record.id, {}) is None
     assert read_part(Part("ab/name", 12).encoded().encode()) == Part("ab/name", 12)
-    assert BatchNames("{gateway}:").parts("f") == "{gateway}:parts:f"
+    assert BatchNames("{gateway}/").parts("f") == "{gateway}/parts:f"
 
 
 # -- contents ----------------------------------------------------------------------------------------------

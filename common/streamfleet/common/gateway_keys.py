@@ -27,7 +27,10 @@ _ID = re.compile(r"[0-9a-f]{16}")
 
 
 class GatewayNames:
-    """Redis keys of all gateways with this prefix; their hash tag is no queue's, so that each gateway sees all queues.
+    """Redis keys of all gateways with this prefix, beside those of the queues: each gateway sees all of them.
+
+    A queue's keys go on with a colon behind the hash tag and these with a slash, so that no queue is in their way,
+    whatever it is called, and no ACL rule for all queues (``{*}:*``) reaches API keys or signing secrets.
 
     Args:
         prefix: put before every key, as before those of the queues.
@@ -37,7 +40,7 @@ class GatewayNames:
     """
 
     def __init__(self, prefix: str = "") -> None:
-        self.base = f"{check_prefix(prefix)}{{gateway}}:"
+        self.base = f"{check_prefix(prefix)}{{gateway}}/"
         self.keys = f"{self.base}keys"
         """Hash: SHA-256 of an API key, in hex, to its record, JSON."""
 

@@ -26,7 +26,7 @@ class WebhookNames:
     """
 
     def __init__(self, prefix: str = "") -> None:
-        self.base = f"{check_prefix(prefix)}{{gateway}}:"
+        self.base = f"{check_prefix(prefix)}{{gateway}}/"
         self.due = f"{self.base}webhooks:due"
         """Stream of ids to deliver now, with the group `deliverers`."""
         self.later = f"{self.base}webhooks:later"
