@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,13 +14,12 @@ pytest_plugins = ["tests.servers", "tests.integration.worker_process", "tests.in
 REPOSITORY = Path(__file__).parent.parent
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in a hook of its own
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests with a real engine run one after the other, in one process, however many there are: two engines at once
-    would share memory and cores that each takes for its own."""
-    for item in items:
-        if item.path.is_relative_to(REPOSITORY / "tests" / "e2e") or item.path.parent.name == "contract":
-            item.add_marker(pytest.mark.xdist_group("engine"))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Who runs what, where several processes do (`make test`): see tests/scheduling.py."""
+    from tests.scheduling import Scheduler
+
+    return Scheduler(config, log)
 
 
 @pytest.fixture(scope="session")

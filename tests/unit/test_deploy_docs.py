@@ -18,7 +18,7 @@ from tests.unit import deploy_page
 from tests.unit.deploy_page import CHECKS, FENCE, blocks, everything, of_folder, overlays, refusal
 
 # A bare machine fetches kubectl first; in one process, what is rendered is rendered once.
-pytestmark = [pytest.mark.timeout(240), pytest.mark.xdist_group("deploy_page")]
+pytestmark = pytest.mark.timeout(240)
 
 FIRST_REQUEST = "k8s/first-request"
 PODS = {"worker": "streamfleet-worker", "exporter": "streamfleet-exporter", "Redis": "streamfleet-redis"}

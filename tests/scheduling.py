@@ -1,0 +1,32 @@
+"""Which tests go to the same process, one after the other, where pytest-xdist runs several.
+
+Not by its marks: xdist 3.8 writes a group behind a test's id, where pytest 9.2 does not read it.
+"""
+
+from __future__ import annotations
+
+from xdist.scheduler import LoadScopeScheduling
+
+ENGINES = ("tests/e2e/", "tests/contract/")
+"""Two engines at once would share memory and cores that each takes for its own."""
+COSTLY_FIXTURES = (
+    "tests/unit/test_deploy_docs.py",
+    "tests/integration/test_gateway",
+    "tests/integration/test_webhooks_gateway",
+)
+"""What they start or render is for the whole session: once, not once in each process."""
+
+
+class Scheduler(LoadScopeScheduling):  # type: ignore[misc]
+    """Gives the next test to whoever is free, but those of a group to one process."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return scope_of(nodeid)
+
+
+def scope_of(nodeid: str) -> str:
+    """The group that a test is of; its own id where it is of none."""
+    if nodeid.startswith(ENGINES):
+        return "engines"
+    file, _, _ = nodeid.partition("::")
+    return file if file.startswith(COSTLY_FIXTURES) else nodeid

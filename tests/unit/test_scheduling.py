@@ -1,0 +1,53 @@
+"""Tests with a real engine share a process, however many processes there are."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.scheduling import scope_of
+
+
+@pytest.mark.parametrize(
+    ("test", "scope"),
+    [
+        ("tests/e2e/test_vllm_worker.py::test_a[1]", "engines"),
+        ("tests/contract/test_engines.py::test_a[vllm-x@y]", "engines"),
+        ("tests/unit/test_deploy_docs.py::test_a", "tests/unit/test_deploy_docs.py"),
+        ("tests/integration/test_gateway_keys.py::test_a", "tests/integration/test_gateway_keys.py"),
+        ("tests/unit/test_keys.py::test_a", "tests/unit/test_keys.py::test_a"),
+    ],
+    ids=["e2e", "contract", "deploy", "gateway", "any other"],
+)
+def test_the_group_of_a_test(test: str, scope: str) -> None:
+    assert scope_of(test) == scope
+
+
+def test_pytest_xdist_heeds_it(repository: Path, tmp_path: Path) -> None:
+    """With whatever releases of both are installed."""
+    (tmp_path / "tests" / "e2e").mkdir(parents=True)
+    for number in range(4):
+        (tmp_path / "tests" / "e2e" / f"test_{number}.py").write_text("def test_it(worker_id): print(worker_id)\n")
+    (tmp_path / "conftest.py").write_text(
+        "import pytest\n"
+        "@pytest.hookimpl(optionalhook=True)\n"
+        "def pytest_xdist_make_scheduler(config, log):\n"
+        "    from tests.scheduling import Scheduler\n"
+        "    return Scheduler(config, log)\n"
+    )
+    words = ["-m", "pytest", "-n", "2", "-v", "-p", "xdist", "-o", f"pythonpath={repository}"]
+    ran = subprocess.run(
+        [sys.executable, *words, f"--rootdir={tmp_path}", "tests"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    by = {line.split("]")[0] for line in ran.stdout.splitlines() if "PASSED" in line}
+    assert len(by) == 1, ran.stdout
