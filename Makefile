@@ -18,7 +18,7 @@ demo: setup-vllm ## See a real Redis and a real vLLM worker answer prompts (firs
 	@$(BIN)/streamfleet demo $(ARGS)
 
 test: setup-dev setup-vllm ## Run all tests, the end-to-end run with real vLLM included (ARGS='-k name' for some)
-	@$(BIN)/pytest --numprocesses 2 --dist loadgroup $(ARGS)
+	@$(BIN)/pytest --numprocesses 2 $(ARGS)
 
 fault: setup-dev ## Kill, stop and cut everything under load, and judge what became of each request (about 15 minutes)
 	@$(BIN)/python -m tests.fault $(ARGS)
