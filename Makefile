@@ -18,7 +18,7 @@ demo: setup-vllm ## See a real Redis and a real vLLM worker answer prompts (firs
 	@$(BIN)/streamfleet demo $(ARGS)
 
 test: setup-dev setup-vllm ## Run all tests, the end-to-end run with real vLLM included (ARGS='-k name' for some)
-	@$(BIN)/pytest --numprocesses 2 $(ARGS)
+	@$(BIN)/pytest --numprocesses 3 $(ARGS)
 
 fault: setup-dev ## Kill, stop and cut everything under load, and judge what became of each request (about 15 minutes)
 	@$(BIN)/python -m tests.fault $(ARGS)
@@ -46,7 +46,7 @@ fuzz: setup-dev ## 100,000 entries of any kind through real workers
 observe: setup-dev ## Ask every panel and alert rule of a real Prometheus that scrapes a fleet under load (needs prometheus)
 	@$(BIN)/python -m monitoring.observe $(ARGS)
 
-bench-quick: setup-dev setup-vllm ## All measurements at small size: each ratio and target with hold or MISS (about 15 minutes)
+bench-quick: setup-dev setup-vllm ## The measurements at small size: each ratio and target with hold or MISS (about 15 minutes)
 	@$(BIN)/python -m bench.quick $(ARGS)
 
 bench-broker: setup-dev ## Beside other queues and raw redis-py: enqueue, drain, round trips, memory (ARGS=--help for sizes)
