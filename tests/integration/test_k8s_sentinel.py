@@ -46,7 +46,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 def write(cluster: Cluster, key: str) -> None:
-    """Write through the URL of the README, until it is in the files of all three: what they know, a kill takes along."""
+    """Write through the URL of the README, until it is in all three files: what they only know, a kill takes along."""
     master = settled(cluster)
     with master.client() as client:
         client.set(key, "kept")
