@@ -15,7 +15,6 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
 
 from bench.scheduling.fleet import raise_file_limit
 from streamfleet.common import logs
@@ -80,19 +79,7 @@ class LoopKeeper(LeaseKeeper):
 class LoopWorker(Worker):
     """A worker without a thread."""
 
-    def _lease_keeper(self, open_broker: Callable[[], Broker], hang_s: float) -> LeaseKeeper:
-        keeper = LoopKeeper(
-            open_broker,
-            self.name,
-            self._flights,
-            self._clock,
-            lease_ms=self._settings.lease_ms,
-            describe=self.describe,
-            pulse=self._pulse,
-            hang_s=hang_s,
-        )
-        keeper.when_told_to_drain(self.ask_to_stop)
-        return keeper
+    _keeper_kind = LoopKeeper
 
 
 async def work(queue: QueueSettings, settings: WorkerSettings, count: int, slots: int) -> None:

@@ -7,13 +7,11 @@ import json
 import signal
 import socket
 import subprocess
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
@@ -25,9 +23,13 @@ from streamfleet.common.connection import Connection
 from streamfleet.common.gateway_keys import GatewayNames, KeyRecord, digest_of, make_record, new_secret
 from streamfleet.common.protocol import Lane
 from tests.integration.cli_processes import command, environment
-from tests.integration.worker_process import Answer, WorkerProcess
+from tests.integration.own_pages import Answer, page, sample_on
+from tests.integration.worker_process import WorkerProcess
 from tests.servers import newest
 from tests.waiting import eventually, eventually_blocking
+
+if TYPE_CHECKING:
+    import openai
 
 START_S = 40.0
 SETTINGS = {"GATEWAY_PORT": "0", "LOG_FORMAT": "json", "LOG_LEVEL": "debug"}
@@ -94,20 +96,11 @@ class GatewayProcess:
 
     def get(self, path: str) -> Answer:
         """One of its own pages."""
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as page:
-                return Answer(page.status, page.read().decode())
-        except urllib.error.HTTPError as refusal:
-            with refusal:
-                return Answer(refusal.code, refusal.read().decode())
+        return page(self.port, path)
 
     def metric(self, sample: str) -> float:
         """Value of a sample on its metrics page; 0 when it is not there."""
-        for line in self.get("/metrics").text.splitlines():
-            name, _, value = line.rpartition(" ")
-            if name == sample:
-                return float(value)
-        return 0.0
+        return sample_on(self.get("/metrics").text, sample)
 
     def raw(self) -> socket.socket:
         """A bare connection to it."""
@@ -210,3 +203,12 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     """One for all tests that want nothing special of it: a gateway takes seconds of a processor to start."""
     with stage_in(tmp_path_factory.mktemp("gateway")) as stage:
         yield stage
+
+
+@pytest.fixture
+async def sdk(stage: Stage) -> AsyncIterator[openai.AsyncOpenAI]:
+    """OpenAI's client, as it is but for the address."""
+    import openai  # half a second, which only those who ask by it have to spend
+
+    async with openai.AsyncOpenAI(base_url=f"{stage.gateway.url}/v1", api_key=stage.key, max_retries=0) as client:
+        yield client

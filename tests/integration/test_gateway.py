@@ -37,13 +37,6 @@ def special(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 @pytest.fixture
-async def sdk(stage: Stage) -> AsyncIterator[openai.AsyncOpenAI]:
-    """OpenAI's client, as it is but for the address."""
-    async with openai.AsyncOpenAI(base_url=f"{stage.gateway.url}/v1", api_key=stage.key, max_retries=0) as client:
-        yield client
-
-
-@pytest.fixture
 async def rows(stage: Stage) -> AsyncIterator[redis.asyncio.Redis]:
     """What is in Redis, as text."""
     async with redis.asyncio.Redis.from_url(stage.url, decode_responses=True, socket_timeout=None) as client:

@@ -36,12 +36,6 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 
 
 @pytest.fixture
-async def sdk(stage: Stage) -> AsyncIterator[openai.AsyncOpenAI]:
-    async with openai.AsyncOpenAI(base_url=f"{stage.gateway.url}/v1", api_key=stage.key, max_retries=0) as client:
-        yield client
-
-
-@pytest.fixture
 async def http(stage: Stage) -> AsyncIterator[httpx.AsyncClient]:
     async with stage.client() as client:
         yield client

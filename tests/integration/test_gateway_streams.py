@@ -35,12 +35,6 @@ def apart(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ga
         yield process
 
 
-@pytest.fixture
-async def sdk(stage: Stage) -> AsyncIterator[openai.AsyncOpenAI]:
-    async with openai.AsyncOpenAI(base_url=f"{stage.gateway.url}/v1", api_key=stage.key, max_retries=0) as client:
-        yield client
-
-
 @dataclass
 class Event:
     """One server-sent event."""

@@ -9,8 +9,9 @@ import pytest
 
 from streamfleet.common.clock import SystemClock
 from tests.integration.http_engine import HttpEngine, Reply
+from tests.integration.own_pages import Answer
 from tests.integration.worker_in_process import small_engine, worker_inside
-from tests.integration.worker_process import Answer, Fleet, WorkerProcess, chat
+from tests.integration.worker_process import Fleet, WorkerProcess, chat
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.kill

@@ -9,10 +9,7 @@ import os
 import signal
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import AsyncIterator, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +23,7 @@ from streamfleet.common.connection import Connection
 from streamfleet.common.keys import Keys
 from streamfleet.common.protocol import LANES
 from streamfleet.common.results import Result
+from tests.integration.own_pages import Answer, page, sample_on
 from tests.waiting import eventually, eventually_blocking
 
 START_S = 20.0
@@ -44,14 +42,6 @@ def chat(seconds: float = 0.0, **more: Any) -> dict[str, Any]:
     tokens = max(1, round(seconds * 100))
     message = {"role": "user", "content": "Say hi"}
     return {"messages": [message], "max_tokens": tokens, "ignore_eos": True, **more}
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What a health page answered."""
-
-    status: int
-    text: str
 
 
 class WorkerProcess:
@@ -126,20 +116,11 @@ class WorkerProcess:
     def get(self, path: str) -> Answer:
         """A page of its health server."""
         port = self.events("worker_starting")[0]["health_port"]
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as page:
-                return Answer(page.status, page.read().decode())
-        except urllib.error.HTTPError as refusal:
-            with refusal:
-                return Answer(refusal.code, refusal.read().decode())
+        return page(port, path)
 
     def metric(self, sample: str) -> float:
         """Value of a sample on its metrics page, such as `streamfleet_ready`; 0 when it is not there."""
-        for line in self.get("/metrics").text.splitlines():
-            name, _, value = line.rpartition(" ")
-            if name == sample:
-                return float(value)
-        return 0.0
+        return sample_on(self.get("/metrics").text, sample)
 
     def destroy(self) -> None:
         """SIGKILL, whatever state it is in."""

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from streamfleet.common.keys import check_prefix
+from streamfleet.common.gateway_keys import GatewayNames
 
 DELIVERERS = "deliverers"
 """The consumer group of what is due; the webhook scripts name it too."""
@@ -26,7 +26,7 @@ class WebhookNames:
     """
 
     def __init__(self, prefix: str = "") -> None:
-        self.base = f"{check_prefix(prefix)}{{gateway}}/"
+        self.base = GatewayNames(prefix).base
         self.due = f"{self.base}webhooks:due"
         """Stream of ids to deliver now, with the group `deliverers`."""
         self.later = f"{self.base}webhooks:later"

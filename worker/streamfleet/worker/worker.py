@@ -66,6 +66,8 @@ class Worker:
         watchdog_s: an event loop silent for so long has hung.
     """
 
+    _keeper_kind: type[LeaseKeeper] = LeaseKeeper
+
     def __init__(
         self,
         name: str,
@@ -120,7 +122,7 @@ class Worker:
         self._keeper = self._lease_keeper(open_broker, watchdog_s)
 
     def _lease_keeper(self, open_broker: Callable[[], Broker], hang_s: float) -> LeaseKeeper:
-        keeper = LeaseKeeper(
+        keeper = self._keeper_kind(
             open_broker,
             self.name,
             self._flights,
