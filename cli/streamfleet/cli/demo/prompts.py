@@ -66,7 +66,9 @@ def plan() -> list[Planned]:
             planned.append(Planned(f"{lane}-{number}", lane, chat(question, 24), deadline_ms))
     planned.insert(9, Planned(CANCELLED, "low", chat("Nobody wants this answer any more.", 64)))
     planned.insert(14, Planned(EXPIRED, "normal", chat("Too late for this one.", 16), 1))
-    planned.append(Planned(CAPITAL, "critical", chat("What is the capital of France? Answer in one word.", 16), 300_000))
+    planned.append(
+        Planned(CAPITAL, "critical", chat("What is the capital of France? Answer in one word.", 16), 300_000)
+    )
     return planned
 
 
