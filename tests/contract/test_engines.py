@@ -20,7 +20,7 @@ from tests.waiting import eventually
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
-    pytest.mark.timeout(240),
+    pytest.mark.timeout(480),
     pytest.mark.filterwarnings("ignore:::(torch|vllm|transformers|multiprocessing)"),
 ]
 

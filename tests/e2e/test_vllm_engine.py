@@ -23,7 +23,7 @@ from tests.waiting import eventually, eventually_blocking
 
 pytestmark = [
     pytest.mark.needs_vllm,
-    pytest.mark.timeout(180),
+    pytest.mark.timeout(360),
     pytest.mark.filterwarnings("ignore:::(torch|vllm|transformers|multiprocessing)"),
 ]
 

@@ -12,7 +12,7 @@ from tests.hostile.report import table
 from tests.hostile.run import GOOD, plan, play
 from tests.hostile.scene import scene
 
-pytestmark = [pytest.mark.needs_vllm, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.needs_vllm, pytest.mark.timeout(480)]
 
 # These take as long as they are allowed to, which is longer than this test has.
 _PATIENT = {"long_answers", "long_prompts"}

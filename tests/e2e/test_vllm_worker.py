@@ -22,9 +22,9 @@ from streamfleet.producer import Chunk, Client
 from streamfleet.worker.engine.processes import Process, alive, command_line, descendants
 from tests.waiting import eventually
 
-pytestmark = [pytest.mark.needs_vllm, pytest.mark.kill, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.needs_vllm, pytest.mark.kill, pytest.mark.timeout(480)]
 
-START_S = 120.0
+START_S = 240.0
 WATCHDOG_S = 5.0
 ENGINE_FAILED = 3
 LANE = "{default}:lane:high"
