@@ -26,7 +26,7 @@ from streamfleet.common.results import Result
 from tests.integration.own_pages import Answer, page, sample_on
 from tests.waiting import eventually, eventually_blocking
 
-START_S = 20.0
+START_S = 60.0
 SETTINGS = {
     "ENGINE": "simulated",
     "SIMULATED_PROFILE": "fast",
