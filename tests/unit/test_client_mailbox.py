@@ -127,6 +127,22 @@ async def test_many_are_asked_for_together_and_counted(redis: Redis) -> None:
     assert len(arrivals) == 0
 
 
+async def test_closed_in_the_moment_of_a_result_nothing_goes_wrong(redis: Redis) -> None:
+    broken: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: broken.append(context))
+    handle = redis.handle("last")
+    arrivals = Arrivals(redis.mailbox)
+    arrivals.add([handle])
+    ended = decode_result("last", {b"status": b"succeeded"})
+    assert handle.slot.future is not None
+    assert ended is not None
+    handle.slot.future.set_result(ended)  # what is told of it is on its way now
+    arrivals.close()
+    await asyncio.sleep(0)
+    assert not broken
+    assert len(arrivals) == 0
+
+
 async def test_one_more_wait_does_not_wake_the_looks(redis: Redis) -> None:
     first = asyncio.create_task(redis.handle("first").result(timeout=10))
     await eventually(lambda: redis.mailbox._sleeps_until < 1e9)

@@ -152,8 +152,8 @@ class Arrivals:
         self._joined.clear()
 
     def _arrived(self, future: asyncio.Future[Result]) -> None:
-        slots = self._joined.pop(future)
-        for slot in slots:
+        # Nothing if `close` came between the result and this call, which was on its way by then.
+        for slot in self._joined.pop(future, ()):
             self._mailbox.leave(slot)
             self._done.append(future)
         self._some.set()
