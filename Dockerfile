@@ -34,7 +34,7 @@ RUN ["python3", "-c", "import pathlib, tomllib; \
 project = tomllib.loads(pathlib.Path('pyproject.toml').read_text())['project']; \
 client = project['dependencies']; \
 worker = client + project['optional-dependencies']['worker']; \
-gateway = client + project['optional-dependencies']['gateway']; \
+gateway = client + project['optional-dependencies']['gateway'] + project['optional-dependencies']['s3']; \
 pathlib.Path('client.txt').write_text('\\n'.join(client) + '\\n'); \
 pathlib.Path('worker.txt').write_text('\\n'.join(worker) + '\\n'); \
 pathlib.Path('gateway.txt').write_text('\\n'.join(gateway) + '\\n')"]
@@ -73,8 +73,8 @@ CMD ["--help"]
 FROM runtime AS gateway
 LABEL org.opencontainers.image.title="streamfleet gateway" \
       org.opencontainers.image.licenses="Apache-2.0"
-# As for the client: constraints only.
-COPY requirements/vllm.txt /usr/share/streamfleet/constraints.txt
+# Constraints only, as for the client. In a file of its own, because of what S3 asks for.
+COPY requirements/gateway.txt /usr/share/streamfleet/constraints.txt
 COPY --from=requirements /requirements/gateway.txt /usr/share/streamfleet/requirements.txt
 RUN python3 -m pip install --no-cache-dir \
         --constraint /usr/share/streamfleet/constraints.txt --requirement /usr/share/streamfleet/requirements.txt

@@ -23,3 +23,6 @@ resolve --constraint "$together" pyproject.toml --extra dev --output-file requir
 resolve --constraint "$together" pyproject.toml requirements/vllm.in --extra cpu --extra demo \
     --output-file requirements/vllm.txt
 resolve --constraint "$together" pyproject.toml --extra bench --output-file requirements/bench.txt
+# What the gateway's image has, in no environment with the others: botocore wants an older python-dateutil than they do.
+resolve --upgrade --constraint requirements/dev.txt pyproject.toml --extra gateway --extra s3 \
+    --output-file requirements/gateway.txt

@@ -96,6 +96,15 @@ def pools(manifests: list[Manifest]) -> list[Manifest]:
     ]
 
 
+def gateways(manifests: list[Manifest]) -> list[Manifest]:
+    """The Deployments of HTTP gateways."""
+    return [
+        each
+        for each in of_kind(manifests, "Deployment")
+        if labels_of(each).get("app.kubernetes.io/component") == "gateway"
+    ]
+
+
 def environment_of(container: Manifest, manifests: list[Manifest]) -> dict[str, str]:
     """What a container finds in its environment as text: its ConfigMaps, then its own variables, but no Secrets."""
     maps = {name_of(each): each["data"] for each in of_kind(manifests, "ConfigMap")}

@@ -11,12 +11,14 @@ from collections.abc import Callable, Iterator
 from unittest.mock import patch
 
 from streamfleet.common.errors import SettingsError
-from streamfleet.common.settings import GROUPS, load, variable
+from streamfleet.common.settings import GATEWAY_GROUPS, GROUPS, load, variable
 from streamfleet.worker.worker import LAST_WRITES_S
+from tests.integration.k8s_gateway import GATEWAY_ENDS_S, misplaced, settings_of
 from tests.integration.k8s_manifests import (
     K8S,
     Manifest,
     environment_of,
+    gateways,
     labels_of,
     name_of,
     of_kind,
@@ -31,6 +33,8 @@ from tests.integration.pod_security import restricted_violations
 
 # Read by Redis's own tools and by what vLLM downloads models with.
 THIRD_PARTY = {"REDIS_PASSWORD", "REDISCLI_AUTH", "HF_TOKEN", "HF_HOME"}
+# And by what the gateway stores files in S3 with.
+THIRD_PARTY |= {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL"}
 WELL_KNOWN = {"REDIS_URL"}
 # Redis waits so long for replicas that lag before it ends (its default), and a second for the rest.
 REDIS_ENDS_S = 11
@@ -83,6 +87,10 @@ def stopping(manifests: list[Manifest]) -> Iterator[str]:
         if each in pools(manifests):
             drain_ms = int(environment_of(container, manifests)["STREAMFLEET_DRAIN_MS"])
             needed_s += drain_ms / 1000 + LAST_WRITES_S
+        elif each in gateways(manifests):
+            needed_s += settings_of(each, manifests).gateway_drain_ms / 1000 + GATEWAY_ENDS_S
+            if not _pre_stop_s(container):
+                yield f"{name_of(each)}: refuses connections before proxies know that it goes"
         elif needed_s:
             needed_s += REDIS_ENDS_S
         granted_s = pod.get("terminationGracePeriodSeconds", 30)
@@ -115,7 +123,7 @@ def rolling(manifests: list[Manifest]) -> Iterator[str]:
 
 
 def settings(manifests: list[Manifest]) -> Iterator[str]:
-    """A variable is no setting, or has a value that a worker refuses."""
+    """A variable is no setting, or has a value that who reads it refuses."""
     known = {variable(name) for group in GROUPS for name in group.model_fields} | WELL_KNOWN
     scripts = " ".join(text for each in of_kind(manifests, "ConfigMap") for text in each["data"].values())
     for each in workloads(manifests):
@@ -129,8 +137,9 @@ def settings(manifests: list[Manifest]) -> Iterator[str]:
                 yield f"{name_of(each)}: {name} is no setting, and nothing here uses it"
         if each["kind"] != "Deployment":
             continue
+        groups = GATEWAY_GROUPS if each in gateways(manifests) else GROUPS
         with patch.dict(os.environ, given, clear=True):
-            yield from (f"{name_of(each)}: {line}" for group in GROUPS for line in _refused(group))
+            yield from (f"{name_of(each)}: {line}" for group in groups for line in _refused(group))
 
 
 def _refused(group: type) -> list[str]:
@@ -180,11 +189,16 @@ def disruption(manifests: list[Manifest]) -> Iterator[str]:
     for each in workloads(manifests):
         own = [spec for spec in budgets if spec["selector"]["matchLabels"].items() <= labels_of(each).items()]
         # A single Redis or exporter must be allowed to move: a budget would only hold the drain up.
-        if each["spec"].get("replicas", 1) > 1 or each in pools(manifests):
+        if each["spec"].get("replicas", 1) > 1 or each in pools(manifests) + gateways(manifests):
             if len(own) != 1:
                 yield f"{name_of(each)}: has {len(own)} disruption budgets"
             elif own[0].get("maxUnavailable") != 1:
                 yield f"{name_of(each)}: its disruption budget is not one pod at a time"
+
+
+def fronting(manifests: list[Manifest]) -> Iterator[str]:
+    """A gateway is cut off from its files or its callers, or shows outside what is for inside."""
+    return misplaced(manifests)
 
 
 def scaling(manifests: list[Manifest]) -> Iterator[str]:
@@ -208,6 +222,7 @@ RULES: tuple[Rule, ...] = (
     selectors,
     resources,
     disruption,
+    fronting,
     scaling,
     monitors,
 )

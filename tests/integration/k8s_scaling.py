@@ -8,6 +8,7 @@ from bench.autoscaling.policies import STABLE_S
 from tests.integration.k8s_manifests import (
     Manifest,
     environment_of,
+    gateways,
     labels_of,
     name_of,
     of_kind,
@@ -36,6 +37,9 @@ def misscaled(manifests: list[Manifest]) -> Iterator[str]:
             yield f"{name_of(each)}: {name_of(fleet)} names its replicas too, so every apply sets it back"
         if sum(other["spec"]["scaleTargetRef"]["name"] == target["name"] for other in scalers) > 1:
             yield f"{name_of(each)}: {name_of(fleet)} has another autoscaler"
+        if fleet in gateways(manifests):
+            yield from _cutting_off(each, fleet)
+            continue
         queue = environment_of(pod_of(fleet)["containers"][0], manifests)["STREAMFLEET_QUEUE"]
         for asked in queues_asked(each) - {queue}:
             yield f"{name_of(each)}: looks at the queue {asked}, and {name_of(fleet)} works on {queue}"
@@ -48,6 +52,23 @@ def _impatient(scaler: Manifest) -> Iterator[str]:
         yield f"{name_of(scaler)}: goes down after {patience_s} s, {STABLE_S:g} s are simulated"
     if scaler["spec"].get("cooldownPeriod", patience_s) < patience_s:
         yield f"{name_of(scaler)}: the last worker goes sooner than the others"
+
+
+def _cutting_off(scaler: Manifest, gateway: Manifest) -> Iterator[str]:
+    """A gateway that goes cuts off who waits for longer than its drain: rarely, then, and one after the other."""
+    grace_s = pod_of(gateway)["terminationGracePeriodSeconds"]
+    down = behavior_of(scaler)["scaleDown"]
+    if down["stabilizationWindowSeconds"] <= grace_s:
+        yield f"{name_of(scaler)}: goes down after {down['stabilizationWindowSeconds']} s, a drain takes {grace_s} s"
+    for policy in down["policies"]:
+        if (policy["type"], policy["value"]) != ("Pods", 1) or policy["periodSeconds"] < grace_s:
+            yield f"{name_of(scaler)}: sends a gateway away while another still drains"
+    if scaler["spec"]["minReplicas"] < 2:
+        yield f"{name_of(scaler)}: leaves one gateway, whose node may go"
+    named = {container["name"] for container in pod_of(gateway)["containers"]}
+    for metric in scaler["spec"]["metrics"]:
+        if metric.get("containerResource", {}).get("container") not in named:
+            yield f"{name_of(scaler)}: does not look at the CPU of a container of {name_of(gateway)}"
 
 
 def behavior_of(scaler: Manifest) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from tests.integration.k8s_manifests import (
     name_of,
     of_kind,
     pod_of,
+    pools,
     render,
 )
 from tests.integration.k8s_rules import README, broken_rules
@@ -47,7 +48,7 @@ def environment(name: str, exporter: Manifest) -> dict[str, str]:
 def test_every_queue_has_one_exporter(name: str) -> None:
     manifests = manifests_of(name)
     queues = [environment(name, each)["STREAMFLEET_QUEUE"] for each in exporters(name)]
-    fleets = [each for each in of_kind(manifests, "Deployment") if each not in exporters(name)]
+    fleets = pools(manifests)
     assert sorted(queues) == sorted(environment(name, each)["STREAMFLEET_QUEUE"] for each in fleets)
     assert [each["spec"]["replicas"] for each in exporters(name)] == [1] * len(queues)
 

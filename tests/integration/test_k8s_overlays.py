@@ -48,7 +48,8 @@ def test_rule_holds(name: str, rule: Rule) -> None:
 
 
 def test_every_overlay_is_documented_with_the_command_that_applies_it() -> None:
-    assert sorted(OVERLAYS) == ["dev-cpu", "external-redis", "gpu", "gpu-autoscaled", "gpu-multi-pool", "redis-ha"]
+    usual = ["dev-cpu", "external-redis", "gateway", "gpu", "gpu-autoscaled", "gpu-multi-pool", "redis-ha"]
+    assert sorted(OVERLAYS) == usual
     for name in OVERLAYS:
         assert f"kubectl apply --namespace streamfleet --kustomize k8s/overlays/{name}\n" in README
         assert f"\n### {name}\n" in README
@@ -61,7 +62,7 @@ def test_check_prints_a_line_for_each(capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_check_says_what_is_wrong_and_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = shutil.copytree(K8S, tmp_path / "k8s")
-    for name in ("dev-cpu", "gpu", "gpu-autoscaled", "gpu-multi-pool"):
+    for name in ("dev-cpu", "gateway", "gpu", "gpu-autoscaled", "gpu-multi-pool"):
         shutil.rmtree(folder / "overlays" / name)
     (folder / "overlays/redis-ha/ready.sh").unlink()
     policy = folder / "overlays/external-redis/worker-egress-networkpolicy.yaml"

@@ -43,6 +43,7 @@ FOLDERS = r"(?:k8s|monitoring|docs|bench|examples)"
 ENDS = {"|", "&", "&&", ";", "{", "}"}
 # Users of Redis, which `streamfleet acl` names.
 USERS = {"streamfleet-worker", "streamfleet-producer", "streamfleet-operator", "streamfleet-autoscaler"}
+USERS |= {"streamfleet-gateway"}
 # Under all that a parser says of wrong words; typer has the class, and not its name.
 USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
 
@@ -154,7 +155,7 @@ def names_of(manifests: list[Manifest]) -> set[str]:
 def made_by_hand(text: str) -> set[str]:
     """kind/name of everything that a command creates."""
     found = [call for call in kubectl_calls(text) if call[0] == "create"]
-    secrets = {f"secret/{call[3]}" for call in found if call[1:3] == ["secret", "generic"]}
+    secrets = {f"secret/{call[3]}" for call in found if call[1] == "secret" and call[2] in ("generic", "tls")}
     return secrets | {f"{call[1]}/{call[2]}" for call in found if call[1] in ("configmap", "namespace")}
 
 
@@ -301,7 +302,9 @@ def refusal(words: list[str]) -> list[str]:
 def unknown_events(text: str) -> list[str]:
     """What stands there as an event of the log, and no source logs it."""
     named = set(re.findall(r"`([a-z]+(?:_[a-z]+)+)`", text))
-    sources = [path for root in ("common", "producer", "worker", "cli") for path in (ROOT / root).rglob("*.py")]
+    sources = [
+        path for root in ("common", "producer", "worker", "gateway", "cli") for path in (ROOT / root).rglob("*.py")
+    ]
     said = "\n".join(path.read_text(encoding="utf-8") for path in sources)
     pages = (ROOT / "docs/metrics.md").read_text(encoding="utf-8")
     return [name for name in sorted(named) if f'"{name}"' not in said and f"`{name}`" not in pages]

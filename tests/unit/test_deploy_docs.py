@@ -22,7 +22,7 @@ pytestmark = pytest.mark.timeout(240)
 
 FIRST_REQUEST = "k8s/first-request"
 PODS = {"worker": "streamfleet-worker", "exporter": "streamfleet-exporter", "Redis": "streamfleet-redis"}
-PODS |= {"Sentinel": "streamfleet-sentinel"}
+PODS |= {"Sentinel": "streamfleet-sentinel", "gateway": "streamfleet-gateway"}
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +69,15 @@ PLANTED = [
     ("unknown_images", "--target worker-cpu", "--target cpu"),
     ("unknown_images", "--name streamfleet streamfleet/worker-cpu:0.1.0", "--name streamfleet streamfleet/cpu:0.1.0"),
     ("unknown_images", "--image redis:8.2-bookworm", "--image redis:8.3-bookworm"),
+    ("broken_overlays", "STREAMFLEET_GATEWAY_TOKENS_PER_MINUTE=", "STREAMFLEET_GATEWAY_TOKENS_PER_MIN="),
+    ("unknown_names", "service/streamfleet-gateway 8080", "service/streamfleet-gateways 8080"),
+    ("unmade", "create secret generic streamfleet-gateway-redis", "create secret generic streamfleet-gateway"),
+    ("unmade", "--from-literal=access-key-id=", "--from-literal=access-key="),
+    ("closed_ports", "service/streamfleet-gateway 8080", "service/streamfleet-gateway 80"),
+    ("unknown_labels", "streamfleet.io/gateway-client", "streamfleet.io/gateway-clients"),
+    ("refused_commands", "fleet gateway keys create my-service", "fleet gateway key create my-service"),
+    ("refused_commands", "secret create --tenant my-service", "secret create --tenants my-service"),
+    ("unknown_events", "`files_are_local`", "`files_were_local`"),
     ("refused_commands", "fleet trace r-42 ", "fleet tracing r-42 "),
     ("refused_commands", "--max-tokens 8 ", "--max-token 8 "),
     ("refused_commands", "--lane normal --lane low\n", "--lane normal --lane lowest\n"),
@@ -201,5 +210,5 @@ def test_alerts_that_are_routed_have_the_names_of_ours(page: str, repository: Pa
 
 
 def test_dashboards_are_as_many_as_the_page_says(page: str, repository: Path) -> None:
-    assert len(list((repository / "monitoring/dashboards").glob("*.json"))) == 4
-    assert "the four files" in FENCE.sub("", page)
+    assert len(list((repository / "monitoring/dashboards").glob("*.json"))) == 5
+    assert "the five files" in FENCE.sub("", page)

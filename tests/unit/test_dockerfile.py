@@ -207,6 +207,29 @@ def test_client_image_asks_for_no_engine(dockerfile: str, tmp_path: Path) -> Non
     gateway = (tmp_path / "gateway.txt").read_text(encoding="utf-8").splitlines()
     assert set(client) < set(gateway)
     assert not [line for line in worker + gateway if line.startswith(("vllm", "torch", "streamfleet"))]
+    # Files of batches in an object store, without another image.
+    assert [line for line in gateway if line.startswith("s3fs")]
+
+
+def test_gateway_image_pins_all_that_it_asks_for(dockerfile: str) -> None:
+    copied = context_sources(stages(dockerfile)["gateway"])
+    assert [sources for sources, target in copied if target.endswith("constraints.txt")] == [
+        ["requirements/gateway.txt"]
+    ]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    asked = {name_in(line) for line in project["dependencies"] + extras["gateway"] + extras["s3"]}
+    pinned = (ROOT / "requirements/gateway.txt").read_text(encoding="utf-8").splitlines()
+    assert asked <= {name_in(line) for line in pinned}
+    # What the tests run with is what the image has.
+    tested = (ROOT / "requirements/dev.txt").read_text(encoding="utf-8").splitlines()
+    names = {name_in(line) for line in tested}
+    assert {line for line in pinned if name_in(line) in names} <= set(tested)
+
+
+def name_in(requirement: str) -> str:
+    """The package that a requirement, or a pin, is of."""
+    return re.split(r"[\[=<>!~ ;]", requirement)[0]
 
 
 def test_no_secret_is_baked_in(dockerfile: str) -> None:

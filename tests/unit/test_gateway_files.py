@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -207,6 +209,49 @@ async def test_a_store_that_does_not_work_is_said_without_its_path(tmp_path: Pat
 def test_a_store_that_nobody_knows_is_said(url: str) -> None:
     with pytest.raises(SettingsError, match="STREAMFLEET_GATEWAY_FILES"):
         Store(url)
+
+
+async def test_an_object_store_is_sent_small_parts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    store, opened = Store(f"memory://{tmp_path}"), []
+    usual = store._files.open
+
+    def seen(path: str, mode: str, **more: Any) -> Any:
+        opened.append(more)
+        return usual(path, mode, **more)
+
+    monkeypatch.setattr(store._files, "open", seen)
+    await store.put(store.new_name("file-1"), b"x")
+    (given,) = opened
+    # Each upload and each batch holds one; S3 takes none below 5 MiB, and 10,000 of them for a file.
+    assert 5 * 1024**2 <= given["block_size"] <= 16 * 1024**2
+
+
+@pytest.mark.parametrize(
+    ("url", "missing", "command"),
+    [
+        ("s3://bucket/x", "s3fs", "pip install 'streamfleet[s3]'"),
+        ("gs://bucket/x", "gcsfs", "pip install gcsfs"),
+        ("az://bucket/x", "adlfs", "pip install adlfs"),
+    ],
+)
+def test_what_has_to_be_installed_is_said(
+    monkeypatch: pytest.MonkeyPatch, url: str, missing: str, command: str
+) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)  # as where it is not installed
+    with pytest.raises(SettingsError) as refused:
+        Store(url)
+    assert f"STREAMFLEET_GATEWAY_FILES: {url}: " in str(refused.value)
+    assert f"needs {missing}, which is not installed: {command}" in str(refused.value)
+
+
+async def test_no_place_to_write_to_is_no_content_that_is_gone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def nowhere(_file: object) -> None:
+        raise FileNotFoundError("The specified bucket does not exist")  # s3fs, when the last piece is sent
+
+    store = Store(f"memory://{tmp_path}")
+    monkeypatch.setattr("streamfleet.gateway.files.store._closed", nowhere)
+    with pytest.raises(StoreUnavailable, match="is not there"):
+        await store.put(store.new_name("file-1"), b"x")
 
 
 def test_only_what_others_can_reach_is_shared(tmp_path: Path) -> None:

@@ -19,13 +19,17 @@ import fsspec
 import structlog
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
+from fsspec.registry import known_implementations
 
 from streamfleet.common.errors import SettingsError, StreamfleetError
+from streamfleet.gateway.files import metrics
 
 log = structlog.get_logger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
 BLOCK_BYTES = 262_144
+PART_BYTES = 8_388_608
+"""What an object store is sent at once: held in memory by every content that is being written. s3fs's own is 50 MiB."""
 THREADS = 8
 
 
@@ -52,7 +56,9 @@ class Store:
     def __init__(self, url: str) -> None:
         try:
             self._files, root = fsspec.core.url_to_fs(_expanded(url))
-        except (ValueError, ImportError, RuntimeError) as error:  # the last: a ~ whose home nobody knows
+        except ImportError as error:
+            raise SettingsError(f"STREAMFLEET_GATEWAY_FILES: {url}: {_how_to_install(url, error)}") from None
+        except (ValueError, RuntimeError) as error:  # the last: a ~ whose home nobody knows
             raise SettingsError(f"STREAMFLEET_GATEWAY_FILES: {url}: {error}") from None
         self._root = str(root).rstrip("/")
         self._threads = ThreadPoolExecutor(THREADS, "files")
@@ -88,6 +94,7 @@ class Store:
         file = await self._do(self._files.open, self._path(name), "rb", block_size=BLOCK_BYTES * 4)
         try:
             while block := await self._do(file.read, BLOCK_BYTES):
+                metrics.BYTES.labels(metrics.READ).inc(len(block))
                 yield block
         finally:
             await self._do(file.close)
@@ -112,9 +119,11 @@ class Store:
             return await loop.run_in_executor(self._threads, lambda: work(*args, **kwargs))
         except FileNotFoundError as error:
             log.warning("content_gone", error=str(error))
+            metrics.STORE_ERRORS.labels(metrics.GONE).inc()
             raise ContentGone("the content of the file is not in the store any more") from None
         except Exception as error:
             # Each kind of store raises errors of its own.
+            metrics.STORE_ERRORS.labels(metrics.FAILED).inc()
             log.warning("file_store_failed", error=f"{type(error).__name__}: {error}")
             raise StoreUnavailable("the store of file contents cannot be reached, or is full; try again") from error
 
@@ -128,10 +137,16 @@ class Writer:
     async def write(self, data: bytes) -> None:
         """More of it."""
         await self._do(self._file.write, data)
+        metrics.BYTES.labels(metrics.WRITTEN).inc(len(data))
 
     async def close(self) -> None:
         """That was all: it is there from now on, also after a power failure where it is a file of this machine."""
-        await self._do(_closed, self._file)
+        try:
+            await self._do(_closed, self._file)
+        except ContentGone:  # nothing to put it into: no such bucket, or its folder was taken away
+            raise StoreUnavailable(
+                "the store of file contents is not there; whoever runs the gateway has to look"
+            ) from None
 
     async def abort(self) -> None:
         """Write no more. What is there by now is deleted by name."""
@@ -143,12 +158,23 @@ def _expanded(url: str) -> str:
     return f"{scheme}://{Path(rest).expanduser()}" if scheme in ("file", "local") and rest.startswith("~") else url
 
 
+def _how_to_install(url: str, error: ImportError) -> str:
+    """What is missing for a URL of this kind, and the command that brings it."""
+    scheme = url.partition("://")[0]
+    package = str(known_implementations.get(scheme, {}).get("class", "")).partition(".")[0]
+    if package == "s3fs":
+        return f"{scheme}:// needs s3fs, which is not installed: pip install 'streamfleet[s3]'; the image has it"
+    if package not in ("", "fsspec"):
+        return f"{scheme}:// needs {package}, which is not installed: pip install {package}"
+    return f"{scheme}:// needs a package that is not installed: {error}"
+
+
 def _opened(files: Any, path: str) -> Any:
     if isinstance(files, LocalFileSystem):
         # Others make folders by themselves, or have none.
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         return Path(path).open("xb")
-    return files.open(path, "wb")
+    return files.open(path, "wb", block_size=PART_BYTES)
 
 
 def _closed(file: Any) -> None:
