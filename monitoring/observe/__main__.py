@@ -17,7 +17,8 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from monitoring.observe.fleet import fleet, load
+from monitoring.observe.fleet import Fleet, fleet, load
+from monitoring.observe.gateway import call_until, let_in
 from monitoring.observe.prometheus import NoPrometheus, Prometheus, prometheus
 from monitoring.observe.questions import Question, questions
 from monitoring.panels.fleet import FLEET
@@ -33,9 +34,9 @@ def main() -> int:
     parser.add_argument("--for", type=float, default=0.0, dest="least", metavar="S", help="go on for so long at least")
     args = parser.parse_args()
     try:
-        with fleet() as (url, targets), prometheus(targets) as server:
+        with fleet() as watched, prometheus(watched.targets) as server:
             began = time.time()
-            status = asyncio.run(_observe(url, server, args.seconds, args.least))
+            status = asyncio.run(_observe(watched, server, args.seconds, args.least))
             if args.picture is not None:
                 from monitoring.observe.picture import draw
 
@@ -46,16 +47,18 @@ def main() -> int:
         return 2
 
 
-async def _observe(url: str, server: Prometheus, seconds: float, least: float) -> int:
+async def _observe(watched: Fleet, server: Prometheus, seconds: float, least: float) -> int:
     stopped = asyncio.Event()
-    loading = asyncio.create_task(load(url, stopped))
+    door = await let_in(watched.redis_url, watched.gateway_url)
+    loading = asyncio.create_task(load(watched.redis_url, stopped))
+    calling = asyncio.create_task(call_until(stopped, door))
     until = time.monotonic() + least
     try:
         empty = await _until_answered(server, list(questions()), seconds, loading)
         await asyncio.sleep(max(0.0, until - time.monotonic()))
     finally:
         stopped.set()
-    print(f"{await loading} requests enqueued meanwhile")
+    print(f"{await loading} requests enqueued and {await calling} calls over HTTP answered meanwhile")
     broken = _rules(server)
     for question in empty:
         print(f"no data   {question.dashboard} / {question.panel}: {'; '.join(question.queries)}")

@@ -1,4 +1,4 @@
-"""What is watched: a real Redis, an exporter, workers with the simulated engine, and load in every lane."""
+"""What is watched: a real Redis, an exporter, workers with the simulated engine, a gateway, and load in every lane."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ import contextlib
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from monitoring.observe import gateway
 from monitoring.observe.processes import ended_after
 from streamfleet.cli.demo.server import RedisServer, free_port
 from streamfleet.common.errors import StreamfleetError
@@ -23,20 +26,34 @@ BATCH, PAUSE_S = 40, 1.0
 SETTINGS = {"ENGINE": "simulated", "SIMULATED_PROFILE": "smollm2-cpu", "LEASE_MS": "2000", "LOG_LEVEL": "error"}
 
 
+@dataclass(frozen=True)
+class Fleet:
+    """Where its Redis and its gateway are, and the addresses of all metrics pages."""
+
+    redis_url: str
+    gateway_url: str
+    targets: list[str]
+
+
 @contextmanager
-def fleet() -> Iterator[tuple[str, list[str]]]:
-    """A queue with workers and an exporter; its Redis, and the addresses of all metrics pages."""
-    with RedisServer() as server, contextlib.ExitStack() as stack:
-        ports = [free_port() for _ in range(WORKERS + 1)]
+def fleet() -> Iterator[Fleet]:
+    """A queue with workers, an exporter and a gateway."""
+    with RedisServer() as server, tempfile.TemporaryDirectory() as files, contextlib.ExitStack() as stack:
+        ports = [free_port() for _ in range(WORKERS + 2)]
         outer = {name: value for name, value in os.environ.items() if not name.startswith("STREAMFLEET_")}
-        common = {**outer, "REDIS_URL": server.url, **{f"STREAMFLEET_{name}": text for name, text in SETTINGS.items()}}
-        commands = [["exporter", "--port", str(ports[0])], *[["worker"]] * WORKERS]
+        settings = SETTINGS | gateway.SETTINGS | {"GATEWAY_FILES": f"file://{files}"}
+        common = {**outer, "REDIS_URL": server.url, **{f"STREAMFLEET_{name}": text for name, text in settings.items()}}
+        own = ["exporter", "gateway"]
+        commands = [
+            *([word, "--port", str(port)] for word, port in zip(own, ports, strict=False)),
+            *[["worker"]] * WORKERS,
+        ]
         for words, port in zip(commands, ports, strict=True):
             environment = {**common, "STREAMFLEET_HEALTH_PORT": str(port)}
             command = [sys.executable, "-m", "streamfleet.cli", *words]
             process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)
             stack.enter_context(ended_after(process))
-        yield server.url, [f"127.0.0.1:{port}" for port in ports]
+        yield Fleet(server.url, f"http://127.0.0.1:{ports[1]}", [f"127.0.0.1:{port}" for port in ports])
 
 
 async def load(url: str, stopped: asyncio.Event) -> int:

@@ -41,8 +41,7 @@ def test_every_documented_metric_is_on_a_panel(repository: Path) -> None:
     """A metric that nobody looks at is one that nobody will think of at night."""
     shown = {name for each in questions() for query in each.queries for name in SERIES.findall(query)}
     families = {next((name.removesuffix(end) for end in SUFFIXES if name.endswith(end)), name) for name in shown}
-    # Those of the HTTP gateway have no dashboard yet.
-    assert {name for name in documented(repository) - families if not name.startswith("streamfleet_gateway_")} == set()
+    assert documented(repository) - families == set()
 
 
 def test_only_panels_on_others_metrics_are_outside() -> None:

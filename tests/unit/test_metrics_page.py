@@ -15,6 +15,8 @@ from streamfleet.cli.exporter.view import STATES
 from streamfleet.common import metrics
 from streamfleet.common.protocol import LANES, Status
 from streamfleet.gateway import metrics as gateway_metrics
+from streamfleet.gateway.batches import metrics as batch_metrics
+from streamfleet.gateway.files import metrics as file_metrics
 from streamfleet.gateway.webhooks import metrics as webhook_metrics
 
 ROW = re.compile(r"^\| `(streamfleet_\w+)` \| (\w+) \| (\w+) \| (.*?) \| (.+?) \| (.+?) \|$", re.MULTILINE)
@@ -36,7 +38,10 @@ def of_workers() -> Metrics:
 
 def of_gateways() -> Metrics:
     """The same of the gateway's own."""
-    return defined_in(gateway_metrics) | defined_in(webhook_metrics)
+    found: Metrics = {}
+    for module in (gateway_metrics, batch_metrics, file_metrics, webhook_metrics):
+        found |= defined_in(module)
+    return found
 
 
 def defined_in(module: ModuleType) -> Metrics:
@@ -102,6 +107,19 @@ def test_the_values_of_labels_are_listed(page: str) -> None:
 
     def values(label: str) -> set[str]:
         return set(re.findall(r"`([a-z_]+)`", listed[label]))
+
+    def of(row: str) -> set[str]:
+        (text,) = re.findall(rf"^\| `{row} \| (.*) \|$", page, re.MULTILINE)
+        return set(re.findall(r"`([a-z_]+)`", text))
+
+    assert of("status` of open batches") == set(batch_metrics.STATUSES)
+    assert of("how`") == {batch_metrics.FIRST, batch_metrics.AGAIN}
+    assert of("outcome` of a batch at a gateway") == {batch_metrics.ENDED, *batch_metrics.RUNS}
+    assert of("outcome` of a line") == set(batch_metrics.LINES)
+    assert of("outcome` of a stream") == set(gateway_metrics.STREAM_ENDS)
+    assert of("outcome` of an upload") == set(file_metrics.UPLOADS)
+    assert of("direction`") == set(file_metrics.DIRECTIONS)
+    assert of("reason` of a store error") == set(file_metrics.ERRORS)
 
     assert values("lane") == {*LANES}
     assert values("status") == {*Status, "postponed", "released", "lost"}

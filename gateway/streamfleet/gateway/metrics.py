@@ -5,12 +5,14 @@ Labels have few values, all known beforehand. docs/metrics.md says what each met
 
 from __future__ import annotations
 
+import itertools
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, PlatformCollector, ProcessCollector
 
 from streamfleet.common import metrics as common
 
 REGISTRY = CollectorRegistry()
-_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 900, 3600)
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 450, 600, 900, 3600)
 
 ENDPOINTS = (
     "/v1/chat/completions",
@@ -21,19 +23,27 @@ ENDPOINTS = (
     "/v1/files",
     "/v1/batches",
     "/v1/batch",
+    "/ui",
     "/health",
     "/livez",
     "/readyz",
     "/metrics",
 )
-WITH_IDS = ("/v1/models", "/v1/streams", "/v1/files", "/v1/batches", "/v1/batch")
+WITH_IDS = ("/v1/models", "/v1/streams", "/v1/files", "/v1/batches", "/v1/batch", "/ui")
 """Something may stand behind these."""
 OTHER = "other"
-CODES = frozenset({200, 400, 401, 403, 404, 405, 408, 409, 413, 422, 429, 431, 499, 500, 502, 503, 504})
+STREAM_ENDS = WHOLE, ERROR, LEFT, CUT = "whole", "error", "left", "cut"
+_FIRST_OF_ITS_GROUP = "/0"
+LAG_EVERY = 4
+"""Of so many groups of chunks one tells its lag: of thousands a second, all would cost some percent of a processor."""
+_groups = itertools.count()
+CODES = frozenset({200, 304, 400, 401, 403, 404, 405, 408, 409, 413, 415, 422, 429, 431, 499, 500, 502, 503, 504})
 REASONS = (
+    "batch_tokens",
     "body_too_large",
     "body_too_slow",
     "connections",
+    "file_quota",
     "headers_too_large",
     "headers_too_slow",
     "key",
@@ -66,7 +76,26 @@ FIRST_TOKEN = Histogram(
 )
 OPEN = Gauge("streamfleet_gateway_requests_open", "HTTP requests that are being answered.", registry=REGISTRY)
 STREAMS = Gauge("streamfleet_gateway_streams_open", "Streams that are being sent.", registry=REGISTRY)
+STREAMS_ENDED = Counter(
+    "streamfleet_gateway_streams_ended_total",
+    "Streams that were sent, by how they ended.",
+    ["outcome"],
+    registry=REGISTRY,
+)
+STREAM_LAG = Histogram(
+    "streamfleet_gateway_stream_lag_seconds",
+    "From a group of chunks being in Redis to its being sent.",
+    buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
+    registry=REGISTRY,
+)
 CONNECTIONS = Gauge("streamfleet_gateway_connections", "Connections that are open.", registry=REGISTRY)
+CONNECTIONS_LIMIT = Gauge(
+    "streamfleet_gateway_connections_limit", "Connections that may be open at once.", registry=REGISTRY
+)
+DEADLINE = Gauge(
+    "streamfleet_gateway_deadline_seconds", "Deadline of a request whose caller names none.", registry=REGISTRY
+)
+REDIS_UP = Gauge("streamfleet_gateway_redis_up", "1 when Redis answered this gateway's last look.", registry=REGISTRY)
 REFUSED = Counter(
     "streamfleet_gateway_refused_total", "What the gateway itself refused, by reason.", ["reason"], registry=REGISTRY
 )
@@ -84,9 +113,28 @@ def begin() -> None:
     """Let counters with known labels stand at 0 before they first count, and add what every process tells of itself."""
     for reason in REASONS:
         REFUSED.labels(reason)
+    for outcome in STREAM_ENDS:
+        STREAMS_ENDED.labels(outcome)
     REGISTRY.register(common.BUILD)
     ProcessCollector(registry=REGISTRY)
     PlatformCollector(registry=REGISTRY)
+
+
+def tell_limits(connections: int, deadline_ms: int) -> None:
+    """What other metrics are to be held against: most connections at once, and the usual deadline, in ms."""
+    CONNECTIONS_LIMIT.set(connections)
+    DEADLINE.set(deadline_ms / 1000)
+
+
+def observe_lag(chunk_id: str, now_ms: float) -> None:
+    """How long a group of chunks took from Redis to here, by its first chunk; of every fourth group.
+
+    Args:
+        chunk_id: its stream id, which begins with Redis's time, and its place in the group.
+        now_ms: this machine's time, epoch ms.
+    """
+    if chunk_id.endswith(_FIRST_OF_ITS_GROUP) and next(_groups) % LAG_EVERY == 0:
+        STREAM_LAG.observe(max(0.0, now_ms - int(chunk_id.partition("-")[0])) / 1000)
 
 
 def endpoint_label(path: str) -> str:

@@ -1,0 +1,110 @@
+"""Watching Redis and the open batches for the metrics: whether they get further, whoever runs them."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+import structlog
+
+from streamfleet.common.broker.gateway_batches import BatchBroker
+from streamfleet.common.broker.gateway_watch import OpenBatch, open_batches
+from streamfleet.common.errors import StreamfleetError
+from streamfleet.gateway import metrics as gateway_metrics
+from streamfleet.gateway.batches import metrics
+from streamfleet.gateway.batches.runner import Runner
+
+log = structlog.get_logger(__name__)
+LOOK_S = 3.0
+LOOK_AT = 500
+"""More are counted as so many: a look is to stay cheap."""
+
+
+class Progress:
+    """What was seen of the open batches, and when each got further last. Pure.
+
+    A gateway that has just started knows of no progress before, and takes what it sees first for one.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[tuple[bytes | None, ...], float]] = {}
+        self._moved_s = 0.0
+
+    def stalled_s(self, batches: Sequence[OpenBatch], now_s: float) -> float:
+        """For how long that batch has stood still that has for longest; 0 where none is open.
+
+        Args:
+            batches: all open ones, as they are now. Those that nobody had yet wait their turn, so of them only that
+                counts for which none got further or ended.
+            now_s: a monotonic clock.
+        """
+        now = {batch.id: batch for batch in batches}
+        if any(each not in now or now[each].progress != progress for each, (progress, _) in self._seen.items()):
+            self._moved_s = now_s
+        self._seen = {batch.id: self._since(batch, now_s) for batch in batches}
+        since = [self._seen[each][1] for each, batch in now.items() if batch.begun]
+        since += [max(self._seen[each][1], self._moved_s) for each, batch in now.items() if not batch.begun]
+        return now_s - min(since, default=now_s)
+
+    def _since(self, batch: OpenBatch, now_s: float) -> tuple[tuple[bytes | None, ...], float]:
+        before = self._seen.get(batch.id)
+        return before if before is not None and before[0] == batch.progress else (batch.progress, now_s)
+
+
+class Watch:
+    """Looks every few seconds, from `start` on.
+
+    Args:
+        broker: knows the batches.
+        runner: this gateway's.
+    """
+
+    def __init__(self, broker: BatchBroker, runner: Runner) -> None:
+        self._broker, self._runner = broker, runner
+        self._progress = Progress()
+        self._looking: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """From now on."""
+        self._looking = asyncio.get_running_loop().create_task(self._look_forever())
+
+    async def close(self) -> None:
+        """Look no more."""
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
+
+    async def _look_forever(self) -> None:
+        while True:
+            try:
+                batches = await open_batches(self._broker, LOOK_AT)
+            except StreamfleetError:
+                _unknown()
+            except Exception:
+                log.exception("batches_not_watched")
+                _unknown()
+            else:
+                self._tell(batches)
+            metrics.RUNNING.set(self._runner.running)
+            await asyncio.sleep(LOOK_S)
+
+    def _tell(self, batches: Sequence[OpenBatch]) -> None:
+        gateway_metrics.REDIS_UP.set(1)
+        counts = Counter(status_label(batch.status) for batch in batches)
+        for status in metrics.STATUSES:
+            metrics.OPEN.labels(status).set(counts[status])
+        metrics.STALLED.set(self._progress.stalled_s(batches, asyncio.get_running_loop().time()))
+
+
+def status_label(status: str) -> str:
+    """Where an open batch is, for a label."""
+    return status if status in metrics.STATUSES else metrics.ENDED
+
+
+def _unknown() -> None:
+    """Nothing is left that could be mistaken for fresh."""
+    gateway_metrics.REDIS_UP.set(0)
+    metrics.OPEN.clear()
+    metrics.STALLED.set(math.nan)
