@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from streamfleet.cli.main import app, main
 from streamfleet.common import logs
 
-COMMANDS = ["enqueue", "result", "cancel", "batch", "backlog", "audit", "worker", "demo"]
+COMMANDS = ["enqueue", "result", "cancel", "batch", "backlog", "audit", "worker", "demo", "demo-gateway"]
 COMMANDS += ["workers", "trace", "doctor"]
 COMMANDS += [f"dead {name}" for name in ("list", "show", "requeue", "purge")]
 COMMANDS += ["gateway", *(f"gateway keys {name}" for name in ("create", "list", "revoke"))]

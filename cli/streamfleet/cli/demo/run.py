@@ -6,7 +6,6 @@ import asyncio
 import os
 import secrets
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,9 +14,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from streamfleet.cli.demo import prompts
-from streamfleet.cli.demo.model import model_folder
 from streamfleet.cli.demo.server import redis_at_hand
-from streamfleet.cli.demo.worker_process import WorkerProcess
+from streamfleet.cli.demo.worker_process import WorkerProcess, engine_arguments
 from streamfleet.common.broker import Broker
 from streamfleet.common.connection import Connection
 from streamfleet.common.keys import Keys
@@ -26,16 +24,7 @@ from streamfleet.common.records import Audit
 from streamfleet.common.results import Result
 from streamfleet.producer import Client, Handle
 
-PLAIN_PROGRESS_S = 10.0
 STYLES = {"succeeded": "green", "failed": "red", "dead": "red", "expired": "yellow", "cancelled": "yellow"}
-ENGINE_ARGS = (
-    "--max-num-seqs",
-    "4",
-    "--max-model-len",
-    "2048",
-    "--served-model-name",
-    "SmolLM2-135M-Instruct",
-)
 
 
 def demo(engine: str = "vllm", console: Console | None = None) -> int:
@@ -55,25 +44,16 @@ def demo(engine: str = "vllm", console: Console | None = None) -> int:
     screen.rule("[bold]streamfleet demo")
     with redis_at_hand(os.environ.get("REDIS_URL")) as server:
         screen.print(f"[bold]1/5[/] Redis: {server.described}")
-        model: list[str] = []
-        if engine == "vllm":
-            folder = model_folder(lambda text: screen.print(f"    {text}", style="dim"))
-            model = ["--model", str(folder)]
-            screen.print(f"[bold]2/5[/] Model: {folder.name}, run by vLLM in the worker's process")
-        else:
-            screen.print("[bold]2/5[/] No model: the engine is simulated, and so are its answers")
-        return asyncio.run(_Demo(screen, server.url, engine, model).run())
+        arguments = engine_arguments(engine, screen, "2/5")
+        return asyncio.run(_Demo(screen, server.url, engine, arguments).run())
 
 
 class _Demo:
-    def __init__(self, screen: Console, url: str, engine: str, model: Sequence[str]) -> None:
+    def __init__(self, screen: Console, url: str, engine: str, arguments: Sequence[str]) -> None:
         self._screen, self._url, self._engine = screen, url, engine
         self._queue = f"demo-{secrets.token_hex(3)}"
         self._broker = Broker(Connection(url), Keys(self._queue))
         self._log_file = Path(tempfile.gettempdir()) / f"streamfleet-{self._queue}.log"
-        arguments = ["--engine", engine, *model]
-        if engine == "vllm":
-            arguments += ["--", *ENGINE_ARGS]
         self._worker = WorkerProcess(url, self._queue, self._log_file, arguments)
         self._finished: list[Result] = []
 
@@ -81,7 +61,8 @@ class _Demo:
         try:
             async with Client(self._url, self._queue) as client:
                 handles = await self._enqueue(client)
-                await self._start_worker()
+                await self._worker.start()
+                await self._worker.until_ready(self._broker, self._screen, "4/5")
                 await self._watch(client, handles)
             await self._worker.stop()
             return self._verdict(await self._broker.audit())
@@ -107,24 +88,6 @@ class _Demo:
             highlight=False,
         )
         return handles
-
-    async def _start_worker(self) -> None:
-        started = said = time.monotonic()
-        await self._worker.start()
-
-        async def ready() -> bool:
-            nonlocal said
-            now = time.monotonic()
-            text = f"Worker is loading its engine ({now - started:.0f} s; log: {self._log_file})"
-            status.update(f"[bold]4/5[/] {text}")
-            if not self._screen.is_terminal and now - said >= PLAIN_PROGRESS_S:
-                said = now
-                self._screen.print(f"    {text}", soft_wrap=True, highlight=False)
-            return any(worker["state"] == "ready" for worker in (await self._broker.workers()).values())
-
-        with self._screen.status("[bold]4/5[/] Worker is starting") as status:
-            await self._worker.until(ready)
-        self._screen.print(f"[bold]4/5[/] Worker is ready after {time.monotonic() - started:.0f} s")
 
     async def _watch(self, client: Client, handles: list[Handle]) -> None:
         self._screen.print("[bold]5/5[/] Results, in the order in which they came:\n")

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -18,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from urllib.parse import urlsplit
 
+from streamfleet.cli.demo.parent import with_parent
 from streamfleet.cli.demo.server_binaries import ServerBinary, find_servers, inspect, preferred_server
 from streamfleet.common.errors import StreamfleetError
 
@@ -27,16 +26,6 @@ START_TIMEOUT_S = 20.0
 STOP_TIMEOUT_S = 10.0
 POLL_S = 0.01
 PORT_ATTEMPTS = 5
-
-# Run in front of the server: when the process that started it is killed, the server goes too (Linux only).
-# A program of its own, not preexec_fn, because that one may deadlock in a process with threads.
-_DIE_WITH_PARENT = """
-import ctypes, os, signal, sys
-ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-if os.getppid() != int(sys.argv[1]):
-    sys.exit(1)
-os.execv(sys.argv[2], sys.argv[2:])
-"""
 
 # Linux takes the end of the thread that started a child for its parent's end: this thread lives as long as the process.
 _STARTER = ThreadPoolExecutor(max_workers=1, thread_name_prefix="redis-starter")
@@ -183,9 +172,7 @@ class RedisServer:
         server = [str(self.binary)]
         for name, value in (options | self._options).items():
             server += [f"--{name}", value]
-        if sys.platform != "linux":
-            return server
-        return [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), *server]
+        return with_parent(server)
 
     def _last_words(self) -> str:
         log = self._folder / "server.log" if self._folder else None

@@ -2,24 +2,40 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-import signal
-import sys
-from collections import deque
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
-from streamfleet.common.errors import StreamfleetError
+from rich.console import Console
 
-STOP_TIMEOUT_S = 60.0
+from streamfleet.cli.demo.model import MODEL_NAME, model_folder
+from streamfleet.cli.demo.own_process import OwnProcess, environment
+from streamfleet.common.broker import Broker
+
+PLAIN_PROGRESS_S = 10.0
+ENGINE_ARGS = ("--max-num-seqs", "4", "--max-model-len", "2048", "--served-model-name", MODEL_NAME)
 
 
-class WorkerEnded(StreamfleetError):
-    """The demo's worker ended before its time; the message holds its last lines."""
+def engine_arguments(engine: str, screen: Console, step: str) -> list[str]:
+    """What to say to the worker about its engine; with vLLM the model's folder is made first, where it is not there.
+
+    Args:
+        engine: ``vllm`` or ``simulated``.
+        screen: told about it.
+        step: stands before what is told, for example `2/5`.
+
+    Raises:
+        ModelMissing: the model is not installed.
+    """
+    if engine != "vllm":
+        screen.print(f"[bold]{step}[/] No model: the engine is simulated, and so are its answers")
+        return ["--engine", engine]
+    folder = model_folder(lambda text: screen.print(f"    {text}", style="dim"))
+    screen.print(f"[bold]{step}[/] Model: {folder.name}, run by vLLM in the worker's process")
+    return ["--engine", engine, "--model", str(folder), "--", *ENGINE_ARGS]
 
 
-class WorkerProcess:
+class WorkerProcess(OwnProcess):
     """`streamfleet worker` on a queue, its log in a file.
 
     Args:
@@ -29,58 +45,27 @@ class WorkerProcess:
     """
 
     def __init__(self, redis_url: str, queue: str, log_file: Path, arguments: Sequence[str]) -> None:
-        self._environment = {
-            **os.environ,
-            "REDIS_URL": redis_url,
-            "STREAMFLEET_HEALTH_PORT": "0",
-            "STREAMFLEET_LOG_FORMAT": "console",
-        }
-        # Names well known elsewhere may be set for another program: here they would change what is shown.
-        for name in ("BATCH_SIZE", "BATCH_TIMEOUT_MS", "TARGET_LATENCY_MS"):
-            self._environment.pop(name, None)
-        self._command = [sys.executable, "-m", "streamfleet.cli", "worker", "--queue", queue, *arguments]
-        self._log_file = log_file
-        self._process: asyncio.subprocess.Process | None = None
+        env = environment(redis_url, health_port="0", log_format="console")
+        super().__init__(["worker", "--queue", queue, *arguments], log_file, env)
 
-    async def start(self) -> None:
-        with self._log_file.open("wb") as log:
-            self._process = await asyncio.create_subprocess_exec(
-                *self._command,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=self._environment,
-                start_new_session=True,  # Ctrl-C is for the demo, which then ends the worker in order
-            )
-
-    async def until(self, ready: Callable[[], object], poll_s: float = 0.25) -> None:
-        """Wait until `ready` awaits to something true.
+    async def until_ready(self, broker: Broker, screen: Console, step: str) -> None:
+        """Wait until the engine is loaded, and say meanwhile how long that has taken.
 
         Raises:
-            WorkerEnded: the process ended first.
+            ProcessEnded: the worker ended first.
         """
-        while not await ready():  # type: ignore[misc]
-            if self._process is None or self._process.returncode is not None:
-                raise WorkerEnded(
-                    f"the worker ended before it was ready; its log is {self._log_file}:\n{self.tail(15)}"
-                )
-            await asyncio.sleep(poll_s)
+        started = said = time.monotonic()
 
-    async def stop(self) -> int | None:
-        """Ask it to drain, and wait for that. Returns its exit status; None when it never started."""
-        if self._process is None:
-            return None
-        if self._process.returncode is None:
-            self._process.send_signal(signal.SIGTERM)
-            try:
-                async with asyncio.timeout(STOP_TIMEOUT_S):
-                    await self._process.wait()
-            except TimeoutError:
-                self._process.kill()
-                await self._process.wait()
-        return self._process.returncode
+        async def ready() -> bool:
+            nonlocal said
+            now = time.monotonic()
+            text = f"Worker is loading its engine ({now - started:.0f} s; log: {self.log_file})"
+            status.update(f"[bold]{step}[/] {text}")
+            if not screen.is_terminal and now - said >= PLAIN_PROGRESS_S:
+                said = now
+                screen.print(f"    {text}", soft_wrap=True, highlight=False)
+            return any(worker["state"] == "ready" for worker in (await broker.workers()).values())
 
-    def tail(self, lines: int) -> str:
-        """The last lines of its log."""
-        with self._log_file.open(errors="replace") as log:
-            return "".join(deque(log, maxlen=lines)).rstrip()
+        with screen.status(f"[bold]{step}[/] Worker is starting") as status:
+            await self.until(ready)
+        screen.print(f"[bold]{step}[/] Worker is ready after {time.monotonic() - started:.0f} s")

@@ -1,0 +1,226 @@
+"""`streamfleet demo-gateway`: OpenAI's API over HTTP on real parts, asked with curl and OpenAI's SDK, and the page."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from streamfleet.cli.demo import gateway_batch, gateway_calls, gateway_page
+from streamfleet.cli.demo.gateway_process import GatewayProcess
+from streamfleet.cli.demo.hook import Receiver
+from streamfleet.cli.demo.own_process import environment
+from streamfleet.cli.demo.server import RedisServer
+from streamfleet.cli.demo.shell import Shell
+from streamfleet.cli.demo.signals import Signals, interruptible
+from streamfleet.cli.demo.worker_process import WorkerProcess, engine_arguments
+from streamfleet.common.broker import Broker
+from streamfleet.common.connection import Connection
+from streamfleet.common.errors import SettingsError, StreamfleetError
+from streamfleet.common.keys import Keys
+from streamfleet.common.records import Audit
+
+QUEUE = "default"
+TENANT = "demo"
+KEEP = "keep"
+"""A file of the demo's folder that says to leave it there."""
+
+
+class StepFailed(StreamfleetError):
+    """A step of the demo's that all others need did not come out; the message says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to run the demo.
+
+    Attributes:
+        engine: ``vllm``, or ``simulated`` where no vLLM is installed.
+        port: of the gateway; 0 for any free one.
+        stay: leave everything running at the end, until Ctrl-C.
+        open: open a browser on the page.
+    """
+
+    engine: str = "vllm"
+    port: int = 0
+    stay: bool = False
+    open: bool = False
+
+
+def demo_gateway(options: Options, console: Console | None = None) -> int:
+    """Run the demo from start to end.
+
+    Returns:
+        0 when everything came out as it should; 1 otherwise, with a line for each thing that did not.
+
+    Raises:
+        StreamfleetError: a part is missing or did not start; the message says what to do.
+        KeyboardInterrupt: Ctrl-C, SIGTERM or SIGHUP before its end; everything has been ended.
+    """
+    screen = console or Console()
+    if shutil.which("curl") is None:
+        raise SettingsError(
+            "the demo asks with curl, which is not installed; on Debian and Ubuntu: apt-get install curl"
+        )
+    screen.rule("[bold]streamfleet demo-gateway")
+    try:
+        with interruptible():
+            status = _in_own_folder(options, screen)
+    except KeyboardInterrupt:
+        status = None
+    if status is None:
+        screen.print("\ninterrupted; all that was started has been ended")
+        raise KeyboardInterrupt
+    return status
+
+
+def _in_own_folder(options: Options, screen: Console) -> int | None:
+    with own_folder() as folder, RedisServer() as server:
+        kind = server.label.split("-")[0].capitalize()
+        screen.print(f"[bold]1/8[/] Redis: {kind} {server.version} of its own on port {server.port}")
+        arguments = engine_arguments(options.engine, screen, "2/8")
+        return asyncio.run(_Demo(screen, server.url, folder, arguments, options).run())
+
+
+@contextlib.contextmanager
+def own_folder() -> Iterator[Path]:
+    """A folder that is gone afterwards; one whose logs tell of a failure stays."""
+    folder = Path(tempfile.mkdtemp(prefix="streamfleet-demo-"))
+    try:
+        yield folder
+    except StreamfleetError:
+        (folder / KEEP).touch()
+        raise
+    finally:
+        if not (folder / KEEP).exists():
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+class _Demo:
+    def __init__(self, screen: Console, url: str, folder: Path, arguments: list[str], options: Options) -> None:
+        self._screen, self._url, self._folder, self._options = screen, url, folder, options
+        self._broker = Broker(Connection(url), Keys(QUEUE))
+        self._worker = WorkerProcess(url, QUEUE, folder / "worker.log", arguments)
+        self._gateway = GatewayProcess(url, folder, options.port)
+        # The commands that are shown are those of this very installation.
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+        self._env = {**environment(url), "PATH": path, "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
+        self._signals = Signals()
+        self._problems: list[str] = []
+        self._keys: dict[str, str] = {}
+
+    async def run(self) -> int | None:
+        """The exit status; None when it was interrupted."""
+        with self._signals.handled():
+            try:
+                await self._run()
+                # Those who ask before those who answer.
+                await self._gateway.stop()
+                await self._worker.stop()
+                return self._verdict(await self._broker.audit())
+            except asyncio.CancelledError:
+                return None
+            finally:
+                await self._gateway.stop()
+                await self._worker.stop()
+                await self._broker.close()
+
+    async def _run(self) -> None:
+        await self._worker.start()  # first: nothing takes as long
+        await self._gateway.start()
+        url = await self._start()
+        await self._worker.until_ready(self._broker, self._screen, "4/8")
+        shell = Shell(self._screen, self._folder, self._env)
+        async with Receiver(self._keys["webhooks"]).serving() as receiver:
+            model = await self._ask(shell, receiver)
+        await self._page(shell, url)
+        counted = await self._broker.audit()
+        if counted.ended["succeeded"] != counted.accepted:
+            self._problems.append(f"every request should have succeeded: {counted.line()}")
+        if self._options.stay:
+            await self._stay(shell, url, model)
+
+    async def _start(self) -> str:
+        shell = Shell(self._screen, self._folder, self._env)
+        self._say("3/8", "Keys, and the gateway")
+        self._keys["demo"] = await self._made(shell, f"streamfleet gateway keys create {TENANT}", "sf-")
+        self._keys["operator"] = await self._made(shell, "streamfleet gateway keys create operator --operator", "sf-")
+        webhooks = f"streamfleet gateway webhooks secret create --tenant {TENANT}"
+        self._keys["webhooks"] = await self._made(shell, webhooks, "whsec_")
+        url = f"http://127.0.0.1:{await self._gateway.until_listening()}"
+        variables = {
+            "GATEWAY": url,
+            "OPENAI_BASE_URL": f"{url}/v1",
+            "OPENAI_API_KEY": self._keys["demo"],
+            "OPERATOR_KEY": self._keys["operator"],
+        }
+        self._env |= variables
+        shell.say(f"\nThe gateway listens: {url}. What follows can be typed in another terminal as well, after")
+        for name, value in variables.items():
+            shell.say(f"export {name}={value}", "cyan")
+        return url
+
+    async def _made(self, shell: Shell, command: str, prefix: str) -> str:
+        """What a command prints that makes a secret."""
+        answer = await shell.run(command)
+        found = re.search(rf"^{prefix}\S+$", answer, re.MULTILINE)
+        if found is None:
+            raise StepFailed(f"`{command}` printed no {prefix}…, and all else needs it: {answer.strip()[-300:]}")
+        return found[0]
+
+    async def _ask(self, shell: Shell, receiver: Receiver) -> str:
+        expected = "Paris" if self._options.engine == "vllm" else ""
+        self._say("5/8", "curl")
+        model = await gateway_calls.first_model(shell)
+        if not model:
+            raise StepFailed(f"GET /v1/models names no model, though a worker is ready; logs: {self._folder}")
+        self._problems += await gateway_calls.ask(shell, model, expected)
+        self._problems += await gateway_calls.ask_for_stream(shell, model)
+        self._say("6/8", "OpenAI's Python SDK")
+        self._problems += await gateway_calls.ask_with_sdk(shell, model, self._folder, expected)
+        self._say("7/8", "A batch, and a webhook when it has ended")
+        self._problems += await gateway_batch.run_batch(shell, model, self._folder, receiver)
+        return model
+
+    async def _page(self, shell: Shell, url: str) -> None:
+        self._say("8/8", "The page")
+        self._problems += await gateway_page.look_at_page(shell)
+        shell.say(f"\nThe page:      {url}/ui", "bold")
+        shell.say(f"Operator key:  {self._keys['operator']}", "bold")
+        if self._options.open:
+            gateway_page.open_page(shell, f"{url}/ui")
+
+    async def _stay(self, shell: Shell, url: str, model: str) -> None:
+        """Until somebody has seen enough. What they do meanwhile is no fault of the demo's."""
+        shell.say(f"Look on: REDIS_URL={self._url} streamfleet backlog --watch")
+        with self._signals.waited_for() as leave:
+            shell.say("All of it goes on, with a small request every few seconds, until Ctrl-C.")
+            busy = asyncio.create_task(gateway_page.keep_busy(url, self._keys["demo"], model))
+            try:
+                await leave.wait()
+            finally:
+                busy.cancel()
+                await asyncio.gather(busy, return_exceptions=True)
+
+    def _say(self, step: str, text: str) -> None:
+        self._screen.print(f"\n[bold]{step}[/] {text}", highlight=False)
+
+    def _verdict(self, audit: Audit) -> int:
+        problems = [*self._problems, *audit.problems()]
+        self._screen.print()
+        for problem in problems:
+            self._screen.print(f"not as it should be: {problem}", style="red", markup=False, soft_wrap=True)
+        if problems:
+            (self._folder / KEEP).touch()
+            self._screen.print(f"logs: {self._folder}", highlight=False, soft_wrap=True)
+        self._screen.print(audit.line(), highlight=False, soft_wrap=True)
+        return 1 if problems else 0

@@ -1,0 +1,106 @@
+"""A part of the demo as a process of its own: started, waited for, and ended by its id."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+from streamfleet.cli.demo.parent import with_parent
+from streamfleet.common.errors import StreamfleetError
+
+STOP_TIMEOUT_S = 60.0
+# Names well known elsewhere may be set for another program: here they would change what is shown.
+_FOREIGN = ("BATCH_SIZE", "BATCH_TIMEOUT_MS", "TARGET_LATENCY_MS", "REDIS_URL_FILE")
+
+
+class ProcessEnded(StreamfleetError):
+    """A process of the demo's ended before its time; the message holds its last lines."""
+
+
+def environment(redis_url: str, **settings: str) -> dict[str, str]:
+    """This process's environment with settings of the demo's own, and none that are for another fleet.
+
+    Args:
+        redis_url: the Redis to use.
+        settings: in lower case, without the prefix `STREAMFLEET_`.
+    """
+    outer = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("STREAMFLEET_") and name not in _FOREIGN
+    }
+    return {
+        **outer,
+        "REDIS_URL": redis_url,
+        **{f"STREAMFLEET_{name.upper()}": value for name, value in settings.items()},
+    }
+
+
+class OwnProcess:
+    """A `streamfleet` command that goes on by itself, its log in a file. It ends with this process.
+
+    Args:
+        arguments: of the command.
+        log_file: where its log goes.
+        env: its environment.
+    """
+
+    def __init__(self, arguments: Sequence[str], log_file: Path, env: dict[str, str]) -> None:
+        self._command = with_parent([sys.executable, "-m", "streamfleet.cli", *arguments])
+        self._what = arguments[0]
+        self._environment = env
+        self._log_file = log_file
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> None:
+        with self._log_file.open("wb") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *self._command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self._environment,
+                start_new_session=True,  # Ctrl-C is for the demo, which then ends the process in order
+            )
+
+    async def until(self, ready: Callable[[], Awaitable[object]], poll_s: float = 0.25) -> None:
+        """Wait until `ready` awaits to something true.
+
+        Raises:
+            ProcessEnded: the process ended first.
+        """
+        while not await ready():
+            if self._process is None or self._process.returncode is not None:
+                raise ProcessEnded(
+                    f"the {self._what} ended before it was ready; its log is {self._log_file}:\n{self.tail(15)}"
+                )
+            await asyncio.sleep(poll_s)
+
+    async def stop(self) -> int | None:
+        """Ask it to drain, and wait for that. Returns its exit status; None when it never started."""
+        if self._process is None:
+            return None
+        if self._process.returncode is None:
+            self._process.send_signal(signal.SIGTERM)
+            try:
+                async with asyncio.timeout(STOP_TIMEOUT_S):
+                    await self._process.wait()
+            except TimeoutError:
+                self._process.kill()
+                await self._process.wait()
+        return self._process.returncode
+
+    @property
+    def log_file(self) -> Path:
+        """Where its log is."""
+        return self._log_file
+
+    def tail(self, lines: int) -> str:
+        """The last lines of its log."""
+        with self._log_file.open(errors="replace") as log:
+            return "".join(deque(log, maxlen=lines)).rstrip()
