@@ -1,8 +1,9 @@
 #!/bin/sh
 # Makes .venv with what the named profiles need (dev, vllm, bench); quick when there is nothing to do.
-# Finds a Python that fits; set PYTHON to choose another.
+# Finds a Python that fits; set PYTHON to choose another. `node` stands alone: packages that tests in Node need.
 set -eu
 cd "$(dirname "$0")/.."
+[ "${1:-}" != node ] || exec tools/setup_node.sh
 
 fits() {
     "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' >/dev/null 2>&1

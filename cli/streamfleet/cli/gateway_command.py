@@ -69,13 +69,13 @@ def serve(
         if missing not in EXTRA:
             raise
         raise SettingsError(
-            f"the gateway needs {missing}, which is not installed: pip install 'streamfleet[gateway]'"
+            f"the gateway needs {missing}, which is not installed: pip install '.[gateway]' in a clone"
         ) from None
     run_gateway(*settings)
 
 
 @keys.command("create")
-def create(
+def create(  # noqa: PLR0913, PLR0917 - each parameter is an option
     name: Annotated[str, typer.Argument(help="What the key is for, for people.")],
     tenant: Annotated[
         str | None, typer.Option("--tenant", help="Whose requests come with it. Default: the name.")
@@ -97,6 +97,10 @@ def create(
     expires: Annotated[
         str | None, typer.Option("--expires", help="A span from now (90d), or a time with its offset. Default: never.")
     ] = None,
+    operator: Annotated[
+        bool,
+        typer.Option("--operator", help="It opens the page /ui too: all requests of all tenants, to read and to end."),
+    ] = False,
     as_json: AsJson = False,
     redis_url: RedisUrl = None,
 ) -> None:
@@ -105,9 +109,11 @@ def create(
     ```text
     streamfleet gateway keys create billing
     streamfleet gateway keys create reports --lane low --tokens-per-minute 200000 --expires 90d
+    streamfleet gateway keys create ops --operator
     ```
     """
-    run(_create(redis_url, name, tenant or name, lane, (requests_per_minute, tokens_per_minute), expires, as_json))
+    limits = (requests_per_minute, tokens_per_minute)
+    run(_create(redis_url, name, tenant or name, lane, limits, expires, operator=operator, as_json=as_json))
 
 
 @keys.command("list")
@@ -152,6 +158,8 @@ async def _create(
     lanes: list[Lane] | None,
     limits: tuple[int | None, int | None],
     expires: str | None,
+    *,
+    operator: bool,
     as_json: bool,
 ) -> None:
     from streamfleet.common.gateway_keys import USUAL_LANES, digest_of, make_record, new_secret
@@ -163,7 +171,8 @@ async def _create(
         expires_ms = None if expires is None else parse_deadline(expires, now_ms)
         secret = new_secret()
         digest = digest_of(secret)
-        record = make_record(digest, name, tenant, lanes or USUAL_LANES, limits, now_ms, expires_ms)
+        usable = lanes or USUAL_LANES
+        record = make_record(digest, name, tenant, usable, limits, now_ms, expires_ms, operator=operator)
         await broker.add(digest, record)
     finally:
         await broker.close()
@@ -171,7 +180,8 @@ async def _create(
         out(json.dumps({**_values(record), "key": secret}, ensure_ascii=False))
         return
     out(secret)
-    say(f"key {record.id} of tenant {record.tenant!r}, lanes {', '.join(record.lanes)}; it is not shown again")
+    may = ", and the page /ui" if record.operator else ""
+    say(f"key {record.id} of tenant {record.tenant!r}, lanes {', '.join(record.lanes)}{may}; it is not shown again")
 
 
 async def _list(redis_url: str | None, as_json: bool) -> None:
@@ -222,7 +232,7 @@ def _print_table(records: list[KeyRecord], now_ms: int) -> None:
     from streamfleet.producer.when import in_words
 
     table = Table(header_style="bold", box=SIMPLE_HEAD)
-    for column in ("id", "name", "tenant", "lanes", "requests/min", "tokens/min", "age", "expires in"):
+    for column in ("id", "name", "tenant", "lanes", "requests/min", "tokens/min", "age", "expires in", "/ui"):
         table.add_column(column)
     for record in records:
         ends = None if record.expires_ms is None else (record.expires_ms - now_ms) / 1000
@@ -234,6 +244,7 @@ def _print_table(records: list[KeyRecord], now_ms: int) -> None:
             *("default" if limit is None else str(limit or "any") for limit in _limits(record)),
             in_words((now_ms - record.created_ms) / 1000),
             "never" if ends is None else in_words(ends),
+            "operator" if record.operator else "",
         )
     Console().print(table)
 

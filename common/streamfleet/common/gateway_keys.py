@@ -60,6 +60,7 @@ class KeyRecord:
         lanes: where it may put them.
         requests_per_minute, tokens_per_minute: its limits; 0 for any number, None for the gateway's own.
         created_ms, expires_ms: epoch ms; None for a key that does not end.
+        operator: may look at all requests, and act on them, under /ui.
     """
 
     id: str
@@ -70,6 +71,7 @@ class KeyRecord:
     tokens_per_minute: int | None = None
     created_ms: int = 0
     expires_ms: int | None = None
+    operator: bool = False
 
     def encoded(self) -> str:
         """As it is stored."""
@@ -109,6 +111,8 @@ def make_record(
     limits: tuple[int | None, int | None] = (None, None),
     created_ms: int = 0,
     expires_ms: int | None = None,
+    *,
+    operator: bool = False,
 ) -> KeyRecord:
     """A key's record, checked.
 
@@ -117,6 +121,7 @@ def make_record(
         name, tenant, lanes: as in KeyRecord.
         limits: requests and tokens a minute.
         created_ms, expires_ms: epoch ms.
+        operator: as in KeyRecord.
 
     Raises:
         InvalidRequest: a field is wrong; `param` names it.
@@ -133,7 +138,7 @@ def make_record(
     if expires_ms is not None and expires_ms <= created_ms:
         raise InvalidRequest("must lie in the future", "expires")
     ordered = tuple(lane for lane in LANES if lane in lanes)
-    return KeyRecord(id_of(digest), name, tenant, ordered, *limits, created_ms, expires_ms)
+    return KeyRecord(id_of(digest), name, tenant, ordered, *limits, created_ms, expires_ms, operator)
 
 
 def read_record(digest: str, text: bytes) -> KeyRecord | None:
@@ -148,6 +153,8 @@ def read_record(digest: str, text: bytes) -> KeyRecord | None:
             (_count(value.get("requests_per_minute")), _count(value.get("tokens_per_minute"))),
             _count(value.get("created_ms")) or 0,
             _count(value.get("expires_ms")),
+            # Only what says so, and nothing else that counts as true.
+            operator=value.get("operator") is True,
         )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, InvalidRequest):
         return None

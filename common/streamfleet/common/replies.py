@@ -12,7 +12,9 @@ from streamfleet.common.records import Claim, LaneAudit, Lease
 
 _RECORD = re.compile(rb"\S+ ((?:critical|high|normal|low):[0-9]{1,20}-[0-9]{1,20}) ([!-~]{0,256})")
 FAR_OFF = 9e15
-_READY = re.compile(rb"[A-Z]([0-9]{1,20})-[A-Z][0-9]{1,20}")
+LAST_PART = 2**64 - 1
+"""Of a stream id: Redis takes no larger one."""
+_READY = re.compile(rb"[A-Z]([0-9]{1,20})-[A-Z]([0-9]{1,20})")
 
 
 def lease_row(lease: Lease) -> list[Any]:
@@ -89,6 +91,16 @@ def ranked_member(reply: Any) -> tuple[int, int] | None:
         return None
     found, score = _READY.fullmatch(reply[0]), float(reply[1])
     return (int(found[1]), int(score)) if found and math.isfinite(score) else None
+
+
+def ready_entries(reply: Any) -> list[tuple[str, int]]:
+    """Some of a ready set with their scores: stream ids and ranks, epoch ms; not what somebody put there by hand."""
+    found = [(_READY.fullmatch(member), score(rank)) for member, rank in zip(reply[::2], reply[1::2], strict=True)]
+    return [
+        (f"{match[1].decode()}-{match[2].decode()}", rank)
+        for match, rank in found
+        if match and rank is not None and max(int(match[1]), int(match[2])) <= LAST_PART
+    ]
 
 
 def lane_of(member: bytes) -> Lane | None:

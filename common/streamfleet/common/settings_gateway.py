@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import Field, field_validator
+from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import NoDecode
 
 from streamfleet.common.errors import InvalidRequest
@@ -81,6 +81,16 @@ class GatewaySettings(BatchSettings, WebhookSettings):
     )
     gateway_origins: Annotated[tuple[str, ...], NoDecode] = Field(
         (), description="Origins whose pages may call from a browser (CORS), with commas between; * for all."
+    )
+    gateway_ui: Literal["on", "off"] = Field(
+        "on", description="off: no page /ui. It asks for an operator's API key, unless keys are off."
+    )
+    gateway_ui_redis_url: SecretStr = Field(
+        SecretStr(""),
+        description=(
+            "The same Redis with another user, for the page /ui alone: it needs the role operator, which a gateway "
+            "should not have. Empty: REDIS_URL."
+        ),
     )
     gateway_max_connections: int = Field(4_096, ge=1, description="Most connections at once; others get a 503.")
     gateway_max_headers: int = Field(128, ge=16, description="Most headers of one request.")

@@ -27,6 +27,7 @@ class Caller:
         tenant: whose requests these are; None where keys are off.
         lanes: where they may go.
         requests, tokens: what is left to it.
+        operator: may look at everybody's requests, and act on them.
     """
 
     owner: str = ANYBODY
@@ -34,6 +35,7 @@ class Caller:
     lanes: Sequence[Lane] = LANES
     requests: Left = field(default_factory=lambda: Left(0, 0, 0))
     tokens: Left = field(default_factory=lambda: Left(0, 0, 0))
+    operator: bool = False
 
     def limit_headers(self) -> dict[str, str]:
         """What is left, as OpenAI's clients read it; nothing of what has no limit."""
@@ -67,7 +69,7 @@ class Door:
             ApiError: no key, a wrong one, or a limit is reached.
         """
         if self._broker is None:
-            return Caller()
+            return Caller(operator=True)
         secret = _secret(request.headers.get("authorization"))
         admission = await self._broker.admit(secret, requests)
         record = admission.record
@@ -75,7 +77,7 @@ class Door:
             raise _no_entry("the API key is not valid: it was mistyped, or revoked")
         if admission.verdict is Verdict.ENDED:
             raise _no_entry("the API key has expired")
-        caller = Caller(record.id, record.tenant, record.lanes, admission.requests, admission.tokens)
+        caller = Caller(record.id, record.tenant, record.lanes, admission.requests, admission.tokens, record.operator)
         if admission.verdict is not Verdict.LET_IN:
             raise _limited(caller, admission)
         return caller

@@ -20,6 +20,7 @@ from streamfleet.gateway.batches.service import Batching
 from streamfleet.gateway.door import Door
 from streamfleet.gateway.models import Models
 from streamfleet.gateway.queues import PATIENCE_S, Queues
+from streamfleet.gateway.ui.desk import Desk
 from streamfleet.gateway.webhooks.service import Webhooks, open_webhook_broker
 
 log = structlog.get_logger(__name__)
@@ -50,6 +51,7 @@ class Gateway:
         batching: files, batches and the simple service.
         webhooks: tell of their ends.
         door: who may come in.
+        desk: where operators sit.
         stopping: done once callers are to be told to ask elsewhere; never cancel it, all wait for it.
         draining: SIGTERM came: nobody new is to be sent here.
     """
@@ -64,6 +66,7 @@ class Gateway:
         self.models = Models(settings.routes, name, lambda: self.queues.workers(name), self.clock)
         self.webhooks = Webhooks(open_webhook_broker(queue_settings, settings), settings)
         self.batching = Batching(queue_settings, settings, self.queues, self.models, self.webhooks)
+        self.desk = Desk(queue_settings, settings, self.clock)
         self.stopping: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.draining = False
         self._errands: set[asyncio.Task[None]] = set()
@@ -90,6 +93,7 @@ class Gateway:
             await asyncio.wait(set(self._errands), timeout=FINISHING_S)
         await self.batching.close()
         await self.webhooks.stop(FINISHING_S)
+        await self.desk.close()
         await self.queues.close()
         if self._broker is not None:
             await self._broker.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 
 from streamfleet.common.broker import Broker
@@ -110,7 +110,7 @@ async def _trace(broker: Broker, asked: str) -> Trace:
     named = read_entry_name(asked)
     place = await _place(broker, *named) if named else None
     name = ":".join(named) if named else asked
-    request_id = name if place is None else _own_id(name, place.look)
+    request_id = name if place is None else own_id(name, place.look.fields or {})
     if not is_request_id(request_id):
         return Trace(asked, request_id, await broker.now_ms())
     known = await broker.remembered(request_id)
@@ -144,9 +144,9 @@ async def _place(broker: Broker, lane: Lane, stream_id: str) -> Place | None:
     return Place(lane, stream_id, look, worker)
 
 
-def _own_id(entry: str, look: EntryLook) -> str:
+def own_id(entry: str, fields: Mapping[bytes, bytes]) -> str:
     """The id that an entry's request goes by."""
-    given = (look.fields or {}).get(b"id", b"").decode(errors="replace")
+    given = fields.get(b"id", b"").decode(errors="replace")
     return given if is_request_id(given) and read_entry_name(given) is None else entry
 
 

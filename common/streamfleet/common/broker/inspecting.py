@@ -11,14 +11,16 @@ from streamfleet.common.broker.base import BrokerBase
 from streamfleet.common.connection import MissingGroup
 from streamfleet.common.errors import StreamfleetError
 from streamfleet.common.keys import GROUP
-from streamfleet.common.protocol import Lane
+from streamfleet.common.protocol import LANES, Lane
 from streamfleet.common.replies import (
+    LAST_PART,
     entries,
     first_score,
     id_order,
     last_delivered,
     mapping,
     pending_row,
+    ready_entries,
     ready_member,
     recorded,
     score,
@@ -26,7 +28,6 @@ from streamfleet.common.replies import (
 from streamfleet.common.results import Result, decode_result
 
 CHUNK_BYTES, MOST_AT_ONCE = 262_144, 64
-LAST_PART = 2**64 - 1
 _ENTRY = re.compile(r"(critical|high|normal|low):([0-9]{1,20})-([0-9]{1,20})")
 
 Fields = dict[bytes, bytes]
@@ -159,6 +160,23 @@ class InspectingBroker(BrokerBase):
             if len(found) < min(chunk, most):
                 return
             most, first, chunk = most - len(found), f"({found[-1][0]}", _next_chunk(chunk, found)
+
+    async def newest_entries(self, key: str, last: str, most: int) -> AsyncIterator[tuple[str, Fields]]:
+        """`most` entries of a stream, newest first, from one stream id on, as XREVRANGE takes it."""
+        chunk = 1
+        while most > 0:
+            found = entries(await self._look("XREVRANGE", key, last, "-", "COUNT", min(chunk, most)))
+            for entry in found:
+                yield entry
+            if len(found) < min(chunk, most):
+                return
+            most, last, chunk = most - len(found), f"({found[-1][0]}", _next_chunk(chunk, found)
+
+    async def next_ready(self, most: int) -> dict[Lane, list[tuple[str, int]]]:
+        """What runs next in each lane, `most` of it: stream ids and ranks, epoch ms."""
+        words = [("ZRANGE", self.keys.ready(lane), 0, most - 1, "WITHSCORES") for lane in LANES]
+        replies = await self._look_all(words)
+        return {lane: ready_entries(reply) for lane, reply in zip(LANES, replies, strict=True)}
 
     async def some_keys(self, rounds: int, at_once: int = 500) -> tuple[list[str], bool]:
         """Keys of all queues with this prefix, out of `rounds` looks at the database; whether that was all of it."""

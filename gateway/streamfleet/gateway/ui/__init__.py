@@ -1,0 +1,1 @@
+"""The page /ui: what operators see of the queues, and what they do to them."""

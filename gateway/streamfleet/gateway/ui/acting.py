@@ -1,0 +1,107 @@
+"""Dead letters by the page, and what operators do to them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from streamfleet.common.broker import Broker
+from streamfleet.common.broker.inspecting import read_entry_name
+from streamfleet.gateway.ui.texts import SHORT_CHARS, error_of, line, line_or_none, passage, reason_of
+from streamfleet.producer.letters import DeadLetter, NotRequeued, read_letter, requeue, revive
+
+MOST_BYTES = 4_194_304
+"""Of one page: letters bring their bodies along."""
+GONE = "there is no such dead letter any more"
+
+
+@dataclass(frozen=True, slots=True)
+class LetterPage:
+    """Some dead letters, newest first, and the id behind which the next page begins; None at the end."""
+
+    letters: Sequence[DeadLetter]
+    next: str | None
+
+
+async def read_page(broker: Broker, before: str | None, limit: int) -> LetterPage:
+    """One page.
+
+    Args:
+        broker: the queue.
+        before: only those older than this one; None for the newest.
+        limit: how many at most.
+    """
+    letters: list[DeadLetter] = []
+    size = 0
+    newest = "+" if before is None else f"({before}"
+    async for letter_id, fields in broker.newest_entries(broker.keys.dead, newest, limit + 1):
+        if len(letters) == limit or size > MOST_BYTES:
+            return LetterPage(letters, letters[-1].letter_id)
+        letters.append(read_letter(letter_id, fields))
+        size += sum(map(len, fields.values()))
+    return LetterPage(letters, None)
+
+
+def shown(letter: DeadLetter, now_ms: int) -> dict[str, Any]:
+    """A dead letter, as JSON values."""
+    why_not = ""
+    try:
+        revive(letter, now_ms)
+    except NotRequeued as error:
+        why_not = line(str(error))
+    named = read_entry_name(letter.entry)
+    return {
+        "letter_id": letter.letter_id,
+        "request_id": line(letter.request_id),
+        "status": line(letter.status, 40),
+        "lane": named[0].value if named else None,
+        "entry": line_or_none(letter.entry),
+        "attempts": letter.attempts,
+        "written_ms": letter.written_ms,
+        "workers": [line(name) for name in letter.workers[:16]],
+        "code": line(letter.code) or None,
+        "error": error_of(letter.error),
+        "reason": reason_of(letter.error),
+        "can_requeue": not why_not,
+        "why_not": why_not,
+        "tenant": line_or_none(letter.original.get(b"tenant")),
+        "body": passage(letter.original.get(b"body"), SHORT_CHARS),
+    }
+
+
+async def requeue_all(broker: Broker, letter_ids: Sequence[str]) -> list[dict[str, Any]]:
+    """Enqueue these dead letters' requests again; what became of each."""
+    now_ms = await broker.now_ms()
+    return [await _requeue(broker, letter_id, now_ms) for letter_id in letter_ids]
+
+
+async def _requeue(broker: Broker, letter_id: str, now_ms: int) -> dict[str, Any]:
+    fields: Mapping[bytes, bytes] | None = await broker.dead_letter(letter_id)
+    if fields is None:
+        return _outcome(letter_id, error=GONE)
+    letter = read_letter(letter_id, fields)
+    try:
+        revived = await requeue(broker, letter, now_ms)
+    except NotRequeued as error:
+        return _outcome(letter_id, letter, error=line(str(error)))
+    if revived is None:
+        return _outcome(letter_id, letter, error=GONE)
+    return _outcome(letter_id, letter, *revived)
+
+
+def _outcome(
+    letter_id: str,
+    letter: DeadLetter | None = None,
+    entry: str | None = None,
+    dropped: Sequence[str] = (),
+    error: str | None = None,
+) -> dict[str, Any]:
+    return {
+        "letter_id": letter_id,
+        "ok": error is None,
+        "request_id": line(letter.request_id) if letter else None,
+        "entry": entry,
+        "dropped": list(dropped),
+        "error": error,
+    }

@@ -1,0 +1,86 @@
+"""How a queue moves, from readings of it that lie some seconds apart. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from streamfleet.producer.snapshot import Rates, Snapshot, rates
+
+SPAN_MS, KEPT_MS = 10_000, 60_000
+"""Rates are over the first where there are readings so old, and over none older than the second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moving:
+    """Between two readings.
+
+    Attributes:
+        seconds: between them.
+        rates: requests a second that came and ended.
+        ended: the same by terminal status.
+        waiting, running: mean numbers of requests meanwhile.
+    """
+
+    seconds: float
+    rates: Rates
+    ended: Mapping[str, float]
+    waiting: float
+    running: float
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values. Mean times are by Little's law: how many are there on average, by how many leave a second."""
+        leave = self.rates.finished
+        times = {"total_s": self.waiting + self.running, "waiting_s": self.waiting, "running_s": self.running}
+        return {
+            "over_s": round(self.seconds, 3),
+            "enqueued_per_s": round(self.rates.enqueued, 3),
+            "finished_per_s": round(leave, 3),
+            "ended_per_s": {status: round(rate, 3) for status, rate in self.ended.items()},
+            "latency": {name: round(mean / leave, 4) for name, mean in times.items()} if leave > 0 else None,
+        }
+
+
+class Movement:
+    """The last readings of one queue, without their workers."""
+
+    def __init__(self) -> None:
+        self._readings: deque[Snapshot] = deque()
+
+    def add(self, snapshot: Snapshot) -> Moving | None:
+        """Take one more; how the queue moved up to it, None where nothing can be said yet."""
+        readings = self._readings
+        if readings and snapshot.now_ms <= readings[-1].now_ms:
+            readings.clear()  # another server's clock, after a failover
+        readings.append(snapshot)
+        while readings[0].now_ms < snapshot.now_ms - KEPT_MS:
+            readings.popleft()
+        while len(readings) > 2 and readings[1].now_ms <= snapshot.now_ms - SPAN_MS:
+            readings.popleft()
+        return _between(list(readings))
+
+
+def _between(readings: list[Snapshot]) -> Moving | None:
+    first, last = readings[0], readings[-1]
+    moved = rates(first, last)
+    if moved is None:
+        return None
+    seconds = (last.now_ms - first.now_ms) / 1000
+    ended = {status: max(0.0, (count - first.ended.get(status, 0)) / seconds) for status, count in last.ended.items()}
+    running = _mean([(each.now_ms, running_in(each)) for each in readings])
+    everywhere = _mean([(each.now_ms, each.outstanding) for each in readings])
+    return Moving(seconds, moved, ended, max(0.0, everywhere - running), running)
+
+
+def running_in(snapshot: Snapshot) -> int:
+    """How many requests workers hold."""
+    return sum(lane.running for lane in snapshot.lanes)
+
+
+def _mean(points: list[tuple[int, int]]) -> float:
+    """Mean of what was read at some moments (epoch ms), each step between two weighed by its length."""
+    area = sum((one[1] + two[1]) / 2 * (two[0] - one[0]) for one, two in pairwise(points))
+    return area / (points[-1][0] - points[0][0])

@@ -1,0 +1,136 @@
+"""What the page shows of a queue at one instant. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from streamfleet.common.protocol import Lane
+from streamfleet.gateway.ui.movement import Moving, running_in
+from streamfleet.gateway.ui.texts import line
+from streamfleet.producer.fleet import WorkerView
+from streamfleet.producer.lateness import Lateness, lateness
+from streamfleet.producer.snapshot import NO_DEADLINE_MS, LaneView, Snapshot
+
+WITHIN_S = (0, 10, 60, 300)
+MOST_WORKERS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Whose an entry is: its request's id, its tenant (None for none), and how long its body is."""
+
+    id: str
+    tenant: str | None
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Next:
+    """What is about to run: its stream id, its rank (epoch ms), and what was read of it; None where it was not."""
+
+    stream_id: str
+    rank_ms: int
+    head: Head | None
+
+
+def overview(snapshot: Snapshot, moving: Moving | None, following: Mapping[Lane, Sequence[Next]]) -> dict[str, Any]:
+    """A queue, as JSON values.
+
+    Args:
+        snapshot: as it stands.
+        moving: how it moved up to now.
+        following: what runs next, by lane.
+    """
+    late = lateness(snapshot, moving.rates if moving else None)
+    resting = sum(lane.paused_s is not None for lane in snapshot.lanes)
+    return {
+        "now_ms": snapshot.now_ms,
+        "paused": "none" if not resting else "all" if resting == len(snapshot.lanes) else "some",
+        "lanes": [
+            _lane(lane, judged, following.get(lane.lane, ()), snapshot.now_ms)
+            for lane, judged in zip(snapshot.lanes, late, strict=True)
+        ],
+        "totals": {
+            "outstanding": snapshot.outstanding,
+            "ready": sum(lane.ready for lane in snapshot.lanes),
+            "running": running_in(snapshot),
+            "delayed": snapshot.delayed,
+            "dead_letters": snapshot.dead_letters,
+            "accepted": snapshot.accepted,
+            "finished": snapshot.finished,
+        },
+        "ended": dict(snapshot.ended),
+        "rates": moving.to_json() if moving else None,
+        "workers": [_worker(worker) for worker in snapshot.workers[:MOST_WORKERS]],
+        "workers_total": len(snapshot.workers),
+    }
+
+
+def pressure(lane: LaneView) -> tuple[list[dict[str, int]], bool]:
+    """How many of a lane's ready requests reach their deadline (or patience, without one) soon; whether that is exact.
+
+    A long lane was looked at in some places; between two of them it is taken to be even.
+    """
+    points = [(0.0, float("-inf")), *((place + 1.0, left_s) for place, left_s in lane.due)]
+    counts = [{"within_s": within_s, "count": min(lane.ready, _due_by(within_s, points))} for within_s in WITHIN_S]
+    return counts, len(lane.due) >= lane.ready
+
+
+def _due_by(within_s: float, points: Sequence[tuple[float, float]]) -> int:
+    """Of requests in order, how many are due by then; some are known, by how many there are up to each."""
+    reached = max(index for index, (_, left_s) in enumerate(points) if left_s <= within_s)
+    count, left_s = points[reached]
+    if reached + 1 == len(points):
+        return int(count)
+    above, above_s = points[reached + 1]
+    if left_s == float("-inf") or above_s <= left_s:
+        return int(count)
+    return int(count + (above - count - 1) * (within_s - left_s) / (above_s - left_s))
+
+
+def _lane(lane: LaneView, judged: Lateness, following: Sequence[Next], now_ms: int) -> dict[str, Any]:
+    counts, exact = pressure(lane)
+    values = asdict(lane)
+    del values["due"]
+    return values | {
+        "pressure": counts,
+        "pressure_exact": exact,
+        "late": judged.late,
+        "will_be_late": judged.will_be,
+        "cause": judged.cause.value,
+        "why": line(judged.text),
+        "next": [_next(lane.lane, each, now_ms) for each in following],
+    }
+
+
+def _next(lane: Lane, each: Next, now_ms: int) -> dict[str, Any]:
+    head = each.head
+    return {
+        "entry": f"{lane}:{each.stream_id}",
+        "id": head.id if head else None,
+        "tenant": head.tenant if head else None,
+        "waited_s": max(0.0, (now_ms - int(each.stream_id.partition("-")[0])) / 1000),
+        "left_s": None if each.rank_ms > NO_DEADLINE_MS else (each.rank_ms - now_ms) / 1000,
+        "bytes": head.size_bytes if head else None,
+    }
+
+
+def _worker(worker: WorkerView) -> dict[str, Any]:
+    return {
+        "name": line(worker.name, 200),
+        "state": line(worker.state),
+        "alive": worker.alive,
+        "takes_requests": worker.takes_requests,
+        "why_not": line(worker.why_not),
+        "engine": line(worker.engine),
+        "models": [line(model) for model in worker.models],
+        "version": line(worker.version),
+        "running": worker.running,
+        "slots": worker.slots,
+        "held": dict(worker.held),
+        "silent_s": worker.silent_s,
+        "age_s": worker.age_s,
+        "oldest_held_s": worker.oldest_held_s,
+    }

@@ -1,0 +1,261 @@
+"""/ui: the page's files for everybody, and what it shows and does for operators alone."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import wraps
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import JSONResponse
+
+from streamfleet.common.errors import NotPermitted
+from streamfleet.common.protocol import parse_body
+from streamfleet.gateway.body import read_body
+from streamfleet.gateway.call import call_of
+from streamfleet.gateway.errors import NOT_AGAIN, ApiError
+from streamfleet.gateway.gateway import Gateway, gateway_of
+from streamfleet.gateway.ui import acting, wishes
+from streamfleet.gateway.ui.files import INDEX, is_known, page_file
+from streamfleet.gateway.ui.guarding import (
+    FRESH,
+    HEADERS,
+    check_json,
+    check_own_site,
+    not_permitted,
+    operator_required,
+)
+from streamfleet.gateway.ui.searching import search
+from streamfleet.gateway.ui.telling import nothing_known, whole_story
+from streamfleet.gateway.ui.texts import line
+from streamfleet.producer.whereabouts import Trace, trace
+
+MOST_BODY_BYTES = 65_536
+Handler = Callable[..., Awaitable[dict[str, Any]]]
+# Its JSON is the page's own affair: nobody else is promised that it stays as it is.
+router = APIRouter(tags=["ui"], include_in_schema=False)
+
+
+def _for_operators(handler: Handler) -> Callable[..., Awaitable[Response]]:
+    """A handler's answer, for whoever may have it."""
+
+    @wraps(handler)
+    async def handling(request: Request, **path: str) -> Response:
+        call_of(request).headers.update({**HEADERS, **FRESH})
+        await _let_in(request)
+        try:
+            return JSONResponse(await handler(request, **path))
+        except NotPermitted:
+            raise not_permitted() from None
+
+    return handling
+
+
+async def _let_in(request: Request) -> None:
+    """Refuse whoever is no operator.
+
+    Raises:
+        ApiError: there is no key, or it is not an operator's; or, where keys are off, another site's page asks.
+    """
+    gateway = gateway_of(request)
+    if not gateway.keys_on:
+        check_own_site(request.headers)
+    caller = await gateway.door.admit(request, 0)
+    if gateway.keys_on:
+        call_of(request).facts["key"] = caller.owner
+    if not caller.operator:
+        raise operator_required()
+    if request.method == "POST":
+        check_json(request.headers)
+
+
+# -- files -------------------------------------------------------------------------------------------------
+
+
+@router.get("/ui")
+@router.get("/ui/")
+async def index(request: Request) -> Response:
+    """The page."""
+    return _file(request, INDEX)
+
+
+@router.get("/ui/static/{name}")
+async def static(request: Request, name: str) -> Response:
+    """One of its files."""
+    return _file(request, name)
+
+
+def _file(request: Request, name: str) -> Response:
+    call_of(request).headers.update(HEADERS)
+    found = page_file(name)
+    if found is None:
+        raise ApiError(404, f"the page has no file {line(name, 80)}", "not_found", headers=NOT_AGAIN)
+    headers = {"etag": found.etag, "cache-control": "no-cache"}
+    if is_known(found.etag, request.headers.get("if-none-match")):
+        return Response(status_code=304, headers=headers)
+    return Response(found.content, headers=headers, media_type=found.media_type)
+
+
+# -- looking -----------------------------------------------------------------------------------------------
+
+
+@router.get("/ui/api/overview")
+@_for_operators
+async def overview(request: Request) -> dict[str, Any]:
+    """A queue at this instant."""
+    gateway = gateway_of(request)
+    queue = _queue(gateway, request.query_params.get("queue"))
+    seen = await gateway.desk.reading(queue).get()
+    return {"object": "ui.overview", "queue": queue, "queues": gateway.models.queues, **seen}
+
+
+@router.get("/ui/api/requests")
+@_for_operators
+async def requests(request: Request) -> dict[str, Any]:
+    """Requests that fit."""
+    gateway = gateway_of(request)
+    queue = _queue(gateway, request.query_params.get("queue"))
+    wish = wishes.read_wish(request.query_params)
+    with gateway.desk.searching():
+        broker = await gateway.desk.broker(queue)
+        found = await search(broker, wish)
+    return {
+        "object": "ui.search",
+        "queue": queue,
+        "now_ms": await broker.now_ms(),
+        "data": list(found.rows.values()),
+        "more": found.more,
+        "looked": found.looked.to_json(),
+        "note": found.looked.note,
+    }
+
+
+@router.get("/ui/api/requests/{request_id:path}")
+@_for_operators
+async def story(request: Request, request_id: str) -> dict[str, Any]:
+    """One request's whole story."""
+    gateway = gateway_of(request)
+    queue = _queue(gateway, request.query_params.get("queue"))
+    return {"object": "ui.request", "queue": queue, **whole_story(await _trace(gateway, queue, request_id))}
+
+
+@router.get("/ui/api/dead")
+@_for_operators
+async def dead(request: Request) -> dict[str, Any]:
+    """Dead letters, newest first."""
+    gateway = gateway_of(request)
+    queue = _queue(gateway, request.query_params.get("queue"))
+    before, limit = wishes.read_before(request.query_params), wishes.read_limit(request.query_params)
+    with gateway.desk.searching():
+        broker = await gateway.desk.broker(queue)
+        page = await acting.read_page(broker, before, limit)
+    now_ms, audit = await broker.now_ms(), await broker.audit(0)
+    return {
+        "object": "ui.dead",
+        "queue": queue,
+        "now_ms": now_ms,
+        "total": audit.dead_letters,
+        "data": [acting.shown(letter, now_ms) for letter in page.letters],
+        "next": page.next,
+    }
+
+
+# -- acting ------------------------------------------------------------------------------------------------
+
+
+@router.post("/ui/api/dead/requeue")
+@_for_operators
+async def requeue(request: Request) -> dict[str, Any]:
+    """Enqueue dead letters' requests again."""
+    gateway, queue, asked = await _asked(request)
+    ids = wishes.letter_ids(asked)
+    done = await acting.requeue_all(await gateway.desk.broker(queue), ids)
+    gateway.desk.reading(queue).forget()
+    return {"object": "ui.requeued", "done": sum(each["ok"] for each in done), "data": done}
+
+
+@router.post("/ui/api/dead/purge")
+@_for_operators
+async def purge(request: Request) -> dict[str, Any]:
+    """Delete dead letters for good."""
+    gateway, queue, asked = await _asked(request)
+    deleted = await (await gateway.desk.broker(queue)).purge(wishes.letter_ids(asked))
+    gateway.desk.reading(queue).forget()
+    return {"object": "ui.purged", "deleted": deleted}
+
+
+@router.post("/ui/api/pause")
+@_for_operators
+async def pause(request: Request) -> dict[str, Any]:
+    """Let lanes rest."""
+    return await _steer(request, resting=True)
+
+
+@router.post("/ui/api/resume")
+@_for_operators
+async def resume(request: Request) -> dict[str, Any]:
+    """Let them go on."""
+    return await _steer(request, resting=False)
+
+
+async def _steer(request: Request, *, resting: bool) -> dict[str, Any]:
+    gateway, queue, asked = await _asked(request)
+    lanes = wishes.lanes_of(asked)
+    broker = await gateway.desk.broker(queue)
+    changed = await (broker.pause(lanes) if resting else broker.resume(lanes))
+    gateway.desk.reading(queue).forget()
+    paused, now_ms = await broker.paused(), await broker.now_ms()
+    return {
+        "object": "ui.lanes",
+        "queue": queue,
+        "changed": [lane.value for lane in changed],
+        "paused": {lane.value: max(0.0, (now_ms - since_ms) / 1000) for lane, since_ms in paused.items()},
+    }
+
+
+@router.post("/ui/api/requests/{request_id:path}/cancel")
+@_for_operators
+async def cancel(request: Request, request_id: str) -> dict[str, Any]:
+    """Cancel a request, queued or running."""
+    gateway, queue, _ = await _asked(request)
+    known = (await _trace(gateway, queue, request_id)).request_id
+    client = await gateway.desk.client(queue)
+    cancelled = await client.cancel(known)
+    gateway.desk.reading(queue).forget()
+    return {"object": "ui.cancelled", "id": known, "cancelled": cancelled, "state": (await client.status(known)).state}
+
+
+async def _trace(gateway: Gateway, queue: str, request_id: str) -> Trace:
+    """All that there is about a request.
+
+    Raises:
+        ApiError: nothing.
+    """
+    with gateway.desk.searching():
+        found = await trace(await gateway.desk.broker(queue), request_id)
+    if not found.known:
+        raise ApiError(404, nothing_known(found), "request_not_found", param="id", headers=NOT_AGAIN)
+    return found
+
+
+async def _asked(request: Request) -> tuple[Gateway, str, dict[str, Any]]:
+    """The gateway, the queue and the body of what is to be done."""
+    gateway = gateway_of(request)
+    raw = await read_body(request, MOST_BODY_BYTES, gateway.settings.gateway_body_timeout_s)
+    asked = parse_body(raw, MOST_BODY_BYTES)
+    return gateway, _queue(gateway, wishes.queue_of(asked)), asked
+
+
+def _queue(gateway: Gateway, name: str | None) -> str:
+    """The queue that is asked for.
+
+    Raises:
+        ApiError: the gateway does not serve it.
+    """
+    queues = gateway.models.queues
+    if not name:
+        return queues[0]
+    if name not in queues:
+        text = f"this gateway serves no queue {line(name, 80)!r}, only {', '.join(queues)}"
+        raise ApiError(404, text, "queue_not_found", param="queue", headers=NOT_AGAIN)
+    return name

@@ -1,0 +1,253 @@
+"""Looking for requests: by id exactly, else among what can be looked at cheaply, and it is said how far that was."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from streamfleet.common.broker import Broker
+from streamfleet.common.broker.inspecting import read_entry_name
+from streamfleet.common.protocol import LANES, Lane, is_request_id
+from streamfleet.common.results import Result
+from streamfleet.gateway.ui.texts import line, line_or_none
+from streamfleet.producer.letters import DeadLetter, read_letter
+from streamfleet.producer.status import RUNNING, UNKNOWN, StatusView, look_up
+from streamfleet.producer.whereabouts import own_id
+
+WAITING = "waiting"
+ENDED = ("succeeded", "failed", "expired", "cancelled", "dead")
+STATES = (WAITING, RUNNING, *ENDED)
+MOST_ENTRIES, MOST_HELD, MOST_LETTERS = 200, 1_000, 200
+"""Of each lane the newest, and those that workers hold; and the newest dead letters."""
+ROUNDS, AT_ONCE, RESULTS_AT_ONCE, MOST_RESULTS = 8, 500, 10, 100
+"""Looks at the database's keys and how many each sees; results read together, and in all."""
+MOST_BYTES = 8_388_608
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What is looked for; empty and None where anything will do.
+
+    Attributes:
+        text: an id, or a part of one.
+        lane, state, tenant: of the request.
+        limit: how many at most.
+    """
+
+    text: str = ""
+    lane: Lane | None = None
+    state: str | None = None
+    tenant: str | None = None
+    limit: int = 20
+
+    def fits(self, row: Mapping[str, Any]) -> bool:
+        """Whether a request is one of those that are looked for."""
+        return (
+            self.text in row["id"]
+            and self.lane in (None, row["lane"])
+            and self.state in (None, row["state"])
+            and self.tenant in (None, row["tenant"])
+        )
+
+
+@dataclass(slots=True)
+class Looked:
+    """How far somebody looked."""
+
+    entries: int = 0
+    outstanding: int = 0
+    results: int = 0
+    results_all: bool = False
+    dead_letters: int = 0
+    dead_letters_total: int = 0
+    size_bytes: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        names = ("entries", "outstanding", "results", "results_all", "dead_letters", "dead_letters_total")
+        return {name: getattr(self, name) for name in names}
+
+    @property
+    def note(self) -> str:
+        """The same for people."""
+        if not self.entries and not self.results and not self.dead_letters and not self.outstanding:
+            return "found by its id" if not self.results_all else "there is nothing to look at"
+        kept = "all stored results" if self.results_all else f"{self.results} stored results, a sample of them"
+        return (
+            f"looked at {self.entries} of {self.outstanding} outstanding requests (newest first), at "
+            f"{self.dead_letters} of {self.dead_letters_total} dead letters (newest first), and at {kept}"
+        )
+
+
+@dataclass(slots=True)
+class Found:
+    """What was found, and whether there may be more."""
+
+    rows: dict[str, dict[str, Any]] = field(default_factory=dict)
+    more: bool = False
+    looked: Looked = field(default_factory=Looked)
+
+
+async def search(broker: Broker, wish: Wish) -> Found:
+    """Look for requests. Bounded in commands and bytes, however long the queue is."""
+    found = Found()
+    if (exact := await _exactly(broker, wish)) is not None:
+        found.rows[exact["id"]] = exact
+        return found
+    audit = await broker.audit(0)
+    found.looked.outstanding, found.looked.dead_letters_total = audit.outstanding, audit.dead_letters
+    for look in (_entries, _letters, _results):
+        async for row in look(broker, wish, found.looked):
+            if not wish.fits(row) or row["id"] in found.rows:
+                continue
+            if len(found.rows) == wish.limit:
+                found.more = True
+                return found
+            found.rows[row["id"]] = row
+    return found
+
+
+async def _exactly(broker: Broker, wish: Wish) -> dict[str, Any] | None:
+    name = wish.text
+    if not (is_request_id(name) or read_entry_name(name)):
+        return None
+    view = await look_up(broker, name)
+    if view.state == UNKNOWN:
+        return None
+    if view.ended:
+        result = await broker.result(view.id)
+        return None if result is None else _of_result(result) | {"exact": True}
+    return await _standing(broker, view)
+
+
+async def _standing(broker: Broker, view: StatusView) -> dict[str, Any] | None:
+    named = read_entry_name(view.entry or "")
+    if named is None:
+        return None
+    fields = (await broker.look_at(*named)).fields or {}
+    state = RUNNING if view.state == RUNNING else WAITING
+    row = _of_entry(*named, fields, state)
+    return row | {"id": line(view.id), "worker": line_or_none(view.worker), "exact": True}
+
+
+async def _entries(broker: Broker, wish: Wish, looked: Looked) -> AsyncIterator[dict[str, Any]]:
+    """Of what has not ended: what workers hold, where only that is asked for, else the newest of each lane."""
+    if wish.state in ENDED:
+        return
+    for lane in LANES:
+        if wish.lane in (None, lane):
+            held = await broker.pending_ids(lane, MOST_HELD)
+            running = set(held)
+            only_held = wish.state == RUNNING
+            some = (
+                broker.entries_of(lane, held[:MOST_ENTRIES])
+                if only_held
+                else broker.newest_entries(broker.keys.lane(lane), "+", MOST_ENTRIES)
+            )
+            async for stream_id, fields in some:
+                if not _goes_on(looked, fields):
+                    return
+                looked.entries += 1
+                yield _of_entry(lane, stream_id, fields, RUNNING if stream_id in running else WAITING)
+
+
+async def _letters(broker: Broker, wish: Wish, looked: Looked) -> AsyncIterator[dict[str, Any]]:
+    if wish.state not in (None, "failed", "expired", "dead"):
+        return
+    async for letter_id, fields in broker.newest_entries(broker.keys.dead, "+", MOST_LETTERS):
+        if not _goes_on(looked, fields):
+            return
+        looked.dead_letters += 1
+        yield _of_letter(read_letter(letter_id, fields))
+
+
+async def _results(broker: Broker, wish: Wish, looked: Looked) -> AsyncIterator[dict[str, Any]]:
+    if wish.state in (WAITING, RUNNING):
+        return
+    before = broker.keys.result("")
+    keys, looked.results_all = await broker.some_keys(ROUNDS, AT_ONCE)
+    ids = [key.removeprefix(before) for key in keys if key.startswith(before)]
+    fitting = [each for each in ids if wish.text in each]
+    looked.results = len(ids)
+    looked.results_all &= len(fitting) <= MOST_RESULTS
+    for at in range(0, min(len(fitting), MOST_RESULTS), RESULTS_AT_ONCE):
+        for result in await broker.results(fitting[at : at + RESULTS_AT_ONCE]):
+            if result is not None:
+                looked.size_bytes += sum(map(len, result.fields.values()))
+                yield _of_result(result)
+        if looked.size_bytes > MOST_BYTES:
+            looked.results_all = False
+            return
+
+
+def _goes_on(looked: Looked, fields: Mapping[bytes, bytes]) -> bool:
+    looked.size_bytes += sum(map(len, fields.values()))
+    return looked.size_bytes <= MOST_BYTES
+
+
+def _of_entry(lane: Lane, stream_id: str, fields: Mapping[bytes, bytes], state: str) -> dict[str, Any]:
+    entry = f"{lane}:{stream_id}"
+    return _row(
+        line(own_id(entry, fields)),
+        state,
+        lane=lane.value,
+        tenant=line_or_none(fields.get(b"tenant")),
+        entry=entry,
+        enqueued_ms=int(stream_id.partition("-")[0]),
+        size_bytes=len(fields.get(b"body", b"")),
+    )
+
+
+def _of_letter(letter: DeadLetter) -> dict[str, Any]:
+    named = read_entry_name(letter.entry)
+    return _row(
+        line(letter.request_id),
+        line(letter.status, 40),
+        lane=named[0].value if named else None,
+        tenant=line_or_none(letter.original.get(b"tenant")),
+        entry=line(letter.entry) or None,
+        enqueued_ms=int(named[1].partition("-")[0]) if named else None,
+        worker=line_or_none(letter.workers[-1]) if letter.workers else None,
+        size_bytes=len(letter.original.get(b"body", b"")),
+    )
+
+
+def _of_result(result: Result) -> dict[str, Any]:
+    said = result.fields
+    enqueued = said.get("enqueued_ms", "")
+    known = enqueued.isascii() and enqueued.isdigit() and len(enqueued) <= 15
+    lane = said.get("lane")
+    return _row(
+        line(result.id),
+        result.status.value,
+        lane=lane if lane in LANES else None,
+        tenant=line_or_none(said.get("tenant")),
+        entry=line_or_none(said.get("entry")),
+        enqueued_ms=int(enqueued) if known else None,
+        worker=line_or_none(result.worker),
+    )
+
+
+def _row(
+    request_id: str,
+    state: str,
+    *,
+    lane: str | None,
+    tenant: str | None,
+    entry: str | None,
+    enqueued_ms: int | None,
+    worker: str | None = None,
+    size_bytes: int | None = None,
+) -> dict[str, Any]:
+    return {
+        "id": request_id,
+        "state": state,
+        "lane": lane,
+        "tenant": tenant,
+        "entry": entry,
+        "enqueued_ms": enqueued_ms,
+        "worker": worker,
+        "bytes": size_bytes,
+        "exact": False,
+    }

@@ -1,0 +1,111 @@
+"""One request's whole story, as the page shows it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from streamfleet.common.results import Result
+from streamfleet.gateway.ui.texts import LINE_CHARS, MOST_CHARS, error_of, fields_of, line, passage, usage_of
+from streamfleet.producer.story import NO_DEADLINE_MS, Story, as_json_value, tell
+from streamfleet.producer.whereabouts import Trace
+
+UNENDED = frozenset({"undelivered", "ready", "delayed", "handed_out", "running", "nowhere"})
+_TEXTS = ("id", "text", "entry", "lane", "worker", "finished_ms", "tenant", "session", "traceparent", "meta")
+
+
+class Event(NamedTuple):
+    """Something that happened to a request, or is going to; when (epoch ms), None where nobody knows."""
+
+    at_ms: float | None
+    kind: str
+    text: str
+
+
+def whole_story(trace: Trace) -> dict[str, Any]:
+    """All of it, as JSON values, with nothing in it that is longer than it may be."""
+    story, result, letter = tell(trace), trace.result, trace.letter
+    told = as_json_value(trace)
+    fields = (trace.place.look.fields if trace.place else None) or (letter.original if letter else {})
+    return {
+        **told,
+        **{name: line(told[name]) if isinstance(told[name], str) else told[name] for name in _TEXTS},
+        "lost_with": [line(name) for name in told["lost_with"]],
+        "notified": {line(name): told_so for name, told_so in list(told["notified"].items())[:32]},
+        "error": error_of(told["error"]),
+        "events": [event._asdict() for event in events(trace, story)],
+        "body": passage(fields.get(b"body")),
+        "fields": fields_of(fields),
+        "result": passage(result.fields.get("response") or result.fields.get("error")) if result else None,
+        "output": line(result.text, MOST_CHARS) if result else None,
+        "usage": usage_of(result.usage) if result else None,
+        "can_cancel": story.state in UNENDED,
+    }
+
+
+def nothing_known(trace: Trace) -> str:
+    """Why there is nothing to tell, and how far was looked."""
+    name = line(trace.asked, 200)
+    if trace.recorded:
+        return f"request {name} was enqueued, but its entry is gone and it has no result: somebody deleted it by hand"
+    if trace.search is None:
+        return f"there is no request {name}, or none any more"
+    search = trace.search
+    return (
+        f"there is no request {name}, or none any more: no client enqueued it, and it is not among the "
+        f"{search.looked_at} entries looked at, of {search.outstanding} outstanding"
+    )
+
+
+def events(trace: Trace, story: Story) -> list[Event]:
+    """What happened, oldest first; what has no known time stands where it belongs between the others."""
+    found = [*_came(trace, story), *_ran(trace, story), *_ended(trace, story)]
+    keyed, last_ms = [], float("-inf")
+    for event in found:
+        last_ms = max(last_ms, event.at_ms) if event.at_ms is not None and event.kind != "deadline" else last_ms
+        keyed.append((event.at_ms if event.at_ms is not None else last_ms, event))
+    return [event for _, event in sorted(keyed, key=lambda pair: pair[0])]
+
+
+def _came(trace: Trace, story: Story) -> Iterator[Event]:
+    if story.enqueued_ms is not None:
+        by = "by a client" if trace.recorded else "by a plain XADD, or its record has expired"
+        yield Event(story.enqueued_ms, "enqueued", f"enqueued {by}")
+    if story.attempts.former:
+        lost = ", ".join(line(name) for name in story.attempts.lost_with)
+        text = f"{story.attempts.former} attempts before" + (f"; lost with {lost}" if lost else "")
+        yield Event(None, "lost", text)
+    look = trace.place.look if trace.place else None
+    if look is not None and look.due_ms is not None:
+        yield Event(look.due_ms, "delayed_until", "its next try is due")
+
+
+def _ran(trace: Trace, story: Story) -> Iterator[Event]:
+    result = trace.result
+    if result is None:
+        if story.state == "running":
+            yield Event(None, "started", story.text)
+        return
+    queued, waited, first = result.timings[:3]
+    if not result.worker or story.enqueued_ms is None or queued is None:
+        return
+    at_ms = story.enqueued_ms + queued
+    yield Event(at_ms, "started", f"taken by {line(result.worker)}, attempt {result.attempt}")
+    if first is not None:
+        yield Event(at_ms + (waited or 0) + first, "first_token", f"first token after {first:g} ms in the engine")
+
+
+def _ended(trace: Trace, story: Story) -> Iterator[Event]:
+    if trace.result is not None:
+        yield Event(_finished_ms(trace.result), "ended", line(story.text, LINE_CHARS))
+    elif story.deadline_ms is not None and story.deadline_ms < NO_DEADLINE_MS:
+        yield Event(story.deadline_ms, "deadline", "its deadline")
+    if trace.letter is not None:
+        yield Event(trace.letter.written_ms, "dead_letter", f"dead letter {trace.letter.letter_id}")
+    if trace.result_ttl_ms is not None:
+        yield Event(trace.now_ms + trace.result_ttl_ms, "expires", "its result is forgotten")
+
+
+def _finished_ms(result: Result) -> int | None:
+    said = result.fields.get("finished_ms", "")
+    return int(said) if said.isascii() and said.isdigit() and len(said) <= 16 else None

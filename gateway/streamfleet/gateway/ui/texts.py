@@ -1,0 +1,100 @@
+"""Anybody's bytes as bounded text for the page: what it shows may be hostile, and never breaks an answer. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from streamfleet.common import jsontext
+from streamfleet.producer.commands.plain import plain
+
+MOST_CHARS, SHORT_CHARS, LINE_CHARS = 65_536, 2_048, 1_024
+"""Of a body or a result; of one in a list; of a field."""
+MOST_FIELDS = 32
+MOST_COUNT = 2**53
+_ERROR = ("message", "type", "param", "code")
+_indented = json.JSONEncoder(ensure_ascii=False, check_circular=False, indent=2)
+
+
+def line(value: object, most: int = LINE_CHARS) -> str:
+    """A text cut short; nothing for what is no text."""
+    if isinstance(value, bytes):
+        value = value[: 4 * most].decode(errors="backslashreplace")
+    return plain(value[:most])[:most] if isinstance(value, str) else ""
+
+
+def line_or_none(value: object) -> str | None:
+    """The same; None for what is none, or empty."""
+    return line(value) or None
+
+
+def passage(value: bytes | str | None, most: int = MOST_CHARS) -> dict[str, Any] | None:
+    """A body, indented where it is JSON; None for none.
+
+    Args:
+        value: as it stands in Redis.
+        most: characters to show.
+    """
+    if value is None:
+        return None
+    raw = value.encode(errors="backslashreplace") if isinstance(value, str) else value
+    shown, whole = _as_json(raw, most)
+    is_json = shown is not None
+    if shown is None:
+        text = raw[: 4 * most].decode(errors="backslashreplace")
+        shown, whole = text[:most], len(text) <= most and len(raw) <= 4 * most
+    clean = plain(shown)
+    return {
+        "text": clean[:most],
+        "json": is_json,
+        "bytes": len(raw),
+        "cut": not whole or len(clean) > most,
+    }
+
+
+def error_of(error: Mapping[str, Any] | None) -> dict[str, str | None] | None:
+    """An error object's four texts, whatever else somebody wrote there."""
+    if error is None:
+        return None
+    said = {name: error.get(name) for name in _ERROR}
+    return {name: line(value, SHORT_CHARS) if isinstance(value, str) else None for name, value in said.items()}
+
+
+def reason_of(error: Mapping[str, Any] | None) -> str:
+    """Why something ended, naming the field at fault."""
+    said = error_of(error) or {}
+    message = said.get("message") or "no message"
+    return f"{said['param']}: {message}" if said.get("param") else message
+
+
+def usage_of(usage: Mapping[str, Any] | None) -> dict[str, int] | None:
+    """What was used, as far as it is numbers that everybody can read."""
+    counts = {
+        line(name, 64): count
+        for name, count in list((usage or {}).items())[:MOST_FIELDS]
+        if isinstance(count, int) and not isinstance(count, bool) and abs(count) < MOST_COUNT
+    }
+    return counts or None
+
+
+def fields_of(fields: Mapping[bytes, bytes]) -> dict[str, str]:
+    """An entry's fields beside its body."""
+    others = [(name, value) for name, value in fields.items() if name != b"body"]
+    return {line(name, 64): line(value) for name, value in others[:MOST_FIELDS]}
+
+
+def _as_json(raw: bytes, most: int) -> tuple[str | None, bool]:
+    """Indented JSON and whether that is all of it; None for what is none. Stops where it is long enough: what is nested
+    deeply becomes a thousand times as long by its indentation."""
+    parts: list[str] = []
+    size = 0
+    try:
+        for part in _indented.iterencode(jsontext.parse(raw.decode())):
+            parts.append(part)
+            size += len(part)
+            if size > most:
+                return "".join(parts)[:most], False
+    except (ValueError, RecursionError):  # a UnicodeDecodeError is a ValueError
+        return None, False
+    return "".join(parts), True

@@ -1,0 +1,31 @@
+// Takes the pictures of docs/: node shoot.mjs '{"url", "chromium", "key", "folder", …}'.
+
+import { launch, watchedTab } from "./browser.mjs";
+
+const scene = JSON.parse(process.argv[2]);
+const DESKTOP = { width: 1280, height: 900 };
+const PHONE = { width: 390, height: 844 };
+const PICTURES = [
+  ["ui-fleet", "#/fleet", "light", DESKTOP],
+  ["ui-fleet-dark", "#/fleet", "dark", DESKTOP],
+  ["ui-request", `#/requests/${scene.answered}`, "light", DESKTOP],
+  ["ui-dead", "#/dead", "light", DESKTOP],
+  ["ui-fleet-phone", "#/fleet", "light", PHONE],
+  ["ui-request-phone", `#/requests/${scene.answered}`, "dark", PHONE],
+];
+
+const browser = await launch(scene.chromium);
+const { page } = await watchedTab(browser, scene.url);
+await page.addInitScript((key) => sessionStorage.setItem("streamfleet-operator-key", key), scene.key);
+await page.goto(`${scene.url}/ui`);
+await page.locator("#lane-rows tr").first().waitFor();
+// The plots need some minutes of their own before they show anything.
+await page.waitForTimeout(scene.watch_s * 1000);
+for (const [name, fragment, colorScheme, viewport] of PICTURES) {
+  await page.emulateMedia({ colorScheme, reducedMotion: "reduce" });
+  await page.setViewportSize(viewport);
+  await page.evaluate((wanted) => { location.hash = wanted; scrollTo(0, 0); }, fragment);
+  await page.waitForTimeout(2_500);
+  await page.screenshot({ path: `${scene.folder}/${name}.png` });
+}
+await browser.close();
