@@ -22,7 +22,7 @@ from bench.core.reports import QUICK, ROOT, load
 from bench.overview import Line, lines, shown_lines
 from bench.saved import BENCHMARKS
 
-LEFT_OUT = ("planning", "shards")
+LEFT_OUT = ("planning", "shards", "gateway")
 """Only where they are asked for: a quarter of an hour is for what the fleet itself is asked to reach."""
 USUAL = tuple(name for name in BENCHMARKS if name not in LEFT_OUT)
 LIMIT_S = 1200.0
@@ -31,7 +31,7 @@ STOP_S = 40.0
 EXAMPLES = """\
 examples:
   make bench-quick                                the usual ones
-  python -m bench.quick --only planning,shards    those that are left out: five minutes more
+  python -m bench.quick --only planning,shards    two of those that are left out: five minutes more
   python -m bench.quick --only broker,scheduling  those two (no vLLM needed)
 """
 
@@ -101,7 +101,7 @@ def main() -> int:
         "--only",
         default=",".join(USUAL),
         metavar="NAMES",
-        help=f"some of {','.join(BENCHMARKS)} (default: all but {' and '.join(LEFT_OUT)})",
+        help=f"some of {','.join(BENCHMARKS)} (default: all but {', '.join(LEFT_OUT)})",
     )
     parser.add_argument(
         "--out", type=Path, default=QUICK, metavar="DIR", help="for their reports (default: build/bench/quick)"

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import IO
 
@@ -74,17 +74,19 @@ class Child:
 
 
 @contextmanager
-def started(words: Sequence[str], *, talks: bool) -> Iterator[Child]:
+def started(words: Sequence[str], *, talks: bool, environment: Mapping[str, str] | None = None) -> Iterator[Child]:
     """Run Python with these words; at the end it is told to stop, and killed with all below it if it does not.
 
     Args:
         words: what comes after `python`.
         talks: whether it is asked in lines; if not, what it prints goes to its log.
+        environment: all of it; None for this process's own.
     """
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
             [sys.executable, *words],
             cwd=ROOT,
+            env=environment,
             stdin=subprocess.PIPE if talks else subprocess.DEVNULL,
             stdout=subprocess.PIPE if talks else log,
             stderr=log,

@@ -6,7 +6,7 @@ import asyncio
 import json
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import httpx
@@ -27,32 +27,37 @@ class Served:
     Attributes:
         url: where.
         pid: of the process that speaks HTTP.
+        headers: what it is sent with every request.
     """
 
-    def __init__(self, url: str, pid: int) -> None:
-        self.url, self.pid = url, pid
+    def __init__(self, url: str, pid: int, headers: Mapping[str, str] | None = None) -> None:
+        self.url, self.pid, self.headers = url, pid, dict(headers or {})
 
-    async def run(self, asked: Sequence[Body], *, stream: bool = False) -> Batch:
-        """Ask for all at once; streamed, each token is seen as it comes."""
+    async def run(self, asked: Sequence[Body], *, stream: bool = False, in_turn: bool = False) -> Batch:
+        """Ask for all at once, or each when the one before it is answered; streamed, tokens are seen as they come."""
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-        async with httpx.AsyncClient(base_url=self.url, limits=limits, timeout=ANSWER_S) as client:
+        options = {"base_url": self.url, "headers": self.headers, "limits": limits, "timeout": ANSWER_S}
+        async with httpx.AsyncClient(**options) as client:  # type: ignore[arg-type]
             ask = _streamed if stream else _whole
 
             async def all_at_once() -> list[Row]:
                 return list(await asyncio.gather(*(ask(client, body) for body in asked)))
 
-            return await timed(self.pid, all_at_once)
+            async def one_by_one() -> list[Row]:
+                return [await ask(client, body) for body in asked]
+
+            return await timed(self.pid, one_by_one if in_turn else all_at_once)
 
 
 @contextmanager
 def served(setup: EngineSetup) -> Iterator[Served]:
     """A server, ready."""
-    port = _free_port()
+    port = free_port()
     where = ["--host", HOST, "--port", str(port), "--disable-uvicorn-access-log"]
     url = f"http://{HOST}:{port}"
     command = ["-m", "bench.engine.vllm_command", "serve", str(setup.folder), *setup.argv, *where]
     with started(command, talks=False) as child:
-        child.wait_until(lambda: _is_ready(url))
+        child.wait_until(lambda: is_ready(url))
         yield Served(url, child.pid)
 
 
@@ -83,13 +88,15 @@ async def _streamed(client: httpx.AsyncClient, body: Body) -> Row:
     return Row(usage["prompt_tokens"], written, first_ms, between_ms(total_ms, first_ms, written), total_ms)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port that nobody listens at."""
     with socket.socket() as found:
         found.bind((HOST, 0))
         return int(found.getsockname()[1])
 
 
-def _is_ready(url: str) -> bool:
+def is_ready(url: str) -> bool:
+    """Whether it says that it is well."""
     try:
         return httpx.get(f"{url}/health", timeout=5.0).status_code == 200
     except httpx.HTTPError:

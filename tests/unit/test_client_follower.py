@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.protocol import Status
 from streamfleet.common.results import decode_result
-from streamfleet.producer.events import Chunk, Event, Missed, Restarted
+from streamfleet.producer.events import Chunk, Event, Missed, Restarted, text_of
 from streamfleet.producer.follower import (
     MOST_SEQ,
     Ending,
@@ -21,7 +21,6 @@ from streamfleet.producer.follower import (
     ending_of,
     newest_run,
     place_of,
-    text_of,
 )
 
 

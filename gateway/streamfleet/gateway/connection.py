@@ -85,7 +85,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._in_head, self._head_count, self._head_bytes = True, 0, 0
-        self.scope["state"]["abort"] = self.transport.abort
+        self.scope["state"] |= {"abort": self.transport.abort, "flow": self.flow}
 
     def on_url(self, url: bytes) -> None:
         self._count(len(url))

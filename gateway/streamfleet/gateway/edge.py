@@ -8,14 +8,15 @@ from collections.abc import Callable
 import structlog
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.flow_control import FlowControl
 
 from streamfleet.gateway import metrics
 from streamfleet.gateway.call import Call
 from streamfleet.gateway.errors import CLIENT_LEFT
 
 log = structlog.get_logger(__name__)
-QUIET = frozenset({"/health", "/livez", "/readyz", "/metrics"})
-"""Probes and scrapes come every few seconds: logged at the debug level only."""
+QUIET = frozenset({"/health", "/livez", "/readyz", "/metrics", "/ui/api/overview"})
+"""Probes, scrapes and a page that is looked at come every few seconds: logged at the debug level only."""
 MOST_PATH_CHARS = 200
 
 
@@ -43,7 +44,7 @@ class Edge:
         scope.setdefault("state", {})["call"] = call
         metrics.OPEN.inc()
         try:
-            await self._app(scope, receive, self._sender(call, send))
+            await self._app(scope, receive, self._sender(call, send, scope["state"].get("flow")))
         except SlowReader:
             call.refused = "slow_reader"
             _cut(scope)
@@ -55,7 +56,7 @@ class Edge:
             metrics.OPEN.dec()
             _tell(call, scope)
 
-    def _sender(self, call: Call, send: Send) -> Send:
+    def _sender(self, call: Call, send: Send, flow: FlowControl | None) -> Send:
         loop = asyncio.get_running_loop()
 
         async def sending(message: Message) -> None:
@@ -67,11 +68,14 @@ class Edge:
                 headers.setdefault("x-request-id", call.id)
                 headers.setdefault("x-content-type-options", "nosniff")
                 headers.setdefault("openai-processing-ms", str(round((loop.time() - call.began_s) * 1000)))
-            try:
-                async with asyncio.timeout(self._write_timeout_s):
-                    await send(message)
-            except TimeoutError:
-                raise SlowReader from None
+            if flow is not None and not flow.write_paused:
+                await send(message)  # it does not wait, and a time-out would cost as much as the sending
+            else:
+                try:
+                    async with asyncio.timeout(self._write_timeout_s):
+                        await send(message)
+                except TimeoutError:
+                    raise SlowReader from None
             call.complete = message["type"] == "http.response.body" and not message.get("more_body")
 
         return sending

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,6 +62,13 @@ def frame(data: Mapping[str, Any], chunk_id: str = "", event: str = "") -> bytes
     return f"{head}data: {text}\n\n".encode(errors="backslashreplace")
 
 
+def chunk_frame(chunk: Chunk) -> bytes:
+    """A chunk as one event: its JSON as the engine wrote it, where that is one line to readers of events too."""
+    if "\r" in chunk.raw:
+        return frame(chunk.data, chunk.id)
+    return f"id: {chunk.id}\ndata: {chunk.raw}\n\n".encode(errors="backslashreplace")
+
+
 def error_frame(error: ApiError) -> bytes:
     """An error in the midst of a stream, as OpenAI's clients raise it."""
     return frame({"error": error.error})
@@ -98,16 +105,19 @@ async def frames(reading: Reading) -> AsyncGenerator[bytes, None]:
         ApiError, StreamfleetError: the request ended without success before anything was shown.
     """
     shown = reading.after is not None
-    stream = reading.handle.stream(reading.after, restarts="tell")
-    async with contextlib.aclosing(stream) as events:
+    live = not shown and not reading.handle.existing
+    together = reading.client.reading(reading.handle, reading.after, fresh=live).events()
+    async with contextlib.aclosing(together) as groups:
         try:
-            async for event in events:
-                told = _told(event, reading.tells_restarts, shown=shown)
-                if isinstance(told, ApiError):
+            async for events in groups:
+                if live:
+                    _observe_lags(events, reading.gateway.clock.now_ms())
+                told, error = events_as_sent(events, reading.tells_restarts, shown=shown)
+                if error is not None:
                     reading.on_left()  # what begins anew, nobody reads
-                    yield error_frame(told)
+                    yield told + error_frame(error)
                     return
-                if told is not None:
+                if told:
                     shown = True
                     yield told
         except RequestFailed as failure:
@@ -130,18 +140,32 @@ def _settle(reading: Reading, result: Result) -> None:
         reading.gateway.errand(reading.on_result(result), "settle tokens")
 
 
-def _told(event: Event, tells_restarts: bool, *, shown: bool) -> bytes | ApiError | None:
-    """What a reader is told of an event; None for nothing."""
-    match event:
-        case Chunk():
-            return frame(event.data, event.id)
-        case Restarted():
-            if not shown:
-                return None  # nobody has seen anything of what counts no more
-            metrics.RESTARTS.inc()
-            return frame({"attempt": event.attempt}, event="restart") if tells_restarts else restarted(event)
-        case Missed():
-            return frame({"chunks": event.chunks}, event="missed") if tells_restarts else missed(event)
+def _observe_lags(events: Iterable[Event], now_ms: float) -> None:
+    for event in events:
+        if isinstance(event, Chunk):
+            metrics.observe_lag(event.id, now_ms)
+
+
+def events_as_sent(events: Iterable[Event], tells_restarts: bool, *, shown: bool) -> tuple[bytes, ApiError | None]:
+    """What a reader is told of events that came together, and the error that ends the stream there."""
+    parts: list[bytes] = []
+    for event in events:
+        match event:
+            case Chunk():
+                parts.append(chunk_frame(event))
+            case Restarted():
+                if not shown:  # nobody has seen anything of what counts no more, and nobody need
+                    parts.clear()
+                    continue
+                metrics.RESTARTS.inc()
+                if not tells_restarts:
+                    return b"".join(parts), restarted(event)
+                parts.append(frame({"attempt": event.attempt}, event="restart"))
+            case Missed():
+                if not tells_restarts:
+                    return b"".join(parts), missed(event)
+                parts.append(frame({"chunks": event.chunks}, event="missed"))
+    return b"".join(parts), None
 
 
 async def open_stream(request: Request, reading: Reading) -> Response:
@@ -190,19 +214,24 @@ class EventStream(Response):
         del self.headers["content-length"]
         self._reading, self._source, self._first, self._attendance = reading, source, first, attendance
         self._sent_s = 0.0
+        self._last = b""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - the signature is ASGI's
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         metrics.STREAMS.inc()
+        ended = metrics.CUT
         pump = asyncio.ensure_future(self._pump(send))
         try:
             await self._attend(pump, send)
             await send({"type": "http.response.body", "body": b"", "more_body": False})
+            ended = metrics.WHOLE if self._last.endswith(DONE) else metrics.ERROR
         except CallerLeft:
+            ended = metrics.LEFT
             self._reading.call.facts["left"] = True
             self._reading.on_left()
         finally:
             metrics.STREAMS.dec()
+            metrics.STREAMS_ENDED.labels(ended).inc()
             await _end(pump, self._source, self._attendance)
 
     async def _pump(self, send: Send) -> None:
@@ -242,6 +271,7 @@ class EventStream(Response):
     async def _send(self, send: Send, data: bytes) -> None:
         await send({"type": "http.response.body", "body": data, "more_body": True})
         self._sent_s = asyncio.get_running_loop().time()
+        self._last = data
 
 
 async def _end(task: asyncio.Future[Any], source: AsyncGenerator[bytes, None], attendance: Attendance) -> None:

@@ -219,10 +219,16 @@ class Client:
         check_restarts(restarts)
         return stream(self.reading(handle, after), handle.id, restarts)
 
-    def reading(self, handle: Handle, after: str | None) -> Reading:
-        """A reader of a request's tokens. Raises InvalidRequest: `after` is the id of no chunk."""
+    def reading(self, handle: Handle, after: str | None, *, fresh: bool = False) -> Reading:
+        """A reader of a request's tokens, in groups. Raises InvalidRequest: `after` is the id of no chunk.
+
+        Args:
+            handle: the request.
+            after: id of the last chunk that the reader has; None to begin at the beginning.
+            fresh: it was put in a moment ago, which saves a look at what there is of it.
+        """
         parts = self._open
-        return Reading(parts.broker, parts.feeds, parts.mailbox, handle, after)
+        return Reading(parts.broker, parts.feeds, parts.mailbox, handle, after, fresh=fresh)
 
     async def as_completed(self, handles: Iterable[Handle], timeout: float | None = None) -> AsyncIterator[Result]:
         """The results, in the order in which they come.

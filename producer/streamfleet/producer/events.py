@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -18,14 +19,19 @@ class Chunk:
     Attributes:
         id: ``<stream id>/<index in its group>``: give it to `stream` as `after` to go on behind this chunk.
         data: the OpenAI chunk object: ``chat.completion.chunk``, or ``text_completion`` for /v1/completions.
-        text: what it adds to the text of the first choice; empty where it adds none.
+        raw: the same as JSON, as it stands in Redis, for who only passes it on.
         attempt: the attempt that it is of.
     """
 
     id: str
     data: dict[str, Any]
-    text: str
+    raw: str
     attempt: int
+
+    @property
+    def text(self) -> str:
+        """What it adds to the text of the first choice; empty where it adds none."""
+        return text_of(self.data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +56,17 @@ class Missed:
 
     chunks: int
     attempt: int
+
+
+def text_of(data: Mapping[str, Any]) -> str:
+    """What a chunk adds to the text of the first choice."""
+    choices = data.get("choices")
+    for choice in choices if isinstance(choices, list) else ():
+        if isinstance(choice, dict) and choice.get("index", 0) == 0:
+            delta = choice.get("delta")
+            text = delta.get("content") if isinstance(delta, dict) else choice.get("text")
+            return text if isinstance(text, str) else ""
+    return ""
 
 
 Event: TypeAlias = Chunk | Restarted | Missed

@@ -17,7 +17,7 @@ BLOCK_MS = 5_000
 MOST_WAITING = 64
 """Entries that wait for one reader; its stream is not read on before it has taken them."""
 ENTRIES_AT_ONCE, LEAST_AT_ONCE = 256, 4
-PACE_S = 0.000_01
+PACE_S = 0.000_02
 """Seconds between two reads for each stream: of a thousand, one read then brings what came for many."""
 UNBLOCKED_S = 0.01
 QUIET_S = 1.0
@@ -184,9 +184,11 @@ class Feeds:
         """Where to read on, for each request that a reader has room for more of."""
         wanted = {}
         for request_id, feeds in self._feeds.items():
-            hungry = [feed.position for feed in feeds if not feed.full]
-            if hungry:
-                wanted[request_id] = hungry[0] if len(hungry) == 1 else min(hungry, key=id_order)
+            if len(feeds) == 1:  # nearly always, and there may be thousands
+                if not feeds[0].full:
+                    wanted[request_id] = feeds[0].position
+            elif hungry := [feed.position for feed in feeds if not feed.full]:
+                wanted[request_id] = min(hungry, key=id_order)
         return wanted
 
     async def _read(self, broker: Broker, positions: Mapping[str, str]) -> dict[str, list[Entry]]:
@@ -196,6 +198,8 @@ class Feeds:
         changed = asyncio.ensure_future(self._changed.wait())
         try:
             await asyncio.wait({reading, changed}, return_when=asyncio.FIRST_COMPLETED)
+            if not reading.done():  # it may end by itself, and each interruption costs another read
+                await asyncio.wait({reading}, timeout=PACE_S * len(positions))
             while not reading.done():
                 await self._interrupt(broker, reading)
             return {} if reading.cancelled() else reading.result()

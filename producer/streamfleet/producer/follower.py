@@ -131,9 +131,10 @@ class Follower:
         known = max(0, self._expected - group.seq)
         self._expected = max(self._expected, group.seq + len(group.chunks))
         for index in range(known, len(group.chunks)):
-            data = _object(group.chunks[index])
+            raw = group.chunks[index]
+            data = _object(raw)
             if data is not None:
-                events.append(Chunk(f"{stream_id}/{index}", data, text_of(data), group.attempt))
+                events.append(Chunk(f"{stream_id}/{index}", data, raw, group.attempt))
         self._begun = self._begun or bool(events)
         return events
 
@@ -175,17 +176,6 @@ def ending_of(result: Result) -> Ending:
     """What a result says of how its request ended."""
     told = result.fields.get("streamed", "")
     return Ending(result.status, result.attempt, int(told) if told.isascii() and told.isdigit() else None)
-
-
-def text_of(data: Mapping[str, Any]) -> str:
-    """What a chunk adds to the text of the first choice."""
-    choices = data.get("choices")
-    for choice in choices if isinstance(choices, list) else ():
-        if isinstance(choice, dict) and choice.get("index", 0) == 0:
-            delta = choice.get("delta")
-            text = delta.get("content") if isinstance(delta, dict) else choice.get("text")
-            return text if isinstance(text, str) else ""
-    return ""
 
 
 def _group(fields: Fields) -> _Group | None:

@@ -41,13 +41,17 @@ class Reading:
         mailbox: where results come in.
         handle: the request.
         after: id of the last chunk that the reader has; None to begin at the beginning.
+        fresh: the request was put in a moment ago: there is no earlier run to be passed over.
 
     Raises:
         InvalidRequest: `after` is the id of no chunk.
     """
 
-    def __init__(self, broker: Broker, feeds: Feeds, mailbox: Mailbox, handle: Handle, after: str | None) -> None:
+    def __init__(
+        self, broker: Broker, feeds: Feeds, mailbox: Mailbox, handle: Handle, after: str | None, *, fresh: bool = False
+    ) -> None:
         self._broker, self._feeds, self._mailbox, self._handle = broker, feeds, mailbox, handle
+        self._fresh = fresh
         self._after = None if after is None else place_of(after)
 
     async def events(self) -> AsyncGenerator[list[Event], None]:
@@ -81,6 +85,8 @@ class Reading:
         """The follower, and the stream id to read behind."""
         if self._after is not None:
             return Follower(self._after), self._after.before
+        if self._fresh:
+            return Follower(), BEGINNING
         newest = await _waited_out(lambda: self._broker.newest_tokens(self._handle.id, NEWEST))
         return Follower(newest=newest_run(newest)), BEGINNING
 

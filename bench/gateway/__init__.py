@@ -1,0 +1,78 @@
+"""The gateway: a thousand streams through one process, and what it adds to an engine that speaks HTTP itself."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+
+from bench.core.machine import describe
+from bench.core.reports import Report
+from bench.core.rounds import Sample
+from bench.gateway import beside, many, tables
+from bench.gateway.beside import Work
+from bench.gateway.many import Load
+from streamfleet.cli.demo.model import MODEL_NAME
+
+PARTS = ("streams", "beside")
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is measured.
+
+    Attributes:
+        load: of the streams.
+        runs: how often it is put on.
+        work: of each start of each contender.
+        rounds: each starts every contender once.
+    """
+
+    load: Load
+    runs: int
+    work: Work
+    rounds: int
+
+
+QUICK_SIZES = Sizes(
+    Load(streams=200, tokens_per_s=10, tokens=60, workers=2, over_s=2),
+    runs=1,
+    work=Work(batch=16, batch_tokens=24, singles=15, single_tokens=8, warm_up=4),
+    rounds=1,
+)
+FULL_SIZES = Sizes(
+    Load(streams=1000, tokens_per_s=10, tokens=200, workers=4, over_s=8),
+    runs=3,
+    work=Work(batch=64, batch_tokens=48, singles=60, single_tokens=8),
+    rounds=3,
+)
+
+
+def run(
+    quick: bool, *, rounds: int | None = None, parts: tuple[str, ...] = PARTS, engine: str = "vllm", rate: float = 0
+) -> Report:
+    """Measure.
+
+    Args:
+        quick: small sizes, to see whether all is well.
+        rounds: in place of what `quick` says.
+        parts: some of `PARTS`.
+        engine: what the contenders have: ``vllm``, or ``simulated`` for a look that takes seconds.
+        rate: tokens a second of each stream, in place of what the sizes say.
+    """
+    sizes = QUICK_SIZES if quick else FULL_SIZES
+    sizes = replace(sizes, rounds=rounds or sizes.rounds)
+    if rate:
+        sizes = replace(sizes, load=replace(sizes.load, tokens_per_s=rate))
+    settings = {"quick": quick, "engine": engine, **asdict(sizes)}
+    report = Report("gateway", datetime.now(UTC).date().isoformat(), describe(), settings)
+    if "streams" in parts:
+        tables.add_streams(report, sizes.load, [many.measure(sizes.load) for _ in range(sizes.runs)])
+    if "beside" in parts:
+        tables.add_beside(report, _beside(engine, sizes), engine)
+    return report
+
+
+def _beside(engine: str, sizes: Sizes) -> dict[str, list[Sample]]:
+    if engine == "vllm":
+        return beside.measure(beside.with_vllm(), sizes.work, sizes.rounds, MODEL_NAME)
+    return beside.measure(beside.simulated(), sizes.work, sizes.rounds, many.MODEL)

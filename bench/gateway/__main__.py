@@ -1,0 +1,37 @@
+"""Measure the gateway: many streams through one process, and what it adds beside vllm serve."""
+
+from __future__ import annotations
+
+import sys
+
+from bench.core.command import finish, parser
+from bench.gateway import PARTS, run
+
+EXAMPLES = """\
+examples:
+  python -m bench.gateway --quick                              small sizes, under 2 minutes; into build/bench/quick
+  python -m bench.gateway                                      full sizes, about 12 minutes; into bench/results
+  python -m bench.gateway --only streams                       without vLLM; into build/bench/partial
+  python -m bench.gateway --only beside --engine simulated     what the gateway adds, without vLLM
+"""
+
+
+def main() -> int:
+    """Run, save, print."""
+    words = parser("gateway", __doc__, EXAMPLES)
+    words.add_argument("--rounds", type=int, metavar="N", help="how often each contender is started")
+    words.add_argument("--only", choices=PARTS, help="one part")
+    words.add_argument("--engine", choices=("vllm", "simulated"), default="vllm", help="of the contenders")
+    words.add_argument("--rate", type=float, default=0, metavar="N", help="tokens a second of each stream")
+    args = words.parse_args()
+    parts = (args.only,) if args.only else PARTS
+    try:
+        report = run(args.quick, rounds=args.rounds, parts=parts, engine=args.engine, rate=args.rate)
+    except KeyboardInterrupt:
+        return 130
+    finish(report, args, whole=parts == PARTS and args.engine == "vllm" and not args.rate)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

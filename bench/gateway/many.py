@@ -1,0 +1,116 @@
+"""Many streams at once through one gateway: none cut, all alike, and how late each token is."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import httpx
+
+from bench.core.reports import ROOT
+from bench.core.rounds import percentile
+from bench.gateway import paced_worker
+from bench.gateway.stage import Stage, staged
+
+READERS_S = 300.0
+MODEL = "simulated"
+SPARE, SPARE_SLOTS = 1.25, 4
+"""Room of a worker: all streams run at once, though the workers do not share them evenly."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """What the readers ask for.
+
+    Attributes:
+        streams: at once.
+        tokens_per_s: that each gets.
+        tokens: of each answer.
+        workers: that share them.
+        over_s: in which they all begin.
+    """
+
+    streams: int
+    tokens_per_s: float
+    tokens: int
+    workers: int
+    over_s: float
+
+    @property
+    def body(self) -> dict[str, object]:
+        """Of every request."""
+        messages = [{"role": "user", "content": "one two three four five six seven eight nine ten"}]
+        return {"model": MODEL, "messages": messages, "max_tokens": self.tokens, "ignore_eos": True}
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What came of it.
+
+    Attributes:
+        streams, whole, texts, at_once: how many were asked for, ended well, differ, and ran together at most.
+        same: whether all that ended well say what the same request says unstreamed.
+        p50_ms, p99_ms, most_ms: lag from an entry's time in Redis to its arrival.
+        entries, sends: groups of tokens in Redis, and pieces in which they arrived.
+        seconds: from the first to the last byte.
+        cores: by part, the share of a core that it took.
+    """
+
+    streams: int
+    whole: int
+    texts: int
+    at_once: int
+    same: bool
+    p50_ms: float
+    p99_ms: float
+    most_ms: float
+    entries: int
+    sends: int
+    seconds: float
+    cores: Mapping[str, float]
+
+
+def measure(load: Load) -> Seen:
+    """Start everything, read, and end it."""
+    slots = round(SPARE * load.streams / load.workers) + SPARE_SLOTS
+    environment = paced_worker.environment(load.tokens_per_s, slots)
+    with staged(environment, module="bench.gateway.paced_worker", count=load.workers) as stage:
+        asked = httpx.post(
+            f"{stage.url}/v1/chat/completions",
+            json=load.body,
+            headers=stage.headers,
+            timeout=READERS_S,
+            trust_env=False,
+        )
+        text = asked.raise_for_status().json()["choices"][0]["message"]["content"]
+        return _read(stage, load, text)
+
+
+def _read(stage: Stage, load: Load, text: str) -> Seen:
+    command = [sys.executable, "-m", "bench.gateway.readers", str(stage.port), str(load.streams), str(load.over_s)]
+    given = json.dumps({**load.body, "stream": True}) + "\n" + stage.key + "\n"
+    before = stage.cpu()
+    ran = subprocess.run(command, cwd=ROOT, input=given, capture_output=True, text=True, timeout=READERS_S, check=False)
+    after = stage.cpu()
+    if ran.returncode:
+        raise RuntimeError(f"the readers failed:\n{ran.stderr[-4000:]}")
+    found = json.loads(ran.stdout)
+    lags, seconds = found["lags_ms"] or [float("inf")], found["seconds"]
+    spent = {part: after[part] - before[part] for part in before} | {"readers": found["cpu_s"]}
+    return Seen(
+        streams=found["streams"],
+        whole=found["whole"],
+        texts=found["texts"],
+        at_once=found["at_once"],
+        same=found["texts"] == 1 and found["text"] == text,
+        p50_ms=percentile(lags, 0.5),
+        p99_ms=percentile(lags, 0.99),
+        most_ms=max(lags),
+        entries=len(lags),
+        sends=found["sends"],
+        seconds=seconds,
+        cores={part: spent[part] / seconds for part in spent},
+    )

@@ -1,0 +1,38 @@
+"""A worker whose engine gives every request the same number of tokens a second, however many there are.
+
+Everything but the engine's pace is the real worker: `python -m bench.gateway.paced_worker`, with the settings of a
+worker in its environment. BENCH_TOKENS_PER_S is what each request gets; BENCH_SLOTS how many run at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from streamfleet.common.settings import EngineSettings, load_all
+from streamfleet.worker.engine.base import Engine
+from streamfleet.worker.engine.simulated import SimulatedEngine
+from streamfleet.worker.engine.simulated_profile import Profile
+from streamfleet.worker.main import run_worker
+
+KV_TOKENS = 10_000_000
+MODEL_LENGTH = 8_192
+
+
+def paced(tokens_per_s: float, slots: int) -> Profile:
+    """As many tokens a second for each, from one request to `slots` of them."""
+    throughput = ((1, tokens_per_s), (max(2, slots), tokens_per_s * max(2, slots)))
+    return Profile("paced", 0.0, throughput, slots, KV_TOKENS, MODEL_LENGTH, jitter=0.0)
+
+
+def environment(tokens_per_s: float, slots: int) -> dict[str, object]:
+    """What this module reads."""
+    return {"BENCH_TOKENS_PER_S": tokens_per_s, "BENCH_SLOTS": slots}
+
+
+def make_engine(settings: EngineSettings, max_sequences: int) -> Engine:  # noqa: ARG001 - the place of a real factory
+    return SimulatedEngine(paced(float(os.environ["BENCH_TOKENS_PER_S"]), int(os.environ["BENCH_SLOTS"])))
+
+
+if __name__ == "__main__":
+    sys.exit(run_worker(*load_all(engine="simulated", health_port=0), make_engine))

@@ -1,0 +1,174 @@
+"""Many readers of streams in one process, which does as little as it can: it keeps what comes, and when.
+
+`python -m bench.gateway.readers PORT STREAMS OVER_S`; the request, as the bytes of its body, and the API key come over
+standard input, a line each. What came is looked at when all have ended: a line of JSON to standard output.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import uvloop
+
+HOST = "127.0.0.1"
+END = b"0\r\n\r\n"
+DONE = "data: [DONE]"
+_EVENT_ID = re.compile(rb"id: ([0-9]+)-[0-9]+/([0-9]+)\n")
+
+
+@dataclass(eq=False)
+class Reader(asyncio.Protocol):
+    """One connection with one request.
+
+    Attributes:
+        came: bytes, each with the time at which they came, epoch ms.
+        ended: done when the answer is complete or the connection gone.
+    """
+
+    ended: asyncio.Future[None]
+    came: list[tuple[float, bytes]] = field(default_factory=list)
+    transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport  # type: ignore[assignment]
+
+    def data_received(self, data: bytes) -> None:
+        self.came.append((time.time() * 1000, data))
+        if data.endswith(END) and not self.ended.done():
+            self.ended.set_result(None)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the signature is asyncio's
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+
+@dataclass(frozen=True)
+class Stream:
+    """What one reader saw.
+
+    Attributes:
+        text: of the first choice; None where it did not end well.
+        lags_ms: from each entry's time in Redis to its last event's arrival.
+        sends: pieces that came.
+        began_ms, ended_ms: first and last of them, epoch ms.
+    """
+
+    text: str | None
+    lags_ms: list[float]
+    sends: int
+    began_ms: float
+    ended_ms: float
+
+
+async def read_all(port: int, request: bytes, streams: int, over_s: float) -> tuple[list[Reader], float]:
+    """Connect all, send their requests evenly over so many seconds, and wait for their ends; the CPU time it took."""
+    loop = asyncio.get_running_loop()
+    readers = []
+    for _ in range(streams):
+        _, reader = await loop.create_connection(lambda: Reader(loop.create_future()), HOST, port)
+        readers.append(reader)
+    cpu_s, began_s = time.process_time(), loop.time()
+    for number, reader in enumerate(readers):
+        await asyncio.sleep(max(0.0, began_s + over_s * number / streams - loop.time()))
+        if reader.transport is not None:
+            reader.transport.write(request)
+    await asyncio.wait([reader.ended for reader in readers])
+    return readers, time.process_time() - cpu_s
+
+
+def looked_at(reader: Reader) -> Stream:
+    """What a reader saw. An event counts as come when its last byte has."""
+    lags_ms, held = [], b""
+    for came_ms, data in reader.came:
+        held += data
+        whole, _, held = held.rpartition(b"\n\n")
+        newest = {match[1]: match for match in _EVENT_ID.finditer(whole)}
+        lags_ms += [came_ms - int(entry_ms) for entry_ms in newest]
+    times = [came_ms for came_ms, _ in reader.came] or [0.0]
+    return Stream(_text(reader), lags_ms, len(reader.came), times[0], times[-1])
+
+
+def _text(reader: Reader) -> str | None:
+    answer = b"".join(data for _, data in reader.came)
+    head, _, body = answer.partition(b"\r\n\r\n")
+    if b" 200 " not in head.partition(b"\r\n")[0] or not answer.endswith(END):
+        return None
+    parts, done = [], False
+    for line in _unchunked(body).decode().split("\n"):
+        if line == DONE:
+            done = True
+        elif line.startswith("data: "):
+            chunk = json.loads(line.removeprefix("data: "))
+            if "error" in chunk:
+                return None
+            parts += [choice["delta"].get("content") or "" for choice in chunk["choices"]]
+    return "".join(parts) if done else None
+
+
+def _unchunked(body: bytes) -> bytes:
+    """A body in chunked transfer coding, without it."""
+
+    def parts() -> Iterator[bytes]:
+        at = 0
+        while (end := body.find(b"\r\n", at)) >= 0 and (size := int(body[at:end], 16)):
+            yield body[end + 2 : end + 2 + size]
+            at = end + 4 + size
+
+    return b"".join(parts())
+
+
+def at_once(seen: list[Stream]) -> int:
+    """How many streams ran at the same time, at most."""
+    steps = sorted([(each.began_ms, 1) for each in seen] + [(each.ended_ms, -1) for each in seen])
+    most = now = 0
+    for _, step in steps:
+        now += step
+        most = max(most, now)
+    return most
+
+
+def said(readers: list[Reader], cpu_s: float) -> dict[str, Any]:
+    """What all of them saw, in figures."""
+    seen = [looked_at(reader) for reader in readers]
+    texts = Counter(each.text for each in seen if each.text is not None)
+    return {
+        "streams": len(seen),
+        "whole": sum(texts.values()),
+        "texts": len(texts),
+        "text": texts.most_common(1)[0][0] if texts else "",
+        "at_once": at_once(seen),
+        "lags_ms": [round(lag, 1) for each in seen for lag in each.lags_ms],
+        "sends": sum(each.sends for each in seen),
+        "seconds": (max(each.ended_ms for each in seen) - min(each.began_ms for each in seen)) / 1000,
+        "cpu_s": cpu_s,
+    }
+
+
+def request_of(body: bytes, key: str) -> bytes:
+    """An HTTP request for a streamed answer."""
+    head = (
+        f"POST /v1/chat/completions HTTP/1.1\r\nhost: {HOST}\r\nauthorization: Bearer {key}\r\n"
+        f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+def main() -> None:
+    """Read, and say what came."""
+    port, streams, over_s = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+    body, key = sys.stdin.readline().strip(), sys.stdin.readline().strip()
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        readers, cpu_s = runner.run(read_all(port, request_of(body.encode(), key), streams, over_s))
+    print(json.dumps(said(readers, cpu_s)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

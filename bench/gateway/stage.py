@@ -1,0 +1,90 @@
+"""A gateway to measure: a process in front of workers, on a Redis of its own, with an API key without limits."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import httpx
+
+from bench.core.redis import own_server
+from bench.core.workers import SHORT, cpu_seconds, workers
+from bench.engine.processes import started
+from streamfleet.cli.demo.server import free_port
+from streamfleet.common.broker.gateway import GatewayBroker
+from streamfleet.common.connection import Connection
+from streamfleet.common.gateway_keys import GatewayNames, digest_of, make_record, new_secret
+from streamfleet.common.protocol import LANES
+
+HOST = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Everything that answers, ready.
+
+    Attributes:
+        port: the gateway's.
+        key: an API key.
+        pids: process ids by part: redis, gateway, and workers as worker 1, worker 2, …
+    """
+
+    port: int
+    key: str
+    pids: Mapping[str, int]
+
+    @property
+    def url(self) -> str:
+        return f"http://{HOST}:{self.port}"
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What a caller sends."""
+        return {"Authorization": f"Bearer {self.key}"}
+
+    def cpu(self) -> dict[str, float]:
+        """CPU time that each part has used so far, in seconds."""
+        return {part: cpu_seconds(pid) for part, pid in self.pids.items()}
+
+
+@contextmanager
+def staged(environment: Mapping[str, object], *, module: str = "streamfleet.worker", count: int = 1) -> Iterator[Stage]:
+    """A gateway in front of so many workers.
+
+    Args:
+        environment: settings of the workers.
+        module: what a worker runs.
+        count: how many workers.
+    """
+    with own_server() as server, workers(server.url, count, module=module, environment=environment) as running:
+        port = free_port()
+        settings = {
+            "REDIS_URL": server.url,
+            "STREAMFLEET_GATEWAY_PORT": str(port),
+            "STREAMFLEET_LOG_FORMAT": "json",  # a line for each request: that is what it does in production
+        }
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("STREAMFLEET_", *SHORT))}
+        with started(["-m", "streamfleet.cli", "gateway"], talks=False, environment=inherited | settings) as child:
+            child.wait_until(lambda: _ready(port))
+            pids = {f"worker {number}": process.pid for number, process in enumerate(running, 1)}
+            yield Stage(port, asyncio.run(_new_key(server.url)), {"gateway": child.pid, "redis": server.pid, **pids})
+
+
+async def _new_key(url: str) -> str:
+    secret = new_secret()
+    broker = GatewayBroker(Connection(url), GatewayNames())
+    try:
+        await broker.add(digest_of(secret), make_record(digest_of(secret), "bench", "bench", lanes=tuple(LANES)))
+    finally:
+        await broker.close()
+    return secret
+
+
+def _ready(port: int) -> bool:
+    try:
+        return httpx.get(f"http://{HOST}:{port}/readyz", timeout=5.0, trust_env=False).status_code == 200
+    except httpx.HTTPError:
+        return False

@@ -1,0 +1,98 @@
+"""The tables and targets of the gateway's report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from statistics import median
+from typing import Any
+
+from bench.core.reports import Report, Table, Target
+from bench.core.rounds import Sample, middle, ratio
+from bench.gateway.beside import DIRECT, GATEWAY
+from bench.gateway.many import Load, Seen
+
+LAG_P99_MS, RATIO, WHOLE_MS, FIRST_MS = 100.0, 0.97, 5.0, 15.0
+FIGURES = {
+    "tokens_per_s": "tokens/s",
+    "whole_ms_p50": "whole answer p50 ms",
+    "whole_ms_p95": "p95 ms",
+    "first_ms_p50": "first token p50 ms",
+    "first_ms_p95": "p95 ms ",
+    "front_ms": "CPU ms a request",
+}
+
+
+def add_streams(report: Report, load: Load, runs: Sequence[Seen]) -> None:
+    """Many streams at once. A figure of all runs is the median, of what must not happen the worst."""
+    rows = [_stream_row(number, seen) for number, seen in enumerate(runs, 1)]
+    what = f"{load.streams} streams of {load.tokens_per_s:g} tokens/s each, through one gateway"
+    cores = [{"run": number, **_cores(seen)} for number, seen in enumerate(runs, 1)]
+    report.tables += [
+        Table(f"Streams: {what}", list(rows[0]), rows),
+        Table("CPU: share of a core that each process took", list(cores[0]), cores),
+    ]
+    cut = max(seen.streams - seen.whole for seen in runs)
+    odd = sum(not seen.same for seen in runs)
+    together = min(seen.at_once for seen in runs)
+    report.targets += [
+        Target("streams that were open at the same time", together, load.streams, "at least", "streams"),
+        Target(f"streams cut, of {load.streams} in one gateway process", cut, 0, "at most", "streams"),
+        Target("runs whose texts are not all that of the same request unstreamed", odd, 0, "at most", "runs"),
+        Target(
+            f"lag p99, {load.streams} streams of {load.tokens_per_s:g} tokens/s",
+            median(seen.p99_ms for seen in runs),
+            LAG_P99_MS,
+            "at most",
+            "ms",
+            "from the worker's write to Redis to arrival; Redis, workers and readers share the cores",
+        ),
+    ]
+    report.data["streams"] = [asdict(seen) for seen in runs]
+
+
+def add_beside(report: Report, samples: Mapping[str, Sequence[Sample]], engine: str) -> None:
+    """The gateway beside an engine that speaks HTTP itself."""
+    direct = "vllm serve" if engine == "vllm" else "simulated engine over HTTP"
+    rows: list[dict[str, Any]] = [
+        {"": name, **{column: middle(samples[key], figure) for figure, column in FIGURES.items()}}
+        for key, name in ((DIRECT, direct), (GATEWAY, f"gateway, worker with {engine}"))
+    ]
+    report.tables.append(Table(f"Beside {direct}", list(rows[0]), rows))
+    tokens = ratio(samples[GATEWAY], samples[DIRECT], "tokens_per_s")
+    report.targets += [
+        Target(f"tokens/s through the gateway, to {direct}", tokens, RATIO, "at least", "x"),
+        Target("added to a short answer, p50", _added(samples, "whole_ms_p50"), WHOLE_MS, "at most", "ms"),
+        Target("added to the first streamed token, p50", _added(samples, "first_ms_p50"), FIRST_MS, "at most", "ms"),
+    ]
+    report.data["beside"] = {name: [dict(each) for each in found] for name, found in samples.items()}
+
+
+def _added(samples: Mapping[str, Sequence[Sample]], figure: str) -> float:
+    """The median of the differences, round by round."""
+    return median(mine[figure] - other[figure] for mine, other in zip(samples[GATEWAY], samples[DIRECT], strict=True))
+
+
+def _stream_row(number: int, seen: Seen) -> dict[str, Any]:
+    return {
+        "run": number,
+        "whole": seen.whole,
+        "at once": seen.at_once,
+        "texts": seen.texts,
+        "lag p50 ms": seen.p50_ms,
+        "p99 ms": seen.p99_ms,
+        "most ms": seen.most_ms,
+        "groups in Redis": seen.entries,
+        "groups/s": seen.entries / seen.seconds,
+        "gateway's CPU ms a group": seen.cores["gateway"] * seen.seconds * 1000 / seen.entries,
+    }
+
+
+def _cores(seen: Seen) -> dict[str, float]:
+    workers = sum(share for part, share in seen.cores.items() if part.startswith("worker"))
+    return {
+        "gateway": seen.cores["gateway"],
+        "redis": seen.cores["redis"],
+        "workers, all": workers,
+        "readers": seen.cores["readers"],
+    }

@@ -1,0 +1,62 @@
+"""What becomes of tokens as server-sent events."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from streamfleet.gateway.errors import ApiError
+from streamfleet.gateway.streaming import chunk_frame, events_as_sent
+from streamfleet.producer.events import Chunk, Event, Missed, Restarted
+
+
+def chunk(number: int, raw: str = '{"choices":[]}') -> Chunk:
+    """A chunk as it is read from Redis."""
+    return Chunk(f"1700000000000-{number}/0", json.loads(raw), raw, 1)
+
+
+def code_of(error: ApiError | None) -> str:
+    """Which error, if any."""
+    return "" if error is None else error.error["code"]
+
+
+def test_a_chunk_goes_as_the_engine_wrote_it() -> None:
+    raw = '{"choices": [{"delta": {"content": "Gr\\u00fc\\u00df, \\ud83d"}}],  "x": 1.50}'
+    assert chunk_frame(chunk(7, raw)) == f"id: 1700000000000-7/0\ndata: {raw}\n\n".encode()
+
+
+def test_a_line_break_between_tokens_of_json_does_not_break_the_event() -> None:
+    (line,) = [line for line in chunk_frame(chunk(1, '{\r"a":\r\n1}')).splitlines() if line.startswith(b"data: ")]
+    assert json.loads(line.removeprefix(b"data: ")) == {"a": 1}
+
+
+def test_events_that_came_together_go_together() -> None:
+    sent, error = events_as_sent([chunk(1), chunk(2)], tells_restarts=False, shown=False)
+    assert sent == chunk_frame(chunk(1)) + chunk_frame(chunk(2))
+    assert error is None
+
+
+@pytest.mark.parametrize("tells_restarts", [False, True])
+def test_of_a_run_that_nobody_saw_nothing_is_told(tells_restarts: bool) -> None:
+    assert events_as_sent([chunk(1), Restarted(2), chunk(2)], tells_restarts, shown=False) == (
+        chunk_frame(chunk(2)),
+        None,
+    )
+
+
+@pytest.mark.parametrize(("event", "code"), [(Restarted(2), "stream_restarted"), (Missed(3, 1), "stream_incomplete")])
+def test_what_came_before_the_error_is_sent(event: Event, code: str) -> None:
+    sent, error = events_as_sent([chunk(1), event, chunk(2)], tells_restarts=False, shown=True)
+    assert (sent, code_of(error)) == (chunk_frame(chunk(1)), code)
+
+
+def test_who_understands_restarts_reads_on() -> None:
+    sent, error = events_as_sent([chunk(1), Restarted(2), Missed(3, 2), chunk(2)], tells_restarts=True, shown=True)
+    assert error is None
+    assert [line.split(b"\n")[0] for line in sent.split(b"\n\n")[:-1]] == [
+        b"id: 1700000000000-1/0",
+        b"event: restart",
+        b"event: missed",
+        b"id: 1700000000000-2/0",
+    ]
