@@ -6,12 +6,14 @@ Most of these take one guard out, so that a test can show what the guard is for.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import structlog
@@ -19,7 +21,7 @@ import structlog
 from streamfleet.common.broker import Broker
 from streamfleet.worker import __main__ as command
 from streamfleet.worker import execute, fitness, lease, maintain, running, worker
-from streamfleet.worker.engine import simulated
+from streamfleet.worker.engine import simulated, simulated_chunks
 from streamfleet.worker.engine.base import EngineReply, EngineRequest
 from streamfleet.worker.flights import Flight
 
@@ -127,6 +129,24 @@ def clumsy() -> None:
 def mortal() -> None:
     """SIGUSR1 kills the engine."""
     _on_signal(signal.SIGUSR1, lambda engine: engine.die("killed by the test"))
+
+
+class _Utf8(str):
+    """Is encoded as UTF-8, whatever is asked for."""
+
+    __slots__ = ()
+
+    def encode(self, *_: str, **__: str) -> bytes:
+        return super().encode()
+
+
+def outspoken() -> None:
+    """Chunks have their characters as they are, as vLLM's have, and not as escapes."""
+
+    def dumps(value: Any, **how: Any) -> str:
+        return _Utf8(json.dumps(value, ensure_ascii=False, **how))
+
+    simulated_chunks.json = SimpleNamespace(dumps=dumps)  # type: ignore[assignment,attr-defined]
 
 
 def _on_signal(signum: signal.Signals, act: Callable[[simulated.SimulatedEngine], object]) -> None:
