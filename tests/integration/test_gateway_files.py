@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from streamfleet.common.batch_records import BATCH, FILE, BatchNames, BatchRecord, BatchStatus, FileRecord, new_id
-from streamfleet.common.broker.gateway_batches import BatchBroker, Ending
+from streamfleet.common.broker.gateway_batches import AddCode, BatchBroker, Ending
 from streamfleet.common.connection import Connection
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.gateway_keys import GatewayNames
@@ -114,7 +114,7 @@ async def test_a_file_that_is_read_ends_later(place: Place) -> None:
     batch = BatchRecord(
         new_id(BATCH, now_ms), "t", record.id, output, errors, CHAT, "24h", Lane.LOW, now_ms, now_ms + 1
     )
-    assert await place.broker.add_batch(batch)
+    assert (await place.broker.add_batch(batch))[0] is AddCode.ACCEPTED
     place.clock.now_ms += KEPT_MS
     assert (await place.files.sweep(), place.stored) == (0, 1)
     taken = await place.broker.take_batch(batch.id, "g", 1_000)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from streamfleet.common.batch_records import BatchNames, BatchRecord, BatchStatus, FileRecord, Part
-from streamfleet.common.broker.gateway_batches import BatchBroker, Ending, SaveCode, Step, Taken
-from streamfleet.common.broker.gateway_files import Deletion
+from streamfleet.common.broker.gateway_batches import AddCode, BatchBroker, Ending, Naming, SaveCode, Step, Taken
+from streamfleet.common.broker.gateway_files import Addition, Deletion
 from streamfleet.common.errors import BrokerOutOfMemory
 from streamfleet.common.protocol import CHAT, Lane
 from tests.scripts.harness import NOW, Queue
@@ -31,9 +31,13 @@ async def with_file(queue: Queue, record: FileRecord = INPUT, content: str = "aa
     return found
 
 
+async def added(found: BatchBroker, batch: BatchRecord = BATCH) -> bool:
+    return await found.add_batch(batch) == (AddCode.ACCEPTED, batch.id)
+
+
 async def with_batch(queue: Queue) -> BatchBroker:
     found = await with_file(queue)
-    assert await found.add_batch(BATCH)
+    assert await added(found)
     return found
 
 
@@ -61,6 +65,7 @@ async def test_a_content_becomes_a_file(queue: Queue) -> None:
         "parts:file-in": ["10 aa/in"],
         "files:t": [("file-in", 0)],
         "file_ends": [("file-in", NOW + KEPT_MS)],
+        "use:t": {"file_bytes": "10"},
     }
     assert await found.file("file-in") == INPUT
     assert await found.parts("file-in") == [Part("aa/in", 10)]
@@ -105,21 +110,38 @@ async def test_a_file_that_a_batch_reads_is_not_deleted(queue: Queue) -> None:
     assert (await found.delete_file(INPUT))[0] is Deletion.DELETED
 
 
+async def test_all_files_of_a_tenant_have_a_limit_together(queue: Queue) -> None:
+    found = await with_file(queue)
+    second, third = replace(INPUT, id="file-2"), replace(INPUT, id="file-3", tenant="somebody else")
+    await found.hold(["aa/2", "aa/3"], HOLD_MS)
+    before = await queue.dump()
+    assert await found.add_file(second, Part("aa/2", 10), 19) is Addition.OVER_QUOTA
+    assert await queue.dump() == before
+    assert await found.add_file(third, Part("aa/3", 10), 10) is Addition.MADE, "each tenant by itself"
+    assert await found.add_file(second, Part("aa/2", 10), 20) is Addition.MADE
+    assert await found.file_bytes("t") == 20
+    await found.delete_file(INPUT)
+    assert await found.file_bytes("t") == 10
+    await found.delete_file(second)
+    assert (await found.file_bytes("t"), "use:t" in await queue.dump()) == (0, False)
+
+
 # -- accepting and taking ----------------------------------------------------------------------------------
 
 
 async def test_a_batch_is_accepted_once(queue: Queue) -> None:
     found = await with_file(queue)
     before = await queue.dump()
-    assert await found.add_batch(BATCH)
+    assert await added(found)
     after = before | {
         "file:file-in": {**INPUT.fields(), "uses": "1"},
-        "batch:batch_1": BATCH.fields(),
+        "batch:batch_1": {**BATCH.fields(), "queued_bytes": "10"},
         "batches:t": [("batch_1", 0)],
         "open_batches": [("batch_1", NOW)],
+        "use:t": {"file_bytes": "10", "queued_bytes": "10"},
     }
     assert await queue.dump() == after
-    assert await found.add_batch(BATCH), "its answer was lost, and it is asked again"
+    assert await added(found), "its answer was lost, and it is asked again"
     assert await queue.dump() == after
     assert await found.batch("batch_1") == BATCH
 
@@ -127,9 +149,40 @@ async def test_a_batch_is_accepted_once(queue: Queue) -> None:
 async def test_a_batch_of_another_tenants_file_is_not_accepted(queue: Queue) -> None:
     found = await with_file(queue, replace(INPUT, tenant="somebody else"))
     before = await queue.dump()
-    assert not await found.add_batch(BATCH)
-    assert not await found.add_batch(replace(BATCH, input_file_id="file-none"))
+    assert not await added(found)
+    assert not await added(found, replace(BATCH, input_file_id="file-none"))
     assert await queue.dump() == before
+
+
+async def test_the_same_name_is_the_same_batch(queue: Queue) -> None:
+    found = await with_file(queue)
+    another, later = replace(BATCH, id="batch_2"), replace(BATCH, id="batch_3")
+    one, other = Naming("n", "what was asked"), Naming("n", "something else")
+    assert await found.add_batch(BATCH, naming=one, kept_ms=KEPT_MS) == (AddCode.ACCEPTED, "batch_1")
+    before = await queue.dump()
+    assert before["named:n"] == {"batch": "batch_1", "digest": "what was asked"}
+    assert 0 < await queue.command("PTTL", queue.keys.base + "named:n") <= KEPT_MS
+    assert await found.add_batch(BATCH, naming=one) == (AddCode.ACCEPTED, "batch_1"), "its answer was lost"
+    assert await found.add_batch(another, naming=one) == (AddCode.REPEATED, "batch_1")
+    assert await found.add_batch(another, naming=other) == (AddCode.CONFLICT, "")
+    assert await queue.dump() == before
+    await found.connection.command("DEL", queue.keys.base + "named:n")
+    assert await found.add_batch(later, naming=other, kept_ms=1) == (AddCode.ACCEPTED, "batch_3")
+
+
+async def test_open_batches_of_a_tenant_have_a_limit_together(queue: Queue) -> None:
+    found = await with_batch(queue)
+    second = replace(BATCH, id="batch_2")
+    before = await queue.dump()
+    assert await found.add_batch(second, most_bytes=19) == (AddCode.TOO_MUCH, "")
+    assert await queue.dump() == before
+    _, epoch = await taken(queue)
+    await found.finish_batch(BATCH, epoch, Ending(BatchStatus.COMPLETED, KEPT_MS, "batch_output"))
+    await found.finish_batch(BATCH, epoch, Ending(BatchStatus.COMPLETED, KEPT_MS, "batch_output"))
+    assert await queue.command("HGETALL", found.names.use("t")) == [b"file_bytes", b"10"]
+    assert await found.add_batch(second, most_bytes=19) == (AddCode.ACCEPTED, "batch_2")
+    third = replace(BATCH, id="batch_3")
+    assert await found.add_batch(third, most_bytes=20) == (AddCode.ACCEPTED, "batch_3")
 
 
 async def test_a_batch_is_taken_by_one(queue: Queue) -> None:
@@ -138,7 +191,7 @@ async def test_a_batch_is_taken_by_one(queue: Queue) -> None:
     before = await queue.dump()
     assert await found.take_batch(BATCH.id, "g1", LEASE_MS) == Taken(BATCH, 1)
     after = before | {
-        "batch:batch_1": {**BATCH.fields(), "epoch": "1", "owner": "g1"},
+        "batch:batch_1": {**before["batch:batch_1"], "epoch": "1", "owner": "g1"},
         "open_batches": [("batch_1", NOW + LEASE_MS)],
     }
     assert await queue.dump() == after
@@ -316,6 +369,7 @@ async def test_at_its_end_a_batch_has_its_files_once(queue: Queue) -> None:
     assert after["files"] == ["file-out", "file-in"]
     assert after["stats"] == {"jobs": 1, "prompts": 3}
     assert after["uses"] == b"0"
+    assert after["bytes"] == 110, "what it wrote takes room as well"
     assert after["done"] == b""
     assert after["status"] is BatchStatus.COMPLETED
     assert 0 < after["ttl"] <= KEPT_MS
@@ -343,6 +397,7 @@ async def everything(queue: Queue, found: BatchBroker) -> dict[str, Any]:
         "files": await found.file_ids("t", "", 10),
         "stats": await found.stats("t"),
         "uses": await queue.command("HGET", found.names.file("file-in"), "uses"),
+        "bytes": await found.file_bytes("t"),
         "done": await found.done_lines(BATCH.id),
         "status": record.status,
         "ttl": await queue.command("PTTL", found.names.batch(BATCH.id)),

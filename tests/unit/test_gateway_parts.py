@@ -276,7 +276,7 @@ def test_without_its_extra_there_is_one_line_that_says_so() -> None:
     code += "from streamfleet.cli.main import main; main()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert "the gateway needs fastapi, which is not installed: pip install 'streamfleet[gateway]'" in done.stderr
+    assert "the gateway needs fastapi, which is not installed: pip install '.[gateway]' in a clone" in done.stderr
     assert done.stderr.count("\n") == 1
 
 

@@ -314,7 +314,7 @@ def _files_and_batches(p: Patterns) -> list[Grant]:
     return [
         Grant(
             ("hset", "hget", "hmget", "hgetall", "hincrby", "hdel", "exists", "del", "pexpire"),
-            p.beside(BOTH, "file:*", "batch:*", "stats:*"),
+            p.beside(BOTH, "file:*", "batch:*", "stats:*", "use:*", "named:*"),
         ),
         Grant(("rpush", "lrange", "exists", "del"), p.beside(BOTH, "parts:*")),
         Grant(sorted_sets, p.beside(BOTH, *by_tenant, *all_tenants)),

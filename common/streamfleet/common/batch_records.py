@@ -61,6 +61,14 @@ class BatchNames:
         """Hash: what the simple service did for a tenant so far."""
         return f"{self.base}stats:{tenant}"
 
+    def use(self, tenant: str) -> str:
+        """Hash: how many bytes a tenant's files have, and the inputs of its open batches."""
+        return f"{self.base}use:{tenant}"
+
+    def named(self, name: str) -> str:
+        """Hash: the batch that was asked for under an Idempotency-Key, and a digest of what was asked."""
+        return f"{self.base}named:{name}"
+
 
 def new_id(kind: str, now_ms: int) -> str:
     """An id that nobody had before; those of a kind sort by time.

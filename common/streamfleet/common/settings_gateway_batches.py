@@ -25,6 +25,9 @@ class BatchSettings(Group):
     gateway_file_ttl_ms: int = Field(
         2_592_000_000, ge=60_000, description="How long files, and batches that have ended, are kept, in ms."
     )
+    gateway_file_bytes_per_tenant: int = Field(
+        0, ge=0, description="How many bytes all files of a tenant may have together; 0 for any."
+    )
     gateway_upload_idle_s: float = Field(
         30.0, gt=0, description="How long an upload may send nothing, in seconds; then it is cut off."
     )
@@ -39,6 +42,14 @@ class BatchSettings(Group):
     )
     gateway_batch_max_window_ms: int = Field(
         604_800_000, ge=1_000, description="Longest completion_window that a batch may name, in ms."
+    )
+    gateway_batch_tokens_per_tenant: int = Field(
+        0,
+        ge=0,
+        description=(
+            "How many tokens the inputs of a tenant's batches that have not ended may have together, at four bytes "
+            "each; 0 for any."
+        ),
     )
     gateway_batch_lease_ms: int = Field(
         15_000, ge=500, description="A gateway that is silent for so long loses its batches to others, in ms."

@@ -16,10 +16,12 @@ from streamfleet.gateway import calls, listing, pages, streams
 from streamfleet.gateway.batches import routes as batches
 from streamfleet.gateway.body import drop_body
 from streamfleet.gateway.call import call_of
+from streamfleet.gateway.document.operations import document
 from streamfleet.gateway.errors import CLIENT_LEFT, ApiError, internal, of_http, of_refusal
 from streamfleet.gateway.files import routes as files
 from streamfleet.gateway.gateway import Gateway
 from streamfleet.gateway.simple import routes as simple
+from streamfleet.gateway.ui import routes as ui
 from streamfleet.gateway.waiting import CallerLeft
 
 log = structlog.get_logger(__name__)
@@ -46,8 +48,11 @@ def build(gateway: Gateway) -> FastAPI:
         redoc_url=None,
     )
     app.state.gateway = gateway
+    app.openapi = lambda: document(app, keys_on=gateway.keys_on)  # type: ignore[method-assign]
     for router in ROUTERS:
         app.include_router(router)
+    if gateway.settings.gateway_ui == "on":
+        app.include_router(ui.router)
     app.add_exception_handler(ApiError, _on_api_error)
     app.add_exception_handler(StreamfleetError, _on_refusal)
     app.add_exception_handler(HTTPException, _on_http)

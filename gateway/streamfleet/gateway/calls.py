@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
@@ -13,6 +12,17 @@ from streamfleet.common.results import Result
 from streamfleet.gateway import metrics
 from streamfleet.gateway.body import read_body
 from streamfleet.gateway.call import Call, call_of
+from streamfleet.gateway.document.operations import (
+    AFTER,
+    IDEMPOTENCY,
+    JSON,
+    RESTARTS,
+    SSE,
+    WAITING,
+    answers,
+    body,
+    operation,
+)
 from streamfleet.gateway.door import Caller
 from streamfleet.gateway.errors import ApiError, of_result
 from streamfleet.gateway.gateway import Gateway, gateway_of
@@ -26,9 +36,10 @@ from streamfleet.producer.handle import Handle
 GRACE_S = 1.5
 """How long after its deadline a request's ending may take to come: who ends it looks once a second."""
 router = APIRouter(tags=["models"])
-_BODY: dict[str, Any] = {
-    "requestBody": {"required": True, "content": {"application/json": {"schema": {"type": "object"}}}}
-}
+_ERRORS = (400, 403, 404, 409, 413, 499, 504, "4XX", "5XX")
+_ANSWER, _STREAMED = answers("EngineAnswer"), answers("EngineAnswer", JSON, SSE)
+_NAMED = (*WAITING, IDEMPOTENCY)
+_STREAMING = (*_NAMED, RESTARTS, AFTER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,19 +77,19 @@ class Enqueued:
         await self.gateway.door.settle(self.caller, self.reserved, used)
 
 
-@router.post("/v1/chat/completions", openapi_extra=_BODY)
+@router.post("/v1/chat/completions", **operation({200: _STREAMED}, _ERRORS, body("ChatRequest"), _STREAMING))
 async def chat(request: Request) -> Response:
     """A chat's next message."""
     return await answer(request, CHAT)
 
 
-@router.post("/v1/completions", openapi_extra=_BODY)
+@router.post("/v1/completions", **operation({200: _STREAMED}, _ERRORS, body("CompletionRequest"), _STREAMING))
 async def completions(request: Request) -> Response:
     """A text's continuation."""
     return await answer(request, COMPLETIONS)
 
 
-@router.post("/v1/embeddings", openapi_extra=_BODY)
+@router.post("/v1/embeddings", **operation({200: _ANSWER}, _ERRORS, body("EmbeddingRequest"), _NAMED))
 async def embeddings(request: Request) -> Response:
     """Vectors of texts."""
     return await answer(request, EMBEDDINGS)
@@ -95,7 +106,8 @@ async def answer(request: Request, endpoint: str) -> Response:
     if enqueued.wish.stream:
         return await open_stream(request, _reading(enqueued))
     result = await wait_for(request, enqueued)
-    enqueued.gateway.errand(enqueued.settle(result), "settle tokens")
+    if enqueued.caller.tokens.limit:
+        enqueued.gateway.errand(enqueued.settle(result), "settle tokens")
     if not result.ok:
         raise of_result(result)
     return Response(result.fields.get("response", "{}"), media_type="application/json")
@@ -171,5 +183,5 @@ def _reading(enqueued: Enqueued) -> Reading:
         tells_restarts=enqueued.wish.tells_restarts,
         wait_s=enqueued.wait_s,
         on_left=enqueued.abandon,
-        on_result=enqueued.settle,
+        on_result=enqueued.settle if enqueued.caller.tokens.limit else None,
     )

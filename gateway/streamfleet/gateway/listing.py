@@ -8,6 +8,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 
 from streamfleet.gateway.call import call_of
+from streamfleet.gateway.document.operations import answers, operation
 from streamfleet.gateway.gateway import Gateway, gateway_of
 from streamfleet.gateway.models import unknown
 
@@ -15,7 +16,7 @@ OWNER = "streamfleet"
 router = APIRouter(tags=["models"])
 
 
-@router.get("/v1/models")
+@router.get("/v1/models", **operation({200: answers("ModelList")}))
 async def models(request: Request) -> JSONResponse:
     """All of them."""
     gateway = await _let_in(request)
@@ -23,7 +24,7 @@ async def models(request: Request) -> JSONResponse:
 
 
 # A path: names of models have slashes in them.
-@router.get("/v1/models/{model:path}")
+@router.get("/v1/models/{model:path}", **operation({200: answers("Model")}, (404,)))
 async def model(request: Request, model: str) -> JSONResponse:
     """One of them."""
     gateway = await _let_in(request)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import signal
 import socket
@@ -92,6 +93,8 @@ async def _serve(queue: QueueSettings, settings: GatewaySettings, opened: socket
         models=[route.model for route in settings.routes] or "as the workers say",
         keys=settings.gateway_keys,
     )
+    gc.collect()
+    gc.freeze()  # what every process has: looking through it again and again would hold up all streams
     gateway.batching.start()
     gateway.webhooks.start()
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Request, Response
 
 from streamfleet.gateway.call import call_of
+from streamfleet.gateway.document.operations import AFTER, RESTARTS, SSE, answers, operation
 from streamfleet.gateway.errors import ApiError
 from streamfleet.gateway.gateway import Gateway, gateway_of
 from streamfleet.gateway.streaming import Reading, open_stream
@@ -12,9 +13,13 @@ from streamfleet.gateway.wishes import belongs_to, tells_restarts
 from streamfleet.producer.client import Client
 
 router = APIRouter(tags=["models"])
+_ERRORS = (400, 404, 499, 504, "4XX", "5XX")
 
 
-@router.get("/v1/streams/{request_id}")
+@router.get(
+    "/v1/streams/{request_id}",
+    **operation({200: answers("EngineAnswer", SSE)}, _ERRORS, parameters=(AFTER, RESTARTS)),
+)
 async def stream(request: Request, request_id: str) -> Response:
     """The tokens of a request that was sent with `stream`, by the `x-streamfleet-id` of its answer.
 

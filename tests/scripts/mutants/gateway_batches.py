@@ -18,6 +18,18 @@ MUTANTS = (
         "gateway_batches.a_content_becomes_a_file",
     ),
     Mutant(
+        "gateway_file_add: all files of a tenant",
+        "if most > 0 and used + tonumber(ARGV[6]) > most then return 2 end\n",
+        "",
+        "gateway_batches.all_files_of_a_tenant_have_a_limit_together",
+    ),
+    Mutant(
+        "gateway_file_delete: gives room back",
+        "give_back(KEYS[6], 'file_bytes', tonumber(found[3]) or 0)\n",
+        "",
+        "gateway_batches.all_files_of_a_tenant_have_a_limit_together",
+    ),
+    Mutant(
         "gateway_file_delete: whose it is",
         "if found[1] ~= ARGV[2] then return {0, {}} end\n",
         "",
@@ -37,15 +49,51 @@ MUTANTS = (
     ),
     Mutant(
         "gateway_batch_add: asked again",
-        "if redis.call('EXISTS', KEYS[1]) == 1 then return 1 end\nif redis",
-        "if redis",
+        "if redis.call('EXISTS', KEYS[1]) == 1 then return {1, ARGV[1]} end\nif ARGV",
+        "if ARGV",
         "gateway_batches.a_batch_is_accepted_once",
     ),
     Mutant(
         "gateway_batch_add: whose the input is",
-        "if redis.call('HGET', KEYS[4], 'tenant') ~= ARGV[2] then return 0 end\n",
+        "if input[1] ~= ARGV[2] then return {0, ''} end\n",
         "",
         "gateway_batches.a_batch_of_another_tenants_file_is_not_accepted",
+    ),
+    Mutant(
+        "gateway_batch_add: a name is one batch's",
+        "  if named[1] then return {4, named[1]} end\n",
+        "",
+        "gateway_batches.the_same_name_is_the_same_batch",
+    ),
+    Mutant(
+        "gateway_batch_add: a name is for one thing",
+        "  if named[1] and named[2] ~= ARGV[5] then return {3, ''} end\n",
+        "",
+        "gateway_batches.the_same_name_is_the_same_batch",
+    ),
+    Mutant(
+        "gateway_batch_add: names are forgotten",
+        "  redis.call('PEXPIRE', KEYS[6], ARGV[6])\n",
+        "",
+        "gateway_batches.the_same_name_is_the_same_batch",
+    ),
+    Mutant(
+        "gateway_batch_add: all open batches of a tenant",
+        "if most > 0 and queued + bytes > most then return {2, ''} end\n",
+        "",
+        "gateway_batches.open_batches_of_a_tenant_have_a_limit_together",
+    ),
+    Mutant(
+        "gateway_batch_finish: gives room back",
+        "give_back(KEYS[11], 'queued_bytes', tonumber(bytes[3]) or 0)\n",
+        "",
+        "gateway_batches.open_batches_of_a_tenant_have_a_limit_together",
+    ),
+    Mutant(
+        "gateway_batch_finish: its files take room",
+        "    call('HINCRBY', KEYS[11], 'file_bytes', bytes[i] or '0')\n",
+        "",
+        "gateway_batches.at_its_end_a_batch_has_its_files_once",
     ),
     Mutant(
         "gateway_batch_take: somebody has it",

@@ -26,6 +26,23 @@ class SaveCode(IntEnum):
     TOO_LATE = 3
 
 
+class AddCode(IntEnum):
+    """What became of a batch that was asked for; the return codes of gateway_batch_add.lua."""
+
+    NO_FILE = 0
+    ACCEPTED = 1
+    TOO_MUCH = 2
+    CONFLICT = 3
+    REPEATED = 4
+
+
+class Naming(NamedTuple):
+    """The caller's name for a batch, and a digest of what it asked for."""
+
+    name: str
+    digest: str
+
+
 class Taken(NamedTuple):
     """A batch that somebody has now, and in which epoch."""
 
@@ -75,21 +92,34 @@ class Ending:
 class BatchBroker(FileBroker):
     """Files, and the batches that read and write them."""
 
-    async def add_batch(self, record: BatchRecord) -> bool:
-        """Accept a batch. False when its tenant has no such input file."""
+    async def add_batch(
+        self, record: BatchRecord, *, most_bytes: int = 0, naming: Naming | None = None, kept_ms: int = 1
+    ) -> tuple[AddCode, str]:
+        """Accept a batch.
+
+        Args:
+            record: the batch.
+            most_bytes: of the inputs of all open batches of the tenant; 0 for any.
+            naming: asked for again under the same name, it is the same batch.
+            kept_ms: for how long the name is kept.
+
+        Returns:
+            What became of it, and the batch's id: its own, or where REPEATED that of the batch that there was before.
+        """
         names = self.names
         keys = [
             names.batch(record.id),
             names.batches(record.tenant, JOB if record.id.startswith(JOB) else BATCH),
             names.open,
             names.file(record.input_file_id),
+            names.use(record.tenant),
+            names.named(naming.name if naming else ""),
         ]
         flat = [word for pair in record.fields().items() for word in pair]
-        return bool(
-            await self.connection.script(
-                "gateway_batch_add", keys, [record.id, record.tenant, record.created_ms, *flat]
-            )
-        )
+        limits = [most_bytes, naming.digest if naming else "", kept_ms]
+        args = [record.id, record.tenant, record.created_ms, *limits, *flat]
+        code, batch_id = await self.connection.script("gateway_batch_add", keys, args)
+        return AddCode(code), batch_id.decode()
 
     async def batch(self, batch_id: str) -> BatchRecord | None:
         """One batch."""
@@ -189,6 +219,7 @@ class BatchBroker(FileBroker):
             names.ends,
             names.file(batch.input_file_id),
             names.stats(batch.tenant),
+            names.use(batch.tenant),
         ]
         said = {
             "files": [batch.output_file_id, batch.error_file_id],

@@ -18,6 +18,14 @@ class Deletion(IntEnum):
     IN_USE = 2
 
 
+class Addition(IntEnum):
+    """What became of a file that was to be made; the return codes of gateway_file_add.lua."""
+
+    TOO_LATE = 0
+    MADE = 1
+    OVER_QUOTA = 2
+
+
 class FileBroker:
     """One method for each operation, each one script or one command; raises like `BrokerBase`.
 
@@ -59,8 +67,13 @@ class FileBroker:
         found = await self.connection.command("ZRANGEBYSCORE", self.names.loose, *words)
         return [name.decode(errors="replace") for name in found]
 
-    async def add_file(self, record: FileRecord, part: Part) -> bool:
-        """Make a file of a stored content. False when its time was over: somebody may be deleting it."""
+    async def add_file(self, record: FileRecord, part: Part, most_bytes: int = 0) -> Addition:
+        """Make a file of a stored content.
+
+        Args:
+            record, part: the file, and its content.
+            most_bytes: of all files of the tenant; 0 for any.
+        """
         names = self.names
         keys = [
             names.file(record.id),
@@ -68,10 +81,16 @@ class FileBroker:
             names.files(record.tenant),
             names.ends,
             names.loose,
+            names.use(record.tenant),
         ]
         flat = [word for pair in record.fields().items() for word in pair]
-        args = [record.id, part.name, part.encoded(), self._clock(), record.expires_ms, *flat]
-        return bool(await self.connection.script("gateway_file_add", keys, args))
+        limits = [record.bytes, most_bytes]
+        args = [record.id, part.name, part.encoded(), self._clock(), record.expires_ms, *limits, *flat]
+        return Addition(await self.connection.script("gateway_file_add", keys, args))
+
+    async def file_bytes(self, tenant: str) -> int:
+        """How many bytes all files of a tenant have."""
+        return int(await self.connection.command("HGET", self.names.use(tenant), "file_bytes") or 0)
 
     async def file(self, file_id: str) -> FileRecord | None:
         """One file."""
@@ -101,6 +120,7 @@ class FileBroker:
             names.files(record.tenant),
             names.ends,
             names.loose,
+            names.use(record.tenant),
         ]
         code, contents = await self.connection.script(
             "gateway_file_delete", keys, [record.id, record.tenant, self._clock()]

@@ -1,12 +1,29 @@
 -- Accept a batch. Its input cannot be deleted from now on until it has ended.
--- KEYS: 1 the batch, a hash; 2 the batches of its tenant; 3 open batches; 4 its input file, a hash.
--- ARGV: 1 batch id; 2 its tenant; 3 when it was made (epoch ms): who waits for longest is taken first; then names and
---   values of its fields.
--- Returns 1 accepted, now or by the same call before; 0 the tenant has no such file.
-if redis.call('EXISTS', KEYS[1]) == 1 then return 1 end
-if redis.call('HGET', KEYS[4], 'tenant') ~= ARGV[2] then return 0 end
-redis.call('HSET', KEYS[1], unpack(ARGV, 4))
+-- KEYS: 1 the batch, a hash; 2 the batches of its tenant; 3 open batches; 4 its input file, a hash; 5 what its tenant uses,
+--   a hash; 6 the batch of its Idempotency-Key, a hash.
+-- ARGV: 1 batch id; 2 its tenant; 3 when it was made (epoch ms): who waits for longest is taken first; 4 how many bytes the
+--   inputs of a tenant's open batches may have, or 0 for any; 5 digest of what was asked for under the key, or '' without
+--   one; 6 for how long the key is kept (ms); then names and values of its fields.
+-- Returns code and the batch's id: code 1 accepted, now or by the same call before; 0 the tenant has no such file; 2 its
+--   open batches have too much; 3 something else was asked for under the key; 4 the same was, and this is that batch.
+if redis.call('EXISTS', KEYS[1]) == 1 then return {1, ARGV[1]} end
+if ARGV[5] ~= '' then
+  local named = redis.call('HMGET', KEYS[6], 'batch', 'digest')
+  if named[1] and named[2] ~= ARGV[5] then return {3, ''} end
+  if named[1] then return {4, named[1]} end
+end
+local input = redis.call('HMGET', KEYS[4], 'tenant', 'bytes')
+if input[1] ~= ARGV[2] then return {0, ''} end
+local bytes, most = tonumber(input[2]) or 0, tonumber(ARGV[4])
+local queued = tonumber(redis.call('HGET', KEYS[5], 'queued_bytes')) or 0
+if most > 0 and queued + bytes > most then return {2, ''} end
+redis.call('HSET', KEYS[1], 'queued_bytes', string.format('%.0f', bytes), unpack(ARGV, 7))
 redis.call('HINCRBY', KEYS[4], 'uses', 1)
+redis.call('HINCRBY', KEYS[5], 'queued_bytes', string.format('%.0f', bytes))
 redis.call('ZADD', KEYS[2], 0, ARGV[1])
 redis.call('ZADD', KEYS[3], ARGV[3], ARGV[1])
-return 1
+if ARGV[5] ~= '' then
+  redis.call('HSET', KEYS[6], 'batch', ARGV[1], 'digest', ARGV[5])
+  redis.call('PEXPIRE', KEYS[6], ARGV[6])
+end
+return {1, ARGV[1]}

@@ -1,8 +1,10 @@
 -- @include gateway_clock
 -- @include gateway_batch
+-- @include gateway_use
 -- End a batch: its output and error files appear, its input may be deleted again.
 -- KEYS: 1 the batch, a hash; 2 its finished lines; 3 and 4 output file, a hash, and its contents; 5 and 6 the same of the
---   error file; 7 the files of its tenant; 8 when files end; 9 its input file, a hash; 10 what was done for its tenant.
+--   error file; 7 the files of its tenant; 8 when files end; 9 its input file, a hash; 10 what was done for its tenant;
+--   11 what its tenant uses, a hash.
 -- ARGV: 1 batch id; 2 epoch; 3 final status; 4 for how long its files and it are kept (ms); 5 JSON: `files` (ids of output
 --   and error file), `fields` (of both files), `names` (of each), `stats` (field to what to add), `errors` (JSON or false);
 --   6 epoch ms in place of the server's, or ''.
@@ -13,7 +15,8 @@ if status == ARGV[3] then return 1 end
 local say, now = cjson.decode(ARGV[5]), clock_ms(ARGV[6])
 local ends = string.format('%.0f', now + tonumber(ARGV[4]))
 call('DEL', KEYS[2])   -- first: it needs no memory, and a full server then lets the rest pass as well
-local bytes = call('HMGET', KEYS[1], 'output_bytes', 'error_bytes')
+local bytes = call('HMGET', KEYS[1], 'output_bytes', 'error_bytes', 'queued_bytes')
+give_back(KEYS[11], 'queued_bytes', tonumber(bytes[3]) or 0)
 for i = 1, 2 do
   if call('EXISTS', KEYS[2 + 2 * i]) == 1 then
     local file = KEYS[1 + 2 * i]
@@ -22,6 +25,7 @@ for i = 1, 2 do
     call('HSET', file, 'created_ms', string.format('%.0f', now), unpack(about))
     call('ZADD', KEYS[7], 0, say.files[i])
     call('ZADD', KEYS[8], ends, say.files[i])
+    call('HINCRBY', KEYS[11], 'file_bytes', bytes[i] or '0')
   end
 end
 if call('EXISTS', KEYS[9]) == 1 then call('HINCRBY', KEYS[9], 'uses', -1) end

@@ -1,14 +1,19 @@
 -- @include gateway_clock
 -- Make a file of a content that was stored.
 -- KEYS: 1 the file, a hash; 2 its contents, a list; 3 the files of its tenant; 4 when files end; 5 contents that no file
---   owns.
+--   owns; 6 what its tenant uses, a hash.
 -- ARGV: 1 file id; 2 the content's name; 3 its entry in the list; 4 epoch ms in place of the server's, or ''; 5 when the
---   file ends (epoch ms); then names and values of its fields.
--- Returns 1 made, now or by the same call before; 0 the content's time is over, and somebody may be deleting it.
+--   file ends (epoch ms); 6 its bytes; 7 how many bytes the files of a tenant may have, or 0 for any; then names and values
+--   of its fields.
+-- Returns 1 made, now or by the same call before; 0 the content's time is over, and somebody may be deleting it; 2 the
+--   tenant's files would be too large together.
 if redis.call('EXISTS', KEYS[1]) == 1 then return 1 end
 local held = redis.call('ZSCORE', KEYS[5], ARGV[2])
 if not held or tonumber(held) <= clock_ms(ARGV[4]) then return 0 end
-redis.call('HSET', KEYS[1], unpack(ARGV, 6))
+local used, most = tonumber(redis.call('HGET', KEYS[6], 'file_bytes')) or 0, tonumber(ARGV[7])
+if most > 0 and used + tonumber(ARGV[6]) > most then return 2 end
+redis.call('HSET', KEYS[1], unpack(ARGV, 8))
+redis.call('HINCRBY', KEYS[6], 'file_bytes', ARGV[6])
 redis.call('RPUSH', KEYS[2], ARGV[3])
 redis.call('ZADD', KEYS[3], 0, ARGV[1])
 redis.call('ZADD', KEYS[4], ARGV[5], ARGV[1])

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from streamfleet.common.batch_records import FILE, is_id
+from streamfleet.common.broker.gateway_batches import Naming
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.protocol import Lane
-from streamfleet.gateway.wishes import NEEDED, Bounds, read_wish
+from streamfleet.gateway.errors import LIMITED, NOT_AGAIN, ApiError, retry_after
+from streamfleet.gateway.wishes import NEEDED, Bounds, read_wish, request_id
 from streamfleet.producer.when import parse_span
 
 MOST_PAIRS, MOST_KEY_CHARS, MOST_VALUE_CHARS = 16, 64, 512
 LEAST_WINDOW_MS = 1_000
 USUAL_WINDOW = "24h"
+TOO_MUCH_S = 60
+"""Seconds after which to try again: a batch has to end first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +106,40 @@ def choose_lane(headers: Mapping[str, str], body: Mapping[str, Any], lanes: Sequ
     if headers.get("x-streamfleet-lane") is None and body.get("service_tier") is None:
         return max(lanes, key=lambda lane: lane.rank)
     return read_wish(headers, body, Bounds(lanes, 1, 1, False), 0).lane
+
+
+def naming_of(headers: Mapping[str, str], kind: str, owner: str, asked: Mapping[str, Any], lane: Lane) -> Naming | None:
+    """The name that a caller gave to what it asks for; None without an Idempotency-Key.
+
+    Args:
+        headers: names in any case (as Starlette's).
+        kind: BATCH or JOB: the two do not share names.
+        owner: id of the caller's API key.
+        asked: the body.
+        lane: as chosen.
+
+    Raises:
+        InvalidRequest: it is too long.
+    """
+    key = headers.get("idempotency-key")
+    if not key:
+        return None
+    text = json.dumps([asked, lane], sort_keys=True)
+    return Naming(f"{kind}{request_id(owner, key)}", hashlib.sha256(text.encode()).hexdigest())
+
+
+def too_much(most_tokens: int) -> ApiError:
+    """The inputs of a tenant's open batches are too large together."""
+    text = f"the batches that have not ended may have about {most_tokens} tokens together; try again when one has ended"
+    return ApiError(
+        429, text, "token_limit_exceeded", LIMITED, "input_file_id", retry_after(TOO_MUCH_S), "batch_tokens"
+    )
+
+
+def not_kept() -> ApiError:
+    """A batch was asked for by this name before, and nothing is left of it."""
+    text = "the batch of this Idempotency-Key has ended and is not kept any more; use another key"
+    return ApiError(404, text, "batch_not_found", param="Idempotency-Key", headers=NOT_AGAIN)
 
 
 def _text(body: Mapping[str, Any], param: str) -> str:

@@ -10,6 +10,7 @@ from streamfleet.common.broker.gateway_batches import BatchBroker, SaveCode, Ste
 from streamfleet.common.errors import StreamfleetError
 from streamfleet.common.protocol import Status
 from streamfleet.common.results import Result
+from streamfleet.gateway.batches import metrics
 from streamfleet.gateway.files.files import SEGMENT_HOLD_MS, Files
 from streamfleet.producer.batchfile import BadLine, answer_line, refusal_line
 
@@ -124,6 +125,7 @@ class Ledger:
         step = Step(self._lines, output, errors, self._counts, fields or {}, move)
         code, status = await self._broker.save_batch(self._batch, self._epoch, step)
         if code is SaveCode.SAVED and status is not None:
+            metrics.wrote(self._counts)
             self._clear()
             return status
         await self._files.discard([name for name, _ in kept])

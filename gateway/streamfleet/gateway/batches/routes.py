@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 
 from streamfleet.common.batch_records import BATCH, BatchRecord, BatchStatus, is_id
 from streamfleet.common.protocol import parse_body
-from streamfleet.gateway.batches.accepting import choose_lane, read_batch_wish
+from streamfleet.gateway.batches.accepting import choose_lane, naming_of, read_batch_wish
 from streamfleet.gateway.batches.showing import shown
 from streamfleet.gateway.batches.visiting import Visit, visit
 from streamfleet.gateway.body import read_body
+from streamfleet.gateway.document.operations import IDEMPOTENCY, LANE, answers, body, operation, paging
 from streamfleet.gateway.errors import NOT_AGAIN, ApiError
 from streamfleet.gateway.files.paging import read_page
 
@@ -20,38 +19,23 @@ MOST_BODY_BYTES = 65_536
 USUAL_LISTED, MOST_LISTED = 20, 100
 _ENDING = frozenset({BatchStatus.CANCELLING, BatchStatus.CANCELLED})
 router = APIRouter(tags=["batches"])
-_BODY: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "application/json": {
-                "schema": {
-                    "type": "object",
-                    "required": ["input_file_id", "endpoint", "completion_window"],
-                    "properties": {
-                        "input_file_id": {"type": "string"},
-                        "endpoint": {"type": "string"},
-                        "completion_window": {"type": "string", "examples": ["24h"]},
-                        "metadata": {"type": "object", "additionalProperties": {"type": "string"}},
-                        "callback_url": {"type": "string", "format": "uri"},
-                    },
-                }
-            }
-        },
-    }
-}
+_BATCH = answers("Batch")
 
 
-@router.post("/v1/batches", openapi_extra=_BODY)
+@router.post(
+    "/v1/batches",
+    **operation({200: _BATCH}, (400, 403, 404, 409, 413), body("BatchRequest"), (LANE, IDEMPOTENCY)),
+)
 async def create(request: Request) -> JSONResponse:
     """Run a file of requests."""
     here = await visit(request, requests=1)
     raw = await read_body(request, MOST_BODY_BYTES, here.settings.gateway_body_timeout_s)
-    body = parse_body(raw, MOST_BODY_BYTES)
-    wish = read_batch_wish(body, here.settings.gateway_batch_max_window_ms)
-    lane = choose_lane(request.headers, body, here.caller.lanes)
+    asked = parse_body(raw, MOST_BODY_BYTES)
+    wish = read_batch_wish(asked, here.settings.gateway_batch_max_window_ms)
+    lane = choose_lane(request.headers, asked, here.caller.lanes)
     await here.batching.check_callback(wish.callback_url, here.tenant)
-    batch = await here.batching.accept(wish, here.tenant, lane)
+    naming = naming_of(request.headers, BATCH, here.caller.owner, asked, lane)
+    batch = await here.batching.accept(wish, here.tenant, lane, naming)
     if batch is None:
         text = f"there is no file {wish.input_file_id!r}: upload it first, with POST /v1/files"
         raise ApiError(404, text, "file_not_found", param="input_file_id")
@@ -59,7 +43,10 @@ async def create(request: Request) -> JSONResponse:
     return JSONResponse(shown(batch))
 
 
-@router.get("/v1/batches")
+@router.get(
+    "/v1/batches",
+    **operation({200: answers("BatchList")}, (400,), parameters=paging(MOST_LISTED, USUAL_LISTED)),
+)
 async def batches(request: Request) -> JSONResponse:
     """The tenant's batches, newest first."""
     here = await visit(request)
@@ -68,13 +55,13 @@ async def batches(request: Request) -> JSONResponse:
     return JSONResponse(page.shown([shown(batch) for batch in found[: page.limit]], len(found) > page.limit))
 
 
-@router.get("/v1/batches/{batch_id}")
+@router.get("/v1/batches/{batch_id}", **operation({200: _BATCH}, (404,)))
 async def batch(request: Request, batch_id: str) -> JSONResponse:
     """One batch."""
     return JSONResponse(shown(await find(await visit(request), batch_id, BATCH)))
 
 
-@router.post("/v1/batches/{batch_id}/cancel")
+@router.post("/v1/batches/{batch_id}/cancel", **operation({200: _BATCH}, (404, 409)))
 async def cancel(request: Request, batch_id: str) -> JSONResponse:
     """End it. What was answered by then stands in its files."""
     here = await visit(request)

@@ -15,6 +15,7 @@ import structlog
 from streamfleet.common.batch_records import BatchStatus
 from streamfleet.common.broker.gateway_batches import BatchBroker, Taken
 from streamfleet.common.errors import BrokerUnavailable, StreamfleetError
+from streamfleet.gateway.batches import metrics
 from streamfleet.gateway.batches.ledger import BatchLost
 from streamfleet.gateway.batches.run import NotNow, Run, Tools
 from streamfleet.gateway.batches.running import Tell, run_to_the_end
@@ -91,6 +92,7 @@ class Runner:
                 continue  # its lease was missed, and it does not know yet
             taken = await self._broker.take_batch(batch_id, self._owner, settings.gateway_batch_lease_ms)
             if taken is not None:
+                metrics.took(taken.epoch)
                 task = asyncio.get_running_loop().create_task(self._run(taken))
                 self._runs[batch_id] = task
                 task.add_done_callback(lambda _, batch_id=batch_id: self._ended(batch_id))  # type: ignore[misc]
@@ -106,22 +108,26 @@ class Runner:
         try:
             await self._keep_while_running(taken)
             self._interrupted.pop(batch_id, None)
+            metrics.RUNS_ENDED.labels(metrics.ENDED).inc()
             return
         except BatchLost as error:
             log.warning("batch_lost", batch=batch_id, reason=str(error))
+            metrics.RUNS_ENDED.labels(metrics.LOST).inc()
             return
         except NotNow as wait:
             log.info("batch_waits", batch=batch_id, reason=str(wait))
-            after_ms = wait.after_ms
+            after_ms, why = wait.after_ms, metrics.WAITS
         except StreamfleetError as error:
             log.warning("batch_interrupted", batch=batch_id, error=f"{type(error).__name__}: {error}")
-            after_ms = self._pause_ms(batch_id)
+            after_ms, why = self._pause_ms(batch_id), metrics.INTERRUPTED
         except Exception:
             log.exception("batch_stumbled", batch=batch_id)
-            after_ms, stumbled = STUMBLED_MS, True
+            after_ms, stumbled, why = STUMBLED_MS, True, metrics.STUMBLED
         except asyncio.CancelledError:
+            metrics.RUNS_ENDED.labels(metrics.BACK).inc()
             await asyncio.shield(self._release(taken, 0))
             raise
+        metrics.RUNS_ENDED.labels(why).inc()
         await self._release(taken, after_ms, stumbled=stumbled)
 
     def _pause_ms(self, batch_id: str) -> int:

@@ -9,20 +9,25 @@ from typing import Any, Protocol
 import structlog
 
 from streamfleet.common.batch_records import BATCH, FILE, JOB, BatchNames, BatchRecord, BatchStatus, new_id
-from streamfleet.common.broker.gateway_batches import BatchBroker
+from streamfleet.common.broker.gateway_batches import AddCode, BatchBroker, Naming
 from streamfleet.common.connection import Connection
-from streamfleet.common.errors import InvalidRequest, StreamfleetError
+from streamfleet.common.errors import Conflict, InvalidRequest, StreamfleetError
 from streamfleet.common.gateway_keys import GatewayNames
 from streamfleet.common.protocol import Lane
 from streamfleet.common.settings import QueueSettings
-from streamfleet.common.settings_gateway_batches import BatchSettings
-from streamfleet.gateway.batches.accepting import BatchWish
+from streamfleet.common.settings_gateway import GatewaySettings
+from streamfleet.gateway import metrics as gateway_metrics
+from streamfleet.gateway.batches import metrics
+from streamfleet.gateway.batches.accepting import BatchWish, not_kept, too_much
 from streamfleet.gateway.batches.run import Tools
 from streamfleet.gateway.batches.runner import Runner
+from streamfleet.gateway.batches.watching import Watch
+from streamfleet.gateway.files import metrics as file_metrics
 from streamfleet.gateway.files.files import Files
 from streamfleet.gateway.files.store import Store
 from streamfleet.gateway.models import Models
 from streamfleet.gateway.queues import PATIENCE_S, Queues
+from streamfleet.gateway.settling import BYTES_A_TOKEN
 
 log = structlog.get_logger(__name__)
 SWEEP_S = 60.0
@@ -66,7 +71,7 @@ class Batching:
     def __init__(
         self,
         queue_settings: QueueSettings,
-        settings: BatchSettings,
+        settings: GatewaySettings,
         queues: Queues,
         models: Models,
         webhooks: Webhooks | None = None,
@@ -76,21 +81,33 @@ class Batching:
         self._store = Store(settings.gateway_files)
         connection = Connection(queue_settings.redis_url.get_secret_value(), PATIENCE_S)
         self.broker = BatchBroker(connection, BatchNames(GatewayNames(queue_settings.key_prefix).base))
-        self.files = Files(self.broker, self._store, settings.gateway_file_max_bytes, settings.gateway_file_ttl_ms)
+        self.files = Files(
+            self.broker,
+            self._store,
+            settings.gateway_file_max_bytes,
+            settings.gateway_file_ttl_ms,
+            settings.gateway_file_bytes_per_tenant,
+        )
         tools = Tools(self.files, self.broker, queues, models, settings, queue_settings)
         self.runner = Runner(tools, self._tell)
+        self._watch = Watch(self.broker, self.runner)
         self._sweeping: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Run batches, and clear up, from now on."""
         if not self._store.shared:
             log.warning("files_are_local", why=LOCAL)
+        for begin in (metrics.begin, file_metrics.begin):
+            begin()
+        gateway_metrics.tell_limits(self.settings.gateway_max_connections, self.settings.gateway_deadline_ms)
         self.runner.start()
+        self._watch.start()
         self._sweeping = asyncio.get_running_loop().create_task(self._sweep_forever())
 
     async def close(self) -> None:
         """Hand back the batches, and leave."""
         await self.runner.close()
+        await self._watch.close()
         if self._sweeping is not None:
             self._sweeping.cancel()
             await asyncio.gather(self._sweeping, return_exceptions=True)
@@ -106,15 +123,20 @@ class Batching:
         await self.webhooks.check(url, tenant or None)
 
     async def accept(
-        self, wish: BatchWish, tenant: str, lane: Lane, *, job: bool = False, total: int = 0
+        self, wish: BatchWish, tenant: str, lane: Lane, naming: Naming | None, *, job: bool = False, total: int = 0
     ) -> BatchRecord | None:
         """A batch that any gateway may take from now on; None when the tenant has no such input file.
 
         Args:
             wish: what it is.
             tenant, lane: whose, and how urgent.
+            naming: the caller's name for it: asked for again, it is the same batch.
             job: it is one of the simple service.
             total: how many lines it has, where that is known.
+
+        Raises:
+            Conflict: something else was asked for under this name.
+            ApiError: the tenant's open batches have too much.
         """
         now_ms = await self.broker.now_ms()
         record = BatchRecord(
@@ -132,8 +154,22 @@ class Batching:
             callback_url=wish.callback_url or "",
             total=total,
         )
-        if not await self.broker.add_batch(record):
-            return None
+        most_tokens, kept_ms = self.settings.gateway_batch_tokens_per_tenant, self.settings.gateway_file_ttl_ms
+        code, batch_id = await self.broker.add_batch(
+            record, most_bytes=most_tokens * BYTES_A_TOKEN, naming=naming, kept_ms=wish.window_ms + kept_ms
+        )
+        match code:
+            case AddCode.NO_FILE:
+                return None
+            case AddCode.CONFLICT:
+                raise Conflict("something else was asked for under this name")
+            case AddCode.TOO_MUCH:
+                raise too_much(most_tokens)
+            case AddCode.REPEATED:
+                before = await self.broker.batch(batch_id)
+                if before is None:
+                    raise not_kept()
+                return before
         self.runner.nudge()
         return record
 

@@ -7,8 +7,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import structlog
 
 from streamfleet.common.batch_records import FILE, FileRecord, Part, new_id
-from streamfleet.common.broker.gateway_files import Deletion, FileBroker
+from streamfleet.common.broker.gateway_files import Addition, Deletion, FileBroker
 from streamfleet.common.errors import InvalidRequest
+from streamfleet.gateway.errors import NOT_AGAIN, ApiError
 from streamfleet.gateway.files.store import Store, StoreUnavailable, Writer
 
 log = structlog.get_logger(__name__)
@@ -26,11 +27,12 @@ class Files:
         store: contents.
         most_bytes: of one file.
         kept_ms: for how long files are kept.
+        most_together: bytes of all files of a tenant; 0 for any.
     """
 
-    def __init__(self, broker: FileBroker, store: Store, most_bytes: int, kept_ms: int) -> None:
+    def __init__(self, broker: FileBroker, store: Store, most_bytes: int, kept_ms: int, most_together: int = 0) -> None:
         self.broker, self.store = broker, store
-        self._most_bytes, self._kept_ms = most_bytes, kept_ms
+        self._most_bytes, self._kept_ms, self._most_together = most_bytes, kept_ms, most_together
 
     async def begin(self) -> Upload:
         """A file that is going to be uploaded. Raises BrokerUnavailable, StoreUnavailable."""
@@ -46,14 +48,27 @@ class Files:
         """Make a file of what was uploaded.
 
         Raises:
+            ApiError: all files of the tenant together would be too large.
             StoreUnavailable: it took so long that it may have been deleted meanwhile.
         """
         now_ms = await self.broker.now_ms()
         ends_ms = now_ms + (self._kept_ms if kept_ms is None else kept_ms)
         record = FileRecord(upload.file_id, tenant, filename, purpose, upload.bytes, now_ms, ends_ms)
-        if not await self.broker.add_file(record, Part(upload.name, upload.bytes)):
+        code = await self.broker.add_file(record, Part(upload.name, upload.bytes), self._most_together)
+        if code is Addition.OVER_QUOTA:
+            raise self._no_room()
+        if code is Addition.TOO_LATE:
             raise StoreUnavailable("the upload took too long: send it again")
         return record
+
+    async def check_room(self, tenant: str) -> None:
+        """Refuse before anything is sent where nothing more fits. Raises ApiError."""
+        if self._most_together and await self.broker.file_bytes(tenant) >= self._most_together:
+            raise self._no_room()
+
+    def _no_room(self) -> ApiError:
+        text = f"your files may have {self._most_together} bytes together: delete some, with DELETE /v1/files/ID"
+        return ApiError(413, text, "file_quota_exceeded", param="file", headers=NOT_AGAIN, reason="file_quota")
 
     async def read(self, parts: list[Part]) -> AsyncIterator[bytes]:
         """Contents one after the other. Raises ContentGone, StoreUnavailable."""

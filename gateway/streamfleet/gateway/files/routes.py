@@ -11,7 +11,10 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from streamfleet.common.batch_records import FILE, FileRecord, is_id
 from streamfleet.common.broker.gateway_files import Deletion
 from streamfleet.gateway.batches.visiting import Visit, visit
+from streamfleet.gateway.document.operations import BYTES, FORM, answers, body, operation, paging, query
+from streamfleet.gateway.document.schemas import TEXT, fixed
 from streamfleet.gateway.errors import NOT_AGAIN, ApiError
+from streamfleet.gateway.files import metrics
 from streamfleet.gateway.files.files import Files
 from streamfleet.gateway.files.paging import Page, read_page
 from streamfleet.gateway.files.store import ContentGone
@@ -22,38 +25,29 @@ VISIBLE = ("batch", "batch_output")
 MOST_LISTED = 10_000
 LOOK_AT = 500
 router = APIRouter(tags=["files"])
-_FORM: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "multipart/form-data": {
-                "schema": {
-                    "type": "object",
-                    "required": ["purpose", "file"],
-                    "properties": {
-                        "purpose": {"type": "string", "enum": ["batch"]},
-                        "file": {"type": "string", "format": "binary"},
-                    },
-                }
-            }
-        },
-    }
-}
+_PAGES = (
+    *paging(MOST_LISTED, MOST_LISTED),
+    query("order", fixed("asc", "desc"), "by their age"),
+    query("purpose", TEXT, "only those of this purpose"),
+)
+_CONTENT = answers({"type": "string", "format": "binary"}, BYTES, about="what is in the file")
 
 
-@router.post("/v1/files", openapi_extra=_FORM)
+@router.post("/v1/files", **operation({200: answers("File")}, (400, 413), body("FileUpload", FORM)))
 async def upload(request: Request) -> JSONResponse:
     """Store a file."""
     here = await visit(request, requests=1)
     settings = here.settings
-    record = await receive_file(
-        request, here.files, here.tenant, settings.gateway_file_max_bytes, settings.gateway_upload_idle_s
-    )
+    with metrics.counted_upload():
+        await here.files.check_room(here.tenant)
+        record = await receive_file(
+            request, here.files, here.tenant, settings.gateway_file_max_bytes, settings.gateway_upload_idle_s
+        )
     here.call.facts |= {"file": record.id, "bytes": record.bytes}
     return JSONResponse(shown(record))
 
 
-@router.get("/v1/files")
+@router.get("/v1/files", **operation({200: answers("FileList")}, (400,), parameters=_PAGES))
 async def files(request: Request) -> JSONResponse:
     """The tenant's files, newest first unless `order` is asc."""
     here = await visit(request)
@@ -64,13 +58,13 @@ async def files(request: Request) -> JSONResponse:
     return JSONResponse(page.shown([shown(record) for record in found[: page.limit]], len(found) > page.limit))
 
 
-@router.get("/v1/files/{file_id}")
+@router.get("/v1/files/{file_id}", **operation({200: answers("File")}, (404,)))
 async def file(request: Request, file_id: str) -> JSONResponse:
     """One file."""
     return JSONResponse(shown(await find(await visit(request), file_id)))
 
 
-@router.get("/v1/files/{file_id}/content")
+@router.get("/v1/files/{file_id}/content", **operation({200: _CONTENT}, (404,)))
 async def content(request: Request, file_id: str) -> Response:
     """What is in it."""
     here = await visit(request)
@@ -89,7 +83,7 @@ async def content(request: Request, file_id: str) -> Response:
     return StreamingResponse(_behind(first, blocks), media_type="application/octet-stream", headers=headers)
 
 
-@router.delete("/v1/files/{file_id}")
+@router.delete("/v1/files/{file_id}", **operation({200: answers("FileDeleted")}, (404, 409)))
 async def delete(request: Request, file_id: str) -> JSONResponse:
     """Delete it."""
     here = await visit(request)

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 from streamfleet.common.batch_records import BatchRecord, BatchStatus
+from streamfleet.common.broker.gateway_batches import Naming
 from streamfleet.common.protocol import Lane
 from streamfleet.gateway.batches.accepting import BatchWish, read_window
 from streamfleet.gateway.batches.lines import numbered
@@ -29,7 +30,7 @@ _STATUSES = {
 }
 
 
-async def accept(here: Visit, prompts: PromptsWish, lane: Lane) -> BatchRecord:
+async def accept(here: Visit, prompts: PromptsWish, lane: Lane, naming: Naming | None) -> BatchRecord:
     """A job that any gateway may take from now on.
 
     Raises:
@@ -49,7 +50,12 @@ async def accept(here: Visit, prompts: PromptsWish, lane: Lane) -> BatchRecord:
         await asyncio.shield(upload.abort())
         raise
     wish = BatchWish(record.id, prompts.endpoint, prompts.window, window_ms, prompts.metadata, prompts.callback_url)
-    job = await here.batching.accept(wish, here.tenant, lane, job=True, total=len(prompts.bodies))
+    job = None
+    try:
+        job = await here.batching.accept(wish, here.tenant, lane, naming, job=True, total=len(prompts.bodies))
+    finally:
+        if job is None or job.input_file_id != record.id:  # refused, or it was there before
+            await asyncio.shield(files.delete(record))
     if job is None:  # somebody deletes files by hand
         raise ApiError(503, "the job was not accepted; try again", "not_accepted", SERVER, headers=retry_after(1))
     return job

@@ -11,11 +11,12 @@ from fastapi.responses import JSONResponse
 
 from streamfleet.common.batch_records import JOB
 from streamfleet.common.protocol import parse_body
-from streamfleet.gateway.batches.accepting import choose_lane
+from streamfleet.gateway.batches.accepting import choose_lane, naming_of
 from streamfleet.gateway.batches.routes import end, find
 from streamfleet.gateway.batches.visiting import Visit, visit
 from streamfleet.gateway.body import read_body
 from streamfleet.gateway.calls import GRACE_S
+from streamfleet.gateway.document.operations import IDEMPOTENCY, LANE, WAITING, answers, body, operation
 from streamfleet.gateway.errors import ApiError
 from streamfleet.gateway.files.routes import content_gone
 from streamfleet.gateway.files.store import ContentGone
@@ -27,39 +28,20 @@ from streamfleet.gateway.waiting import Attendance, CallerLeft
 from streamfleet.gateway.wishes import Bounds, Wish, read_wish
 
 router = APIRouter(tags=["simple service"])
-_BODY: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "application/json": {
-                "schema": {
-                    "type": "object",
-                    "required": ["prompts"],
-                    "properties": {
-                        "prompts": {"type": "array", "minItems": 1, "items": {"type": "string"}},
-                        "model": {"type": "string"},
-                        "system": {"type": "string"},
-                        "max_tokens": {"type": "integer", "minimum": 1},
-                        "temperature": {"type": "number", "minimum": 0},
-                        "endpoint": {"type": "string"},
-                        "callback_url": {"type": "string", "format": "uri"},
-                        "metadata": {"type": "object", "additionalProperties": {"type": "string"}},
-                    },
-                }
-            }
-        },
-    }
-}
+_RESULTS, _JOB = answers("Results"), answers("Job")
 
 
-@router.post("/v1/batch/sync", openapi_extra=_BODY)
+@router.post(
+    "/v1/batch/sync",
+    **operation({200: _RESULTS}, (400, 403, 404, 409, 413), body("PromptsRequest"), WAITING),
+)
 async def sync(request: Request) -> JSONResponse:
     """Answer all prompts, and then answer."""
     here = await visit(request, requests=1)
-    body = await _read(here, request)
-    prompts = read_prompts(body, here.settings.gateway_simple_max_prompts)
-    wish = _wish(here, request, body)
-    chosen = await here.gateway.models.choose(body.get("model"))
+    asked = await _read(here, request)
+    prompts = read_prompts(asked, here.settings.gateway_simple_max_prompts)
+    wish = _wish(here, request, asked)
+    chosen = await here.gateway.models.choose(asked.get("model"))
     client = await here.gateway.queues.client(chosen.queue)
     reserved = sum(expected_tokens(prompts.endpoint, each, len(str(each))) for each in prompts.bodies)
     await here.gateway.door.reserve(here.caller, reserved)
@@ -76,21 +58,25 @@ async def sync(request: Request) -> JSONResponse:
     return JSONResponse(_told(here, results, (loop.time() - began_s) * 1000))
 
 
-@router.post("/v1/batch/async", status_code=202, openapi_extra=_BODY)
+@router.post(
+    "/v1/batch/async",
+    status_code=202,
+    **operation({202: _JOB}, (400, 403, 404, 409, 413), body("JobRequest"), (LANE, IDEMPOTENCY)),
+)
 async def later(request: Request) -> JSONResponse:
     """Answer all prompts later."""
     here = await visit(request, requests=1)
-    body = await _read(here, request)
-    prompts = read_prompts(body, here.settings.gateway_simple_max_prompts)
-    lane = choose_lane(request.headers, body, here.caller.lanes)
-    await _known(here, body.get("model"))
-    job = await jobs.accept(here, prompts, lane)
+    asked = await _read(here, request)
+    prompts = read_prompts(asked, here.settings.gateway_simple_max_prompts)
+    lane = choose_lane(request.headers, asked, here.caller.lanes)
+    await _known(here, asked.get("model"))
+    job = await jobs.accept(here, prompts, lane, naming_of(request.headers, JOB, here.caller.owner, asked, lane))
     here.call.facts |= {"batch": job.id, "lane": lane.value}
     return JSONResponse(jobs.shown(job, job.created_ms), 202)
 
 
 # Before what takes any id.
-@router.get("/v1/batch/stats")
+@router.get("/v1/batch/stats", **operation({200: answers("Stats")}))
 async def stats(request: Request) -> JSONResponse:
     """What was done for the tenant so far."""
     here = await visit(request)
@@ -113,7 +99,7 @@ async def stats(request: Request) -> JSONResponse:
     )
 
 
-@router.get("/v1/batch/{job_id}")
+@router.get("/v1/batch/{job_id}", **operation({200: _JOB}, (404,)))
 async def job(request: Request, job_id: str) -> JSONResponse:
     """A job, with its results once it has ended."""
     here = await visit(request)
@@ -129,7 +115,7 @@ async def job(request: Request, job_id: str) -> JSONResponse:
     return JSONResponse(answer)
 
 
-@router.post("/v1/batch/{job_id}/cancel")
+@router.post("/v1/batch/{job_id}/cancel", **operation({200: _JOB}, (404, 409)))
 async def cancel(request: Request, job_id: str) -> JSONResponse:
     """End a job. What was answered by then stands in its results."""
     here = await visit(request)

@@ -1,0 +1,78 @@
+"""A TCP link to a gateway that is cut after so many bytes of its answers, wherever that is."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+FIRST_OF_SEVERAL = 0xC0
+"""Bytes from here on begin a character of several bytes in UTF-8."""
+
+
+class CuttingLink:
+    """Forwards both ways until its time is over.
+
+    Args:
+        port: of the gateway.
+        most_bytes: forwarded of what it answers.
+        in_a_character: go on from there to the first character of several bytes, and cut behind its first byte.
+
+    Attributes:
+        url: where to connect instead of to the gateway.
+        forwarded: what came through of its answers.
+        cut: whether the end came by the cut.
+    """
+
+    def __init__(self, port: int, most_bytes: int, *, in_a_character: bool = False) -> None:
+        self._port, self._most_bytes, self._in_a_character = port, most_bytes, in_a_character
+        self.url, self.forwarded, self.cut = "", b"", False
+        self._connections: set[asyncio.Task[None]] = set()
+
+    @contextlib.asynccontextmanager
+    async def open(self) -> AsyncIterator[CuttingLink]:
+        server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        try:
+            yield self
+        finally:
+            server.close()
+            for connection in self._connections:
+                connection.cancel()
+            await asyncio.gather(*self._connections, return_exceptions=True)
+            await server.wait_closed()
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection = asyncio.create_task(self._connection(reader, writer))
+        self._connections.add(connection)
+        connection.add_done_callback(self._connections.discard)
+
+    async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        answers, requests = await asyncio.open_connection("127.0.0.1", self._port)
+        up = asyncio.create_task(_forward(reader, requests))
+        try:
+            while not self.cut and (data := await answers.read(65_536)):
+                kept = self._kept(data)
+                self.forwarded += kept
+                writer.write(kept)
+                await writer.drain()
+        finally:
+            up.cancel()
+            for end in (writer, requests):
+                end.close()
+
+    def _kept(self, data: bytes) -> bytes:
+        """What comes through of it."""
+        room = max(0, self._most_bytes - len(self.forwarded))
+        if len(data) <= room:
+            return data
+        wanted = FIRST_OF_SEVERAL if self._in_a_character else 0
+        found = next((at for at in range(room, len(data)) if data[at] >= wanted), None)
+        self.cut = found is not None
+        return data if found is None else data[: found + self._in_a_character]
+
+
+async def _forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(65_536):
+        writer.write(data)
+        await writer.drain()
