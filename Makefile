@@ -7,9 +7,9 @@ unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test fault fault-mutants fault-recovery fault-ha fault-vllm fuzz hostile check format docs lint types
-.PHONY: imports unit k8s-check alerts-check lock clean setup-dev setup-vllm setup-bench
+.PHONY: imports unit k8s-check alerts-check lock clean setup-dev setup-vllm setup-bench setup-node
 .PHONY: observe bench-quick bench-broker bench-engine bench-batching bench-scheduling bench-autoscaling bench-docs
-.PHONY: bench-planning bench-shards
+.PHONY: bench-planning bench-shards bench-gateway demo-gateway
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z0-9-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -17,7 +17,10 @@ help: ## List the targets
 demo: setup-vllm ## See a real Redis and a real vLLM worker answer prompts (first time: about two minutes of set-up)
 	@$(BIN)/streamfleet demo $(ARGS)
 
-test: setup-dev setup-vllm ## Run all tests, the end-to-end run with real vLLM included (ARGS='-k name' for some)
+demo-gateway: setup-vllm ## See OpenAI's API over HTTP on real parts: curl, the SDK, a batch, a webhook, the page
+	@$(BIN)/streamfleet demo-gateway $(ARGS)
+
+test: setup-dev setup-vllm setup-node ## Run all tests, the end-to-end run with real vLLM included (ARGS='-k name' for some)
 	@$(BIN)/pytest --numprocesses 3 $(ARGS)
 
 fault: setup-dev ## Kill, stop and cut everything under load, and judge what became of each request (about 15 minutes)
@@ -70,6 +73,9 @@ bench-planning: setup-dev ## Predict loads from a measured engine with `streamfl
 bench-shards: setup-dev ## What one Redis carries, measured; what 1,000 and 10,000 workers need, simulated
 	@$(BIN)/python -m bench.shards $(ARGS)
 
+bench-gateway: setup-dev setup-vllm ## A thousand streams through one gateway, and what it adds beside vllm serve
+	@$(BIN)/python -m bench.gateway $(ARGS)
+
 bench-docs: setup-dev setup-bench ## Write tables and pictures of docs/performance.md and docs/scaling.md from bench/results
 	@$(BIN)/python -m bench.pages $(ARGS)
 	@$(BIN)/python -m bench.shards.page $(ARGS)
@@ -112,7 +118,7 @@ lock: ## Pin the newest versions of all dependencies in requirements/ (needs uv)
 	tools/lock.sh
 
 clean: ## Remove .venv, caches and builds
-	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv build dist tests/ui/node_modules tests/e2e/node/node_modules .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 setup-dev:
@@ -120,6 +126,9 @@ setup-dev:
 
 setup-vllm:
 	@tools/setup.sh vllm
+
+setup-node:
+	@tools/setup.sh node
 
 setup-bench:
 	@tools/setup.sh bench
