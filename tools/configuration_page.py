@@ -51,7 +51,8 @@ worker to worker. The lease and the number of deliveries should not: any worker 
 OTHERS = """\
 ## Read by other programs
 
-streamfleet does not act on these. They reach vLLM and what it is built on, in the worker's process.
+streamfleet does not act on these. They reach vLLM and what it is built on, in the worker's process, and
+what the gateway stores files with.
 
 | variable | meaning |
 |---|---|
@@ -64,6 +65,10 @@ streamfleet does not act on these. They reach vLLM and what it is built on, in t
 | `TORCHDYNAMO_DISABLE` | Where it is not set, the worker sets 1 on the CPU build: compiling needs g++. |
 | `OTEL_EXPORTER_OTLP_ENDPOINT` | Where spans go (`STREAMFLEET_TRACES`); OpenTelemetry's others count as well. |
 | `OTEL_EXPORTER_OTLP_TRACES_PROTOCOL` | For vLLM's own spans: `http/protobuf`, or `grpc`, which is its default. |
+| `AWS_ACCESS_KEY_ID` | Who the gateway is to a store at `s3://` (`STREAMFLEET_GATEWAY_FILES`); s3fs reads these four. |
+| `AWS_SECRET_ACCESS_KEY` | The same, and the secret part of it. |
+| `AWS_DEFAULT_REGION` | Where the bucket is. |
+| `AWS_ENDPOINT_URL` | Address of a store that speaks S3 and is not Amazon's. |
 """
 
 
