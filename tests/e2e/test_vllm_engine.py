@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import subprocess
@@ -77,7 +78,9 @@ async def test_wrong_engine_arguments_are_named(smollm2: Path) -> None:
 @pytest.mark.kill
 async def test_death_of_the_core_fails_what_runs_and_is_reported(smollm2: Path) -> None:
     before = children(os.getpid())
+    levels = logging.root.manager.disable, logging.root.level
     async with started(smollm2) as engine:
+        assert (logging.root.manager.disable, logging.root.level) == levels, "what vLLM loads leaves the logs alone"
         mine = engine_processes(os.getpid())
         assert set(mine) == {"EngineCore", "Worker"}
         # Out of our group: a SIGTERM for the whole group lets us drain.

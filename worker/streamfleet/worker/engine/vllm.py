@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -17,6 +16,7 @@ from streamfleet.worker.engine.base import (
     EngineRequest,
     EngineUnavailable,
 )
+from streamfleet.worker.engine.log_levels import log_levels_kept
 from streamfleet.worker.engine.owner import Owner
 from streamfleet.worker.engine.relay import Relay, streamed_body
 from streamfleet.worker.engine.replies import (
@@ -92,12 +92,10 @@ class VllmEngine:
             Exception: whatever else vLLM raises when it cannot start.
         """
         try:
-            hosted = await self._owner.start()
-            # vLLM 0.32 silences all logging up to INFO while it probes the model's config, and forgets to end
-            # that where the probe raises inside.
-            logging.disable(logging.NOTSET)
-            tap(hosted.engine, self._watchdog)
-            self._app = await vllm_host.open_application(hosted, self._stack)
+            with log_levels_kept():
+                hosted = await self._owner.start()
+                tap(hosted.engine, self._watchdog)
+                self._app = await vllm_host.open_application(hosted, self._stack)
         except BaseException:
             await self.stop()
             raise
