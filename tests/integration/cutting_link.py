@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator
+
+from tests.integration.tcp_link import TcpLink
 
 FIRST_OF_SEVERAL = 0xC0
 """Bytes from here on begin a character of several bytes in UTF-8."""
 
 
-class CuttingLink:
+class CuttingLink(TcpLink):
     """Forwards both ways until its time is over.
 
     Args:
@@ -19,36 +19,22 @@ class CuttingLink:
         in_a_character: go on from there to the first character of several bytes, and cut behind its first byte.
 
     Attributes:
-        url: where to connect instead of to the gateway.
         forwarded: what came through of its answers.
         cut: whether the end came by the cut.
     """
 
     def __init__(self, port: int, most_bytes: int, *, in_a_character: bool = False) -> None:
-        self._port, self._most_bytes, self._in_a_character = port, most_bytes, in_a_character
-        self.url, self.forwarded, self.cut = "", b"", False
-        self._connections: set[asyncio.Task[None]] = set()
+        super().__init__(port)
+        self._most_bytes, self._in_a_character = most_bytes, in_a_character
+        self.forwarded, self.cut = b"", False
 
-    @contextlib.asynccontextmanager
-    async def open(self) -> AsyncIterator[CuttingLink]:
-        server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
-        self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        try:
-            yield self
-        finally:
-            server.close()
-            for connection in self._connections:
-                connection.cancel()
-            await asyncio.gather(*self._connections, return_exceptions=True)
-            await server.wait_closed()
-
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connection = asyncio.create_task(self._connection(reader, writer))
-        self._connections.add(connection)
-        connection.add_done_callback(self._connections.discard)
+    @property
+    def url(self) -> str:
+        """Where to connect instead."""
+        return f"http://127.0.0.1:{self.port}"
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        answers, requests = await asyncio.open_connection("127.0.0.1", self._port)
+        answers, requests = await asyncio.open_connection("127.0.0.1", self._server_port)
         up = asyncio.create_task(_forward(reader, requests))
         try:
             while not self.cut and (data := await answers.read(65_536)):

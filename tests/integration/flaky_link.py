@@ -3,51 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator
 
 from streamfleet.common import scripts
+from tests.integration.tcp_link import TcpLink
 
 
-class FlakyLink:
+class FlakyLink(TcpLink):
     """Forwards both ways while its context is open.
 
     Attributes:
-        url: where to connect instead of to Redis.
         broken: verbs whose answers were swallowed so far.
     """
 
     def __init__(self, redis_port: int) -> None:
-        self._redis_port = redis_port
+        super().__init__(redis_port)
         self._armed: dict[str, bytes] = {}
         self.broken: list[str] = []
-        self.url = ""
-        self._connections: set[asyncio.Task[None]] = set()
 
     def break_after(self, verb: str, answer_with: bytes = b"") -> None:
         """Let calls of this verb reach Redis; lose the first answer that holds these bytes, and the connection."""
         self._armed[verb] = answer_with
 
-    @contextlib.asynccontextmanager
-    async def open(self) -> AsyncIterator[FlakyLink]:
-        server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
-        self.url = f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}/0"
-        try:
-            yield self
-        finally:
-            server.close()
-            for connection in self._connections:
-                connection.cancel()
-            await asyncio.gather(*self._connections, return_exceptions=True)
-            await server.wait_closed()
-
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connection = asyncio.create_task(self._connection(reader, writer))
-        self._connections.add(connection)
-        connection.add_done_callback(self._connections.discard)
+    @property
+    def url(self) -> str:
+        """Where to connect instead."""
+        return f"redis://127.0.0.1:{self.port}/0"
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        redis_reader, redis_writer = await asyncio.open_connection("127.0.0.1", self._redis_port)
+        redis_reader, redis_writer = await asyncio.open_connection("127.0.0.1", self._server_port)
         asked: list[bytes] = [b""]
         ways = {
             asyncio.create_task(_requests(reader, redis_writer, asked)),
