@@ -127,3 +127,5 @@ async def test_an_idempotency_key_names_a_job(http: httpx.AsyncClient, rows: red
     assert (again.status_code, again.json()["id"]) == (202, first.json()["id"])
     assert code(await ask("b")) == (409, "idempotency_conflict")
     assert await rows.zcard("{gateway}/file_ends") == files, "the prompts are not stored again"
+    assert (await upload(http, TOGETHER - 500)).status_code == 200
+    assert (await ask("a")).json()["id"] == first.json()["id"], "where there is no room for them either"

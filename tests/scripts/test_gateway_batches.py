@@ -146,6 +146,15 @@ async def test_a_batch_is_accepted_once(queue: Queue) -> None:
     assert await found.batch("batch_1") == BATCH
 
 
+async def test_a_batch_that_counted_for_nothing_gives_nothing_back(queue: Queue) -> None:
+    found = await with_batch(queue)
+    await found.connection.command("HDEL", queue.keys.base + "batch:batch_1", "queued_bytes")
+    _, epoch = await taken(queue)
+    await found.finish_batch(BATCH, epoch, Ending(BatchStatus.COMPLETED, KEPT_MS, "batch_output"))
+    assert await queue.command("HGET", queue.keys.base + "use:t", "queued_bytes") == b"10"
+    assert ((await found.batch("batch_1")) or BATCH).status is BatchStatus.COMPLETED
+
+
 async def test_a_batch_of_another_tenants_file_is_not_accepted(queue: Queue) -> None:
     found = await with_file(queue, replace(INPUT, tenant="somebody else"))
     before = await queue.dump()

@@ -230,8 +230,24 @@ export const steps = {
 
   "forgets the key": async ({ page, tolerant }) => {
     tolerant.now = true;
+    let answer = () => {};
+    const asked = new Promise((done) => {
+      page.route("**/ui/api/overview*", async (route) => {
+        const held = new Promise((go) => { answer = go; });
+        const response = await route.fetch();
+        done();
+        await held;
+        await route.fulfill({ response });
+      }, { times: 1 });
+    });
+    await asked;
     await page.getByRole("button", { name: "Forget key" }).click();
     await page.locator("#gate").waitFor();
+    const came = page.waitForEvent("requestfinished");
+    answer();
+    await came;
+    await page.evaluate(() => new Promise((done) => { setTimeout(done, 100); }));
+    assert.ok(await page.locator("#gate").isVisible(), "an answer that came late opened the page again");
     assert.equal(await page.locator("#lane-rows").isVisible(), false);
     await page.reload();
     await page.locator("#gate").waitFor();

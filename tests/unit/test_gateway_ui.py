@@ -433,6 +433,8 @@ def test_what_makes_sense() -> None:
     assert wishes.letter_ids({"ids": ["2-0", "1-0", "2-0"]}) == ["2-0", "1-0"]
     assert wishes.read_before({"before": "7-1"}) == "7-1"
     assert wishes.read_before({}) is None
+    with pytest.raises(InvalidRequest):
+        wishes.read_before({"before": "0-0"})  # nothing is behind it, and Redis refuses to look
 
 
 def test_members_of_ready_sets_that_workers_did_not_put_there_are_left_out() -> None:

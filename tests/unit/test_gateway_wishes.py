@@ -115,6 +115,7 @@ def test_deadlines(headers: dict[str, str], deadline_ms: int | None, ttl_ms: int
         ({"X_Streamfleet_Lane": "fast"}, "X-Streamfleet-Lane"),
         ({"X_Streamfleet_On_Disconnect": "maybe"}, "X-Streamfleet-On-Disconnect"),
         ({"X_Streamfleet_Restarts": "glue"}, "X-Streamfleet-Restarts"),
+        ({"Last_Event_Id": "7"}, "Last-Event-ID"),
     ],
     ids=str,
 )

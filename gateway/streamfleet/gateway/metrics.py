@@ -37,7 +37,7 @@ _FIRST_OF_ITS_GROUP = "/0"
 LAG_EVERY = 4
 """Of so many groups of chunks one tells its lag: of thousands a second, all would cost some percent of a processor."""
 _groups = itertools.count()
-CODES = frozenset({200, 304, 400, 401, 403, 404, 405, 408, 409, 413, 415, 422, 429, 431, 499, 500, 502, 503, 504})
+CODES = frozenset({200, 202, 304, 400, 401, 403, 404, 405, 408, 409, 413, 415, 422, 429, 431, 499, 500, 502, 503, 504})
 REASONS = (
     "batch_tokens",
     "body_too_large",

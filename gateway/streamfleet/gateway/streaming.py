@@ -229,6 +229,9 @@ class EventStream(Response):
             ended = metrics.LEFT
             self._reading.call.facts["left"] = True
             self._reading.on_left()
+        except Exception:  # it takes nothing, or sending broke: nobody reads on
+            self._reading.on_left()
+            raise
         finally:
             metrics.STREAMS.dec()
             metrics.STREAMS_ENDED.labels(ended).inc()

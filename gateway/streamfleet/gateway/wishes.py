@@ -13,6 +13,7 @@ from streamfleet.common.envelope import MAX_NAME_CHARS, check_traceparent
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.protocol import CHAT, COMPLETIONS, EMBEDDINGS, LANES, Lane
 from streamfleet.gateway.errors import REFUSED, ApiError
+from streamfleet.producer.follower import place_of
 from streamfleet.producer.when import parse_span
 
 OURS = "X-Streamfleet-"
@@ -100,8 +101,18 @@ def read_wish(headers: Mapping[str, str], body: Mapping[str, Any], bounds: Bound
         stays=_stays(headers, bounds.stays),
         stream=_flag(body, "stream"),
         tells_restarts=tells_restarts(headers),
-        after=headers.get("last-event-id") or None,
+        after=_after(headers),
     )
+
+
+def _after(headers: Mapping[str, str]) -> str | None:
+    after = headers.get("last-event-id") or None
+    if after is not None:
+        try:
+            place_of(after)
+        except InvalidRequest as error:
+            raise InvalidRequest(error.message, "Last-Event-ID") from None
+    return after
 
 
 def tells_restarts(headers: Mapping[str, str]) -> bool:

@@ -25,7 +25,7 @@ MUTANTS = (
     ),
     Mutant(
         "gateway_file_delete: gives room back",
-        "give_back(KEYS[6], 'file_bytes', tonumber(found[3]) or 0)\n",
+        "give_back(KEYS[6], 'file_bytes', tonumber(found[3]) or 0, together)\n",
         "",
         "gateway_batches.all_files_of_a_tenant_have_a_limit_together",
     ),
@@ -85,7 +85,7 @@ MUTANTS = (
     ),
     Mutant(
         "gateway_batch_finish: gives room back",
-        "give_back(KEYS[11], 'queued_bytes', tonumber(bytes[3]) or 0)\n",
+        "give_back(KEYS[11], 'queued_bytes', tonumber(bytes[3]) or 0, queued)\n",
         "",
         "gateway_batches.open_batches_of_a_tenant_have_a_limit_together",
     ),

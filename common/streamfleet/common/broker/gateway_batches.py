@@ -121,6 +121,11 @@ class BatchBroker(FileBroker):
         code, batch_id = await self.connection.script("gateway_batch_add", keys, args)
         return AddCode(code), batch_id.decode()
 
+    async def named(self, name: str) -> tuple[str, str] | None:
+        """Id of the batch that was asked for under a name, and the digest of what was; None for no such name."""
+        batch_id, digest = await self.connection.command("HMGET", self.names.named(name), "batch", "digest")
+        return None if batch_id is None or digest is None else (batch_id.decode(), digest.decode())
+
     async def batch(self, batch_id: str) -> BatchRecord | None:
         """One batch."""
         return (await self.batches([batch_id]))[0]

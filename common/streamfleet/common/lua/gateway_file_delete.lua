@@ -9,11 +9,12 @@ local found = redis.call('HMGET', KEYS[1], 'tenant', 'uses', 'bytes')
 if found[1] ~= ARGV[2] then return {0, {}} end
 if (tonumber(found[2]) or 0) > 0 then return {2, {}} end
 local contents = redis.call('LRANGE', KEYS[2], 0, -1)
+local together = used(KEYS[6], 'file_bytes')
 redis.call('DEL', KEYS[1])   -- first: it needs no memory, and a full server then lets the rest pass as well
 redis.call('DEL', KEYS[2])   -- by itself: the ACL allows it by another rule
 redis.call('ZREM', KEYS[3], ARGV[1])
 redis.call('ZREM', KEYS[4], ARGV[1])
-give_back(KEYS[6], 'file_bytes', tonumber(found[3]) or 0)
+give_back(KEYS[6], 'file_bytes', tonumber(found[3]) or 0, together)
 for _, content in ipairs(contents) do
   redis.call('ZADD', KEYS[5], clock_ms(ARGV[3]), (string.gsub(content, '^%d+ ', '')))
 end

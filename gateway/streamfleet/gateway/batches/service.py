@@ -122,6 +122,22 @@ class Batching:
             raise InvalidRequest("is not taken: this gateway sends no webhooks", "callback_url")
         await self.webhooks.check(url, tenant or None)
 
+    async def asked_before(self, naming: Naming) -> BatchRecord | None:
+        """The batch of this name; None where there is none. Raises Conflict: something else was asked for under it."""
+        found = await self.broker.named(naming.name)
+        if found is None:
+            return None
+        batch_id, digest = found
+        if digest != naming.digest:
+            raise _conflict()
+        return await self._kept(batch_id)
+
+    async def _kept(self, batch_id: str) -> BatchRecord:
+        record = await self.broker.batch(batch_id)
+        if record is None:
+            raise not_kept()
+        return record
+
     async def accept(
         self, wish: BatchWish, tenant: str, lane: Lane, naming: Naming | None, *, job: bool = False, total: int = 0
     ) -> BatchRecord | None:
@@ -162,14 +178,11 @@ class Batching:
             case AddCode.NO_FILE:
                 return None
             case AddCode.CONFLICT:
-                raise Conflict("something else was asked for under this name")
+                raise _conflict()
             case AddCode.TOO_MUCH:
                 raise too_much(most_tokens)
             case AddCode.REPEATED:
-                before = await self.broker.batch(batch_id)
-                if before is None:
-                    raise not_kept()
-                return before
+                return await self._kept(batch_id)
         self.runner.nudge()
         return record
 
@@ -218,3 +231,7 @@ class Batching:
             except Exception:
                 log.exception("files_not_cleared")
             await asyncio.sleep(SWEEP_S)
+
+
+def _conflict() -> Conflict:
+    return Conflict("something else was asked for under this name")

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Mapping
 from starlette.requests import ClientDisconnect, Request
 
 from streamfleet.common.batch_records import FileRecord
-from streamfleet.common.errors import InvalidRequest
+from streamfleet.common.errors import BrokerUnavailable, InvalidRequest
 from streamfleet.gateway.call import call_of
 from streamfleet.gateway.errors import ApiError
 from streamfleet.gateway.files.files import Files, Upload
@@ -43,14 +43,17 @@ async def receive_file(request: Request, files: Files, tenant: str, most_bytes: 
         raise InvalidRequest(text, FILE, "request_too_large")
     form = Form(request.headers.get("content-type"))
     upload = await files.begin()
+    adding = False
     try:
         await _read(request, form, upload, idle_s, most_bytes + FORM_BYTES)
         purpose, kept_ms = check_fields(form.fields)
         await upload.close()
+        adding = True
         return await files.add(upload, tenant, form.filename or "", purpose, kept_ms)
-    except BaseException:
-        # Shielded: a cancelled handler has to clear up as well.
-        await asyncio.shield(upload.abort())
+    except BaseException as error:
+        if not (adding and isinstance(error, BrokerUnavailable)):  # then there may be a file, and else it is swept
+            # Shielded: a cancelled handler has to clear up as well.
+            await asyncio.shield(upload.abort())
         raise
 
 

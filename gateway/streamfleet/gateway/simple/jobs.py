@@ -15,6 +15,8 @@ from streamfleet.gateway.errors import SERVER, ApiError, retry_after
 from streamfleet.gateway.simple.prompts import PromptsWish, input_line, of_line, totals
 
 INPUT = "job_input"
+INPUT_KEPT_MS = 3_600_000
+"""How long nobody may need it: a batch that is open keeps its input."""
 """Purpose of its input, which callers do not see."""
 MOST_RESULT_BYTES, MOST_LINE_BYTES = 67_108_864, 67_108_864
 PENDING, PROCESSING, COMPLETED, FAILED = "pending", "processing", "completed", "failed"
@@ -40,12 +42,15 @@ async def accept(here: Visit, prompts: PromptsWish, lane: Lane, naming: Naming |
     settings, files = here.settings, here.files
     window_ms = read_window(prompts.window, settings.gateway_batch_max_window_ms)
     await here.batching.check_callback(prompts.callback_url, here.tenant)
+    before = None if naming is None else await here.batching.asked_before(naming)
+    if before is not None:
+        return before
     upload = await files.begin()
     try:
         for number, body in enumerate(prompts.bodies):
             await upload.write(input_line(number, prompts.endpoint, body))
         await upload.close()
-        record = await files.add(upload, here.tenant, "prompts.jsonl", INPUT)
+        record = await files.add(upload, here.tenant, "prompts.jsonl", INPUT, INPUT_KEPT_MS)
     except BaseException:
         await asyncio.shield(upload.abort())
         raise

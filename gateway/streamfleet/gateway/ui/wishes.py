@@ -82,6 +82,6 @@ def lanes_of(asked: Mapping[str, Any]) -> list[Lane]:
 def _letter_id(text: str, param: str) -> str:
     # A stream id, as that of an entry: Redis refuses what looks like one and is too large.
     named = read_entry_name(f"{Lane.NORMAL}:{text}")
-    if named is None:
+    if named is None or named[1] == "0-0":
         raise InvalidRequest(f"{text[:40]!r} is no id of a dead letter, such as 1790000000000-0", param)
     return named[1]

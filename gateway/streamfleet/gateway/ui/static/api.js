@@ -68,6 +68,8 @@ async function send(path, { headers = {}, ...given }) {
     throw new Trouble(late ? "the gateway did not answer in 15 s" : "the gateway cannot be reached");
   }
   const said = await answer.json().catch(() => null);
+  // Forgotten, or changed, while it was under way: the answer is for nobody any more.
+  if (key.get() !== secret) throw new Trouble("the key has changed", { code: "key_changed" });
   if (!answer.ok) throw refusal(answer, said);
   if (said === null) throw new Trouble("the gateway sent something that is no JSON", { status: answer.status });
   return said;

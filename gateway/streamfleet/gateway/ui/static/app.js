@@ -160,6 +160,7 @@ async function navigate() {
 function wire() {
   page.refresh = () => poll.now();
   page.trouble = (error) => {
+    if (error.code === "key_changed") return;
     if (error.wantsKey) lock(error);
     else say(visible(error.message), true);
   };
