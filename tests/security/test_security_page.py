@@ -83,7 +83,7 @@ def test_the_five_minutes_work_as_written(steps: list[str], folder: Path) -> Non
     assert done.returncode == 2
     assert "lacks a permission" in done.stderr
     passwords = [url.read_text().split(":")[2].split("@")[0] for url in folder.glob("*.url")]
-    assert len(passwords) == 5
+    assert len(passwords) == 6
     written = (folder / "worker.log").read_text() + (folder / "users.acl").read_text() + done.stderr
     assert [password for password in passwords if password in written] == []
     assert {path.stat().st_mode & 0o077 for path in folder.glob("*.url")} == {0}
