@@ -22,7 +22,7 @@ async def test_every_hostile_body_has_its_end_and_every_good_one_its_answer(
     redis_url: str, smollm2: Path, tmp_path: Path
 ) -> None:
     families = tuple(name for name in FAMILIES if name not in _PATIENT)
-    planned = plan(40, 2 * len(families), rate=2.0, seed=7, families=families)
+    planned = plan(40, 2 * len(families), rate=4.0, seed=7, families=families)
     async with scene(redis_url, smollm2, tmp_path / "worker.log", SETTINGS) as running:
         ended = await play(running, planned, within_s=60, tell=print)
         assert running.alive, running.log.read_text(errors="replace")[-3_000:]

@@ -1,22 +1,20 @@
-"""`streamfleet demo-gateway`, which is all that `make demo-gateway` adds to its set-up."""
+"""`streamfleet demo-gateway`, as `make demo-gateway` runs it but for the engine, which is simulated here."""
 
 from __future__ import annotations
 
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.needs_vllm, pytest.mark.timeout(420)]
+pytestmark = pytest.mark.timeout(180)
 
 
-def test_curl_the_sdk_a_batch_a_webhook_and_the_page(smollm2: Path) -> None:
+def test_curl_the_sdk_a_batch_a_webhook_and_the_page() -> None:
     """Each step's own words, and that nothing was not as it should be."""
-    assert smollm2.is_dir()
-    command = [sys.executable, "-m", "streamfleet.cli", "demo-gateway"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
+    command = [sys.executable, "-m", "streamfleet.cli", "demo-gateway", "--engine", "simulated"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=170, check=False)
     shown = done.stdout
     assert done.returncode == 0, shown + done.stderr
     steps = dict(zip(*[iter(re.split(r"^([1-8])/8 ", shown, flags=re.MULTILINE)[1:])] * 2, strict=True))
@@ -24,13 +22,13 @@ def test_curl_the_sdk_a_batch_a_webhook_and_the_page(smollm2: Path) -> None:
 
     assert re.search(r"^    \$ streamfleet gateway keys create demo\n    sf-\S{40,}$", steps["3"], re.MULTILINE)
     chat, stream = steps["5"].split("/chat/completions")[1:]
-    assert "Paris" in chat
+    assert '"content":"' in chat
     assert re.findall(r"^    data: (.*)", stream, re.MULTILINE)[-1] == "[DONE]"
     assert len(re.findall(r'^    data: .*"delta":{"content":', stream, re.MULTILINE)) >= 3
     assert len(re.findall(r"^    → \S", steps["5"], re.MULTILINE)) == 2
 
-    assert re.search(r"^    answer: .*Paris", steps["6"], re.MULTILINE)
-    assert re.search(r"^    stream: \|\w+(\|[^|]+){3,}", steps["6"], re.MULTILINE)
+    assert re.search(r"^    answer: \S", steps["6"], re.MULTILINE)
+    assert re.search(r"^    stream: \| ?\w+(\|[^|]+){3,}", steps["6"], re.MULTILINE)
 
     assert "completed: 8 of 8" in steps["7"]
     for number in range(1, 9):
