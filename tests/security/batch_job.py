@@ -13,7 +13,7 @@ from streamfleet.common.batch_records import (
     Part,
     new_id,
 )
-from streamfleet.common.broker.gateway_batches import AddCode, BatchBroker, Ending, SaveCode, Step
+from streamfleet.common.broker.gateway_batches import AddCode, BatchBroker, Ending, Naming, SaveCode, Step
 from streamfleet.common.broker.gateway_files import Deletion
 from streamfleet.common.connection import Connection
 from streamfleet.common.gateway_keys import GatewayNames
@@ -60,7 +60,10 @@ async def _batch(me: BatchBroker, file: FileRecord, kind: str) -> None:
     made = BatchRecord(
         new_id(kind, now_ms), "t", file.id, output, errors, CHAT, "24h", Lane.LOW, now_ms, now_ms + HOLD_MS
     )
-    assert (await me.add_batch(made))[0] is AddCode.ACCEPTED
+    naming = Naming(f"name-of-{made.id}", "what was asked for")
+    assert await me.named(naming.name) is None
+    assert (await me.add_batch(made, naming=naming, kept_ms=HOLD_MS))[0] is AddCode.ACCEPTED
+    assert await me.named(naming.name) == (made.id, naming.digest)
     assert await me.free_batches(5) == [made.id]
     taken = await me.take_batch(made.id, "g1", HOLD_MS)
     assert taken is not None
