@@ -10,7 +10,7 @@ from typing import Any
 from bench.autoscaling.model import SLOTS, START_S, TOKENS_PER_S, Outcome, Simulation
 from bench.autoscaling.policies import MOST, POLICIES, Policy, Scaler, fixed
 from bench.core.reports import Table, Target
-from bench.plots.style import thinned
+from bench.core.series import thinned
 from bench.scheduling.traces import Arrival, Kind, day_bursts, diurnal
 from streamfleet.common.protocol import LANES
 

@@ -11,6 +11,8 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
+from bench.core.series import thinned
+
 # Of Okabe and Ito's palette, which people of any colour vision tell apart; peers step back in grey.
 OURS = "#0072B2"
 OTHER = "#D55E00"
@@ -79,17 +81,9 @@ def save(figure: Figure, path: Path, fingerprint: str) -> None:
     path.write_text("\n".join(line.rstrip() for line in text.splitlines()) + "\n", encoding="utf-8")
 
 
-def thinned(values: Sequence[Any], most: int = 400) -> list[Any]:
-    """At most about so many of the values, evenly, with the first and the last: files stay small."""
-    if len(values) <= most:
-        return list(values)
-    step = (len(values) - 1) / (most - 1)
-    return [values[round(index * step)] for index in range(most)]
-
-
 def cumulative(values: Sequence[float]) -> tuple[list[float], list[float]]:
     """The share of values (0 to 1) up to each value, for a step line."""
     ordered = sorted(values)
     shares = [(index + 1) / len(ordered) for index in range(len(ordered))]
-    points = thinned(list(zip(ordered, shares, strict=True)))
+    points = thinned(list(zip(ordered, shares, strict=True)), 400)
     return [point[0] for point in points], [point[1] for point in points]

@@ -17,9 +17,10 @@ import redis
 from bench.core.redis import own_server
 from bench.core.reports import Table, Target
 from bench.core.rounds import percentile
+from bench.core.series import thinned
 from bench.core.workers import workers
 from bench.scheduling.feeding import drained, queue_settings, read_outcomes, replay
-from bench.scheduling.outcomes import Outcome, cdf, thinned
+from bench.scheduling.outcomes import Outcome, cdf
 from bench.scheduling.parts import Part, Say
 from bench.scheduling.traces import Arrival, Kind, capacity_per_s, day_bursts, diurnal
 from streamfleet.common.protocol import LANES

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from bench.core.series import thinned
+
 FIELDS = ("status", "lane", "enqueued_ms", "queued_ms", "waited_ms", "finished_ms", "first_token_ms")
 """Of a result hash, as `Outcome.read` takes them."""
-MOST_POINTS = 500
-"""More points than this no plot needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +50,6 @@ class Outcome:
         if self.status != "succeeded":
             return True
         return ttl_ms is not None and self.finished_ms - self.enqueued_ms > ttl_ms
-
-
-def thinned(values: Sequence[float], most: int = MOST_POINTS) -> list[float]:
-    """At most so many of the values, evenly spread, the first and the last among them."""
-    if len(values) <= most:
-        return list(values)
-    return [values[round(index * (len(values) - 1) / (most - 1))] for index in range(most)]
 
 
 def cdf(values: Sequence[float]) -> list[float]:

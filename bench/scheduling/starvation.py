@@ -16,10 +16,11 @@ import redis
 
 from bench.core.redis import own_server
 from bench.core.reports import Table, Target
+from bench.core.series import thinned
 from bench.core.workers import workers
 from bench.scheduling.deadlines import ENVIRONMENT, MEAN_TOKENS, PROMPT_TOKENS, SLOTS, WORKERS
 from bench.scheduling.feeding import KEYS, fill, queue_settings, read_outcomes, replay, stage_all
-from bench.scheduling.outcomes import picks_in_order, shares, thinned, windowed_shares
+from bench.scheduling.outcomes import picks_in_order, shares, windowed_shares
 from bench.scheduling.parts import Part, Say
 from bench.scheduling.traces import Arrival, Kind, capacity_per_s, steady
 from streamfleet.producer import Client

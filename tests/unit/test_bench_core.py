@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -11,6 +13,7 @@ import pytest
 from bench.core.reports import Report, Table, Target, load
 from bench.core.rounds import Sample, interleave, middle, percentile, ratio
 from bench.core.tables import markdown, shown, targets_markdown
+from bench.saved import BENCHMARKS
 
 # -- rounds ------------------------------------------------------------------------------------------------
 
@@ -144,3 +147,11 @@ def test_targets_say_hold_or_miss_and_what_was_not_measured() -> None:
     first, second = targets_markdown(report().targets).splitlines()[2:]
     assert first == "| enqueue | at least 0.75 x | 0.8 x | hold |  |"
     assert second == "| idle | at most 2 % | not measured | MISS | no such server here |"
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_measuring_needs_no_matplotlib(name: str) -> None:
+    """It draws the pictures, and `make bench-quick` does not install it."""
+    code = f"import sys; sys.modules['matplotlib'] = None; import bench.{name}.__main__"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

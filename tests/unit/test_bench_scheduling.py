@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import pytest
 
+from bench.core.series import thinned
 from bench.scheduling import day, deadlines, inversion, memory, pickup, pull_cost, starvation, traces
 from bench.scheduling.__main__ import arguments
 from bench.scheduling.feeding import padded_body
@@ -16,7 +17,6 @@ from bench.scheduling.outcomes import (
     gaps,
     picks_in_order,
     shares,
-    thinned,
     windowed_shares,
 )
 from bench.scheduling.traces import Arrival, Kind

@@ -1,0 +1,17 @@
+"""Series of points, as reports keep them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+MOST_POINTS = 500
+"""More points than this no plot needs."""
+T = TypeVar("T")
+
+
+def thinned(values: Sequence[T], most: int = MOST_POINTS) -> list[T]:
+    """At most so many of the values, evenly spread, the first and the last among them: files stay small."""
+    if len(values) <= most:
+        return list(values)
+    return [values[round(index * (len(values) - 1) / (most - 1))] for index in range(most)]
