@@ -40,8 +40,8 @@ async def client(fleet: Fleet) -> AsyncIterator[Client]:
 
 @pytest.fixture
 async def inside(fleet: Fleet) -> AsyncIterator[None]:
-    """A worker in this process: it is there at once, where no test has to kill it."""
-    async with worker_inside(fleet.url, SimulatedEngine(GENERIC_FAST), batch_size=128):
+    """A worker in this process: it is there at once, where no test has to kill it. It shares one with all readers."""
+    async with worker_inside(fleet.url, SimulatedEngine(GENERIC_FAST), batch_size=128, lease_ms=10_000):
         yield
 
 
