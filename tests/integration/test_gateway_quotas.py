@@ -121,11 +121,12 @@ async def test_an_idempotency_key_names_a_job(http: httpx.AsyncClient, rows: red
     async def ask(prompt: str) -> httpx.Response:
         return await http.post("/v1/batch/async", json={"prompts": [prompt]}, headers={"Idempotency-Key": "mine"})
 
-    first = await ask("a")
+    first = await ask("a" * 400)
     files = await rows.zcard("{gateway}/file_ends")
-    again = await ask("a")
+    again = await ask("a" * 400)
     assert (again.status_code, again.json()["id"]) == (202, first.json()["id"])
     assert code(await ask("b")) == (409, "idempotency_conflict")
     assert await rows.zcard("{gateway}/file_ends") == files, "the prompts are not stored again"
-    assert (await upload(http, TOGETHER - 500)).status_code == 200
-    assert (await ask("a")).json()["id"] == first.json()["id"], "where there is no room for them either"
+    while (await upload(http, 300)).status_code == 200:
+        pass
+    assert (await ask("a" * 400)).json()["id"] == first.json()["id"], "where there is no room for them either"

@@ -1,0 +1,99 @@
+"""What is let go: the request of a reader who takes nothing. What is not: a content whose file may have been made."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from starlette.requests import Request
+
+from streamfleet.common.errors import BrokerUnavailable, InvalidRequest
+from streamfleet.gateway.call import Call
+from streamfleet.gateway.edge import SlowReader
+from streamfleet.gateway.files.uploading import receive_file
+from streamfleet.gateway.streaming import EventStream, Reading
+from streamfleet.gateway.waiting import Attendance
+
+FORM = (
+    b'--x\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
+    b'--x\r\nContent-Disposition: form-data; name="file"; filename="a.jsonl"\r\n\r\n{}\r\n--x--\r\n'
+)
+
+
+async def nobody_leaves() -> Any:
+    await asyncio.Event().wait()
+
+
+async def nothing_more() -> AsyncGenerator[bytes, None]:
+    for data in ():
+        yield data
+
+
+async def test_a_request_whose_reader_takes_nothing_is_let_go() -> None:
+    abandoned: list[str] = []
+    gateway = SimpleNamespace(settings=SimpleNamespace(gateway_keep_alive_comment_s=15.0))
+    call = SimpleNamespace(facts={}, began_s=0.0)
+    reading = Reading(
+        cast("Any", gateway),
+        cast("Any", call),
+        cast("Any", None),
+        cast("Any", SimpleNamespace(id="r-1")),
+        after=None,
+        tells_restarts=False,
+        wait_s=60,
+        on_left=lambda: abandoned.append("r-1"),
+    )
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.body":
+            raise SlowReader
+
+    loop = asyncio.get_running_loop()
+    first: asyncio.Future[bytes] = loop.create_future()
+    first.set_result(b"data: {}\n\n")
+    with Attendance(nobody_leaves, loop.create_future()) as attendance:
+        stream = EventStream(reading, nothing_more(), first, attendance)
+        with pytest.raises(SlowReader):
+            await stream({"type": "http"}, nobody_leaves, send)
+    assert abandoned == ["r-1"]
+
+
+@pytest.mark.parametrize(
+    ("error", "deleted"), [(BrokerUnavailable("its answer was lost"), 0), (InvalidRequest("no", "file"), 1)]
+)
+async def test_a_content_stays_where_its_file_may_have_been_made(error: Exception, deleted: int) -> None:
+    aborted: list[bool] = []
+
+    class Upload:
+        def __init__(self) -> None:
+            self.bytes = 2
+
+        async def write(self, data: bytes) -> None:
+            assert data
+
+        async def close(self) -> None:
+            pass
+
+        async def abort(self) -> None:
+            aborted.append(True)
+
+    class Files:
+        async def begin(self) -> Upload:
+            return Upload()
+
+        async def add(self, *_: object) -> None:
+            raise error
+
+    messages = [{"type": "http.request", "body": FORM, "more_body": False}]
+
+    async def receive() -> Any:
+        return messages.pop() if messages else await nobody_leaves()
+
+    headers = [(b"content-type", b"multipart/form-data; boundary=x")]
+    request = Request({"type": "http", "method": "POST", "headers": headers, "state": {"call": Call(0.0)}}, receive)
+    with pytest.raises(type(error)):
+        await receive_file(request, cast("Any", Files()), "t", 1_000, 5.0)
+    assert len(aborted) == deleted
