@@ -28,7 +28,8 @@ async def nobody_leaves() -> Any:
 
 
 async def nothing_more() -> AsyncGenerator[bytes, None]:
-    for data in ():
+    nothing: tuple[bytes, ...] = ()
+    for data in nothing:
         yield data
 
 
