@@ -20,6 +20,7 @@ import structlog
 
 from bench.core.noop_worker import NoopEngine
 from streamfleet.producer.client import Client
+from streamfleet.worker.engine.base import Capacity
 from tests.integration.worker_in_process import worker_inside
 from tests.waiting import eventually
 
@@ -49,6 +50,15 @@ class Calls:
 
     def _count(self, _: FrameType, event: str, __: Any) -> None:
         self.number += event in ("call", "c_call")
+
+
+class Gated(NoopEngine):
+    """With as many slots as the test says."""
+
+    slots = SLOTS
+
+    def capacity(self) -> Capacity:
+        return Capacity(self.slots)
 
 
 def commands(client: redis.Redis) -> Counter[str]:
@@ -95,14 +105,15 @@ async def test_from_the_lane_to_the_result(redis_url: str) -> None:
         def succeeded(number: int) -> bool:
             return bool(client.hget("{default}:counts", "succeeded") == b"%d" % number)
 
-        async with worker_inside(redis_url, NoopEngine(500, SLOTS), lease_ms=60_000) as inside:
+        engine = Gated(500, SLOTS)
+        async with worker_inside(redis_url, engine, lease_ms=60_000) as inside:
             await eventually(lambda: succeeded(REQUESTS), 30)  # whatever is done once is done
-            puller = inside.worker._puller
-            puller.allow(0)
+            engine.slots = 0
             await fill(redis_url)
             client.config_resetstat()
             with Calls() as calls:
-                puller.allow(None)
+                engine.slots = SLOTS
+                inside.worker._flights.changed.set()
                 async with asyncio.timeout(30):
                     while not succeeded(2 * REQUESTS):  # noqa: ASYNC110 - each look is counted too: few of them
                         await asyncio.sleep(0.2)
