@@ -107,6 +107,14 @@ async def test_open_batches_have_a_limit_together(http: httpx.AsyncClient) -> No
     assert (await http.post("/v1/batch/async", json={"prompts": ["x"]})).status_code == 202
 
 
+async def test_what_is_beyond_the_limit_by_itself_is_not_to_be_tried_again(http: httpx.AsyncClient) -> None:
+    refused = await create(http, (await upload(http, 1_001)).json()["id"])
+    assert code(refused) == (413, "batch_too_large")
+    assert refused.headers["x-should-retry"] == "false"
+    assert "retry-after" not in refused.headers
+    assert code(await http.post("/v1/batch/async", json={"prompts": ["x" * 1_000]})) == (413, "batch_too_large")
+
+
 async def test_an_idempotency_key_names_a_batch(http: httpx.AsyncClient) -> None:
     file = (await upload(http, 300)).json()["id"]
     first = await create(http, file, "mine")

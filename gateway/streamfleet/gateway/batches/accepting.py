@@ -136,6 +136,12 @@ def too_much(most_tokens: int) -> ApiError:
     )
 
 
+def too_large(most_tokens: int) -> ApiError:
+    """An input that is beyond the limit by itself."""
+    text = f"this input is larger than all batches that have not ended may be, about {most_tokens} tokens: split it"
+    return ApiError(413, text, "batch_too_large", param="input_file_id", headers=NOT_AGAIN, reason="batch_tokens")
+
+
 def not_kept() -> ApiError:
     """A batch was asked for by this name before, and nothing is left of it."""
     text = "the batch of this Idempotency-Key has ended and is not kept any more; use another key"

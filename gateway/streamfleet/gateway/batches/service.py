@@ -18,10 +18,11 @@ from streamfleet.common.settings import QueueSettings
 from streamfleet.common.settings_gateway import GatewaySettings
 from streamfleet.gateway import metrics as gateway_metrics
 from streamfleet.gateway.batches import metrics
-from streamfleet.gateway.batches.accepting import BatchWish, not_kept, too_much
+from streamfleet.gateway.batches.accepting import BatchWish, not_kept, too_large, too_much
 from streamfleet.gateway.batches.run import Tools
 from streamfleet.gateway.batches.runner import Runner
 from streamfleet.gateway.batches.watching import Watch
+from streamfleet.gateway.errors import ApiError
 from streamfleet.gateway.files import metrics as file_metrics
 from streamfleet.gateway.files.files import Files
 from streamfleet.gateway.files.store import Store
@@ -152,7 +153,7 @@ class Batching:
 
         Raises:
             Conflict: something else was asked for under this name.
-            ApiError: the tenant's open batches have too much.
+            ApiError: the tenant's open batches have too much, or it has by itself.
         """
         now_ms = await self.broker.now_ms()
         record = BatchRecord(
@@ -180,11 +181,16 @@ class Batching:
             case AddCode.CONFLICT:
                 raise _conflict()
             case AddCode.TOO_MUCH:
-                raise too_much(most_tokens)
+                raise await self._too_much(wish.input_file_id, most_tokens)
             case AddCode.REPEATED:
                 return await self._kept(batch_id)
         self.runner.nudge()
         return record
+
+    async def _too_much(self, file_id: str, most_tokens: int) -> ApiError:
+        file = await self.broker.file(file_id)
+        alone = file is not None and file.bytes > most_tokens * BYTES_A_TOKEN
+        return too_large(most_tokens) if alone else too_much(most_tokens)
 
     async def listed(self, tenant: str, after: str, most: int) -> Sequence[BatchRecord]:
         """A tenant's batches behind one of them, newest first; those that are not kept any more are struck off."""
