@@ -132,10 +132,10 @@ class InspectingBroker(BrokerBase):
         """Whether a lane has the workers' group; the first worker makes it."""
         return await self._has_group(self.keys.lane(lane))
 
-    async def pending_ids(self, lane: Lane, most: int) -> list[str]:
-        """Stream ids of the oldest entries of a lane that somebody holds, `most` of them."""
+    async def pending_ids(self, lane: Lane, most: int, first: str = "-") -> list[str]:
+        """Stream ids of the oldest entries of a lane that somebody holds, `most` of them, from one on."""
         try:
-            rows = await self._look("XPENDING", self.keys.lane(lane), GROUP, "-", "+", most)
+            rows = await self._look("XPENDING", self.keys.lane(lane), GROUP, first, "+", most)
         except MissingGroup:
             return []
         return [pending_row(row)[0] for row in rows]

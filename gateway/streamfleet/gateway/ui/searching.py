@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from streamfleet.common.broker import Broker
-from streamfleet.common.broker.inspecting import read_entry_name
+from streamfleet.common.broker.inspecting import Fields, read_entry_name
 from streamfleet.common.protocol import LANES, Lane, is_request_id
 from streamfleet.common.results import Result
 from streamfleet.gateway.ui.texts import line, line_or_none
@@ -18,8 +18,8 @@ from streamfleet.producer.whereabouts import own_id
 WAITING = "waiting"
 ENDED = ("succeeded", "failed", "expired", "cancelled", "dead")
 STATES = (WAITING, RUNNING, *ENDED)
-MOST_ENTRIES, MOST_HELD, MOST_LETTERS = 200, 1_000, 200
-"""Of each lane the newest, and those that workers hold; and the newest dead letters."""
+MOST_ENTRIES, MOST_LETTERS = 200, 200
+"""Of each lane the newest, or the oldest that workers hold; and the newest dead letters."""
 ROUNDS, AT_ONCE, RESULTS_AT_ONCE, MOST_RESULTS = 8, 500, 10, 100
 """Looks at the database's keys and how many each sees; results read together, and in all."""
 MOST_BYTES = 8_388_608
@@ -137,19 +137,33 @@ async def _entries(broker: Broker, wish: Wish, looked: Looked) -> AsyncIterator[
         return
     for lane in LANES:
         if wish.lane in (None, lane):
-            held = await broker.pending_ids(lane, MOST_HELD)
-            running = set(held)
-            only_held = wish.state == RUNNING
-            some = (
-                broker.entries_of(lane, held[:MOST_ENTRIES])
-                if only_held
-                else broker.newest_entries(broker.keys.lane(lane), "+", MOST_ENTRIES)
-            )
-            async for stream_id, fields in some:
-                if not _goes_on(looked, fields):
-                    return
+            rows, running = await (_held if wish.state == RUNNING else _newest)(broker, lane, looked)
+            for stream_id, fields in rows:
                 looked.entries += 1
                 yield _of_entry(lane, stream_id, fields, RUNNING if stream_id in running else WAITING)
+
+
+async def _held(broker: Broker, lane: Lane, looked: Looked) -> tuple[list[tuple[str, Fields]], set[str]]:
+    """The oldest that workers hold, and which of them run: all."""
+    ids = await broker.pending_ids(lane, MOST_ENTRIES)
+    return await _as_far_as_it_goes(broker.entries_of(lane, ids), looked), set(ids)
+
+
+async def _newest(broker: Broker, lane: Lane, looked: Looked) -> tuple[list[tuple[str, Fields]], set[str]]:
+    """The newest, and which of them run."""
+    rows = await _as_far_as_it_goes(broker.newest_entries(broker.keys.lane(lane), "+", MOST_ENTRIES), looked)
+    # What came meanwhile is counted too: with room for it, none of the rows is left out.
+    running = await broker.pending_ids(lane, 2 * MOST_ENTRIES, rows[-1][0]) if rows else []
+    return rows, set(running)
+
+
+async def _as_far_as_it_goes(some: AsyncIterator[tuple[str, Fields]], looked: Looked) -> list[tuple[str, Fields]]:
+    rows = []
+    async for stream_id, fields in some:
+        if not _goes_on(looked, fields):
+            break
+        rows.append((stream_id, fields))
+    return rows
 
 
 async def _letters(broker: Broker, wish: Wish, looked: Looked) -> AsyncIterator[dict[str, Any]]:
