@@ -107,7 +107,9 @@ def about(report: Report) -> str:
     settings = {name.replace("_", " "): value for name, value in report.settings.items() if name != "quick"}
     kind = "**Small** sizes" if report.settings.get("quick") else "Sizes"
     sizes = "; ".join(f"{name} {plain(value)}" for name, value in settings.items())
-    return f"Measured on {report.made}: {', '.join(word for word in words if word)}.\n\n{kind}: {sizes}."
+    stolen = machine.get("stolen_percent")
+    busy = "" if stolen is None else f" Of the CPU time that was wanted, {stolen} % went to neighbours (steal)."
+    return f"Measured on {report.made}: {', '.join(word for word in words if word)}.{busy}\n\n{kind}: {sizes}."
 
 
 def plain(value: Any) -> str:

@@ -8,8 +8,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.markdown import Markdown
 
+from bench.core import machine
 from bench.core.reports import FULL, PARTIAL, QUICK, Report
 from bench.core.tables import markdown, targets_markdown
+
+_BEGAN = machine.cpu_ticks()  # a measurement is a process: it is about to begin
 
 
 def parser(name: str, description: str | None, examples: str) -> argparse.ArgumentParser:
@@ -33,6 +36,7 @@ def finish(report: Report, args: argparse.Namespace, *, whole: bool = True) -> N
         args: of a `parser`.
         whole: nothing was left out; else it must not take the place of a report that has all.
     """
+    report.machine = {**report.machine, "stolen_percent": machine.stolen_percent(_BEGAN, machine.cpu_ticks())}
     usual = QUICK if args.quick else FULL
     path = report.save(args.out or (usual if whole else PARTIAL))
     console = Console()

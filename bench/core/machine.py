@@ -21,6 +21,22 @@ def describe() -> dict[str, Any]:
     }
 
 
+def cpu_ticks(stat: Path = Path("/proc/stat")) -> tuple[int, int] | None:
+    """CPU time that was wanted since the machine started, and what of it a hypervisor gave to others; proc_stat(5)."""
+    try:
+        user, nice, system, _, _, irq, softirq, steal = map(int, stat.read_text().split("\n", 1)[0].split()[1:9])
+    except (OSError, ValueError):
+        return None
+    return user + nice + system + irq + softirq + steal, steal
+
+
+def stolen_percent(since: tuple[int, int] | None, now: tuple[int, int] | None) -> float | None:
+    """Of the CPU time that was wanted between two looks, what others got; None where the system does not say."""
+    if since is None or now is None or now[0] <= since[0]:
+        return None
+    return round(100 * (now[1] - since[1]) / (now[0] - since[0]), 1)
+
+
 def _processor() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()

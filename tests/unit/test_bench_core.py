@@ -10,6 +10,7 @@ from typing import Literal
 
 import pytest
 
+from bench.core.machine import cpu_ticks, stolen_percent
 from bench.core.reports import Report, Table, Target, load
 from bench.core.rounds import Sample, interleave, middle, percentile, ratio
 from bench.core.tables import markdown, shown, targets_markdown
@@ -155,3 +156,13 @@ def test_measuring_needs_no_matplotlib(name: str) -> None:
     code = f"import sys; sys.modules['matplotlib'] = None; import bench.{name}.__main__"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_what_neighbours_take_is_a_share_of_what_was_wanted(tmp_path: Path) -> None:
+    stat = tmp_path / "stat"
+    stat.write_text("cpu  100 20 30 4000 50 6 4 40 0 0\ncpu0 1 2 3\n")
+    assert cpu_ticks(stat) == (200, 40)
+    assert stolen_percent((100, 15), (200, 40)) == 25
+    assert stolen_percent((200, 40), (200, 40)) is None
+    assert cpu_ticks(tmp_path / "absent") is None
+    assert stolen_percent(None, (1, 1)) is None

@@ -27,7 +27,7 @@ TARGETS = [
 
 def report(name: str, **data: object) -> Report:
     tables = [Table(f"{title}: in a test", ["n"], [{"n": 1}]) for picture in PICTURES for title in picture.tables]
-    machine = {"processor": "Abacus", "cores": 2, "packages": {"redis": "8"}}
+    machine = {"processor": "Abacus", "cores": 2, "packages": {"redis": "8"}, "stolen_percent": 12.5}
     return Report(name, "2026-01-31", machine, {"jobs": 10_000}, tables, TARGETS, dict(data))
 
 
@@ -66,6 +66,7 @@ def test_what_was_not_measured_names_its_command(tmp_path: Path) -> None:
 def test_a_report_brings_its_machine_targets_and_tables(tmp_path: Path) -> None:
     text = fill(template(), saved(tmp_path, report(FIRST.report, **dict.fromkeys(FIRST.needs, 1))))
     assert "2026-01-31: Abacus, 2 cores" in block(text, FIRST.report)
+    assert "12.5 % went to neighbours" in block(text, FIRST.report)
     assert "jobs 10,000" in block(text, FIRST.report)
     assert "| small | at most 760 B | 800 B | MISS | a record for each id |" in block(text, "targets")
     assert f"![{FIRST.alt}](performance/{FIRST.name}.svg)" in block(text, FIRST.name)
