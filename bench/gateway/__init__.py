@@ -7,13 +7,12 @@ from datetime import UTC, datetime
 
 from bench.core.machine import describe
 from bench.core.reports import Report
-from bench.core.rounds import Sample
-from bench.gateway import beside, many, tables
-from bench.gateway.beside import Work
+from bench.gateway import beside, by_turns, many, tables
+from bench.gateway.beside import DIRECT, Work
 from bench.gateway.many import Load
 from streamfleet.cli.demo.model import MODEL_NAME
 
-PARTS = ("streams", "beside")
+PARTS = ("streams", "turns", "beside")
 
 
 @dataclass(frozen=True)
@@ -25,12 +24,14 @@ class Sizes:
         runs: how often it is put on.
         work: of each start of each contender.
         rounds: each starts every contender once.
+        turns: how often one server is asked both ways, with a third of the single requests.
     """
 
     load: Load
     runs: int
     work: Work
     rounds: int
+    turns: int
 
 
 QUICK_SIZES = Sizes(
@@ -38,12 +39,14 @@ QUICK_SIZES = Sizes(
     runs=1,
     work=Work(batch=16, batch_tokens=24, singles=15, single_tokens=8, warm_up=4),
     rounds=1,
+    turns=2,
 )
 FULL_SIZES = Sizes(
     Load(streams=1000, tokens_per_s=10, tokens=200, workers=4, over_s=8),
     runs=3,
     work=Work(batch=64, batch_tokens=48, singles=60, single_tokens=8),
     rounds=3,
+    turns=5,
 )
 
 
@@ -67,12 +70,10 @@ def run(
     report = Report("gateway", datetime.now(UTC).date().isoformat(), describe(), settings)
     if "streams" in parts:
         tables.add_streams(report, sizes.load, [many.measure(sizes.load) for _ in range(sizes.runs)])
+    starts, model = (beside.with_vllm(), MODEL_NAME) if engine == "vllm" else (beside.simulated(), many.MODEL)
+    if "turns" in parts:
+        some = replace(sizes.work, singles=sizes.work.singles // 3)
+        tables.add_turns(report, by_turns.measure(starts[DIRECT], some, sizes.turns, model), engine)
     if "beside" in parts:
-        tables.add_beside(report, _beside(engine, sizes), engine)
+        tables.add_beside(report, beside.measure(starts, sizes.work, sizes.rounds, model), engine)
     return report
-
-
-def _beside(engine: str, sizes: Sizes) -> dict[str, list[Sample]]:
-    if engine == "vllm":
-        return beside.measure(beside.with_vllm(), sizes.work, sizes.rounds, MODEL_NAME)
-    return beside.measure(beside.simulated(), sizes.work, sizes.rounds, many.MODEL)

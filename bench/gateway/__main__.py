@@ -9,10 +9,11 @@ from bench.gateway import PARTS, run
 
 EXAMPLES = """\
 examples:
-  python -m bench.gateway --quick                              small sizes, under 2 minutes; into build/bench/quick
-  python -m bench.gateway                                      full sizes, about 12 minutes; into bench/results
+  python -m bench.gateway --quick                              small sizes, about 4 minutes; into build/bench/quick
+  python -m bench.gateway                                      full sizes, about 30 minutes; into bench/results
   python -m bench.gateway --only streams                       without vLLM; into build/bench/partial
-  python -m bench.gateway --only beside --engine simulated     what the gateway adds, without vLLM
+  python -m bench.gateway --only turns                         one vllm serve, directly and through the gateway
+  python -m bench.gateway --only turns --engine simulated      what the gateway adds, without vLLM
 """
 
 

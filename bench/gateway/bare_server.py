@@ -32,9 +32,9 @@ class Server:
             message = await receive()
             raw, more = raw + message.get("body", b""), message.get("more_body", False)
         kind = b"application/json"
-        if not raw:  # /health
+        if not raw:  # /health, /v1/models
             await _begin(send, kind)
-            await _send(send, b"{}", more=False)
+            await _send(send, json.dumps({"data": [{"id": name} for name in self._engine.models]}).encode(), more=False)
             return
         body = json.loads(raw)
         streams, usage = body.pop("stream", False), body.pop("stream_options", {})

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from bench.core.rounds import Sample, interleave, percentile
-from bench.engine.batch import check_output
+from bench.engine.batch import Batch, check_output
 from bench.engine.processes import started
 from bench.engine.served import HOST, Served, free_port, is_ready, served
 from bench.engine.setup import engine_setup
@@ -36,6 +36,40 @@ class Work:
     singles: int
     single_tokens: int
     warm_up: int = 8
+
+    def warming(self, model: str) -> list[Body]:
+        """Requests before any of it."""
+        return _of(model, bodies(self.warm_up, self.single_tokens, 0, SHORT_WORDS))
+
+    def together(self, model: str) -> list[Body]:
+        """Those all at once."""
+        return _of(model, bodies(self.batch, self.batch_tokens, 1, PROMPT_WORDS))
+
+    def alone(self, model: str) -> list[Body]:
+        """Those one after the other."""
+        return _of(model, bodies(self.singles, self.single_tokens, 2, SHORT_WORDS))
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What became of a batch, of single requests, and of the same streamed."""
+
+    batch: Batch
+    whole: Batch
+    streamed: Batch
+
+    def sample(self) -> dict[str, float]:
+        """Name to figure."""
+        return {
+            "tokens_per_s": self.batch.figures()["tokens_per_s"],
+            **_spread("whole_ms", [row.total_ms for row in self.whole.rows]),
+            **_spread("first_ms", [row.first_ms for row in self.streamed.rows if row.first_ms is not None]),
+            "front_ms": self.whole.front_s * 1000 / len(self.whole.rows),
+        }
+
+
+def _of(model: str, some: Sequence[Body]) -> list[Body]:
+    return [{**body, "model": model} for body in some]
 
 
 def measure(starts: Mapping[str, Start], work: Work, rounds: int, model: str) -> dict[str, list[Sample]]:
@@ -75,25 +109,15 @@ def _bare() -> Iterator[Served]:
 
 
 async def _ask(server: Served, work: Work, model: str) -> dict[str, float]:
-    def asked(count: int, tokens: int, seed: int, words: Sequence[int]) -> list[Body]:
-        return [{**body, "model": model} for body in bodies(count, tokens, seed, words)]
-
     for stream in (False, True):
-        await server.run(asked(work.warm_up, work.single_tokens, 0, SHORT_WORDS), stream=stream, in_turn=True)
-    many = asked(work.batch, work.batch_tokens, 1, PROMPT_WORDS)
-    batch = await server.run(many)
-    check_output(batch, many)
-    singles = asked(work.singles, work.single_tokens, 2, SHORT_WORDS)
-    whole = await server.run(singles, in_turn=True)
-    check_output(whole, singles)
-    streamed = await server.run(singles, stream=True, in_turn=True)
-    check_output(streamed, singles)
-    return {
-        "tokens_per_s": batch.figures()["tokens_per_s"],
-        **_spread("whole_ms", [row.total_ms for row in whole.rows]),
-        **_spread("first_ms", [row.first_ms for row in streamed.rows if row.first_ms is not None]),
-        "front_ms": whole.front_s * 1000 / len(whole.rows),
-    }
+        await server.run(work.warming(model), stream=stream, in_turn=True)
+    together, alone = work.together(model), work.alone(model)
+    batch = await server.run(together)
+    whole = await server.run(alone, in_turn=True)
+    streamed = await server.run(alone, stream=True, in_turn=True)
+    for found, asked in ((batch, together), (whole, alone), (streamed, alone)):
+        check_output(found, asked)
+    return Figures(batch, whole, streamed).sample()
 
 
 def _spread(name: str, values: Sequence[float]) -> dict[str, float]:

@@ -51,21 +51,41 @@ def add_streams(report: Report, load: Load, runs: Sequence[Seen]) -> None:
     report.data["streams"] = [asdict(seen) for seen in runs]
 
 
+def add_turns(report: Report, samples: Mapping[str, Sequence[Sample]], engine: str) -> None:
+    """One server that speaks HTTP, asked directly and through the gateway."""
+    server = _server(engine)
+    names = {DIRECT: server, GATEWAY: f"gateway, worker, and the same {server}"}
+    _add(report, f"By turns: one {server}, directly and through the gateway", names, samples, "one server, by turns")
+    report.data["turns"] = {name: [dict(each) for each in found] for name, found in samples.items()}
+
+
 def add_beside(report: Report, samples: Mapping[str, Sequence[Sample]], engine: str) -> None:
     """The gateway beside an engine that speaks HTTP itself."""
-    direct = "vllm serve" if engine == "vllm" else "simulated engine over HTTP"
+    server = _server(engine)
+    names = {DIRECT: server, GATEWAY: f"gateway, worker with {engine}"}
+    _add(report, f"Beside {server}: each with an engine of its own", names, samples, "an engine each")
+    report.data["beside"] = {name: [dict(each) for each in found] for name, found in samples.items()}
+
+
+def _server(engine: str) -> str:
+    return "vllm serve" if engine == "vllm" else "simulated engine over HTTP"
+
+
+def _add(
+    report: Report, title: str, names: Mapping[str, str], samples: Mapping[str, Sequence[Sample]], how: str
+) -> None:
     rows: list[dict[str, Any]] = [
         {"": name, **{column: middle(samples[key], figure) for figure, column in FIGURES.items()}}
-        for key, name in ((DIRECT, direct), (GATEWAY, f"gateway, worker with {engine}"))
+        for key, name in names.items()
     ]
-    report.tables.append(Table(f"Beside {direct}", list(rows[0]), rows))
+    report.tables.append(Table(title, list(rows[0]), rows))
     tokens = ratio(samples[GATEWAY], samples[DIRECT], "tokens_per_s")
+    whole, first = (_added(samples, figure) for figure in ("whole_ms_p50", "first_ms_p50"))
     report.targets += [
-        Target(f"tokens/s through the gateway, to {direct}", tokens, RATIO, "at least", "x"),
-        Target("added to a short answer, p50", _added(samples, "whole_ms_p50"), WHOLE_MS, "at most", "ms"),
-        Target("added to the first streamed token, p50", _added(samples, "first_ms_p50"), FIRST_MS, "at most", "ms"),
+        Target(f"tokens/s through the gateway, to {names[DIRECT]}; {how}", tokens, RATIO, "at least", "x"),
+        Target(f"added to a short answer, p50; {how}", whole, WHOLE_MS, "at most", "ms"),
+        Target(f"added to the first streamed token, p50; {how}", first, FIRST_MS, "at most", "ms"),
     ]
-    report.data["beside"] = {name: [dict(each) for each in found] for name, found in samples.items()}
 
 
 def _added(samples: Mapping[str, Sequence[Sample]], figure: str) -> float:
