@@ -42,7 +42,7 @@ QUICK_SIZES = Sizes(
     turns=2,
 )
 FULL_SIZES = Sizes(
-    Load(streams=1000, tokens_per_s=10, tokens=200, workers=4, over_s=12),
+    Load(streams=1000, tokens_per_s=10, tokens=250, workers=4, over_s=12),
     runs=3,
     work=Work(batch=64, batch_tokens=48, singles=60, single_tokens=8),
     rounds=3,
