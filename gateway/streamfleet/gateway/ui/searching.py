@@ -152,7 +152,7 @@ async def _held(broker: Broker, lane: Lane, looked: Looked) -> tuple[list[tuple[
 async def _newest(broker: Broker, lane: Lane, looked: Looked) -> tuple[list[tuple[str, Fields]], set[str]]:
     """The newest, and which of them run."""
     rows = await _as_far_as_it_goes(broker.newest_entries(broker.keys.lane(lane), "+", MOST_ENTRIES), looked)
-    # What came meanwhile is counted too: with room for it, none of the rows is left out.
+    # Twice as many as there are rows: an entry that somebody deleted is held on, and counts here.
     running = await broker.pending_ids(lane, 2 * MOST_ENTRIES, rows[-1][0]) if rows else []
     return rows, set(running)
 
