@@ -30,19 +30,21 @@ FLEETS = (1, 50, 500)
 PER_PROCESS = 125
 READY_WITHIN_S = 60.0
 SETTLE_S, MOST_LOGGED = 2.0, 100_000
-LOGGED_S = 40.0  # in it a worker that nobody calls looks once, and gives four signs of life
 CPU_LIMIT, PICKUP_LIMIT_MS = 2.0, 5.0
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Requests picked up by each fleet, and how long the largest idles, in s; the others a third as long."""
+    """Requests picked up by each fleet; how long the largest idles, in s, the others a third as long; and for how long
+    its calls are logged, in s: in 40 a worker that nobody calls looks once, and gives four signs of life.
+    """
 
     probes: int
     idle_s: float
+    logged_s: float
 
 
-QUICK, FULL = Sizes(100, 10.0), Sizes(1_000, 30.0)
+QUICK, FULL = Sizes(100, 10.0, 3.0), Sizes(1_000, 30.0, 40.0)
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ def measure(quick: bool, say: Say) -> Part:
                 idle_s = sizes.idle_s if count == max(FLEETS) else sizes.idle_s / 3
                 idles[count] = _idle(client, [process.pid for process in started], idle_s)
                 if count == max(FLEETS):
-                    calls = calls_cost(_log_calls(client), LOGGED_S)
+                    calls = calls_cost(_log_calls(client, sizes.logged_s), sizes.logged_s)
                 say(f"{count} workers: {sizes.probes} requests")
                 pickups[count] = asyncio.run(_probe(server.url, sizes.probes))
             label = server.label
@@ -177,12 +179,12 @@ def _idle(client: redis.Redis, pids: Sequence[int], seconds: float) -> Idle:
     return Idle(100 * redis_s / took_s, 100 * fleet_s / took_s)
 
 
-def _log_calls(client: redis.Redis) -> list[tuple[str, float]]:
-    """Name and µs of every call within LOGGED_S; scripts by their verb."""
+def _log_calls(client: redis.Redis, seconds: float) -> list[tuple[str, float]]:
+    """Name and µs of every call within so many seconds; scripts by their verb."""
     verbs = {scripts.sha(verb): f"script {verb}" for verb in scripts.VERBS}
     client.config_set("slowlog-max-len", MOST_LOGGED)
     client.config_set("slowlog-log-slower-than", 0)
-    time.sleep(LOGGED_S)
+    time.sleep(seconds)
     client.config_set("slowlog-log-slower-than", -1)
     found = []
     for row in client.slowlog_get(MOST_LOGGED):
