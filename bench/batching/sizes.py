@@ -34,13 +34,13 @@ class Sizes:
 PROMPT_WORDS = (8, 16, 32)
 QUICK_SIZES = Sizes(
     rounds=1,
-    batches={1: 12, 8: 24, 32: 64},
+    batches={1: 6, 8: 16, 32: 48},
     tokens=24,
     mixed_tokens=(8, 16, 32, 64),
-    mixed_requests=32,
-    mixed_size=16,
+    mixed_requests=24,
+    mixed_size=12,
     targets=(2.0, 3.0),
-    adaptive_requests=96,
+    adaptive_requests=64,
 )
 FULL_SIZES = Sizes(
     rounds=2,

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import venv
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
 
@@ -21,6 +22,8 @@ PEERS = Path(__file__).parent / "peers"
 HOME = ROOT / "build" / "bench" / "peers"
 NODE = "bullmq-node"
 INSTALL_TIMEOUT_S = 600.0
+AT_ONCE = 3
+"""Installations: they wait for the network by turns, and two cores are enough for this many."""
 
 
 class NotThere(Exception):
@@ -43,20 +46,10 @@ def prepare(systems: Sequence[System], console: Console) -> dict[str, str]:
     Returns:
         For each system that cannot be measured, why.
     """
-    reasons: dict[str, str] = {}
-    for system in systems:
-        folder = HOME / system.environment
-        if not system.environment or _stamp(folder) == _wanted(system):
-            continue
-        console.print(f"installing {system.title} into {folder.relative_to(ROOT)} …")
-        try:
-            _make_node(folder) if system.environment == NODE else _make_python(folder, _pins(system))
-        except (NotThere, OSError, subprocess.TimeoutExpired) as error:
-            reasons[system.name] = str(error)
-            console.print(f"[bold red]{system.title} will not be measured:[/] {error}", highlight=False)
-            continue
-        (folder / ".installed").write_text(_wanted(system), encoding="utf-8")
-    return reasons
+    missing = [each for each in systems if each.environment and _stamp(HOME / each.environment) != _wanted(each)]
+    with ThreadPoolExecutor(max_workers=AT_ONCE) as pool:
+        reasons = list(pool.map(lambda system: _make(system, console), missing))
+    return {system.name: reason for system, reason in zip(missing, reasons, strict=True) if reason}
 
 
 def versions(system: System) -> dict[str, str]:
@@ -69,6 +62,19 @@ def versions(system: System) -> dict[str, str]:
     paths = [str(path) for path in (HOME / system.environment).glob("lib/python*/site-packages")]
     found = {each.name.lower(): each.version for each in metadata.distributions(path=paths)}
     return {name: found.get(name, "none") for name in system.packages}
+
+
+def _make(system: System, console: Console) -> str:
+    """Make the environment anew; returns why it cannot be made, else nothing."""
+    folder = HOME / system.environment
+    console.print(f"installing {system.title} into {folder.relative_to(ROOT)} …")
+    try:
+        _make_node(folder) if system.environment == NODE else _make_python(folder, _pins(system))
+    except (NotThere, OSError, subprocess.TimeoutExpired) as error:
+        console.print(f"[bold red]{system.title} will not be measured:[/] {error}", highlight=False)
+        return str(error) or type(error).__name__
+    (folder / ".installed").write_text(_wanted(system), encoding="utf-8")
+    return ""
 
 
 def _pins(system: System) -> Path:

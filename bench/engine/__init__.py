@@ -16,10 +16,8 @@ from bench.engine.bare import bare
 from bench.engine.batch import Batch, check_output, check_same_work
 from bench.engine.fed import fed
 from bench.engine.served import served
-from bench.engine.setup import EngineSetup, engine_setup
+from bench.engine.setup import EngineSetup
 from bench.engine.work import Body, bodies
-
-WARM_UP = 4
 
 
 @dataclass(frozen=True)
@@ -32,6 +30,7 @@ class Sizes:
         requests: of a batch.
         output_tokens: of each answer.
         front_end_s: how long the no-op worker is watched.
+        warm_up: requests of a start before any batch.
     """
 
     rounds: int
@@ -39,28 +38,31 @@ class Sizes:
     requests: int
     output_tokens: int
     front_end_s: float
+    warm_up: int = 4
 
 
-QUICK_SIZES = Sizes(rounds=1, batches=2, requests=32, output_tokens=32, front_end_s=8.0)
+QUICK_SIZES = Sizes(rounds=1, batches=2, requests=24, output_tokens=24, front_end_s=5.0)
 FULL_SIZES = Sizes(rounds=3, batches=2, requests=64, output_tokens=48, front_end_s=30.0)
+GPU_SIZES = Sizes(rounds=3, batches=2, requests=512, output_tokens=96, front_end_s=10.0, warm_up=64)
 
 
-def run(quick: bool, rounds: int | None = None) -> Report:
+def run(quick: bool, setup: EngineSetup, rounds: int | None = None) -> Report:
     """Measure.
 
     Args:
         quick: small sizes, to see whether all is well.
+        setup: of the engine; its build says what full sizes are.
         rounds: in place of what `quick` says.
     """
-    sizes = QUICK_SIZES if quick else FULL_SIZES
+    sizes = QUICK_SIZES if quick else FULL_SIZES if setup.cpu else GPU_SIZES
     sizes = Sizes(**{**asdict(sizes), "rounds": rounds or sizes.rounds})
-    setup = engine_setup()
     batches: dict[str, list[Batch]] = {name: [] for name in tables.CONTENDERS}
     asked = [bodies(sizes.requests, sizes.output_tokens, seed) for seed in range(1, sizes.batches + 1)]
+    warming = bodies(sizes.warm_up, 8, 0)
     starts: Mapping[str, Callable[[], Sample]] = {
-        tables.BARE: lambda: _bare(setup, asked, batches),
-        tables.HTTP: lambda: _http(setup, asked, batches),
-        tables.WORKER: lambda: _worker(setup, asked, batches),
+        tables.BARE: lambda: _bare(setup, warming, asked, batches),
+        tables.HTTP: lambda: _http(setup, warming, asked, batches),
+        tables.WORKER: lambda: _worker(setup, warming, asked, batches),
     }
     samples = interleave(starts, sizes.rounds, title="round")
     for number in range(sizes.rounds * sizes.batches):
@@ -71,9 +73,11 @@ def run(quick: bool, rounds: int | None = None) -> Report:
     return report
 
 
-def _bare(setup: EngineSetup, asked: Sequence[Sequence[Body]], batches: Mapping[str, list[Batch]]) -> Sample:
+def _bare(
+    setup: EngineSetup, warming: Sequence[Body], asked: Sequence[Sequence[Body]], batches: Mapping[str, list[Batch]]
+) -> Sample:
     async def measure() -> list[Batch]:
-        await engine.run(bodies(WARM_UP, 8, 0))
+        await engine.run(warming)
         return [_checked(await engine.run(part), part) for part in asked]
 
     with bare(setup) as engine:
@@ -82,11 +86,13 @@ def _bare(setup: EngineSetup, asked: Sequence[Sequence[Body]], batches: Mapping[
     return _means(found)
 
 
-def _http(setup: EngineSetup, asked: Sequence[Sequence[Body]], batches: Mapping[str, list[Batch]]) -> Sample:
+def _http(
+    setup: EngineSetup, warming: Sequence[Body], asked: Sequence[Sequence[Body]], batches: Mapping[str, list[Batch]]
+) -> Sample:
     """Whole answers and streamed ones in turn, from the same server."""
 
     async def measure() -> None:
-        await server.run(bodies(WARM_UP, 8, 0))
+        await server.run(warming)
         for number, part in enumerate(asked):
             for stream in (False, True) if number % 2 == 0 else (True, False):
                 found = _checked(await server.run(part, stream=stream), part)
@@ -98,9 +104,11 @@ def _http(setup: EngineSetup, asked: Sequence[Sequence[Body]], batches: Mapping[
     return {**streamed, **_means(batches[tables.HTTP][-len(asked) :]), "streamed_per_s": streamed["tokens_per_s"]}
 
 
-def _worker(setup: EngineSetup, asked: Sequence[Sequence[Body]], batches: Mapping[str, list[Batch]]) -> Sample:
+def _worker(
+    setup: EngineSetup, warming: Sequence[Body], asked: Sequence[Sequence[Body]], batches: Mapping[str, list[Batch]]
+) -> Sample:
     async def measure() -> list[Batch]:
-        await worker.run(bodies(WARM_UP, 8, 0))
+        await worker.run(warming)
         return [_checked(await worker.run(part), part) for part in asked]
 
     with fed(setup.worker_environment()) as worker:

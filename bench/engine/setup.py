@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -42,13 +43,25 @@ class EngineSetup:
         }
 
 
-def engine_setup(*more: str) -> EngineSetup:
-    """The demo's model, made on first use, and the arguments that a worker gives vLLM.
+def engine_setup(*more: str, folder: Path | None = None) -> EngineSetup:
+    """A model, and the arguments that a worker gives vLLM.
 
     Args:
         more: further arguments of vLLM.
+        folder: the model; the demo's, made on first use, when not given.
 
     Raises:
         ModelMissing: what the model is made from is not installed.
     """
-    return EngineSetup(model_folder(print), GIVEN + more, is_cpu_build())
+    return EngineSetup(folder or model_folder(print), GIVEN + more, is_cpu_build())
+
+
+def chosen(args: argparse.Namespace) -> EngineSetup:
+    """What the command line says, see `add_choice`."""
+    return engine_setup(*shlex.split(args.engine_args), folder=args.model)
+
+
+def add_choice(parser: argparse.ArgumentParser) -> None:
+    """Let a command line choose another model than the demo's, and further arguments of vLLM."""
+    parser.add_argument("--model", type=Path, metavar="DIR", help="a Hugging Face folder (default: the demo's model)")
+    parser.add_argument("--engine-args", default="", metavar="WORDS", help="further arguments of vLLM, in one word")

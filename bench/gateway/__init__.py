@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 from bench.core.machine import describe
 from bench.core.reports import Report
+from bench.engine.setup import EngineSetup
 from bench.gateway import beside, by_turns, many, tables
 from bench.gateway.beside import DIRECT, Work
 from bench.gateway.many import Load
@@ -48,29 +49,38 @@ FULL_SIZES = Sizes(
     rounds=3,
     turns=5,
 )
+GPU_WORK = Work(batch=256, batch_tokens=128, singles=90, single_tokens=16)
 
 
 def run(
-    quick: bool, *, rounds: int | None = None, parts: tuple[str, ...] = PARTS, engine: str = "vllm", rate: float = 0
+    quick: bool,
+    setup: EngineSetup | None,
+    *,
+    rounds: int | None = None,
+    parts: tuple[str, ...] = PARTS,
+    rate: float = 0,
 ) -> Report:
     """Measure.
 
     Args:
         quick: small sizes, to see whether all is well.
+        setup: of the contenders' vLLM; None for the simulated engine, for a look that takes seconds.
         rounds: in place of what `quick` says.
         parts: some of `PARTS`.
-        engine: what the contenders have: ``vllm``, or ``simulated`` for a look that takes seconds.
         rate: tokens a second of each stream, in place of what the sizes say.
     """
     sizes = QUICK_SIZES if quick else FULL_SIZES
     sizes = replace(sizes, rounds=rounds or sizes.rounds)
     if rate:
         sizes = replace(sizes, load=replace(sizes.load, tokens_per_s=rate))
+    if setup and not setup.cpu and not quick:
+        sizes = replace(sizes, work=GPU_WORK)
+    engine = "vllm" if setup else "simulated"
     settings = {"quick": quick, "engine": engine, **asdict(sizes)}
     report = Report("gateway", datetime.now(UTC).date().isoformat(), describe(), settings)
     if "streams" in parts:
         tables.add_streams(report, sizes.load, [many.measure(sizes.load) for _ in range(sizes.runs)])
-    starts, model = (beside.with_vllm(), MODEL_NAME) if engine == "vllm" else (beside.simulated(), many.MODEL)
+    starts, model = (beside.with_vllm(setup), MODEL_NAME) if setup else (beside.simulated(), many.MODEL)
     if "turns" in parts:
         some = replace(sizes.work, singles=sizes.work.singles // 3)
         tables.add_turns(report, by_turns.measure(starts[DIRECT], some, sizes.turns, model), engine)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from bench.core.command import finish, parser
+from bench.engine.setup import add_choice, chosen
 from bench.gateway import PARTS, run
 
 EXAMPLES = """\
@@ -24,10 +25,12 @@ def main() -> int:
     words.add_argument("--only", choices=PARTS, help="one part")
     words.add_argument("--engine", choices=("vllm", "simulated"), default="vllm", help="of the contenders")
     words.add_argument("--rate", type=float, default=0, metavar="N", help="tokens a second of each stream")
+    add_choice(words)
     args = words.parse_args()
     parts = (args.only,) if args.only else PARTS
     try:
-        report = run(args.quick, rounds=args.rounds, parts=parts, engine=args.engine, rate=args.rate)
+        setup = chosen(args) if args.engine == "vllm" and args.only != "streams" else None
+        report = run(args.quick, setup, rounds=args.rounds, parts=parts, rate=args.rate)
     except KeyboardInterrupt:
         return 130
     finish(report, args, whole=parts == PARTS and args.engine == "vllm" and not args.rate)

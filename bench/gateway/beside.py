@@ -12,7 +12,7 @@ from bench.core.rounds import Sample, interleave, percentile
 from bench.engine.batch import Batch, check_output
 from bench.engine.processes import started
 from bench.engine.served import HOST, Served, free_port, is_ready, served
-from bench.engine.setup import engine_setup
+from bench.engine.setup import EngineSetup
 from bench.engine.work import PROMPT_WORDS, Body, bodies
 from bench.gateway.stage import staged
 
@@ -82,9 +82,8 @@ def measure(starts: Mapping[str, Start], work: Work, rounds: int, model: str) ->
     return interleave({name: lambda start=start: one(start) for name, start in starts.items()}, rounds, title="round")  # type: ignore[misc]
 
 
-def with_vllm() -> dict[str, Start]:
+def with_vllm(setup: EngineSetup) -> dict[str, Start]:
     """`vllm serve`, and a gateway before a worker that hosts the same vLLM."""
-    setup = engine_setup()
     return {DIRECT: lambda: served(setup), GATEWAY: lambda: _behind(setup.worker_environment())}
 
 
