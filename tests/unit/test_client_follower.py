@@ -170,6 +170,44 @@ def test_what_is_no_id_of_a_chunk_is_refused(odd: object) -> None:
         place_of(odd)
 
 
+# -- what simply goes on -----------------------------------------------------------------------------------
+
+SOME_GROUPS = st.lists(
+    st.tuples(
+        st.integers(1, 2), st.sampled_from("ab"), st.integers(0, 4), st.lists(st.sampled_from("xyz"), max_size=2)
+    ),
+    max_size=12,
+)
+
+
+@given(SOME_GROUPS, st.integers(0, 12))
+def test_what_simply_goes_on_is_read_all_the_same(groups: list[tuple[int, str, int, list[str]]], end_at: int) -> None:
+    """Whatever `goes_on` takes, and it must take or leave whole entries, `read` would have told as chunks alone."""
+    entries = [group(attempt, run, seq, *texts) for attempt, run, seq, texts in groups]
+    entries.insert(end_at, {b"end": b"succeeded"})
+    reference, mixed = Follower(), Follower()
+    for at, fields in enumerate(entries, 1):
+        told = reference.read(f"{at}-0", fields)
+        chunks = mixed.goes_on(fields)
+        if chunks is None:
+            assert mixed.read(f"{at}-0", fields) == told
+        else:
+            assert [event.raw for event in told if isinstance(event, Chunk)] == chunks
+            assert len(told) == len(chunks)
+
+
+def test_the_next_group_of_a_run_goes_on_and_no_other_does() -> None:
+    follower = Follower()
+    assert follower.goes_on(group(1, "a", 0, "x")) is None  # nothing was read that it could go on
+    read(follower, group(1, "a", 0, "x"))
+    for other in (group(1, "a", 0, "x"), group(1, "a", 2, "z"), group(1, "b", 1, "y"), group(2, "a", 1, "y")):
+        assert follower.goes_on(other) is None
+    assert follower.goes_on({**group(1, "a", 1, "y"), b"chunks": b"{oops"}) is None
+    assert len(follower.goes_on(group(1, "a", 1, "y")) or ()) == 1
+    read(follower, {b"end": b"succeeded"})
+    assert follower.goes_on(group(1, "a", 2, "z")) is None
+
+
 # -- odd things --------------------------------------------------------------------------------------------
 
 

@@ -16,6 +16,11 @@ def chunk(number: int, raw: str = '{"choices":[]}') -> Chunk:
     return Chunk(f"1700000000000-{number}/0", json.loads(raw), raw, 1)
 
 
+def framed(event: Chunk) -> bytes:
+    """As readers get it."""
+    return chunk_frame(event.id, event.raw)
+
+
 def code_of(error: ApiError | None) -> str:
     """Which error, if any."""
     return "" if error is None else error.error["code"]
@@ -23,24 +28,24 @@ def code_of(error: ApiError | None) -> str:
 
 def test_a_chunk_goes_as_the_engine_wrote_it() -> None:
     raw = '{"choices": [{"delta": {"content": "Gr\\u00fc\\u00df, \\ud83d"}}],  "x": 1.50}'
-    assert chunk_frame(chunk(7, raw)) == f"id: 1700000000000-7/0\ndata: {raw}\n\n".encode()
+    assert framed(chunk(7, raw)) == f"id: 1700000000000-7/0\ndata: {raw}\n\n".encode()
 
 
 def test_a_line_break_between_tokens_of_json_does_not_break_the_event() -> None:
-    (line,) = [line for line in chunk_frame(chunk(1, '{\r"a":\r\n1}')).splitlines() if line.startswith(b"data: ")]
+    (line,) = [line for line in framed(chunk(1, '{\r"a":\r\n1}')).splitlines() if line.startswith(b"data: ")]
     assert json.loads(line.removeprefix(b"data: ")) == {"a": 1}
 
 
 def test_events_that_came_together_go_together() -> None:
     sent, error = events_as_sent([chunk(1), chunk(2)], tells_restarts=False, shown=False)
-    assert sent == chunk_frame(chunk(1)) + chunk_frame(chunk(2))
+    assert sent == framed(chunk(1)) + framed(chunk(2))
     assert error is None
 
 
 @pytest.mark.parametrize("tells_restarts", [False, True])
 def test_of_a_run_that_nobody_saw_nothing_is_told(tells_restarts: bool) -> None:
     assert events_as_sent([chunk(1), Restarted(2), chunk(2)], tells_restarts, shown=False) == (
-        chunk_frame(chunk(2)),
+        framed(chunk(2)),
         None,
     )
 
@@ -48,7 +53,7 @@ def test_of_a_run_that_nobody_saw_nothing_is_told(tells_restarts: bool) -> None:
 @pytest.mark.parametrize(("event", "code"), [(Restarted(2), "stream_restarted"), (Missed(3, 1), "stream_incomplete")])
 def test_what_came_before_the_error_is_sent(event: Event, code: str) -> None:
     sent, error = events_as_sent([chunk(1), event, chunk(2)], tells_restarts=False, shown=True)
-    assert (sent, code_of(error)) == (chunk_frame(chunk(1)), code)
+    assert (sent, code_of(error)) == (framed(chunk(1)), code)
 
 
 def test_who_understands_restarts_reads_on() -> None:

@@ -56,7 +56,7 @@ async def test_a_request_whose_reader_takes_nothing_is_let_go() -> None:
     first: asyncio.Future[bytes] = loop.create_future()
     first.set_result(b"data: {}\n\n")
     with Attendance(nobody_leaves, loop.create_future()) as attendance:
-        stream = EventStream(reading, nothing_more(), first, attendance)
+        stream = EventStream(reading, cast("Any", None), nothing_more(), first, attendance)
         with pytest.raises(SlowReader):
             await stream({"type": "http"}, nobody_leaves, send)
     assert abandoned == ["r-1"]

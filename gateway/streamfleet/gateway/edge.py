@@ -24,6 +24,35 @@ class SlowReader(Exception):
     """The caller takes no byte of its answer."""
 
 
+class Straight:
+    """Writes pieces of an answer at once, past everything that stands between an endpoint and its connection.
+
+    Args:
+        send: the connection's own; it waits for nothing while `flow` is not paused.
+        flow: the connection's.
+        abort: ends the connection.
+    """
+
+    def __init__(self, send: Send, flow: FlowControl, abort: Callable[[], None]) -> None:
+        self._send, self._flow, self._abort = send, flow, abort
+
+    def ready(self) -> bool:
+        """Does the connection take more? Otherwise whoever writes has to wait, and cannot do it here."""
+        return not self._flow.write_paused
+
+    def write(self, data: bytes) -> None:
+        """Write a piece of the body. What cannot be written ends the connection: pieces must not be left out."""
+        sending = self._send({"type": "http.response.body", "body": data, "more_body": True})
+        try:
+            sending.send(None)  # type: ignore[attr-defined]
+        except StopIteration:
+            return
+        except Exception as error:  # noqa: BLE001 - whoever brought the piece brings those of others too
+            log.warning("stream_not_written", error=str(error))
+        sending.close()  # type: ignore[attr-defined]
+        self._abort()
+
+
 class Edge:
     """Wraps the application.
 
@@ -41,10 +70,14 @@ class Edge:
             await self._app(scope, receive, send)
             return
         call = Call(asyncio.get_running_loop().time())
-        scope.setdefault("state", {})["call"] = call
+        state = scope.setdefault("state", {})
+        state["call"] = call
+        flow, abort = state.get("flow"), state.get("abort")
+        if flow is not None and abort is not None:
+            state["straight"] = Straight(send, flow, abort)
         metrics.OPEN.inc()
         try:
-            await self._app(scope, receive, self._sender(call, send, scope["state"].get("flow")))
+            await self._app(scope, receive, self._sender(call, send, flow))
         except SlowReader:
             call.refused = "slow_reader"
             _cut(scope)

@@ -30,10 +30,13 @@ class Feed:
     Attributes:
         request_id: whose tokens.
         position: stream id of the newest entry that came.
+        straight: is offered each entry in the moment in which it comes, while its reader waits and nothing else does;
+            says whether it took it. It must not raise.
     """
 
     def __init__(self, request_id: str, position: str, drained: Callable[[], None]) -> None:
         self.request_id, self.position = request_id, position
+        self.straight: Callable[[Entry], bool] | None = None
         self._drained = drained
         self._entries: list[Entry] = []
         self._error: Exception | None = None
@@ -78,10 +81,11 @@ class Feed:
                 return
             fresh = [entry for entry in entries if id_order(entry[0]) > order]
         if fresh:
-            self._entries += fresh
             self.position = fresh[-1][0]
             self._looks = 0
-            self._wake(True)
+            self._entries += self._not_taken(fresh)
+            if self._entries:
+                self._wake(True)
 
     def fail(self, error: Exception) -> None:
         """Nothing more will come."""
@@ -93,6 +97,15 @@ class Feed:
         self._looks += 1
         if self._looks > 1:
             self._wake(False)
+
+    def _not_taken(self, fresh: list[Entry]) -> list[Entry]:
+        """What is left for the reader: what comes must not overtake what it has not taken or not dealt with yet."""
+        if self.straight is None or self._entries or self._waiter is None or self._waiter.done():
+            return fresh
+        taken = 0
+        while taken < len(fresh) and self.straight(fresh[taken]):
+            taken += 1
+        return fresh[taken:] if taken else fresh
 
     def _wake(self, some: bool) -> None:
         if self._waiter is not None and not self._waiter.done():

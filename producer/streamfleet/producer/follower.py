@@ -138,6 +138,19 @@ class Follower:
         self._begun = self._begun or bool(events)
         return events
 
+    def goes_on(self, fields: Fields) -> list[str] | None:
+        """The chunks, as JSON, of an entry that simply goes on; for any other None, and it counts as not read."""
+        group = _group(fields)
+        if group is None or b"end" in fields or self.ending is not None:
+            return None
+        if (group.run, group.attempt, group.seq) != (self._run, self._attempt, self._expected):
+            return None
+        if any(_object(raw) is None for raw in group.chunks):
+            return None
+        self._expected += len(group.chunks)
+        self._begun = True
+        return group.chunks
+
     def end(self, ending: Ending) -> list[Event]:
         """The request has ended: what is missing of its chunks."""
         self.ending = ending

@@ -20,7 +20,7 @@ from streamfleet.common.protocol import Status
 from streamfleet.common.results import Result
 from streamfleet.producer.events import Chunk, Event, Missed, Restarted, Restarts, StreamBroken
 from streamfleet.producer.feeds import Feed, Feeds
-from streamfleet.producer.follower import BEGINNING, Follower, ending_of, newest_run, place_of
+from streamfleet.producer.follower import BEGINNING, Entry, Follower, ending_of, newest_run, place_of
 from streamfleet.producer.handle import Handle
 from streamfleet.producer.mailbox import Mailbox
 
@@ -53,6 +53,8 @@ class Reading:
         self._broker, self._feeds, self._mailbox, self._handle = broker, feeds, mailbox, handle
         self._fresh = fresh
         self._after = None if after is None else place_of(after)
+        self._follower: Follower | None = None
+        self._feed: Feed | None = None
 
     async def events(self) -> AsyncGenerator[list[Event], None]:
         """What comes, in order, those that came together together; until the request has succeeded.
@@ -62,6 +64,7 @@ class Reading:
         """
         follower, position = await self._begin()
         feed = self._feeds.open(self._handle.id, position)
+        self._follower, self._feed = follower, feed
         result: Result | None = None
         try:
             while follower.ending is None:
@@ -80,6 +83,31 @@ class Reading:
                 yield events
         if follower.ending is not None and follower.ending.status != Status.SUCCEEDED:
             (result or await self._result(follower.ending.status)).raise_for_status()
+
+    def straight(self, ready: Callable[[], bool], take: Callable[[str, list[str]], None]) -> None:
+        """Have chunks handed over in the moment in which they come: for thousands of readers in one process.
+
+        Only those that simply go on, and only while `events` is being waited for: everything else comes from there, in
+        its order among the others.
+
+        Args:
+            ready: whether chunks are taken now; must not raise.
+            take: gets the stream id of a group, and its chunks as JSON; must not raise.
+
+        Raises:
+            RuntimeError: nothing has come from `events` yet.
+        """
+        follower = self._follower
+        if follower is None or self._feed is None:
+            raise RuntimeError("chunks can be handed over once events have come")
+
+        def on_entry(entry: Entry) -> bool:
+            chunks = follower.goes_on(entry[1]) if ready() else None
+            if chunks is not None:
+                take(entry[0], chunks)
+            return chunks is not None
+
+        self._feed.straight = on_entry
 
     async def _begin(self) -> tuple[Follower, str]:
         """The follower, and the stream id to read behind."""
