@@ -224,6 +224,7 @@ class EventStream(Response):
         self._reading, self._tokens, self._source = reading, tokens, source
         self._first, self._attendance = first, attendance
         self._straight: Straight | None = None
+        self._live = reading.live
         self._sent_s = 0.0
         self._last = b""
 
@@ -267,11 +268,12 @@ class EventStream(Response):
 
     def _take(self, stream_id: str, chunks: list[str]) -> None:
         """Write chunks at once: to wake a task for each group costs a process with a thousand streams half its time."""
-        if self._straight is not None:
-            self._straight.write(b"".join(chunk_frame(f"{stream_id}/{at}", raw) for at, raw in enumerate(chunks)))
-            self._sent_s = asyncio.get_running_loop().time()
-            if self._reading.live:
-                metrics.observe_lag(f"{stream_id}/0", self._reading.gateway.clock.now_ms())
+        if self._straight is None:
+            return
+        self._straight.write(b"".join([chunk_frame(f"{stream_id}/{at}", raw) for at, raw in enumerate(chunks)]))
+        self._sent_s = asyncio.get_running_loop().time()
+        if self._live:
+            metrics.observe_lag(f"{stream_id}/0", self._reading.gateway.clock.now_ms())
 
     async def _attend(self, pump: asyncio.Future[None], send: Send) -> None:
         """Until the pump is done; with a comment now and then, and no longer than the request may take."""

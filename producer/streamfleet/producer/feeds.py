@@ -17,7 +17,7 @@ BLOCK_MS = 5_000
 MOST_WAITING = 64
 """Entries that wait for one reader; its stream is not read on before it has taken them."""
 ENTRIES_AT_ONCE, LEAST_AT_ONCE = 256, 4
-PACE_S = 0.000_02
+PACE_S = 0.000_01
 """Seconds between two reads for each stream: of a thousand, one read then brings what came for many."""
 UNBLOCKED_S = 0.01
 QUIET_S = 1.0
