@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import aclosing
+from types import SimpleNamespace
+from typing import Any, cast
 
+import pytest
+
+from streamfleet.producer.events import Chunk, Event
 from streamfleet.producer.feeds import MOST_WAITING, Feed
 from streamfleet.producer.follower import Entry
+from streamfleet.producer.streaming import Reading
 
 
 def entry(number: int, **fields: bytes) -> Entry:
@@ -91,3 +98,43 @@ async def test_a_reader_that_takes_nothing_fills_its_feed() -> None:
     feed.straight = lambda _: False
     feed.give([entry(number) for number in range(1, MOST_WAITING + 1)], "0-0")
     assert feed.full
+
+
+# -- one reader --------------------------------------------------------------------------------------------
+
+
+def group(number: int) -> Entry:
+    """The only chunk of the group at the stream id <number>-0, the first of which is 1-0."""
+    return entry(number, attempt=b"1", run=b"a", seq=str(number - 1).encode(), chunks=b'{"n": %d}' % number)
+
+
+def reading_from(feed: Feed) -> Reading:
+    feeds = SimpleNamespace(open=lambda *_: feed, leave=lambda _: None)
+    handle = SimpleNamespace(id="r-1", slot=None)
+    return Reading(cast("Any", None), cast("Any", feeds), cast("Any", None), cast("Any", handle), None, fresh=True)
+
+
+async def test_a_reader_that_takes_none_now_gets_all_in_order_later() -> None:
+    feed, straight, taking = a_feed(), list[str](), [True]
+    reading = reading_from(feed)
+    with pytest.raises(RuntimeError, match="once events have come"):
+        reading.straight(lambda: True, lambda *_: None)
+
+    async with aclosing(reading.events()) as groups:
+        feed.give([group(1)], "0-0")
+        assert raws(await anext(groups)) == ['{"n": 1}']
+        reading.straight(lambda: taking[0], lambda _, chunks: straight.extend(chunks))
+        following = asyncio.ensure_future(anext(groups))
+        await asyncio.sleep(0)
+        feed.give([group(2)], "1-0")
+        taking[0] = False  # its connection is full
+        feed.give([group(3)], "2-0")
+        taking[0] = True  # too late: what comes now would overtake
+        feed.give([group(4)], "3-0")
+        assert straight == ['{"n": 2}']
+        assert raws(await following) == ['{"n": 3}', '{"n": 4}']
+
+
+def raws(events: list[Event]) -> list[str]:
+    """Chunks as they stand in Redis."""
+    return [event.raw for event in events if isinstance(event, Chunk)]
