@@ -49,7 +49,7 @@ fuzz: setup-dev ## 100,000 entries of any kind through real workers
 observe: setup-dev ## Ask every panel and alert rule of a real Prometheus that scrapes a fleet under load (needs prometheus)
 	@$(BIN)/python -m monitoring.observe $(ARGS)
 
-bench-quick: setup-dev setup-vllm ## The measurements at small size: each ratio and target with hold or MISS (about 15 minutes)
+bench-quick: setup-dev setup-vllm ## The measurements at small size: each ratio and target with hold or MISS (about 12 minutes)
 	@$(BIN)/python -m bench.quick $(ARGS)
 
 bench-broker: setup-dev ## Beside other queues and raw redis-py: enqueue, drain, round trips, memory (ARGS=--help for sizes)

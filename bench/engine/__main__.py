@@ -10,7 +10,7 @@ from bench.engine.setup import add_choice, chosen
 
 EXAMPLES = """\
 examples:
-  python -m bench.engine --quick       small sizes, about 2 minutes; into build/bench/quick
+  python -m bench.engine --quick       small sizes, about 4 minutes; into build/bench/quick
   python -m bench.engine               full sizes, about 11 minutes; into bench/results
   python -m bench.engine --rounds 5    each round starts three engines, 20 s each
 

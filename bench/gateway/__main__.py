@@ -15,6 +15,9 @@ examples:
   python -m bench.gateway --only streams                       without vLLM; into build/bench/partial
   python -m bench.gateway --only turns                         one vllm serve, directly and through the gateway
   python -m bench.gateway --only turns --engine simulated      what the gateway adds, without vLLM
+
+  # another model, on a GPU; DIR keeps it apart from what docs/performance.md shows of small machines
+  python -m bench.gateway --only turns --model /models/llama-8b --out DIR
 """
 
 
