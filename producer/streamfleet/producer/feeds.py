@@ -100,7 +100,7 @@ class Feed:
 
     def _not_taken(self, fresh: list[Entry]) -> list[Entry]:
         """What is left for the reader: what comes must not overtake what it has not taken or not dealt with yet."""
-        if self.straight is None or self._entries or self._waiter is None or self._waiter.done():
+        if self.straight is None or self._waiter is None or self._waiter.done():
             return fresh
         taken = 0
         while taken < len(fresh) and self.straight(fresh[taken]):
