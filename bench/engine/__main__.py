@@ -6,7 +6,7 @@ import sys
 
 from bench.core.command import finish, parser
 from bench.engine import run
-from bench.engine.setup import add_choice, chosen
+from bench.engine.setup import add_choice, chosen, is_usual
 
 EXAMPLES = """\
 examples:
@@ -14,8 +14,8 @@ examples:
   python -m bench.engine               full sizes, about 11 minutes; into bench/results
   python -m bench.engine --rounds 5    each round starts three engines, 20 s each
 
-  # another model, on a GPU; DIR keeps it apart from what docs/performance.md shows of small machines
-  python -m bench.engine --model /models/llama-8b --engine-args='--max-num-seqs 256' --out DIR
+  # another model, on a GPU; into build/bench/partial
+  python -m bench.engine --model /models/llama-8b --engine-args='--max-num-seqs 256'
 """
 
 
@@ -29,7 +29,7 @@ def main() -> int:
         report = run(args.quick, chosen(args), args.rounds)
     except KeyboardInterrupt:
         return 130
-    finish(report, args)
+    finish(report, args, whole=is_usual(args))
     return 0
 
 

@@ -56,12 +56,23 @@ def engine_setup(*more: str, folder: Path | None = None) -> EngineSetup:
     return EngineSetup(folder or model_folder(print), GIVEN + more, is_cpu_build())
 
 
+def add_choice(parser: argparse.ArgumentParser) -> None:
+    """Let a command line choose another model than the demo's, and further arguments of vLLM."""
+    parser.add_argument("--model", type=_model, metavar="DIR", help="a Hugging Face folder (default: the demo's model)")
+    parser.add_argument("--engine-args", default="", metavar="WORDS", help="further arguments of vLLM, in one word")
+
+
 def chosen(args: argparse.Namespace) -> EngineSetup:
     """What the command line says, see `add_choice`."""
     return engine_setup(*shlex.split(args.engine_args), folder=args.model)
 
 
-def add_choice(parser: argparse.ArgumentParser) -> None:
-    """Let a command line choose another model than the demo's, and further arguments of vLLM."""
-    parser.add_argument("--model", type=Path, metavar="DIR", help="a Hugging Face folder (default: the demo's model)")
-    parser.add_argument("--engine-args", default="", metavar="WORDS", help="further arguments of vLLM, in one word")
+def is_usual(args: argparse.Namespace) -> bool:
+    """Nothing else was chosen: only then may a report take the place of the one that docs/performance.md shows."""
+    return args.model is None and not args.engine_args
+
+
+def _model(text: str) -> Path:
+    if not (Path(text) / "config.json").is_file():
+        raise argparse.ArgumentTypeError(f"{text}: no model there: a folder with a config.json is wanted")
+    return Path(text)

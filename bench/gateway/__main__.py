@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from bench.core.command import finish, parser
-from bench.engine.setup import add_choice, chosen
+from bench.engine.setup import add_choice, chosen, is_usual
 from bench.gateway import PARTS, run
 
 EXAMPLES = """\
@@ -16,8 +16,8 @@ examples:
   python -m bench.gateway --only turns                         one vllm serve, directly and through the gateway
   python -m bench.gateway --only turns --engine simulated      what the gateway adds, without vLLM
 
-  # another model, on a GPU; DIR keeps it apart from what docs/performance.md shows of small machines
-  python -m bench.gateway --only turns --model /models/llama-8b --out DIR
+  # another model, on a GPU; into build/bench/partial
+  python -m bench.gateway --only turns --model /models/llama-8b
 """
 
 
@@ -36,7 +36,8 @@ def main() -> int:
         report = run(args.quick, setup, rounds=args.rounds, parts=parts, rate=args.rate)
     except KeyboardInterrupt:
         return 130
-    finish(report, args, whole=parts == PARTS and args.engine == "vllm" and not args.rate)
+    usual = is_usual(args) and args.engine == "vllm" and not args.rate
+    finish(report, args, whole=usual and parts == PARTS)
     return 0
 
 

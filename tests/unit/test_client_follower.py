@@ -235,7 +235,10 @@ def test_a_chunk_that_cannot_be_read_is_passed_over() -> None:
 
 @given(st.dictionaries(st.sampled_from([b"attempt", b"run", b"seq", b"chunks", b"end"]), st.binary(max_size=12)))
 def test_whatever_stands_there_never_raises(fields: dict[bytes, bytes]) -> None:
-    Follower().read("1-0", fields)
+    follower = Follower()
+    follower.goes_on(fields)
+    follower.read("1-0", fields)
+    follower.goes_on(fields)
     newest_run([("1-0", fields)])
 
 

@@ -41,7 +41,7 @@ async def test_a_request_whose_reader_takes_nothing_is_let_go() -> None:
         cast("Any", gateway),
         cast("Any", call),
         cast("Any", None),
-        cast("Any", SimpleNamespace(id="r-1", existing=False)),
+        cast("Any", SimpleNamespace(id="r-1")),
         after=None,
         tells_restarts=False,
         wait_s=60,

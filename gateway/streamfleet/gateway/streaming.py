@@ -224,7 +224,6 @@ class EventStream(Response):
         self._reading, self._tokens, self._source = reading, tokens, source
         self._first, self._attendance = first, attendance
         self._straight: Straight | None = None
-        self._live = reading.live
         self._sent_s = 0.0
         self._last = b""
 
@@ -267,12 +266,12 @@ class EventStream(Response):
             await self._send(send, error_frame(of_refusal(error)))
 
     def _take(self, stream_id: str, chunks: list[str]) -> None:
-        """Write chunks at once: to wake a task for each group costs a process with a thousand streams half its time."""
+        """Write chunks at once: a task woken for each group of a thousand streams takes a quarter of the time."""
         if self._straight is None:
             return
         self._straight.write(b"".join([chunk_frame(f"{stream_id}/{at}", raw) for at, raw in enumerate(chunks)]))
         self._sent_s = asyncio.get_running_loop().time()
-        if self._live:
+        if self._reading.live:
             metrics.observe_lag(f"{stream_id}/0", self._reading.gateway.clock.now_ms())
 
     async def _attend(self, pump: asyncio.Future[None], send: Send) -> None:
