@@ -93,6 +93,20 @@ async def test_a_reader_that_was_told_of_silence_is_not_overtaken_either() -> No
     assert [at for at, _ in feed.take()] == ["1-0"]
 
 
+async def test_what_goes_wrong_with_one_reader_is_told_to_that_one_alone() -> None:
+    feed = a_feed()
+
+    def breaks(came: Entry) -> bool:
+        raise ValueError(came[0])
+
+    feed.straight = breaks
+    reader = await waiting(feed)
+    feed.give([entry(1), entry(2)], "0-0")
+    assert await reader
+    with pytest.raises(ValueError, match="1-0"):
+        feed.take()
+
+
 async def test_a_reader_that_takes_nothing_fills_its_feed() -> None:
     feed = a_feed()
     feed.straight = lambda _: False

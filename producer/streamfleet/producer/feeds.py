@@ -31,7 +31,7 @@ class Feed:
         request_id: whose tokens.
         position: stream id of the newest entry that came.
         straight: is offered each entry in the moment in which it comes, while its reader waits and nothing else does;
-            says whether it took it. It must not raise.
+            says whether it took it. What it raises, the reader is told.
     """
 
     def __init__(self, request_id: str, position: str, drained: Callable[[], None]) -> None:
@@ -103,8 +103,12 @@ class Feed:
         if self.straight is None or self._waiter is None or self._waiter.done():
             return fresh
         taken = 0
-        while taken < len(fresh) and self.straight(fresh[taken]):
-            taken += 1
+        try:
+            while taken < len(fresh) and self.straight(fresh[taken]):
+                taken += 1
+        except Exception as error:  # noqa: BLE001 - one reader's matter: the others are read on for
+            self.fail(error)
+            return []
         return fresh[taken:] if taken else fresh
 
     def _wake(self, some: bool) -> None:

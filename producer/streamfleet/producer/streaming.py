@@ -91,8 +91,8 @@ class Reading:
         its order among the others.
 
         Args:
-            ready: whether chunks are taken now; must not raise.
-            take: gets the stream id of a group, and its chunks as JSON; must not raise.
+            ready: whether chunks are taken now.
+            take: gets the stream id of a group, and its chunks as JSON. What either raises, `events` raises.
 
         Raises:
             RuntimeError: nothing has come from `events` yet.
