@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from streamfleet.common.connection import Connection
-from streamfleet.common.connection.clients import open_client
+from streamfleet.common.connection.clients import connection_maker
 from streamfleet.common.errors import BrokerUnavailable, SettingsError
 from streamfleet.producer.client import Client
 from tests.integration.cli_processes import streamfleet
@@ -110,9 +110,9 @@ async def test_a_server_of_another_name_is_refused(authority: Authority, host: s
 
 def test_host_names_are_checked_whatever_redis_py_does_by_itself() -> None:
     """Before 6.0 it compares none unless it is told to."""
-    assert open_client("rediss://localhost").connection_pool.connection_kwargs["ssl_check_hostname"] is True
-    told = open_client("rediss://localhost?ssl_check_hostname=false")
-    assert told.connection_pool.connection_kwargs["ssl_check_hostname"] is False
+    assert connection_maker("rediss://localhost").connection_kwargs["ssl_check_hostname"] is True
+    told = connection_maker("rediss://localhost?ssl_check_hostname=false")
+    assert told.connection_kwargs["ssl_check_hostname"] is False
 
 
 @pytest.mark.parametrize("option", ["ssl_ca_certs", "ssl_certfile"])

@@ -1,21 +1,29 @@
-"""redis-py's clients, set up so that they do nothing by themselves: no retries, no time-outs, no reshaped replies."""
+"""Connections made by redis-py, set up so that they do nothing by themselves: no retries, no time-outs, no reshaped
+replies.
+
+Its clients and its pool are left out: what they do besides for each command (retries, locks, telemetry) is not wanted
+here, and takes as long as Redis.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import re
-from collections.abc import Awaitable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, cast
 
 import hiredis
 import redis.exceptions
-from redis.asyncio import Redis
+from redis.asyncio import ConnectionPool
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from streamfleet.common.connection.tls import check_tls_files, tls_options
 
 CONNECT_TIMEOUT_S = 5.0
+MOST_CONNECTIONS = 32
+"""Of one client."""
 
 
 class _Packing:
@@ -44,37 +52,33 @@ async def _ask_number(connection: Any) -> None:
     connection.number = await connection.read_response()
 
 
-def open_client(url: str, *, dedicated: bool = False) -> Redis:
-    """A client of one server; connects at its first command.
+def connection_maker(url: str, *, numbered: bool = False) -> ConnectionPool:
+    """redis-py's pool, which knows how to make and to check a connection; it holds none.
 
     Args:
         url: ``redis://``, ``rediss://`` or ``unix://``.
-        dedicated: all its commands go over one connection.
+        numbered: its connections know their numbers.
 
     Raises:
         ValueError: the URL cannot be read.
     """
-    client = Redis.from_url(
+    pool = ConnectionPool.from_url(
         url,
-        single_connection_client=dedicated,
         protocol=2,
         decode_responses=False,
         socket_connect_timeout=CONNECT_TIMEOUT_S,
         # Our own timeout, in Connection: redis-py's goes through asyncio.wait_for, which on Python 3.11 may
         # swallow a cancellation, and the task that was to end goes on for ever.
         socket_timeout=None,
-        socket_keepalive=True,
         # redis-py would retry by itself, and so send an XADD twice without our knowing: it must not.
         retry=Retry(NoBackoff(), 0),
-        redis_connect_func=_ask_number if dedicated else None,
+        redis_connect_func=_ask_number if numbered else None,
+        **({} if url.startswith("unix://") else {"socket_keepalive": True}),  # a Unix socket has no such option
         **tls_options(url),
     )
-    # Replies as the server sends them: redis-py's own shapes differ between its releases.
-    client.response_callbacks.clear()
-    pool = client.connection_pool
     kind: Any = pool.connection_class
-    pool.connection_class = _improved(kind, dedicated)
-    return client
+    pool.connection_class = _improved(kind, numbered)
+    return pool
 
 
 @functools.cache
@@ -82,12 +86,6 @@ def _improved(kind: Hashable, numbered: bool) -> Any:
     """A kind of connection (TCP, TLS, Unix socket), packing in C, and numbered when it is to block."""
     ours = (_Numbered, _Packing) if numbered else (_Packing,)
     return type("Connection", (*ours, cast("type", kind)), {})
-
-
-def blocking_number(client: Redis) -> int | None:
-    """The number of a dedicated client's connection, for CLIENT UNBLOCK; None while it is not connected."""
-    connection: Any = client.connection
-    return connection.number if connection is not None and connection.is_connected else None
 
 
 def check_options(url: str) -> None:
@@ -98,7 +96,7 @@ def check_options(url: str) -> None:
     """
     check_tls_files(url)
     try:
-        open_client(url).connection_pool.make_connection()  # type: ignore[no-untyped-call]
+        connection_maker(url).make_connection()  # type: ignore[no-untyped-call]
     except TypeError as error:
         name = re.search(r"unexpected keyword argument '([a-z_]+)'", str(error))
         # With an @ behind the ?, what looks like an option may be a part of the password.
@@ -106,41 +104,101 @@ def check_options(url: str) -> None:
         raise ValueError(f"behind the ? stands an option that there is not: no option {shown}") from None
 
 
-def send(client: Redis, *words: Any) -> Awaitable[Any]:
-    """One command, raw words in and the reply out. Raises what the server answers."""
-    if client.single_connection_client:
-        reply: Awaitable[Any] = client.execute_command(*words)  # type: ignore[no-untyped-call]
+class Client:
+    """Talks to one server over several connections, each opened when a command finds no other free.
+
+    Args:
+        url: ``redis://``, ``rediss://`` or ``unix://``.
+
+    Raises:
+        ValueError: the URL cannot be read.
+    """
+
+    _most = MOST_CONNECTIONS
+    _numbered = False
+
+    def __init__(self, url: str) -> None:
+        self._maker: Any = connection_maker(url, numbered=self._numbered)
+        self._turns = asyncio.Semaphore(min(self._most, self._maker.max_connections))
+        self._idle: list[Any] = []
+        self._used: set[Any] = set()
+
+    async def send(self, *words: Any) -> Any:
+        """One command, raw words in and the reply out. Raises what the server answers.
+
+        It waits while all connections are in use.
+        """
+        (reply,) = await self.send_all([words])
         return reply
-    return _ask(client, words)
 
-
-async def _ask(client: Redis, words: Sequence[Any]) -> Any:
-    # Past execute_command: what it does besides (retries, telemetry) is not wanted here, and takes as long as Redis.
-    pool = client.connection_pool
-    connection = await pool.get_connection()  # type: ignore[no-untyped-call]
-    try:
-        await connection.send_packed_command(connection.pack_command(*words), check_health=False)
-        return await connection.read_response()
-    finally:
-        await pool.release(connection)
-
-
-async def send_all(client: Redis, commands: Iterable[Sequence[Any]]) -> list[Any]:
-    """Several commands in one round trip; replies in their order. Raises the first error of them, once all are read."""
-    commands = list(commands)
-    pool = client.connection_pool
-    connection = await pool.get_connection()  # type: ignore[no-untyped-call]
-    replies: list[Any] = []
-    try:
-        await connection.send_packed_command(connection.pack_commands(commands), check_health=False)
-        for _ in commands:
+    async def send_all(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        """Several in one round trip; replies in their order. Raises the first error of them, once all are read."""
+        async with self._turns:
+            connection = self._idle.pop() if self._idle else self._maker.make_connection()
+            self._used.add(connection)
             try:
-                replies.append(await connection.read_response())
-            except redis.exceptions.ResponseError as error:
-                replies.append(error)
-    finally:
-        await pool.release(connection)
-    for reply in replies:
-        if isinstance(reply, Exception):
-            raise reply
+                await self._ready(connection)
+                if connection not in self._used:
+                    raise redis.exceptions.ConnectionError("closed while it was being opened")
+                replies = await _exchange(connection, commands)
+            finally:
+                await self._put_back(connection)
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise reply
+        return replies
+
+    async def close(self) -> None:
+        """Close all connections: what waits on one ends with an error. A later command opens another."""
+        # None of them is ever used again: a connection that somebody opens while it is being closed is lost track of.
+        connections = [*self._idle, *self._used]
+        self._idle, self._used = [], set()
+        closing = (connection.disconnect() for connection in connections)
+        await asyncio.gather(*closing, return_exceptions=True)  # one that takes too long is given up by redis-py
+
+    async def _ready(self, connection: Any) -> None:
+        """Open it, also where the server has closed it since it was last used."""
+        await self._maker.ensure_connection(connection)
+
+    async def _put_back(self, connection: Any) -> None:
+        if connection in self._used:
+            self._used.remove(connection)
+            self._idle.append(connection)
+        else:
+            await connection.disconnect(nowait=True)
+
+
+class BlockingClient(Client):
+    """Talks to one server over one connection, one command at a time, which may block.
+
+    Where that connection breaks between two commands, the second fails: the server may be gone, and whoever waits for
+    its news has to look at everything anew.
+    """
+
+    _most = 1
+    _numbered = True
+
+    @property
+    def number(self) -> int | None:
+        """The connection's number, for CLIENT UNBLOCK; None while it is not open."""
+        numbers = (connection.number for connection in (*self._used, *self._idle) if connection.is_connected)
+        return next(numbers, None)
+
+    async def _ready(self, connection: Any) -> None:
+        await connection.connect()
+
+
+async def _exchange(connection: Any, commands: Sequence[Sequence[Any]]) -> list[Any]:
+    """Send commands and read the reply to each, errors among them.
+
+    Where it is broken off, redis-py closes the connection: nobody gets the replies that were not read.
+    """
+    packed = [part for words in commands for part in connection.pack_command(*words)]
+    await connection.send_packed_command(packed, check_health=False)
+    replies: list[Any] = []
+    for _ in commands:
+        try:
+            replies.append(await connection.read_response())
+        except redis.exceptions.ResponseError as error:
+            replies.append(error)
     return replies

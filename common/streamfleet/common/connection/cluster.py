@@ -14,7 +14,7 @@ from typing import Any
 import redis.exceptions
 from redis.crc import key_slot
 
-from streamfleet.common.connection.clients import open_client, send
+from streamfleet.common.connection.clients import Client
 from streamfleet.common.connection.locator import ASK_TIMEOUT_S
 from streamfleet.common.connection.translation import LOST, reason, translated
 from streamfleet.common.connection.urls import Host, RedisUrl
@@ -63,9 +63,9 @@ class SlotOwner:
 
     async def _ask(self, node: Host) -> Host | None:
         """Who holds the slot, as this node sees it; remembers all nodes that it names."""
-        client = open_client(self._url.server_url(*node))
+        client = Client(self._url.server_url(*node))
         try:
-            ranges: list[list[Any]] = await send(client, "CLUSTER", "SLOTS")
+            ranges: list[list[Any]] = await client.send("CLUSTER", "SLOTS")
         except redis.exceptions.ResponseError as error:
             if "cluster support disabled" not in str(error):
                 raise
@@ -74,7 +74,7 @@ class SlotOwner:
                 "write redis:// for one server, redis+sentinel:// for Sentinels"
             ) from None
         finally:
-            await client.aclose()
+            await client.close()
         owner: Host | None = None
         named: list[Host] = []
         for first, last, *members in ranges:

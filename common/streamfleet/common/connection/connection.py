@@ -18,7 +18,7 @@ from tenacity import (
 )
 
 from streamfleet.common import scripts
-from streamfleet.common.connection.clients import blocking_number, check_options, send
+from streamfleet.common.connection.clients import check_options
 from streamfleet.common.connection.cluster import SlotOwner
 from streamfleet.common.connection.lines import Line, Lines
 from streamfleet.common.connection.locator import FixedServer, Locator
@@ -69,7 +69,7 @@ class Connection:
         Raises:
             BrokerUnavailable: nobody answers at the address.
         """
-        await self._once(lambda line: line.send("PING"))
+        await self._once(lambda line: line.commands.send("PING"))
 
     async def command(self, *words: Any) -> Any:
         """One command, raw words in and the reply out.
@@ -78,15 +78,11 @@ class Connection:
             BrokerUnavailable: Redis stayed away for the whole patience.
             BrokerOutOfMemory: Redis is at its memory limit.
         """
-        return await self._patiently(lambda line: line.send(*words))
+        return await self._patiently(lambda line: line.commands.send(*words))
 
     async def pipeline(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
         """Several commands in one round trip; replies in the same order. Raises like `command`."""
-
-        async def work(line: Line) -> list[Any]:
-            return await line.send_all(commands)
-
-        return await self._patiently(work)
+        return await self._patiently(lambda line: line.commands.send_all(commands))
 
     async def block(self, timeout_s: float, *words: Any) -> Any:
         """A command that blocks for up to `timeout_s` on the server; one try.
@@ -97,7 +93,7 @@ class Connection:
 
         async def wait(line: Line) -> Any:
             self._blocked = line
-            return await send(line.blocking, *words)
+            return await line.blocking.send(*words)
 
         try:
             return await self._once(wait, timeout_s + BLOCK_MARGIN_S)
@@ -111,9 +107,9 @@ class Connection:
     async def unblock(self) -> None:
         """End a `block` under way as if its time were up; what it was just being given still arrives."""
         line = self._blocked
-        if line is not None and (number := blocking_number(line.blocking)) is not None:
+        if line is not None and (number := line.blocking.number) is not None:
             # To the server that blocks: numbers mean nothing to another.
-            await self._once(lambda _: line.send("CLIENT", "UNBLOCK", number))
+            await self._once(lambda _: line.commands.send("CLIENT", "UNBLOCK", number))
 
     async def script(self, verb: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
         """Run a verb's script. Raises like `command`, and MissingGroup."""
@@ -136,9 +132,9 @@ class Connection:
         async def work(line: Line) -> list[Any]:
             # One connection for both: WAIT is about what its own connection wrote.
             try:
-                return await line.send_all([self._by_hash(verb, keys, args), wait])
+                return await line.commands.send_all([self._by_hash(verb, keys, args), wait])
             except redis.exceptions.NoScriptError:
-                return await line.send_all([_by_text(verb, keys, args), wait])
+                return await line.commands.send_all([_by_text(verb, keys, args), wait])
 
         reply, acknowledged = await self._patiently(work, ANSWER_TIMEOUT_S + timeout_ms / 1000)
         return reply, int(acknowledged)
@@ -153,9 +149,9 @@ class Connection:
 
     async def _evaluate(self, line: Line, verb: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
         try:
-            return await line.send(*self._by_hash(verb, keys, args))
+            return await line.commands.send(*self._by_hash(verb, keys, args))
         except redis.exceptions.NoScriptError:
-            return await line.send(*_by_text(verb, keys, args))
+            return await line.commands.send(*_by_text(verb, keys, args))
 
     async def _patiently(self, work: Callable[[Line], Awaitable[T]], timeout_s: float = ANSWER_TIMEOUT_S) -> T:
         try:
@@ -181,11 +177,6 @@ class Connection:
             if ours is error:
                 raise
             raise ours from (error if isinstance(error, redis.exceptions.ResponseError) else None)
-        except KeyError as error:
-            if not self._lines.closed:
-                raise
-            # What redis-py says when it puts back a connection whose pool was closed under a command's hands.
-            raise BrokerUnavailable(f"the connection to Redis at {self.address} was closed meanwhile") from error
 
     def _say_waiting(self, state: RetryCallState) -> None:
         if state.attempt_number in (1, 5) or state.attempt_number % 30 == 0:

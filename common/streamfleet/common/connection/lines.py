@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 import structlog
 
-from streamfleet.common.connection.clients import open_client, send, send_all
+from streamfleet.common.connection.clients import BlockingClient, Client
 from streamfleet.common.connection.locator import Locator
 from streamfleet.common.connection.translation import points_elsewhere
 from streamfleet.common.connection.urls import safe_address
@@ -16,8 +16,6 @@ from streamfleet.common.errors import BrokerUnavailable
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
-MOST_CONNECTIONS = 32
-"""Of one process, for what answers at once. Beyond a hundred, redis-py refuses a call instead of having it wait."""
 
 
 class Line:
@@ -31,29 +29,13 @@ class Line:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self.commands = open_client(url)
-        self.blocking = open_client(url, dedicated=True)
+        self.commands = Client(url)
+        self.blocking = BlockingClient(url)
         self.users = 0
-        self._free = asyncio.Semaphore(MOST_CONNECTIONS)
-
-    async def send(self, *words: Any) -> Any:
-        """One command that answers at once; it waits while all connections are in use."""
-        async with self._free:
-            return await send(self.commands, *words)
-
-    async def send_all(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
-        """Several in one round trip."""
-        async with self._free:
-            return await send_all(self.commands, commands)
-
-    async def hang_up(self) -> None:
-        """End a blocking read under way, with an error: nothing will come to it from a server that is left."""
-        if self.blocking.connection is not None:
-            await self.blocking.connection.disconnect()
 
     async def close(self) -> None:
-        await self.commands.aclose()
-        await self.blocking.aclose()
+        await self.commands.close()
+        await self.blocking.close()
 
 
 class Lines:
@@ -70,7 +52,6 @@ class Lines:
         self._located_at = 0.0
         self._replaced: list[Line] = []
         self._locating = asyncio.Lock()
-        self.closed = False
 
     async def use(self, work: Callable[[Line], Awaitable[T]]) -> T:
         """Run an operation; after an error that may mean that the server is elsewhere, the next looks for it again."""
@@ -92,7 +73,6 @@ class Lines:
                 await line.close()
 
     async def close(self) -> None:
-        self.closed = True
         lines, self._replaced, self._line = [*self._replaced, self._line], [], None
         for line in lines:
             if line is not None:
@@ -118,7 +98,7 @@ class Lines:
                 log.warning("redis_moved", server=safe_address(url))
             if old is not None and old.users:
                 self._replaced.append(old)
-                await old.hang_up()
+                await old.blocking.close()  # nothing will come to a read from a server that is left
             elif old is not None:
                 await old.close()
             return line

@@ -6,7 +6,7 @@ import asyncio
 
 import redis.exceptions
 
-from streamfleet.common.connection.clients import open_client, send
+from streamfleet.common.connection.clients import Client
 from streamfleet.common.connection.locator import ASK_TIMEOUT_S
 from streamfleet.common.connection.translation import LOST, reason, translated
 from streamfleet.common.connection.urls import Host, RedisUrl
@@ -60,13 +60,13 @@ class SentinelMaster:
 
     async def _ask(self, host: Host) -> dict[str, dict[str, str]]:
         """What a Sentinel knows of each service."""
-        client = open_client(self._url.sentinel_url(*host))
+        client = Client(self._url.sentinel_url(*host))
         try:
-            rows = await send(client, "SENTINEL", "MASTERS")
+            rows = await client.send("SENTINEL", "MASTERS")
         except (redis.exceptions.AuthenticationError, redis.exceptions.ResponseError) as error:
             raise self._refusal(host, error) from None
         finally:
-            await client.aclose()
+            await client.close()
         return {state["name"]: state for state in map(_state, rows)}
 
     def _refusal(self, host: Host, error: redis.exceptions.RedisError) -> Exception:
