@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -12,6 +13,7 @@ import redis.asyncio
 from streamfleet.common.broker.gateway import Admission, GatewayBroker, Verdict
 from streamfleet.common.connection import Connection
 from streamfleet.common.gateway_keys import GatewayNames, KeyRecord, digest_of, id_of, make_record
+from tests.waiting import eventually
 
 NOW = 1_790_000_000_000
 SECRET = "sf-" + "a" * 43
@@ -59,6 +61,50 @@ async def test_who_has_a_key_is_let_in_and_nobody_else(keys: Keys) -> None:
     assert await keys.broker.revoke(ID)
     assert await keys.broker.admit(SECRET) == Admission(Verdict.UNKNOWN)
     assert not await keys.broker.revoke(ID)
+
+
+async def test_gateways_are_told_of_keys_that_are_made_and_revoked(
+    keys: Keys, any_raw_redis: redis.asyncio.Redis
+) -> None:
+    assert await keys.broker.changes("0-0", 1) == ("0-0", False)
+    await keys.add()
+    made, told = await keys.broker.changes("0-0", 1)
+    assert told
+    assert await keys.broker.changes(made, 1) == (made, False)
+    waiting = asyncio.create_task(keys.another().changes(made, 5_000))
+    await eventually(lambda: blocked(any_raw_redis))
+    await keys.broker.revoke(ID)
+    revoked, told = await waiting
+    assert told
+    assert await any_raw_redis.xrange("{gateway}/key_changes", revoked) == [(revoked, {"key": ID})]
+
+
+async def test_a_key_is_revoked_though_nobody_can_be_told(keys: Keys, any_raw_redis: redis.asyncio.Redis) -> None:
+    await keys.add()
+    await any_raw_redis.config_set("maxmemory", 1)
+    try:
+        assert await keys.broker.revoke(ID)
+    finally:
+        await any_raw_redis.config_set("maxmemory", 0)
+    assert (await keys.broker.admit(SECRET)).verdict is Verdict.UNKNOWN
+
+
+async def test_a_key_is_revoked_by_an_operator_with_the_rules_of_an_older_release(
+    keys: Keys, any_raw_redis: redis.asyncio.Redis
+) -> None:
+    await keys.add()
+    await any_raw_redis.execute_command("ACL", "SETUSER", "old", "on", ">secret", "~*", "+@all", "-xadd")
+    keys.url = keys.url.replace("redis://", "redis://old:secret@")
+    try:
+        assert await keys.another().revoke(ID)
+    finally:
+        await any_raw_redis.execute_command("ACL", "DELUSER", "old")
+    assert (await keys.broker.admit(SECRET)).verdict is Verdict.UNKNOWN
+
+
+async def blocked(server: redis.asyncio.Redis) -> bool:
+    """Whether somebody waits in a blocking read."""
+    return int((await server.info("clients"))["blocked_clients"]) > 0
 
 
 async def test_a_key_ends(keys: Keys) -> None:
@@ -130,10 +176,10 @@ async def test_an_allowance_is_gone_an_hour_after_its_last_use(keys: Keys, any_r
     assert await any_raw_redis.hgetall(left) == {
         "requests": "2.000", "requests_ms": str(NOW), "tokens": "7.000", "tokens_ms": str(NOW),
     }  # fmt: skip
-    assert set(await any_raw_redis.keys()) == {left, "{gateway}/keys"}
+    assert set(await any_raw_redis.keys()) == {left, "{gateway}/keys", "{gateway}/key_changes"}
     assert SECRET not in str(await any_raw_redis.hgetall("{gateway}/keys"))
     await keys.broker.revoke(ID)
-    assert await any_raw_redis.keys() == []
+    assert await any_raw_redis.keys() == ["{gateway}/key_changes"]
 
 
 @pytest.mark.parametrize("text", ["", "nonsense", "7", "[]", "{}", '{"name": 7}', "nan"])

@@ -395,6 +395,7 @@ async def serve(guarded: Guarded, url: str) -> None:
     record = make_record(digest_of(secret), "name", "tenant", limits=(5, 50), created_ms=await operator.now_ms())
     try:
         await operator.add(digest_of(secret), record)
+        assert (await me.changes("0-0", 1))[1]
         admission = await me.admit(secret)
         assert admission.record == record
         assert (await me.charge(record.id, 50, 5)).taken

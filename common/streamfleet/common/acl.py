@@ -283,6 +283,7 @@ def _operator(p: Patterns) -> list[Grant]:
         Grant(("rename",), (BOTH + p.whole,)),
         # gateway keys
         Grant(("hset", "hgetall", "hkeys", "hdel"), p.beside(BOTH, "keys")),
+        Grant(("xadd",), p.beside(WRITE, "key_changes")),
         Grant(("del",), p.beside(WRITE, "left:*")),
         # gateway webhooks; not their secrets
         Grant(("eval", "evalsha"), p.beside(BOTH, "webhooks:*")),
@@ -302,6 +303,7 @@ def _gateway(p: Patterns) -> list[Grant]:
         Grant(("hgetall",), p.of(READ, p.keys.workers)),
         Grant(("eval", "evalsha"), p.beside(BOTH, "*")),
         Grant(("hget",), p.beside(READ, "keys")),
+        Grant(("xread",), p.beside(READ, "key_changes")),
         Grant(("hmget", "hset", "pexpire"), p.beside(BOTH, "left:*")),
         *_files_and_batches(p),
         *_webhooks(p),

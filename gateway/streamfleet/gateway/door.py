@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 from starlette.requests import Request
 
 from streamfleet.common.broker.gateway import Admission, GatewayBroker, Left, Verdict
+from streamfleet.common.clock import Clock
 from streamfleet.common.gateway_keys import looks_like_a_key
 from streamfleet.common.protocol import LANES, Lane
 from streamfleet.gateway.errors import NOT_AGAIN, ApiError, retry_after
+from streamfleet.gateway.known_keys import KnownKeys
 
 ANYBODY = "open"
 """Owner of requests where keys are off; no key has this id."""
@@ -53,10 +55,22 @@ class Door:
 
     Args:
         broker: knows the keys; None where keys are off.
+        clock: for how long what is known of a key is believed.
     """
 
-    def __init__(self, broker: GatewayBroker | None) -> None:
+    def __init__(self, broker: GatewayBroker | None, clock: Clock) -> None:
         self._broker = broker
+        self._keys = None if broker is None else KnownKeys(broker, clock)
+
+    def start(self) -> None:
+        """Remember keys from now on."""
+        if self._keys is not None:
+            self._keys.start()
+
+    async def close(self) -> None:
+        """Forget them."""
+        if self._keys is not None:
+            await self._keys.close()
 
     async def admit(self, request: Request, requests: int = 1) -> Caller:
         """Who sends this request.
@@ -68,10 +82,10 @@ class Door:
         Raises:
             ApiError: no key, a wrong one, or a limit is reached.
         """
-        if self._broker is None:
+        if self._keys is None:
             return Caller(operator=True)
         secret = _secret(request.headers.get("authorization"))
-        admission = await self._broker.admit(secret, requests)
+        admission = await self._keys.admit(secret, requests)
         record = admission.record
         if record is None:
             raise _no_entry("the API key is not valid: it was mistyped, or revoked")

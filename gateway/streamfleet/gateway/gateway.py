@@ -59,10 +59,10 @@ class Gateway:
     def __init__(self, queue_settings: QueueSettings, settings: GatewaySettings) -> None:
         self.queue_settings, self.settings = queue_settings, settings
         self._broker = open_gateway_broker(queue_settings, settings) if settings.gateway_keys == "on" else None
-        self.door = Door(self._broker)
+        self.clock = SystemClock()
+        self.door = Door(self._broker, self.clock)
         self.queues = Queues(queue_settings)
         name = queue_settings.queue
-        self.clock = SystemClock()
         self.models = Models(settings.routes, name, lambda: self.queues.workers(name), self.clock)
         self.webhooks = Webhooks(open_webhook_broker(queue_settings, settings), settings)
         self.batching = Batching(queue_settings, settings, self.queues, self.models, self.webhooks)
@@ -95,6 +95,7 @@ class Gateway:
         await self.webhooks.stop(FINISHING_S)
         await self.desk.close()
         await self.queues.close()
+        await self.door.close()
         if self._broker is not None:
             await self._broker.close()
 

@@ -99,6 +99,7 @@ async def _serve(queue: QueueSettings, settings: GatewaySettings, opened: socket
     gc.collect()
     gc.freeze()  # what every process has: looking through it again and again would hold up all streams
     gc.set_threshold(YOUNG_OBJECTS)
+    gateway.door.start()
     gateway.batching.start()
     gateway.webhooks.start()
     try:

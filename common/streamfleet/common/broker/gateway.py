@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 
 from streamfleet.common.connection import Connection
+from streamfleet.common.errors import BrokerOutOfMemory, NotPermitted
 from streamfleet.common.gateway_keys import GatewayNames, KeyRecord, digest_of, id_of, read_record
-from streamfleet.common.replies import mapping
+from streamfleet.common.replies import mapping, streams
+
+CHANGES_CAP = 1_000
 
 
 class Verdict(IntEnum):
@@ -52,6 +56,11 @@ class Admission:
     requests: Left = Left(0, 0, 0)
     tokens: Left = Left(0, 0, 0)
     wait_ms: int = 0
+
+    @property
+    def unlimited(self) -> bool:
+        """Let in, and nothing was counted."""
+        return self.verdict is Verdict.LET_IN and not (self.requests.limit or self.tokens.limit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +146,7 @@ class GatewayBroker:
     async def add(self, digest: str, record: KeyRecord) -> None:
         """Let whoever has the key with this digest in, from now on."""
         await self.connection.command("HSET", self.names.keys, digest, record.encoded())
+        await self._tell(record.id)
 
     async def records(self) -> list[KeyRecord]:
         """All keys, oldest first."""
@@ -151,8 +161,22 @@ class GatewayBroker:
         if not digests:
             return False
         removed = await self.connection.command("HDEL", self.names.keys, *digests)
+        await self._tell(key_id)
         await self.connection.command("DEL", self.names.allowance(key_id))
         return bool(removed)
+
+    async def changes(self, last_id: str, block_ms: int) -> tuple[str, bool]:
+        """Wait up to `block_ms` for a change of any key behind `last_id` (``0-0``: all that are known): the id to go on
+        from, and whether there was one. For one caller at a time."""
+        words = ("XREAD", "COUNT", CHANGES_CAP, "BLOCK", block_ms, "STREAMS", self.names.key_changes, last_id)
+        found = [row for _, rows in streams(await self.connection.block(block_ms / 1000, *words)) for row in rows]
+        return (found[-1][0], True) if found else (last_id, False)
+
+    async def _tell(self, key_id: str) -> None:
+        words = ("MAXLEN", "~", CHANGES_CAP, "*", "key", key_id)
+        # It has happened: where it cannot be told, gateways find out by themselves, within seconds.
+        with contextlib.suppress(BrokerOutOfMemory, NotPermitted):
+            await self.connection.command("XADD", self.names.key_changes, *words)
 
     def _limits(self, record: KeyRecord) -> tuple[int, int]:
         own = (record.requests_per_minute, record.tokens_per_minute)

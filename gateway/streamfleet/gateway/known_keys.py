@@ -1,0 +1,111 @@
+"""API keys that were looked up a moment ago: Redis need not be asked again for each of their requests.
+
+Only keys without limits, for what has limits is counted in Redis; and only for as long as this process hears of
+changes: whoever makes or revokes a key tells all gateways, which then forget all that they know. Whatever is lost on
+the way (a message, a line that is dead without a word, a key deleted by hand), nothing is believed for longer than
+`BELIEVED_S`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+import structlog
+
+from streamfleet.common.broker.gateway import Admission, GatewayBroker
+from streamfleet.common.clock import Clock
+from streamfleet.common.errors import StreamfleetError
+from streamfleet.common.gateway_keys import digest_of
+
+log = structlog.get_logger(__name__)
+BELIEVED_S = 5.0
+"""How old what is known of a key may be."""
+LISTEN_MS = 1_000
+"""How long a blocking read lasts; its end is a sign of life."""
+DEAF_S = 3.0
+"""Without a sign of life for so long, nothing is believed."""
+AGAIN_S = 1.0
+MOST_KEYS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What became of a key's last request, and until when that holds for its next one (monotonic seconds)."""
+
+    admission: Admission
+    until_s: float
+
+
+class KnownKeys:
+    """Lets callers in, by what is known of their keys or by asking Redis.
+
+    Args:
+        broker: knows all keys; nobody else may block on its connection.
+        clock: for how long something is believed.
+    """
+
+    def __init__(self, broker: GatewayBroker, clock: Clock) -> None:
+        self._broker, self._clock = broker, clock
+        self._known: dict[str, _Known] = {}
+        self._changes = 0
+        self._heard_s = float("-inf")
+        self._silenced = False
+        self._listening: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Hear of changes from now on; before, Redis is asked each time."""
+        self._listening = asyncio.get_running_loop().create_task(self._listen_forever())
+
+    async def close(self) -> None:
+        """Believe nothing any more."""
+        if self._listening is not None:
+            self._listening.cancel()
+            await asyncio.gather(self._listening, return_exceptions=True)
+        self._forget()
+
+    async def admit(self, secret: str, requests: int = 1) -> Admission:
+        """As `GatewayBroker.admit`."""
+        digest, now_s = digest_of(secret), self._clock.monotonic()
+        known = self._known.get(digest)
+        if known is not None and now_s < known.until_s and now_s - self._heard_s < DEAF_S:
+            return known.admission
+        changes = self._changes
+        admission = await self._broker.admit(secret, requests)
+        # A change that was told meanwhile may have come after the look.
+        if admission.unlimited and changes == self._changes:
+            self._learn(digest, admission, now_s)
+        return admission
+
+    def _learn(self, digest: str, admission: Admission, now_s: float) -> None:
+        if len(self._known) >= MOST_KEYS:
+            self._known.clear()
+        ends_ms = admission.record.expires_ms if admission.record is not None else None
+        lasts_s = BELIEVED_S if ends_ms is None else min(BELIEVED_S, (ends_ms - self._clock.now_ms()) / 1000)
+        self._known[digest] = _Known(admission, now_s + lasts_s)
+
+    def _forget(self) -> None:
+        self._known.clear()
+        self._changes += 1
+
+    async def _listen_forever(self) -> None:
+        position = "0-0"
+        while True:
+            try:
+                position, changed = await self._broker.changes(position, LISTEN_MS)
+            except StreamfleetError as error:
+                self._deaf(error)
+                position = "0-0"  # another server may have given out other ids
+                await self._clock.sleep(AGAIN_S)
+                continue
+            if changed:
+                self._forget()
+            self._heard_s = self._clock.monotonic()
+            self._silenced = False
+
+    def _deaf(self, error: StreamfleetError) -> None:
+        self._heard_s = float("-inf")
+        self._forget()
+        if not self._silenced:
+            log.warning("keys_are_asked_for_each_time", error=str(error))
+        self._silenced = True

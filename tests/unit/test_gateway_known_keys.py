@@ -1,0 +1,180 @@
+"""What a gateway remembers of API keys: when it need not ask Redis, and when it must."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import cast
+
+import pytest
+import structlog
+
+from streamfleet.common.broker.gateway import Admission, GatewayBroker, Left, Verdict
+from streamfleet.common.errors import BrokerUnavailable, NotPermitted, StreamfleetError
+from streamfleet.common.gateway_keys import KeyRecord
+from streamfleet.gateway import known_keys
+from streamfleet.gateway.known_keys import BELIEVED_S, DEAF_S, KnownKeys
+from tests.unit.worker_flights import HandClock
+from tests.waiting import eventually
+
+KEY, OTHER = "sf-a", "sf-b"
+LIMITED = Left(5, 4, 1_000)
+
+
+class Redis:
+    """What is needed of a broker, from memory.
+
+    Attributes:
+        told: what the blocking reads answer, in turn: whether there was a change, or an error.
+        positions: from where each of them went on.
+        asked: keys that were looked up.
+        admission: what is said of each.
+        looking: lets looks go on.
+    """
+
+    def __init__(self) -> None:
+        self.told: asyncio.Queue[bool | StreamfleetError] = asyncio.Queue()
+        self.positions: list[str] = []
+        self.asked: list[str] = []
+        self.admission = Admission(Verdict.LET_IN, KeyRecord("1", "name", "tenant"))
+        self.looking = asyncio.Event()
+        self.looking.set()
+
+    async def changes(self, last_id: str, block_ms: int) -> tuple[str, bool]:
+        assert block_ms == known_keys.LISTEN_MS
+        self.positions.append(last_id)
+        told = await self.told.get()
+        if isinstance(told, StreamfleetError):
+            raise told
+        return f"{len(self.positions)}-0", told
+
+    async def admit(self, secret: str, requests: int = 1) -> Admission:
+        assert requests == 1
+        self.asked.append(secret)
+        admission = self.admission
+        await self.looking.wait()
+        return admission
+
+
+class Stage:
+    """Keys of a gateway that listens, with a clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.redis, self.clock = Redis(), HandClock()
+        self.keys = KnownKeys(cast("GatewayBroker", self.redis), self.clock)
+
+    async def hear(self, told: bool | StreamfleetError = False) -> None:
+        """A blocking read ends, and the next one begins."""
+        before = len(self.redis.positions)
+        await self.redis.told.put(told)
+        await eventually(lambda: len(self.redis.positions) > before)
+
+    async def ask(self, *secrets: str) -> int:
+        """How many of these requests were asked for in Redis."""
+        before = len(self.redis.asked)
+        for secret in secrets:
+            assert await self.keys.admit(secret) is self.redis.admission
+        return len(self.redis.asked) - before
+
+
+@pytest.fixture
+async def stage() -> AsyncIterator[Stage]:
+    stage = Stage()
+    stage.keys.start()
+    await eventually(lambda: stage.redis.positions == ["0-0"])
+    await stage.hear()
+    yield stage
+    await stage.keys.close()
+
+
+async def test_a_key_is_asked_for_once(stage: Stage) -> None:
+    assert await stage.ask(KEY, KEY, OTHER, KEY, OTHER) == 2
+
+
+async def test_what_is_known_is_believed_for_some_seconds_only(stage: Stage) -> None:
+    assert await stage.ask(KEY) == 1
+    for _ in range(4):
+        stage.clock.seconds += BELIEVED_S / 4 - 0.01
+        await stage.hear()
+    assert await stage.ask(KEY) == 0
+    stage.clock.seconds += 0.1
+    assert await stage.ask(KEY, KEY) == 1
+
+
+async def test_a_change_of_any_key_is_heard(stage: Stage) -> None:
+    assert await stage.ask(KEY) == 1
+    await stage.hear(True)
+    assert await stage.ask(KEY, KEY) == 1
+
+
+async def test_what_was_asked_before_a_change_is_not_learned_after_it(stage: Stage) -> None:
+    stage.redis.looking.clear()
+    asking = asyncio.create_task(stage.keys.admit(KEY))
+    await eventually(lambda: stage.redis.asked == [KEY])
+    await stage.hear(True)
+    stage.redis.looking.set()
+    await asking
+    assert await stage.ask(KEY) == 1
+
+
+async def test_nothing_is_believed_without_a_sign_of_life(stage: Stage) -> None:
+    assert await stage.ask(KEY) == 1
+    stage.clock.seconds += DEAF_S - 0.1
+    assert await stage.ask(KEY) == 0
+    stage.clock.seconds += 0.1
+    assert await stage.ask(KEY, KEY) == 2, "the line may be dead without a word"
+
+
+async def test_a_gateway_that_does_not_listen_asks_each_time() -> None:
+    stage = Stage()
+    assert await stage.ask(KEY, KEY) == 2
+    await stage.keys.close()
+
+
+@pytest.mark.parametrize("error", [BrokerUnavailable("gone"), NotPermitted("+xread is missing")])
+async def test_a_lost_line_makes_it_ask_again_and_listen_from_the_beginning(
+    stage: Stage, error: StreamfleetError
+) -> None:
+    assert await stage.ask(KEY) == 1
+    with structlog.testing.capture_logs() as logs:
+        await stage.hear(error)
+        assert await stage.ask(KEY, KEY) == 2
+        await stage.hear(error)
+    assert [line["event"] for line in logs] == ["keys_are_asked_for_each_time"], "told once"
+    assert stage.redis.positions[-2:] == ["0-0", "0-0"], "another server may have given out other ids"
+    await stage.hear()
+    assert await stage.ask(KEY, KEY) == 1
+
+
+@pytest.mark.parametrize(
+    "admission",
+    [
+        Admission(Verdict.LET_IN, KeyRecord("1", "name", "tenant"), requests=LIMITED),
+        Admission(Verdict.LET_IN, KeyRecord("1", "name", "tenant"), tokens=LIMITED),
+        Admission(Verdict.NO_REQUEST_LEFT, KeyRecord("1", "name", "tenant"), requests=LIMITED),
+        Admission(Verdict.ENDED, KeyRecord("1", "name", "tenant")),
+        Admission(Verdict.UNKNOWN),
+    ],
+    ids=["requests", "tokens", "none left", "ended", "unknown"],
+)
+async def test_what_is_counted_or_refused_is_asked_for_each_time(stage: Stage, admission: Admission) -> None:
+    stage.redis.admission = admission
+    assert await stage.ask(KEY, KEY, KEY) == 3
+
+
+async def test_a_key_ends_when_it_says(stage: Stage) -> None:
+    ends_ms = stage.clock.now_ms() + 2_000
+    stage.redis.admission = Admission(Verdict.LET_IN, KeyRecord("1", "name", "tenant", expires_ms=ends_ms))
+    assert await stage.ask(KEY) == 1
+    stage.clock.seconds += 1.9
+    assert await stage.ask(KEY) == 0
+    stage.clock.seconds += 0.1
+    assert await stage.ask(KEY) == 1
+
+
+async def test_no_more_than_so_many_are_remembered(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known_keys, "MOST_KEYS", 3)
+    secrets = [f"sf-{number}" for number in range(10)]
+    assert await stage.ask(*secrets) == 10
+    assert len(stage.keys._known) <= 3
+    assert await stage.ask(secrets[-1]) == 0
