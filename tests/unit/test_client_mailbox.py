@@ -71,6 +71,36 @@ async def test_a_notified_result_is_asked_for_once(redis: Redis) -> None:
     assert redis.asked == [["r"]]
 
 
+async def test_who_waits_goes_on_before_redis_is_asked_for_more(redis: Redis) -> None:
+    """Asking takes as long as writing an answer."""
+    happened: list[str] = []
+    read = redis.read_replies
+
+    async def reading(client: str, last_id: str, block_ms: int) -> tuple[str, list[str]]:
+        happened.append("asked")
+        return await read(client, last_id, block_ms)
+
+    async def waiting(handle: Handle) -> None:
+        with handle.awaited() as future:
+            await asyncio.wait([future], timeout=10)
+        happened.append(f"{future.result().id} goes on")
+
+    redis.read_replies = reading  # type: ignore[method-assign]
+    tasks = [asyncio.create_task(waiting(redis.handle(name))) for name in ("r", "s")]
+    await eventually(lambda: happened == ["asked"])
+    await redis.tell("r", "s")
+    await eventually(lambda: len(happened) == 4)
+    assert happened == ["asked", "r goes on", "s goes on", "asked"]
+    await asyncio.gather(*tasks)
+
+
+async def test_who_was_awaited_is_let_go(redis: Redis) -> None:
+    handle = redis.handle("r")
+    with handle.awaited():
+        assert redis.mailbox._slots.waiting("r") is handle.slot
+    assert redis.mailbox._slots.waiting("r") is None
+
+
 async def test_nothing_is_remembered_of_a_request_that_nobody_waits_for(redis: Redis) -> None:
     handle = redis.handle("r")
     assert redis.mailbox._slots.find("r") is None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 
 from fastapi import APIRouter, Request, Response
@@ -12,6 +11,7 @@ from streamfleet.common.results import Result
 from streamfleet.gateway import metrics
 from streamfleet.gateway.body import read_body
 from streamfleet.gateway.call import Call, call_of
+from streamfleet.gateway.direct import DirectRoute
 from streamfleet.gateway.document.operations import (
     AFTER,
     IDEMPOTENCY,
@@ -32,10 +32,11 @@ from streamfleet.gateway.waiting import Attendance, CallerLeft
 from streamfleet.gateway.wishes import Bounds, Wish, check_fields, for_the_queue, read_wish, request_id
 from streamfleet.producer.client import Client
 from streamfleet.producer.handle import Handle
+from streamfleet.producer.mailbox import late
 
 GRACE_S = 1.5
 """How long after its deadline a request's ending may take to come: who ends it looks once a second."""
-router = APIRouter(tags=["models"])
+router = APIRouter(tags=["models"], route_class=DirectRoute)
 _ERRORS = (400, 403, 404, 409, 413, 499, 504, "4XX", "5XX")
 _ANSWER, _STREAMED = answers("EngineAnswer"), answers("EngineAnswer", JSON, SSE)
 _NAMED = (*WAITING, IDEMPOTENCY)
@@ -161,16 +162,18 @@ async def wait_for(request: Request, enqueued: Enqueued) -> Result:
         ApiError: the process stops.
         ResultTimeout: nobody ended it, though its deadline has passed.
     """
-    task = asyncio.ensure_future(enqueued.handle.result(enqueued.wait_s))
-    try:
-        with Attendance(request.receive, enqueued.gateway.stopping) as attendance:
-            await attendance.wait(task)
-        return task.result()
-    except (CallerLeft, ApiError):
-        enqueued.abandon()
-        raise
-    finally:
-        task.cancel()
+    # No task of its own: it would be one more step between a result and its answer.
+    with (
+        enqueued.handle.awaited() as future,
+        Attendance(request.receive, enqueued.gateway.stopping) as attendance,
+    ):
+        try:
+            if not await attendance.wait(future, enqueued.wait_s):
+                raise late(enqueued.handle.id, enqueued.wait_s)
+        except (CallerLeft, ApiError):
+            enqueued.abandon()
+            raise
+        return future.result()
 
 
 def _reading(enqueued: Enqueued) -> Reading:

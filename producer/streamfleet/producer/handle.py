@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable
+from contextlib import AbstractContextManager
 from typing import Literal, Protocol, overload
 
 from streamfleet.common.results import Result
@@ -55,6 +56,10 @@ class Handle:
         if self._slot is None:
             self._slot = self._mailbox.slot(self.id, self._mark)
         return self._slot
+
+    def awaited(self) -> AbstractContextManager[asyncio.Future[Result]]:
+        """The future of its result, to be waited for inside `with`; others may wait for it too: never cancel it."""
+        return self._mailbox.awaited(self.slot)
 
     async def result(self, timeout: float | None = None) -> Result:
         """How it ended, whatever that was: see `Result.raise_for_status`.

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from typing import ParamSpec, TypeVar
 
 import structlog
@@ -30,6 +30,9 @@ FETCH_AT_ONCE = 250
 CLOSE_TIMEOUT_S = 2.0
 NOTHING_DUE_S = 60.0
 OVERDUE = 0.0
+STEPS_TO_WAITER = 2
+"""Of the event loop, from a result to whoever waits for it. They go on before Redis is asked for more, which takes as
+long as writing an answer."""
 
 
 class Mailbox:
@@ -93,6 +96,15 @@ class Mailbox:
         """End a wait that `join` started."""
         self._slots.leave(slot)
 
+    @contextlib.contextmanager
+    def awaited(self, slot: Slot) -> Generator[asyncio.Future[Result], None, None]:
+        """`join` and `leave`: the future of a request's result, to be waited for inside `with`."""
+        future = self.join(slot)
+        try:
+            yield future
+        finally:
+            self.leave(slot)
+
     async def wait(self, slot: Slot, timeout: float | None = None) -> Result:
         """A request's result.
 
@@ -100,13 +112,10 @@ class Mailbox:
             ResultTimeout: it did not come within `timeout` seconds.
             SettingsError: Redis refuses the user or password; waiting again tries again.
         """
-        future = self.join(slot)
-        try:
+        with self.awaited(slot) as future:
             await asyncio.wait((future,), timeout=timeout)
-        finally:
-            self.leave(slot)
         if not future.done():
-            raise ResultTimeout(f"request {slot.id} has no result after {timeout:g} s; it goes on")
+            raise late(slot.id, timeout)
         return future.result()
 
     async def close(self) -> None:
@@ -156,6 +165,8 @@ class Mailbox:
                 self._slots.look_at_all(self._now())
                 self._replan.set()
             await self._notified(ids)
+            for _ in range(STEPS_TO_WAITER):
+                await asyncio.sleep(0)
 
     async def _notified(self, ids: Iterable[str]) -> None:
         wanted: list[Slot] = []
@@ -253,6 +264,11 @@ class Mailbox:
         if not self._lost:
             log.warning("waiting_for_redis", address=self._broker.connection.address, tries=tries)
         self._lost = True
+
+
+def late(request_id: str, timeout: float | None) -> ResultTimeout:
+    """It did not come within so many seconds."""
+    return ResultTimeout(f"request {request_id} has no result after {timeout:g} s; it goes on")
 
 
 def _failed(future: asyncio.Future[Result]) -> bool:

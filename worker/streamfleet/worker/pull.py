@@ -105,6 +105,9 @@ class Puller:
         if room > 0 or self._owing:
             role = (await self._pull(room)).role
         self._start([])
+        if role is not Role.NONE:
+            # What was started goes to the engine before the next wait is asked for, which takes as long.
+            await asyncio.sleep(0)
         self.credit = room = self._room()
         metrics.CREDIT.set(room)
         if self._stopping:

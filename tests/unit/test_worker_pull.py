@@ -1,0 +1,126 @@
+"""The pulling loop: what it does first, and that it waits for nothing it should not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, cast
+
+import pytest
+
+from streamfleet.common.broker import Broker
+from streamfleet.common.records import Hint, Pulled, Role
+from streamfleet.worker.batching import Continuous
+from streamfleet.worker.credit import Typical
+from streamfleet.worker.flights import Flight, Flights
+from streamfleet.worker.pull import Puller
+from tests.unit.worker_flights import OK, HandClock, ScriptedEngine, flight
+from tests.waiting import eventually
+
+
+class Redis:
+    """What the loop needs of a broker: pulls give what a test says, and then nothing; waits last until unblocked.
+
+    Attributes:
+        happened: in order.
+        pulls: what they give.
+    """
+
+    def __init__(self, *pulls: Pulled) -> None:
+        self.happened: list[str] = []
+        self.pulls = list(pulls)
+        self._waiting = asyncio.Event()
+
+    async def pull(self, *_: object, **__: object) -> Pulled:
+        self.happened.append("pull")
+        return self.pulls.pop(0) if self.pulls else Pulled([], 0, Role.BENCH, 0, 0, 0)
+
+    async def wait(self, *_: object) -> list[Hint]:
+        self.happened.append("wait")
+        self._waiting.clear()
+        await self._waiting.wait()
+        return []
+
+    async def unblock(self) -> None:
+        self._waiting.set()
+
+    async def disown(self, *_: object) -> int:
+        return 0
+
+
+class Rig:
+    """A loop, and what it launches."""
+
+    def __init__(self, redis: Redis, while_starting: Callable[[Puller], Awaitable[None]] | None = None) -> None:
+        self.redis, self.tasks = redis, set[asyncio.Task[None]]()
+        self._while_starting = while_starting
+        engine = ScriptedEngine(cast("Any", lambda _: OK))
+        self.puller = Puller(
+            cast("Broker", redis),
+            "w",
+            engine,
+            Continuous(0),
+            Flights(),
+            Typical(),
+            HandClock(),
+            lambda each: self.tasks.add(asyncio.create_task(self._fly(each))),
+        )
+        self.running = asyncio.create_task(self.puller.run())
+
+    async def _fly(self, flown: Flight) -> None:
+        self.redis.happened.append(f"{flown.lease.request_id} starts")
+        if self._while_starting is not None:
+            await self._while_starting(self.puller)
+
+    async def stop(self) -> None:
+        await self.puller.stop()
+        await asyncio.wait_for(self.running, 5)
+
+
+def given(number: int, role: Role) -> Pulled:
+    """A pull of one request."""
+    return Pulled([flight(number).claim], 0, role, 1_000_000, 1, 0)
+
+
+@pytest.fixture
+async def stops() -> AsyncIterator[list[Rig]]:
+    rigs: list[Rig] = []
+    yield rigs
+    for rig in rigs:
+        await rig.stop()
+
+
+@pytest.mark.parametrize("role", [Role.WATCH, Role.BENCH])
+async def test_a_request_starts_before_the_next_wait(stops: list[Rig], role: Role) -> None:
+    redis = Redis(given(1, role))
+    stops.append(Rig(redis))
+    await eventually(lambda: "wait" in redis.happened)
+    assert redis.happened == ["pull", "r-1 starts", "wait"]
+
+
+async def test_the_next_pull_waits_for_no_start(stops: list[Rig]) -> None:
+    """While Redis gives out more, what came before is on its way into the engine."""
+    redis = Redis(given(1, Role.NONE), given(2, Role.WATCH))
+    stops.append(Rig(redis))
+    await eventually(lambda: "wait" in redis.happened)
+    assert redis.happened == ["pull", "pull", "r-1 starts", "r-2 starts", "wait"]
+
+
+async def test_who_is_stopped_while_a_request_starts_does_not_wait() -> None:
+    redis = Redis(given(1, Role.WATCH))
+    rig = Rig(redis, Puller.stop)
+    await asyncio.wait_for(rig.running, 5)
+    assert "wait" not in redis.happened
+
+
+async def test_who_may_hold_nothing_any_more_does_not_wait(stops: list[Rig]) -> None:
+    """An engine that died at the request: a wait would keep what it brings from others."""
+    redis = Redis(given(1, Role.WATCH))
+
+    async def die(puller: Puller) -> None:
+        puller.allow(0)
+
+    stops.append(Rig(redis, die))
+    await eventually(lambda: len(redis.happened) > 2)
+    assert redis.happened[:3] == ["pull", "r-1 starts", "pull"], "the watch is handed on"
+    assert "wait" not in redis.happened
