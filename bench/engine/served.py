@@ -6,8 +6,8 @@ import asyncio
 import json
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 
 import httpx
 
@@ -32,21 +32,39 @@ class Served:
 
     def __init__(self, url: str, pid: int, headers: Mapping[str, str] | None = None) -> None:
         self.url, self.pid, self.headers = url, pid, dict(headers or {})
+        self._client: httpx.AsyncClient | None = None
+
+    @asynccontextmanager
+    async def connected(self) -> AsyncIterator[None]:
+        """Inside, one `run` after the other goes over the same connections, as a service's requests do."""
+        async with self._new_client() as client:
+            self._client = client
+            try:
+                yield
+            finally:
+                self._client = None
 
     async def run(self, asked: Sequence[Body], *, stream: bool = False, in_turn: bool = False) -> Batch:
         """Ask for all at once, or each when the one before it is answered; streamed, tokens are seen as they come."""
+        if self._client is not None:
+            return await self._run(self._client, asked, stream, in_turn)
+        async with self._new_client() as client:
+            return await self._run(client, asked, stream, in_turn)
+
+    def _new_client(self) -> httpx.AsyncClient:
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-        options = {"base_url": self.url, "headers": self.headers, "limits": limits, "timeout": ANSWER_S}
-        async with httpx.AsyncClient(**options) as client:  # type: ignore[arg-type]
-            ask = _streamed if stream else _whole
+        return httpx.AsyncClient(base_url=self.url, headers=self.headers, limits=limits, timeout=ANSWER_S)
 
-            async def all_at_once() -> list[Row]:
-                return list(await asyncio.gather(*(ask(client, body) for body in asked)))
+    async def _run(self, client: httpx.AsyncClient, asked: Sequence[Body], stream: bool, in_turn: bool) -> Batch:
+        ask = _streamed if stream else _whole
 
-            async def one_by_one() -> list[Row]:
-                return [await ask(client, body) for body in asked]
+        async def all_at_once() -> list[Row]:
+            return list(await asyncio.gather(*(ask(client, body) for body in asked)))
 
-            return await timed(self.pid, one_by_one if in_turn else all_at_once)
+        async def one_by_one() -> list[Row]:
+            return [await ask(client, body) for body in asked]
+
+        return await timed(self.pid, one_by_one if in_turn else all_at_once)
 
 
 @contextmanager

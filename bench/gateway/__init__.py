@@ -9,8 +9,9 @@ from bench.core.machine import describe
 from bench.core.reports import Report
 from bench.engine.setup import EngineSetup
 from bench.gateway import beside, by_turns, many, tables
-from bench.gateway.beside import DIRECT, Work
+from bench.gateway.figures import DIRECT
 from bench.gateway.many import Load
+from bench.gateway.work import Work
 from streamfleet.cli.demo.model import MODEL_NAME
 
 PARTS = ("streams", "turns", "beside")
@@ -23,9 +24,9 @@ class Sizes:
     Attributes:
         load: of the streams.
         runs: how often it is put on.
-        work: of each start of each contender.
-        rounds: each starts every contender once.
-        turns: how often one server is asked both ways, with a third of the single requests.
+        work: of a round.
+        rounds: of the gateway side by side with a server.
+        turns: rounds of one server asked both ways, with half of the single requests.
     """
 
     load: Load
@@ -38,18 +39,18 @@ class Sizes:
 QUICK_SIZES = Sizes(
     Load(streams=200, tokens_per_s=10, tokens=60, workers=2, over_s=2),
     runs=1,
-    work=Work(batch=16, batch_tokens=24, singles=15, single_tokens=8, warm_up=4),
+    work=Work(batch=16, batch_tokens=24, singles=40, single_tokens=1, warm_up=4),
     rounds=1,
     turns=2,
 )
 FULL_SIZES = Sizes(
     Load(streams=1000, tokens_per_s=10, tokens=250, workers=4, over_s=12),
     runs=3,
-    work=Work(batch=64, batch_tokens=48, singles=60, single_tokens=8),
-    rounds=3,
+    work=Work(batch=64, batch_tokens=48, singles=120, single_tokens=1),
+    rounds=4,
     turns=5,
 )
-GPU_WORK = Work(batch=256, batch_tokens=128, singles=90, single_tokens=16)
+GPU_WORK = Work(batch=256, batch_tokens=128, singles=60, single_tokens=16)
 
 
 def run(
@@ -64,8 +65,8 @@ def run(
 
     Args:
         quick: small sizes, to see whether all is well.
-        setup: of the contenders' vLLM; None for the simulated engine, for a look that takes seconds.
-        rounds: in place of what `quick` says.
+        setup: of vLLM; None for the simulated engine, for a look that takes seconds.
+        rounds: of the part beside, in place of what `quick` says.
         parts: some of `PARTS`.
         rate: tokens a second of each stream, in place of what the sizes say.
     """
@@ -82,8 +83,9 @@ def run(
         tables.add_streams(report, sizes.load, [many.measure(sizes.load) for _ in range(sizes.runs)])
     starts, model = (beside.with_vllm(setup), MODEL_NAME) if setup else (beside.simulated(), many.MODEL)
     if "turns" in parts:
-        some = replace(sizes.work, singles=sizes.work.singles // 3)
+        some = replace(sizes.work, singles=sizes.work.singles // 2)
         tables.add_turns(report, by_turns.measure(starts[DIRECT], some, sizes.turns, model), engine)
     if "beside" in parts:
+        starts = beside.with_vllm(beside.sharing(setup)) if setup else starts
         tables.add_beside(report, beside.measure(starts, sizes.work, sizes.rounds, model), engine)
     return report

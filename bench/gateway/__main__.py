@@ -1,4 +1,4 @@
-"""Measure the gateway: many streams through one process, and what it adds beside vllm serve."""
+"""Measure the gateway: many streams through one process, and what it adds, side by side with vllm serve."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from bench.gateway import PARTS, run
 EXAMPLES = """\
 examples:
   python -m bench.gateway --quick                              small sizes, about 4 minutes; into build/bench/quick
-  python -m bench.gateway                                      full sizes, about 30 minutes; into bench/results
+  python -m bench.gateway                                      full sizes, about 20 minutes; into bench/results
   python -m bench.gateway --only streams                       without vLLM; into build/bench/partial
   python -m bench.gateway --only turns                         one vllm serve, directly and through the gateway
-  python -m bench.gateway --only turns --engine simulated      what the gateway adds, without vLLM
+  python -m bench.gateway --only beside                        vllm serve and the gateway, side by side, an engine each;
+                                                               about 9 minutes
+  python -m bench.gateway --only beside --engine simulated     what the gateway adds, without vLLM
 
   # another model, on a GPU; into build/bench/partial
   python -m bench.gateway --only turns --model /models/llama-8b
@@ -24,9 +26,9 @@ examples:
 def main() -> int:
     """Run, save, print."""
     words = parser("gateway", __doc__, EXAMPLES)
-    words.add_argument("--rounds", type=int, metavar="N", help="how often each contender is started")
+    words.add_argument("--rounds", type=int, metavar="N", help="of the part beside")
     words.add_argument("--only", choices=PARTS, help="one part")
-    words.add_argument("--engine", choices=("vllm", "simulated"), default="vllm", help="of the contenders")
+    words.add_argument("--engine", choices=("vllm", "simulated"), default="vllm", help="of both ways")
     words.add_argument("--rate", type=float, default=0, metavar="N", help="tokens a second of each stream")
     add_choice(words)
     args = words.parse_args()

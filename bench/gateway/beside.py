@@ -1,99 +1,52 @@
-"""The gateway beside a server that speaks HTTP itself, with the same engine and the same load: what it adds."""
+"""The gateway side by side with a server that speaks HTTP itself, each with an engine of its own: what it adds.
+
+Both are up all the time: an engine that is not asked leaves the cores to the other.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
-from statistics import median
+from dataclasses import replace
 
-from bench.core.rounds import Sample, interleave, percentile
-from bench.engine.batch import Batch, check_output
 from bench.engine.processes import started
 from bench.engine.served import HOST, Served, free_port, is_ready, served
 from bench.engine.setup import EngineSetup
-from bench.engine.work import PROMPT_WORDS, Body, bodies
+from bench.gateway.asking import ask
+from bench.gateway.figures import DIRECT, GATEWAY, Found
 from bench.gateway.stage import staged
+from bench.gateway.work import Work
 
-DIRECT, GATEWAY = "direct", "gateway"
-SHORT_WORDS = (8, 16)
 Start = Callable[[], AbstractContextManager[Served]]
+GPU_SHARE = "--gpu-memory-utilization"
 
 
-@dataclass(frozen=True)
-class Work:
-    """What every start is asked.
-
-    Attributes:
-        batch, batch_tokens: requests all at once, and the length of their answers.
-        singles, single_tokens: requests one after the other, whole and then streamed, and the length of their answers.
-        warm_up: requests before any of it.
-    """
-
-    batch: int
-    batch_tokens: int
-    singles: int
-    single_tokens: int
-    warm_up: int = 8
-
-    def warming(self, model: str) -> list[Body]:
-        """Requests before any of it."""
-        return _of(model, bodies(self.warm_up, self.single_tokens, 0, SHORT_WORDS))
-
-    def together(self, model: str) -> list[Body]:
-        """Those all at once."""
-        return _of(model, bodies(self.batch, self.batch_tokens, 1, PROMPT_WORDS))
-
-    def alone(self, model: str) -> list[Body]:
-        """Those one after the other."""
-        return _of(model, bodies(self.singles, self.single_tokens, 2, SHORT_WORDS))
-
-
-@dataclass(frozen=True)
-class Figures:
-    """What became of a batch, of single requests, and of the same streamed."""
-
-    batch: Batch
-    whole: Batch
-    streamed: Batch
-
-    def sample(self) -> dict[str, float]:
-        """Name to figure."""
-        return {
-            "tokens_per_s": self.batch.figures()["tokens_per_s"],
-            **_spread("whole_ms", [row.total_ms for row in self.whole.rows]),
-            **_spread("first_ms", [row.first_ms for row in self.streamed.rows if row.first_ms is not None]),
-            "front_ms": self.whole.front_s * 1000 / len(self.whole.rows),
-        }
-
-
-def _of(model: str, some: Sequence[Body]) -> list[Body]:
-    return [{**body, "model": model} for body in some]
-
-
-def measure(starts: Mapping[str, Start], work: Work, rounds: int, model: str) -> dict[str, list[Sample]]:
-    """Start each in turn, never two at once, and ask it the same."""
-
-    def one(start: Start) -> Sample:
-        with start() as server:
-            return asyncio.run(_ask(server, work, model))
-
-    return interleave({name: lambda start=start: one(start) for name, start in starts.items()}, rounds, title="round")  # type: ignore[misc]
+def measure(starts: Mapping[str, Start], work: Work, rounds: int, model: str) -> Found:
+    """Start both, one after the other, and ask both the same, so many rounds."""
+    with starts[DIRECT]() as server, starts[GATEWAY]() as gateway:
+        return asyncio.run(ask({DIRECT: server, GATEWAY: gateway}, work, rounds, model))
 
 
 def with_vllm(setup: EngineSetup) -> dict[str, Start]:
     """`vllm serve`, and a gateway before a worker that hosts the same vLLM."""
-    return {DIRECT: lambda: served(setup), GATEWAY: lambda: _behind(setup.worker_environment())}
+    return {DIRECT: lambda: served(setup), GATEWAY: lambda: behind(setup.worker_environment())}
 
 
 def simulated() -> dict[str, Start]:
     """The simulated engine behind bare HTTP, and a gateway before a worker that hosts the same."""
-    return {DIRECT: _bare, GATEWAY: lambda: _behind({"STREAMFLEET_ENGINE": "simulated"})}
+    return {DIRECT: _bare, GATEWAY: lambda: behind({"STREAMFLEET_ENGINE": "simulated"})}
+
+
+def sharing(setup: EngineSetup) -> EngineSetup:
+    """A setup of which two fit on one GPU: vLLM takes nearly all of its memory unless told otherwise."""
+    named = any(word.replace("_", "-").partition("=")[0] == GPU_SHARE for word in setup.given)
+    return setup if setup.cpu or named else replace(setup, given=(*setup.given, GPU_SHARE, "0.45"))
 
 
 @contextmanager
-def _behind(environment: Mapping[str, object]) -> Iterator[Served]:
+def behind(environment: Mapping[str, object]) -> Iterator[Served]:
+    """A gateway before a worker with these settings."""
     with staged(environment) as stage:
         yield Served(stage.url, stage.pids["gateway"], stage.headers)
 
@@ -105,19 +58,3 @@ def _bare() -> Iterator[Served]:
     with started(["-m", "bench.gateway.bare_server", str(port)], talks=False) as child:
         child.wait_until(lambda: is_ready(url))
         yield Served(url, child.pid)
-
-
-async def _ask(server: Served, work: Work, model: str) -> dict[str, float]:
-    for stream in (False, True):
-        await server.run(work.warming(model), stream=stream, in_turn=True)
-    together, alone = work.together(model), work.alone(model)
-    batch = await server.run(together)
-    whole = await server.run(alone, in_turn=True)
-    streamed = await server.run(alone, stream=True, in_turn=True)
-    for found, asked in ((batch, together), (whole, alone), (streamed, alone)):
-        check_output(found, asked)
-    return Figures(batch, whole, streamed).sample()
-
-
-def _spread(name: str, values: Sequence[float]) -> dict[str, float]:
-    return {f"{name}_p50": median(values), f"{name}_p95": percentile(values, 0.95)}

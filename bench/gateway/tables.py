@@ -8,8 +8,8 @@ from statistics import median
 from typing import Any
 
 from bench.core.reports import Report, Table, Target
-from bench.core.rounds import Sample, middle, ratio
-from bench.gateway.beside import DIRECT, GATEWAY
+from bench.core.rounds import middle, percentile, ratio
+from bench.gateway.figures import DIRECT, FIRST, GATEWAY, WHOLE, Found
 from bench.gateway.many import Load, Seen
 
 LAG_P99_MS, RATIO, WHOLE_MS, FIRST_MS = 100.0, 0.97, 5.0, 15.0
@@ -21,6 +21,7 @@ FIGURES = {
     "first_ms_p95": "p95 ms ",
     "front_ms": "CPU ms a request",
 }
+TIMES = {WHOLE: "a short answer", FIRST: "the first streamed token"}
 
 
 def add_streams(report: Report, load: Load, runs: Sequence[Seen]) -> None:
@@ -51,46 +52,69 @@ def add_streams(report: Report, load: Load, runs: Sequence[Seen]) -> None:
     report.data["streams"] = [asdict(seen) for seen in runs]
 
 
-def add_turns(report: Report, samples: Mapping[str, Sequence[Sample]], engine: str) -> None:
+def add_turns(report: Report, found: Found, engine: str) -> None:
     """One server that speaks HTTP, asked directly and through the gateway."""
     server = _server(engine)
     names = {DIRECT: server, GATEWAY: f"gateway, worker, and the same {server}"}
-    _add(report, f"By turns: one {server}, directly and through the gateway", names, samples, "one server, by turns")
-    report.data["turns"] = {name: [dict(each) for each in found] for name, found in samples.items()}
+    report.tables += _tables(f"By turns: one {server}, directly and through the gateway", names, found)
+    report.targets += _targets(server, found, "one server, by turns")
+    _keep(report, "turns", found)
 
 
-def add_beside(report: Report, samples: Mapping[str, Sequence[Sample]], engine: str) -> None:
-    """The gateway beside an engine that speaks HTTP itself."""
+def add_beside(report: Report, found: Found, engine: str) -> None:
+    """The gateway side by side with an engine that speaks HTTP itself."""
     server = _server(engine)
     names = {DIRECT: server, GATEWAY: f"gateway, worker with {engine}"}
-    _add(report, f"Beside {server}: each with an engine of its own", names, samples, "an engine each")
-    report.data["beside"] = {name: [dict(each) for each in found] for name, found in samples.items()}
+    report.tables += _tables(f"Side by side with {server}: each with an engine of its own", names, found)
+    report.targets += _targets(server, found, "an engine each, side by side")
+    _keep(report, "beside", found)
 
 
 def _server(engine: str) -> str:
     return "vllm serve" if engine == "vllm" else "simulated engine over HTTP"
 
 
-def _add(
-    report: Report, title: str, names: Mapping[str, str], samples: Mapping[str, Sequence[Sample]], how: str
-) -> None:
-    rows: list[dict[str, Any]] = [
-        {"": name, **{column: middle(samples[key], figure) for figure, column in FIGURES.items()}}
+def _tables(title: str, names: Mapping[str, str], found: Found) -> list[Table]:
+    ways: list[dict[str, Any]] = [
+        {"": name, **{column: middle(found.samples[key], figure) for figure, column in FIGURES.items()}}
         for key, name in names.items()
     ]
-    report.tables.append(Table(title, list(rows[0]), rows))
-    tokens = ratio(samples[GATEWAY], samples[DIRECT], "tokens_per_s")
-    whole, first = (_added(samples, figure) for figure in ("whole_ms_p50", "first_ms_p50"))
-    report.targets += [
-        Target(f"tokens/s through the gateway, to {names[DIRECT]}; {how}", tokens, RATIO, "at least", "x"),
-        Target(f"added to a short answer, p50; {how}", whole, WHOLE_MS, "at most", "ms"),
-        Target(f"added to the first streamed token, p50; {how}", first, FIRST_MS, "at most", "ms"),
+    added = [_added_row(what, name, found) for name, what in TIMES.items()]
+    how, _, _ = title.partition(":")
+    return [
+        Table(title, list(ways[0]), ways),
+        Table(f"{how}: what the gateway adds, by pairs of the same request", list(added[0]), added),
     ]
 
 
-def _added(samples: Mapping[str, Sequence[Sample]], figure: str) -> float:
-    """The median of the differences, round by round."""
-    return median(mine[figure] - other[figure] for mine, other in zip(samples[GATEWAY], samples[DIRECT], strict=True))
+def _added_row(what: str, name: str, found: Found) -> dict[str, Any]:
+    pairs = found.pairs[name]
+    return {
+        "added to": what,
+        "p50 ms": _added(name, found),
+        "a quarter of the pairs below ms": percentile(pairs, 0.25),
+        "a quarter above ms": percentile(pairs, 0.75),
+        "pairs": len(pairs),
+    }
+
+
+def _targets(server: str, found: Found, how: str) -> list[Target]:
+    tokens = ratio(found.samples[GATEWAY], found.samples[DIRECT], "tokens_per_s")
+    return [
+        Target(f"tokens/s through the gateway, to {server}; {how}", tokens, RATIO, "at least", "x"),
+        Target(f"added to {TIMES[WHOLE]}, p50; {how}", _added(WHOLE, found), WHOLE_MS, "at most", "ms"),
+        Target(f"added to {TIMES[FIRST]}, p50; {how}", _added(FIRST, found), FIRST_MS, "at most", "ms"),
+    ]
+
+
+def _added(name: str, found: Found) -> float:
+    """The median over rounds, of which each has the median of its pairs."""
+    return middle(found.samples[GATEWAY], f"added_{name}")
+
+
+def _keep(report: Report, part: str, found: Found) -> None:
+    report.data[part] = found.samples
+    report.data[f"{part}_pairs"] = {name: [round(each, 2) for each in pairs] for name, pairs in found.pairs.items()}
 
 
 def _stream_row(number: int, seen: Seen) -> dict[str, Any]:

@@ -1,16 +1,27 @@
-"""bench.gateway's comparison by turns, at its smallest, with the simulated engine."""
+"""bench.gateway's two comparisons, at their smallest, with the simulated engine."""
 
 from __future__ import annotations
 
 from bench.gateway import beside, by_turns
-from bench.gateway.beside import DIRECT, GATEWAY, Work
+from bench.gateway.figures import DIRECT, FIRST, GATEWAY, WHOLE, Found
 from bench.gateway.many import MODEL
+from bench.gateway.work import Work
+
+WORK = Work(batch=4, batch_tokens=6, singles=6, single_tokens=3, warm_up=1)
 
 
-def test_both_ways_are_asked_the_same_by_turns() -> None:
-    work = Work(batch=4, batch_tokens=6, singles=by_turns.BLOCK + 1, single_tokens=3, warm_up=1)
-    samples = by_turns.measure(beside.simulated()[DIRECT], work, 2, MODEL)
-    assert {name: len(found) for name, found in samples.items()} == {DIRECT: 2, GATEWAY: 2}
-    for found in samples.values():
-        for sample in found:
+def test_one_server_is_asked_both_ways_by_turns() -> None:
+    check(by_turns.measure(beside.simulated()[DIRECT], WORK, 2, MODEL))
+
+
+def test_two_engines_are_asked_side_by_side() -> None:
+    check(beside.measure(beside.simulated(), WORK, 2, MODEL))
+
+
+def check(found: Found) -> None:
+    """Both ways were asked the same, so often as was said."""
+    assert {name: len(samples) for name, samples in found.samples.items()} == {DIRECT: 2, GATEWAY: 2}
+    assert {name: len(pairs) for name, pairs in found.pairs.items()} == {WHOLE: 12, FIRST: 12}
+    for samples in found.samples.values():
+        for sample in samples:
             assert min(sample["tokens_per_s"], sample["whole_ms_p50"], sample["first_ms_p50"]) > 0

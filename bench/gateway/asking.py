@@ -1,0 +1,68 @@
+"""Two ways to the same answers, both up: a request the one way, at once the same request the other, in any order.
+
+Two starts of one engine, and one engine at two times, differ by more than what is looked for: two requests right after
+each other do not. Each is alone in its engine.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+
+from rich.progress import track
+
+from bench.engine.batch import Batch, check_output
+from bench.engine.served import Served
+from bench.engine.work import Body
+from bench.gateway.figures import Answers, Found
+from bench.gateway.work import Work
+
+Ways = Mapping[str, Served]
+"""`DIRECT` and `GATEWAY`."""
+
+
+async def ask(ways: Ways, work: Work, rounds: int, model: str) -> Found:
+    """Warm both up, then ask both the same, so many rounds: a batch, pairs, and pairs that are streamed."""
+    chance = random.Random(1)
+    for server in ways.values():
+        for stream in (False, True):
+            await server.run(work.warming(model), stream=stream, in_turn=True)
+    found, alone = Found(), work.alone(model)
+    for _ in track(range(rounds), "round"):
+        batch = await _one_after_the_other(ways, work.together(model), chance)
+        whole = await in_pairs(ways, alone, chance, stream=False)
+        streamed = await in_pairs(ways, alone, chance, stream=True)
+        found.add({name: Answers(batch[name], whole[name], streamed[name]) for name in ways})
+    return found
+
+
+async def in_pairs(ways: Ways, asked: Sequence[Body], chance: random.Random, *, stream: bool) -> dict[str, Batch]:
+    """Each request one way and then the other; by way, the answers in the order of the requests."""
+    answers: dict[str, list[Batch]] = {name: [] for name in ways}
+    async with AsyncExitStack() as stack:
+        for server in ways.values():
+            await stack.enter_async_context(server.connected())
+        for body in asked:
+            for name in _shuffled(ways, chance):
+                answers[name].append(await ways[name].run([body], stream=stream, in_turn=True))
+    return {name: _checked(_joined(each), asked) for name, each in answers.items()}
+
+
+async def _one_after_the_other(ways: Ways, asked: Sequence[Body], chance: random.Random) -> dict[str, Batch]:
+    """All at once the one way, then all the other."""
+    return {name: _checked(await ways[name].run(asked), asked) for name in _shuffled(ways, chance)}
+
+
+def _shuffled(ways: Ways, chance: random.Random) -> list[str]:
+    return chance.sample(list(ways), len(ways))
+
+
+def _checked(batch: Batch, asked: Sequence[Body]) -> Batch:
+    check_output(batch, asked)
+    return batch
+
+
+def _joined(parts: Sequence[Batch]) -> Batch:
+    rows = [row for part in parts for row in part.rows]
+    return Batch(rows, sum(part.wall_s for part in parts), sum(part.front_s for part in parts))

@@ -1,0 +1,43 @@
+"""What both ways are asked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bench.engine.work import PROMPT_WORDS, Body, bodies
+
+SHORT_WORDS = (8, 16)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is asked in a round.
+
+    Attributes:
+        batch, batch_tokens: requests all at once, and the length of their answers.
+        singles, single_tokens: requests one after the other, whole and then streamed, and the length of their answers.
+        warm_up: requests before the first round.
+    """
+
+    batch: int
+    batch_tokens: int
+    singles: int
+    single_tokens: int
+    warm_up: int = 8
+
+    def warming(self, model: str) -> list[Body]:
+        """Requests before the first round."""
+        return _of(model, bodies(self.warm_up, self.single_tokens, 0, SHORT_WORDS))
+
+    def together(self, model: str) -> list[Body]:
+        """Those all at once."""
+        return _of(model, bodies(self.batch, self.batch_tokens, 1, PROMPT_WORDS))
+
+    def alone(self, model: str) -> list[Body]:
+        """Those one after the other."""
+        return _of(model, bodies(self.singles, self.single_tokens, 2, SHORT_WORDS))
+
+
+def _of(model: str, some: Sequence[Body]) -> list[Body]:
+    return [{**body, "model": model} for body in some]
