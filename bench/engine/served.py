@@ -1,9 +1,10 @@
-"""`vllm serve`, driven over HTTP: all requests at once, each on a connection of its own."""
+"""`vllm serve`, driven over HTTP."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -74,7 +75,7 @@ def served(setup: EngineSetup) -> Iterator[Served]:
     where = ["--host", HOST, "--port", str(port), "--disable-uvicorn-access-log"]
     url = f"http://{HOST}:{port}"
     command = ["-m", "bench.engine.vllm_command", "serve", str(setup.folder), *setup.argv, *where]
-    with started(command, talks=False) as child:
+    with started(command, talks=False, environment={**os.environ, **setup.environment}) as child:
         child.wait_until(lambda: is_ready(url))
         yield Served(url, child.pid)
 

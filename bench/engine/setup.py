@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from streamfleet.cli.demo.model import MODEL_NAME, model_folder
@@ -23,11 +23,13 @@ class EngineSetup:
         folder: the model.
         given: vLLM's arguments that a worker is given.
         cpu: whether vLLM's CPU build is installed.
+        environment: variables for vLLM itself.
     """
 
     folder: Path
     given: tuple[str, ...]
     cpu: bool
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def argv(self) -> list[str]:
@@ -40,6 +42,7 @@ class EngineSetup:
             "STREAMFLEET_ENGINE": "vllm",
             "STREAMFLEET_MODEL": str(self.folder),
             "STREAMFLEET_ENGINE_ARGS": shlex.join(self.given),
+            **self.environment,
         }
 
 

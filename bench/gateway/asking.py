@@ -1,4 +1,4 @@
-"""Two ways to the same answers, both up: a request the one way, at once the same request the other, in any order.
+"""Two ways to the same answers, both up: a request the one way, then the same request the other, in any order.
 
 Two starts of one engine, and one engine at two times, differ by more than what is looked for: two requests right after
 each other do not. Each is alone in its engine.
@@ -6,18 +6,22 @@ each other do not. Each is alone in its engine.
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 
 from rich.progress import track
 
+from bench.core.workers import cpu_seconds
 from bench.engine.batch import Batch, check_output
 from bench.engine.served import Served
 from bench.engine.work import Body
 from bench.gateway.figures import Answers, Found
 from bench.gateway.work import Work
 
+PAUSE_S = 0.05
+"""Before each single request: what the one before left to do is done by then, and takes no time from the next."""
 Ways = Mapping[str, Served]
 """`DIRECT` and `GATEWAY`."""
 
@@ -43,10 +47,14 @@ async def in_pairs(ways: Ways, asked: Sequence[Body], chance: random.Random, *, 
     async with AsyncExitStack() as stack:
         for server in ways.values():
             await stack.enter_async_context(server.connected())
+        before = _cpu(ways)
         for body in asked:
             for name in _shuffled(ways, chance):
+                await asyncio.sleep(PAUSE_S)
                 answers[name].append(await ways[name].run([body], stream=stream, in_turn=True))
-    return {name: _checked(_joined(each), asked) for name, each in answers.items()}
+        await asyncio.sleep(PAUSE_S)
+        used = {name: after - before[name] for name, after in _cpu(ways).items()}
+    return {name: _checked(_joined(each, used[name]), asked) for name, each in answers.items()}
 
 
 async def _one_after_the_other(ways: Ways, asked: Sequence[Body], chance: random.Random) -> dict[str, Batch]:
@@ -63,6 +71,10 @@ def _checked(batch: Batch, asked: Sequence[Body]) -> Batch:
     return batch
 
 
-def _joined(parts: Sequence[Batch]) -> Batch:
+def _cpu(ways: Ways) -> dict[str, float]:
+    return {name: cpu_seconds(server.pid) for name, server in ways.items()}
+
+
+def _joined(parts: Sequence[Batch], front_s: float) -> Batch:
     rows = [row for part in parts for row in part.rows]
-    return Batch(rows, sum(part.wall_s for part in parts), sum(part.front_s for part in parts))
+    return Batch(rows, sum(part.wall_s for part in parts), front_s)

@@ -1,6 +1,8 @@
 """The gateway side by side with a server that speaks HTTP itself, each with an engine of its own: what it adds.
 
-Both are up all the time: an engine that is not asked leaves the cores to the other.
+Both are up all the time: an engine that is not asked leaves the cores to the other. vLLM's CPU build would not: its
+worker, a process of its own, spins for a second behind each step. So both get the executor that they would have on a
+GPU, in the process of the engine's core, which waits without spinning.
 """
 
 from __future__ import annotations
@@ -20,6 +22,9 @@ from bench.gateway.work import Work
 
 Start = Callable[[], AbstractContextManager[Served]]
 GPU_SHARE = "--gpu-memory-utilization"
+EXECUTOR = "--distributed-executor-backend"
+ONE_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+"""Otherwise the CPU build takes its other executor whatever it is told."""
 
 
 def measure(starts: Mapping[str, Start], work: Work, rounds: int, model: str) -> Found:
@@ -39,9 +44,14 @@ def simulated() -> dict[str, Start]:
 
 
 def sharing(setup: EngineSetup) -> EngineSetup:
-    """A setup of which two fit on one GPU: vLLM takes nearly all of its memory unless told otherwise."""
-    named = any(word.replace("_", "-").partition("=")[0] == GPU_SHARE for word in setup.given)
-    return setup if setup.cpu or named else replace(setup, given=(*setup.given, GPU_SHARE, "0.45"))
+    """A setup of which two do not disturb each other. What the user has named stays as it is.
+
+    On a CPU, see above; on a GPU, vLLM takes nearly all of the memory unless told otherwise.
+    """
+    option, value, environment = (EXECUTOR, "uni", ONE_PROCESS) if setup.cpu else (GPU_SHARE, "0.45", {})
+    if any(word.replace("_", "-").partition("=")[0] == option for word in setup.given):
+        return setup
+    return replace(setup, given=(*setup.given, option, value), environment=environment)
 
 
 @contextmanager

@@ -8,12 +8,23 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import openai
 import pytest
 import redis
 
-from streamfleet.common.gateway_keys import looks_like_a_key
+from streamfleet.common.broker.gateway import GatewayBroker
+from streamfleet.common.connection import Connection
+from streamfleet.common.gateway_keys import (
+    GatewayNames,
+    digest_of,
+    id_of,
+    looks_like_a_key,
+    make_record,
+    new_secret,
+)
 from streamfleet.common.protocol import Lane
+from streamfleet.gateway.known_keys import BELIEVED_S
 from tests.integration.cli_processes import streamfleet
 from tests.integration.gateway_process import GatewayProcess, Stage, add_key, gateway_on
 from tests.integration.worker_process import chat
@@ -86,6 +97,39 @@ def test_a_key_lives_from_create_to_revoke(stage: Stage) -> None:
     again = streamfleet(stage.url, "gateway", "keys", "revoke", mine["id"])
     assert (again.returncode, "there is no such key" in again.stderr) == (1, True)
     assert streamfleet(stage.url, "gateway", "keys", "revoke", "x").returncode == 2
+
+
+async def test_a_gateway_remembers_a_key_and_hears_when_it_is_revoked(stage: Stage) -> None:
+    """One that is deleted by hand, it does not hear of: that shows that it remembers."""
+    broker = GatewayBroker(Connection(stage.url), GatewayNames())
+    try:
+        with stage.gateway.http_blocking(new_secret()) as deleted, stage.gateway.http_blocking(new_secret()) as revoked:
+            await eventually(lambda: _outlives_its_record(broker, deleted), within_s=10)
+            await eventually(lambda: _status(deleted) == 401, within_s=BELIEVED_S + 5)
+
+            await eventually(lambda: _outlives_its_record(broker, revoked), within_s=10)
+            digest = await _add(broker, revoked)
+            assert await broker.revoke(id_of(digest))
+            await eventually(lambda: _status(revoked) == 401, within_s=BELIEVED_S / 2)
+    finally:
+        await broker.close()
+
+
+async def _outlives_its_record(broker: GatewayBroker, http: httpx.Client) -> bool:
+    digest = await _add(broker, http)
+    assert _status(http) == 200
+    await broker.connection.command("HDEL", broker.names.keys, digest)
+    return _status(http) == 200
+
+
+async def _add(broker: GatewayBroker, http: httpx.Client) -> str:
+    digest = digest_of(http.headers["authorization"].removeprefix("Bearer "))
+    await broker.add(digest, make_record(digest, "name", "acme"))
+    return digest
+
+
+def _status(http: httpx.Client) -> int:
+    return http.get("/v1/models").status_code
 
 
 def test_a_key_ends(stage: Stage) -> None:

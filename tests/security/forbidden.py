@@ -64,6 +64,7 @@ HGET {gateway}/webhooks:secrets t1; HGETALL {gateway}/webhooks:secrets; HSET {ga
 XRANGE {q}:lane:high - +; XREADGROUP GROUP workers w2 STREAMS {q}:lane:high >; HSET {q}:result:r-1 status failed
 XREVRANGE {q}:dead + -; HSET {q}:workers w9 {}; HGETALL {q}:tries; HGETALL {gateway}/keys; HSET {gateway}/keys x {}
 HDEL {gateway}/keys x; DEL {gateway}/keys; DEL {gateway}/left:x; GET {gateway}x:keys; DEL {q}:request:r-1; INFO
+XADD {gateway}/key_changes * changed 1; DEL {gateway}/key_changes; XRANGE {gateway}/key_changes - +
 XRANGE {gateway}/webhooks:dead - +; DEL {gateway}/webhooks:secrets; DEL {gateway}/webhooks:dead
 XADD {q}:dead * _id x; ZADD {q}:ready:high 0 A1-A0; XADD {q}:tokens:r-1 * end succeeded; HGETALL {other}:workers
 """,

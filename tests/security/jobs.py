@@ -395,7 +395,7 @@ async def serve(guarded: Guarded, url: str) -> None:
     record = make_record(digest_of(secret), "name", "tenant", limits=(5, 50), created_ms=await operator.now_ms())
     try:
         await operator.add(digest_of(secret), record)
-        assert (await me.changes("0-0", 1))[1]
+        assert await me.changes("0-0", 1) == ("0-0", False)
         admission = await me.admit(secret)
         assert admission.record == record
         assert (await me.charge(record.id, 50, 5)).taken
@@ -411,6 +411,7 @@ async def serve(guarded: Guarded, url: str) -> None:
             assert (await waiting).ok
             await allowed(client.broker, "CLIENT", "UNBLOCK", 0)  # as a second stream does to the reading of the first
         assert await operator.revoke(record.id)
+        assert (await me.changes("0-0", 1))[1], "it was told"
         await webhooks(url)
         await run_batches(url)
     finally:

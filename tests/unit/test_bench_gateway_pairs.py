@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from collections.abc import Callable, Sequence
 from itertools import count, pairwise
@@ -15,9 +16,9 @@ from bench.engine.batch import Batch, OtherWork, Row
 from bench.engine.served import Served
 from bench.engine.setup import EngineSetup
 from bench.engine.work import Body
-from bench.gateway import tables
+from bench.gateway import asking, tables
 from bench.gateway.asking import ask, in_pairs
-from bench.gateway.beside import sharing
+from bench.gateway.beside import ONE_PROCESS, sharing
 from bench.gateway.figures import DIRECT, FIRST, GATEWAY, WHOLE, Found
 from bench.gateway.work import Work
 
@@ -32,7 +33,7 @@ class Way(Served):
     """
 
     def __init__(self, name: str, asked: list[tuple[str, int, bool]], single: Callable[[int], float]) -> None:
-        super().__init__("", 0)
+        super().__init__("", os.getpid())
         self.name, self.asked, self._single, self._numbers = name, asked, single, count()
         self.missing_tokens = 0
 
@@ -45,6 +46,11 @@ class Way(Served):
         took_ms = self._single(next(self._numbers))
         tokens = body["max_tokens"] - self.missing_tokens
         return Row(5, tokens, took_ms / 10 if stream else None, None, took_ms)
+
+
+@pytest.fixture(autouse=True)
+def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "PAUSE_S", 0)
 
 
 def two_ways(added_ms: float) -> dict[str, Way]:
@@ -117,11 +123,19 @@ def test_targets_are_held_against_the_rounds_pairs(add: Callable[[Report, Found,
     assert [target.holds for target in whole_and_first(5.1)] == [False, True]
 
 
-def test_two_engines_share_a_gpu_unless_told_how_much_each_takes() -> None:
+def test_two_engines_do_not_disturb_each_other_unless_told_otherwise() -> None:
     def given(*words: str, cpu: bool = False) -> tuple[str, ...]:
         return sharing(EngineSetup(Path(), words, cpu)).given
 
     assert given("--max-num-seqs", "8") == ("--max-num-seqs", "8", "--gpu-memory-utilization", "0.45")
     for words in (("--gpu-memory-utilization", "0.3"), ("--gpu_memory_utilization=0.3",)):
         assert given(*words) == words
-    assert given(cpu=True) == ()
+    assert given(cpu=True) == ("--distributed-executor-backend", "uni")
+    assert given("--distributed-executor-backend", "mp", cpu=True) == ("--distributed-executor-backend", "mp")
+
+
+def test_both_contenders_get_the_variables_of_their_setup() -> None:
+    setup = sharing(EngineSetup(Path(), (), cpu=True))
+    assert setup.environment == ONE_PROCESS
+    assert setup.worker_environment().items() >= ONE_PROCESS.items()
+    assert not sharing(EngineSetup(Path(), (), cpu=False)).environment

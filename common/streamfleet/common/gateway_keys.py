@@ -44,7 +44,8 @@ class GatewayNames:
         self.keys = f"{self.base}keys"
         """Hash: SHA-256 of an API key, in hex, to its record, JSON."""
         self.key_changes = f"{self.base}key_changes"
-        """Short stream of the ids of keys that were made or revoked: gateways forget what they know of any."""
+        """Short stream of entries without content, one for each key that was changed or revoked: gateways then forget
+        what they know of any."""
 
     def allowance(self, key_id: str) -> str:
         """Hash of what is left to a key; gone an hour after its last use."""

@@ -15,7 +15,6 @@ import structlog
 
 from streamfleet.common.broker.gateway import Admission, GatewayBroker
 from streamfleet.common.clock import Clock
-from streamfleet.common.errors import StreamfleetError
 from streamfleet.common.gateway_keys import digest_of
 
 log = structlog.get_logger(__name__)
@@ -26,6 +25,8 @@ LISTEN_MS = 1_000
 DEAF_S = 3.0
 """Without a sign of life for so long, nothing is believed."""
 AGAIN_S = 1.0
+ENDS_SOON_MS = 60_000
+"""A key that ends within a minute is asked for each time: when it ends is for Redis's clock to say, not for ours."""
 MOST_KEYS = 10_000
 
 
@@ -73,16 +74,15 @@ class KnownKeys:
         changes = self._changes
         admission = await self._broker.admit(secret, requests)
         # A change that was told meanwhile may have come after the look.
-        if admission.unlimited and changes == self._changes:
-            self._learn(digest, admission, now_s)
+        if changes == self._changes and self._lasting(admission):
+            if len(self._known) >= MOST_KEYS:
+                self._known.clear()
+            self._known[digest] = _Known(admission, now_s + BELIEVED_S)
         return admission
 
-    def _learn(self, digest: str, admission: Admission, now_s: float) -> None:
-        if len(self._known) >= MOST_KEYS:
-            self._known.clear()
+    def _lasting(self, admission: Admission) -> bool:
         ends_ms = admission.record.expires_ms if admission.record is not None else None
-        lasts_s = BELIEVED_S if ends_ms is None else min(BELIEVED_S, (ends_ms - self._clock.now_ms()) / 1000)
-        self._known[digest] = _Known(admission, now_s + lasts_s)
+        return admission.unlimited and (ends_ms is None or ends_ms > self._clock.now_ms() + ENDS_SOON_MS)
 
     def _forget(self) -> None:
         self._known.clear()
@@ -93,7 +93,7 @@ class KnownKeys:
         while True:
             try:
                 position, changed = await self._broker.changes(position, LISTEN_MS)
-            except StreamfleetError as error:
+            except Exception as error:  # noqa: BLE001 - whatever it is, it must not end the listening for good
                 self._deaf(error)
                 position = "0-0"  # another server may have given out other ids
                 await self._clock.sleep(AGAIN_S)
@@ -103,9 +103,9 @@ class KnownKeys:
             self._heard_s = self._clock.monotonic()
             self._silenced = False
 
-    def _deaf(self, error: StreamfleetError) -> None:
+    def _deaf(self, error: Exception) -> None:
         self._heard_s = float("-inf")
         self._forget()
         if not self._silenced:
-            log.warning("keys_are_asked_for_each_time", error=str(error))
+            log.warning("keys_are_asked_for_each_time", error=f"{type(error).__name__}: {error}")
         self._silenced = True

@@ -114,7 +114,7 @@ class Mailbox:
         """
         with self.awaited(slot) as future:
             await asyncio.wait((future,), timeout=timeout)
-        if not future.done():
+        if timeout is not None and not future.done():
             raise late(slot.id, timeout)
         return future.result()
 
@@ -266,7 +266,7 @@ class Mailbox:
         self._lost = True
 
 
-def late(request_id: str, timeout: float | None) -> ResultTimeout:
+def late(request_id: str, timeout: float) -> ResultTimeout:
     """It did not come within so many seconds."""
     return ResultTimeout(f"request {request_id} has no result after {timeout:g} s; it goes on")
 

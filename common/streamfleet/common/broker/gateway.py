@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 
+import structlog
+
 from streamfleet.common.connection import Connection
-from streamfleet.common.errors import BrokerOutOfMemory, NotPermitted
 from streamfleet.common.gateway_keys import GatewayNames, KeyRecord, digest_of, id_of, read_record
 from streamfleet.common.replies import mapping, streams
 
+log = structlog.get_logger(__name__)
 CHANGES_CAP = 1_000
 
 
@@ -145,8 +146,9 @@ class GatewayBroker:
 
     async def add(self, digest: str, record: KeyRecord) -> None:
         """Let whoever has the key with this digest in, from now on."""
-        await self.connection.command("HSET", self.names.keys, digest, record.encoded())
-        await self._tell(record.id)
+        new = await self.connection.command("HSET", self.names.keys, digest, record.encoded())
+        if not new:  # gateways remember none that there was not
+            await self._tell()
 
     async def records(self) -> list[KeyRecord]:
         """All keys, oldest first."""
@@ -161,7 +163,7 @@ class GatewayBroker:
         if not digests:
             return False
         removed = await self.connection.command("HDEL", self.names.keys, *digests)
-        await self._tell(key_id)
+        await self._tell()
         await self.connection.command("DEL", self.names.allowance(key_id))
         return bool(removed)
 
@@ -172,11 +174,13 @@ class GatewayBroker:
         found = [row for _, rows in streams(await self.connection.block(block_ms / 1000, *words)) for row in rows]
         return (found[-1][0], True) if found else (last_id, False)
 
-    async def _tell(self, key_id: str) -> None:
-        words = ("MAXLEN", "~", CHANGES_CAP, "*", "key", key_id)
-        # It has happened: where it cannot be told, gateways find out by themselves, within seconds.
-        with contextlib.suppress(BrokerOutOfMemory, NotPermitted):
+    async def _tell(self) -> None:
+        # Of which key is nobody's business. It has happened: where it cannot be told, gateways find out within seconds.
+        words = ("MAXLEN", "~", CHANGES_CAP, "*", "changed", "1")
+        try:
             await self.connection.command("XADD", self.names.key_changes, *words)
+        except Exception as error:  # noqa: BLE001 - see above
+            log.warning("gateways_not_told", error=str(error), so="they find out within seconds")
 
     def _limits(self, record: KeyRecord) -> tuple[int, int]:
         own = (record.requests_per_minute, record.tokens_per_minute)
