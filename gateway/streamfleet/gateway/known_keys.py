@@ -1,7 +1,7 @@
 """API keys that were looked up a moment ago: Redis need not be asked again for each of their requests.
 
 Only keys without limits, for what has limits is counted in Redis; and only for as long as this process hears of
-changes: whoever makes or revokes a key tells all gateways, which then forget all that they know. Whatever is lost on
+changes: whoever changes or revokes a key tells all gateways, which then forget all that they know. Whatever is lost on
 the way (a message, a line that is dead without a word, a key deleted by hand), nothing is believed for longer than
 `BELIEVED_S`.
 """
