@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import import_module
 from itertools import count, pairwise
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from bench.core.reports import Report, Target
 from bench.engine.batch import Batch, OtherWork, Row
-from bench.engine.served import Served
+from bench.engine.served import Served, served
 from bench.engine.setup import EngineSetup
 from bench.engine.work import Body
 from bench.gateway import asking, tables
@@ -87,6 +90,20 @@ def test_each_request_goes_both_ways_before_the_next_in_mixed_order() -> None:
     assert any(one != two for one, two in pairwise(firsts))
 
 
+def test_what_a_request_left_to_do_takes_no_time_from_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    ways = two_ways(0.0)
+    asked = ways[DIRECT].asked
+    before: list[tuple[float, int]] = []
+
+    async def pause(seconds: float) -> None:
+        before.append((seconds, len(asked)))
+
+    monkeypatch.setattr(asking, "PAUSE_S", 0.05)
+    monkeypatch.setattr("bench.gateway.asking.asyncio.sleep", pause)
+    asyncio.run(in_pairs(ways, WORK.alone("m"), random.Random(1), stream=False))
+    assert before == [(0.05, number) for number in range(len(asked) + 1)], "one before each, and one behind the last"
+
+
 def test_a_round_is_a_batch_each_way_then_whole_then_streamed() -> None:
     ways = two_ways(0.0)
     found_of(ways, rounds=1)
@@ -134,8 +151,20 @@ def test_two_engines_do_not_disturb_each_other_unless_told_otherwise() -> None:
     assert given("--distributed-executor-backend", "mp", cpu=True) == ("--distributed-executor-backend", "mp")
 
 
-def test_both_contenders_get_the_variables_of_their_setup() -> None:
+def test_both_contenders_get_the_variables_of_their_setup(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Mapping[str, str]] = []
+
+    @contextmanager
+    def started(_: Sequence[str], *, talks: bool, environment: Mapping[str, str]) -> Iterator[Mock]:
+        assert not talks
+        given.append(environment)
+        yield Mock(pid=os.getpid())
+
+    # By its full name it is the function: the package names that too.
+    monkeypatch.setattr(import_module("bench.engine.served"), "started", started)
     setup = sharing(EngineSetup(Path(), (), cpu=True))
+    with served(setup):
+        assert given[0].items() >= (os.environ | ONE_PROCESS).items()
     assert setup.environment == ONE_PROCESS
     assert setup.worker_environment().items() >= ONE_PROCESS.items()
     assert not sharing(EngineSetup(Path(), (), cpu=False)).environment
