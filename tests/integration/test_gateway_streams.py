@@ -147,6 +147,14 @@ async def test_tokens_come_before_the_answer_is_there(stage: Stage) -> None:
     await eventually(lambda: stage.gateway.metric("streamfleet_gateway_streams_open") == 0, 5)
 
 
+async def test_a_stream_may_be_longer_than_the_silence_that_its_client_bears(stage: Stage) -> None:
+    """OpenAI's clients send their time-out by themselves: of a stream it is that between two chunks."""
+    headers = {"X-Stainless-Read-Timeout": "0.2"}
+    body = chat(1.8, model="simulated", stream=True)
+    async with stage.client() as http, reading(http, json=body, headers=headers) as sse:
+        assert joined(await sse.rest())
+
+
 # -- coming back -------------------------------------------------------------------------------------------
 
 

@@ -92,8 +92,8 @@ def test_a_lane_that_the_key_may_not_use_is_refused() -> None:
         ({"X_Streamfleet_Deadline_Ms": str(NOW + 5_000)}, NOW + 5_000, 5_000),
         ({"X_Streamfleet_Deadline_Ms": str(NOW - 5_000)}, NOW - 5_000, 0),
         ({"X_Streamfleet_Deadline_Ms": str(NOW * 10)}, NOW + 3_600_000, 3_600_000),
-        ({"X_Stainless_Read_Timeout": "12.5"}, None, 12_500),
-        ({"X_Stainless_Timeout": "60"}, None, 60_000),
+        ({"X_Stainless_Read_Timeout": "12.5"}, None, 13_500),
+        ({"X_Stainless_Timeout": "60"}, None, 61_000),
         ({"X_Stainless_Read_Timeout": "99999"}, None, 3_600_000),
         ({"X_Stainless_Read_Timeout": "soon"}, None, 600_000),
         ({"X_Stainless_Read_Timeout": "0"}, None, 600_000),
@@ -105,6 +105,21 @@ def test_a_lane_that_the_key_may_not_use_is_refused() -> None:
 def test_deadlines(headers: dict[str, str], deadline_ms: int | None, ttl_ms: int) -> None:
     found = wish(**headers)
     assert (found.deadline_ms, found.ttl_ms) == (deadline_ms, ttl_ms)
+
+
+@pytest.mark.parametrize(
+    ("headers", "ttl_ms"),
+    [
+        ({"X_Stainless_Read_Timeout": "5"}, 600_000),
+        ({"X_Stainless_Timeout": "900"}, 901_000),
+        ({"X_Stainless_Timeout": "99999"}, 3_600_000),
+        ({"X_Stainless_Read_Timeout": "5", "X_Streamfleet_Ttl": "7s"}, 7_000),
+    ],
+    ids=str,
+)
+def test_the_time_out_of_a_client_is_no_deadline_of_a_stream(headers: dict[str, str], ttl_ms: int) -> None:
+    """It is the longest silence that it bears, and may be far shorter than the stream."""
+    assert wish({"stream": True}, **headers).ttl_ms == ttl_ms
 
 
 @pytest.mark.parametrize(

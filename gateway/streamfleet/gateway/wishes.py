@@ -32,6 +32,9 @@ MOST_KEY_CHARS = 1_024
 _SECONDS = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?")
 _EPOCH_MS = re.compile(r"[0-9]{12,16}")
 _SDK_TIMEOUTS = ("x-stainless-read-timeout", "x-stainless-timeout")
+SDK_GRACE_MS = 1_000
+"""A deadline by the time-out of a caller's SDK is so much later: the SDK gives up first, and raises its own error. By
+an equal one, it would be chance whether its caller gets that or our 504."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +94,8 @@ def read_wish(headers: Mapping[str, str], body: Mapping[str, Any], bounds: Bound
         InvalidRequest: a header or field is wrong; `param` names it.
         ApiError: the caller may not use this lane.
     """
-    deadline_ms, ttl_ms = _deadline(headers, bounds, now_ms)
+    stream = _flag(body, "stream")
+    deadline_ms, ttl_ms = _deadline(headers, bounds, now_ms, stream)
     return Wish(
         lane=_lane(headers, body, bounds.lanes),
         deadline_ms=deadline_ms,
@@ -99,7 +103,7 @@ def read_wish(headers: Mapping[str, str], body: Mapping[str, Any], bounds: Bound
         session=_session(body),
         traceparent=_traceparent(headers.get("traceparent")),
         stays=_stays(headers, bounds.stays),
-        stream=_flag(body, "stream"),
+        stream=stream,
         tells_restarts=tells_restarts(headers),
         after=_after(headers),
     )
@@ -188,7 +192,7 @@ def _lane(headers: Mapping[str, str], body: Mapping[str, Any], allowed: Collecti
     return lane
 
 
-def _deadline(headers: Mapping[str, str], bounds: Bounds, now_ms: int) -> tuple[int | None, int]:
+def _deadline(headers: Mapping[str, str], bounds: Bounds, now_ms: int, stream: bool) -> tuple[int | None, int]:
     if (given := headers.get("x-streamfleet-deadline-ms")) is not None:
         if not _EPOCH_MS.fullmatch(given):
             raise InvalidRequest(f"must be epoch milliseconds, not {given[:40]!r}", f"{OURS}Deadline-Ms")
@@ -196,11 +200,18 @@ def _deadline(headers: Mapping[str, str], bounds: Bounds, now_ms: int) -> tuple[
         return now_ms + left_ms, max(0, left_ms)
     if (given := headers.get("x-streamfleet-ttl")) is not None:
         return None, min(bounds.most_ms, parse_span(given, f"{OURS}Ttl"))
+    return None, min(bounds.most_ms, _usual_ms(headers, bounds, stream))
+
+
+def _usual_ms(headers: Mapping[str, str], bounds: Bounds, stream: bool) -> int:
+    """The span of who names none: by the time-out of its SDK, which is written by itself, or ours."""
     for name in _SDK_TIMEOUTS:
-        # SDKs write it by themselves: what is odd about it is no fault of the caller's.
+        # What is odd about it is no fault of the caller's.
         if (given := headers.get(name)) is not None and _SECONDS.fullmatch(given) and float(given) > 0:
-            return None, min(bounds.most_ms, max(1, round(float(given) * 1000)))
-    return None, min(bounds.most_ms, bounds.deadline_ms)
+            sdk_ms = round(float(given) * 1000) + SDK_GRACE_MS
+            # Of a stream it is the longest silence: a stream that goes on may take longer.
+            return max(sdk_ms, bounds.deadline_ms) if stream else sdk_ms
+    return bounds.deadline_ms
 
 
 def _session(body: Mapping[str, Any]) -> str | None:
