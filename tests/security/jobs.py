@@ -71,6 +71,7 @@ async def produce(guarded: Guarded, url: str) -> None:
             assert (await handle.status()).state == "queued"
             lease = await claim(fleet, lane)
             assert (await handle.status()).worker == "w1"
+            assert await client.broker.forgotten([handle.id, "never-there"]) == {"never-there"}
             waiting = asyncio.create_task(handle.result(5))
             await fleet.complete("w1", [succeeded(lease, client.mailbox.name)])
             assert (await waiting).ok

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from streamfleet.common.broker import Broker
-from streamfleet.common.errors import BrokerUnavailable, ResultTimeout
+from streamfleet.common.errors import BrokerUnavailable, RequestLost, ResultTimeout
 from streamfleet.common.results import Result, decode_result
 from streamfleet.producer.handle import Arrivals, Handle
 from streamfleet.producer.mailbox import Mailbox
@@ -23,18 +23,25 @@ class Redis:
     Attributes:
         told: notifications to come, ids or errors to raise instead.
         ended: ids that have a result.
+        forgot: ids that it knows nothing of.
         asked: ids whose results were asked for, one list for each round trip.
+        doubted: the same of what was asked whether it is still there.
+        patient: for how long each reading waited, in ms.
     """
 
     def __init__(self) -> None:
         self.told: asyncio.Queue[list[str] | Exception] = asyncio.Queue()
         self.ended: set[str] = set()
+        self.forgot: set[str] = set()
         self.asked: list[list[str]] = []
-        self.connection = SimpleNamespace(address="redis://here")
+        self.doubted: list[list[str]] = []
+        self.patient: list[int] = []
+        self.connection = SimpleNamespace(address="redis://here", moves=0)
         self.mailbox = Mailbox(cast("Broker", self), "me")
 
     async def read_replies(self, client: str, last_id: str, block_ms: int) -> tuple[str, list[str]]:
-        assert (client, block_ms) == ("me", 5_000)
+        assert client == "me"
+        self.patient.append(block_ms)
         told = await self.told.get()
         if isinstance(told, Exception):
             raise told
@@ -44,12 +51,26 @@ class Redis:
         self.asked.append(list(request_ids))
         return [decode_result(name, {b"status": b"succeeded"} if name in self.ended else {}) for name in request_ids]
 
+    async def forgotten(self, request_ids: Sequence[str]) -> set[str]:
+        self.doubted.append(list(request_ids))
+        return self.forgot.intersection(request_ids)
+
+    async def end_vanished(self, request_ids: Sequence[str], mend: bool) -> list[str]:
+        assert mend
+        return []
+
     async def delete_replies(self, client: str) -> None:
         assert client == "me"
 
     def handle(self, name: str) -> Handle:
         """As if it were enqueued now."""
         return Handle(name, False, "normal:1-1", self.mailbox, self.mailbox.mark, cast("Any", None))
+
+    async def away(self) -> None:
+        """Gone, and back."""
+        await self.told.put(BrokerUnavailable("gone"))
+        await self.told.put([])
+        await eventually(self.told.empty)
 
     async def tell(self, *names: str) -> None:
         self.ended |= set(names)
@@ -136,6 +157,116 @@ async def test_what_may_have_been_told_while_redis_was_away_is_looked_at(redis: 
     assert (await waiting).ok
     assert (await held.result(timeout=1)).ok
     assert redis.asked == [["waited"], ["held"]]
+
+
+async def test_what_was_missed_does_not_wait_for_the_next_notification(redis: Redis) -> None:
+    waiting = asyncio.create_task(redis.handle("r").result(timeout=10))
+    await redis.away()
+    await redis.tell("r")
+    await waiting
+    await eventually(lambda: len(redis.patient) == 4)
+    assert redis.patient == [5_000, 1, 5_000, 5_000]
+
+
+async def test_who_waits_for_what_redis_lost_is_told_when_it_is_back(redis: Redis) -> None:
+    """In a failover. Who waits for one that may still come, or that Redis never said it has, waits on."""
+    names = ("lost", "there", "never seen")
+    lost, there = redis.handle("lost"), redis.handle("there")
+    stranger = redis.mailbox.slot("never seen")
+    waits = [lost.result(), there.result(), redis.mailbox.wait(stranger)]
+    waiting = dict(zip(names, map(asyncio.create_task, waits), strict=True))
+    await asyncio.sleep(0)
+    redis.forgot |= {"lost", "never seen"}
+    await redis.away()
+    with pytest.raises(RequestLost, match="request lost: .* enqueue it again with the same id") as caught:
+        await asyncio.wait_for(waiting["lost"], 5)
+    assert (caught.value.id, caught.value.retryable) == ("lost", True)
+    assert redis.doubted == [["lost", "there"]]
+    await redis.tell("there", "never seen")
+    assert (await waiting["there"]).ok
+    waiting["never seen"].cancel()
+
+
+async def test_one_that_was_enqueued_before_and_is_waited_for_after_is_asked_for_too(redis: Redis) -> None:
+    early = redis.handle("early")
+    other = asyncio.create_task(redis.handle("other").result())
+    await asyncio.sleep(0)
+    redis.forgot.add("early")
+    await redis.away()
+    with pytest.raises(RequestLost):
+        await early.result(timeout=5)
+    with pytest.raises(ResultTimeout):
+        await redis.handle("after").result(timeout=0.05)
+    assert ["after"] not in redis.doubted, "it was enqueued since"
+    other.cancel()
+
+
+async def test_another_server_in_its_place_is_asked_too(redis: Redis) -> None:
+    """No read need have failed of it."""
+    waiting = asyncio.create_task(redis.handle("r").result())
+    await asyncio.sleep(0)
+    redis.forgot.add("r")
+    redis.connection.moves += 1
+    await redis.told.put([])
+    with pytest.raises(RequestLost):
+        await asyncio.wait_for(waiting, 5)
+
+
+async def test_what_is_lost_unseen_is_found_in_time(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streamfleet.producer.slots.DOUBT_S", 0.05)
+    monkeypatch.setattr("streamfleet.producer.slots.FIRST_SAFETY_S", 0.01)
+    redis.forgot.add("r")
+    with pytest.raises(RequestLost):
+        await redis.handle("r").result(timeout=5)
+
+
+async def test_one_that_was_lost_and_enqueued_again_is_waited_for_again(redis: Redis) -> None:
+    lost = redis.handle("r")
+    waiting = asyncio.create_task(lost.result())
+    await asyncio.sleep(0)
+    redis.forgot.add("r")
+    await redis.away()
+    with pytest.raises(RequestLost):
+        await asyncio.wait_for(waiting, 5)
+    redis.forgot.clear()
+    again = asyncio.create_task(redis.handle("r").result(timeout=5))
+    await redis.tell("r")
+    assert (await again).ok
+    assert (await lost.result(timeout=1)).ok
+
+
+async def test_a_question_that_fails_is_asked_again(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key that somebody broke, say."""
+    monkeypatch.setattr("streamfleet.producer.slots.FIRST_SAFETY_S", 0.01)
+    answer, failing = redis.forgotten, [RuntimeError("WRONGTYPE")]
+
+    async def forgotten(request_ids: Sequence[str]) -> set[str]:
+        if failing:
+            raise failing.pop()
+        return await answer(request_ids)
+
+    redis.forgotten = forgotten  # type: ignore[method-assign]
+    waiting = asyncio.create_task(redis.handle("r").result())
+    await asyncio.sleep(0)
+    redis.forgot.add("r")
+    await redis.away()
+    with pytest.raises(RequestLost):
+        await asyncio.wait_for(waiting, 5)
+    assert not failing
+
+
+async def test_those_that_came_and_those_that_were_lost_are_given_together(redis: Redis) -> None:
+    arrivals = Arrivals(redis.mailbox)
+    arrivals.add([redis.handle(name) for name in ("lost", "come", "open")])
+    await asyncio.sleep(0)
+    redis.forgot.add("lost")
+    redis.ended.add("come")
+    await redis.away()
+    taken: list[Result | RequestLost] = []
+    while len(arrivals) > 1:
+        taken += await arrivals.take(5)
+    assert {each.id: isinstance(each, Result) for each in taken} == {"lost": False, "come": True}
+    arrivals.close()
 
 
 async def test_many_are_asked_for_together_and_counted(redis: Redis) -> None:

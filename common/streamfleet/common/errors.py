@@ -109,6 +109,26 @@ class ResultTimeout(StreamfleetError, TimeoutError):
     retryable = True
 
 
+class RequestLost(StreamfleetError):
+    """Redis accepted a request and knows nothing of it any more: neither that it is there, nor how it ended.
+
+    A failover or a restart of Redis lost it, somebody deleted it, or the time that its result is kept was over.
+    Enqueueing it again with the same id is safe.
+
+    Attributes:
+        id: the request id.
+    """
+
+    retryable = True
+
+    def __init__(self, request_id: str) -> None:
+        super().__init__(
+            f"request {request_id}: Redis accepted it, and has neither it nor its result any more (a failover or a "
+            "restart lost it, or it was deleted): enqueue it again with the same id, which is safe"
+        )
+        self.id = request_id
+
+
 class RequestFailed(StreamfleetError):
     """A request ended without success.
 

@@ -15,6 +15,7 @@ from streamfleet.common.errors import (
     InvalidRequest,
     NotReplicated,
     QueueFull,
+    RequestLost,
     ResultTimeout,
     StreamfleetError,
 )
@@ -88,6 +89,9 @@ def of_refusal(error: StreamfleetError) -> ApiError:
         case ResultTimeout():
             text = "the request was not answered before its deadline"
             found = ApiError(504, text, "deadline_exceeded", SERVER, headers=NOT_AGAIN)
+        case RequestLost():
+            text = "the queue lost the request in a failover or restart; send it again"
+            found = ApiError(503, text, "request_lost", SERVER, headers=retry_after(FULL_S))
         case BrokerOutOfMemory() | NotReplicated():
             text = "the queue takes nothing at the moment; try again"
             found = ApiError(503, text, "queue_unavailable", SERVER, headers=retry_after(FULL_S))

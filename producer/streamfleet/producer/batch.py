@@ -1,7 +1,8 @@
 """Running a file of requests: as many at once as asked for, each answered once, over any number of interruptions.
 
 Request ids follow from the job and the custom_id, so a run that starts again asks for the same requests, and finds
-those that ended meanwhile. Memory holds the custom_ids and what is outstanding, never the input.
+those that ended meanwhile. So are requests that Redis lost asked for once more. Memory holds the custom_ids and which
+lines are outstanding, never the input.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from streamfleet.common.errors import InvalidRequest
+import structlog
+
+from streamfleet.common.errors import InvalidRequest, RequestLost
 from streamfleet.common.protocol import Lane
 from streamfleet.common.records import EnqueueCode, Submission
 from streamfleet.common.results import Result
@@ -29,6 +32,7 @@ from streamfleet.producer.chunks import MAX_BYTES, MAX_COUNT, size
 from streamfleet.producer.client import Client
 from streamfleet.producer.handle import Arrivals, Handle
 
+log = structlog.get_logger(__name__)
 TICK_S = 0.5
 CHANGED = (
     "the line was changed since it was sent under this custom_id: "
@@ -116,7 +120,7 @@ class Batch:
         self._earlier = self._succeeded + self._failed
         self._seen: dict[str, int] = {}
         self._ready: deque[tuple[BatchLine, Submission]] = deque()
-        self._outstanding: dict[str, str] = {}
+        self._outstanding: dict[str, tuple[int, str]] = {}
         self._lane_full = False
 
     @property
@@ -142,8 +146,7 @@ class Batch:
                     self._report(self.progress)
                     if not self._outstanding and not self._ready:
                         return self.progress
-                    for result in await arrivals.take(TICK_S):
-                        self._write(result)
+                    self._take(await arrivals.take(TICK_S))
                     self._output.flush()
                     self._errors.flush()
         finally:
@@ -185,7 +188,7 @@ class Batch:
         for request, (handle, code) in zip(chunk, outcomes, strict=True):
             line = request[0]
             if handle is not None:
-                self._outstanding[handle.id] = line.custom_id
+                self._outstanding[handle.id] = (line.number, line.custom_id)
                 handles.append(handle)
             elif code is EnqueueCode.FULL:
                 full.append(request)
@@ -205,6 +208,26 @@ class Batch:
                     yield line, self._prepare(line)
             except BadLine as error:
                 self._refuse(error)
+
+    def _ask_again(self, lost: dict[int, str]) -> None:
+        """Lines whose requests Redis lost, by number: they were read before, and are in memory no more."""
+        log.warning("requests_lost", lines=len(lost), then="they are enqueued again, by the same ids")
+        with self._source.open("rb") as lines:
+            for number, text in enumerate(lines_of(lines), 1):
+                if number in lost:
+                    self._ready += self._read_again(text, number, lost.pop(number))
+        for number, custom_id in lost.items():
+            self._refuse(BadLine(number, custom_id, CHANGED, None, "conflict"))
+
+    def _read_again(self, text: bytes, number: int, custom_id: str) -> list[tuple[BatchLine, Submission]]:
+        try:
+            line = parse_line(text, number)
+            if line.custom_id == custom_id:
+                return [(line, self._prepare(line))]
+        except BadLine:
+            pass  # it was well when it was read first
+        self._refuse(BadLine(number, custom_id, CHANGED, None, "conflict"))
+        return []
 
     def _new(self, text: bytes, number: int) -> BatchLine:
         try:
@@ -239,8 +262,19 @@ class Batch:
 
     # -- out -----------------------------------------------------------------------------------------------
 
-    def _write(self, result: Result) -> None:
-        line = answer_line(self._outstanding.pop(result.id), result)
+    def _take(self, came: Iterable[Result | RequestLost]) -> None:
+        lost: dict[int, str] = {}
+        for each in came:
+            number, custom_id = self._outstanding.pop(each.id)
+            if isinstance(each, RequestLost):
+                lost[number] = custom_id
+            else:
+                self._write(custom_id, each)
+        if lost:
+            self._ask_again(lost)
+
+    def _write(self, custom_id: str, result: Result) -> None:
+        line = answer_line(custom_id, result)
         if result.ok:
             self._output.add(line)
             self._succeeded += 1

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, Self, Unpack, overload
 
 from streamfleet.common.broker import Broker
 from streamfleet.common.connection import Connection
-from streamfleet.common.errors import NotPermitted, ResultTimeout
+from streamfleet.common.errors import NotPermitted, RequestLost, ResultTimeout
 from streamfleet.common.keys import Keys
 from streamfleet.common.records import Submission
 from streamfleet.common.results import Result
@@ -172,9 +172,14 @@ class Client:
 
     # -- getting out ---------------------------------------------------------------------------------------
 
-    def handle(self, request_id: str) -> Handle:
-        """A handle of a request that somebody enqueued, by its id; it is not looked for yet."""
-        return Handle(request_id, True, "", self.mailbox, None, self)
+    def handle(self, request_id: str, *, accepted: bool = False) -> Handle:
+        """A handle of a request that somebody enqueues, by its id; it is not looked for yet.
+
+        Args:
+            request_id: its id.
+            accepted: Redis has it: whoever waits is told if it has it no more. Else it may come yet.
+        """
+        return Handle(request_id, True, "", self.mailbox, None, self, accepted=accepted)
 
     async def result(self, request_id: str, timeout: float | None = None) -> Result:
         """A request's result, by its id.
@@ -235,6 +240,7 @@ class Client:
 
         Raises:
             ResultTimeout: `timeout` seconds passed before all had come.
+            RequestLost: Redis lost one of them, its `id`. The others go on: ask again for those that are left.
         """
         async with contextlib.aclosing(self._groups(handles, timeout)) as groups:
             async for results in groups:
@@ -252,7 +258,12 @@ class Client:
                 if not results:
                     left = len(arrivals)
                     raise ResultTimeout(f"{left} requests have no result after {timeout:g} s; they go on")
-                yield results
+                found = [result for result in results if isinstance(result, Result)]
+                if found:
+                    yield found
+                for lost in results:
+                    if isinstance(lost, RequestLost):
+                        raise lost
         finally:
             arrivals.close()
 

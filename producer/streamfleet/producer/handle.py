@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Iterable
 from contextlib import AbstractContextManager
 from typing import Literal, Protocol, overload
 
+from streamfleet.common.errors import RequestLost
 from streamfleet.common.results import Result
 from streamfleet.producer.events import Chunk, Event, Restarts
 from streamfleet.producer.mailbox import Mailbox
@@ -33,10 +34,18 @@ class Handle:
         entry: ``<lane>:<stream id>`` in Redis; empty when only its result is left.
     """
 
-    __slots__ = ("_mailbox", "_mark", "_owner", "_slot", "entry", "existing", "id")
+    __slots__ = ("_accepted", "_mailbox", "_mark", "_owner", "_slot", "entry", "existing", "id")
 
     def __init__(
-        self, request_id: str, existing: bool, entry: str, mailbox: Mailbox, mark: int | None, owner: Owner
+        self,
+        request_id: str,
+        existing: bool,
+        entry: str,
+        mailbox: Mailbox,
+        mark: int | None,
+        owner: Owner,
+        *,
+        accepted: bool = True,
     ) -> None:
         """`mark` is `Mailbox.mark` of before it was enqueued; None where the mailbox will hear nothing of it."""
         self.id = request_id
@@ -45,6 +54,7 @@ class Handle:
         self._mailbox = mailbox
         self._mark = mark
         self._owner = owner
+        self._accepted = accepted
         self._slot: Slot | None = None
 
     def __repr__(self) -> str:
@@ -54,7 +64,7 @@ class Handle:
     def slot(self) -> Slot:
         """What the client remembers of it: nothing before it is waited for."""
         if self._slot is None:
-            self._slot = self._mailbox.slot(self.id, self._mark)
+            self._slot = self._mailbox.slot(self.id, self._mark, accepted=self._accepted)
         return self._slot
 
     def awaited(self) -> AbstractContextManager[asyncio.Future[Result]]:
@@ -65,9 +75,10 @@ class Handle:
         """How it ended, whatever that was: see `Result.raise_for_status`.
 
         Args:
-            timeout: seconds; None waits for ever, also for a request that Redis lost in a failover.
+            timeout: seconds; None waits for ever.
 
         Raises:
+            RequestLost: Redis lost it, in a failover or otherwise; enqueueing it again with its id is safe.
             ResultTimeout: it has not ended in time; it goes on, and may be asked again.
         """
         return await self._mailbox.wait(self.slot, timeout)
@@ -94,6 +105,7 @@ class Handle:
         Raises:
             StreamBroken: with `restarts="raise"`: what was given so far does not count, or chunks are missing.
             RequestFailed: it ended without success, at the first step that finds out.
+            RequestLost: as of `result`.
             InvalidRequest: `after` is the id of no chunk.
         """
         return self._owner.follow(self, after, restarts)
@@ -134,8 +146,12 @@ class Arrivals:
         """How many have not been taken yet."""
         return self._left
 
-    async def take(self, timeout: float | None = None) -> list[Result]:
-        """What has come, at least one unless `timeout` seconds pass without any."""
+    async def take(self, timeout: float | None = None) -> list[Result | RequestLost]:
+        """What has come, or never will because Redis lost it; nothing when `timeout` seconds pass without any.
+
+        Raises:
+            StreamfleetError: the client was closed, or Redis refuses its user.
+        """
         if not self._done:
             self._some.clear()
             try:
@@ -145,7 +161,7 @@ class Arrivals:
                 return []
         done, self._done = self._done, []
         self._left -= len(done)
-        return [future.result() for future in done]
+        return [_taken(future) for future in done]
 
     def close(self) -> None:
         """Wait no more for what is left."""
@@ -162,3 +178,8 @@ class Arrivals:
             self._mailbox.leave(slot)
             self._done.append(future)
         self._some.set()
+
+
+def _taken(future: asyncio.Future[Result]) -> Result | RequestLost:
+    error = future.exception()
+    return error if isinstance(error, RequestLost) else future.result()

@@ -3,6 +3,8 @@
 Notifications are the fast way. Result keys are the truth: they are looked at after a reconnect, for requests
 whose notification goes elsewhere, and every few seconds in case a notification was trimmed.
 
+What Redis had accepted, a failover may have lost. So it is asked for after every reconnect, and once a minute.
+
 An error that no patience helps against goes to those who wait at that moment; the next wait tries again.
 """
 
@@ -18,14 +20,21 @@ import structlog
 from tenacity import AsyncRetrying, retry_if_exception_type, wait_random_exponential
 
 from streamfleet.common.broker import Broker
-from streamfleet.common.errors import BrokerUnavailable, NotPermitted, ResultTimeout, SettingsError, StreamfleetError
+from streamfleet.common.errors import (
+    BrokerUnavailable,
+    NotPermitted,
+    RequestLost,
+    ResultTimeout,
+    SettingsError,
+    StreamfleetError,
+)
 from streamfleet.common.results import Result
 from streamfleet.producer.slots import Slot, Slots
 
 log = structlog.get_logger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
-BLOCK_MS = 5_000
+BLOCK_MS, AT_ONCE_MS = 5_000, 1
 FETCH_AT_ONCE = 250
 CLOSE_TIMEOUT_S = 2.0
 NOTHING_DUE_S = 60.0
@@ -59,19 +68,24 @@ class Mailbox:
         self._replan = asyncio.Event()
         self._sleeps_until = math.inf
         self._lost = False
+        self._back = 0
+        self._moves = 0
         self._closed = False
         self._may_end = True
 
-    def slot(self, request_id: str, mark: int | None = None) -> Slot:
+    def slot(self, request_id: str, mark: int | None = None, *, accepted: bool = False) -> Slot:
         """What is remembered of a request, from now on for as long as the slot is held.
 
         Args:
             request_id: its id.
             mark: `mark` of before it was enqueued; None for a request whose notification does not come here.
+            accepted: Redis said that it has it: if it has it no more, whoever waits is told.
         """
         slot = self._slots.get(request_id)
+        slot.accepted = slot.accepted or accepted
         if mark is not None:
             slot.notified = True
+            slot.unsure = slot.unsure or mark < self._back
             if mark != self.mark:
                 self._slots.look_at(slot, OVERDUE)
         return slot
@@ -110,6 +124,7 @@ class Mailbox:
 
         Raises:
             ResultTimeout: it did not come within `timeout` seconds.
+            RequestLost: Redis had accepted it, and knows nothing of it any more.
             SettingsError: Redis refuses the user or password; waiting again tries again.
         """
         with self.awaited(slot) as future:
@@ -158,15 +173,20 @@ class Mailbox:
 
     async def _read_forever(self) -> None:
         while True:
-            self._position, ids = await self._patiently(self._broker.read_replies, self.name, self._position, BLOCK_MS)
-            if self._lost:
-                self._lost = False
+            self._position, ids = await self._patiently(self._read)
+            if self._lost or self._moves != self._broker.connection.moves:
+                self._lost, self._moves = False, self._broker.connection.moves
                 self.mark += 1
+                self._back = self.mark
                 self._slots.look_at_all(self._now())
                 self._replan.set()
             await self._notified(ids)
             for _ in range(STEPS_TO_WAITER):
                 await asyncio.sleep(0)
+
+    async def _read(self) -> tuple[str, list[str]]:
+        # Once Redis is back, what may have been missed is not to wait for the next notification.
+        return await self._broker.read_replies(self.name, self._position, AT_ONCE_MS if self._lost else BLOCK_MS)
 
     async def _notified(self, ids: Iterable[str]) -> None:
         wanted: list[Slot] = []
@@ -196,27 +216,43 @@ class Mailbox:
             # What is nearly due goes along: fewer round trips.
             slots = self._slots.take_due(self._now() + 0.01, FETCH_AT_ONCE)
             await self._fetch(slots)
-            await self._give_up_vanished(slots)
+            await self._give_up(slots)
             for slot in slots:
                 if slot.future is not None and not slot.future.done():
                     self._slots.looked(slot, self._now())
 
-    async def _give_up_vanished(self, slots: Sequence[Slot]) -> None:
-        """Who waits for a request whose entry was deleted by hand would wait for ever: have it ended, as dead."""
-        doubtful = self._slots.doubtful(slots, self._now()) if self._may_end else []
-        if not doubtful:
-            return
+    async def _give_up(self, slots: Sequence[Slot]) -> None:
+        """Who waits for what will never come is told, and does not wait for ever."""
+        waited = [slot for slot in slots if slot.future is not None and not slot.future.done()]
+        doubtful = self._slots.doubtful(waited, self._now())
         try:
-            gone = await self._broker.end_vanished([slot.id for slot in doubtful], True)
-        except NotPermitted:  # a producer's role may not write results: `streamfleet audit --repair` does
-            self._may_end = False
-            return
+            await self._give_up_lost([slot for slot in waited if slot.accepted and (slot.unsure or slot in doubtful)])
+            await self._give_up_vanished([slot for slot in doubtful if slot.future and not slot.future.done()])
         except SettingsError:
             raise
         except Exception as error:  # noqa: BLE001 - a key that is broken must not hold up the looks; it is asked again
             log.warning("vanished_unknown", error=f"{type(error).__name__}: {error}")
+
+    async def _give_up_lost(self, slots: Sequence[Slot]) -> None:
+        """Requests that Redis accepted and has forgotten: a failover loses what was not replicated."""
+        if not slots:
             return
-        await self._fetch([slot for slot in doubtful if slot.id in gone])
+        lost = await self._patiently(self._broker.forgotten, [slot.id for slot in slots])
+        for slot in slots:
+            slot.unsure = slot.id in lost  # until somebody enqueues it again
+            if slot.unsure and slot.future is not None and not slot.future.done():
+                slot.future.set_exception(RequestLost(slot.id))
+
+    async def _give_up_vanished(self, slots: Sequence[Slot]) -> None:
+        """Requests whose entry alone is gone, deleted by hand: have them ended, as dead."""
+        if not slots or not self._may_end:
+            return
+        try:
+            gone = await self._broker.end_vanished([slot.id for slot in slots], True)
+        except NotPermitted:  # a producer's role may not write results: `streamfleet audit --repair` does
+            self._may_end = False
+            return
+        await self._fetch([slot for slot in slots if slot.id in gone])
 
     async def _fetch(self, slots: Sequence[Slot]) -> None:
         for first in range(0, len(slots), FETCH_AT_ONCE):

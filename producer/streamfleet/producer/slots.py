@@ -38,6 +38,8 @@ class Slot:
         waiters: how many wait for it now.
         looks, due: how often its result key was looked at, and when to look next (the loop's clock, seconds). Both
             outlast a wait: many short ones look as often as a long one.
+        accepted: Redis said that it has it.
+        unsure: what Redis said may be over: it was away since, or another server took its place.
         doubted: when to ask next whether it can still come (the loop's clock, seconds); inf before the first wait.
         plan: number of its entry among the planned looks; 0 while there is none.
         future: its result, made when the first waiter comes.
@@ -46,6 +48,8 @@ class Slot:
     # On the class until they change: of many that are enqueued, few may ever be waited for.
     notified = False
     ended = False
+    accepted = False
+    unsure = False
     waiters = 0
     looks = 0
     due = math.inf
@@ -113,8 +117,9 @@ class Slots:
             heapq.heappush(self._looks, (due, slot.plan, slot))
 
     def look_at_all(self, now: float) -> None:
-        """Plan a look at every slot that somebody waits for or holds: notifications may have been lost."""
+        """Plan a look at every slot that somebody waits for or holds: notifications, and requests, may be lost."""
         for slot in list(self._known.values()):
+            slot.unsure = True
             self.look_at(slot, min(slot.due, now))
 
     def looked(self, slot: Slot, now: float) -> None:

@@ -61,6 +61,7 @@ class Reading:
 
         Raises:
             RequestFailed: it ended in any other way.
+            RequestLost: Redis lost it.
         """
         follower, position = await self._begin()
         feed = self._feeds.open(self._handle.id, position)
@@ -119,14 +120,16 @@ class Reading:
         return Follower(newest=newest_run(newest)), BEGINNING
 
     async def _result_or_tokens(self, feed: Feed) -> Result | None:
-        """The result, unless tokens come first."""
-        future = self._mailbox.join(self._handle.slot)
+        """The result, unless tokens come first. Raises RequestLost."""
+        slot = self._handle.slot
+        slot.unsure = True  # perhaps nobody waited for results while Redis was away
+        future = self._mailbox.join(slot)
         coming = asyncio.ensure_future(feed.come(however_long=True))
         either: set[asyncio.Future[Any]] = {future, coming}
         try:
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            self._mailbox.leave(self._handle.slot)
+            self._mailbox.leave(slot)
             coming.cancel()
         return future.result() if future.done() else None
 

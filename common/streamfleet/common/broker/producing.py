@@ -111,6 +111,20 @@ class ProducerBroker(BrokerBase):
         entry, _ = recorded(await self.connection.command("GET", self.keys.request(request_id)))
         return entry or None
 
+    async def forgotten(self, request_ids: Sequence[str]) -> set[str]:
+        """Those that clients enqueued and Redis has neither a record nor a result of."""
+        # The records first: one lives as long as the result, so what ends in between has one.
+        count = len(request_ids)
+        replies = await self.connection.pipeline(
+            [
+                *[("GET", self.keys.request(request_id)) for request_id in request_ids],
+                *[("EXISTS", self.keys.result(request_id)) for request_id in request_ids],
+            ]
+        )
+        records, results = replies[:count], replies[count:]
+        known = zip(request_ids, records, results, strict=True)
+        return {request_id for request_id, record, result in known if record is None and not result}
+
     async def standing(self, entry: str) -> Standing | None:
         """Where an entry is; None when it is in its lane no more. Reads no body: a producer may not."""
         lane_name, stream_id = entry.split(":", 1)

@@ -59,6 +59,11 @@ class Connection:
         self._locator = _locator(read, self.address)
         self._lines = Lines(self._locator)
 
+    @property
+    def moves(self) -> int:
+        """How often another server took the place of the one that was talked to."""
+        return self._lines.moves
+
     def home(self, key: str) -> None:
         """The queue's keys live where this one does: in a cluster, all operations go to the node that holds it."""
         self._locator.home(key)

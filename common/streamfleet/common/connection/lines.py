@@ -43,9 +43,13 @@ class Lines:
 
     A line that was replaced is closed when its last operation has ended: closing it under others' hands would give
     them errors that say nothing of the server.
+
+    Attributes:
+        moves: how often the server turned out to be another.
     """
 
     def __init__(self, locator: Locator) -> None:
+        self.moves = 0
         self._locator = locator
         self._line: Line | None = None
         self._doubted = True
@@ -95,6 +99,7 @@ class Lines:
                 return self._line
             old, self._line = self._line, (line := Line(url))
             if old is not None:
+                self.moves += 1
                 log.warning("redis_moved", server=safe_address(url))
             if old is not None and old.users:
                 self._replaced.append(old)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from streamfleet.common.errors import RequestLost
 from streamfleet.common.records import EnqueueCode, Submission
 from streamfleet.common.results import Result
 from streamfleet.gateway.queues import Queues
@@ -47,7 +48,7 @@ class Gathering:
         self._queues = queues
         self._lines: dict[str, tuple[int, str]] = {}
         self._arrivals: dict[str, Arrivals] = {}
-        self._taking: dict[asyncio.Task[list[Result]], str] = {}
+        self._taking: dict[asyncio.Task[list[Result | RequestLost]], str] = {}
 
     def __len__(self) -> int:
         """How many are out."""
@@ -74,7 +75,11 @@ class Gathering:
         return refused
 
     async def take(self, timeout_s: float) -> list[Answer]:
-        """What has come; nothing when `timeout_s` pass without."""
+        """What has come; nothing when `timeout_s` pass without.
+
+        Raises:
+            RequestLost: Redis lost one: enqueue what is not finished again, by the same ids.
+        """
         if not self._taking:
             await asyncio.sleep(timeout_s)
             return []
@@ -83,6 +88,8 @@ class Gathering:
         for task in done:
             queue = self._taking.pop(task)
             for result in task.result():
+                if isinstance(result, RequestLost):
+                    raise result
                 number, custom_id = self._lines.pop(result.id)
                 answers.append(Answer(number, custom_id, result))
             if len(self._arrivals[queue]):

@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Sequence
 from typing import Any
 
-from streamfleet.common.errors import InvalidRequest, QueueFull, ResultTimeout, StreamfleetError
+from streamfleet.common.errors import InvalidRequest, QueueFull, RequestLost, ResultTimeout, StreamfleetError
 from streamfleet.common.records import EnqueueCode, Submission
 from streamfleet.common.results import Result
 from streamfleet.gateway.batches.visiting import Visit
@@ -21,6 +21,7 @@ from streamfleet.producer.client import Client
 from streamfleet.producer.handle import Handle
 
 FULL = "the lane is full; try this prompt again later"
+LOST = "Redis lost this prompt's request in a failover or restart; send it again"
 TIMED_OUT = "this prompt was not answered before the deadline"
 CANCELS_AT_ONCE = 32
 
@@ -109,10 +110,13 @@ class Sync:
                 self._numbers[submissions[-1].id] = number
         return submissions
 
-    def _take(self, results: Sequence[Result]) -> None:
+    def _take(self, results: Sequence[Result | RequestLost]) -> None:
         for result in results:
             number = self._numbers.pop(result.id)
-            self._ended[number] = of_result(number, result)
+            if isinstance(result, RequestLost):
+                self._ended[number] = of_error(number, LOST, "request_lost")
+            else:
+                self._ended[number] = of_result(number, result)
 
 
 async def _cancel(handles: Sequence[Handle]) -> None:

@@ -1,0 +1,131 @@
+"""What a gateway does about requests that Redis lost: a batch asks for them again, everybody else is told to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+import redis.asyncio
+
+from tests.integration.batch_lines import both, ended, line, names, start, write
+from tests.integration.forgetting import lose
+from tests.integration.gateway_process import GatewayProcess, gateway_on
+from tests.integration.worker_process import WorkerProcess, chat
+from tests.waiting import eventually
+
+COUNT = 60
+MODELS = "simulated=default"
+
+
+@dataclass
+class Ground:
+    """A gateway whose queue no worker serves yet."""
+
+    url: str
+    folder: Path
+    gateway: GatewayProcess
+    rows: Any
+
+    async def waits(self, count: int, prefix: str = "") -> list[str]:
+        """The ids of so many requests, once they are in the queue."""
+
+        async def look() -> list[str]:
+            found = [name.partition("request:")[2] async for name in self.rows.scan_iter("{default}:request:*")]
+            return sorted(found) if len(found) >= count else []
+
+        found: list[str] = await eventually(look, 10, "the requests are there")
+        return [name for name in found if name.startswith(prefix)]
+
+
+@pytest.fixture
+def worker_later(redis_url: str, tmp_path: Path) -> Iterator[Any]:
+    workers: list[WorkerProcess] = []
+
+    def begin() -> None:
+        workers.append(WorkerProcess(redis_url, tmp_path, "w1", simulated_speed=20))
+
+    yield begin
+    for worker in workers:
+        worker.destroy()
+
+
+@pytest.fixture
+async def ground(redis_url: str, tmp_path: Path) -> AsyncIterator[Ground]:
+    settings: dict[str, object] = {
+        "gateway_keys": "off",
+        "gateway_models": MODELS,
+        "gateway_files": f"file://{tmp_path}/files",
+        "gateway_batch_window": 40,
+    }
+    with gateway_on(redis_url, tmp_path, **settings) as gateway:
+        async with redis.asyncio.Redis.from_url(redis_url, decode_responses=True, socket_timeout=None) as rows:
+            yield Ground(redis_url, tmp_path, gateway, rows)
+
+
+async def test_a_batch_asks_again_for_what_was_lost(ground: Ground, worker_later: Any) -> None:
+    wanted = [f"c{number}" for number in range(COUNT)]
+    async with openai.AsyncOpenAI(base_url=f"{ground.gateway.url}/v1", api_key="none", max_retries=3) as sdk:
+        batch = await start(sdk, write(ground.folder, map(line, wanted)))
+        ids = await ground.waits(40, batch.id)
+        await lose(ground.rows, ids[:25])
+        worker_later()
+        done = await ended(sdk, batch.id, 40)
+        assert (done.status, done.request_counts.completed) == ("completed", COUNT)
+        answers, errors = await both(sdk, done)
+    assert names(answers) == sorted(wanted)
+    assert errors == []
+    (told,) = [each for each in ground.gateway.events("batch_interrupted") if "RequestLost" in each["error"]]
+    assert "enqueue it again" in told["error"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_who_waits_is_told_to_send_it_again(ground: Ground, stream: bool) -> None:
+    async with ground.gateway.http() as http:
+        body = chat(0.1, model="simulated", stream=stream)
+        asking = asyncio.create_task(http.post("/v1/chat/completions", json=body))
+        await lose(ground.rows, await ground.waits(1))
+        answer = await asyncio.wait_for(asking, 20)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "request_lost")
+    assert int(answer.headers["retry-after"]) >= 1
+    assert "x-should-retry" not in answer.headers
+
+
+async def test_openais_client_sends_it_again_by_itself(ground: Ground, worker_later: Any) -> None:
+    async with openai.AsyncOpenAI(base_url=f"{ground.gateway.url}/v1", api_key="none", max_retries=2) as sdk:
+        messages: Any = [{"role": "user", "content": "Say hi"}]
+        asking = asyncio.create_task(sdk.chat.completions.create(model="simulated", messages=messages, max_tokens=3))
+        await lose(ground.rows, await ground.waits(1))
+        worker_later()
+        assert (await asyncio.wait_for(asking, 40)).choices[0].message.content
+
+
+async def test_a_stream_that_is_resumed_by_its_id_ends_too(ground: Ground) -> None:
+    async with ground.gateway.http() as http:
+        headers = {"X-Streamfleet-On-Disconnect": "continue"}
+        body = chat(0.1, model="simulated", stream=True)
+        first = asyncio.create_task(http.post("/v1/chat/completions", json=body, headers=headers))
+        (name,) = await ground.waits(1)
+        reading = asyncio.create_task(http.get(f"/v1/streams/{name}"))
+        log = ground.gateway
+        await eventually(lambda: log.metric("streamfleet_gateway_connections") >= 3, 5, "both wait")
+        await lose(ground.rows, [name])
+        for answer in await asyncio.wait_for(asyncio.gather(first, reading), 20):
+            assert (answer.status_code, answer.json()["error"]["code"]) == (503, "request_lost")
+
+
+async def test_of_several_prompts_the_lost_one_says_so(ground: Ground, worker_later: Any) -> None:
+    async with ground.gateway.http(timeout_s=40) as http:
+        prompts = {"prompts": ["one", "two", "three"], "max_tokens": 2}
+        asking = asyncio.create_task(http.post("/v1/batch/sync", json=prompts))
+        ids = await ground.waits(3)
+        await lose(ground.rows, [ids[1]])
+        await eventually(lambda: ground.gateway.printed().count("waiting_for_redis"), 5, "the gateway saw that")
+        worker_later()
+        results = (await asyncio.wait_for(asking, 40)).json()["results"]
+    assert [each["status"] for each in results] == ["succeeded", "failed", "succeeded"]
+    assert results[1]["error"]["code"] == "request_lost"

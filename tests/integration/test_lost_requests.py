@@ -1,0 +1,137 @@
+"""Requests that Redis accepted and lost: who waits is told, and may enqueue them again. Batches do so by themselves."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamfleet.common.errors import RequestLost, StreamfleetError
+from streamfleet.producer import Client
+from streamfleet.producer.batch import Batch, BatchOptions
+from streamfleet.producer.batch_files import AppendFile
+from tests.integration.forgetting import lose
+from tests.integration.worker_in_process import small_engine, worker_inside
+from tests.waiting import eventually
+
+BODY = {"prompt": "hi", "max_tokens": 3}
+
+
+async def test_who_waits_is_told_and_enqueues_it_again(redis_url: str, raw_redis: Any) -> None:
+    async with Client(redis_url) as fleet:
+        lost, there = await fleet.enqueue_many([{"body": BODY, "id": name} for name in ("lost", "there")])
+        waiting = [asyncio.create_task(handle.result()) for handle in (lost, there)]
+        await asyncio.sleep(0)
+        await lose(raw_redis, ["lost"])
+        with pytest.raises(RequestLost, match="request lost: "):
+            await asyncio.wait_for(waiting[0], 10)
+        again = await fleet.enqueue(BODY, id="lost")
+        assert not again.existing
+        async with worker_inside(redis_url, small_engine()):
+            assert (await again.result(timeout=10)).ok
+            assert (await lost.result(timeout=10)).ok
+            assert (await asyncio.wait_for(waiting[1], 10)).ok
+
+
+async def test_who_reads_its_tokens_is_told_though_nobody_waited_for_results(redis_url: str, raw_redis: Any) -> None:
+    async with Client(redis_url) as fleet:
+        handle = await fleet.enqueue(BODY, stream=True)
+        reading = asyncio.ensure_future(anext(handle.stream()))
+        await asyncio.sleep(0)
+        await lose(raw_redis, [handle.id])
+        with pytest.raises(RequestLost):
+            await asyncio.wait_for(reading, 20)
+
+
+async def test_of_several_that_are_waited_for_the_lost_one_is_named(redis_url: str, raw_redis: Any) -> None:
+    async with Client(redis_url) as fleet:
+        handles = await fleet.enqueue_many([{"body": BODY, "id": f"r{number}"} for number in range(3)])
+        waiting = asyncio.ensure_future(anext(fleet.as_completed(handles)))
+        await asyncio.sleep(0)
+        await lose(raw_redis, ["r1"])
+        with pytest.raises(RequestLost) as caught:
+            await asyncio.wait_for(waiting, 10)
+        assert caught.value.id == "r1"
+        async with worker_inside(redis_url, small_engine()):
+            left = [handle for handle in handles if handle.id != caught.value.id]
+            assert {result.id async for result in fleet.as_completed(left, timeout=10)} == {"r0", "r2"}
+
+
+async def test_somebody_elses_request_may_come_yet(redis_url: str, raw_redis: Any) -> None:
+    async with Client(redis_url) as fleet:
+        early = asyncio.create_task(fleet.result("later"))
+        seen = asyncio.create_task((await fleet.enqueue(BODY, id="seen")).result())
+        await asyncio.sleep(0)
+        await lose(raw_redis, ["seen"])
+        with pytest.raises(RequestLost):
+            await asyncio.wait_for(seen, 10)
+        assert not early.done()
+        await fleet.enqueue(BODY, id="later")
+        async with worker_inside(redis_url, small_engine()):
+            assert (await asyncio.wait_for(early, 10)).ok
+
+
+def lines_of(folder: Path, count: int) -> Path:
+    source = folder / "in.jsonl"
+    lines = [{"custom_id": f"c{number}", "method": "POST", "url": "/v1/completions"} for number in range(count)]
+    source.write_text("".join(json.dumps(line | {"body": BODY}) + "\n" for line in lines))
+    return source
+
+
+def batch_of(fleet: Client, source: Path, **options: Any) -> Batch:
+    output, errors = (AppendFile(source.with_name(name)) for name in ("out.jsonl", "errors.jsonl"))
+    return Batch(fleet, source, output, errors, BatchOptions("b-", **options))
+
+
+def answers(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+async def test_a_batch_asks_again_for_what_was_lost(redis_url: str, raw_redis: Any, tmp_path: Path) -> None:
+    source = lines_of(tmp_path, 20)
+    async with Client(redis_url, patience_s=None) as fleet:
+        batch = batch_of(fleet, source, window=8)
+        running = asyncio.create_task(batch.run())
+        await eventually(lambda: batch.progress.outstanding == 8, 5)
+        ids = [name.partition("request:")[2] async for name in raw_redis.scan_iter("{default}:request:*")]
+        await lose(raw_redis, sorted(ids)[:5])
+        async with worker_inside(redis_url, small_engine()):
+            done = await asyncio.wait_for(running, 30)
+    assert (done.succeeded, done.failed, done.outstanding) == (20, 0, 0)
+    assert sorted(answer["custom_id"] for answer in answers(tmp_path / "out.jsonl")) == sorted(
+        f"c{number}" for number in range(20)
+    )
+
+
+async def test_a_line_that_was_lost_and_is_another_by_now_is_refused(
+    redis_url: str, raw_redis: Any, tmp_path: Path
+) -> None:
+    source = lines_of(tmp_path, 4)
+    async with Client(redis_url, patience_s=None) as fleet:
+        batch = batch_of(fleet, source)
+        running = asyncio.create_task(batch.run())
+        await eventually(lambda: batch.progress.outstanding == 4, 5)
+        lines = source.read_text().splitlines()
+        source.write_text("\n".join([lines[0], lines[1].replace('"c1"', '"x1"'), "{"]) + "\n")  # c3 is not there
+        ids = [name.partition("request:")[2] async for name in raw_redis.scan_iter("{default}:request:*")]
+        await lose(raw_redis, ids)
+        async with worker_inside(redis_url, small_engine()):
+            done = await asyncio.wait_for(running, 30)
+    assert (done.succeeded, done.failed, done.outstanding) == (1, 3, 0)
+    refused = answers(tmp_path / "errors.jsonl")
+    assert {each["custom_id"] for each in refused} == {"c1", "c2", "c3"}
+    assert {each["error"]["code"] for each in refused} == {"conflict"}
+
+
+async def test_other_errors_of_waiting_are_raised(redis_url: str) -> None:
+    fleet = Client(redis_url)
+    async with fleet:
+        arrivals = fleet.arrivals()
+        arrivals.add([await fleet.enqueue(BODY)])
+        taking = asyncio.create_task(arrivals.take())
+        await asyncio.sleep(0)
+    with pytest.raises(StreamfleetError, match="the client was closed"):
+        await asyncio.wait_for(taking, 5)
