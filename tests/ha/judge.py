@@ -20,6 +20,8 @@ class Verdict:
         accepted: requests whose enqueueing was acknowledged.
         with_result: of those, how many have a result now.
         lost: no result now, and their users never got one.
+        told: of those lost, how many whose users were told so.
+        mistold: have a result now, though their users were told that they were lost.
         forgotten: no result now, but their users got it before.
         run_again: their users got a result, and now there is another.
         notified_twice: ids that the users' client was told of more than once.
@@ -29,6 +31,8 @@ class Verdict:
     accepted: int
     with_result: int
     lost: int
+    told: int
+    mistold: int
     forgotten: int
     run_again: int
     notified_twice: int
@@ -36,7 +40,8 @@ class Verdict:
 
     def line(self) -> str:
         return (
-            f"accepted={self.accepted} with_result={self.with_result} lost={self.lost} forgotten={self.forgotten} "
+            f"accepted={self.accepted} with_result={self.with_result} lost={self.lost} told={self.told} "
+            f"mistold={self.mistold} forgotten={self.forgotten} "
             f"run_again={self.run_again} notified_twice={self.notified_twice} "
             f"books={'; '.join(self.books) or 'balance'}"
         )
@@ -66,6 +71,8 @@ async def judge(log: Log, broker: Broker, reply_name: str, within_s: float = 30.
         accepted=len(ids),
         with_result=len(now),
         lost=len(gone - set(log.answered)),
+        told=len((gone - set(log.answered)) & set(log.told)),
+        mistold=len(set(log.told) & set(now)),
         forgotten=len(gone & set(log.answered)),
         run_again=len(again),
         notified_twice=await _told_twice(broker, reply_name),

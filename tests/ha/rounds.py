@@ -43,7 +43,8 @@ class Tally:
         self.verdicts.setdefault(kind, []).append(verdict)
         self.gaps.setdefault(kind, []).append(gap_s)
         print(f"{kind}: {said} {scene.line()}", flush=True)
-        if verdict.books or verdict.notified_twice or (verdict.lost and not may_lose):
+        wrong = verdict.books or verdict.notified_twice or verdict.mistold
+        if wrong or (verdict.lost and not may_lose):
             self.failed.append(f"{kind}: {scene.line()}")
 
     def line(self) -> str:
@@ -51,11 +52,12 @@ class Tally:
         parts = []
         for kind, verdicts in self.verdicts.items():
             accepted, lost = sum(v.accepted for v in verdicts), sum(v.lost for v in verdicts)
+            told = f"told={sum(v.told for v in verdicts)} mistold={sum(v.mistold for v in verdicts)}"
             others = f"forgotten={sum(v.forgotten for v in verdicts)} run_again={sum(v.run_again for v in verdicts)}"
             gap = statistics.median(self.gaps[kind])
             worst = max(self.gaps[kind])
             parts.append(
-                f"[{kind}: rounds={len(verdicts)} accepted={accepted} lost={lost} {others} "
+                f"[{kind}: rounds={len(verdicts)} accepted={accepted} lost={lost} {told} {others} "
                 f"answer_gap_median={gap:.1f}s answer_gap_max={worst:.1f}s]"
             )
         return f"{' '.join(parts)} failed={len(self.failed)}"

@@ -10,9 +10,9 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 
-from streamfleet.common.errors import ResultTimeout, StreamfleetError
+from streamfleet.common.errors import RequestLost, ResultTimeout, StreamfleetError
 from streamfleet.common.results import Result
-from streamfleet.producer import Ask, Client
+from streamfleet.producer import Ask, Client, Handle
 from tests.integration.worker_process import chat
 
 
@@ -24,6 +24,7 @@ class Log:
         accepted: id to when its enqueueing was acknowledged.
         answered: id to the result that its user got.
         answered_at: id to when.
+        told: id to when its user was told that Redis lost it.
         errors: what enqueueing raised, by name; each was tried again with the same ids.
         unsure: ids whose enqueueing was given up unacknowledged at the end.
     """
@@ -31,6 +32,7 @@ class Log:
     accepted: dict[str, float] = field(default_factory=dict)
     answered: dict[str, Result] = field(default_factory=dict)
     answered_at: dict[str, float] = field(default_factory=dict)
+    told: dict[str, float] = field(default_factory=dict)
     errors: Counter[str] = field(default_factory=Counter)
     unsure: set[str] = field(default_factory=set)
 
@@ -51,7 +53,7 @@ class Traffic:
         seconds: how long one request runs.
     """
 
-    def __init__(self, client: Client, *, users: int, batch: int, answer_s: float = 5.0, seconds: float = 0.02) -> None:
+    def __init__(self, client: Client, *, users: int, batch: int, answer_s: float = 10.0, seconds: float = 0.02) -> None:
         self.log = Log()
         self._client, self._batch, self._answer_s, self._body = client, batch, answer_s, chat(seconds)
         prefix, numbers = secrets.token_hex(4), itertools.count(1)
@@ -73,25 +75,36 @@ class Traffic:
     async def _user(self) -> None:
         while not self._stopping:
             asks = [Ask(body=self._body, id=next(self._ids)) for _ in range(self._batch)]
-            if not await self._enqueue(asks):
-                return
-            handles = [self._client.handle(str(ask.id)) for ask in asks]
+            handles = await self._enqueue(asks)
+            give_up = time.monotonic() + self._answer_s
+            waiting = {handle.id: handle for handle in handles}
             with contextlib.suppress(ResultTimeout):
-                async for result in self._client.as_completed(handles, timeout=self._answer_s):
-                    self.log.answered[result.id] = result
-                    self.log.answered_at[result.id] = time.monotonic()
+                while waiting:
+                    await self._wait(waiting, give_up)
 
-    async def _enqueue(self, asks: list[Ask]) -> bool:
+    async def _wait(self, waiting: dict[str, Handle], give_up: float) -> None:
+        """Take what comes, until all is there or one turns out to be lost."""
+        try:
+            async for result in self._client.as_completed(list(waiting.values()), timeout=give_up - time.monotonic()):
+                del waiting[result.id]
+                self.log.answered[result.id] = result
+                self.log.answered_at[result.id] = time.monotonic()
+        except RequestLost as lost:
+            del waiting[lost.id]
+            self.log.told[lost.id] = time.monotonic()
+
+    async def _enqueue(self, asks: list[Ask]) -> list[Handle]:
+        """Nothing where it was given up at the end."""
         while True:
             try:
-                await self._client.enqueue_many(asks)
+                handles = await self._client.enqueue_many(asks)
             except StreamfleetError as error:
                 if not error.retryable:
                     raise
                 self.log.errors[type(error).__name__] += 1
                 if self._stopping:
                     self.log.unsure |= {str(ask.id) for ask in asks}
-                    return False
+                    return []
             else:
                 self.log.accepted |= dict.fromkeys((str(ask.id) for ask in asks), time.monotonic())
-                return True
+                return handles

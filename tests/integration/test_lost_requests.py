@@ -13,7 +13,7 @@ from streamfleet.common.errors import RequestLost, StreamfleetError
 from streamfleet.producer import Client
 from streamfleet.producer.batch import Batch, BatchOptions
 from streamfleet.producer.batch_files import AppendFile
-from tests.integration.forgetting import lose
+from tests.integration.forgetting import KEYS, lose
 from tests.integration.worker_in_process import small_engine, worker_inside
 from tests.waiting import eventually
 
@@ -124,6 +124,13 @@ async def test_a_line_that_was_lost_and_is_another_by_now_is_refused(
     refused = answers(tmp_path / "errors.jsonl")
     assert {each["custom_id"] for each in refused} == {"c1", "c2", "c3"}
     assert {each["error"]["code"] for each in refused} == {"conflict"}
+
+
+async def test_what_has_a_result_is_not_lost_though_its_record_is_gone(redis_url: str, raw_redis: Any) -> None:
+    async with Client(redis_url) as fleet:
+        await fleet.broker.cancel((await fleet.enqueue(BODY, id="ended")).id)
+        await raw_redis.delete(KEYS.request("ended"))
+        assert await fleet.broker.forgotten(["ended", "never there"]) == {"never there"}
 
 
 async def test_other_errors_of_waiting_are_raised(redis_url: str) -> None:

@@ -55,7 +55,7 @@ class Redis:
         self.doubted.append(list(request_ids))
         return self.forgot.intersection(request_ids)
 
-    async def end_vanished(self, request_ids: Sequence[str], mend: bool) -> list[str]:
+    async def end_vanished(self, _: Sequence[str], mend: bool) -> list[str]:
         assert mend
         return []
 
@@ -178,7 +178,7 @@ async def test_who_waits_for_what_redis_lost_is_told_when_it_is_back(redis: Redi
     await asyncio.sleep(0)
     redis.forgot |= {"lost", "never seen"}
     await redis.away()
-    with pytest.raises(RequestLost, match="request lost: .* enqueue it again with the same id") as caught:
+    with pytest.raises(RequestLost, match=r"request lost: .* enqueue it again with the same id") as caught:
         await asyncio.wait_for(waiting["lost"], 5)
     assert (caught.value.id, caught.value.retryable) == ("lost", True)
     assert redis.doubted == [["lost", "there"]]
