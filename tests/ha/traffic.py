@@ -53,7 +53,9 @@ class Traffic:
         seconds: how long one request runs.
     """
 
-    def __init__(self, client: Client, *, users: int, batch: int, answer_s: float = 10.0, seconds: float = 0.02) -> None:
+    def __init__(
+        self, client: Client, *, users: int, batch: int, answer_s: float = 10.0, seconds: float = 0.02
+    ) -> None:
         self.log = Log()
         self._client, self._batch, self._answer_s, self._body = client, batch, answer_s, chat(seconds)
         prefix, numbers = secrets.token_hex(4), itertools.count(1)
@@ -76,22 +78,16 @@ class Traffic:
         while not self._stopping:
             asks = [Ask(body=self._body, id=next(self._ids)) for _ in range(self._batch)]
             handles = await self._enqueue(asks)
-            give_up = time.monotonic() + self._answer_s
-            waiting = {handle.id: handle for handle in handles}
             with contextlib.suppress(ResultTimeout):
-                while waiting:
-                    await self._wait(waiting, give_up)
+                await self._wait(handles)
 
-    async def _wait(self, waiting: dict[str, Handle], give_up: float) -> None:
-        """Take what comes, until all is there or one turns out to be lost."""
+    async def _wait(self, handles: list[Handle]) -> None:
         try:
-            async for result in self._client.as_completed(list(waiting.values()), timeout=give_up - time.monotonic()):
-                del waiting[result.id]
+            async for result in self._client.as_completed(handles, timeout=self._answer_s):
                 self.log.answered[result.id] = result
                 self.log.answered_at[result.id] = time.monotonic()
         except RequestLost as lost:
-            del waiting[lost.id]
-            self.log.told[lost.id] = time.monotonic()
+            self.log.told |= dict.fromkeys(lost.ids, time.monotonic())
 
     async def _enqueue(self, asks: list[Ask]) -> list[Handle]:
         """Nothing where it was given up at the end."""

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 import openai
 import pytest
 import redis.asyncio
 
 from tests.integration.batch_lines import both, ended, line, names, start, write
 from tests.integration.forgetting import lose
-from tests.integration.gateway_process import GatewayProcess, gateway_on
+from tests.integration.gateway_process import GatewayProcess, add_key, gateway_on
 from tests.integration.worker_process import WorkerProcess, chat
 from tests.waiting import eventually
 
@@ -93,6 +94,34 @@ async def test_who_waits_is_told_to_send_it_again(ground: Ground, stream: bool) 
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "request_lost")
     assert int(answer.headers["retry-after"]) >= 1
     assert "x-should-retry" not in answer.headers
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_its_tokens_are_put_back(redis_url: str, tmp_path: Path, stream: bool) -> None:
+    """Who sends it again would pay twice."""
+    with gateway_on(redis_url, tmp_path, gateway_models=MODELS) as gateway:
+        key, _ = await add_key(redis_url, "thrifty", limits=(None, 10_000))
+        async with (
+            redis.asyncio.Redis.from_url(redis_url, decode_responses=True, socket_timeout=None) as rows,
+            gateway.http(key) as http,
+        ):
+            ground = Ground(redis_url, tmp_path, gateway, rows)
+            body = chat(50, model="simulated", stream=stream)
+            asking = asyncio.create_task(http.post("/v1/chat/completions", json=body))
+            name = await ground.waits(1)
+            before = await _tokens_left(http)
+            await lose(rows, name)
+            assert (await asyncio.wait_for(asking, 20)).json()["error"]["code"] == "request_lost"
+
+            async def put_back() -> bool:
+                return await _tokens_left(http) > 9_900
+
+            assert before < 5_100
+            await eventually(put_back, 5, "they are there again")
+
+
+async def _tokens_left(http: httpx.AsyncClient) -> int:
+    return int((await http.get("/v1/models")).headers["x-ratelimit-remaining-tokens"])
 
 
 async def test_openais_client_sends_it_again_by_itself(ground: Ground, worker_later: Any) -> None:

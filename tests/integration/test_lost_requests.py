@@ -13,6 +13,7 @@ from streamfleet.common.errors import RequestLost, StreamfleetError
 from streamfleet.producer import Client
 from streamfleet.producer.batch import Batch, BatchOptions
 from streamfleet.producer.batch_files import AppendFile
+from streamfleet.producer.cancelling import ask_to_cancel
 from tests.integration.forgetting import KEYS, lose
 from tests.integration.worker_in_process import small_engine, worker_inside
 from tests.waiting import eventually
@@ -46,18 +47,25 @@ async def test_who_reads_its_tokens_is_told_though_nobody_waited_for_results(red
             await asyncio.wait_for(reading, 20)
 
 
-async def test_of_several_that_are_waited_for_the_lost_one_is_named(redis_url: str, raw_redis: Any) -> None:
+async def test_of_several_that_are_waited_for_the_lost_ones_are_named_when_all_others_have_come(
+    redis_url: str, raw_redis: Any
+) -> None:
     async with Client(redis_url) as fleet:
-        handles = await fleet.enqueue_many([{"body": BODY, "id": f"r{number}"} for number in range(3)])
-        waiting = asyncio.ensure_future(anext(fleet.as_completed(handles)))
+        handles = await fleet.enqueue_many([{"body": BODY, "id": f"r{number}"} for number in range(5)])
+        came: list[str] = []
+
+        async def take() -> None:
+            async for result in fleet.as_completed(handles):
+                came.append(result.id)  # noqa: PERF401 - what came before the error counts
+
+        taking = asyncio.create_task(take())
         await asyncio.sleep(0)
-        await lose(raw_redis, ["r1"])
-        with pytest.raises(RequestLost) as caught:
-            await asyncio.wait_for(waiting, 10)
-        assert caught.value.id == "r1"
+        await lose(raw_redis, ["r1", "r3"])
         async with worker_inside(redis_url, small_engine()):
-            left = [handle for handle in handles if handle.id != caught.value.id]
-            assert {result.id async for result in fleet.as_completed(left, timeout=10)} == {"r0", "r2"}
+            with pytest.raises(RequestLost, match=r"request r[13] and 1 more: ") as caught:
+                await asyncio.wait_for(taking, 20)
+        assert sorted(came) == ["r0", "r2", "r4"]
+        assert set(caught.value.ids) == {"r1", "r3"}
 
 
 async def test_somebody_elses_request_may_come_yet(redis_url: str, raw_redis: Any) -> None:
@@ -72,6 +80,17 @@ async def test_somebody_elses_request_may_come_yet(redis_url: str, raw_redis: An
         await fleet.enqueue(BODY, id="later")
         async with worker_inside(redis_url, small_engine()):
             assert (await asyncio.wait_for(early, 10)).ok
+
+
+async def test_one_that_is_lost_while_it_is_to_be_cancelled_is_not_cancelled(redis_url: str, raw_redis: Any) -> None:
+    """By who may only ask for it, and does not hold what enqueueing gave."""
+    async with Client(redis_url) as fleet:
+        handle = await fleet.enqueue(BODY)
+        entry, slot = handle.entry, fleet.mailbox.slot(handle.id)
+        cancelling = asyncio.create_task(ask_to_cancel(fleet.broker, fleet.mailbox, handle.id, 20))
+        await eventually(lambda: slot.entry == entry, 5, "Redis said that it has it")
+        await lose(raw_redis, [handle.id])
+        assert await asyncio.wait_for(cancelling, 10) is False
 
 
 def lines_of(folder: Path, count: int) -> Path:
@@ -130,7 +149,8 @@ async def test_what_has_a_result_is_not_lost_though_its_record_is_gone(redis_url
     async with Client(redis_url) as fleet:
         await fleet.broker.cancel((await fleet.enqueue(BODY, id="ended")).id)
         await raw_redis.delete(KEYS.request("ended"))
-        assert await fleet.broker.forgotten(["ended", "never there"]) == {"never there"}
+        queued = await fleet.enqueue(BODY, id="queued")
+        assert await fleet.broker.known(["ended", "never there", "queued"]) == ["", None, queued.entry]
 
 
 async def test_other_errors_of_waiting_are_raised(redis_url: str) -> None:

@@ -169,7 +169,7 @@ async def test_work_goes_on_when_the_master_is_killed(deployment: SentinelDeploy
         assert all(worker.alive for worker in workers)
     verdict = scene.verdict
     assert verdict is not None
-    assert (verdict.lost, verdict.notified_twice, verdict.books) == (0, 0, []), scene.line()
+    assert (verdict.lost, verdict.mistold, verdict.notified_twice, verdict.books) == (0, 0, 0, []), scene.line()
     assert failover.answer_s < MOST_SECONDS_AWAY, failover.line()
 
 
@@ -179,6 +179,7 @@ async def test_a_master_that_is_replaced_in_order_is_left_at_once(deployment: Se
     assert before is not None
     connection = Connection(deployment.url, patience_s=None)
     await connection.command("SET", "x", "1")
+    assert connection.moves == 0
     waiting = asyncio.ensure_future(connection.block(60, "BLPOP", "nothing", 60))
     deployment.replace_master()
     await eventually(lambda: asyncio.to_thread(replaced, deployment, before), 20, "the Sentinels name another")
@@ -187,6 +188,7 @@ async def test_a_master_that_is_replaced_in_order_is_left_at_once(deployment: Se
         return int((await connection.command("CONFIG", "GET", "port"))[1]) != before.port
 
     await eventually(left, 3, "the connection is at the new master")
+    assert connection.moves == 1
     assert await connection.command("SET", "x", "2") == b"OK"
     with pytest.raises(BrokerUnavailable):  # what it waits for will not come to the old one
         await asyncio.wait_for(waiting, 2)

@@ -71,7 +71,7 @@ async def produce(guarded: Guarded, url: str) -> None:
             assert (await handle.status()).state == "queued"
             lease = await claim(fleet, lane)
             assert (await handle.status()).worker == "w1"
-            assert await client.broker.forgotten([handle.id, "never-there"]) == {"never-there"}
+            assert await client.broker.known([handle.id, "never-there"]) == [handle.entry, None]
             waiting = asyncio.create_task(handle.result(5))
             await fleet.complete("w1", [succeeded(lease, client.mailbox.name)])
             assert (await waiting).ok

@@ -10,7 +10,9 @@ from typing import Any, cast
 import pytest
 
 from streamfleet.common.broker import Broker
+from streamfleet.common.clock import SystemClock
 from streamfleet.common.errors import BrokerUnavailable, RequestLost, ResultTimeout
+from streamfleet.common.records import QueueLimits
 from streamfleet.common.results import Result, decode_result
 from streamfleet.producer.handle import Arrivals, Handle
 from streamfleet.producer.mailbox import Mailbox
@@ -36,6 +38,10 @@ class Redis:
         self.asked: list[list[str]] = []
         self.doubted: list[list[str]] = []
         self.patient: list[int] = []
+        self._holding: tuple[asyncio.Event, asyncio.Event] | None = None
+        self.limits = QueueLimits()
+        self.clock = SystemClock()
+        self.entry = f"normal:{self.clock.now_ms()}-1"
         self.connection = SimpleNamespace(address="redis://here", moves=0)
         self.mailbox = Mailbox(cast("Broker", self), "me")
 
@@ -51,9 +57,18 @@ class Redis:
         self.asked.append(list(request_ids))
         return [decode_result(name, {b"status": b"succeeded"} if name in self.ended else {}) for name in request_ids]
 
-    async def forgotten(self, request_ids: Sequence[str]) -> set[str]:
+    async def known(self, request_ids: Sequence[str]) -> list[str | None]:
         self.doubted.append(list(request_ids))
-        return self.forgot.intersection(request_ids)
+        answer: list[str | None] = [None if name in self.forgot else self.entry for name in request_ids]
+        if self._holding is not None:
+            self._holding[0].set()
+            await self._holding[1].wait()
+        return answer
+
+    def holds_answers(self) -> tuple[asyncio.Event, asyncio.Event]:
+        """From now on, what is there is looked at, and told later: it was asked for; tell."""
+        self._holding = asyncio.Event(), asyncio.Event()
+        return self._holding
 
     async def end_vanished(self, _: Sequence[str], mend: bool) -> list[str]:
         assert mend
@@ -64,7 +79,7 @@ class Redis:
 
     def handle(self, name: str) -> Handle:
         """As if it were enqueued now."""
-        return Handle(name, False, "normal:1-1", self.mailbox, self.mailbox.mark, cast("Any", None))
+        return Handle(name, False, self.entry, self.mailbox, self.mailbox.mark, cast("Any", None))
 
     async def away(self) -> None:
         """Gone, and back."""
@@ -174,14 +189,15 @@ async def test_who_waits_for_what_redis_lost_is_told_when_it_is_back(redis: Redi
     lost, there = redis.handle("lost"), redis.handle("there")
     stranger = redis.mailbox.slot("never seen")
     waits = [lost.result(), there.result(), redis.mailbox.wait(stranger)]
+    redis.forgot.add("never seen")
     waiting = dict(zip(names, map(asyncio.create_task, waits), strict=True))
-    await asyncio.sleep(0)
-    redis.forgot |= {"lost", "never seen"}
+    await eventually(lambda: redis.doubted == [["never seen"]], what="that one may be anybody's")
+    redis.forgot.add("lost")
     await redis.away()
     with pytest.raises(RequestLost, match=r"request lost: .* enqueue it again with the same id") as caught:
         await asyncio.wait_for(waiting["lost"], 5)
     assert (caught.value.id, caught.value.retryable) == ("lost", True)
-    assert redis.doubted == [["lost", "there"]]
+    assert [sorted(names) for names in redis.doubted[1:]] == [["lost", "never seen", "there"]]
     await redis.tell("there", "never seen")
     assert (await waiting["there"]).ok
     waiting["never seen"].cancel()
@@ -195,10 +211,76 @@ async def test_one_that_was_enqueued_before_and_is_waited_for_after_is_asked_for
     await redis.away()
     with pytest.raises(RequestLost):
         await early.result(timeout=5)
-    with pytest.raises(ResultTimeout):
-        await redis.handle("after").result(timeout=0.05)
-    assert ["after"] not in redis.doubted, "it was enqueued since"
+    assert not redis.handle("after").slot.unsure, "it was enqueued since"
     other.cancel()
+
+
+async def test_what_was_enqueued_when_nobody_listened_is_asked_for(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that waits for nothing hears of no outage."""
+    monkeypatch.setattr("streamfleet.producer.slots.FIRST_SAFETY_S", 0.01)
+    first, second = redis.handle("first"), redis.handle("second")
+    redis.forgot |= {"first", "second"}
+    arrivals = Arrivals(redis.mailbox)
+    arrivals.add([first, second])
+    taken: list[Result | RequestLost] = []
+    while len(arrivals):
+        taken += await arrivals.take(5)
+    assert {each.id for each in taken if isinstance(each, RequestLost)} == {"first", "second"}
+
+
+async def test_one_that_is_enqueued_again_while_it_is_asked_for_is_not_lost(redis: Redis) -> None:
+    waiting = asyncio.create_task(redis.handle("r").result(timeout=5))
+    await asyncio.sleep(0)
+    asked, go_on = redis.holds_answers()
+    redis.forgot.add("r")
+    await redis.away()
+    await asked.wait()
+    again = asyncio.create_task(redis.handle("r").result(timeout=5))
+    await asyncio.sleep(0)
+    go_on.set()  # with an answer of before
+    await asyncio.sleep(0.01)
+    redis.forgot.clear()
+    await redis.tell("r")
+    assert (await waiting).ok
+    assert (await again).ok
+
+
+async def test_who_has_left_is_told_when_waiting_again(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: broken.append(context))
+    monkeypatch.setattr("streamfleet.producer.slots.FIRST_SAFETY_S", 0.01)
+    handle = redis.handle("r")
+    waiting = asyncio.create_task(handle.result())
+    await asyncio.sleep(0)
+    asked, go_on = redis.holds_answers()
+    redis.forgot.add("r")
+    await redis.away()
+    await asked.wait()
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    go_on.set()
+    await asyncio.sleep(0.01)
+    assert handle.slot.future is not None
+    assert not handle.slot.future.done(), "nobody would read that"
+    with pytest.raises(RequestLost):
+        await handle.result(timeout=5)
+    assert not broken
+
+
+async def test_one_that_may_have_outlived_its_record_is_waited_for(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Records of requests that do not end have a life, entries have none."""
+    monkeypatch.setattr("streamfleet.producer.slots.FIRST_SAFETY_S", 0.01)
+    since_ms = redis.clock.now_ms() - redis.limits.record_ttl_ms
+    redis.entry = f"normal:{since_ms}-0"
+    redis.forgot.add("r")
+    waiting = asyncio.create_task(redis.handle("r").result(timeout=5))
+    await eventually(lambda: redis.doubted == [["r"]])
+    await redis.tell("r")
+    assert (await waiting).ok
 
 
 async def test_another_server_in_its_place_is_asked_too(redis: Redis) -> None:
@@ -215,9 +297,11 @@ async def test_another_server_in_its_place_is_asked_too(redis: Redis) -> None:
 async def test_what_is_lost_unseen_is_found_in_time(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streamfleet.producer.slots.DOUBT_S", 0.05)
     monkeypatch.setattr("streamfleet.producer.slots.FIRST_SAFETY_S", 0.01)
+    waiting = asyncio.create_task(redis.handle("r").result())
+    await eventually(lambda: redis.doubted, what="it was there when that was asked first")
     redis.forgot.add("r")
     with pytest.raises(RequestLost):
-        await redis.handle("r").result(timeout=5)
+        await asyncio.wait_for(waiting, 5)
 
 
 async def test_one_that_was_lost_and_enqueued_again_is_waited_for_again(redis: Redis) -> None:
@@ -238,14 +322,14 @@ async def test_one_that_was_lost_and_enqueued_again_is_waited_for_again(redis: R
 async def test_a_question_that_fails_is_asked_again(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     """A key that somebody broke, say."""
     monkeypatch.setattr("streamfleet.producer.slots.FIRST_SAFETY_S", 0.01)
-    answer, failing = redis.forgotten, [RuntimeError("WRONGTYPE")]
+    answer, failing = redis.known, [RuntimeError("WRONGTYPE")]
 
-    async def forgotten(request_ids: Sequence[str]) -> set[str]:
+    async def known(request_ids: Sequence[str]) -> list[str | None]:
         if failing:
             raise failing.pop()
         return await answer(request_ids)
 
-    redis.forgotten = forgotten  # type: ignore[method-assign]
+    redis.known = known  # type: ignore[method-assign]
     waiting = asyncio.create_task(redis.handle("r").result())
     await asyncio.sleep(0)
     redis.forgot.add("r")
@@ -302,6 +386,19 @@ async def test_closed_in_the_moment_of_a_result_nothing_goes_wrong(redis: Redis)
     await asyncio.sleep(0)
     assert not broken
     assert len(arrivals) == 0
+
+
+async def test_what_was_lost_and_is_not_taken_is_nobodys_surprise(redis: Redis) -> None:
+    arrivals = Arrivals(redis.mailbox)
+    handle = redis.handle("r")
+    arrivals.add([handle])
+    await asyncio.sleep(0)
+    redis.forgot.add("r")
+    await redis.away()
+    await eventually(lambda: arrivals._done)
+    arrivals.close()
+    complaining: Any = handle.slot.future
+    assert not complaining._log_traceback, "asyncio would log an exception that was never retrieved"
 
 
 async def test_one_more_wait_does_not_wake_the_looks(redis: Redis) -> None:

@@ -116,17 +116,19 @@ class RequestLost(StreamfleetError):
     Enqueueing it again with the same id is safe.
 
     Attributes:
-        id: the request id.
+        id: the request id; of several, the first.
+        ids: of all that were waited for together, in the order in which that was found out.
     """
 
     retryable = True
 
-    def __init__(self, request_id: str) -> None:
+    def __init__(self, *ids: str) -> None:
+        names = ids[0] if len(ids) == 1 else f"{ids[0]} and {len(ids) - 1} more"
         super().__init__(
-            f"request {request_id}: Redis accepted it, and has neither it nor its result any more (a failover or a "
+            f"request {names}: Redis accepted it, and has neither it nor its result any more (a failover or a "
             "restart lost it, or it was deleted): enqueue it again with the same id, which is safe"
         )
-        self.id = request_id
+        self.id, self.ids = ids[0], ids
 
 
 class RequestFailed(StreamfleetError):

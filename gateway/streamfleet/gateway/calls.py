@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from fastapi import APIRouter, Request, Response
 
+from streamfleet.common.errors import RequestLost
 from streamfleet.common.protocol import CHAT, COMPLETIONS, EMBEDDINGS, parse_body
 from streamfleet.common.results import Result
 from streamfleet.gateway import metrics
@@ -72,9 +73,13 @@ class Enqueued:
         metrics.CANCELLED.inc()
         self.gateway.errand(self.handle.cancel(), "cancel what nobody waits for")
 
-    async def settle(self, result: Result) -> None:
-        """Set the caller's allowance right. Who asks again for what was asked for before, uses nothing."""
-        used = 0 if self.handle.existing else used_tokens(result, self.reserved)
+    async def settle(self, result: Result | None) -> None:
+        """Set the caller's allowance right. Who asks again for what was asked for before, uses nothing.
+
+        Args:
+            result: None where Redis lost the request.
+        """
+        used = 0 if result is None or self.handle.existing else used_tokens(result, self.reserved)
         await self.gateway.door.settle(self.caller, self.reserved, used)
 
 
@@ -106,7 +111,11 @@ async def answer(request: Request, endpoint: str) -> Response:
     enqueued = await enqueue(request, endpoint)
     if enqueued.wish.stream:
         return await open_stream(request, _reading(enqueued))
-    result = await wait_for(request, enqueued)
+    try:
+        result = await wait_for(request, enqueued)
+    except RequestLost:
+        enqueued.gateway.errand(enqueued.settle(None), "put back tokens")
+        raise
     if enqueued.caller.tokens.limit:
         enqueued.gateway.errand(enqueued.settle(result), "settle tokens")
     if not result.ok:
@@ -161,6 +170,7 @@ async def wait_for(request: Request, enqueued: Enqueued) -> Result:
         CallerLeft: the caller did not wait for it.
         ApiError: the process stops.
         ResultTimeout: nobody ended it, though its deadline has passed.
+        RequestLost: Redis lost it.
     """
     # No task of its own: it would be one more step between a result and its answer.
     with (

@@ -13,7 +13,7 @@ import structlog
 from fastapi import Request, Response
 from starlette.types import Receive, Scope, Send
 
-from streamfleet.common.errors import RequestFailed, StreamfleetError
+from streamfleet.common.errors import RequestFailed, RequestLost, StreamfleetError
 from streamfleet.common.results import Result
 from streamfleet.gateway import metrics
 from streamfleet.gateway.call import Call
@@ -43,7 +43,7 @@ class Reading:
         tells_restarts: it understands that a stream begins anew.
         wait_s: after so long, the end was missed.
         on_left: what to do when the reader leaves or is sent away.
-        on_result: what to do with the result; None for nothing.
+        on_result: what to do with the result, or without one where Redis lost the request; None for nothing.
     """
 
     gateway: Gateway
@@ -54,7 +54,7 @@ class Reading:
     tells_restarts: bool
     wait_s: float
     on_left: Callable[[], None]
-    on_result: Callable[[Result], Coroutine[Any, Any, None]] | None = None
+    on_result: Callable[[Result | None], Coroutine[Any, Any, None]] | None = None
 
     @property
     def live(self) -> bool:
@@ -132,6 +132,9 @@ async def frames(reading: Reading, tokens: Tokens) -> AsyncGenerator[bytes, None
                 raise of_result(result) from None
             yield error_frame(of_result(result))
             return
+        except RequestLost:
+            _settle(reading, None)
+            raise
     if not shown or reading.on_result is not None:
         result = await reading.client.result(reading.handle.id, 0)
         if not shown:
@@ -140,7 +143,7 @@ async def frames(reading: Reading, tokens: Tokens) -> AsyncGenerator[bytes, None
     yield DONE
 
 
-def _settle(reading: Reading, result: Result) -> None:
+def _settle(reading: Reading, result: Result | None) -> None:
     if reading.on_result is not None:
         reading.gateway.errand(reading.on_result(result), "settle tokens")
 

@@ -36,7 +36,7 @@ async def stream(request: Request, request_id: str) -> Response:
         gateway=gateway,
         call=call,
         client=client,
-        handle=client.handle(request_id, accepted=True),
+        handle=client.handle(request_id),
         after=request.headers.get("last-event-id") or None,
         tells_restarts=tells_restarts(request.headers),
         wait_s=gateway.settings.gateway_max_wait_ms / 1000,

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
+from typing import IO
 
 import structlog
 
@@ -121,6 +123,7 @@ class Batch:
         self._seen: dict[str, int] = {}
         self._ready: deque[tuple[BatchLine, Submission]] = deque()
         self._outstanding: dict[str, tuple[int, str]] = {}
+        self._lost: dict[int, str] = {}
         self._lane_full = False
 
     @property
@@ -139,14 +142,18 @@ class Batch:
         """Run until every line is answered. May be cancelled at any point: what was answered is in the files."""
         arrivals = self._client.arrivals()
         try:
-            with self._source.open("rb") as lines:
+            with self._source.open("rb") as lines, self._source.open("rb") as lines_again:
                 requests = self._requests(lines_of(lines))
                 while True:
                     await self._fill(requests, arrivals)
                     self._report(self.progress)
-                    if not self._outstanding and not self._ready:
+                    if not self._outstanding and not self._ready and not self._lost:
                         return self.progress
-                    self._take(await arrivals.take(TICK_S))
+                    more_lost = self._take(await arrivals.take(TICK_S))
+                    if self._lost and not more_lost:  # one pass over the file, not one for each few of them
+                        log.warning("requests_lost", lines=len(self._lost), then="enqueued again, by the same ids")
+                        lost, self._lost = self._lost, {}
+                        requests = chain(self._again(lines_again, lost), requests)
                     self._output.flush()
                     self._errors.flush()
         finally:
@@ -209,25 +216,26 @@ class Batch:
             except BadLine as error:
                 self._refuse(error)
 
-    def _ask_again(self, lost: dict[int, str]) -> None:
+    def _again(self, file: IO[bytes], lost: dict[int, str]) -> Iterator[tuple[BatchLine, Submission]]:
         """Lines whose requests Redis lost, by number: they were read before, and are in memory no more."""
-        log.warning("requests_lost", lines=len(lost), then="they are enqueued again, by the same ids")
-        with self._source.open("rb") as lines:
-            for number, text in enumerate(lines_of(lines), 1):
-                if number in lost:
-                    self._ready += self._read_again(text, number, lost.pop(number))
+        file.seek(0)
+        for number, text in enumerate(lines_of(file), 1):
+            if number in lost and (request := self._as_before(text, number, lost.pop(number))):
+                yield request
+            if not lost:
+                return
         for number, custom_id in lost.items():
             self._refuse(BadLine(number, custom_id, CHANGED, None, "conflict"))
 
-    def _read_again(self, text: bytes, number: int, custom_id: str) -> list[tuple[BatchLine, Submission]]:
+    def _as_before(self, text: bytes, number: int, custom_id: str) -> tuple[BatchLine, Submission] | None:
         try:
             line = parse_line(text, number)
             if line.custom_id == custom_id:
-                return [(line, self._prepare(line))]
+                return line, self._prepare(line)
         except BadLine:
             pass  # it was well when it was read first
         self._refuse(BadLine(number, custom_id, CHANGED, None, "conflict"))
-        return []
+        return None
 
     def _new(self, text: bytes, number: int) -> BatchLine:
         try:
@@ -262,16 +270,16 @@ class Batch:
 
     # -- out -----------------------------------------------------------------------------------------------
 
-    def _take(self, came: Iterable[Result | RequestLost]) -> None:
-        lost: dict[int, str] = {}
+    def _take(self, came: Iterable[Result | RequestLost]) -> bool:
+        """Write down what came; whether some were lost."""
+        lost_before = len(self._lost)
         for each in came:
             number, custom_id = self._outstanding.pop(each.id)
             if isinstance(each, RequestLost):
-                lost[number] = custom_id
+                self._lost[number] = custom_id
             else:
                 self._write(custom_id, each)
-        if lost:
-            self._ask_again(lost)
+        return len(self._lost) > lost_before
 
     def _write(self, custom_id: str, result: Result) -> None:
         line = answer_line(custom_id, result)

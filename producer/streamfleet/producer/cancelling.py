@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from streamfleet.common.broker import Broker
-from streamfleet.common.errors import ResultTimeout
+from streamfleet.common.errors import RequestLost, ResultTimeout
 from streamfleet.common.protocol import Status
 from streamfleet.producer.mailbox import Mailbox
 
@@ -11,7 +11,7 @@ PATIENCE_S = 5.0
 
 
 async def ask_to_cancel(broker: Broker, mailbox: Mailbox, request_id: str, patience_s: float = PATIENCE_S) -> bool:
-    """Ask, and wait for what becomes of it; whether the request ended as cancelled.
+    """Ask, and wait for what becomes of it; whether the request ended as cancelled. It did not, where Redis lost it.
 
     Raises:
         ResultTimeout: no worker has done it within `patience_s` seconds; it stays asked for.
@@ -21,6 +21,8 @@ async def ask_to_cancel(broker: Broker, mailbox: Mailbox, request_id: str, patie
         await broker.ask_to_cancel(request_id)
         try:
             result = await mailbox.wait(mailbox.slot(request_id), patience_s)
+        except RequestLost:
+            return False
         except ResultTimeout:
             raise ResultTimeout(
                 f"request {request_id}: no worker has cancelled it within {patience_s:g} s; the next one that runs will"

@@ -172,14 +172,9 @@ class Client:
 
     # -- getting out ---------------------------------------------------------------------------------------
 
-    def handle(self, request_id: str, *, accepted: bool = False) -> Handle:
-        """A handle of a request that somebody enqueues, by its id; it is not looked for yet.
-
-        Args:
-            request_id: its id.
-            accepted: Redis has it: whoever waits is told if it has it no more. Else it may come yet.
-        """
-        return Handle(request_id, True, "", self.mailbox, None, self, accepted=accepted)
+    def handle(self, request_id: str) -> Handle:
+        """A handle of a request that somebody enqueued, by its id; it is not looked for yet."""
+        return Handle(request_id, True, "", self.mailbox, None, self)
 
     async def result(self, request_id: str, timeout: float | None = None) -> Result:
         """A request's result, by its id.
@@ -240,7 +235,7 @@ class Client:
 
         Raises:
             ResultTimeout: `timeout` seconds passed before all had come.
-            RequestLost: Redis lost one of them, its `id`. The others go on: ask again for those that are left.
+            RequestLost: Redis lost some of them, its `ids`; raised when all others have come.
         """
         async with contextlib.aclosing(self._groups(handles, timeout)) as groups:
             async for results in groups:
@@ -252,27 +247,27 @@ class Client:
         arrivals = self.arrivals()
         arrivals.add(handles)
         give_up = None if timeout is None else _loop_time() + timeout
+        lost: list[str] = []
         try:
             while len(arrivals):
-                results = await arrivals.take(None if give_up is None else max(0.0, give_up - _loop_time()))
-                if not results:
+                came = await arrivals.take(None if give_up is None else max(0.0, give_up - _loop_time()))
+                if not came:
                     left = len(arrivals)
                     raise ResultTimeout(f"{left} requests have no result after {timeout:g} s; they go on")
-                found = [result for result in results if isinstance(result, Result)]
-                if found:
-                    yield found
-                for lost in results:
-                    if isinstance(lost, RequestLost):
-                        raise lost
+                lost += [each.id for each in came if isinstance(each, RequestLost)]
+                if results := [each for each in came if isinstance(each, Result)]:
+                    yield results
         finally:
             arrivals.close()
+        if lost:
+            raise RequestLost(*lost)
 
     def arrivals(self) -> Arrivals:
         """An empty set of requests to wait for, which may grow."""
         return Arrivals(self.mailbox)
 
     async def cancel(self, request_id: str) -> bool:
-        """Cancel a request, queued or running. False when it had ended before in another way.
+        """Cancel a request, queued or running. False when it had ended before in another way, or Redis lost it.
 
         A Redis user with a producer's role may not write results. Then a worker is asked to, and this waits for it:
         about a second.

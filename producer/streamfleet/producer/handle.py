@@ -34,18 +34,10 @@ class Handle:
         entry: ``<lane>:<stream id>`` in Redis; empty when only its result is left.
     """
 
-    __slots__ = ("_accepted", "_mailbox", "_mark", "_owner", "_slot", "entry", "existing", "id")
+    __slots__ = ("_mailbox", "_mark", "_owner", "_slot", "entry", "existing", "id")
 
     def __init__(
-        self,
-        request_id: str,
-        existing: bool,
-        entry: str,
-        mailbox: Mailbox,
-        mark: int | None,
-        owner: Owner,
-        *,
-        accepted: bool = True,
+        self, request_id: str, existing: bool, entry: str, mailbox: Mailbox, mark: int | None, owner: Owner
     ) -> None:
         """`mark` is `Mailbox.mark` of before it was enqueued; None where the mailbox will hear nothing of it."""
         self.id = request_id
@@ -54,7 +46,6 @@ class Handle:
         self._mailbox = mailbox
         self._mark = mark
         self._owner = owner
-        self._accepted = accepted
         self._slot: Slot | None = None
 
     def __repr__(self) -> str:
@@ -64,7 +55,7 @@ class Handle:
     def slot(self) -> Slot:
         """What the client remembers of it: nothing before it is waited for."""
         if self._slot is None:
-            self._slot = self._mailbox.slot(self.id, self._mark, accepted=self._accepted)
+            self._slot = self._mailbox.slot(self.id, self._mark, self.entry)
         return self._slot
 
     def awaited(self) -> AbstractContextManager[asyncio.Future[Result]]:
@@ -165,6 +156,8 @@ class Arrivals:
 
     def close(self) -> None:
         """Wait no more for what is left."""
+        for future in self._done:
+            future.exception()  # read, so that nobody complains that it never was
         for future, slots in self._joined.items():
             future.remove_done_callback(self._arrived)
             for slot in slots:

@@ -20,6 +20,7 @@ import structlog
 from tenacity import AsyncRetrying, retry_if_exception_type, wait_random_exponential
 
 from streamfleet.common.broker import Broker
+from streamfleet.common.clock import Clock, SystemClock
 from streamfleet.common.errors import (
     BrokerUnavailable,
     NotPermitted,
@@ -50,6 +51,7 @@ class Mailbox:
     Args:
         broker: the queue.
         name: name of this client's reply stream; nobody else may use it.
+        clock: the time of day.
 
     Attributes:
         mark: changes whenever a notification may have been passed over: it was read when nobody had waited for its
@@ -57,10 +59,11 @@ class Mailbox:
             wait, has missed nothing. So nothing need be remembered of requests that nobody waits for.
     """
 
-    def __init__(self, broker: Broker, name: str) -> None:
+    def __init__(self, broker: Broker, name: str, clock: Clock | None = None) -> None:
         self.name = name
         self.mark = 0
         self._broker = broker
+        self._clock = clock or SystemClock()
         self._slots = Slots()
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._started = False
@@ -73,19 +76,22 @@ class Mailbox:
         self._closed = False
         self._may_end = True
 
-    def slot(self, request_id: str, mark: int | None = None, *, accepted: bool = False) -> Slot:
+    def slot(self, request_id: str, mark: int | None = None, entry: str = "") -> Slot:
         """What is remembered of a request, from now on for as long as the slot is held.
 
         Args:
             request_id: its id.
             mark: `mark` of before it was enqueued; None for a request whose notification does not come here.
-            accepted: Redis said that it has it: if it has it no more, whoever waits is told.
+            entry: ``<lane>:<stream id>`` where Redis said that it has it: if it has it no more, whoever waits is told.
         """
         slot = self._slots.get(request_id)
-        slot.accepted = slot.accepted or accepted
+        if entry:
+            slot.entry, slot.unsure = entry, False
+            slot.heard += 1
+        if mark is None or mark < self._back:
+            self._slots.doubt(slot)
         if mark is not None:
             slot.notified = True
-            slot.unsure = slot.unsure or mark < self._back
             if mark != self.mark:
                 self._slots.look_at(slot, OVERDUE)
         return slot
@@ -104,6 +110,7 @@ class Mailbox:
                 self._replan.set()
             if not self._started:
                 self._start()
+                self._slots.doubt(slot)
         return slot.future
 
     def leave(self, slot: Slot) -> None:
@@ -149,6 +156,7 @@ class Mailbox:
 
     def _start(self) -> None:
         self._started = True
+        self._back = self.mark + 1  # nobody listened: what was enqueued before may have been lost unheard
         for name, loop in (("read", self._read_forever), ("look", self._look_forever)):
             if name not in self._tasks or self._tasks[name].done():
                 task = self._tasks[name] = asyncio.get_running_loop().create_task(loop())
@@ -223,25 +231,38 @@ class Mailbox:
 
     async def _give_up(self, slots: Sequence[Slot]) -> None:
         """Who waits for what will never come is told, and does not wait for ever."""
-        waited = [slot for slot in slots if slot.future is not None and not slot.future.done()]
+        waited = [slot for slot in slots if slot.open]
         doubtful = self._slots.doubtful(waited, self._now())
+        for slot in doubtful:
+            self._slots.doubt(slot)
         try:
-            await self._give_up_lost([slot for slot in waited if slot.accepted and (slot.unsure or slot in doubtful)])
-            await self._give_up_vanished([slot for slot in doubtful if slot.future and not slot.future.done()])
+            await self._give_up_lost([slot for slot in waited if slot.unsure])
+            await self._give_up_vanished([slot for slot in doubtful if slot.open])
         except SettingsError:
             raise
         except Exception as error:  # noqa: BLE001 - a key that is broken must not hold up the looks; it is asked again
             log.warning("vanished_unknown", error=f"{type(error).__name__}: {error}")
 
     async def _give_up_lost(self, slots: Sequence[Slot]) -> None:
-        """Requests that Redis accepted and has forgotten: a failover loses what was not replicated."""
+        """Requests that Redis had and has forgotten: a failover loses what was not replicated."""
         if not slots:
             return
-        lost = await self._patiently(self._broker.forgotten, [slot.id for slot in slots])
-        for slot in slots:
-            slot.unsure = slot.id in lost  # until somebody enqueues it again
-            if slot.unsure and slot.future is not None and not slot.future.done():
+        heard = [slot.heard for slot in slots]
+        entries = await self._patiently(self._broker.known, [slot.id for slot in slots])
+        for slot, before, entry in zip(slots, heard, entries, strict=True):
+            if slot.heard != before:
+                continue  # enqueued again meanwhile, or Redis was away: the answer is of another time
+            if entry is not None:
+                slot.entry, slot.unsure = entry or slot.entry or "", False
+            elif slot.entry is None or self._may_outlive_its_record(slot.entry):
+                slot.unsure = False  # it may come yet
+            elif slot.waiters > 0 and slot.future is not None and slot.open:
                 slot.future.set_exception(RequestLost(slot.id))
+
+    def _may_outlive_its_record(self, entry: str) -> bool:
+        """Whether a request may have waited for so long that it stands in its lane without a record."""
+        since_ms = entry.partition(":")[2].partition("-")[0]
+        return since_ms.isdigit() and self._clock.now_ms() - int(since_ms) > self._broker.limits.record_ttl_ms / 2
 
     async def _give_up_vanished(self, slots: Sequence[Slot]) -> None:
         """Requests whose entry alone is gone, deleted by hand: have them ended, as dead."""

@@ -38,8 +38,10 @@ class Slot:
         waiters: how many wait for it now.
         looks, due: how often its result key was looked at, and when to look next (the loop's clock, seconds). Both
             outlast a wait: many short ones look as often as a long one.
-        accepted: Redis said that it has it.
-        unsure: what Redis said may be over: it was away since, or another server took its place.
+        entry: ``<lane>:<stream id>``, as Redis said, or empty where that had only the result; None before it said that
+            it has it.
+        unsure: whether Redis has it, is to be asked at the next look.
+        heard: how often something was heard that makes an answer to that question, asked before, worthless.
         doubted: when to ask next whether it can still come (the loop's clock, seconds); inf before the first wait.
         plan: number of its entry among the planned looks; 0 while there is none.
         future: its result, made when the first waiter comes.
@@ -48,8 +50,9 @@ class Slot:
     # On the class until they change: of many that are enqueued, few may ever be waited for.
     notified = False
     ended = False
-    accepted = False
+    entry: str | None = None
     unsure = False
+    heard = 0
     waiters = 0
     looks = 0
     due = math.inf
@@ -59,6 +62,11 @@ class Slot:
 
     def __init__(self, request_id: str) -> None:
         self.id = request_id
+
+    @property
+    def open(self) -> bool:
+        """Nobody was told yet how it ended."""
+        return self.future is None or not self.future.done()
 
 
 class Slots:
@@ -119,8 +127,13 @@ class Slots:
     def look_at_all(self, now: float) -> None:
         """Plan a look at every slot that somebody waits for or holds: notifications, and requests, may be lost."""
         for slot in list(self._known.values()):
-            slot.unsure = True
+            self.doubt(slot)
             self.look_at(slot, min(slot.due, now))
+
+    def doubt(self, slot: Slot) -> None:
+        """At the next look, Redis is asked whether it has it."""
+        slot.unsure = True
+        slot.heard += 1
 
     def looked(self, slot: Slot, now: float) -> None:
         """A look found nothing: plan the next one."""
@@ -129,7 +142,7 @@ class Slots:
 
     def doubtful(self, slots: Iterable[Slot], now: float) -> list[Slot]:
         """Which of the slots have been waited for in vain for so long that it is time to ask whether they can come."""
-        chosen = [slot for slot in slots if slot.doubted <= now and (slot.future is None or not slot.future.done())]
+        chosen = [slot for slot in slots if slot.doubted <= now and slot.open]
         for slot in chosen:
             slot.doubted = now + DOUBT_S
         return chosen

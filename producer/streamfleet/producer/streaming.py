@@ -121,15 +121,13 @@ class Reading:
 
     async def _result_or_tokens(self, feed: Feed) -> Result | None:
         """The result, unless tokens come first. Raises RequestLost."""
-        slot = self._handle.slot
-        slot.unsure = True  # perhaps nobody waited for results while Redis was away
-        future = self._mailbox.join(slot)
+        future = self._mailbox.join(self._handle.slot)
         coming = asyncio.ensure_future(feed.come(however_long=True))
         either: set[asyncio.Future[Any]] = {future, coming}
         try:
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            self._mailbox.leave(slot)
+            self._mailbox.leave(self._handle.slot)
             coming.cancel()
         return future.result() if future.done() else None
 

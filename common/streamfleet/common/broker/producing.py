@@ -111,8 +111,12 @@ class ProducerBroker(BrokerBase):
         entry, _ = recorded(await self.connection.command("GET", self.keys.request(request_id)))
         return entry or None
 
-    async def forgotten(self, request_ids: Sequence[str]) -> set[str]:
-        """Those that clients enqueued and Redis has neither a record nor a result of."""
+    async def known(self, request_ids: Sequence[str]) -> list[str | None]:
+        """What Redis knows of requests that clients enqueued, in the order asked for.
+
+        Returns:
+            For each ``<lane>:<stream id>`` by its record; empty where only a result is left; None for nothing at all.
+        """
         # The records first: one lives as long as the result, so what ends in between has one.
         count = len(request_ids)
         replies = await self.connection.pipeline(
@@ -122,8 +126,10 @@ class ProducerBroker(BrokerBase):
             ]
         )
         records, results = replies[:count], replies[count:]
-        known = zip(request_ids, records, results, strict=True)
-        return {request_id for request_id, record, result in known if record is None and not result}
+        return [
+            recorded(record)[0] if record is not None or result else None
+            for record, result in zip(records, results, strict=True)
+        ]
 
     async def standing(self, entry: str) -> Standing | None:
         """Where an entry is; None when it is in its lane no more. Reads no body: a producer may not."""
