@@ -185,6 +185,7 @@ class Client:
 
         Raises:
             ResultTimeout: it did not come in time.
+            RequestLost: Redis had it while this waited, and lost it. One that it never had may come yet.
         """
         if timeout is not None and timeout <= 0:
             result = await self.broker.result(request_id)
