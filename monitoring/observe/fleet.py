@@ -22,7 +22,8 @@ from streamfleet.common.protocol import LANES
 from streamfleet.producer import Client
 
 WORKERS = 2
-BATCH, PAUSE_S = 40, 1.0
+BATCH, PAUSE_S = 120, 1.0
+"""Two workers of this profile answer 28 such requests a second: of four times as many, some wait in every lane."""
 SETTINGS = {"ENGINE": "simulated", "SIMULATED_PROFILE": "smollm2-cpu", "LEASE_MS": "2000", "LOG_LEVEL": "error"}
 
 
