@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from streamfleet.common.errors import RequestLost, StreamfleetError
+from streamfleet.common.settings import QueueSettings, load
 from streamfleet.producer import Client
 from streamfleet.producer.batch import Batch, BatchOptions
 from streamfleet.producer.batch_files import AppendFile
@@ -122,6 +123,30 @@ async def test_a_batch_asks_again_for_what_was_lost(redis_url: str, raw_redis: A
     assert (done.succeeded, done.failed, done.outstanding) == (20, 0, 0)
     assert sorted(answer["custom_id"] for answer in answers(tmp_path / "out.jsonl")) == sorted(
         f"c{number}" for number in range(20)
+    )
+
+
+async def test_what_is_lost_while_lost_lines_wait_for_room_is_asked_again_too(
+    redis_url: str, raw_redis: Any, tmp_path: Path
+) -> None:
+    source = lines_of(tmp_path, 450)
+    settings = load(QueueSettings, redis_url=redis_url, lane_limit=450)
+    async with Client(settings=settings, patience_s=None) as fleet, Client(redis_url) as other:
+        batch = batch_of(fleet, source)
+        running = asyncio.create_task(batch.run())
+        await eventually(lambda: batch.progress.outstanding == 450, 5)
+        ids = [name.partition("request:")[2] async for name in raw_redis.scan_iter("{default}:request:*")]
+        others = await other.enqueue_many([{"body": BODY, "lane": "low"}] * 400)  # they take the room of what is lost
+        await lose(raw_redis, sorted(ids)[:300])
+        await eventually(lambda: batch.progress.lane_full, 10, "the first loss was noticed")
+        await lose(raw_redis, sorted(ids)[300:400])
+        await eventually(lambda: batch.progress.outstanding == 50, 10, "so was the second")
+        async with worker_inside(redis_url, small_engine(64)):
+            done = await asyncio.wait_for(running, 30)
+            assert all([(await each.result(timeout=10)).ok for each in others])
+    assert (done.succeeded, done.failed, done.outstanding) == (450, 0, 0)
+    assert sorted(answer["custom_id"] for answer in answers(tmp_path / "out.jsonl")) == sorted(
+        f"c{number}" for number in range(450)
     )
 
 

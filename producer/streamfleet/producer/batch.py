@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import IO
 
@@ -124,6 +123,8 @@ class Batch:
         self._ready: deque[tuple[BatchLine, Submission]] = deque()
         self._outstanding: dict[str, tuple[int, str]] = {}
         self._lost: dict[int, str] = {}
+        self._missing: dict[int, str] = {}
+        self._again: Iterator[tuple[BatchLine, Submission]] = iter(())
         self._lane_full = False
 
     @property
@@ -152,8 +153,9 @@ class Batch:
                     more_lost = self._take(await arrivals.take(TICK_S))
                     if self._lost and not more_lost:  # one pass over the file, not one for each few of them
                         log.warning("requests_lost", lines=len(self._lost), then="enqueued again, by the same ids")
-                        lost, self._lost = self._lost, {}
-                        requests = chain(self._again(lines_again, lost), requests)
+                        self._missing |= self._lost
+                        self._lost = {}
+                        self._again = self._read_again(lines_again)  # those of a pass under way are among the missing
                     self._output.flush()
                     self._errors.flush()
         finally:
@@ -178,7 +180,7 @@ class Batch:
         chunk: list[tuple[BatchLine, Submission]] = []
         filled = 0
         while len(chunk) < count:
-            request = self._ready.popleft() if self._ready else next(requests, None)
+            request = self._ready.popleft() if self._ready else next(self._again, None) or next(requests, None)
             if request is None:
                 break
             filled += size(request[1])
@@ -216,15 +218,17 @@ class Batch:
             except BadLine as error:
                 self._refuse(error)
 
-    def _again(self, file: IO[bytes], lost: dict[int, str]) -> Iterator[tuple[BatchLine, Submission]]:
-        """Lines whose requests Redis lost, by number: they were read before, and are in memory no more."""
+    def _read_again(self, file: IO[bytes]) -> Iterator[tuple[BatchLine, Submission]]:
+        """Lines whose requests Redis lost: they were read before, and are in memory no more."""
+        missing = self._missing
         file.seek(0)
         for number, text in enumerate(lines_of(file), 1):
-            if number in lost and (request := self._as_before(text, number, lost.pop(number))):
+            if number in missing and (request := self._as_before(text, number, missing.pop(number))):
                 yield request
-            if not lost:
+            if not missing:
                 return
-        for number, custom_id in lost.items():
+        while missing:
+            number, custom_id = missing.popitem()
             self._refuse(BadLine(number, custom_id, CHANGED, None, "conflict"))
 
     def _as_before(self, text: bytes, number: int, custom_id: str) -> tuple[BatchLine, Submission] | None:
