@@ -133,18 +133,24 @@ async def test_openais_client_sends_it_again_by_itself(ground: Ground, worker_la
         assert (await asyncio.wait_for(asking, 40)).choices[0].message.content
 
 
-async def test_a_stream_that_is_resumed_by_its_id_ends_too(ground: Ground) -> None:
-    async with ground.gateway.http() as http:
-        headers = {"X-Streamfleet-On-Disconnect": "continue"}
-        body = chat(0.1, model="simulated", stream=True)
-        first = asyncio.create_task(http.post("/v1/chat/completions", json=body, headers=headers))
-        (name,) = await ground.waits(1)
-        reading = asyncio.create_task(http.get(f"/v1/streams/{name}"))
-        log = ground.gateway
-        await eventually(lambda: log.metric("streamfleet_gateway_connections") >= 3, 5, "both wait")
-        await lose(ground.rows, [name])
-        for answer in await asyncio.wait_for(asyncio.gather(first, reading), 20):
-            assert (answer.status_code, answer.json()["error"]["code"]) == (503, "request_lost")
+async def test_streams_that_have_begun_end_with_an_error(redis_url: str, tmp_path: Path) -> None:
+    """Also that of a reader who came later, by the request's id."""
+    settings: dict[str, object] = {"gateway_keys": "off", "gateway_models": MODELS, "gateway_keep_alive_comment_s": 0.1}
+    with gateway_on(redis_url, tmp_path, **settings) as gateway:
+        async with (
+            redis.asyncio.Redis.from_url(redis_url, decode_responses=True, socket_timeout=None) as rows,
+            gateway.http() as http,
+        ):
+            body = chat(0.1, model="simulated", stream=True)
+            headers = {"X-Streamfleet-On-Disconnect": "continue"}
+            first = asyncio.create_task(http.post("/v1/chat/completions", json=body, headers=headers))
+            (name,) = await Ground(redis_url, tmp_path, gateway, rows).waits(1)
+            second = asyncio.create_task(http.get(f"/v1/streams/{name}"))
+            await eventually(lambda: gateway.metric("streamfleet_gateway_streams_open") == 2, 10, "both have begun")
+            await lose(rows, [name])
+            for answer in await asyncio.wait_for(asyncio.gather(first, second), 20):
+                assert answer.status_code == 200
+                assert '"code":"request_lost"' in answer.text.splitlines()[-2]
 
 
 async def test_of_several_prompts_the_lost_one_says_so(ground: Ground, worker_later: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from streamfleet.common.errors import RequestLost, StreamfleetError
+from streamfleet.common.errors import RequestLost, ResultTimeout, StreamfleetError
 from streamfleet.common.settings import QueueSettings, load
 from streamfleet.producer import Client
 from streamfleet.producer.batch import Batch, BatchOptions
@@ -67,6 +67,16 @@ async def test_of_several_that_are_waited_for_the_lost_ones_are_named_when_all_o
                 await asyncio.wait_for(taking, 20)
         assert sorted(came) == ["r0", "r2", "r4"]
         assert set(caught.value.ids) == {"r1", "r3"}
+
+
+async def test_who_waits_for_no_longer_is_told_of_the_lost_ones_all_the_same(redis_url: str, raw_redis: Any) -> None:
+    async with Client(redis_url) as fleet:
+        handles = await fleet.enqueue_many([{"body": BODY, "id": name} for name in ("open", "lost")])
+        waiting = asyncio.ensure_future(anext(fleet.as_completed(handles, timeout=2)))
+        await asyncio.sleep(0)
+        await lose(raw_redis, ["lost"])
+        with pytest.raises(ResultTimeout, match=r"1 requests have no result .*; besides, Redis lost lost"):
+            await asyncio.wait_for(waiting, 10)
 
 
 async def test_somebody_elses_request_may_come_yet(redis_url: str, raw_redis: Any) -> None:

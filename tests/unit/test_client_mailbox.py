@@ -11,7 +11,7 @@ import pytest
 
 from streamfleet.common.broker import Broker
 from streamfleet.common.clock import SystemClock
-from streamfleet.common.errors import BrokerUnavailable, RequestLost, ResultTimeout
+from streamfleet.common.errors import BrokerUnavailable, NotPermitted, RequestLost, ResultTimeout
 from streamfleet.common.records import QueueLimits
 from streamfleet.common.results import Result, decode_result
 from streamfleet.producer.handle import Arrivals, Handle
@@ -28,6 +28,8 @@ class Redis:
         forgot: ids that it knows nothing of.
         asked: ids whose results were asked for, one list for each round trip.
         doubted: the same of what was asked whether it is still there.
+        broken: ids whose records are no records.
+        refuses: what is raised when it is asked what it has.
         patient: for how long each reading waited, in ms.
     """
 
@@ -38,6 +40,8 @@ class Redis:
         self.asked: list[list[str]] = []
         self.doubted: list[list[str]] = []
         self.patient: list[int] = []
+        self.broken: set[str] = set()
+        self.refuses: Exception | None = None
         self._holding: tuple[asyncio.Event, asyncio.Event] | None = None
         self.limits = QueueLimits()
         self.clock = SystemClock()
@@ -59,6 +63,10 @@ class Redis:
 
     async def known(self, request_ids: Sequence[str]) -> list[str | None]:
         self.doubted.append(list(request_ids))
+        if self.refuses is not None:
+            raise self.refuses
+        if self.broken.intersection(request_ids):
+            raise RuntimeError("WRONGTYPE")
         answer: list[str | None] = [None if name in self.forgot else self.entry for name in request_ids]
         if self._holding is not None:
             self._holding[0].set()
@@ -80,6 +88,10 @@ class Redis:
     def handle(self, name: str) -> Handle:
         """As if it were enqueued now."""
         return Handle(name, False, self.entry, self.mailbox, self.mailbox.mark, cast("Any", None))
+
+    def looked(self, name: str) -> int:
+        """How often its result was asked for."""
+        return sum(name in names for names in self.asked)
 
     async def away(self) -> None:
         """Gone, and back."""
@@ -319,24 +331,63 @@ async def test_one_that_was_lost_and_enqueued_again_is_waited_for_again(redis: R
     assert (await lost.result(timeout=1)).ok
 
 
-async def test_a_question_that_fails_is_asked_again(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A key that somebody broke, say."""
+async def test_one_that_cannot_be_asked_for_does_not_hold_up_the_others(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody overwrote its record, say. It is asked for again as late as all others."""
     monkeypatch.setattr("streamfleet.producer.slots.FIRST_SAFETY_S", 0.01)
-    answer, failing = redis.known, [RuntimeError("WRONGTYPE")]
-
-    async def known(request_ids: Sequence[str]) -> list[str | None]:
-        if failing:
-            raise failing.pop()
-        return await answer(request_ids)
-
-    redis.known = known  # type: ignore[method-assign]
-    waiting = asyncio.create_task(redis.handle("r").result())
+    redis.broken.add("broken")
+    waiting = {name: asyncio.create_task(redis.handle(name).result()) for name in ("broken", "lost")}
     await asyncio.sleep(0)
-    redis.forgot.add("r")
+    redis.forgot |= {"broken", "lost"}
     await redis.away()
     with pytest.raises(RequestLost):
-        await asyncio.wait_for(waiting, 5)
-    assert not failing
+        await asyncio.wait_for(waiting["lost"], 5)
+    await eventually(lambda: redis.looked("broken") > 4)
+    assert len([names for names in redis.doubted if "broken" in names]) == 2, "with the other, and alone"
+    redis.broken.clear()
+    await redis.away()
+    with pytest.raises(RequestLost):
+        await asyncio.wait_for(waiting["broken"], 5)
+
+
+async def test_who_may_not_ask_waits_on(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By rules of somebody's own."""
+    monkeypatch.setattr("streamfleet.producer.slots.FIRST_SAFETY_S", 0.01)
+    monkeypatch.setattr("streamfleet.producer.slots.DOUBT_S", 0.01)
+    redis.refuses = NotPermitted("no GET of records")
+    waiting = asyncio.create_task(redis.handle("r").result(timeout=5))
+    await eventually(lambda: redis.looked("r") > 4)
+    assert redis.doubted == [["r"]]
+    await redis.tell("r")
+    assert (await waiting).ok
+
+
+async def test_an_answer_that_was_overtaken_by_another_outage_is_asked_for_again_at_once(redis: Redis) -> None:
+    """In a failover of two steps."""
+    waiting = asyncio.create_task(redis.handle("r").result())
+    await asyncio.sleep(0)
+    asked, go_on = redis.holds_answers()
+    await redis.away()
+    await asked.wait()
+    redis.forgot.add("r")
+    await redis.away()
+    go_on.set()  # with the answer that it is there
+    with pytest.raises(RequestLost):
+        await asyncio.wait_for(waiting, 2)
+
+
+async def test_what_is_enqueued_while_somebody_listens_is_not_asked_for(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streamfleet.producer.slots.FIRST_SAFETY_S", 0.01)
+    first = asyncio.create_task(redis.handle("first").result())
+    await eventually(lambda: redis.doubted == [["first"]])
+    second = asyncio.create_task(redis.handle("second").result())
+    await eventually(lambda: redis.looked("second") > 3)
+    assert redis.doubted == [["first"]]
+    for task in (first, second):
+        task.cancel()
 
 
 async def test_those_that_came_and_those_that_were_lost_are_given_together(redis: Redis) -> None:

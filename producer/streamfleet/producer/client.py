@@ -253,22 +253,23 @@ class Client:
             while len(arrivals):
                 came = await arrivals.take(None if give_up is None else max(0.0, give_up - _loop_time()))
                 if not came:
+                    also = f"; besides, Redis lost {', '.join(lost)}" if lost else ""
                     left = len(arrivals)
-                    raise ResultTimeout(f"{left} requests have no result after {timeout:g} s; they go on")
+                    raise ResultTimeout(f"{left} requests have no result after {timeout:g} s; they go on{also}")
                 lost += [each.id for each in came if isinstance(each, RequestLost)]
                 if results := [each for each in came if isinstance(each, Result)]:
                     yield results
         finally:
             arrivals.close()
         if lost:
-            raise RequestLost(*lost)
+            raise RequestLost(*dict.fromkeys(lost))
 
     def arrivals(self) -> Arrivals:
         """An empty set of requests to wait for, which may grow."""
         return Arrivals(self.mailbox)
 
     async def cancel(self, request_id: str) -> bool:
-        """Cancel a request, queued or running. False when it had ended before in another way, or Redis lost it.
+        """Cancel a request, queued or running. False when it had ended before in another way.
 
         A Redis user with a producer's role may not write results. Then a worker is asked to, and this waits for it:
         about a second.

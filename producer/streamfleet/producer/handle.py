@@ -156,8 +156,9 @@ class Arrivals:
 
     def close(self) -> None:
         """Wait no more for what is left."""
-        for future in self._done:
-            future.exception()  # read, so that nobody complains that it never was
+        for future in (*self._done, *self._joined):
+            if future.done() and not future.cancelled():
+                future.exception()  # read, so that nobody complains that it never was
         for future, slots in self._joined.items():
             future.remove_done_callback(self._arrived)
             for slot in slots:

@@ -54,9 +54,10 @@ class Mailbox:
         clock: the time of day.
 
     Attributes:
-        mark: changes whenever a notification may have been passed over: it was read when nobody had waited for its
-            request yet, or was lost. Who takes the mark before enqueueing, and finds it unchanged when beginning to
-            wait, has missed nothing. So nothing need be remembered of requests that nobody waits for.
+        mark: grows whenever something happens that who begins to wait later may have missed: a notification was read
+            when nobody had waited for its request yet, or was lost; or Redis was away. Who takes the mark before
+            enqueueing is so told, when beginning to wait, what may have been missed since, and nothing need be
+            remembered of requests that nobody waits for.
     """
 
     def __init__(self, broker: Broker, name: str, clock: Clock | None = None) -> None:
@@ -71,10 +72,12 @@ class Mailbox:
         self._replan = asyncio.Event()
         self._sleeps_until = math.inf
         self._lost = False
+        self._passed = 0
         self._back = 0
         self._moves = 0
         self._closed = False
         self._may_end = True
+        self._may_ask = True
 
     def slot(self, request_id: str, mark: int | None = None, entry: str = "") -> Slot:
         """What is remembered of a request, from now on for as long as the slot is held.
@@ -88,11 +91,13 @@ class Mailbox:
         if entry:
             slot.entry, slot.unsure = entry, False
             slot.heard += 1
-        if mark is None or mark < self._back:
-            self._slots.doubt(slot)
+        if slot.entry is None:
+            slot.unsure = True
         if mark is not None:
             slot.notified = True
-            if mark != self.mark:
+            if mark < self._back:
+                self._slots.doubt(slot)
+            if mark < self._passed:
                 self._slots.look_at(slot, OVERDUE)
         return slot
 
@@ -156,7 +161,8 @@ class Mailbox:
 
     def _start(self) -> None:
         self._started = True
-        self._back = self.mark + 1  # nobody listened: what was enqueued before may have been lost unheard
+        self.mark += 1
+        self._back = self.mark  # nobody listened: what was enqueued before may have been lost unheard
         for name, loop in (("read", self._read_forever), ("look", self._look_forever)):
             if name not in self._tasks or self._tasks[name].done():
                 task = self._tasks[name] = asyncio.get_running_loop().create_task(loop())
@@ -185,7 +191,7 @@ class Mailbox:
             if self._lost or self._moves != self._broker.connection.moves:
                 self._lost, self._moves = False, self._broker.connection.moves
                 self.mark += 1
-                self._back = self.mark
+                self._passed = self._back = self.mark
                 self._slots.look_at_all(self._now())
                 self._replan.set()
             await self._notified(ids)
@@ -202,6 +208,7 @@ class Mailbox:
             slot = self._slots.find(request_id)
             if slot is None:
                 self.mark += 1
+                self._passed = self.mark
                 continue
             slot.ended = True
             if self._slots.waiting(request_id) is not None:
@@ -226,7 +233,8 @@ class Mailbox:
             await self._fetch(slots)
             await self._give_up(slots)
             for slot in slots:
-                if slot.future is not None and not slot.future.done():
+                again_at_once = slot.unsure and slot.plan  # Redis was away once more meanwhile
+                if slot.open and not again_at_once:
                     self._slots.looked(slot, self._now())
 
     async def _give_up(self, slots: Sequence[Slot]) -> None:
@@ -235,20 +243,13 @@ class Mailbox:
         doubtful = self._slots.doubtful(waited, self._now())
         for slot in doubtful:
             self._slots.doubt(slot)
-        try:
-            await self._give_up_lost([slot for slot in waited if slot.unsure])
-            await self._give_up_vanished([slot for slot in doubtful if slot.open])
-        except SettingsError:
-            raise
-        except Exception as error:  # noqa: BLE001 - a key that is broken must not hold up the looks; it is asked again
-            log.warning("vanished_unknown", error=f"{type(error).__name__}: {error}")
+        await self._give_up_lost([slot for slot in waited if slot.unsure])
+        await self._give_up_vanished([slot for slot in doubtful if slot.open])
 
     async def _give_up_lost(self, slots: Sequence[Slot]) -> None:
         """Requests that Redis had and has forgotten: a failover loses what was not replicated."""
-        if not slots:
-            return
         heard = [slot.heard for slot in slots]
-        entries = await self._patiently(self._broker.known, [slot.id for slot in slots])
+        entries = await self._entries(slots)
         for slot, before, entry in zip(slots, heard, entries, strict=True):
             if slot.heard != before:
                 continue  # enqueued again meanwhile, or Redis was away: the answer is of another time
@@ -258,6 +259,22 @@ class Mailbox:
                 slot.unsure = False  # it may come yet
             elif slot.waiters > 0 and slot.future is not None and slot.open:
                 slot.future.set_exception(RequestLost(slot.id))
+
+    async def _entries(self, slots: Sequence[Slot]) -> list[str | None]:
+        """As `Broker.known`; where that cannot be said, as if it were there: it is asked again in a minute."""
+        if not slots or not self._may_ask:
+            return [slot.entry or "" for slot in slots]
+        try:
+            return await self._patiently(self._broker.known, [slot.id for slot in slots])
+        except NotPermitted:  # by rules of somebody's own: who enqueues by ours may ask
+            self._may_ask = False
+        except SettingsError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a key that is broken must not hold up the looks, or the others
+            if len(slots) > 1:
+                return [entry for slot in slots for entry in await self._entries([slot])]
+            log.warning("lost_unknown", error=f"{type(error).__name__}: {error}")
+        return [slot.entry or "" for slot in slots]
 
     def _may_outlive_its_record(self, entry: str) -> bool:
         """Whether a request may have waited for so long that it stands in its lane without a record."""
@@ -272,6 +289,11 @@ class Mailbox:
             gone = await self._broker.end_vanished([slot.id for slot in slots], True)
         except NotPermitted:  # a producer's role may not write results: `streamfleet audit --repair` does
             self._may_end = False
+            return
+        except SettingsError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a key that is broken must not hold up the looks; it is asked again
+            log.warning("vanished_unknown", error=f"{type(error).__name__}: {error}")
             return
         await self._fetch([slot for slot in slots if slot.id in gone])
 
