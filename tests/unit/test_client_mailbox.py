@@ -216,9 +216,9 @@ async def test_who_waits_for_what_redis_lost_is_told_when_it_is_back(redis: Redi
 
 
 async def test_one_that_was_enqueued_before_and_is_waited_for_after_is_asked_for_too(redis: Redis) -> None:
-    early = redis.handle("early")
     other = asyncio.create_task(redis.handle("other").result())
     await asyncio.sleep(0)
+    early = redis.handle("early")
     redis.forgot.add("early")
     await redis.away()
     with pytest.raises(RequestLost):
