@@ -105,7 +105,8 @@ def test_those_who_connect_and_say_nothing_hold_up_nobody(server: HealthServer) 
             with contextlib.suppress(OSError):
                 connection.sendall((b"", b"G", b"GET /livez HTTP/1.1\r\nHost:")[number % 3])
         assert probe(server) == "ok\n"
-        assert threads() <= MOST_CONNECTIONS
+        # A thread whose guest was sent away ends when it is its turn, and long before its own time-out.
+        eventually_blocking(lambda: threads() <= MOST_CONNECTIONS, WITHIN_S, "no more than these are held")
     finally:
         for connection in silent:
             connection.close()
