@@ -22,8 +22,10 @@ from streamfleet.common.protocol import LANES
 from streamfleet.producer import Client
 
 WORKERS = 2
-BATCH, PAUSE_S = 120, 1.0
-"""Two workers of this profile answer 28 such requests a second: of four times as many, some wait in every lane."""
+BATCH, PAUSE_S = 60, 1.0
+"""Two workers of this profile answer 28 such requests a second: of twice as many, some wait in every lane."""
+STREAMED = 12
+"""Of so many, one in each lane is streamed: the gateway's own streams may wait for long behind these."""
 SETTINGS = {"ENGINE": "simulated", "SIMULATED_PROFILE": "smollm2-cpu", "LEASE_MS": "2000", "LOG_LEVEL": "error"}
 
 
@@ -76,6 +78,11 @@ def _asks() -> list[dict[str, Any]]:
     message = {"messages": [{"role": "user", "content": "Say hi"}], "max_tokens": 24}
     lives = (timedelta(milliseconds=300), timedelta(seconds=20), timedelta(minutes=2))
     return [
-        {"body": message, "lane": LANES[number % len(LANES)], "deadline": lives[number % len(lives)]}
+        {
+            "body": message,
+            "lane": LANES[number % len(LANES)],
+            "deadline": lives[number % len(lives)],
+            "stream": number % STREAMED >= STREAMED - len(LANES),
+        }
         for number in range(BATCH)
     ]

@@ -12,7 +12,7 @@ import pytest
 from streamfleet.common.errors import RequestLost, ResultTimeout, StreamfleetError
 from streamfleet.common.settings import QueueSettings, load
 from streamfleet.producer import Client
-from streamfleet.producer.batch import Batch, BatchOptions
+from streamfleet.producer.batch import Batch, BatchOptions, Progress
 from streamfleet.producer.batch_files import AppendFile
 from streamfleet.producer.cancelling import ask_to_cancel
 from tests.integration.forgetting import KEYS, lose
@@ -116,6 +116,13 @@ def batch_of(fleet: Client, source: Path, **options: Any) -> Batch:
     return Batch(fleet, source, output, errors, BatchOptions("b-", **options))
 
 
+async def begun(batch: Batch, rows: Any, count: int) -> tuple[asyncio.Task[Progress], list[str]]:
+    """Its run, once so many of its requests are in the queue, and their ids."""
+    running = asyncio.create_task(batch.run())
+    await eventually(lambda: batch.progress.outstanding == count, 5)
+    return running, sorted([name.partition("request:")[2] async for name in rows.scan_iter("{default}:request:*")])
+
+
 def answers(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
@@ -124,10 +131,8 @@ async def test_a_batch_asks_again_for_what_was_lost(redis_url: str, raw_redis: A
     source = lines_of(tmp_path, 20)
     async with Client(redis_url, patience_s=None) as fleet:
         batch = batch_of(fleet, source, window=8)
-        running = asyncio.create_task(batch.run())
-        await eventually(lambda: batch.progress.outstanding == 8, 5)
-        ids = [name.partition("request:")[2] async for name in raw_redis.scan_iter("{default}:request:*")]
-        await lose(raw_redis, sorted(ids)[:5])
+        running, ids = await begun(batch, raw_redis, 8)
+        await lose(raw_redis, ids[:5])
         async with worker_inside(redis_url, small_engine()):
             done = await asyncio.wait_for(running, 30)
     assert (done.succeeded, done.failed, done.outstanding) == (20, 0, 0)
@@ -143,13 +148,11 @@ async def test_what_is_lost_while_lost_lines_wait_for_room_is_asked_again_too(
     settings = load(QueueSettings, redis_url=redis_url, lane_limit=450)
     async with Client(settings=settings, patience_s=None) as fleet, Client(redis_url) as other:
         batch = batch_of(fleet, source)
-        running = asyncio.create_task(batch.run())
-        await eventually(lambda: batch.progress.outstanding == 450, 5)
-        ids = [name.partition("request:")[2] async for name in raw_redis.scan_iter("{default}:request:*")]
+        running, ids = await begun(batch, raw_redis, 450)
         others = await other.enqueue_many([{"body": BODY, "lane": "low"}] * 400)  # they take the room of what is lost
-        await lose(raw_redis, sorted(ids)[:300])
+        await lose(raw_redis, ids[:300])
         await eventually(lambda: batch.progress.lane_full, 10, "the first loss was noticed")
-        await lose(raw_redis, sorted(ids)[300:400])
+        await lose(raw_redis, ids[300:400])
         await eventually(lambda: batch.progress.outstanding == 50, 10, "so was the second")
         async with worker_inside(redis_url, small_engine(64)):
             done = await asyncio.wait_for(running, 30)
@@ -166,11 +169,9 @@ async def test_a_line_that_was_lost_and_is_another_by_now_is_refused(
     source = lines_of(tmp_path, 4)
     async with Client(redis_url, patience_s=None) as fleet:
         batch = batch_of(fleet, source)
-        running = asyncio.create_task(batch.run())
-        await eventually(lambda: batch.progress.outstanding == 4, 5)
+        running, ids = await begun(batch, raw_redis, 4)
         lines = source.read_text().splitlines()
         source.write_text("\n".join([lines[0], lines[1].replace('"c1"', '"x1"'), "{"]) + "\n")  # c3 is not there
-        ids = [name.partition("request:")[2] async for name in raw_redis.scan_iter("{default}:request:*")]
         await lose(raw_redis, ids)
         async with worker_inside(redis_url, small_engine()):
             done = await asyncio.wait_for(running, 30)
