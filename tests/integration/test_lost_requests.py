@@ -127,6 +127,12 @@ def answers(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+def check_all_answered(done: Progress, folder: Path, count: int) -> None:
+    assert (done.succeeded, done.failed, done.outstanding) == (count, 0, 0)
+    wanted = sorted(f"c{number}" for number in range(count))
+    assert sorted(answer["custom_id"] for answer in answers(folder / "out.jsonl")) == wanted
+
+
 async def test_a_batch_asks_again_for_what_was_lost(redis_url: str, raw_redis: Any, tmp_path: Path) -> None:
     source = lines_of(tmp_path, 20)
     async with Client(redis_url, patience_s=None) as fleet:
@@ -135,10 +141,7 @@ async def test_a_batch_asks_again_for_what_was_lost(redis_url: str, raw_redis: A
         await lose(raw_redis, ids[:5])
         async with worker_inside(redis_url, small_engine()):
             done = await asyncio.wait_for(running, 30)
-    assert (done.succeeded, done.failed, done.outstanding) == (20, 0, 0)
-    assert sorted(answer["custom_id"] for answer in answers(tmp_path / "out.jsonl")) == sorted(
-        f"c{number}" for number in range(20)
-    )
+    check_all_answered(done, tmp_path, 20)
 
 
 async def test_what_is_lost_while_lost_lines_wait_for_room_is_asked_again_too(
@@ -157,10 +160,7 @@ async def test_what_is_lost_while_lost_lines_wait_for_room_is_asked_again_too(
         async with worker_inside(redis_url, small_engine(64)):
             done = await asyncio.wait_for(running, 30)
             assert all([(await each.result(timeout=10)).ok for each in others])
-    assert (done.succeeded, done.failed, done.outstanding) == (450, 0, 0)
-    assert sorted(answer["custom_id"] for answer in answers(tmp_path / "out.jsonl")) == sorted(
-        f"c{number}" for number in range(450)
-    )
+    check_all_answered(done, tmp_path, 450)
 
 
 async def test_a_line_that_was_lost_and_is_another_by_now_is_refused(
