@@ -253,7 +253,7 @@ class Client:
             while len(arrivals):
                 came = await arrivals.take(None if give_up is None else max(0.0, give_up - _loop_time()))
                 if not came:
-                    also = f"; besides, Redis lost {', '.join(lost)}" if lost else ""
+                    also = f"; {RequestLost(*lost)}" if lost else ""
                     left = len(arrivals)
                     raise ResultTimeout(f"{left} requests have no result after {timeout:g} s; they go on{also}")
                 lost += [each.id for each in came if isinstance(each, RequestLost)]
