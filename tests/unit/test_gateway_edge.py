@@ -15,7 +15,8 @@ from streamfleet.gateway.connection import Limits, within
 from streamfleet.gateway.edge import Edge
 from tests.waiting import eventually
 
-WRITE_TIMEOUT_S = 0.3
+SOON_S, PATIENT_S = 0.3, 2.0
+"""Write time-outs. A machine that stalls for the short one looks like a caller that takes nothing."""
 PIECE = b"x" * 65_536
 REQUEST = b"GET /endless HTTP/1.1\r\nHost: x\r\n\r\n"
 
@@ -38,10 +39,10 @@ class Endless:
 
 
 @asynccontextmanager
-async def asked(app: Endless) -> AsyncIterator[socket.socket]:
+async def asked(app: Endless, write_timeout_s: float) -> AsyncIterator[socket.socket]:
     """A connection that has asked for it."""
     limits = Limits(headers=128, header_bytes=32_768, head_timeout_s=10, connections=10)
-    edge = Edge(app, WRITE_TIMEOUT_S)
+    edge = Edge(app, write_timeout_s)
     config = uvicorn.Config(edge, http=within(limits), lifespan="off", log_config=None, timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
     with socket.create_server(("127.0.0.1", 0)) as opened:
@@ -61,16 +62,16 @@ def cut() -> float:
 
 async def test_who_takes_nothing_is_cut_off() -> None:
     before, app = cut(), Endless()
-    async with asked(app):
+    async with asked(app, SOON_S):
         await eventually(lambda: cut() == before + 1, 10, "it was cut off")
         assert app.pieces, "not at once"
 
 
 async def test_who_takes_a_little_now_and_then_is_not() -> None:
     before, app = cut(), Endless()
-    async with asked(app) as connection:
+    async with asked(app, PATIENT_S) as connection:
         loop = asyncio.get_running_loop()
-        until = loop.time() + 3 * WRITE_TIMEOUT_S
+        until = loop.time() + 1.5 * PATIENT_S
         while loop.time() < until:
             assert await asyncio.to_thread(connection.recv, 1 << 20)
         assert cut() == before
