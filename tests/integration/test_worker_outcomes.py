@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 
+import pytest
+
+from streamfleet.common.broker import Broker
 from streamfleet.common.results import Result
 from streamfleet.worker.engine.openai import OpenAIEngine, Upstream
+from streamfleet.worker.lease import LeaseKeeper
 from tests.integration.http_engine import HttpEngine, Reply
 from tests.integration.worker_in_process import small_engine, worker_inside
 from tests.integration.worker_process import Fleet, chat
@@ -45,13 +50,31 @@ async def test_a_running_request_is_cancelled_and_gone_from_the_engine(fleet: Fl
     async with worker_inside(fleet.url, engine, lease_ms=60_000):
         request = await fleet.add(body=chat(60))
         await eventually(lambda: engine.running == 1, what="it runs")
-        asked = time.monotonic()
         assert await fleet.broker.cancel(request)
-        await eventually(lambda: engine.running == 0, what="it is gone from the engine")
-        assert time.monotonic() - asked < 1.0
+        await eventually(lambda: engine.running == 0, what="it is gone from the engine, long before it is renewed")
         assert_error(await fleet.result(request), "cancelled", 499, "cancelled", None)
         await fleet.settled()
     assert (await fleet.broker.audit()).counts["cancelled"] == 1
+
+
+async def test_what_is_cancelled_in_a_workers_first_moment_is_cancelled_at_once(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first request may be there before the thread that reads cancels is."""
+    begins, cancels = threading.Event(), LeaseKeeper._cancels
+
+    async def late(keeper: LeaseKeeper, broker: Broker) -> None:
+        await eventually(begins.is_set, 20)
+        await cancels(keeper, broker)
+
+    monkeypatch.setattr(LeaseKeeper, "_cancels", late)
+    engine = small_engine()
+    async with worker_inside(fleet.url, engine, lease_ms=60_000):
+        request = await fleet.add(body=chat(60))
+        await eventually(lambda: engine.running == 1, what="it runs")
+        assert await fleet.broker.cancel(request)
+        begins.set()
+        await eventually(lambda: engine.running == 0, what="it is gone from the engine, long before it is renewed")
 
 
 async def test_cancelling_hangs_up_on_a_remote_engine(fleet: Fleet) -> None:
@@ -62,7 +85,7 @@ async def test_cancelling_hangs_up_on_a_remote_engine(fleet: Fleet) -> None:
         request = await fleet.add()
         await eventually(lambda: engine.asked[request], what="the engine is asked")
         assert await fleet.broker.cancel(request)
-        await eventually(lambda: engine.hung_up == [request], 1.5, "the worker hangs up")
+        await eventually(lambda: engine.hung_up == [request], 5, "the worker hangs up")
         await fleet.settled()
 
 
@@ -100,12 +123,12 @@ async def test_a_request_expires_in_the_queue_while_the_engine_stays_full(fleet:
 async def test_a_request_expires_while_it_runs_and_is_aborted_at_once(fleet: Fleet) -> None:
     engine = small_engine()
     async with worker_inside(fleet.url, engine):
-        late = await fleet.add(body=chat(60), ttl=300)
+        late = await fleet.add(body=chat(60), ttl=2_000)
         result = await fleet.result(late)
         assert engine.running == 0
         assert_error(result, "expired", 504, "deadline_exceeded", "deadline")
         assert result.timings.total_ms is not None
-        assert 290 <= result.timings.total_ms < 1_000
+        assert 1_990 <= result.timings.total_ms < 6_000
         assert result.attempt == 1
         await fleet.settled()
     assert [letter["_status"] for letter in await fleet.dead_letters()] == ["expired"]

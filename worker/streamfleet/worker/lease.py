@@ -78,6 +78,7 @@ class LeaseKeeper:
         self._lease_s = lease_ms / 1000
         self._describe, self._pulse, self._hang_s = describe, pulse, hang_s
         self._leave: Callable[[], None] = lambda: None
+        self._heard: str | None = None
         self._said: Mapping[str, Any] | None = None
         self._said_at = clock.monotonic()
         self._main: asyncio.AbstractEventLoop | None = None
@@ -90,6 +91,13 @@ class LeaseKeeper:
     def when_told_to_drain(self, leave: Callable[[], None]) -> None:
         """What to call on the event loop then; before `start`."""
         self._leave = leave
+
+    def listen_behind(self, notice: str) -> None:
+        """From which notice on to read; before `start`, and of before anything is claimed.
+
+        Where this thread looked for itself, what was cancelled before it did would run on until it is renewed.
+        """
+        self._heard = notice
 
     def start(self) -> None:
         self._main = asyncio.get_running_loop()
@@ -167,7 +175,7 @@ class LeaseKeeper:
                     self._tell(flight.stop, Fate.LOST if code is RenewCode.LOST else Fate.CANCELLED)
 
     async def _cancels(self, broker: Broker) -> None:
-        last_id: str | None = None
+        last_id = self._heard
         while True:
             try:
                 last_id = last_id or await broker.last_notice()

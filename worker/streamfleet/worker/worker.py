@@ -206,6 +206,7 @@ class Worker:
             await self._clock.sleep(AGAIN_S)
         self._slots = self._engine.capacity().slots
         show_occupancy(self._flights, self._engine.capacity())
+        self._keeper.listen_behind(await self._broker.last_notice())
 
     async def _groups_exist(self) -> bool:
         try:
