@@ -35,6 +35,20 @@ async def eventually(predicate: Callable[[], Any], within_s: float = 5.0, what: 
         await asyncio.sleep(POLL_S)
 
 
+async def until_somebody_blocks(rows: Any, least: int = 1) -> None:
+    """Wait until so many connections of a Redis wait in a blocking command: what ends them is noticed.
+
+    Args:
+        rows: a client of that Redis.
+        least: how many.
+    """
+
+    async def block() -> bool:
+        return bool((await rows.info("clients"))["blocked_clients"] >= least)
+
+    await eventually(block, 10, f"{least} connections block")
+
+
 def eventually_blocking(predicate: Callable[[], T], within_s: float = 5.0, what: str | None = None) -> T:
     """As `eventually`, for tests without an event loop."""
     give_up = time.monotonic() + within_s

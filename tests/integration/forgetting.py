@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from streamfleet.common.keys import Keys
+from tests.waiting import until_somebody_blocks
 
 KEYS = Keys("default")
 
@@ -17,6 +18,7 @@ async def lose(rows: Any, request_ids: Iterable[str]) -> None:
         rows: a client of Redis, with text as answers.
         request_ids: which.
     """
+    await until_somebody_blocks(rows)
     for request_id in request_ids:
         record = await rows.get(KEYS.request(request_id))
         lane, _, stream_id = record.split(" ")[1].partition(":")

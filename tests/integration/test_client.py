@@ -32,7 +32,7 @@ from streamfleet.common.records import Accepted, Claim, Completion, Submission
 from streamfleet.common.settings import QueueSettings, load
 from streamfleet.producer import Ask, Client, SyncClient, SyncHandle
 from streamfleet.producer.slots import Slots
-from tests.waiting import eventually
+from tests.waiting import eventually, until_somebody_blocks
 
 ERROR = '{"error": {"message": "is too long", "type": "invalid_request_error", "param": "messages", "code": "long"}}'
 
@@ -91,6 +91,12 @@ async def answer(fleet: Client, *claims: Claim, status: Status = Status.SUCCEEDE
         for claim in claims
     ]
     await fleet.broker.complete("w1", done)
+
+
+async def until_read(server: RedisServer) -> None:
+    """Wait until a client listens, so that it notices when its server goes."""
+    async with redis.asyncio.Redis.from_url(server.url) as rows:
+        await until_somebody_blocks(rows)
 
 
 def after_each_call(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], Awaitable[object]]) -> None:
@@ -358,6 +364,7 @@ async def test_what_ended_unnoticed_is_found_after_a_reconnect() -> None:
             handle = await fleet.enqueue(chat())
             waiting = asyncio.create_task(handle.result(timeout=30))
             await answer(fleet, *await take(fleet), quietly=True)
+            await until_read(server)
             await asyncio.to_thread(server.restart)
             assert (await waiting).ok
 
@@ -371,6 +378,7 @@ async def test_what_ended_unnoticed_while_nobody_waited_is_found_after_a_reconne
                 await first.result(timeout=0.01)
             waiting = asyncio.create_task(second.result(timeout=30))
             await answer(fleet, *await take(fleet, 2), quietly=True)
+            await until_read(server)
             await asyncio.to_thread(server.restart)
             assert (await waiting).ok, "so the client noticed the reconnect"
             assert (await first.result(timeout=10)).ok
