@@ -87,6 +87,6 @@ TINY = Sizes(
     run_ms=200,
     settle_s=0.2,
     look_s=1.0,
-    cluster_requests=48,
+    cluster_requests=240,
     simulated_s=0.4,
 )

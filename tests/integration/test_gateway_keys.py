@@ -217,7 +217,7 @@ async def test_tokens_per_minute(stage: Stage) -> None:
             return bool(int(found.headers["x-ratelimit-remaining-tokens"]) >= 400 - used - 1)
 
         await eventually(left, 2, "what was reserved and not used is back")
-        body = {**BODY, "max_tokens": 250, "ignore_eos": False}
+        body = {**BODY, "max_tokens": 250}
         both = await asyncio.gather(http.post(PATH, json=body), http.post(PATH, json=body))
     assert sorted(answer.status_code for answer in both) == [200, 429]
     (refused,) = [answer for answer in both if answer.status_code == 429]

@@ -34,10 +34,10 @@ async def test_a_paused_lane_rests_while_others_run_and_goes_on_when_resumed(fle
 
 
 async def test_a_worker_that_is_told_to_drain_finishes_and_leaves_and_another_stays(fleet: Fleet) -> None:
-    leaving = await fleet.worker("w1")
+    leaving = await fleet.worker("w1", lease_ms=5_000)
     running = await fleet.add(body=chat(1.0))
     await fleet.runs({"w1": 1})
-    staying = await fleet.worker("w2")
+    staying = await fleet.worker("w2", lease_ms=5_000)
     ended = await told(fleet, "drain", "w1")
     assert (ended.returncode, ended.stdout) == (0, "w1 has left\n"), ended.stderr
     assert await leaving.ended() == 0

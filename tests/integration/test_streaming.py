@@ -169,7 +169,7 @@ async def test_a_slow_reader_holds_little_and_misses_nothing(fleet: Fleet, clien
 
 async def test_after_the_death_of_its_worker_a_stream_begins_anew(fleet: Fleet, client: Client) -> None:
     first = await fleet.worker("w1")
-    handle = await client.enqueue(chat(1.0), stream=True)
+    handle = await client.enqueue(chat(2), stream=True)
     before = await some(handle, 10)
     reading = [asyncio.create_task(read(handle)), asyncio.create_task(read(handle, before[-1].id))]
     raising = asyncio.create_task(some(handle, 1_000))
@@ -179,13 +179,13 @@ async def test_after_the_death_of_its_worker_a_stream_begins_anew(fleet: Fleet, 
     whole, rest = await asyncio.gather(*reading)
     at = whole.index(Restarted(2))
     assert at > 0
-    assert text_of(100).startswith(joined(whole[:at]))
-    assert joined(whole[at + 1 :]) == text_of(100), "the whole new text, not glued on"
-    assert joined(rest[rest.index(Restarted(2)) + 1 :]) == text_of(100)
+    assert text_of(200).startswith(joined(whole[:at]))
+    assert joined(whole[at + 1 :]) == text_of(200), "the whole new text, not glued on"
+    assert joined(rest[rest.index(Restarted(2)) + 1 :]) == text_of(200)
     with pytest.raises(StreamBroken, match="runs anew"):
         await raising
     late = await read(handle)
-    assert joined(late) == text_of(100), "who comes late need not hear of it"
+    assert joined(late) == text_of(200), "who comes late need not hear of it"
     assert {event.attempt for event in late if isinstance(event, Chunk)} == {2}
 
 
@@ -216,14 +216,14 @@ async def _attempts(fleet: Fleet, handle: Handle, attempt: bytes) -> bool:
 
 async def test_a_worker_that_hands_back_stops_publishing(fleet: Fleet, client: Client) -> None:
     first = await fleet.worker("w1", drain_ms=0)
-    handle = await client.enqueue(chat(1.0), stream=True)
+    handle = await client.enqueue(chat(2), stream=True)
     reading = asyncio.create_task(read(handle))
     await eventually(lambda: _groups(fleet, handle, 4), what="it streams")
     first.send(signal.SIGTERM)
     await fleet.worker("w2")
     events = await reading
     at = events.index(Restarted(1))
-    assert joined(events[at + 1 :]) == text_of(100), "uncounted, so of the same attempt"
+    assert joined(events[at + 1 :]) == text_of(200), "uncounted, so of the same attempt"
 
 
 # -- endings -----------------------------------------------------------------------------------------------

@@ -64,8 +64,9 @@ async def _staged(fleet: Fleet, count: int) -> bool:
 
 async def test_kill_9_in_the_middle_loses_nothing_and_repeats_nothing(fleet: Fleet) -> None:
     first = await fleet.worker("w1", batch_size=16)
-    ids = await fleet.add_many(200, chat(0.15), reply="me")
+    ids = await fleet.add_many(200, chat(0.3), reply="me")
     await eventually(lambda: _at_least(fleet, 60), 20, "60 are done")
+    await fleet.runs({"w1": 16})  # they end together: a moment later there may be none
     first.send(signal.SIGKILL)
     assert await first.ended() == -signal.SIGKILL
     left = (await fleet.running())["w1"]
@@ -94,7 +95,7 @@ async def test_sigterm_lets_finish_what_fits_and_hands_back_the_rest_at_once(fle
     short = await fleet.result("short")
     assert (short.worker, short.attempt, short.ok) == ("w1", 1, True)
     assert await first.ended() == 0
-    await fleet.runs({"w2": 1}, within_s=2)
+    await fleet.runs({"w2": 1}, within_s=10)
     (row,) = await fleet.redis.xpending_range("{default}:lane:normal", "workers", "-", "+", 10)
     assert row["times_delivered"] == 1
     assert await fleet.broker.cancel("long")
@@ -109,7 +110,7 @@ async def test_a_second_sigterm_hands_back_at_once(fleet: Fleet) -> None:
     await worker.logged("draining")
     assert worker.alive
     worker.send(signal.SIGTERM)
-    assert await worker.ended(within_s=3) == 0
+    assert await worker.ended(within_s=10) == 0
     assert await fleet.running() == {}
     assert await fleet.redis.zcard("{default}:ready:normal") == len(ids)
     assert await fleet.redis.hlen("{default}:tries") == 0
@@ -121,7 +122,7 @@ async def test_an_idle_worker_leaves_soon_and_without_a_trace(fleet: Fleet) -> N
     await eventually(lambda: fleet.redis.hget("{default}:workers", "w1"), what="w1 gave a sign of life")
     await eventually(lambda: fleet.redis.zscore("{default}:watch", "w1"), what="w1 watches")
     worker.send(signal.SIGTERM)
-    assert await worker.ended(within_s=3) == 0
+    assert await worker.ended(within_s=10) == 0
     assert await fleet.redis.hgetall("{default}:workers") == {}
     assert await fleet.redis.zcard("{default}:watch") == 0
     for lane in ("critical", "high", "normal", "low"):
@@ -131,7 +132,7 @@ async def test_an_idle_worker_leaves_soon_and_without_a_trace(fleet: Fleet) -> N
 
 async def test_a_zombie_writes_nothing_and_works_on_afterwards(fleet: Fleet) -> None:
     first = await fleet.worker("w1")
-    request = await fleet.add(body=chat(0.8), reply="me")
+    request = await fleet.add(body=chat(2), reply="me")
     await fleet.runs({"w1": 1})
     first.send(signal.SIGSTOP)
     second = await fleet.worker("w2")
@@ -150,10 +151,10 @@ async def test_a_zombie_writes_nothing_and_works_on_afterwards(fleet: Fleet) -> 
 
 
 async def test_a_request_longer_than_the_lease_stays_with_its_worker(fleet: Fleet) -> None:
-    await fleet.worker("w1")
-    request = await fleet.add(body=chat(2.5))
+    await fleet.worker("w1", lease_ms=2_000)
+    request = await fleet.add(body=chat(5))
     await fleet.runs({"w1": 1})
-    await fleet.worker("w2")
+    await fleet.worker("w2", lease_ms=2_000)
     result = await fleet.result(request)
     assert (result.worker, result.attempt, result.ok) == ("w1", 1, True)
     await fleet.settled()
@@ -162,7 +163,7 @@ async def test_a_request_longer_than_the_lease_stays_with_its_worker(fleet: Flee
 async def test_a_worker_of_the_same_name_takes_over_its_former_life(fleet: Fleet) -> None:
     """A pod of a StatefulSet has the same name again: what its former life held comes back with the lease."""
     former = await fleet.worker("w1")
-    request = await fleet.add(body=chat(0.5))
+    request = await fleet.add(body=chat(2))
     await fleet.runs({"w1": 1})
     former.send(signal.SIGKILL)
     await former.ended()

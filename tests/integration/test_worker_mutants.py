@@ -39,10 +39,10 @@ async def test_without_the_deadline_check_a_late_answer_is_a_success(
 ) -> None:
     monkeypatch.setattr(execute.Executor, "_remaining_s", lambda *_: None)
     async with worker_inside(fleet.url, small_engine()):
-        result = await fleet.result(await fleet.add(body=chat(1.0), ttl=300))
+        result = await fleet.result(await fleet.add(body=chat(4), ttl=2_000))
     assert result.ok
     assert result.timings.total_ms is not None
-    assert result.timings.total_ms > 900
+    assert result.timings.total_ms > 3_900
 
 
 async def test_without_release_what_ran_stays_with_a_worker_that_left(fleet: Fleet) -> None:
@@ -98,7 +98,7 @@ async def test_without_backoff_all_tries_are_gone_in_a_moment(fleet: Fleet, monk
     engine = small_engine()
     engine.faults.unavailable = 1_000
     async with worker_inside(fleet.url, engine, retry_base_ms=60_000, retry_max_ms=60_000):
-        assert (await fleet.result(await fleet.add(), within_s=3)).status == "dead"
+        assert (await fleet.result(await fleet.add(), within_s=20)).status == "dead"
 
 
 async def test_without_reclaim_a_dead_workers_request_is_never_run(

@@ -81,7 +81,7 @@ async def test_a_redis_that_refuses_writes_for_a_while(own_redis: RedisServer, t
     """As after a failed snapshot, or without enough replicas."""
     async with fleet_on(own_redis.url, tmp_path) as fleet:
         worker = await fleet.worker("w1")
-        ids = await fleet.add_many(5, chat(0.3), reply="me")
+        ids = await fleet.add_many(5, chat(2), reply="me")
         await fleet.runs({"w1": 5})
         await fleet.redis.config_set("min-replicas-to-write", 1)
         await worker.logged("waiting_for_redis")
@@ -113,7 +113,7 @@ async def test_a_redis_that_is_emptied_under_a_worker(fleet: Fleet) -> None:
     worker = await fleet.worker("w1")
     await eventually(lambda: fleet.redis.zscore("{default}:watch", "w1"), what="w1 watches")
     await fleet.redis.flushall()
-    await fleet.add("gone", body=chat(0.5))
+    await fleet.add("gone", body=chat(5))
     await fleet.runs({"w1": 1})
     await fleet.redis.flushall()
     assert (await fleet.result(await fleet.add())).ok

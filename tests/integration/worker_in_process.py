@@ -55,7 +55,7 @@ async def worker_inside(url: str, engine: Engine, name: str = "w1", **settings: 
     worker = Worker(name, broker, lambda: open_broker(0), engine, given, 1_048_576, SystemClock())
     life = asyncio.create_task(worker.run())
     try:
-        await eventually(lambda: worker.health().ready or life.done(), what=f"{name} is ready")
+        await eventually(lambda: worker.health().ready or life.done(), 20, f"{name} is ready")
         yield Inside(worker, life)
     finally:
         worker.ask_to_stop()

@@ -70,9 +70,9 @@ class Rollout:
         """New workers, ready."""
         return list(await asyncio.gather(*(self.stage.worker(slot) for slot in slots)))
 
-    async def load(self) -> None:
-        """A client of each release begins to ask."""
-        for name in ("old", "new"):
+    async def load(self, *names: str) -> None:
+        """A client for each of these names begins to ask; the first of all is of the old release."""
+        for name in names:
             await self.harness.produce(steps(name, LOAD_S))
 
     async def look(self) -> None:
@@ -118,7 +118,7 @@ async def upgrade(rollout: Rollout, old: list[Member]) -> list[Member]:
     """Today's workers come, then the old ones go: by SIGKILL, and in order."""
     today = await rollout.come(NEW_SLOTS)
     await rollout.prompt()
-    await rollout.load()
+    await rollout.load("old", "new")
     await rollout.after(20)
     await rollout.look()
     await rollout.kill(old[0])
@@ -130,6 +130,7 @@ async def upgrade(rollout: Rollout, old: list[Member]) -> list[Member]:
 async def way_back(rollout: Rollout, today: list[Member]) -> None:
     """The old ones come back, then today's go: by SIGKILL, told to drain, in order."""
     await rollout.come(OLD_SLOTS)
+    await rollout.load("later", "last")  # the first load may have ended by now
     await rollout.after(rollout.harness.collector.ended + 15)
     await rollout.kill(today[0])
     await rollout.after(rollout.harness.collector.ended + 15)
