@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import SecretStr, ValidationError
 
@@ -180,6 +180,7 @@ def test_misspelt_variables_are_noticed(monkeypatch: Env) -> None:
     assert unknown_variables() == {"STREAMFLEET_LANE_LIMITS": "STREAMFLEET_LANE_LIMIT"}
 
 
+@example("0,0", (WorkerSettings, "allow"))
 @given(st.text(max_size=60), st.sampled_from([(group, name) for group in GROUPS for name in group.model_fields]))
 def test_any_text_for_any_setting_is_taken_or_refused_in_one_line(value: str, where: tuple[type[Group], str]) -> None:
     group, name = where

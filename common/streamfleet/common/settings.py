@@ -357,8 +357,10 @@ def load(group: type[G], **given: Any) -> G:
     try:
         return group(**values)
     except ValidationError as error:
-        lines = [_line(group, dict(item)) for item in error.errors(include_url=False)]
-        raise SettingsError("\n".join(lines)) from None
+        lines: dict[object, str] = {}
+        for item in error.errors(include_url=False):  # of a list, each wrong item is one: the first says enough
+            lines.setdefault(item["loc"][:1], _line(group, dict(item)))
+        raise SettingsError("\n".join(lines.values())) from None
 
 
 def load_all(**given: Any) -> tuple[QueueSettings, EngineSettings, WorkerSettings, LogSettings]:
