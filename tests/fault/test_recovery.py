@@ -13,14 +13,21 @@ from tests.integration.worker_process import Fleet
 pytestmark = pytest.mark.kill
 
 
+ROUNDS = 3
+
+
 async def one_round(fleet: Fleet, way: Way) -> Measured:
     return Measured(way, [await Pair(fleet, way, random.Random(1)).round()])
 
 
-async def test_after_sigkill_another_worker_has_it_soon_after_the_lease(fleet: Fleet) -> None:
+async def test_after_sigkill_another_worker_has_it_within_the_lease_and_two_seconds(fleet: Fleet) -> None:
+    """Once in three rounds, of which nearly all need one: a machine that stalls may miss it, too."""
     way = killed(lease_ms=2_000)
-    measured = await one_round(fleet, way)
-    assert measured.median_s < 2 + 5  # not two: a busy machine, not requests that nobody takes
+    pair = Pair(fleet, way, random.Random(1))
+    problems: list[str | None] = []
+    while None not in problems and len(problems) < ROUNDS:
+        problems.append(missed(Measured(way, [await pair.round()])))
+    assert None in problems, problems
 
 
 @pytest.mark.parametrize("way", [WAITING, RUNNING], ids=["waiting", "running"])
