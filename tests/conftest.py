@@ -6,12 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from streamfleet.cli.demo.model import model_folder
 
 pytest_plugins = ["tests.servers", "tests.integration.worker_process", "tests.integration.gateway_process"]
 
 REPOSITORY = Path(__file__).parent.parent
+
+# A busy machine is no finding.
+settings.register_profile("bears stalls", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("bears stalls")
 
 
 @pytest.hookimpl(optionalhook=True)
