@@ -10,7 +10,7 @@ from tests.fault.recovery import missed, parse
 from tests.fault.recovery_rounds import RUNNING, WAITING, Measured, Pair, Way, killed
 from tests.integration.worker_process import Fleet
 
-pytestmark = pytest.mark.kill
+pytestmark = [pytest.mark.kill, pytest.mark.timeout(150)]
 
 
 ROUNDS = 3

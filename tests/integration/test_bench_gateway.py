@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from bench.gateway import beside, by_turns
 from bench.gateway.figures import DIRECT, FIRST, GATEWAY, WHOLE, Found
 from bench.gateway.many import MODEL
 from bench.gateway.work import Work
+
+pytestmark = pytest.mark.timeout(150)
 
 WORK = Work(batch=4, batch_tokens=6, singles=6, single_tokens=3, warm_up=1)
 

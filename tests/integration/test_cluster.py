@@ -185,7 +185,7 @@ async def test_a_master_that_hangs_without_a_word_is_left(cluster: ClusterDeploy
     try:
         with pytest.raises(BrokerUnavailable, match="timed out"):
             await patient.connection.block(0.1, "BLPOP", "{moving}:nothing", 0.1)
-        assert await asyncio.wait_for(patient.connection.command("SET", "{moving}:x", "1"), 10) == b"OK"
+        assert await asyncio.wait_for(patient.connection.command("SET", "{moving}:x", "1"), 40) == b"OK"
     finally:
         os.kill(master.pid, signal.SIGCONT)
     await patient.close()

@@ -50,8 +50,11 @@ class Demo:
 
     def parts(self) -> list[int]:
         """The processes that it has started, by id."""
-        threads = Path(f"/proc/{self.process.pid}/task").glob("*/children")
-        return [int(pid) for thread in threads for pid in thread.read_text().split()]
+        found: list[int] = []
+        for thread in Path(f"/proc/{self.process.pid}/task").glob("*/children"):
+            with contextlib.suppress(OSError):  # a thread that has just ended
+                found += map(int, thread.read_text().split())
+        return found
 
     def ended(self, within_s: float = WITHIN_S) -> int:
         """Wait for its end; its exit status."""

@@ -65,13 +65,13 @@ def test_server_takes_its_configuration(any_redis_server: RedisServer) -> None:
 
 def test_server_wants_the_password(redis_server: RedisServer) -> None:
     with redis_of_the_cluster(redis_server.binary) as client:
+        assert client.ping()
         path = client.connection_pool.connection_kwargs["path"]
         with (
             redis.Redis(unix_socket_path=path, retry=Retry(NoBackoff(), 0)) as stranger,
             pytest.raises(redis.AuthenticationError),
         ):
             stranger.ping()
-        assert client.ping()
 
 
 def test_password_is_not_in_the_process_list(redis_server: RedisServer) -> None:

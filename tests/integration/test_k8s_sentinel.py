@@ -3,6 +3,7 @@
 import re
 import socket
 import tempfile
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -53,13 +54,14 @@ def write(cluster: Cluster, key: str) -> None:
         assert client.waitaof(1, 2, 10_000) == [1, 2]
 
 
-def write_until_refused(pod: Pod) -> int:
-    """Write to one server for as long as it takes it. Returns how much it said to have."""
+def write_until_refused(pod: Pod, begun: threading.Event) -> int:
+    """Write to one server for as long as it takes it; tell when it has begun. Returns how much it said to have."""
     accepted = 0
     with pod.client() as client:
         try:
             while client.sadd("written", accepted):
                 accepted += 1
+                begun.set()
         except redis.RedisError:
             return accepted
     raise AssertionError("it had been written before")
@@ -99,8 +101,10 @@ def test_nobody_gets_in_without_the_password(cluster: Cluster) -> None:
 @needs_addresses
 def test_master_that_is_told_to_go_hands_over_and_comes_back_as_a_replica(cluster: Cluster) -> None:
     old = settled(cluster)
+    begun = threading.Event()
     with ThreadPoolExecutor() as beside:
-        writing = beside.submit(write_until_refused, old)
+        writing = beside.submit(write_until_refused, old, begun)
+        assert begun.wait(10)
         old.terminate()
         accepted = writing.result()
     assert cluster.named() != {old.address}, "it went before another was master"

@@ -92,6 +92,7 @@ def test_only_a_worker_that_is_alone_and_idle_is_measured(redis_url: str, tmp_pa
         assert streamfleet(redis_url, "enqueue", "--id", "long", "--body", body).returncode == 0
         assert "has 1 requests, which would be in the way" in refused()
         assert streamfleet(redis_url, "cancel", "long").returncode == 0
+        eventually_blocking(lambda: not client.xlen("{default}:lane:normal"), WITHIN_S, "the worker has let go of it")
         client.hset("{default}:workers", "w2", client.hget("{default}:workers", "w1"))
         assert "has 2 workers; one engine is measured at a time" in refused()
 

@@ -101,7 +101,7 @@ async def cancelled(fleet: Broker, client: Client) -> None:
     await fleet.retry_later("w1", [Retry(await claim(fleet), 600_000, ERROR)], 5)
     assert (await handle.status()).state == "queued"
     cancelling = asyncio.create_task(handle.cancel())
-    await eventually(lambda: CancelDesk(fleet).see_to(10), 2, "the cancel was asked for")
+    await eventually(lambda: CancelDesk(fleet).see_to(10), 10, "the cancel was asked for")
     assert await cancelling
     assert await handle.cancel(), "a second time it is known already"
 
@@ -437,7 +437,7 @@ async def webhooks(url: str) -> None:
         last = (await me.take("g1", 0)).last
         for name, ending in (("m1", endings[0]), ("m1", endings[1]), ("m1", endings[2]), ("m2", endings[3])):
             await me.announce(Message(name, "https://example.com", "a.b", "t1", "{}", 1))
-            await eventually(lambda: _takes(me, "g1"), 2, "it is due")
+            await eventually(lambda: _takes(me, "g1"), 10, "it is due")
             (delivery,) = (await me.take("g2", 1)).deliveries
             assert await me.settle(delivery, ending)
         await me.wait(last, 2)

@@ -65,7 +65,7 @@ async def asks(url: str, worker: WorkerProcess) -> None:
         asked_at = time.monotonic()
         assert await running.cancel()
         assert time.monotonic() - asked_at < 20
-        await worker.logged("cancelled", 2)
+        await worker.logged("cancelled", 15)
 
 
 def commands(urls: dict[Role, str], folder: Path) -> None:

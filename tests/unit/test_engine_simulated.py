@@ -197,7 +197,7 @@ async def test_faults_hit_as_often_as_told() -> None:
 
 @pytest.mark.parametrize("fault", [SimulatedEngine.die, SimulatedEngine.hang], ids=["death", "hang"])
 async def test_death_and_hang_end_what_runs(fault: Callable[[SimulatedEngine], None]) -> None:
-    async with started(speed=1, watchdog_s=0.2) as engine:
+    async with started(speed=1, watchdog_s=1) as engine:
         failed = asyncio.create_task(engine.failed())
         running = [asyncio.create_task(engine.run(chat(f"r-{n}", max_tokens=5000))) for n in range(3)]
         await eventually(lambda: engine.running == 3)
