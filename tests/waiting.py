@@ -35,18 +35,13 @@ async def eventually(predicate: Callable[[], Any], within_s: float = 5.0, what: 
         await asyncio.sleep(POLL_S)
 
 
-async def until_somebody_blocks(rows: Any, least: int = 1) -> None:
-    """Wait until so many connections of a Redis wait in a blocking command: what ends them is noticed.
-
-    Args:
-        rows: a client of that Redis.
-        least: how many.
-    """
+async def until_somebody_blocks(rows: Any) -> None:
+    """Wait until a connection to the Redis of this client waits in a blocking command: it will notice its end."""
 
     async def block() -> bool:
-        return bool((await rows.info("clients"))["blocked_clients"] >= least)
+        return bool((await rows.info("clients"))["blocked_clients"])
 
-    await eventually(block, 10, f"{least} connections block")
+    await eventually(block, 10, "a connection blocks")
 
 
 def eventually_blocking(predicate: Callable[[], T], within_s: float = 5.0, what: str | None = None) -> T:

@@ -77,6 +77,12 @@ async def test_what_is_cancelled_in_a_workers_first_moment_is_cancelled_at_once(
         await eventually(lambda: engine.running == 0, what="it is gone from the engine, long before it is renewed")
 
 
+async def test_a_worker_begins_though_somebody_broke_the_key_of_the_cancels(fleet: Fleet) -> None:
+    await fleet.redis.set(fleet.broker.keys.cancels, "no stream")
+    async with worker_inside(fleet.url, small_engine()):
+        assert (await fleet.result(await fleet.add())).ok
+
+
 async def test_cancelling_hangs_up_on_a_remote_engine(fleet: Fleet) -> None:
     async with (
         HttpEngine(lambda _id, _n: Reply(after_s=60)).serving() as engine,

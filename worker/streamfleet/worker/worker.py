@@ -206,7 +206,8 @@ class Worker:
             await self._clock.sleep(AGAIN_S)
         self._slots = self._engine.capacity().slots
         show_occupancy(self._flights, self._engine.capacity())
-        self._keeper.listen_behind(await self._broker.last_notice())
+        with contextlib.suppress(StreamfleetError):  # a broken key is no reason not to work: its thread goes on asking
+            self._keeper.listen_behind(await self._broker.last_notice())
 
     async def _groups_exist(self) -> bool:
         try:
