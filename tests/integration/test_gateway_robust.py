@@ -253,9 +253,9 @@ async def test_a_caller_that_means_to_come_back_does_not(stage: Stage) -> None:
 
 
 async def test_sigterm_lets_answers_out_and_takes_nobody_new(stage: Stage, tmp_path: Path) -> None:
-    with gateway_on(stage.url, tmp_path, gateway_drain_ms=6_000) as process:
+    with gateway_on(stage.url, tmp_path, gateway_drain_ms=9_000) as process:
         async with process.http(stage.key) as http:
-            short = asyncio.create_task(http.post(PATH, json=chat(3, model="simulated")))
+            short = asyncio.create_task(http.post(PATH, json=chat(2, model="simulated")))
             long = asyncio.create_task(http.post(PATH, json=chat(30, model="simulated")))
             body = chat(30, model="simulated", stream=True)
             stream = asyncio.create_task(http.post(PATH, json=body))
