@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 
 from streamfleet.cli.demo.server import RedisServer, find_servers
 from tests.integration.flaky_link import FlakyLink
+from tests.integration.worker_in_process import small_engine, worker_inside
 from tests.integration.worker_process import Fleet, WorkerProcess, chat, fleet_on
 from tests.servers import newest
 from tests.waiting import eventually
@@ -58,6 +61,35 @@ async def test_a_redis_that_is_absent_at_the_start_is_waited_for(own_redis: Redi
         own_redis.restart()
         await worker.ready()
         assert (await fleet.result(await fleet.add())).ok
+
+
+async def test_a_redis_that_goes_as_a_worker_comes(
+    own_redis: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It begins all the same, and lets others renew before it takes over anything of theirs."""
+    engine, lease_s = small_engine(), 2.0
+    gone_at: list[float] = []
+    start = engine.start
+
+    async def start_as_redis_goes() -> None:
+        await start()
+        os.kill(own_redis.pid, signal.SIGSTOP)
+        gone_at.append(time.monotonic())
+
+    monkeypatch.setattr(engine, "start", start_as_redis_goes)
+    async with fleet_on(own_redis.url, tmp_path) as fleet:
+        held = await fleet.add()
+        await eventually(lambda: _takes(fleet, "another"), what="another worker holds it")
+        async with worker_inside(own_redis.url, engine, lease_ms=int(lease_s * 1000)):
+            await eventually(lambda: time.monotonic() > gone_at[0] + 1.5 * lease_s, what="no lease was renewed")
+            os.kill(own_redis.pid, signal.SIGCONT)
+            back_at = time.monotonic()
+            assert (await fleet.result(held)).attempt == 2
+            assert time.monotonic() - back_at > 0.75 * lease_s
+
+
+async def _takes(fleet: Fleet, worker: str) -> bool:
+    return bool((await fleet.broker.pull(worker, 1)).claims)
 
 
 async def test_connections_killed_while_requests_run(fleet: Fleet) -> None:

@@ -70,8 +70,12 @@ class Maintainer:
         """Redis was away when this worker came: the others, which could not renew either, are let renew first."""
         self._outage.was_away(self._clock.monotonic())
 
-    async def run(self) -> None:
+    def redis_is_asked(self) -> None:
+        """A worker that begins asks Redis from now on: should it have gone, the outage counts from here."""
         self._outage.looks_from(self._clock.monotonic())
+
+    async def run(self) -> None:
+        self.redis_is_asked()
         while True:
             pause_s = TICK_S
             try:

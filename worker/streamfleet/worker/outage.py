@@ -32,8 +32,9 @@ class OutageGuard:
         self._heard_at = now
 
     def looks_from(self, now: float) -> None:
-        """Redis is looked at from now on: silence counts from here, what was before says nothing."""
-        self._heard_at = now
+        """Redis is looked at from now on, if it was not before: silence counts from here, and says nothing earlier."""
+        if self._heard_at is None:
+            self._heard_at = now
 
     def was_away(self, now: float) -> None:
         """Redis was found to have been away until now."""

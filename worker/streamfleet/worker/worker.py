@@ -41,6 +41,7 @@ log = structlog.get_logger(__name__)
 BEAT_S = 0.5
 AGAIN_S = 1.0
 AWAY_S = 0.5  # a Redis that takes longer for the first answers was away, or may have been
+PLACE_S = 2.0  # then whoever reads cancels asks for itself where they begin: a start must not hang on it
 LAST_WRITES_S = 4.0  # four of them and drain_ms fit the pod's grace period
 EXIT_DRAINED = 0
 EXIT_REFUSED = 2
@@ -206,8 +207,14 @@ class Worker:
             await self._clock.sleep(AGAIN_S)
         self._slots = self._engine.capacity().slots
         show_occupancy(self._flights, self._engine.capacity())
-        with contextlib.suppress(StreamfleetError):  # a broken key is no reason not to work: its thread goes on asking
-            self._keeper.listen_behind(await self._broker.last_notice())
+        await self._find_place()
+
+    async def _find_place(self) -> None:
+        """Note which cancels are of before its time. What is in the way (an outage, a broken key) stops no work."""
+        self._maintainer.redis_is_asked()
+        with contextlib.suppress(StreamfleetError, TimeoutError):
+            async with asyncio.timeout(PLACE_S):
+                self._keeper.listen_behind(await self._broker.last_notice())
 
     async def _groups_exist(self) -> bool:
         try:
