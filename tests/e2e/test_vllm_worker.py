@@ -24,7 +24,7 @@ from tests.waiting import eventually
 pytestmark = [pytest.mark.needs_vllm, pytest.mark.kill, pytest.mark.timeout(480)]
 
 START_S = 240.0
-WELL_BEFORE_ITS_END_S = 5.0
+WELL_BEFORE_ITS_END_S = 3.0
 LANE = "{default}:lane:high"
 HI = '{"messages":[{"role":"user","content":"Say hi"}],"max_tokens":8}'
 LONG = {

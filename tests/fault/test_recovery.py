@@ -13,21 +13,18 @@ from tests.integration.worker_process import Fleet
 pytestmark = [pytest.mark.kill, pytest.mark.timeout(150)]
 
 
-ROUNDS = 3
-
-
 async def one_round(fleet: Fleet, way: Way) -> Measured:
     return Measured(way, [await Pair(fleet, way, random.Random(1)).round()])
 
 
 async def test_after_sigkill_another_worker_has_it_within_the_lease_and_two_seconds(fleet: Fleet) -> None:
-    """Once in three rounds, of which nearly all need one: a machine that stalls may miss it, too."""
+    """In two rounds, of three where one misses it: a machine may stall."""
     way = killed(lease_ms=2_000)
     pair = Pair(fleet, way, random.Random(1))
-    problems: list[str | None] = []
-    while None not in problems and len(problems) < ROUNDS:
+    problems = [missed(Measured(way, [await pair.round()])) for _ in range(2)]
+    if problems != [None, None]:
         problems.append(missed(Measured(way, [await pair.round()])))
-    assert None in problems, problems
+    assert problems.count(None) >= 2, problems
 
 
 @pytest.mark.parametrize("way", [WAITING, RUNNING], ids=["waiting", "running"])

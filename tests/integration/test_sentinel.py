@@ -191,7 +191,7 @@ async def test_a_master_that_is_replaced_in_order_is_left_at_once(deployment: Se
     assert connection.moves == 1
     assert await connection.command("SET", "x", "2") == b"OK"
     with pytest.raises(BrokerUnavailable):  # what it waits for will not come to the old one
-        await asyncio.wait_for(waiting, 10)
+        await asyncio.wait_for(waiting, 4)
     await connection.close()
 
 

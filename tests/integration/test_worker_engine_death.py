@@ -106,6 +106,13 @@ async def test_a_slot_waiting_in_front_of_the_engine_goes_back_before_the_drain_
         assert not inside.life.done()
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streamfleet.worker.worker.LAST_WRITES_S", 30.0)
+    monkeypatch.setattr("streamfleet.worker.pull.WAIT_MS", 60_000)
+
+
+@pytest.mark.usefixtures("patient")
 async def test_a_gathered_window_goes_back_untried(fleet: Fleet) -> None:
     window: dict[str, Any] = {"batching": "window", "batch_size": 9, "batch_timeout_ms": 60_000, **NO_RECLAIM}
     async with worker_inside(fleet.url, small_engine(9), **window) as inside:
@@ -153,6 +160,7 @@ async def test_a_request_that_breaks_a_loop_is_given_up_and_takes_no_other_along
         await fleet.settled()
 
 
+@pytest.mark.usefixtures("patient")
 async def test_a_worker_stopped_in_its_first_moment_leaves_without_a_trace(fleet: Fleet) -> None:
     for _ in range(5):
         async with worker_inside(fleet.url, small_engine(), lease_ms=60_000) as inside:

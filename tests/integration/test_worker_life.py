@@ -103,7 +103,7 @@ async def test_sigterm_lets_finish_what_fits_and_hands_back_the_rest_at_once(fle
 
 
 async def test_a_second_sigterm_hands_back_at_once(fleet: Fleet) -> None:
-    worker = await fleet.worker("w1", drain_ms=60_000, **NO_RECLAIM)
+    worker = await fleet.worker("w1", ["patient"], drain_ms=60_000, **NO_RECLAIM)
     ids = await fleet.add_many(5, chat(60))
     await fleet.runs({"w1": 5})
     worker.send(signal.SIGTERM)
@@ -117,7 +117,7 @@ async def test_a_second_sigterm_hands_back_at_once(fleet: Fleet) -> None:
 
 
 async def test_an_idle_worker_leaves_soon_and_without_a_trace(fleet: Fleet) -> None:
-    worker = await fleet.worker("w1")
+    worker = await fleet.worker("w1", ["patient"])
     await fleet.result(await fleet.add(lane="low"))
     await eventually(lambda: fleet.redis.hget("{default}:workers", "w1"), what="w1 gave a sign of life")
     await eventually(lambda: fleet.redis.zscore("{default}:watch", "w1"), what="w1 watches")

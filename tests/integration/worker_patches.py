@@ -20,7 +20,7 @@ import structlog
 
 from streamfleet.common.broker import Broker
 from streamfleet.worker import __main__ as command
-from streamfleet.worker import execute, fitness, lease, maintain, running, worker
+from streamfleet.worker import execute, fitness, lease, maintain, pull, running, worker
 from streamfleet.worker.engine import simulated, simulated_chunks
 from streamfleet.worker.engine.base import EngineReply, EngineRequest
 from streamfleet.worker.flights import Flight
@@ -50,6 +50,12 @@ def without_disown() -> None:
 def hasty() -> None:
     """A worker that leaves waits only a little for Redis."""
     worker.LAST_WRITES_S = 0.3
+
+
+def patient() -> None:
+    """Whoever leaves soon does so by itself, and not because its last read or its last write gives up."""
+    worker.LAST_WRITES_S = 30.0
+    pull.WAIT_MS = 60_000
 
 
 def short_rest() -> None:
