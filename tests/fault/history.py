@@ -86,6 +86,7 @@ class History:
         problems: whatever the audit, or a log, complains of.
         counts: the queue's counters.
         doubles: entries sent on purpose, or in doubt, under an id that had been sent before.
+        doubted: ids of those in doubt: where both entries are there, both may run at once.
     stuck, orphans: processes that had to be killed, and those left behind.
     """
 
@@ -108,6 +109,7 @@ class History:
     problems: list[str] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
     doubles: int = 0
+    doubted: set[str] = field(default_factory=set)
     stuck: list[str] = field(default_factory=list)
     orphans: list[str] = field(default_factory=list)
 
@@ -145,7 +147,9 @@ def _read_producer(path: Path, history: History) -> None:
     sent: set[str] = set()
     for line in read(path):
         if line["e"] == "unknown" or (line["e"] == "accepted" and "existing" not in line):  # made by hand
-            history.doubles += line["nonce"] in sent
+            if line["nonce"] in sent:
+                history.doubles += 1
+                history.doubted.add(str(intents[line["nonce"]]["id"]))
             sent.add(line["nonce"])
         match line["e"]:
             case "intent":

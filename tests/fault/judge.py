@@ -162,11 +162,10 @@ def failures_leave_one_letter(history: History) -> Iterator[Violation]:
 
 def attempts_are_bounded_and_counted(history: History) -> Iterator[Violation]:
     for name, executions in history.executions.items():
-        request = history.accepted.get(name)
         for execution in executions:
             if execution.attempt > history.max_deliveries:
                 yield Violation("attempts", name, f"attempt {execution.attempt} by {execution.worker}")
-        if request is not None and request.kind in CONFLICTING:
+        if _has_two_entries(history, name):
             continue
         for again in _repeated(executions):
             if not {"term", "swallow"} & history.touched.get(again.worker, set()):
@@ -176,6 +175,12 @@ def attempts_are_bounded_and_counted(history: History) -> Iterator[Violation]:
             attempt = history.results[request.id].get("attempt")
             if attempt != str(history.max_deliveries):
                 yield Violation("attempts", request.id, f"given up after {attempt} attempts")
+
+
+def _has_two_entries(history: History, name: str) -> bool:
+    """Whether there may be two under one id, on purpose or in doubt: by the protocol both may run."""
+    request = history.accepted.get(name)
+    return name in history.doubted or (request is not None and request.kind in CONFLICTING)
 
 
 def _repeated(executions: list[Execution]) -> Iterator[Execution]:
@@ -205,7 +210,7 @@ def nothing_starts_after_its_end(history: History) -> Iterator[Violation]:
 def lost_attempts_have_a_reason(history: History) -> Iterator[Violation]:
     """An attempt that came to nothing was struck by a fault that touched its worker."""
     for name, executions in history.executions.items():
-        if name in history.accepted and history.accepted[name].kind in CONFLICTING:
+        if _has_two_entries(history, name):
             continue
         for execution in wasted(history, name, executions):
             if not _excused(history, execution.worker):

@@ -296,6 +296,14 @@ def test_the_same_id_twice_may_run_twice_at_once() -> None:
     assert judge(history).violations == []
 
 
+def test_what_was_sent_again_in_doubt_may_run_twice_at_once() -> None:
+    history = good_history()
+    history.executions["b"].append(Execution("b", "other", 1, BEGAN + 110, BEGAN + 800))
+    assert {violation.kind for violation in judge(history).violations} == {"uncounted", "unexplained"}
+    history.doubted.add("b")
+    assert judge(history).violations == []
+
+
 def test_attempts_of_another_entry_of_the_same_id_make_no_zombie() -> None:
     history = good_history()
     add(history, "t", Kind.TWICE)
