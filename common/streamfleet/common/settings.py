@@ -358,7 +358,7 @@ def load(group: type[G], **given: Any) -> G:
         return group(**values)
     except ValidationError as error:
         lines: dict[object, str] = {}
-        for item in error.errors(include_url=False):  # of a list, each wrong item is one: the first says enough
+        for item in error.errors(include_url=False):  # a list has one for each wrong item: the first says enough
             lines.setdefault(item["loc"][:1], _line(group, dict(item)))
         raise SettingsError("\n".join(lines.values())) from None
 

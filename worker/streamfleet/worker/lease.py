@@ -93,9 +93,12 @@ class LeaseKeeper:
         self._leave = leave
 
     def listen_behind(self, notice: str) -> None:
-        """From which notice on to read; before `start`, and of before anything is claimed.
+        """Read the notices that come behind this one; before `start`, and found before anything is claimed.
 
-        Where this thread looked for itself, what was cancelled before it did would run on until it is renewed.
+        Without it the thread looks for itself: what was cancelled before it did runs on until it is renewed.
+
+        Args:
+            notice: its stream id.
         """
         self._heard = notice
 

@@ -32,7 +32,7 @@ class OutageGuard:
         self._heard_at = now
 
     def looks_from(self, now: float) -> None:
-        """Redis is looked at from now on, if it was not before: silence counts from here, and says nothing earlier."""
+        """Redis is looked at from now on, or was already: silence counts from the first such moment."""
         if self._heard_at is None:
             self._heard_at = now
 

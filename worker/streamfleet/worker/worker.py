@@ -41,7 +41,7 @@ log = structlog.get_logger(__name__)
 BEAT_S = 0.5
 AGAIN_S = 1.0
 AWAY_S = 0.5  # a Redis that takes longer for the first answers was away, or may have been
-PLACE_S = 2.0  # then whoever reads cancels asks for itself where they begin: a start must not hang on it
+PLACE_S = 2.0  # then the thread that reads cancels asks for itself where they begin: a start must not hang on it
 LAST_WRITES_S = 4.0  # four of them and drain_ms fit the pod's grace period
 EXIT_DRAINED = 0
 EXIT_REFUSED = 2
@@ -210,7 +210,7 @@ class Worker:
         await self._find_place()
 
     async def _find_place(self) -> None:
-        """Note which cancels are of before its time. What is in the way (an outage, a broken key) stops no work."""
+        """Note up to where cancels are none of its business. An outage, or a broken key, keeps it from no work."""
         self._maintainer.redis_is_asked()
         with contextlib.suppress(StreamfleetError, TimeoutError):
             async with asyncio.timeout(PLACE_S):
