@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.fault.history import Accepted, Execution, Exit, History, Notified
+from tests.fault.history import Accepted, Execution, Exit, History, Notified, read_logs
 from tests.fault.judge import innocent_dead, judge
 from tests.fault.plan import Kind
 
@@ -302,6 +304,18 @@ def test_what_was_sent_again_in_doubt_may_run_twice_at_once() -> None:
     assert {violation.kind for violation in judge(history).violations} == {"uncounted", "unexplained"}
     history.doubted.add("b")
     assert judge(history).violations == []
+
+
+@pytest.mark.parametrize(("said", "doubted"), [((), set()), (("unknown",), {"p-1"}), (("unknown", "unknown"), {"p-1"})])
+def test_what_was_sent_again_in_doubt_is_read_from_its_journal(
+    tmp_path: Path, said: tuple[str, ...], doubted: set[str]
+) -> None:
+    intent = {"e": "intent", "nonce": "n-1", "id": "p-1", "kind": Kind.GOOD, "reply": "me", "ttl": None}
+    lines = [intent, *({"e": each, "nonce": "n-1"} for each in said), {"e": "accepted", "nonce": "n-1", "id": "p-1"}]
+    (tmp_path / "producer-0.journal").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    history = History()
+    read_logs(tmp_path, history)
+    assert (history.doubted, history.doubles) == (doubted, len(said))
 
 
 def test_attempts_of_another_entry_of_the_same_id_make_no_zombie() -> None:

@@ -34,6 +34,7 @@ def test_a_tiny_run_has_everything(tmp_path: Path) -> None:
     one, together, apart = cluster
     assert one["busiest, µs a request"] > 0
     assert apart["carries, of one queue"] > together["carries, of one queue"]
+    assert apart["carries, of one queue"] > 1.5
     assert len(report.targets) == 3
     for picture in PICTURES:
         if picture.report == "shards":
