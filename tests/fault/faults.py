@@ -158,6 +158,9 @@ class Striker:
     async def _black_hole(self, fault: Fault) -> bool:
         proxy = self._fleet.proxies[fault.slot]
         self.mark("black_hole", self._name_in(fault.slot))
+        if fault.what == "forget":
+            proxy.forget()
+            return True
         proxy.hold()
         await asyncio.sleep(fault.seconds)
         if fault.what == "cut":

@@ -16,8 +16,8 @@ import redis.exceptions
 
 from streamfleet.common import scripts
 from streamfleet.common.broker import Broker
-from streamfleet.common.connection import Connection
-from streamfleet.worker import pull, running
+from streamfleet.common.connection import Connection, connection
+from streamfleet.worker import lease, pull, running
 from streamfleet.worker.engine.watchdog import Watchdog
 from streamfleet.worker.execute import Executor
 from streamfleet.worker.lease import LeaseKeeper
@@ -404,6 +404,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         "engine_dies",
         "w0.1 has ended",
         patch=_each(_set(running.Running, "_declare_dead", lambda *_: None), _set(Worker, "_engine_failed", _for_ever)),
+    ),
+    Mutation(
+        "dead-connections",
+        "a dead connection to Redis is given up while the leases last",
+        "the lease thread waits for an answer as long as everybody, and nobody looks whether a connection is dead",
+        "connections_die",
+        "unexplained: r",
+        patch=_each(_set(lease, "LEAST_ANSWER_S", 60.0), _set(connection, "CHECK_AFTER_S", 60.0)),
     ),
     Mutation(
         "outage",

@@ -1,4 +1,4 @@
-"""A TCP proxy between one process and Redis that can cut, delay, hold back, and lose an answer."""
+"""A TCP proxy between one process and Redis that can cut, delay, hold back, and lose an answer or all there is."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ class Proxy:
     Attributes:
         delay_s: how long every piece of data is held back, each way.
         swallowed: marks of the requests whose answers were lost.
+        links: the connections that are open.
     """
 
     def __init__(self, redis_port: int) -> None:
@@ -25,7 +26,7 @@ class Proxy:
         self.swallowed: list[bytes] = []
         self._held = False
         self._marks: list[bytes] = []
-        self._links: set[_Link] = set()
+        self.links: set[_Link] = set()
         self._server: asyncio.Server | None = None
 
     @property
@@ -45,7 +46,7 @@ class Proxy:
 
     def cut(self) -> None:
         """Reset every connection."""
-        for link in list(self._links):
+        for link in list(self.links):
             link.cut()
 
     def hold(self) -> None:
@@ -55,8 +56,13 @@ class Proxy:
     def let_go(self) -> None:
         """Let through what was held."""
         self._held = False
-        for link in list(self._links):
+        for link in list(self.links):
             link.flush()
+
+    def forget(self) -> None:
+        """Lose whatever comes on the connections that there are, without a word; later ones work. As a NAT does."""
+        for link in self.links:
+            link.forgotten = True
 
     def swallow(self, mark: bytes) -> None:
         """Let the next request that holds these bytes reach Redis; lose its answer, and the connection."""
@@ -75,10 +81,10 @@ class Proxy:
         return False
 
     def joined(self, link: _Link) -> None:
-        self._links.add(link)
+        self.links.add(link)
 
     def left(self, link: _Link) -> None:
-        self._links.discard(link)
+        self.links.discard(link)
 
 
 class _Way:
@@ -123,7 +129,7 @@ class _Link:
     def __init__(self, proxy: Proxy) -> None:
         self.proxy = proxy
         self.to_redis, self.to_caller = _Way(proxy), _Way(proxy)
-        self.deaf = False
+        self.deaf = self.forgotten = False
         self._connecting: asyncio.Task[None] | None = None
 
     def open(self, caller: asyncio.Transport) -> None:
@@ -143,6 +149,8 @@ class _Link:
         self.flush()
 
     def asked(self, data: bytes) -> None:
+        if self.forgotten:
+            return
         if self.proxy.is_marked(data):
             self.deaf = True
         self.to_redis.put(data)
@@ -150,7 +158,7 @@ class _Link:
     def answered(self, data: bytes) -> None:
         if self.deaf:
             self.cut()
-        else:
+        elif not self.forgotten:
             self.to_caller.put(data)
 
     def flush(self) -> None:

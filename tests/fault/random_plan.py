@@ -15,6 +15,7 @@ LANES = ("critical", "high", "normal", "normal", "low")
 CLIENTS, PLAIN = 3, 1
 SCRIPTS = ("pull", "complete", "renew", "retry_later", "release", "reclaim", "enqueue")
 ACTIONS = ("kill", "stop", "stall")
+HOLES = ("", "cut", "forget")
 ON_THE_LOOP = (Point.AFTER_PULL, Point.BEFORE_ENGINE, Point.RESULT_COMPUTED, Point.BEFORE_COMPLETE)
 MALFORMED: tuple[dict[str, str], ...] = (
     {},
@@ -130,7 +131,7 @@ def _faults(chance: random.Random, size: Size, setup: Setup) -> list[Fault]:
             _fault(chance, FaultKind.TERM, setup, what=chance.choice(("once", "twice"))),
             _fault(chance, FaultKind.CUT, setup, what=chance.choice(("", "", "producer"))),
             _fault(chance, FaultKind.DELAY, setup, chance.uniform(0.5, 3), chance.choice(("20", "200"))),
-            _fault(chance, FaultKind.BLACK_HOLE, setup, chance.choice((0.5, lease_s + 1)), chance.choice(("", "cut"))),
+            _fault(chance, FaultKind.BLACK_HOLE, setup, chance.choice((0.5, lease_s + 1)), chance.choice(HOLES)),
             _fault(chance, FaultKind.SWALLOW, setup, what=chance.choice(SCRIPTS)),
             _fault(chance, FaultKind.CLOCK, setup, what=chance.choice(("-3600000", "3600000", "-5000", "86400000"))),
             _fault(chance, FaultKind.SCRIPT_FLUSH, setup),

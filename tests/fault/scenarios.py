@@ -280,6 +280,15 @@ async def engine_dies(stage: Stage) -> None:
         raise AssertionError(f"{worker.name} ended with {code} when its engine died")
 
 
+async def connections_die(stage: Stage) -> None:
+    """All connections of a worker are dead without a word, as a NAT leaves them; new ones work."""
+    await stage.worker(0)
+    await stage.add("r", 900)
+    await stage.runs("r")
+    await stage.worker(1)
+    stage.fleet.proxies[0].forget()
+
+
 async def outage_longer_than_the_lease(stage: Stage) -> None:
     """Redis is away for longer than a lease; idle workers find it again before the one that runs a request."""
     worker = await stage.worker(0)
@@ -394,6 +403,7 @@ SCENARIOS: dict[str, Scenario] = {
     "hanging_request": Scenario(hanging_request, replace(BASE, watchdog_s=1.5), settle_s=15),
     "loop_hangs": Scenario(loop_hangs, replace(BASE, watchdog_s=2.0)),
     "engine_dies": Scenario(engine_dies),
+    "connections_die": Scenario(connections_die, replace(BASE, lease_ms=4_000), settle_s=25),
     "outage_longer_than_the_lease": Scenario(outage_longer_than_the_lease, OUTAGE, settle_s=15),
     "outage_as_workers_come": Scenario(outage_as_workers_come, OUTAGE, settle_s=15),
     "wake_up_lost": Scenario(wake_up_lost, replace(BASE, workers=3)),

@@ -92,6 +92,20 @@ async def test_a_cut_ends_every_connection_and_none_that_comes_later() -> None:
             assert await asyncio.wait_for(reader.read(1), 5) == b"b"
 
 
+async def test_forgotten_connections_lose_all_without_a_word_and_later_ones_nothing() -> None:
+    async with echo_behind_a_proxy() as (proxy, heard), call(proxy) as (reader, writer):
+        writer.write(b"a")
+        assert await asyncio.wait_for(reader.read(1), 5) == b"a"
+        proxy.forget()
+        writer.write(b"b")
+        async with call(proxy) as (later_reader, later_writer):
+            later_writer.write(b"c")
+            assert await asyncio.wait_for(later_reader.read(1), 5) == b"c"
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(reader.read(1), 0.1)
+        assert heard == [b"a", b"c"]
+
+
 async def test_a_swallowed_request_arrives_and_its_answer_does_not() -> None:
     async with echo_behind_a_proxy() as (proxy, heard), call(proxy) as (reader, writer):
         proxy.swallow(b"mark")

@@ -26,6 +26,9 @@ from streamfleet.worker.flights import Fate, Flights
 
 log = structlog.get_logger(__name__)
 RENEWALS_PER_LEASE = 4
+LEAST_ANSWER_S = 1.0
+"""Redis has at least so long for the answer to a renewal; else it is tried again when the next one would be due."""
+PAUSE_S = 0.5
 QUIET_SHARE = 0.8  # of a lease: a worker about which nothing is new counts as silent after one and a half
 AT_ONCE = 500
 CANCELS_BLOCK_MS = 30_000  # whoever hears nothing here is told when it renews
@@ -128,6 +131,9 @@ class LeaseKeeper:
         if self._stopped:
             return
         broker = self._open_broker()
+        # A connection may be dead without a word: another one has to be tried while the leases last.
+        connection, renewal_s = broker.connection, self._lease_s / RENEWALS_PER_LEASE
+        connection.answer_timeout_s = min(connection.answer_timeout_s, max(LEAST_ANSWER_S, renewal_s))
         loops = [asyncio.create_task(self._renewals(broker)), asyncio.create_task(self._cancels(broker))]
         stopped = asyncio.create_task(self._stopping.wait())
         try:
@@ -145,7 +151,7 @@ class LeaseKeeper:
         last = self._clock.monotonic()
         while True:
             self._end_if_hung()
-            pause_s = interval_s
+            began, pause_s = self._clock.monotonic(), interval_s
             try:
                 hit(Point.BEFORE_RENEW)
                 await self._renew_all(broker)
@@ -157,7 +163,7 @@ class LeaseKeeper:
                 await self._check_in(broker, now)
             except StreamfleetError as error:
                 log.warning("renewal_failed", error=str(error), silent_s=round(self._clock.monotonic() - last, 1))
-                pause_s = min(interval_s, 0.5)
+                pause_s = max(0.0, began + min(interval_s, PAUSE_S) - self._clock.monotonic())
             await self._clock.sleep(pause_s)
 
     async def _check_in(self, broker: Broker, now: float) -> None:

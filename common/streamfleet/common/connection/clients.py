@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import re
+import socket
 from collections.abc import Hashable, Sequence
 from typing import Any, cast
 
@@ -24,6 +25,8 @@ from streamfleet.common.connection.tls import check_tls_files, tls_options
 CONNECT_TIMEOUT_S = 5.0
 MOST_CONNECTIONS = 32
 """Of one client."""
+KEEPALIVE_S = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
+"""The kernel probes after 30 s of silence, not after its usual two hours: NATs and load balancers drop what is idle."""
 
 
 class _Packing:
@@ -73,12 +76,17 @@ def connection_maker(url: str, *, numbered: bool = False) -> ConnectionPool:
         # redis-py would retry by itself, and so send an XADD twice without our knowing: it must not.
         retry=Retry(NoBackoff(), 0),
         redis_connect_func=_ask_number if numbered else None,
-        **({} if url.startswith("unix://") else {"socket_keepalive": True}),  # a Unix socket has no such option
+        **({} if url.startswith("unix://") else _keepalive()),  # a Unix socket has no such option
         **tls_options(url),
     )
     kind: Any = pool.connection_class
     pool.connection_class = _improved(kind, numbered)
     return pool
+
+
+def _keepalive() -> dict[str, Any]:
+    options = {getattr(socket, name): value for name, value in KEEPALIVE_S.items() if hasattr(socket, name)}
+    return {"socket_keepalive": True, "socket_keepalive_options": options}
 
 
 @functools.cache
@@ -121,21 +129,25 @@ class Client:
         self._maker: Any = connection_maker(url, numbered=self._numbered)
         self._turns = asyncio.Semaphore(min(self._most, self._maker.max_connections))
         self._idle: list[Any] = []
-        self._used: set[Any] = set()
+        self._used: dict[Any, float] = {}  # with the time, by the event loop, at which the answer is due
 
-    async def send(self, *words: Any) -> Any:
+    async def send(self, *words: Any, blocks_s: float = 0.0) -> Any:
         """One command, raw words in and the reply out. Raises what the server answers.
 
         It waits while all connections are in use.
+
+        Args:
+            words: of the command.
+            blocks_s: how long the server may block before it answers.
         """
-        (reply,) = await self.send_all([words])
+        (reply,) = await self.send_all([words], blocks_s)
         return reply
 
-    async def send_all(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+    async def send_all(self, commands: Sequence[Sequence[Any]], blocks_s: float = 0.0) -> list[Any]:
         """Several in one round trip; replies in their order. Raises the first error of them, once all are read."""
         async with self._turns:
             connection = self._idle.pop() if self._idle else self._maker.make_connection()
-            self._used.add(connection)
+            self._used[connection] = asyncio.get_running_loop().time() + blocks_s
             try:
                 await self._ready(connection)
                 if connection not in self._used:
@@ -152,9 +164,20 @@ class Client:
         """Close all connections: what waits on one ends with an error. A later command opens another."""
         # None of them is ever used again: a connection that somebody opens while it is being closed is lost track of.
         connections = [*self._idle, *self._used]
-        self._idle, self._used = [], set()
+        self._idle, self._used = [], {}
         closing = (connection.disconnect() for connection in connections)
         await asyncio.gather(*closing, return_exceptions=True)  # one that takes too long is given up by redis-py
+
+    def overdue(self, since: float) -> list[Any]:
+        """Connections in use whose answers were due before this time of the event loop."""
+        return [connection for connection, due in self._used.items() if due < since]
+
+    async def drop(self, dead: Sequence[Any] = ()) -> None:
+        """Close these connections in use, and all idle ones, without a word to the server: it may not hear any."""
+        connections, self._idle = [*self._idle, *dead], []
+        for connection in connections:
+            self._used.pop(connection, None)
+            await connection.disconnect(nowait=True)
 
     async def _ready(self, connection: Any) -> None:
         """Open it, also where the server has closed it since it was last used."""
@@ -162,7 +185,7 @@ class Client:
 
     async def _put_back(self, connection: Any) -> None:
         if connection in self._used:
-            self._used.remove(connection)
+            del self._used[connection]
             self._idle.append(connection)
         else:
             await connection.disconnect(nowait=True)

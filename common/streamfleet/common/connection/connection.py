@@ -31,6 +31,8 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 ANSWER_TIMEOUT_S = 15.0
 BLOCK_MARGIN_S = 5.0
+CHECK_AFTER_S = 3.0
+"""An answer that is so late makes it worth a look whether its connection is dead."""
 
 
 class Connection:
@@ -41,12 +43,15 @@ class Connection:
             ``redis+sentinel://host:26379,host:26379/service/0``, ``redis+cluster://host:6379,host:6379``.
         patience_s: how long an operation goes on trying while Redis is away; None for ever.
 
+    Attributes:
+        answer_timeout_s: how long one try waits for its answer.
+
     Raises:
         SettingsError: the URL cannot be read.
     """
 
     def __init__(self, url: str, patience_s: float | None = 5.0) -> None:
-        self.address = safe_address(url)
+        self.address, self.answer_timeout_s = safe_address(url), ANSWER_TIMEOUT_S
         self._patience_s = patience_s
         self._hashes: dict[str, str] = {}
         self._blocked: Line | None = None
@@ -98,10 +103,10 @@ class Connection:
 
         async def wait(line: Line) -> Any:
             self._blocked = line
-            return await line.blocking.send(*words)
+            return await line.blocking.send(*words, blocks_s=timeout_s)
 
         try:
-            return await self._once(wait, timeout_s + BLOCK_MARGIN_S)
+            return await self._once(wait, timeout_s, BLOCK_MARGIN_S)
         except redis.exceptions.ResponseError as error:
             if "WRONGTYPE" in str(error):
                 raise another_type(self.address) from error
@@ -132,16 +137,16 @@ class Connection:
         Returns:
             Its reply, and how many replicas have them. A script that wrote nothing is not waited for.
         """
-        wait = ("WAIT", replicas, timeout_ms)
+        wait, wait_s = ("WAIT", replicas, timeout_ms), timeout_ms / 1000
 
         async def work(line: Line) -> list[Any]:
             # One connection for both: WAIT is about what its own connection wrote.
             try:
-                return await line.commands.send_all([self._by_hash(verb, keys, args), wait])
+                return await line.commands.send_all([self._by_hash(verb, keys, args), wait], wait_s)
             except redis.exceptions.NoScriptError:
-                return await line.commands.send_all([_by_text(verb, keys, args), wait])
+                return await line.commands.send_all([_by_text(verb, keys, args), wait], wait_s)
 
-        reply, acknowledged = await self._patiently(work, ANSWER_TIMEOUT_S + timeout_ms / 1000)
+        reply, acknowledged = await self._patiently(work, wait_s)
         return reply, int(acknowledged)
 
     async def close(self) -> None:
@@ -158,9 +163,9 @@ class Connection:
         except redis.exceptions.NoScriptError:
             return await line.commands.send(*_by_text(verb, keys, args))
 
-    async def _patiently(self, work: Callable[[Line], Awaitable[T]], timeout_s: float = ANSWER_TIMEOUT_S) -> T:
+    async def _patiently(self, work: Callable[[Line], Awaitable[T]], blocks_s: float = 0.0) -> T:
         try:
-            return await self._once(work, timeout_s)
+            return await self._once(work, blocks_s)
         except BrokerUnavailable:
             if self._patience_s == 0:
                 raise
@@ -171,17 +176,26 @@ class Connection:
             before_sleep=self._say_waiting,
             reraise=True,
         )
-        return await retrying(self._once, work, timeout_s)
+        return await retrying(self._once, work, blocks_s)
 
-    async def _once(self, work: Callable[[Line], Awaitable[T]], timeout_s: float = ANSWER_TIMEOUT_S) -> T:
+    async def _once(
+        self, work: Callable[[Line], Awaitable[T]], blocks_s: float = 0.0, margin_s: float | None = None
+    ) -> T:
+        """One try. The server may block for `blocks_s` before it answers, and has `margin_s` for the answer."""
+        late = asyncio.get_running_loop().call_later(blocks_s + CHECK_AFTER_S, self._lines.check)
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(blocks_s + (margin_s or self.answer_timeout_s)):
                 return await self._lines.use(work)
+        except TimeoutError as error:
+            await self._lines.drop()
+            raise translated(error, self.address, self._clustered) from None
         except (redis.exceptions.RedisError, OSError) as error:
             ours = translated(error, self.address, self._clustered)
             if ours is error:
                 raise
             raise ours from (error if isinstance(error, redis.exceptions.ResponseError) else None)
+        finally:
+            late.cancel()
 
     def _say_waiting(self, state: RetryCallState) -> None:
         if state.attempt_number in (1, 5) or state.attempt_number % 30 == 0:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+import contextlib
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
 
+import redis.exceptions
 import structlog
 
 from streamfleet.common.connection.clients import BlockingClient, Client
 from streamfleet.common.connection.locator import Locator
-from streamfleet.common.connection.translation import points_elsewhere
+from streamfleet.common.connection.translation import LOST, points_elsewhere
 from streamfleet.common.connection.urls import safe_address
 from streamfleet.common.errors import BrokerUnavailable
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
+GRACE_S = 1.0
+"""A server that was busy has answered all else so long after it answered a new connection."""
 
 
 class Line:
@@ -37,6 +41,29 @@ class Line:
         await self.commands.close()
         await self.blocking.close()
 
+    async def drop_silent(self) -> None:
+        """Drop the connections that are dead, and those that may be, where the server answers a new one.
+
+        NATs and load balancers drop connections without a word: what is sent gets neither an answer nor an error. A
+        server that is busy answers nobody, and keeps its connections.
+        """
+        began = asyncio.get_running_loop().time()
+        fresh = Client(self.url)
+        try:
+            await fresh.send("PING")
+            await asyncio.sleep(GRACE_S)
+        finally:
+            await fresh.close()
+        dead = self.commands.overdue(began)
+        if dead or self.blocking.overdue(began):
+            log.warning("redis_connections_dead", server=safe_address(self.url))
+            await self.drop(dead)
+
+    async def drop(self, dead: Sequence[Any] = ()) -> None:
+        """Close these connections, the idle ones, and the one that blocks: all may have died together."""
+        await self.commands.drop(dead)
+        await self.blocking.close()
+
 
 class Lines:
     """Hands out the line that is right now.
@@ -56,6 +83,7 @@ class Lines:
         self._located_at = 0.0
         self._replaced: list[Line] = []
         self._locating = asyncio.Lock()
+        self._checking: asyncio.Task[None] | None = None
 
     async def use(self, work: Callable[[Line], Awaitable[T]]) -> T:
         """Run an operation; after an error that may mean that the server is elsewhere, the next looks for it again."""
@@ -76,7 +104,25 @@ class Lines:
                 self._replaced.remove(line)
                 await line.close()
 
+    def check(self) -> None:
+        """An answer is overdue: find out in the background whether its connection is dead."""
+        if self._line is not None and (self._checking is None or self._checking.done()):
+            self._checking = asyncio.create_task(self._check(self._line))
+
+    async def _check(self, line: Line) -> None:
+        with contextlib.suppress(redis.exceptions.RedisError, *LOST):
+            await line.drop_silent()
+
+    async def drop(self) -> None:
+        """An answer did not come in time: what else is open to its server may be as dead."""
+        if self._checking is not None:
+            self._checking.cancel()
+        if self._line is not None:
+            await self._line.drop()
+
     async def close(self) -> None:
+        if self._checking is not None:
+            self._checking.cancel()
         lines, self._replaced, self._line = [*self._replaced, self._line], [], None
         for line in lines:
             if line is not None:

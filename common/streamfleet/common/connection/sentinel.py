@@ -40,6 +40,8 @@ class SentinelMaster:
         silent: list[str] = []
         watched: list[set[str]] = []
         for host in list(self._sentinels):
+            # Where the time is up before a silent one is given up, the next try begins with another.
+            self._sentinels.append(self._sentinels.pop(0))
             try:
                 async with asyncio.timeout(ASK_TIMEOUT_S):
                     masters = await self._ask(host)
