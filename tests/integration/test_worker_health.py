@@ -146,3 +146,21 @@ async def test_a_taken_port_is_a_wrong_setting(fleet: Fleet) -> None:
         assert await worker.ended() == 2
     assert "\nSTREAMFLEET_HEALTH_PORT: " in worker.printed()
     assert "Traceback" not in worker.printed()
+
+
+async def test_four_variables_are_enough_for_a_worker_in_front_of_a_server(fleet: Fleet) -> None:
+    """REDIS_URL, BATCH_SIZE, BATCH_TIMEOUT_MS and VLLM_URL; the first line of the log says what comes of them."""
+    async with HttpEngine(lambda _id, _n: Reply(200, {"choices": []})).serving() as engine:
+        worker = await fleet.worker("w1", engine="", batch_size=8, batch_timeout_ms=20, vllm_url=engine.url)
+        assert (await fleet.result(await fleet.add())).ok
+    (chosen,) = worker.events("engine_chosen")
+    assert (chosen["engine"], chosen["because"]) == ("openai", "VLLM_URL is set, and no STREAMFLEET_MODEL")
+    (useless,) = worker.events("setting_without_effect")
+    assert useless["variable"] == "BATCH_TIMEOUT_MS"
+    assert "STREAMFLEET_BATCHING=window" in useless["because"]
+
+
+async def test_a_window_that_waits_is_no_reason_for_a_warning(fleet: Fleet) -> None:
+    worker = await fleet.worker("w1", batching="window", batch_timeout_ms=20)
+    assert not worker.events("setting_without_effect")
+    assert [each["engine"] for each in worker.events("engine_chosen")] == ["simulated"]

@@ -166,7 +166,21 @@ def test_an_unclosed_quote_in_vllm_arguments_is_one_line() -> None:
 
 
 def test_the_vllm_engine_needs_a_model() -> None:
-    assert refusal(EngineSettings) == "STREAMFLEET_MODEL is not set: the vllm engine needs a model name or folder"
+    missing = "STREAMFLEET_MODEL is not set: the vllm engine needs a model name or folder"
+    assert refusal(EngineSettings).startswith(missing)
+    assert refusal(EngineSettings, engine="vllm", vllm_url="http://here:8000").startswith(missing)
+
+
+def test_a_url_without_a_model_means_the_server_there(monkeypatch: Env) -> None:
+    monkeypatch.setenv("REDIS_URL", "redis://here")
+    monkeypatch.setenv("BATCH_SIZE", "32")
+    monkeypatch.setenv("BATCH_TIMEOUT_MS", "20")
+    monkeypatch.setenv("VLLM_URL", "http://here:8000")
+    _, engine, worker, _ = load_all()
+    assert (engine.engine, engine.vllm_url) == ("openai", "http://here:8000")
+    assert (worker.batch_size, worker.batch_timeout_ms) == (32, 20)
+    assert load(EngineSettings, model="m").engine == "vllm"
+    assert load(EngineSettings, engine="simulated").engine == "simulated"
 
 
 def test_limits_carry_what_the_scripts_need() -> None:

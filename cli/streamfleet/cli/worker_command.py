@@ -11,7 +11,7 @@ from streamfleet.producer.commands.common import QueueName, RedisUrl
 
 def worker(
     engine: Annotated[
-        str | None, typer.Option("--engine", help="vllm, openai or simulated. Default: STREAMFLEET_ENGINE, vllm.")
+        str | None, typer.Option("--engine", help="vllm, openai or simulated. Default: STREAMFLEET_ENGINE.")
     ] = None,
     model: Annotated[str | None, typer.Option("--model", "-m", help="Model name or folder, as vLLM takes it.")] = None,
     name: Annotated[
@@ -31,7 +31,7 @@ def worker(
     ```text
     streamfleet worker --model Qwen/Qwen2.5-7B-Instruct
     streamfleet worker -m ./model -- --max-num-seqs 64 --enable-prefix-caching
-    VLLM_URL=http://localhost:8000 streamfleet worker --engine openai
+    VLLM_URL=http://localhost:8000 streamfleet worker
     ```
     """
     from streamfleet.common.settings import load_all

@@ -162,7 +162,10 @@ class EngineSettings(Group):
 
     engine: Literal["vllm", "openai", "simulated"] = Field(
         "vllm",
-        description="vllm: in this process; openai: a compatible server at VLLM_URL; simulated: no model, for tests.",
+        description=(
+            "vllm: in this process; openai: a compatible server at VLLM_URL, the default where that is set and no "
+            "model; simulated: no model, for tests."
+        ),
     )
     model: str = Field("", description="Model name or folder for the vllm engine, as vLLM takes it.")
     engine_args: Annotated[tuple[str, ...], NoDecode] = Field(
@@ -196,9 +199,15 @@ class EngineSettings(Group):
 
     @model_validator(mode="after")
     def _vllm_needs_a_model(self) -> Self:
-        if self.engine == "vllm" and not self.model:
-            raise ValueError("STREAMFLEET_MODEL is not set: the vllm engine needs a model name or folder")
-        return self
+        if self.engine != "vllm" or self.model:
+            return self
+        if "vllm_url" in self.model_fields_set and "engine" not in self.model_fields_set:
+            object.__setattr__(self, "engine", "openai")
+            return self
+        raise ValueError(
+            "STREAMFLEET_MODEL is not set: the vllm engine needs a model name or folder; "
+            "for a server that runs elsewhere, set VLLM_URL in its place"
+        )
 
 
 class WorkerSettings(Group):
@@ -224,7 +233,7 @@ class WorkerSettings(Group):
         50,
         ge=0,
         validation_alias=known_as("BATCH_TIMEOUT_MS", "BATCH_TIMEOUT_MS"),
-        description="How long a window waits to fill, in ms.",
+        description="How long a window waits to fill, in ms; for STREAMFLEET_BATCHING=window alone.",
     )
     target_latency_ms: int = Field(
         0,

@@ -48,6 +48,13 @@ def run_worker(
     logs.configure(log_settings)
     for name, nearest in unknown_variables().items():
         log.warning("no_such_setting", variable=name, perhaps=nearest or None)
+    log.info("engine_chosen", engine=engine.engine, because=_why(engine))
+    if worker.batching != "window" and "batch_timeout_ms" in worker.model_fields_set:
+        log.warning(
+            "setting_without_effect",
+            variable="BATCH_TIMEOUT_MS",
+            because=f"{worker.batching} batching waits for no batch to fill: set STREAMFLEET_BATCHING=window for that",
+        )
     metrics.describe_build()
     metrics.begin()
     name = worker.worker_name or f"{platform.node()}-{os.getpid()}-{secrets.token_hex(3)}"
@@ -59,6 +66,12 @@ def run_worker(
     finally:
         if traces is not None:
             traces.close()
+
+
+def _why(engine: EngineSettings) -> str:
+    if "engine" in engine.model_fields_set:
+        return "STREAMFLEET_ENGINE"
+    return "STREAMFLEET_MODEL" if engine.model else "VLLM_URL is set, and no STREAMFLEET_MODEL"
 
 
 async def _run(

@@ -1,4 +1,4 @@
-"""Any OpenAI-compatible server as an engine: vLLM, SGLang, TGI or a hosted one, at a URL."""
+"""An OpenAI-compatible server as an engine, at a URL: `vllm serve`, or another that answers alike."""
 
 from __future__ import annotations
 
