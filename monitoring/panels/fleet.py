@@ -6,6 +6,7 @@ from monitoring.panels.model import BY_QUEUE, QUEUE, RATE, Dashboard, Panel, qua
 
 ENDED = "increase(streamfleet_queue_requests_ended_total"
 EXPIRED = 'status="expired"'
+QUEUED = "sum by (lane) (rate(streamfleet_queued_seconds"
 
 FLEET = Dashboard(
     "streamfleet-fleet",
@@ -68,6 +69,12 @@ FLEET = Dashboard(
             "Oldest request",
             "Age of the oldest request of each lane, running ones too.",
             [(f"streamfleet_queue_oldest_age_seconds{{{QUEUE}}}", "{{lane}}")],
+            "s",
+        ),
+        Panel(
+            "Average wait",
+            "Mean time from enqueueing to the claim, of what workers claim.",
+            [(f"{QUEUED}_sum[{RATE}])) / {QUEUED}_count[{RATE}]))", "{{lane}}")],
             "s",
         ),
         Panel(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from monitoring.panels.model import RATE, Dashboard, Panel, Variable, rate
+from monitoring.panels.model import RATE, Dashboard, Panel, Variable, quantiles, rate
 
 _WORKER = Variable("instance", "label_values(streamfleet_ready, instance)")
 ONE = 'instance=~"$instance"'
+STEP = "sum by (instance) (rate(vllm:iteration_tokens_total"
+EACH_REQUEST = "sum by (le, instance) (rate(vllm:request_time_per_output_token_seconds"
 
 WORKER = Dashboard(
     "streamfleet-worker",
@@ -96,6 +98,29 @@ WORKER = Dashboard(
             "vLLM: KV cache",
             "Share of its KV cache that is in use.",
             [(f"vllm:kv_cache_usage_perc{{{ONE}}}", "{{instance}}")],
+            "percentunit",
+            outside=True,
+        ),
+        Panel(
+            "vLLM: time per output token",
+            "Time between two tokens of a request in vLLM, and the mean of each request that ended.",
+            [
+                *quantiles("vllm:inter_token_latency_seconds", "instance", ONE),
+                (f"histogram_quantile(0.95, {EACH_REQUEST}_bucket{{{ONE}}}[{RATE}])))", "{{instance}} p95 of requests"),
+            ],
+            "s",
+            outside=True,
+        ),
+        Panel(
+            "vLLM: tokens of an engine step",
+            "Mean number of tokens, of prompts too, that one step of the engine processes.",
+            [(f"{STEP}_sum{{{ONE}}}[{RATE}])) / {STEP}_count{{{ONE}}}[{RATE}]))", "{{instance}}")],
+            outside=True,
+        ),
+        Panel(
+            "GPUs: utilisation",
+            "By NVIDIA's DCGM exporter, of all GPUs: share of the time in which a kernel ran.",
+            [("DCGM_FI_DEV_GPU_UTIL / 100", "{{Hostname}} GPU {{gpu}}")],
             "percentunit",
             outside=True,
         ),

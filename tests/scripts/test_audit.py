@@ -7,6 +7,8 @@ from dataclasses import replace
 import pytest
 
 from streamfleet.common.protocol import LANES
+from streamfleet.common.replies import mapping
+from streamfleet.producer.snapshot import take_snapshot
 from tests.scripts.harness import NOW, Queue
 
 
@@ -114,3 +116,24 @@ async def test_an_audit_says_nothing_where_the_server_cannot_tell(queue: Queue) 
     assert [lane.lane for lane in blind.lanes] == list(LANES)
     assert blind.problems() == []
     assert blind.accepted == audit.accepted
+
+
+async def test_the_lag_of_the_group_is_not_the_backlog(queue: Queue) -> None:
+    """As docs/operations.md says: what is in order has been read, although nobody runs it. The length counts it."""
+    for number in range(300):
+        await queue.add("high", f"{1_000 + number}-0")
+    await queue.pull("w1")
+    command, lane = queue.broker.connection.command, queue.broker.keys.lane(LANES[1])
+    (group,) = [mapping(row) for row in await command("XINFO", "GROUPS", lane)]
+    assert group.get(b"lag", 0) in (0, None)  # Redis 6.2 tells none
+    assert await command("XLEN", lane) == 300
+
+
+async def test_the_mean_wait_is_of_requests_all_over_the_lane(queue: Queue) -> None:
+    now_ms = await queue.broker.now_ms()
+    for number in range(101):
+        await queue.add("high", f"{now_ms - 100_000 + number * 1_000}-0")
+    await queue.pull("w1", 0)
+    snapshot = await take_snapshot(queue.broker)
+    assert snapshot.lanes[1].mean_wait_s == pytest.approx(50, abs=10)
+    assert snapshot.lanes[0].mean_wait_s is None

@@ -43,6 +43,15 @@ def test_a_lane_too_long_to_be_counted() -> None:
     assert view.nearest_s is None
 
 
+def test_the_mean_wait_is_of_what_was_looked_at_all_over_the_lane() -> None:
+    waiting = [(0, (NOW - 1_000, NOW)), (5, (NOW - 4_000, 9 * 10**15)), (9, (NOW + 50, NOW + 60_000))]
+    view = lane_view(LaneAudit(Lane.HIGH, 10, 10, 0, 0, 0, 10), (NOW - 9_000, NOW), NOW, waiting)
+    assert view.mean_wait_s == pytest.approx(5.0 / 3)  # by a clock that was set back, nothing has waited
+    assert [place for place, _ in view.due] == [0, 9]
+    assert lane_view(LaneAudit(Lane.HIGH, 10, 10, 0, 0, 0, 10), (NOW, NOW), NOW).mean_wait_s is None
+    assert "mean wait" in shown(snapshot())
+
+
 def test_workers_are_those_who_speak_and_those_who_hold_something() -> None:
     described = {
         "a": {"state": "ready", "engine": "vllm", "models": ["m"], "slots": 32, "seen_ms": NOW - 2_000},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,19 @@ def test_only_panels_on_others_metrics_are_outside() -> None:
     for each in questions():
         ours = all(SERIES.search(query) for query in each.queries)
         assert each.outside is not ours, each.panel
+
+
+def test_vllms_metrics_on_panels_are_those_of_the_installed_vllm() -> None:
+    """They change their names with releases."""
+    found = find_spec("vllm")
+    if found is None or found.origin is None:
+        pytest.skip("vLLM is not installed")
+    source = (Path(found.origin).parent / "v1/metrics/loggers.py").read_text("utf-8")
+    there = set(re.findall(r'name="(vllm:\w+)"', source))
+    named = {name for each in questions() for query in each.queries for name in re.findall(r"vllm:\w+", query)}
+    families = {next((name.removesuffix(end) for end in SUFFIXES if name.endswith(end)), name) for name in named}
+    assert families - there == set()
+    assert {"vllm:inter_token_latency_seconds", "vllm:iteration_tokens_total"} <= families
 
 
 def test_no_variable_is_left_without_a_value() -> None:

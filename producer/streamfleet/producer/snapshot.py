@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from statistics import fmean
 from typing import Any
 
 from streamfleet.common.broker import Broker
@@ -31,6 +32,8 @@ class LaneView:
         nearest_s: seconds until the deadline (or, without one, the patience) of what runs next; negative when passed.
         due: of some of the staged ones, how many run before it, and the seconds until its deadline, as above.
         paused_s: since when nothing is taken from it, seconds; None for a lane that is not paused.
+        mean_wait_s: mean time since enqueueing of what waits in order, seconds, by up to nine requests all over the
+            lane; None where nothing does.
     """
 
     lane: Lane
@@ -42,6 +45,7 @@ class LaneView:
     nearest_s: float | None
     due: Sequence[tuple[int, float]] = ()
     paused_s: float | None = None
+    mean_wait_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +100,13 @@ async def take_snapshot(broker: Broker) -> Snapshot:
     audit = await broker.audit(COUNTED_AT_MOST)
     now_ms = await broker.now_ms()
     places = {row.lane: places_to_ask(row.ready) for row in audit.lanes}
-    ranks, paused = await broker.ranks_at(places), await broker.paused()
+    waiting, paused = await broker.waiting_at(places), await broker.paused()
     lanes = [
         lane_view(
             row,
             await broker.nearest(row.lane),
             now_ms,
-            list(zip(places[row.lane], ranks[row.lane], strict=True)),
+            [(place, found) for place, found in zip(places[row.lane], waiting[row.lane], strict=True) if found],
             paused.get(row.lane),
         )
         for row in audit.lanes
@@ -138,7 +142,7 @@ def lane_view(
     row: LaneAudit,
     nearest: tuple[int | None, int | None],
     now_ms: int,
-    ranks: Sequence[tuple[int, int | None]] = (),
+    waiting: Sequence[tuple[int, tuple[int, int]]] = (),
     paused_ms: int | None = None,
 ) -> LaneView:
     """A lane as it stands.
@@ -147,7 +151,7 @@ def lane_view(
         row: what was counted.
         nearest: its oldest entry's time and its first rank, epoch ms.
         now_ms: Redis's clock, epoch ms.
-        ranks: places of its ready set, and the rank there, epoch ms; None where the set is shorter by now.
+        waiting: places of its ready set; when what is there was enqueued, and its rank, both epoch ms.
         paused_ms: when it was paused, epoch ms.
     """
     oldest_ms, first_ms = nearest
@@ -164,8 +168,7 @@ def lane_view(
         delayed=delayed,
         oldest_s=None if oldest_ms is None or row.length == 0 else max(0.0, (now_ms - oldest_ms) / 1000),
         nearest_s=None if first_ms is None or first_ms > NO_DEADLINE_MS else (first_ms - now_ms) / 1000,
-        due=[
-            (place, (rank - now_ms) / 1000) for place, rank in ranks if rank is not None and abs(rank) <= NO_DEADLINE_MS
-        ],
+        due=[(place, (rank - now_ms) / 1000) for place, (_, rank) in waiting if abs(rank) <= NO_DEADLINE_MS],
         paused_s=None if paused_ms is None else max(0.0, (now_ms - paused_ms) / 1000),
+        mean_wait_s=fmean(max(0.0, (now_ms - enqueued) / 1000) for _, (enqueued, _) in waiting) if waiting else None,
     )

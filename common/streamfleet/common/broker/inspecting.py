@@ -15,11 +15,11 @@ from streamfleet.common.protocol import LANES, Lane
 from streamfleet.common.replies import (
     LAST_PART,
     entries,
-    first_score,
     id_order,
     last_delivered,
     mapping,
     pending_row,
+    ranked_member,
     ready_entries,
     ready_member,
     recorded,
@@ -79,15 +79,18 @@ def read_entry_name(text: str) -> tuple[Lane, str] | None:
 class InspectingBroker(BrokerBase):
     """What an operator asks about one request, or about the server."""
 
-    async def ranks_at(self, places: Mapping[Lane, Sequence[int]]) -> dict[Lane, list[int | None]]:
-        """The ranks (epoch ms) at places of the lanes' ready sets, from 0; None where a set is shorter."""
+    async def waiting_at(self, places: Mapping[Lane, Sequence[int]]) -> dict[Lane, list[tuple[int, int] | None]]:
+        """What waits at places of the lanes' ready sets, from 0: when it was enqueued, and its rank, both epoch ms.
+
+        None where a set is shorter.
+        """
         words = [
             ("ZRANGE", self.keys.ready(lane), place, place, "WITHSCORES")
             for lane, some in places.items()
             for place in some
         ]
         replies = iter(await self._look_all(words) if words else [])
-        return {lane: [first_score(next(replies)) for _ in some] for lane, some in places.items()}
+        return {lane: [ranked_member(next(replies)) for _ in some] for lane, some in places.items()}
 
     async def remembered(self, request_id: str) -> Remembered:
         """What there is under an id."""

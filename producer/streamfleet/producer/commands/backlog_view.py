@@ -43,7 +43,7 @@ def totals(snapshot: Snapshot, moving: Rates | None) -> str:
 
 def _lanes(snapshot: Snapshot) -> Table:
     table = _table(f"queue {snapshot.queue}", ["lane"])
-    for name in ("outstanding", "ready", "running", "delayed", "oldest", "nearest"):
+    for name in ("outstanding", "ready", "running", "delayed", "mean wait", "oldest", "nearest"):
         table.add_column(name, justify="right")
     for lane in snapshot.lanes:
         table.add_row(
@@ -52,6 +52,7 @@ def _lanes(snapshot: Snapshot) -> Table:
             str(lane.ready),
             str(lane.running),
             "?" if lane.delayed is None else str(lane.delayed),
+            in_words(lane.mean_wait_s),
             in_words(lane.oldest_s),
             _nearest(lane),
         )
