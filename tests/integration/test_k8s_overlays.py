@@ -10,6 +10,7 @@ import pytest
 
 from tests.integration.k8s_check import main
 from tests.integration.k8s_manifests import (
+    DOCKERFILE,
     K8S,
     Manifest,
     environment_of,
@@ -22,10 +23,12 @@ from tests.integration.k8s_manifests import (
     pools,
     render,
 )
+from tests.integration.k8s_network import End, allowed
 from tests.integration.k8s_rules import README, RULES, Rule, broken_rules
 
 pytestmark = pytest.mark.timeout(240)  # a bare machine fetches kubectl first
 
+PAIR = ("worker", "vllm")
 OVERLAYS = [name for name in kustomizations() if name != "base"]
 
 
@@ -49,6 +52,7 @@ def test_rule_holds(name: str, rule: Rule) -> None:
 
 def test_every_overlay_is_documented_with_the_command_that_applies_it() -> None:
     usual = ["dev-cpu", "external-redis", "gateway", "gpu", "gpu-autoscaled", "gpu-multi-pool", "redis-ha"]
+    usual.append("vllm-server")
     assert sorted(OVERLAYS) == usual
     for name in OVERLAYS:
         assert f"kubectl apply --namespace streamfleet --kustomize k8s/overlays/{name}\n" in README
@@ -62,7 +66,7 @@ def test_check_prints_a_line_for_each(capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_check_says_what_is_wrong_and_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = shutil.copytree(K8S, tmp_path / "k8s")
-    for name in ("dev-cpu", "gateway", "gpu", "gpu-autoscaled", "gpu-multi-pool"):
+    for name in ("dev-cpu", "gateway", "gpu", "gpu-autoscaled", "gpu-multi-pool", "vllm-server"):
         shutil.rmtree(folder / "overlays" / name)
     (folder / "overlays/redis-ha/ready.sh").unlink()
     policy = folder / "overlays/external-redis/worker-egress-networkpolicy.yaml"
@@ -276,3 +280,30 @@ def test_redis_ha_has_a_majority_on_three_nodes() -> None:
         service = only(manifests_of("redis-ha"), "Service", name)
         assert service["spec"]["publishNotReadyAddresses"] is True
     assert settings_of("redis-ha")["STREAMFLEET_ENQUEUE_REPLICAS"] == "1"
+
+
+# -- vllm-server -------------------------------------------------------------------------------------------
+
+
+def test_workers_ask_the_server_and_nobody_else_may() -> None:
+    manifests = manifests_of("vllm-server")
+    url, service = settings_of("vllm-server")["VLLM_URL"], only(manifests, "Service", "streamfleet-vllm")
+    assert url == f"http://{name_of(service)}:{service['spec']['ports'][0]['port']}"
+    worker, server = ({"app.kubernetes.io/name": "streamfleet", "app.kubernetes.io/component": each} for each in PAIR)
+    assert allowed(manifests, End(worker), End(server), 8000)
+    assert not allowed(manifests, End({"app": "other"}), End(server), 8000)
+
+
+def test_the_server_has_the_gpu_and_what_the_workers_believe_of_it() -> None:
+    manifests = manifests_of("vllm-server")
+    server = worker_of(manifests, "streamfleet-vllm")
+    assert "nvidia.com/gpu" not in worker_of(manifests)["resources"]["limits"]
+    assert server["resources"]["limits"]["nvidia.com/gpu"] == "1"
+    assert server["args"] == ["$(STREAMFLEET_MODEL)", "--max-num-seqs", "$(STREAMFLEET_REMOTE_SLOTS)"]
+    given = environment_of(server, manifests)
+    assert {"STREAMFLEET_MODEL", "STREAMFLEET_REMOTE_SLOTS"} <= given.keys()
+    assert not [name for name in given if name.startswith("VLLM_")], "vLLM warns of those that it does not know"
+    version = re.search(r"^ARG VLLM_VERSION=(\S+)$", DOCKERFILE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert version is not None
+    assert server["image"] == f"vllm/vllm-openai:v{version[1]}"
+    assert worker_of(manifests)["image"].startswith("streamfleet/gateway:")
