@@ -7,12 +7,11 @@ import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
-import redis.exceptions
 import structlog
 
 from streamfleet.common.connection.clients import BlockingClient, Client
 from streamfleet.common.connection.locator import Locator
-from streamfleet.common.connection.translation import LOST, points_elsewhere
+from streamfleet.common.connection.translation import FAILURES, points_elsewhere
 from streamfleet.common.connection.urls import safe_address
 from streamfleet.common.errors import BrokerUnavailable
 
@@ -110,7 +109,7 @@ class Lines:
             self._checking = asyncio.create_task(self._check(self._line))
 
     async def _check(self, line: Line) -> None:
-        with contextlib.suppress(redis.exceptions.RedisError, *LOST):
+        with contextlib.suppress(*FAILURES):
             await line.drop_silent()
 
     async def drop(self) -> None:

@@ -16,6 +16,7 @@ from streamfleet.common.errors import (
 )
 
 LOST = (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError, OSError, asyncio.TimeoutError)
+FAILURES = (*LOST, redis.exceptions.RedisError)
 # Refusals that pass without anybody asking otherwise: to die of them would be worse than to wait. The last two are what
 # a script meets in a cluster: a key that is not declared has gone to another node, or the cluster goes down meanwhile.
 _PASSING = (
@@ -73,7 +74,7 @@ def points_elsewhere(error: BaseException) -> bool:
     """Whether the server may no longer be the one to talk to: it is gone, moved, demoted or cut off from the others."""
     if isinstance(error, redis.exceptions.ResponseError):
         return _code(error) in ("MOVED", "CLUSTERDOWN", "READONLY")
-    return isinstance(error, (*LOST, redis.exceptions.RedisError))
+    return isinstance(error, FAILURES)
 
 
 def reason(error: BaseException) -> str:
