@@ -125,7 +125,8 @@ def group(number: int) -> Entry:
 def reading_from(feed: Feed) -> Reading:
     feeds = SimpleNamespace(open=lambda *_: feed, leave=lambda _: None)
     handle = SimpleNamespace(id="r-1", slot=None)
-    return Reading(cast("Any", None), cast("Any", feeds), cast("Any", None), cast("Any", handle), None, fresh=True)
+    mailbox = SimpleNamespace(check=lambda: None)
+    return Reading(cast("Any", None), cast("Any", feeds), cast("Any", mailbox), cast("Any", handle), None, fresh=True)
 
 
 async def test_a_reader_that_takes_none_now_gets_all_in_order_later() -> None:

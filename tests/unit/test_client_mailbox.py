@@ -46,7 +46,7 @@ class Redis:
         self.limits = QueueLimits()
         self.clock = SystemClock()
         self.entry = f"normal:{self.clock.now_ms()}-1"
-        self.connection = SimpleNamespace(address="redis://here", moves=0)
+        self.connection = SimpleNamespace(address="redis://here", moves=0, check=lambda: None)
         self.mailbox = Mailbox(cast("Broker", self), "me")
 
     async def read_replies(self, client: str, last_id: str, block_ms: int) -> tuple[str, list[str]]:

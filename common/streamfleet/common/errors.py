@@ -147,6 +147,19 @@ class RequestFailed(StreamfleetError):
         self.error = error
 
 
+class ClientClosed(StreamfleetError, RuntimeError):
+    """The client was closed, or belongs to another process: the one that opened it and then forked this one.
+
+    A call that `close` interrupts ends with this error at once. If it was enqueueing a request, Redis may have
+    accepted it or not: with an id of one's own, `status` tells, and enqueueing it again is safe.
+
+    Attributes:
+        accepted: as for BrokerUnavailable.
+    """
+
+    retryable = True
+
+
 class SettingsError(StreamfleetError):
     """One or more settings are wrong; the message has one line for each."""
 

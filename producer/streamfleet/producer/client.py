@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, Self, Unpack, overload
 
 from streamfleet.common.broker import Broker
 from streamfleet.common.connection import Connection
-from streamfleet.common.errors import NotPermitted, RequestLost, ResultTimeout
+from streamfleet.common.errors import ClientClosed, NotPermitted, RequestLost, ResultTimeout
 from streamfleet.common.keys import Keys
 from streamfleet.common.records import Submission
 from streamfleet.common.results import Result
@@ -52,6 +52,9 @@ class _Parts(NamedTuple):
 class Client:
     """Enqueues requests and waits for their results. An asynchronous context manager.
 
+    Once it is closed, and in a process that was forked while it was open, every method raises ClientClosed. A server
+    that forks its workers opens a client in each of them, after the fork.
+
     Args:
         url: Redis URL; default: REDIS_URL, then redis://localhost:6379/0.
         queue: name of the queue; default: STREAMFLEET_QUEUE, then ``default``.
@@ -81,8 +84,11 @@ class Client:
         self._notify = notify
         self._asks_to_cancel = False
         self._parts: _Parts | None = None
+        self._closed = False
 
     async def __aenter__(self) -> Self:
+        if self._parts is not None:
+            self._parts.broker.connection.check()
         broker = open_broker(self.settings, self._patience_s)
         try:
             await broker.connection.ping()
@@ -92,7 +98,7 @@ class Client:
         mailbox = Mailbox(broker, _reply_name())
         feeds = Feeds(lambda: open_broker(self.settings, 0))
         sender = Sender(broker, mailbox, self, self.settings, self._notify)
-        self._parts = _Parts(broker, mailbox, feeds, sender)
+        self._parts, self._closed = _Parts(broker, mailbox, feeds, sender), False
         return self
 
     async def __aexit__(
@@ -101,14 +107,24 @@ class Client:
         await self.close()
 
     async def close(self) -> None:
-        """Leave; requests that were enqueued go on."""
-        parts, self._parts = self._parts, None
+        """Leave; requests that were enqueued go on.
+
+        Calls under way in other tasks end with ClientClosed at once; it says what becomes of a request that one of them
+        was enqueueing. Only `async with` opens the client again. In a forked process this does nothing.
+        """
+        if self._parts is not None and self._parts.broker.connection.inherited:
+            return
+        parts, self._parts, self._closed = self._parts, None, True
         if parts is not None:
+            parts.broker.connection.shut()
             try:
-                await parts.feeds.close()
-                await parts.mailbox.close()
+                await asyncio.gather(parts.feeds.close(), parts.mailbox.close())
             finally:
                 await parts.broker.close()
+
+    def another(self) -> Client:
+        """A client with the same arguments, not open."""
+        return Client(settings=self.settings, patience_s=self._patience_s, notify=self._notify)
 
     @property
     def broker(self) -> Broker:
@@ -122,8 +138,11 @@ class Client:
 
     @property
     def _open(self) -> _Parts:
+        if self._closed:
+            raise ClientClosed("the client was closed: `async with` opens it again")
         if self._parts is None:
             raise RuntimeError("the client is not open: use it as `async with Client(...) as fleet:`")
+        self._parts.broker.connection.check()
         return self._parts
 
     # -- putting in ----------------------------------------------------------------------------------------

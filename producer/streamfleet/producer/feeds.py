@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 import structlog
 
 from streamfleet.common.broker import Broker
-from streamfleet.common.errors import BrokerUnavailable, NotPermitted, StreamfleetError
+from streamfleet.common.errors import BrokerUnavailable, ClientClosed, NotPermitted, StreamfleetError
 from streamfleet.common.replies import id_order
 from streamfleet.producer.follower import Entry
 
@@ -132,9 +132,12 @@ class Feeds:
         self._changed = asyncio.Event()
         self._may_unblock = True
         self._pause_s = 0.0
+        self._closed = False
 
     def open(self, request_id: str, position: str) -> Feed:
-        """A feed of what stands behind a stream id, and of what comes."""
+        """A feed of what stands behind a stream id, and of what comes. Raises ClientClosed."""
+        if self._closed:
+            raise ClientClosed("the client was closed")
         feed = Feed(request_id, position, self._changed.set)
         self._feeds.setdefault(request_id, []).append(feed)
         self._changed.set()
@@ -163,14 +166,15 @@ class Feeds:
             self._looking = asyncio.get_running_loop().call_later(QUIET_S, self._look)
 
     async def close(self) -> None:
-        """Stop reading; whoever still reads gets a StreamfleetError."""
+        """Stop reading; whoever still reads gets ClientClosed at once."""
+        self._closed = True
+        self._fail_all(ClientClosed("the client was closed while this was streamed; the request goes on"))
         reading, self._reading = self._reading, None
         if reading is not None:
             reading.cancel()
             await asyncio.wait({reading})
         if self._looking is not None:
             self._looking.cancel()
-        self._fail_all(StreamfleetError("the client was closed while this was streamed; the request goes on"))
         broker, self._broker = self._broker, None
         if broker is not None:
             await broker.close()

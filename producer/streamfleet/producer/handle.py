@@ -71,6 +71,7 @@ class Handle:
         Raises:
             RequestLost: Redis lost it, in a failover or otherwise; enqueueing it again with its id is safe.
             ResultTimeout: it has not ended in time; it goes on, and may be asked again.
+            ClientClosed: the client was closed, before or meanwhile; the request goes on.
         """
         return await self._mailbox.wait(self.slot, timeout)
 
@@ -96,7 +97,7 @@ class Handle:
         Raises:
             StreamBroken: with `restarts="raise"`: what was given so far does not count, or chunks are missing.
             RequestFailed: it ended without success, at the first step that finds out.
-            RequestLost: as of `result`.
+            RequestLost, ClientClosed: as of `result`.
             InvalidRequest: `after` is the id of no chunk.
         """
         return self._owner.follow(self, after, restarts)
@@ -141,8 +142,10 @@ class Arrivals:
         """What has come, or never will because Redis lost it; nothing when `timeout` seconds pass without any.
 
         Raises:
-            StreamfleetError: the client was closed, or Redis refuses its user.
+            ClientClosed: the client was closed, before or meanwhile.
+            SettingsError: Redis refuses its user.
         """
+        self._mailbox.check()
         if not self._done:
             self._some.clear()
             try:
@@ -152,6 +155,8 @@ class Arrivals:
                 return []
         done, self._done = self._done, []
         self._left -= len(done)
+        for future in done:
+            future.exception()  # read, so that nobody complains that it never was, when another's is raised
         return [_taken(future) for future in done]
 
     def close(self) -> None:

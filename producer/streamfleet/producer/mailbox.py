@@ -23,11 +23,11 @@ from streamfleet.common.broker import Broker
 from streamfleet.common.clock import Clock, SystemClock
 from streamfleet.common.errors import (
     BrokerUnavailable,
+    ClientClosed,
     NotPermitted,
     RequestLost,
     ResultTimeout,
     SettingsError,
-    StreamfleetError,
 )
 from streamfleet.common.results import Result
 from streamfleet.producer.slots import Slot, Slots
@@ -37,7 +37,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 BLOCK_MS, AT_ONCE_MS = 5_000, 1
 FETCH_AT_ONCE = 250
-CLOSE_TIMEOUT_S = 2.0
 NOTHING_DUE_S = 60.0
 OVERDUE = 0.0
 STEPS_TO_WAITER = 2
@@ -102,13 +101,16 @@ class Mailbox:
         return slot
 
     def join(self, slot: Slot) -> asyncio.Future[Result]:
-        """Start to wait for a request: the future of its result. Others wait too: never cancel it."""
+        """Start to wait for a request: the future of its result. Others wait too: never cancel it.
+
+        Raises:
+            ClientClosed: nobody looks for results any more, or only another process does.
+        """
+        if self._closed:
+            raise ClientClosed(f"the client was closed: ask an open one for result({slot.id!r})")
+        self.check()
         if slot.future is None or _failed(slot.future):
             slot.future = asyncio.get_running_loop().create_future()
-            if self._closed:
-                slot.future.set_exception(
-                    StreamfleetError(f"the client was closed: ask an open one for result({slot.id!r})")
-                )
         if not slot.future.done():
             self._slots.join(slot, self._now())
             if slot.due < self._sleeps_until:
@@ -117,6 +119,10 @@ class Mailbox:
                 self._start()
                 self._slots.doubt(slot)
         return slot.future
+
+    def check(self) -> None:
+        """Raises ClientClosed, as `join` would."""
+        self._broker.connection.check()
 
     def leave(self, slot: Slot) -> None:
         """End a wait that `join` started."""
@@ -137,6 +143,7 @@ class Mailbox:
         Raises:
             ResultTimeout: it did not come within `timeout` seconds.
             RequestLost: Redis had accepted it, and knows nothing of it any more.
+            ClientClosed: `close` was called, before or meanwhile.
             SettingsError: Redis refuses the user or password; waiting again tries again.
         """
         with self.awaited(slot) as future:
@@ -146,18 +153,15 @@ class Mailbox:
         return future.result()
 
     async def close(self) -> None:
-        """Stop waiting and delete the reply stream; whoever still waits gets a StreamfleetError."""
+        """Stop waiting and delete the reply stream; whoever still waits gets ClientClosed at once."""
         self._closed = True
+        self._fail(ClientClosed("the client was closed while this result was awaited; the request goes on"))
         tasks, self._tasks = list(self._tasks.values()), {}
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._fail(StreamfleetError("the client was closed while this result was awaited; the request goes on"))
         if tasks:
-            # Redis may be gone, or refuse us, by now, and the stream would expire by itself.
-            with contextlib.suppress(StreamfleetError, TimeoutError):
-                async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                    await self._broker.delete_replies(self.name)
+            await self._broker.delete_replies(self.name)
 
     def _start(self) -> None:
         self._started = True

@@ -62,13 +62,16 @@ class Reading:
         Raises:
             RequestFailed: it ended in any other way.
             RequestLost: Redis lost it.
+            ClientClosed: the client was closed, before or meanwhile.
         """
+        self._mailbox.check()
         follower, position = await self._begin()
         feed = self._feeds.open(self._handle.id, position)
         self._follower, self._feed = follower, feed
         result: Result | None = None
         try:
             while follower.ending is None:
+                self._mailbox.check()  # a feed of another process gets nothing
                 if not await feed.come():
                     result = await self._result_or_tokens(feed)
                 if result is not None:
@@ -116,7 +119,7 @@ class Reading:
             return Follower(self._after), self._after.before
         if self._fresh:
             return Follower(), BEGINNING
-        newest = await _waited_out(lambda: self._broker.newest_tokens(self._handle.id, NEWEST))
+        newest = await self._waited_out(lambda: self._broker.newest_tokens(self._handle.id, NEWEST))
         return Follower(newest=newest_run(newest)), BEGINNING
 
     async def _result_or_tokens(self, feed: Feed) -> Result | None:
@@ -139,7 +142,7 @@ class Reading:
             behind = {self._handle.id: entries[-1][0] if entries else feed.position}
             if follower.ending is not None:
                 return events
-            found = await _waited_out(lambda behind=behind: self._broker.read_tokens(behind, AT_ONCE))  # type: ignore[misc]
+            found = await self._waited_out(lambda behind=behind: self._broker.read_tokens(behind, AT_ONCE))  # type: ignore[misc]
             entries = found.get(self._handle.id, [])
             if not entries:
                 return events + follower.end(ending_of(result))
@@ -149,6 +152,16 @@ class Reading:
             return await self._mailbox.wait(self._handle.slot, RESULT_S)
         except ResultTimeout:
             raise RequestFailed(self._handle.id, status, {"message": "its result is gone"}) from None
+
+    async def _waited_out(self, work: Callable[[], Awaitable[T]]) -> T:
+        """What `work` gives, tried again for as long as Redis is away."""
+        pause_s = FIRST_PAUSE_S
+        while True:
+            try:
+                return await work()
+            except BrokerUnavailable:
+                await self._broker.connection.rest(pause_s)
+                pause_s = min(LONGEST_PAUSE_S, pause_s * 2)
 
 
 async def stream(reading: Reading, request_id: str, restarts: Restarts) -> AsyncGenerator[Event, None]:
@@ -175,14 +188,3 @@ def checked(events: Iterable[Event], request_id: str, restarts: Restarts) -> Ite
         if restarts == "raise" and not isinstance(event, Chunk):
             raise StreamBroken(request_id, event)
         yield event
-
-
-async def _waited_out(work: Callable[[], Awaitable[T]]) -> T:
-    """What `work` gives, tried again for as long as Redis is away."""
-    pause_s = FIRST_PAUSE_S
-    while True:
-        try:
-            return await work()
-        except BrokerUnavailable:
-            await asyncio.sleep(pause_s)
-            pause_s = min(LONGEST_PAUSE_S, pause_s * 2)

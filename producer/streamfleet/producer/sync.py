@@ -1,16 +1,23 @@
-"""The client for scripts and services without an event loop: the asynchronous one on a background thread."""
+"""The client for scripts and services without an event loop: the asynchronous one on a background thread.
+
+Each opening has a `Client` and a thread of its own. `close` cancels what that thread runs: it closes the client, ends
+all calls and goes. A call is handed to the thread under the lock under which `close` lets go of it, so none is handed
+to a thread that is leaving.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
+import os
 import threading
 from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
-from streamfleet.common.errors import NotReplicated, StreamfleetError
+from streamfleet.common.errors import ClientClosed, NotReplicated, StreamfleetError
 from streamfleet.common.results import Result
 from streamfleet.common.settings import QueueSettings
 from streamfleet.producer.ask import Ask, Options
@@ -21,6 +28,7 @@ from streamfleet.producer.status import StatusView
 from streamfleet.producer.streaming import check_restarts, checked
 
 T = TypeVar("T")
+CLOSED_MEANWHILE = "the client was closed by another thread"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +76,9 @@ class SyncHandle:
 class SyncClient:
     """`Client` without await: same names, arguments and errors; safe to share between threads.
 
-    Opens at its first use, or as a context manager. In a server that forks, use it first after the fork.
+    Opens at its first use, or as a context manager. Once it is closed, every call raises ClientClosed, and only `open`
+    or `with` opens it again. In a server that forks its workers, use it first after the fork: in a process that was
+    forked while it was open, every call raises ClientClosed.
 
     Args:
         url, queue, settings, patience_s, notify: as `Client`.
@@ -84,9 +94,10 @@ class SyncClient:
         notify: bool = True,
     ) -> None:
         self._client = Client(url, queue, settings=settings, patience_s=patience_s, notify=notify)
-        self._lock = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
+        self._lock = threading.RLock()  # again by the same thread, where it drops a generator meanwhile
+        self._closed = False
+        self._background: _Background | None = None
+        self._process = os.getpid()
 
     def __enter__(self) -> Self:
         self.open()
@@ -102,30 +113,22 @@ class SyncClient:
 
         Raises:
             BrokerUnavailable: nobody answers at the address.
+            ClientClosed: it was closed meanwhile, or opened by the process that forked this one.
         """
-        with self._lock:
-            if self._loop is not None:
-                return
-            loop = asyncio.new_event_loop()
-            thread = threading.Thread(target=loop.run_forever, name="streamfleet-client", daemon=True)
-            thread.start()
-            try:
-                _result_of(self._client.__aenter__(), loop)
-            except BaseException:
-                _stop(loop, thread)
-                raise
-            self._loop, self._thread = loop, thread
+        self._opened(again=True)
 
     def close(self) -> None:
-        """Leave; requests that were enqueued go on. A later use opens it again."""
+        """Leave; requests that were enqueued go on.
+
+        Calls under way in other threads end with ClientClosed at once; it says what becomes of a request that one of
+        them was enqueueing. Only `open` or `with` opens the client again. In a forked process this does nothing.
+        """
+        if self._inherited:
+            return
         with self._lock:
-            loop, thread = self._loop, self._thread
-            self._loop = self._thread = None
-        if loop is not None and thread is not None:
-            try:
-                _result_of(self._client.close(), loop)
-            finally:
-                _stop(loop, thread)
+            background, self._background, self._closed = self._background, None, True
+        if background is not None:
+            background.stop()
 
     def enqueue(self, body: Mapping[str, Any], **options: Unpack[Options]) -> SyncHandle:
         """As `Client.enqueue`."""
@@ -145,7 +148,7 @@ class SyncClient:
             while (results := self._run(_next(groups))) is not None:
                 yield from results
         finally:
-            self._run(_close(groups))
+            self._leave(groups)
 
     @overload
     def stream(
@@ -160,7 +163,7 @@ class SyncClient:
 
     def stream(self, request_id: str, after: str | None = None, restarts: Restarts = "raise") -> Iterator[Event]:
         """As `Client.stream`."""
-        self.open()
+        self._opened()
         return self._stream(self._client.handle(request_id), after, restarts)
 
     def _stream(self, handle: Handle, after: str | None, restarts: Restarts) -> Iterator[Event]:
@@ -173,7 +176,7 @@ class SyncClient:
             while (events := self._run(_next(groups))) is not None:
                 yield from checked(events, request_id, restarts)
         finally:
-            self._run(_close(groups))
+            self._leave(groups)
 
     def result(self, request_id: str, timeout: float | None = None) -> Result:
         """As `Client.result`."""
@@ -198,33 +201,111 @@ class SyncClient:
                 error.unconfirmed = [SyncHandle(handle, self) for handle in error.unconfirmed]
             raise
 
+    @property
+    def _inherited(self) -> bool:
+        """It was opened by the process that forked this one, and its thread stayed there."""
+        return self._background is not None and self._process != os.getpid()
+
+    def _opened(self, *, again: bool = False) -> _Background:
+        """The thread that serves, started where there is none; after `close`, only where it is `again` to be opened."""
+        if self._inherited:
+            raise ClientClosed(
+                f"this client was opened by process {self._process}: open one of its own in this process, {os.getpid()}"
+            )
+        with self._lock:
+            background = self._background
+            if background is None:
+                if self._closed and not again:
+                    raise ClientClosed("the client was closed: `open` or `with` opens it again")
+                if self._closed:
+                    self._client = self._client.another()
+                self._closed, self._process = False, os.getpid()
+                background = self._background = _Background(self._client)
+                background.start()
+        try:
+            background.opened.result()
+        except BaseException:
+            with self._lock:
+                if self._background is background:
+                    self._background = None
+            background.stop()
+            raise
+        return background
+
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         try:
-            self.open()
+            future = self._hand_over(self._opened(), work)
         except BaseException:
             work.close()
             raise
-        loop = self._loop
-        if loop is None:
-            work.close()
-            raise RuntimeError("the client was closed by another thread")
-        return _result_of(work, loop)
+        try:
+            return future.result()
+        except concurrent.futures.CancelledError:
+            raise ClientClosed(CLOSED_MEANWHILE) from None
+        except BaseException:
+            # Ctrl-C in the calling thread: the background thread must not go on for nobody.
+            future.cancel()
+            raise
+
+    def _hand_over(self, background: _Background, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        with self._lock:
+            if background is not self._background:
+                raise ClientClosed(CLOSED_MEANWHILE)
+            return asyncio.run_coroutine_threadsafe(work, background.loop)
+
+    def _leave(self, groups: AsyncGenerator[list[Any], None]) -> None:
+        """End a generator on the other side, without waiting: the garbage collector may call this in any thread."""
+        background = self._background
+        if background is None or self._inherited or not background.opened.done():
+            return
+        with contextlib.suppress(ClientClosed):
+            self._hand_over(background, _close(groups))
 
 
-def _result_of(work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> T:
-    future = asyncio.run_coroutine_threadsafe(work, loop)
-    try:
-        return future.result()
-    except BaseException:
-        # Ctrl-C in the calling thread: the background thread must not go on for nobody.
-        future.cancel()
-        raise
+class _Background(threading.Thread):
+    """The thread and the event loop of one opening.
 
+    Attributes:
+        opened: done when the client is open; or why it is not.
+        loop: where its calls run, once it is open.
+    """
 
-def _stop(loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join()
-    loop.close()
+    def __init__(self, client: Client) -> None:
+        super().__init__(name="streamfleet-client", daemon=True)
+        self.opened: concurrent.futures.Future[None] = concurrent.futures.Future()
+        self.loop = asyncio.new_event_loop()
+        self._client = client
+        self._serving: concurrent.futures.Future[asyncio.Task[Any]] = concurrent.futures.Future()
+
+    def run(self) -> None:
+        try:
+            # As it ends, all calls that still run are cancelled.
+            with asyncio.Runner(loop_factory=lambda: self.loop) as runner:
+                runner.run(self._serve())
+        except asyncio.CancelledError:
+            self._not_opened(ClientClosed(CLOSED_MEANWHILE))
+        except BaseException as error:
+            if not self._not_opened(error):
+                raise
+
+    def stop(self) -> None:
+        """End all calls, the client and the thread. Several threads may do so."""
+        task = self._serving.result()
+        with contextlib.suppress(RuntimeError):  # it has ended by itself
+            self.loop.call_soon_threadsafe(task.cancel)
+        self.join()
+
+    async def _serve(self) -> None:
+        self._serving.set_result(asyncio.current_task())  # type: ignore[arg-type]
+        async with self._client:
+            self.opened.set_result(None)
+            await asyncio.get_running_loop().create_future()
+
+    def _not_opened(self, error: BaseException) -> bool:
+        if self.opened.done():
+            return False
+        self.opened.set_exception(error)
+        return True
 
 
 async def _next(groups: AsyncGenerator[list[T], None]) -> list[T] | None:

@@ -164,5 +164,8 @@ class ProducerBroker(BrokerBase):
         return last_id, ids
 
     async def delete_replies(self, client: str) -> None:
-        """Delete a client's reply stream when the client leaves."""
-        await self.connection.command("DEL", self.keys.reply(client))
+        """Delete a client's reply stream when the client leaves, also when its connection was shut.
+
+        One try: Redis may be gone, or refuse it, and the stream expires by itself.
+        """
+        await self.connection.last("DEL", self.keys.reply(client))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
@@ -25,7 +27,7 @@ from streamfleet.common.connection.locator import FixedServer, Locator
 from streamfleet.common.connection.sentinel import SentinelMaster
 from streamfleet.common.connection.translation import another_type, translated
 from streamfleet.common.connection.urls import Kind, RedisUrl, read_url, safe_address, why_unusable
-from streamfleet.common.errors import BrokerUnavailable, SettingsError
+from streamfleet.common.errors import BrokerUnavailable, ClientClosed, SettingsError, StreamfleetError
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -33,10 +35,14 @@ ANSWER_TIMEOUT_S = 15.0
 BLOCK_MARGIN_S = 5.0
 CHECK_AFTER_S = 3.0
 """An answer that is so late makes it worth a look whether its connection is dead."""
+LAST_TIMEOUT_S = 2.0
 
 
 class Connection:
     """A connection to one Redis, for commands that answer at once, and a second for those that block.
+
+    It belongs to the process that made it. Once it is shut, and in a process forked from that one, every method that
+    sends something raises ClientClosed.
 
     Args:
         url: ``redis://``, ``rediss://``, ``unix://``, or the same with Sentinels or a cluster behind it:
@@ -55,6 +61,9 @@ class Connection:
         self._patience_s = patience_s
         self._hashes: dict[str, str] = {}
         self._blocked: Line | None = None
+        self._process = os.getpid()
+        self._shut = False
+        self._limits: set[asyncio.Timeout] = set()
         try:
             read = read_url(url)
             check_options(read.server_url(*read.hosts[0]) if read.hosts else read.server_url())
@@ -149,7 +158,40 @@ class Connection:
         reply, acknowledged = await self._patiently(work, wait_s)
         return reply, int(acknowledged)
 
+    @property
+    def inherited(self) -> bool:
+        """It came here by a fork."""
+        return os.getpid() != self._process
+
+    def check(self) -> None:
+        """Raises ClientClosed: it was shut, or belongs to another process."""
+        if self._shut:
+            raise ClientClosed("the client was closed")
+        if self.inherited:
+            raise ClientClosed(
+                f"this client was opened by process {self._process}: open one of its own in this process, {os.getpid()}"
+            )
+
+    async def rest(self, seconds: float) -> None:
+        """Sleep between two tries. Raises ClientClosed as soon as the connection is shut."""
+        await self._unless_shut(lambda: asyncio.sleep(seconds), None)
+
+    def shut(self) -> None:
+        """End all operations under way, and refuse later ones, with ClientClosed."""
+        self._shut = True
+        for limit in self._limits:
+            if not limit.expired():
+                limit.reschedule(0.0)
+
+    async def last(self, *words: Any) -> None:
+        """A command that is sent although the connection was shut: one try of up to 2 s; its errors are passed over."""
+        with contextlib.suppress(StreamfleetError, redis.exceptions.RedisError, OSError):
+            async with asyncio.timeout(LAST_TIMEOUT_S):
+                await self._lines.use(lambda line: line.commands.send(*words))
+
     async def close(self) -> None:
+        """Shut it, and close all sockets."""
+        self.shut()
         await self._lines.close()
 
     def _by_hash(self, verb: str, keys: Sequence[str], args: Sequence[Any]) -> tuple[Any, ...]:
@@ -173,6 +215,7 @@ class Connection:
             retry=retry_if_exception_type(BrokerUnavailable),
             stop=stop_never if self._patience_s is None else stop_after_delay(self._patience_s),
             wait=wait_random_exponential(multiplier=0.05, max=2.0),
+            sleep=self.rest,
             before_sleep=self._say_waiting,
             reraise=True,
         )
@@ -184,8 +227,8 @@ class Connection:
         """One try. The server may block for `blocks_s` before it answers, and has `margin_s` for the answer."""
         late = asyncio.get_running_loop().call_later(blocks_s + CHECK_AFTER_S, self._lines.check)
         try:
-            async with asyncio.timeout(blocks_s + (margin_s or self.answer_timeout_s)):
-                return await self._lines.use(work)
+            timeout_s = blocks_s + (margin_s or self.answer_timeout_s)
+            return await self._unless_shut(lambda: self._lines.use(work), timeout_s)
         except TimeoutError as error:
             await self._lines.drop()
             raise translated(error, self.address, self._clustered) from None
@@ -196,6 +239,20 @@ class Connection:
             raise ours from (error if isinstance(error, redis.exceptions.ResponseError) else None)
         finally:
             late.cancel()
+
+    async def _unless_shut(self, work: Callable[[], Awaitable[T]], timeout_s: float | None) -> T:
+        self.check()
+        limit = asyncio.timeout(timeout_s)
+        try:
+            async with limit:
+                self._limits.add(limit)
+                try:
+                    return await work()
+                finally:
+                    self._limits.discard(limit)
+        except Exception:
+            self.check()  # whatever the end of its socket or of its time looks like
+            raise
 
     def _say_waiting(self, state: RetryCallState) -> None:
         if state.attempt_number in (1, 5) or state.attempt_number % 30 == 0:
