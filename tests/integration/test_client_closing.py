@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import multiprocessing
 import os
@@ -14,13 +13,20 @@ from typing import Any, TypeVar
 
 import pytest
 from redis.asyncio import Redis
+from structlog.testing import capture_logs
+from tenacity import wait_fixed
 
+from streamfleet.cli.demo.server import RedisServer
 from streamfleet.common.connection import Connection
-from streamfleet.common.errors import ClientClosed, StreamfleetError
+from streamfleet.common.errors import ClientClosed
 from streamfleet.common.protocol import Status
 from streamfleet.common.records import Completion
 from streamfleet.producer import Client, SyncClient
+from streamfleet.worker.engine.simulated import SimulatedEngine
+from streamfleet.worker.engine.simulated_profile import GENERIC_FAST
 from tests.integration.tcp_link import TcpLink
+from tests.integration.worker_in_process import worker_inside
+from tests.integration.worker_process import chat
 from tests.waiting import eventually, until_somebody_blocks
 
 T = TypeVar("T")
@@ -378,6 +384,21 @@ async def test_a_bulk_that_is_interrupted_tells_what_was_accepted(link: SilentLi
     assert len(raised.value.accepted) == 200
 
 
+async def test_a_call_that_waits_for_redis_to_come_back_ends_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "streamfleet.common.connection.connection.wait_random_exponential", lambda **_: wait_fixed(3600)
+    )
+    with RedisServer() as server:
+        client = await Client(server.url, patience_s=None).__aenter__()
+        server.kill()
+        with capture_logs() as logs:
+            call = asyncio.create_task(client.enqueue(BODY))
+            await eventually(lambda: any(each["event"] == "waiting_for_redis" for each in logs))
+        await client.close()
+        with pytest.raises(ClientClosed):
+            await asyncio.wait_for(call, WITHIN_S)
+
+
 async def test_a_sleep_between_two_tries_ends_with_the_connection(redis_url: str) -> None:
     connection = Connection(redis_url)
     resting = asyncio.create_task(connection.rest(3600))
@@ -431,12 +452,19 @@ async def test_a_forked_process_may_not_use_the_clients_parts_either(redis_url: 
         waiting = asyncio.create_task(handle.result())
         await until_somebody_blocks(raw_redis)
         results, chunks = client.as_completed([handle]), client.stream("seed", after="1-0/0")
+        other = await client.enqueue(BODY, lane="high")
+        begun = client.as_completed([handle, other])
+        coming = asyncio.ensure_future(anext(begun))
+        await asyncio.sleep(0)
+        await finish(client.broker, 1)
+        assert (await coming).id == other.id
         calls: list[Callable[[], Any]] = [
             lambda: client.enqueue(BODY),
             lambda: client.status("seed"),
             lambda: client.cancel("seed"),
             handle.result,
             lambda: anext(results),
+            lambda: anext(begun),
             lambda: anext(chunks),
             client.__aenter__,
         ]
@@ -452,5 +480,19 @@ async def test_a_forked_process_may_not_use_the_clients_parts_either(redis_url: 
         assert await asyncio.to_thread(child, lambda: asyncio.run(client.close())) == "None"
         await finish(client.broker)
         assert (await waiting).ok, "the parent's client goes on"
-        with contextlib.suppress(StreamfleetError):
-            await results.aclose()  # type: ignore[attr-defined]
+
+
+@forks
+async def test_a_stream_that_was_begun_does_not_go_on_in_a_forked_process(redis_url: str) -> None:
+    async with worker_inside(redis_url, SimulatedEngine(GENERIC_FAST)), Client(redis_url) as client:
+        handle = await client.enqueue(chat(0.5), stream=True)
+        chunks = handle.stream()
+        await anext(chunks)
+
+        async def another() -> object:
+            return [chunk async for chunk in chunks]
+
+        said = await asyncio.to_thread(child, lambda: asyncio.run(another()))
+        assert said.startswith("ClientClosed: this client was opened by process")
+        assert (await handle.result(WITHIN_S)).ok
+        await chunks.aclose()

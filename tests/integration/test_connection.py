@@ -13,7 +13,7 @@ from streamfleet.cli.demo.server import RedisServer, find_servers, free_port
 from streamfleet.common import scripts
 from streamfleet.common.broker import Broker
 from streamfleet.common.connection import Connection, safe_address
-from streamfleet.common.errors import BrokerUnavailable, SettingsError
+from streamfleet.common.errors import BrokerUnavailable, ClientClosed, SettingsError
 from streamfleet.common.keys import Keys
 from streamfleet.common.protocol import Lane, Status
 from streamfleet.common.records import CompleteCode, Completion, EnqueueCode, Reclaimed, Role, Submission

@@ -7,8 +7,7 @@ lines are outstanding, never the input.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -17,7 +16,7 @@ import structlog
 
 from streamfleet.common.errors import InvalidRequest, RequestLost
 from streamfleet.common.protocol import Lane
-from streamfleet.common.records import EnqueueCode, Submission
+from streamfleet.common.records import Submission
 from streamfleet.common.results import Result
 from streamfleet.producer.ask import Ask
 from streamfleet.producer.batch_files import AppendFile, count_lines, lines_of
@@ -29,12 +28,10 @@ from streamfleet.producer.batchfile import (
     refusal_line,
     request_id,
 )
-from streamfleet.producer.chunks import MAX_BYTES, MAX_COUNT, size
 from streamfleet.producer.client import Client
-from streamfleet.producer.handle import Arrivals, Handle
+from streamfleet.producer.window import TICK_S, Window
 
 log = structlog.get_logger(__name__)
-TICK_S = 0.5
 CHANGED = (
     "the line was changed since it was sent under this custom_id: "
     "change the custom_id too, or write to another output file"
@@ -120,12 +117,11 @@ class Batch:
         self._succeeded, self._failed = self._read_earlier(output), self._read_earlier(errors)
         self._earlier = self._succeeded + self._failed
         self._seen: dict[str, int] = {}
-        self._ready: deque[tuple[BatchLine, Submission]] = deque()
         self._outstanding: dict[str, tuple[int, str]] = {}
         self._lost: dict[int, str] = {}
         self._missing: dict[int, str] = {}
         self._again: Iterator[tuple[BatchLine, Submission]] = iter(())
-        self._lane_full = False
+        self._window: Window[BatchLine] | None = None
 
     @property
     def progress(self) -> Progress:
@@ -136,7 +132,7 @@ class Batch:
             failed=self._failed,
             earlier=self._earlier,
             outstanding=len(self._outstanding),
-            lane_full=self._lane_full,
+            lane_full=self._window is not None and self._window.lane_full,
         )
 
     async def run(self) -> Progress:
@@ -145,10 +141,16 @@ class Batch:
         try:
             with self._source.open("rb") as lines, self._source.open("rb") as lines_again:
                 requests = self._requests(lines_of(lines))
+                window = self._window = Window(
+                    self._client.submit,
+                    arrivals,
+                    self._options.window,
+                    lambda: next(self._again, None) or next(requests, None),
+                )
                 while True:
-                    await self._fill(requests, arrivals)
+                    await self._fill(window)
                     self._report(self.progress)
-                    if not self._outstanding and not self._ready and not self._lost:
+                    if not self._outstanding and not window.holds and not self._lost:
                         return self.progress
                     more_lost = self._take(await arrivals.take(TICK_S))
                     if self._lost and not more_lost:  # one pass over the file, not one for each few of them
@@ -165,47 +167,15 @@ class Batch:
 
     # -- in ------------------------------------------------------------------------------------------------
 
-    async def _fill(self, requests: Iterator[tuple[BatchLine, Submission]], arrivals: Arrivals) -> None:
-        while (room := self._options.window - len(self._outstanding)) > 0:
-            chunk = self._chunk(requests, min(room, MAX_COUNT))
-            if not chunk:
-                return
-            arrivals.add(await self._submit(chunk))
-            if self._lane_full:
+    async def _fill(self, window: Window[BatchLine]) -> None:
+        while chunk := window.chunk():
+            for line, handle in await window.submit(chunk):
+                if handle is not None:
+                    self._outstanding[handle.id] = (line.number, line.custom_id)
+                else:
+                    self._refuse(BadLine(line.number, line.custom_id, CHANGED, "body", "conflict"))
+            if window.lane_full:
                 return  # not an error: room comes with time
-
-    def _chunk(
-        self, requests: Iterator[tuple[BatchLine, Submission]], count: int
-    ) -> list[tuple[BatchLine, Submission]]:
-        chunk: list[tuple[BatchLine, Submission]] = []
-        filled = 0
-        while len(chunk) < count:
-            request = self._ready.popleft() if self._ready else next(self._again, None) or next(requests, None)
-            if request is None:
-                break
-            filled += size(request[1])
-            if chunk and filled > MAX_BYTES:
-                self._ready.appendleft(request)
-                break
-            chunk.append(request)
-        return chunk
-
-    async def _submit(self, chunk: Sequence[tuple[BatchLine, Submission]]) -> list[Handle]:
-        outcomes = await self._client.submit([submission for _, submission in chunk])
-        handles: list[Handle] = []
-        full: list[tuple[BatchLine, Submission]] = []
-        for request, (handle, code) in zip(chunk, outcomes, strict=True):
-            line = request[0]
-            if handle is not None:
-                self._outstanding[handle.id] = (line.number, line.custom_id)
-                handles.append(handle)
-            elif code is EnqueueCode.FULL:
-                full.append(request)
-            else:
-                self._refuse(BadLine(line.number, line.custom_id, CHANGED, "body", "conflict"))
-        self._ready.extendleft(reversed(full))
-        self._lane_full = bool(full)
-        return handles
 
     def _requests(self, lines: Iterable[bytes]) -> Iterator[tuple[BatchLine, Submission]]:
         for number, text in enumerate(lines, 1):

@@ -9,8 +9,9 @@ import re
 import secrets
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
-from typing import Any, Literal, NamedTuple, Self, Unpack, overload
+from typing import Any, Literal, NamedTuple, Self, TypeVar, Unpack, overload
 
 from streamfleet.common.broker import Broker
 from streamfleet.common.connection import Connection
@@ -27,7 +28,10 @@ from streamfleet.producer.handle import Arrivals, Handle
 from streamfleet.producer.mailbox import Mailbox
 from streamfleet.producer.sender import Outcome, Sender
 from streamfleet.producer.status import StatusView, look_up
-from streamfleet.producer.streaming import Reading, check_restarts, stream
+from streamfleet.producer.streaming import Reading, Streams, check_restarts, stream
+from streamfleet.producer.window import Asks, AsyncAsks, Run
+
+T = TypeVar("T")
 
 
 def open_broker(settings: QueueSettings, patience_s: float | None = 5.0) -> Broker:
@@ -142,7 +146,6 @@ class Client:
             raise ClientClosed("the client was closed: `async with` opens it again")
         if self._parts is None:
             raise RuntimeError("the client is not open: use it as `async with Client(...) as fleet:`")
-        self._parts.broker.connection.check()
         return self._parts
 
     # -- putting in ----------------------------------------------------------------------------------------
@@ -176,6 +179,51 @@ class Client:
                 some that are not in `accepted`. With ids of one's own, sending all again is safe.
         """
         return await self._open.sender.enqueue_many(asks)
+
+    def run_many(self, asks: Asks | AsyncAsks, concurrency: int = 100) -> AsyncGenerator[Result, None]:
+        """Enqueue requests as earlier ones end, and give their results in the order in which they come.
+
+        At most `concurrency` requests are outstanding, and only about as many are in memory: a million prompts may come
+        from a generator. A full lane is waited for. Requests go on where the caller leaves early
+        (contextlib.aclosing).
+
+        Args:
+            asks: as for `enqueue_many`; taken when there is room for them. An asynchronous iterable may take its time.
+            concurrency: how many requests are outstanding at most.
+
+        Raises:
+            InvalidRequest, Conflict, or what `asks` raises: no more was taken from `asks` then; raised when all results
+                of the requests before have been given.
+            RequestLost: Redis lost some of them, its `ids`; raised when all others have come.
+            BrokerUnavailable, BrokerOutOfMemory, NotReplicated: as of `enqueue_many`.
+        """
+        return _each(self.run(asks, concurrency))
+
+    def stream_many(
+        self, asks: Asks | AsyncAsks, concurrency: int = 100
+    ) -> AsyncGenerator[tuple[str, Event | Result], None]:
+        """As `run_many`, with each request's tokens while they come: pairs of a request id and what came of it.
+
+        All requests are enqueued with `stream=True`. What comes of one is its chunks, `Restarted` or `Missed` where
+        `Handle.stream` would raise StreamBroken, and last its result, also where it failed. The others go on.
+
+        Args:
+            asks, concurrency: as of `run_many`.
+
+        Raises:
+            InvalidRequest, Conflict, RequestLost and the others: as of `run_many`.
+        """
+        return _each(self.streaming_run(asks, concurrency))
+
+    def run(self, asks: Asks | AsyncAsks, concurrency: int) -> Run[Result]:
+        """The steps of `run_many`, for who takes them one by one."""
+        return Run(self.submit, self.arrivals(), asks, concurrency, lambda ask: self.prepare(as_ask(ask)))
+
+    def streaming_run(self, asks: Asks | AsyncAsks, concurrency: int) -> Run[tuple[str, Event | Result]]:
+        """The steps of `stream_many`."""
+        self._open  # noqa: B018 - raises
+        streams = Streams(lambda handle: self.reading(handle, None, fresh=not handle.existing))
+        return Run(self.submit, streams, asks, concurrency, lambda ask: self.prepare(replace(as_ask(ask), stream=True)))
 
     def prepare(self, ask: Ask) -> Submission:
         """A request as `submit` takes it, checked. Raises InvalidRequest."""
@@ -306,6 +354,21 @@ class Client:
     async def status(self, request_id: str) -> StatusView:
         """Where a request is now."""
         return await look_up(self.broker, request_id)
+
+
+async def _each(run: Run[T]) -> AsyncGenerator[T, None]:
+    came: list[T] = []
+    try:
+        while True:
+            while chunk := run.chunk():
+                await run.submit(chunk)
+            for each in came:  # the fleet has its next requests by now, however long this takes
+                yield each
+            if run.over:
+                return
+            came = await run.take()
+    finally:
+        await run.close()
 
 
 def _reply_name() -> str:

@@ -132,12 +132,9 @@ class Feeds:
         self._changed = asyncio.Event()
         self._may_unblock = True
         self._pause_s = 0.0
-        self._closed = False
 
     def open(self, request_id: str, position: str) -> Feed:
-        """A feed of what stands behind a stream id, and of what comes. Raises ClientClosed."""
-        if self._closed:
-            raise ClientClosed("the client was closed")
+        """A feed of what stands behind a stream id, and of what comes."""
         feed = Feed(request_id, position, self._changed.set)
         self._feeds.setdefault(request_id, []).append(feed)
         self._changed.set()
@@ -167,7 +164,6 @@ class Feeds:
 
     async def close(self) -> None:
         """Stop reading; whoever still reads gets ClientClosed at once."""
-        self._closed = True
         self._fail_all(ClientClosed("the client was closed while this was streamed; the request goes on"))
         reading, self._reading = self._reading, None
         if reading is not None:

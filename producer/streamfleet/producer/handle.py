@@ -138,8 +138,12 @@ class Arrivals:
         """How many have not been taken yet."""
         return self._left
 
+    def wake(self) -> None:
+        """Let `take` return, with nothing if nothing has come."""
+        self._some.set()
+
     async def take(self, timeout: float | None = None) -> list[Result | RequestLost]:
-        """What has come, or never will because Redis lost it; nothing when `timeout` seconds pass without any.
+        """What has come, or never will because Redis lost it; nothing after `timeout` seconds, or `wake`.
 
         Raises:
             ClientClosed: the client was closed, before or meanwhile.
@@ -155,8 +159,6 @@ class Arrivals:
                 return []
         done, self._done = self._done, []
         self._left -= len(done)
-        for future in done:
-            future.exception()  # read, so that nobody complains that it never was, when another's is raised
         return [_taken(future) for future in done]
 
     def close(self) -> None:

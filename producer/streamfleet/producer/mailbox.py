@@ -186,6 +186,7 @@ class Mailbox:
         for slot in self._slots.all_waiting():
             if slot.future is not None and not slot.future.done():
                 slot.future.set_exception(error)
+                slot.future.exception()  # read: who waits may be told of the same error in another way first
 
     # -- notifications -------------------------------------------------------------------------------------
 

@@ -163,6 +163,13 @@ def _new_ids() -> Iterator[str]:
             yield text[at : at + 32]
 
 
+def conflict(request_id: str) -> Conflict:
+    """The id is taken."""
+    return Conflict(
+        f"id: {request_id} belongs to a request with another body or endpoint; use another id, or send the same again"
+    )
+
+
 def _refusal(answered: _Answered, limit: int) -> StreamfleetError:
     refused = [
         (item, answer.code)
@@ -172,10 +179,7 @@ def _refusal(answered: _Answered, limit: int) -> StreamfleetError:
     # A conflict goes first: who only heard of the full lane would wait, and send the conflict again.
     for submission, code in refused:
         if code is EnqueueCode.CONFLICT:
-            return Conflict(
-                f"id: {submission.id} belongs to a request with another body or endpoint; "
-                "use another id, or send the same again"
-            )
+            return conflict(submission.id)
     lane = refused[0][0].lane
     return QueueFull(
         f"lane {lane} holds {limit} requests, its limit: try again later, or raise STREAMFLEET_LANE_LIMIT", lane

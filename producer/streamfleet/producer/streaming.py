@@ -10,12 +10,19 @@ badly, and when nothing has come for a while: its last entry may be lost, or it 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import aclosing, suppress
 from typing import Any, TypeVar
 
 from streamfleet.common.broker import Broker
-from streamfleet.common.errors import BrokerUnavailable, InvalidRequest, RequestFailed, ResultTimeout
+from streamfleet.common.errors import (
+    BrokerUnavailable,
+    InvalidRequest,
+    RequestFailed,
+    RequestLost,
+    ResultTimeout,
+    StreamfleetError,
+)
 from streamfleet.common.protocol import Status
 from streamfleet.common.results import Result
 from streamfleet.producer.events import Chunk, Event, Missed, Restarted, Restarts, StreamBroken
@@ -29,6 +36,8 @@ __all__ = ["Chunk", "Event", "Missed", "Restarted", "Restarts", "StreamBroken"]
 T = TypeVar("T")
 RESULT_S = 10.0
 NEWEST, AT_ONCE = 32, 256
+MOST_UNREAD = 1_000
+"""Of all streams of `Streams` together; their tokens wait in Redis meanwhile."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
 
 
@@ -162,6 +171,85 @@ class Reading:
             except BrokerUnavailable:
                 await self._broker.connection.rest(pause_s)
                 pause_s = min(LONGEST_PAUSE_S, pause_s * 2)
+
+
+class Streams:
+    """Tokens and results of a growing set of requests, in the order in which they come: `Arrivals` with tokens.
+
+    Args:
+        read: makes the reader of a request's tokens.
+    """
+
+    def __init__(self, read: Callable[[Handle], Reading]) -> None:
+        self._read = read
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._unread: list[tuple[str, Event | Result] | RequestLost] = []
+        self._error: BaseException | None = None
+        self._left = 0
+        self._some, self._room = asyncio.Event(), asyncio.Event()
+
+    def add(self, handles: Iterable[Handle]) -> None:
+        """Follow these too."""
+        for handle in handles:
+            self._left += 1
+            task = asyncio.get_running_loop().create_task(self._follow(handle))
+            self._tasks.add(task)
+            task.add_done_callback(self._followed)
+
+    def __len__(self) -> int:
+        """How many have no result yet that was taken."""
+        return self._left
+
+    def wake(self) -> None:
+        """As `Arrivals.wake`."""
+        self._some.set()
+
+    async def take(self, timeout: float | None = None) -> Sequence[tuple[str, Event | Result] | RequestLost]:
+        """What has come, each request's result last; nothing after `timeout` seconds, or `wake`.
+
+        Raises:
+            ClientClosed, SettingsError: as of `Arrivals.take`.
+        """
+        if not self._unread and self._error is None:
+            self._some.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(timeout):
+                    await self._some.wait()
+        if self._error is not None:
+            raise self._error
+        came, self._unread = self._unread, []
+        self._room.set()
+        self._left -= sum(isinstance(each, RequestLost) or isinstance(each[1], Result) for each in came)
+        return came
+
+    def close(self) -> None:
+        """Follow none any more."""
+        for task in self._tasks:
+            task.cancel()
+
+    async def _follow(self, handle: Handle) -> None:
+        # However the tokens end, and whatever is wrong with them: the result, or what it raises, is the truth.
+        with suppress(StreamfleetError):
+            async with aclosing(self._read(handle).events()) as groups:
+                async for events in groups:
+                    await self._give([(handle.id, event) for event in events])
+        try:
+            await self._give([(handle.id, await handle.result())])
+        except RequestLost as lost:
+            await self._give([lost])
+
+    async def _give(self, items: Sequence[tuple[str, Event | Result] | RequestLost]) -> None:
+        while len(self._unread) >= MOST_UNREAD:
+            self._room.clear()
+            await self._room.wait()
+        self._unread += items
+        self._some.set()
+
+    def _followed(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._error = error
+            self._some.set()
 
 
 async def stream(reading: Reading, request_id: str, restarts: Restarts) -> AsyncGenerator[Event, None]:

@@ -12,7 +12,7 @@ import concurrent.futures
 import contextlib
 import os
 import threading
-from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, Unpack, overload
@@ -26,6 +26,7 @@ from streamfleet.producer.events import Chunk, Event, Restarts
 from streamfleet.producer.handle import Handle
 from streamfleet.producer.status import StatusView
 from streamfleet.producer.streaming import check_restarts, checked
+from streamfleet.producer.window import Asks, Run
 
 T = TypeVar("T")
 CLOSED_MEANWHILE = "the client was closed by another thread"
@@ -148,7 +149,30 @@ class SyncClient:
             while (results := self._run(_next(groups))) is not None:
                 yield from results
         finally:
-            self._leave(groups)
+            self._leave(lambda: _close(groups))
+
+    def run_many(self, asks: Asks, concurrency: int = 100) -> Iterator[Result]:
+        """As `Client.run_many`. The calling thread takes from `asks`."""
+        self._opened()
+        yield from self._each_of(self._client.run(asks, concurrency))
+
+    def stream_many(self, asks: Asks, concurrency: int = 100) -> Iterator[tuple[str, Event | Result]]:
+        """As `Client.stream_many`. The calling thread takes from `asks`."""
+        self._opened()
+        yield from self._each_of(self._client.streaming_run(asks, concurrency))
+
+    def _each_of(self, run: Run[T]) -> Iterator[T]:
+        came: list[T] = []
+        try:
+            while True:
+                while chunk := run.chunk():
+                    self._run(run.submit(chunk))
+                yield from came
+                if run.over:
+                    return
+                came = self._run(run.take())
+        finally:
+            self._leave(run.close)
 
     @overload
     def stream(
@@ -176,7 +200,7 @@ class SyncClient:
             while (events := self._run(_next(groups))) is not None:
                 yield from checked(events, request_id, restarts)
         finally:
-            self._leave(groups)
+            self._leave(lambda: _close(groups))
 
     def result(self, request_id: str, timeout: float | None = None) -> Result:
         """As `Client.result`."""
@@ -253,13 +277,16 @@ class SyncClient:
                 raise ClientClosed(CLOSED_MEANWHILE)
             return asyncio.run_coroutine_threadsafe(work, background.loop)
 
-    def _leave(self, groups: AsyncGenerator[list[Any], None]) -> None:
-        """End a generator on the other side, without waiting: the garbage collector may call this in any thread."""
+    def _leave(self, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """End something on the other side, without waiting: the garbage collector may call this in any thread."""
         background = self._background
         if background is None or self._inherited or not background.opened.done():
             return
-        with contextlib.suppress(ClientClosed):
-            self._hand_over(background, _close(groups))
+        work = close()
+        try:
+            self._hand_over(background, work)
+        except ClientClosed:
+            work.close()
 
 
 class _Background(threading.Thread):

@@ -1,0 +1,244 @@
+"""Many requests of which only so many are outstanding: each is taken from its source when there is room for it.
+
+`Window` cuts the source into script calls and holds back what a full lane refused. `streamfleet batch` runs a file
+through it, `Client.run_many` and `Client.stream_many` an iterable: `Run`. A `Run` has no loop: the client calls its
+steps, and so `SyncClient` can read its caller's iterable in its caller's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Generic, Protocol, TypeAlias, TypeVar
+
+from streamfleet.common.errors import InvalidRequest, RequestLost
+from streamfleet.common.records import EnqueueCode, Submission
+from streamfleet.producer.ask import Ask
+from streamfleet.producer.chunks import MAX_BYTES, MAX_COUNT, size
+from streamfleet.producer.handle import Handle
+from streamfleet.producer.sender import Outcome, conflict
+
+T = TypeVar("T")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+TICK_S = 0.5
+"""After so long, a lane that was full is tried again."""
+Submit: TypeAlias = Callable[[Sequence[Submission]], Awaitable[list[Outcome]]]
+Asks: TypeAlias = Iterable[Ask | Mapping[str, object]]
+AsyncAsks: TypeAlias = AsyncIterable[Ask | Mapping[str, object]]
+
+
+class Waiting(Protocol[R_co]):
+    """Requests that are waited for: `Arrivals`, or `Streams`."""
+
+    def add(self, handles: Iterable[Handle]) -> None: ...
+
+    def __len__(self) -> int: ...
+
+    async def take(self, timeout: float | None = None) -> Sequence[R_co | RequestLost]: ...
+
+    def wake(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Window(Generic[T]):
+    """Puts requests in, within a bound on how many are waited for.
+
+    Args:
+        submit: makes one call, as `Client.submit`.
+        waiting: gets the handles of those that were accepted.
+        most: how many are waited for at most.
+        following: gives the next request, after something of the caller's; None while there is none.
+
+    Attributes:
+        lane_full: a lane refused some of the last call, which are held back.
+    """
+
+    def __init__(
+        self, submit: Submit, waiting: Waiting[object], most: int, following: Callable[[], tuple[T, Submission] | None]
+    ) -> None:
+        self._submit, self._waiting, self._most, self._following = submit, waiting, most, following
+        self._held: deque[tuple[T, Submission]] = deque()
+        self.lane_full = False
+
+    @property
+    def holds(self) -> bool:
+        """Requests were taken from the source, and are not put in yet."""
+        return bool(self._held)
+
+    def chunk(self) -> list[tuple[T, Submission]]:
+        """The requests of the next call: as many as there is room for, as one call may have, and as there are."""
+        chunk: list[tuple[T, Submission]] = []
+        filled = 0
+        while len(chunk) < min(self._most - len(self._waiting), MAX_COUNT):
+            request = self._held.popleft() if self._held else self._following()
+            if request is None:
+                break
+            filled += size(request[1])
+            if chunk and filled > MAX_BYTES:
+                self._held.appendleft(request)
+                break
+            chunk.append(request)
+        return chunk
+
+    async def submit(self, chunk: Sequence[tuple[T, Submission]]) -> list[tuple[T, Handle | None]]:
+        """Put requests in. Those that a full lane refused are held back; the others are returned.
+
+        Returns:
+            What is the caller's, and the handle; None where the id belongs to another request.
+        """
+        outcomes = await self._submit([submission for _, submission in chunk])
+        put_in: list[tuple[T, Handle | None]] = []
+        full: list[tuple[T, Submission]] = []
+        for request, (handle, code) in zip(chunk, outcomes, strict=True):
+            if code is EnqueueCode.FULL:
+                full.append(request)
+            else:
+                put_in.append((request[0], handle))
+        self._held.extendleft(reversed(full))
+        self.lane_full = bool(full)
+        self._waiting.add(handle for _, handle in put_in if handle is not None)
+        return put_in
+
+
+class Run(Generic[R]):
+    """One `Client.run_many` or `Client.stream_many`.
+
+    Where the source fails, or a request of it is refused, nothing more is taken from it; that error is raised when all
+    that were put in have ended.
+
+    Args:
+        submit: makes one call, as `Client.submit`.
+        waiting: what is waited for, and how.
+        asks: the requests.
+        concurrency: how many are outstanding at most.
+        prepare: what to send for a request.
+
+    Raises:
+        InvalidRequest: `concurrency` is no whole number above 0.
+    """
+
+    def __init__(
+        self,
+        submit: Submit,
+        waiting: Waiting[R],
+        asks: Asks | AsyncAsks,
+        concurrency: int,
+        prepare: Callable[[object], Submission],
+    ) -> None:
+        if type(concurrency) is not int or concurrency < 1:
+            raise InvalidRequest(f"must be a whole number above 0, not {concurrency!r}", "concurrency")
+        self._waiting, self._prepare = waiting, prepare
+        self._window: Window[str] = Window(submit, waiting, concurrency, self._following)
+        self._source: Iterator[object] | _ReadAhead = (
+            _ReadAhead(asks, min(concurrency, MAX_COUNT), waiting.wake)
+            if isinstance(asks, AsyncIterable)
+            else iter(asks)
+        )
+        self._number = 0
+        self._ended = False
+        self._error: Exception | None = None
+        self._lost: list[str] = []
+        self._full = False
+
+    @property
+    def over(self) -> bool:
+        """All requests were put in, and have ended. Raises why not all were, and RequestLost."""
+        if len(self._waiting) or self._window.holds or not self._ended:
+            return False
+        lost = RequestLost(*dict.fromkeys(self._lost)) if self._lost else None
+        if self._error is not None:
+            raise self._error from lost
+        if lost is not None:
+            raise lost
+        return True
+
+    def chunk(self) -> list[tuple[str, Submission]]:
+        """What to `submit` next: empty when it is time to `take`."""
+        return [] if self._full else self._window.chunk()
+
+    async def submit(self, chunk: Sequence[tuple[str, Submission]]) -> None:
+        for request_id, handle in await self._window.submit(chunk):
+            if handle is None:
+                self._end(conflict(request_id))
+        self._full = self._window.lane_full
+
+    async def take(self) -> list[R]:
+        """What came; nothing where it is time to look for a `chunk`."""
+        came = await self._waiting.take(TICK_S if self._full else None)
+        self._full = False
+        self._lost += [each.id for each in came if isinstance(each, RequestLost)]
+        return [each for each in came if not isinstance(each, RequestLost)]
+
+    async def close(self) -> None:
+        """Wait for nothing more; what was put in goes on."""
+        if isinstance(self._source, _ReadAhead):
+            self._source.close()
+        self._waiting.close()
+
+    def _following(self) -> tuple[str, Submission] | None:
+        if self._ended:
+            return None
+        self._number += 1
+        try:
+            ask = next(self._source)
+            if ask is None and isinstance(self._source, _ReadAhead):
+                self._number -= 1
+                return None
+            submission = self._prepare(ask)
+        except StopIteration:
+            self._end(None)
+        except InvalidRequest as error:
+            self._end(InvalidRequest(f"{error.message} (request {self._number})", error.param, error.code))
+        except Exception as error:  # noqa: BLE001 - the caller's iterable: raised to the caller, when all else has ended
+            self._end(error)
+        else:
+            return submission.id, submission
+        return None
+
+    def _end(self, error: Exception | None) -> None:
+        self._ended = True
+        self._error = self._error or error
+
+
+class _ReadAhead:
+    """An asynchronous iterable, read by a task of its own, so that results need not wait for it.
+
+    Args:
+        asks: what to read.
+        most: how many are kept at most that nobody has taken.
+        wake: called when there is more, or an end.
+    """
+
+    def __init__(self, asks: AsyncAsks, most: int, wake: Callable[[], None]) -> None:
+        self._asks, self._most, self._wake = asks, most, wake
+        self._read: deque[object] = deque()
+        self._taken = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def __next__(self) -> object | None:
+        """The next one; None while there is none."""
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._read_on())
+            self._task.add_done_callback(lambda _: self._wake())
+        self._taken.set()
+        if self._read:
+            return self._read.popleft()
+        if self._task.done():
+            self._task.result()
+            raise StopIteration
+        return None
+
+    def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _read_on(self) -> None:
+        async for ask in self._asks:
+            self._read.append(ask)
+            self._wake()
+            while len(self._read) >= self._most:
+                self._taken.clear()
+                await self._taken.wait()
