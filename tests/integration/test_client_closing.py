@@ -306,6 +306,49 @@ async def test_a_generator_that_is_dropped_after_closing_opens_nothing(
     await nothing_left()
 
 
+async def test_a_call_that_nothing_else_ends_is_cancelled(redis_url: str, nothing_left: Callable[[], Any]) -> None:
+    client, begun = SyncClient(redis_url), threading.Event()
+
+    async def for_ever() -> None:
+        begun.set()
+        await asyncio.get_running_loop().create_future()
+
+    call = in_thread(lambda: client._run(for_ever()))
+    await eventually(begun.is_set)
+    await ended(in_thread(client.close))
+    with pytest.raises(ClientClosed, match="by another thread"):
+        await ended(call)
+    await nothing_left()
+
+
+async def test_a_call_is_not_handed_to_a_thread_that_has_left(redis_url: str, nothing_left: Callable[[], Any]) -> None:
+    class Overtaken(SyncClient):
+        def _opened(self, *, again: bool = False) -> Any:
+            background = super()._opened(again=again)
+            self.close()
+            return background
+
+    with pytest.raises(ClientClosed, match="by another thread"):
+        await ended(in_thread(lambda: Overtaken(redis_url).enqueue(BODY)))
+    await nothing_left()
+
+
+async def test_a_generator_may_be_dropped_by_the_background_thread_itself(redis_url: str, raw_redis: Redis) -> None:
+    client = SyncClient(redis_url)
+    results = client.as_completed(await ended(in_thread(lambda: client.enqueue_many([{"body": BODY}] * 2))))
+    coming = in_thread(lambda: next(results))
+    await until_somebody_blocks(raw_redis)
+    async with Client(redis_url) as worker:
+        await finish(worker.broker)
+    await ended(coming)
+
+    async def drop() -> None:
+        results.close()  # type: ignore[attr-defined]
+
+    await ended(in_thread(lambda: client._run(drop())))
+    await ended(in_thread(client.close))
+
+
 @forks
 async def test_a_forked_process_is_told_to_open_one_of_its_own(redis_url: str, raw_redis: Redis) -> None:
     client = SyncClient(redis_url)
@@ -362,6 +405,22 @@ async def test_closing_ends_calls_in_flight_and_none_connects_again(
     link.silent = False
     async with client:
         assert (await client.enqueue(BODY, id="seed")).existing
+
+
+async def test_calls_do_not_wait_for_the_last_command(link: SilentLink, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streamfleet.common.connection.connection.LAST_TIMEOUT_S", 5.0)
+    client = await Client(link.url).__aenter__()
+    handle = await client.enqueue(BODY)
+    with pytest.raises(TimeoutError):
+        await handle.result(0.01)  # so that there is a reply stream to delete
+    link.silent = True
+    call = asyncio.create_task(client.enqueue(BODY))
+    await eventually(lambda: link.lost)
+    closing = asyncio.create_task(client.close())
+    with pytest.raises(ClientClosed):
+        await call
+    assert not closing.done()
+    await closing
 
 
 async def test_a_bulk_that_is_interrupted_tells_what_was_accepted(link: SilentLink) -> None:
