@@ -157,6 +157,8 @@ class Client:
             InvalidRequest: a field is wrong; nothing was sent.
             Conflict: the id belongs to a request with another body or endpoint.
             QueueFull: the lane holds as many requests as its limit.
+            ClientClosed: the client was closed, before or meanwhile. In the second case Redis may have accepted the
+                request or not: with an id of one's own, `status` tells.
             NotReplicated: Redis took it, but too few replicas had it in time (STREAMFLEET_ENQUEUE_REPLICAS).
             BrokerUnavailable, BrokerOutOfMemory: Redis did not take it; with an `id`, trying again is safe.
         """
@@ -184,8 +186,8 @@ class Client:
         """Enqueue requests as earlier ones end, and give their results in the order in which they come.
 
         At most `concurrency` requests are outstanding, and only about as many are in memory: a million prompts may come
-        from a generator. A full lane is waited for. Requests go on where the caller leaves early
-        (contextlib.aclosing).
+        from a generator. A full lane is waited for. When the caller leaves early (contextlib.aclosing), requests that were
+        enqueued go on.
 
         Args:
             asks: as for `enqueue_many`; taken when there is room for them. An asynchronous iterable may take its time.
@@ -216,7 +218,7 @@ class Client:
         return _each(self.streaming_run(asks, concurrency))
 
     def run(self, asks: Asks | AsyncAsks, concurrency: int) -> Run[Result]:
-        """The steps of `run_many`, for who takes them one by one."""
+        """The steps of `run_many`, for a caller with a loop of its own."""
         return Run(self.submit, self.arrivals(), asks, concurrency, lambda ask: self.prepare(as_ask(ask)))
 
     def streaming_run(self, asks: Asks | AsyncAsks, concurrency: int) -> Run[tuple[str, Event | Result]]:

@@ -238,6 +238,7 @@ class SyncClient:
             )
         with self._lock:
             background = self._background
+            starts = background is None
             if background is None:
                 if self._closed and not again:
                     raise ClientClosed("the client was closed: `open` or `with` opens it again")
@@ -248,11 +249,13 @@ class SyncClient:
                 background.start()
         try:
             background.opened.result()
-        except BaseException:
-            with self._lock:
-                if self._background is background:
-                    self._background = None
-            background.stop()
+        except BaseException as error:
+            # Ctrl-C in one thread ends the opening that it began, and no other's.
+            if starts or isinstance(error, Exception):
+                with self._lock:
+                    if self._background is background:
+                        self._background = None
+                background.stop()
             raise
         return background
 
