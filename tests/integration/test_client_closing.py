@@ -472,6 +472,7 @@ async def test_a_sleep_between_two_tries_ends_with_the_connection(redis_url: str
 async def test_generators_that_outlive_the_client_say_so_and_open_nothing(
     redis_url: str, raw_redis: Redis, nothing_left: Callable[[], Any], caplog: pytest.LogCaptureFixture
 ) -> None:
+    tasks = asyncio.all_tasks()
     async with Client(redis_url) as client:
         first, second, third = await client.enqueue_many([{"body": BODY}] * 3)
         results = client.as_completed([first, second, third])
@@ -484,6 +485,7 @@ async def test_generators_that_outlive_the_client_say_so_and_open_nothing(
         with pytest.raises(ClientClosed):
             await anext(generator)
     await nothing_left()
+    await eventually(lambda: asyncio.all_tasks() <= tasks, what="all tasks have ended")
     del results, late, generator
     gc.collect()
     assert not [each for each in caplog.records if "never retrieved" in each.message]

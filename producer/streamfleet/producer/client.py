@@ -186,8 +186,8 @@ class Client:
         """Enqueue requests as earlier ones end, and give their results in the order in which they come.
 
         At most `concurrency` requests are outstanding, and only about as many are in memory: a million prompts may come
-        from a generator. A full lane is waited for. When the caller leaves early (contextlib.aclosing), requests that were
-        enqueued go on.
+        from a generator. A full lane is waited for. When the caller leaves early (contextlib.aclosing), requests that
+        were enqueued go on.
 
         Args:
             asks: as for `enqueue_many`; taken when there is room for them. An asynchronous iterable may take its time.
