@@ -201,6 +201,29 @@ async def test_a_full_lane_is_waited_for(redis_url: str) -> None:
     assert sorted(found) == sorted(f"r-{number}" for number in range(20))
 
 
+async def test_a_lane_that_others_fill_is_tried_again_but_not_all_the_time(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streamfleet.producer.window.TICK_S", 1.0)
+    async with Client(settings=load(QueueSettings, redis_url=redis_url, lane_limit=3)) as client:
+        await client.enqueue_many([{"body": chat()}] * 3)
+        calls, submit = [], client.submit
+
+        async def counted(chunk: Any) -> Any:
+            calls.append(chunk)
+            return await submit(chunk)
+
+        client.submit = counted  # type: ignore[method-assign]
+        coming = asyncio.ensure_future(anext(client.run_many(itertools.islice(Source(), 1))))
+        await eventually(lambda: calls)
+        for _ in range(10):
+            await client.status("r-0")
+        assert len(calls) < 5
+        assert len(await finish(client, 3)) == 3
+        await eventually(lambda: finish(client, 1), 10)
+        assert (await asyncio.wait_for(coming, 10)).id == "r-0"
+
+
 async def test_what_redis_lost_is_told_when_the_others_have_come(client: Client, raw_redis: Redis) -> None:
     results = client.run_many(itertools.islice(Source(), 3))
     coming = asyncio.ensure_future(anext(results))
