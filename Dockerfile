@@ -84,15 +84,16 @@ RUN python3 -m pip install --no-cache-dir --no-deps /dist/*.whl && python3 -m pi
 ENV HOME=/cache \
     STREAMFLEET_GATEWAY_HOST=0.0.0.0 \
     STREAMFLEET_GATEWAY_PORT=8080 \
+    STREAMFLEET_GATEWAY_HEALTH_PORT=8081 \
     STREAMFLEET_LOG_FORMAT=json
-EXPOSE 8080
+EXPOSE 8080 8081
 WORKDIR /cache
 USER 10001:10001
 # Starts the drain. Give it time: docker stop --timeout 40.
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=5s --start-period=30s --retries=3 \
     CMD ["python3", "-c", "import http.client, os, sys; \
-c = http.client.HTTPConnection('127.0.0.1', int(os.environ['STREAMFLEET_GATEWAY_PORT']), timeout=4); \
+c = http.client.HTTPConnection('127.0.0.1', int(os.environ['STREAMFLEET_GATEWAY_HEALTH_PORT']), timeout=4); \
 c.request('GET', '/readyz'); \
 sys.exit(c.getresponse().status != 200)"]
 ENTRYPOINT ["streamfleet", "gateway"]

@@ -64,6 +64,7 @@ def staged(environment: Mapping[str, object], *, module: str = "streamfleet.work
         settings = {
             "REDIS_URL": server.url,
             "STREAMFLEET_GATEWAY_PORT": str(port),
+            "STREAMFLEET_GATEWAY_HEALTH_PORT": "0",
             "STREAMFLEET_LOG_FORMAT": "json",  # a line for each request: that is what it does in production
         }
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(("STREAMFLEET_", *SHORT))}

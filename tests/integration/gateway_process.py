@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import openai
 
 START_S = 40.0
-SETTINGS = {"GATEWAY_PORT": "0", "LOG_FORMAT": "json", "LOG_LEVEL": "debug"}
+SETTINGS = {"GATEWAY_PORT": "0", "GATEWAY_HEALTH_PORT": "0", "LOG_FORMAT": "json", "LOG_LEVEL": "debug"}
 
 
 class GatewayProcess:
@@ -98,9 +98,13 @@ class GatewayProcess:
         """One of its own pages."""
         return page(self.port, path)
 
+    def probe(self, path: str) -> Answer:
+        """A page of its health port."""
+        return page(int(self.events("gateway_ready")[0]["health_port"]), path)
+
     def metric(self, sample: str) -> float:
         """Value of a sample on its metrics page; 0 when it is not there."""
-        return sample_on(self.get("/metrics").text, sample)
+        return sample_on(self.probe("/metrics").text, sample)
 
     def raw(self) -> socket.socket:
         """A bare connection to it."""

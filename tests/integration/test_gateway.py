@@ -9,6 +9,7 @@ import struct
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
+import httpx
 import openai
 import pytest
 import redis.asyncio
@@ -239,13 +240,28 @@ async def test_every_error_is_openai_shaped(
 
 
 def test_pages(stage: Stage) -> None:
-    assert stage.gateway.get("/livez").status == 200
-    assert stage.gateway.get("/readyz").text == "ok\n"
+    for ask in (stage.gateway.get, stage.gateway.probe):
+        assert ask("/livez").status == 200
+        assert ask("/readyz").text == "ok\n"
     health = json.loads(stage.gateway.get("/health").text)
     assert (health["status"], health["keys"], health["warnings"]) == ("ok", "on", [])
-    assert "streamfleet_build_info" in stage.gateway.get("/metrics").text
+    assert "streamfleet_build_info" in stage.gateway.probe("/metrics").text
+    assert stage.gateway.get("/metrics").status == 404, "what callers reach needs a key"
     paths = json.loads(stage.gateway.get("/openapi.json").text)["paths"]
     assert {"/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/models", "/health"} <= set(paths)
+
+
+async def test_probes_take_head_and_a_slash_more_is_no_redirect(stage: Stage) -> None:
+    async with stage.client() as http:
+        for path in ("/livez", "/readyz", "/health"):
+            answer = await http.head(path)
+            assert (answer.status_code, answer.content) == (200, b"")
+        answer = await http.post("/v1/chat/completions/", json=chat(model=MODEL))
+        assert answer.status_code == 404, "a redirect would have named http://, in front of which a proxy speaks TLS"
+    async with httpx.AsyncClient() as http:
+        health = f"http://127.0.0.1:{stage.gateway.events('gateway_ready')[0]['health_port']}"
+        answer = await http.head(f"{health}/livez")
+        assert (answer.status_code, answer.content) == (200, b"")
 
 
 async def test_what_is_answered_is_counted(stage: Stage) -> None:
@@ -255,7 +271,7 @@ async def test_what_is_answered_is_counted(stage: Stage) -> None:
         await http.post("/v1/chat/completions", json=chat(model=MODEL))
     assert stage.gateway.metric(sample) == before + 1
     assert stage.gateway.metric('streamfleet_gateway_requests_total{code="200",endpoint="/v1/embeddings"}') >= 0
-    assert stage.gateway.metric("streamfleet_gateway_requests_open") == 1, "the scrape itself"
+    assert stage.gateway.metric("streamfleet_gateway_requests_open") == 0
 
 
 async def test_models_that_settings_name_go_to_their_queue(stage: Stage, special: GatewayProcess) -> None:
@@ -278,7 +294,9 @@ async def test_pages_of_other_origins_may_call_where_they_are_named(stage: Stage
         preflight = await http.options("/v1/chat/completions", headers=origin)
         assert preflight.headers["access-control-allow-origin"] == "https://app.example"
         answer = await http.get("/v1/models", headers={"Origin": "https://app.example"})
-        assert "x-streamfleet-id" in answer.headers["access-control-expose-headers"]
+        shown = answer.headers["access-control-expose-headers"]
+        assert "x-streamfleet-id" in shown
+        assert "x-ratelimit-remaining-tokens" in shown
 
 
 def test_wrong_settings_and_a_port_that_is_taken_are_one_line(stage: Stage) -> None:

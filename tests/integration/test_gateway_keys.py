@@ -254,7 +254,7 @@ async def test_keys_can_be_off_but_not_silently(stage: Stage, tmp_path: Path) ->
 def test_a_key_is_written_nowhere(stage: Stage) -> None:
     key = streamfleet(stage.url, "gateway", "keys", "create", "secret").stdout.strip()
     with stage.gateway.http_blocking(key) as http:
-        answers = [http.post(PATH, json=BODY), http.post(PATH, content=b"{"), http.get("/v1/x"), http.get("/metrics")]
+        answers = [http.post(PATH, json=BODY), http.post(PATH, content=b"{"), http.get("/v1/x"), http.get("/v1/models")]
     shown = [answer.text + str(answer.headers) for answer in answers]
     with redis.Redis.from_url(stage.url, decode_responses=True) as client:
         names = list(client.scan_iter())

@@ -160,7 +160,7 @@ async def test_a_gateway_tells_of_a_batch_that_stands_still_and_of_a_redis_that_
     assert of(gateway, 'batch_runs_total{outcome="waits"}')[0] >= 1
     await asyncio.to_thread(server.kill)
     await eventually(lambda: of(gateway, "redis_up") == [0], 20, "Redis is missed")
-    page = gateway.get("/metrics").text
+    page = gateway.probe("/metrics").text
     assert "streamfleet_gateway_batches_open{" not in page, "nobody knows"
     assert "streamfleet_gateway_batch_stalled_seconds NaN" in page
     await asyncio.to_thread(server.restart)

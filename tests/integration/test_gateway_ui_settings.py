@@ -41,6 +41,19 @@ async def test_without_keys_other_sites_neither_act_nor_read(redis_url: str, hea
         assert (await http.get(OVERVIEW)).json()["paused"] == "none", "nothing was done"
 
 
+@pytest.mark.parametrize("headers", [{"Sec-Fetch-Site": "cross-site"}, {"Origin": "http://evil.example"}], ids=str)
+async def test_without_keys_other_sites_ask_no_model(redis_url: str, headers: dict[str, str]) -> None:
+    """A page of any site could have spent the GPUs of a gateway that its visitor reaches."""
+    async with gateway_here(redis_url, keys="off", models="m=default", origins="https://app.example") as http:
+        for path in ("/v1/chat/completions", "/v1/files", "/v1/batches", "/v1/batch/sync"):
+            answer = await http.post(path, content=b"{}", headers=headers)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (403, "cross_site")
+        assert (await http.get("/v1/models", headers=headers)).status_code == 403
+        named = {"Sec-Fetch-Site": "cross-site", "Origin": "https://app.example"}
+        for allowed in ({}, OWN, named):
+            assert (await http.get("/v1/models", headers=allowed)).status_code == 200
+
+
 async def test_without_keys_a_form_cannot_act(redis_url: str) -> None:
     """A form sends no JSON; old browsers say nothing of where it comes from."""
     async with gateway_here(redis_url, keys="off") as http:

@@ -134,13 +134,14 @@ def test_overlay_names_the_model_that_its_workers_serve() -> None:
 def test_settings_probes_and_image_fit_the_gateway() -> None:
     (gateway,) = gateways(composed())
     container, settings = container_of(composed()), settings_of(gateway, composed())
-    assert {each["name"]: each["containerPort"] for each in container["ports"]} == {"http": settings.gateway_port}
+    ports = {"http": settings.gateway_port, "health": settings.gateway_health_port}
+    assert {each["name"]: each["containerPort"] for each in container["ports"]} == ports
     # Callers and probes come from outside the pod.
     assert (settings.gateway_host, settings.gateway_keys) == ("0.0.0.0", "on")  # noqa: S104
     asked = {name: container[name]["httpGet"] for name in ("readinessProbe", "livenessProbe")}
     assert {name: (each["path"], each["port"]) for name, each in asked.items()} == {
-        "readinessProbe": ("/readyz", "http"),
-        "livenessProbe": ("/livez", "http"),
+        "readinessProbe": ("/readyz", "health"),
+        "livenessProbe": ("/livez", "health"),
     }
     text = DOCKERFILE.read_text(encoding="utf-8").partition("FROM runtime AS gateway")[2].partition("\nFROM ")[0]
     assert (container["image"], 'ENTRYPOINT ["streamfleet", "gateway"]' in text) == ("streamfleet/gateway:0.1.0", True)
@@ -292,9 +293,10 @@ def test_field_that_kubernetes_does_not_know_is_found(kind: str) -> None:
 
 # -- who may connect ---------------------------------------------------------------------------------------
 
+PROMETHEUS = End({"app": "prometheus"}, "monitoring")
 CALLERS = {
     "proxy": (End({"app": "nginx"}, "ingress-nginx"), True),
-    "Prometheus": (End({"app": "prometheus"}, "monitoring"), True),
+    "Prometheus": (PROMETHEUS, False),
     "beside it": (End(CLIENT), True),
     "elsewhere": (End(CLIENT, "shop", CLIENT), True),
     "elsewhere, namespace not let in": (End(CLIENT, "shop"), False),
@@ -316,6 +318,7 @@ def test_gateway_takes_callers_on_its_port_only(who: str) -> None:
     gateway = end_of(manifests_of(NAME), "gateway")
     assert allowed(manifests_of(NAME), source, gateway, 8080) is expected
     assert not allowed(manifests_of(NAME), source, gateway, 22)
+    assert allowed(manifests_of(NAME), source, gateway, 8081) is (source == PROMETHEUS), "probes and metrics"
 
 
 @pytest.mark.parametrize("fleet", ["base", "overlays/redis-ha"])

@@ -262,7 +262,7 @@ def healthcheck(dockerfile: str, target: str, port: int) -> int:
     command = Instruction("CMD", array).json_array()
     assert command[0] == "python3"
     # The proxy variable would lead a naive check out of the container.
-    variable_name = "STREAMFLEET_GATEWAY_PORT" if target == "gateway" else "STREAMFLEET_HEALTH_PORT"
+    variable_name = "STREAMFLEET_GATEWAY_HEALTH_PORT" if target == "gateway" else "STREAMFLEET_HEALTH_PORT"
     environment = {variable_name: str(port), "http_proxy": "http://127.0.0.1:9"}
     outcome = subprocess.run([sys.executable, *command[1:]], env=environment, capture_output=True, check=False)
     return outcome.returncode

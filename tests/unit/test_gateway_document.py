@@ -12,7 +12,7 @@ import pytest
 from streamfleet.gateway.app import build
 from streamfleet.gateway.gateway import Gateway
 
-OPEN = {"/livez", "/readyz", "/health", "/metrics"}
+OPEN = {"/livez", "/readyz", "/health"}
 
 
 def made(*, keys_on: bool = True) -> dict[str, Any]:

@@ -1,14 +1,17 @@
-"""A caller that takes nothing of its answer is cut off; one that is only slow is not."""
+"""Callers that take nothing of an answer, send the next request too soon, or send trailers; slow ones are served."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
 import uvicorn
+from starlette.types import ASGIApp
 
 from streamfleet.gateway import metrics
 from streamfleet.gateway.connection import Limits, within
@@ -38,10 +41,47 @@ class Endless:
             await asyncio.sleep(0)
 
 
+class Large:
+    """Answers all at once, with more than any buffer of the kernel's holds."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:  # noqa: ARG002 - the signature is ASGI's
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": PIECE * 400})
+
+
+class Waiting:
+    """Waits until its first caller leaves, and answers nobody.
+
+    Attributes:
+        came: how many requests came.
+        left: the caller of one of them did.
+    """
+
+    def __init__(self) -> None:
+        self.came, self.left = 0, asyncio.Event()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:  # noqa: ARG002 - the signature is ASGI's
+        self.came += 1
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self.left.set()
+
+
+class Telling:
+    """Answers with the names of the headers, once the whole body is there."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        while (await receive()).get("more_body"):
+            pass
+        names = b" ".join(name for name, _ in scope["headers"])
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": names})
+
+
 @asynccontextmanager
-async def asked(app: Endless, write_timeout_s: float) -> AsyncIterator[socket.socket]:
+async def asked(app: ASGIApp, write_timeout_s: float, request: bytes = REQUEST) -> AsyncIterator[socket.socket]:
     """A connection that has asked for it."""
-    limits = Limits(headers=128, header_bytes=32_768, head_timeout_s=10, connections=10)
+    limits = Limits(128, 32_768, head_timeout_s=10, write_timeout_s=write_timeout_s, connections=10)
     edge = Edge(app, write_timeout_s)
     config = uvicorn.Config(edge, http=within(limits), lifespan="off", log_config=None, timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
@@ -49,7 +89,7 @@ async def asked(app: Endless, write_timeout_s: float) -> AsyncIterator[socket.so
         serving = asyncio.create_task(server._serve([opened]))  # `serve` would take our signals
         await eventually(lambda: server.started, 10, "it listens")
         with socket.create_connection(opened.getsockname(), 10) as connection:
-            await asyncio.to_thread(connection.sendall, REQUEST)
+            await asyncio.to_thread(connection.sendall, request)
             yield connection
         server.should_exit = True
         await serving
@@ -75,3 +115,76 @@ async def test_who_takes_a_little_now_and_then_is_not() -> None:
         while loop.time() < until:
             assert await asyncio.to_thread(connection.recv, 1 << 20)
         assert cut() == before
+
+
+async def test_an_answer_that_nobody_reads_is_given_up() -> None:
+    """It was kept for as long as its client stayed: 24 MB, of each of them."""
+    before = cut()
+    async with asked(Large(), SOON_S) as connection:
+        await eventually(lambda: cut() == before + 1, 10, "it was cut off")
+
+        def rest() -> int:
+            taken = 0
+            with contextlib.suppress(ConnectionResetError):
+                while part := connection.recv(1 << 20):
+                    taken += len(part)
+            return taken
+
+        assert await asyncio.to_thread(rest) < len(PIECE) * 400
+
+
+async def test_an_answer_that_is_read_slowly_is_kept() -> None:
+    before, loop = cut(), asyncio.get_running_loop()
+    async with asked(Large(), PATIENT_S) as connection:
+        until, taken = loop.time() + 1.5 * PATIENT_S, 0
+        while part := await asyncio.to_thread(connection.recv, 1 << 19):
+            taken += len(part)
+            if loop.time() < until:
+                await asyncio.sleep(0.1)
+            if taken >= len(PIECE) * 400:
+                break
+        assert cut() == before
+
+
+async def test_a_pipelined_request_hides_no_disconnect() -> None:
+    app = Waiting()
+    async with asked(app, PATIENT_S, REQUEST + REQUEST) as connection:
+        await eventually(lambda: app.came, 10, "the first has come")
+        connection.close()
+        await asyncio.wait_for(app.left.wait(), 10)
+    assert app.came == 1
+
+
+async def test_the_connection_is_closed_behind_an_answer_with_a_request_behind_it() -> None:
+    """Its client sends that request again, on another connection."""
+    async with asked(Telling(), PATIENT_S, REQUEST + REQUEST) as connection:
+
+        def received() -> bytes:
+            parts = []
+            while part := connection.recv(65_536):
+                parts.append(part)
+            return b"".join(parts)
+
+        answer = await asyncio.to_thread(received)
+    assert answer.count(b"HTTP/1.1 200") == 1
+    assert b"connection: close" in answer.lower()
+
+
+async def test_trailers_are_no_headers() -> None:
+    request = (
+        b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
+        b"1\r\n{\r\n0\r\nAuthorization: Bearer sf-other\r\n\r\n"
+    )
+    async with asked(Telling(), PATIENT_S, request) as connection:
+        answer = await asyncio.to_thread(connection.recv, 65_536)
+    assert b"transfer-encoding" in answer
+    assert b"authorization" not in answer
+
+
+@pytest.mark.parametrize("line", [b"CONNECT host:443", b"GET http://", b"GET http://["])
+async def test_a_request_without_a_path_is_refused(line: bytes) -> None:
+    """uvicorn answered with the traceback of an AttributeError in the log."""
+    async with asked(Telling(), PATIENT_S, line + b" HTTP/1.1\r\nHost: x\r\n\r\n") as connection:
+        answer = await asyncio.to_thread(connection.recv, 65_536)
+    assert answer.startswith(b"HTTP/1.1 400")
+    assert b"malformed_request" in answer

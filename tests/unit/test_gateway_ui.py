@@ -19,11 +19,12 @@ from streamfleet.common.protocol import LANES, Lane
 from streamfleet.common.replies import ready_entries
 from streamfleet.common.settings import QueueSettings, load
 from streamfleet.common.settings_gateway import GatewaySettings
+from streamfleet.gateway.door import check_own_site
 from streamfleet.gateway.errors import ApiError
 from streamfleet.gateway.ui import wishes
 from streamfleet.gateway.ui.desk import MOST_SEARCHES, Desk, own_settings
 from streamfleet.gateway.ui.files import INDEX, is_known, page_file
-from streamfleet.gateway.ui.guarding import POLICY, check_json, check_own_site
+from streamfleet.gateway.ui.guarding import POLICY, check_json
 from streamfleet.gateway.ui.movement import KEPT_MS, Movement
 from streamfleet.gateway.ui.overview import overview, pressure
 from streamfleet.gateway.ui.texts import MOST_CHARS, error_of, line, passage, reason_of, usage_of

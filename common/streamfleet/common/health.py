@@ -124,4 +124,4 @@ class HealthServer:
         status = "404 Not Found" if good is None else "200 OK" if good else "503 Service Unavailable"
         text = "try /livez, /readyz or /metrics" if good is None else "ok" if good else health.reason
         start_response(status, [("Content-Type", "text/plain; charset=utf-8")])
-        return [f"{text}\n".encode()]
+        return [] if environ.get("REQUEST_METHOD") == "HEAD" else [f"{text}\n".encode()]

@@ -53,6 +53,12 @@ class GatewaySettings(BatchSettings, WebhookSettings):
 
     gateway_host: str = Field("127.0.0.1", description="Where the gateway listens; 0.0.0.0 in a container.")
     gateway_port: int = Field(8080, ge=0, le=65_535, description="Its port; 0 picks a free one.")
+    gateway_health_port: int = Field(
+        8081,
+        ge=0,
+        le=65_535,
+        description="Port of its probes and metrics, which callers' connections cannot fill up; 0 picks a free one.",
+    )
     gateway_models: Annotated[tuple[str, ...], NoDecode] = Field(
         (),
         description=(

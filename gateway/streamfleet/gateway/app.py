@@ -34,7 +34,15 @@ ROUTERS = (
     batches.router,
     simple.router,
 )
-SHOWN = ("x-request-id", "x-streamfleet-id", "openai-processing-ms", "retry-after", "x-should-retry")
+SHOWN = (
+    "x-request-id",
+    "x-streamfleet-id",
+    "openai-processing-ms",
+    "retry-after",
+    "retry-after-ms",
+    "x-should-retry",
+    *(f"x-ratelimit-{what}-{of}" for of in ("requests", "tokens") for what in ("limit", "remaining", "reset")),
+)
 """Headers that pages in a browser may read."""
 
 
@@ -46,6 +54,8 @@ def build(gateway: Gateway) -> FastAPI:
         # Their pages load scripts from elsewhere.
         docs_url=None,
         redoc_url=None,
+        # The redirect would name http:// where a proxy in front speaks TLS.
+        redirect_slashes=False,
     )
     app.state.gateway = gateway
     app.openapi = lambda: document(app, keys_on=gateway.keys_on)  # type: ignore[method-assign]

@@ -10,6 +10,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from streamfleet.gateway import metrics
@@ -24,12 +25,14 @@ class Limits:
         headers: of one request, how many.
         header_bytes: of one request, path and all, how large.
         head_timeout_s: how long they may take to arrive.
+        write_timeout_s: how long a caller may take no byte of an answer.
         connections: at once.
     """
 
     headers: int
     header_bytes: int
     head_timeout_s: float
+    write_timeout_s: float
     connections: int
 
 
@@ -45,6 +48,8 @@ class LimitedProtocol(HttpToolsProtocol):
         self._in_head = True
         self._unproductive_bytes = 0
         self._head_count = self._head_bytes = self._requests = 0
+        self._next_dropped = False
+        self._unread_timer: asyncio.TimerHandle | None = None
 
     # -- the connection ------------------------------------------------------------------------------------
 
@@ -61,15 +66,17 @@ class LimitedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         metrics.CONNECTIONS.dec()
         self._disarm()
+        if self._unread_timer is not None:
+            self._unread_timer.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self._refused():
+        if self._refused() or self._next_dropped:
             return
         # What brings neither a header's end nor a piece of a body: half a header, a chunk's extension, a trailer.
         self._unproductive_bytes += len(data)
         super().data_received(data)
-        if self._refused():
+        if self._refused() or self._next_dropped:
             return
         if self._unproductive_bytes > self.limits.header_bytes + len(data):
             self._refuse(self._too_large())
@@ -78,14 +85,22 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """In place of uvicorn's, which is no JSON."""
+        if self._next_dropped:
+            return
         self._refuse(self._refusal or ApiError(400, msg.rstrip("."), "malformed_request", reason="malformed"))
 
     # -- the parser ----------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
+        if self._answering():
+            # uvicorn would read no further until the answer is out, and not hear that the caller leaves. A client sends
+            # what it pipelined again, once the connection is closed behind the answer (RFC 9112, section 9.3.2).
+            self._next_dropped, self.cycle.keep_alive = True, False
+            raise ValueError("pipelined")  # ends the parsing
         super().on_message_begin()
         self._in_head, self._head_count, self._head_bytes = True, 0, 0
-        self.scope["state"] |= {"abort": self.transport.abort, "flow": self.flow}
+        unsent = self.transport.get_write_buffer_size
+        self.scope["state"] |= {"abort": self.transport.abort, "flow": self.flow, "unsent": unsent}
 
     def on_url(self, url: bytes) -> None:
         self._count(len(url))
@@ -97,10 +112,15 @@ class LimitedProtocol(HttpToolsProtocol):
         if self._head_count > self.limits.headers:
             self._refusal = self._too_large()
             raise ValueError("too many headers")  # ends the parsing
-        super().on_header(name, value)
+        if self._in_head:  # trailers come behind a chunked body, and nobody asked for any
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         self._in_head, self._unproductive_bytes = False, 0
+        if not _has_path(self.url):
+            text = f"{self.url[:200].decode('ascii', 'replace')!r} is not the path of a request; see /openapi.json"
+            self._refusal = ApiError(400, text, "malformed_request", reason="malformed")
+            raise ValueError("no path")  # ends the parsing
         self._requests += 1
         self._disarm()
         super().on_headers_complete()
@@ -112,6 +132,24 @@ class LimitedProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._in_head, self._unproductive_bytes = True, 0
         super().on_message_complete()
+
+    # -- an answer that is complete, and not read -------------------------------------------------------------
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._unread_timer is None and (unsent := self.transport.get_write_buffer_size()):
+            self._watch_unread(unsent)
+
+    def _watch_unread(self, unsent: int) -> None:
+        self._unread_timer = self.loop.call_later(self.limits.write_timeout_s, self._unread, unsent)
+
+    def _unread(self, before: int) -> None:
+        self._unread_timer, unsent = None, self.transport.get_write_buffer_size()
+        if unsent >= before:
+            metrics.REFUSED.labels("slow_reader").inc()
+            self.transport.abort()
+        elif unsent:
+            self._watch_unread(unsent)
 
     # -- refusing ------------------------------------------------------------------------------------------
 
@@ -167,6 +205,14 @@ class LimitedProtocol(HttpToolsProtocol):
             lines = b"".join(f"{name}: {value}\r\n".encode() for name, value in headers.items())
             self.transport.write(STATUS_LINE[error.status] + lines + b"\r\n" + body)
         self.transport.close()
+
+
+def _has_path(url: bytes) -> bool:
+    """True if a request's target names a path: CONNECT's does not, nor a broken absolute one."""
+    try:
+        return bool(httptools.parse_url(url).path)
+    except httptools.HttpParserInvalidURLError:
+        return False
 
 
 def within(limits: Limits) -> type[LimitedProtocol]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from urllib.parse import urlsplit
 
 from starlette.requests import Request
 
@@ -12,11 +13,12 @@ from streamfleet.common.broker.gateway import Admission, GatewayBroker, Left, Ve
 from streamfleet.common.clock import Clock
 from streamfleet.common.gateway_keys import looks_like_a_key
 from streamfleet.common.protocol import LANES, Lane
-from streamfleet.gateway.errors import NOT_AGAIN, ApiError, retry_after
+from streamfleet.gateway.errors import NOT_AGAIN, REFUSED, ApiError, retry_after
 from streamfleet.gateway.known_keys import KnownKeys
 
 ANYBODY = "open"
 """Owner of requests where keys are off; no key has this id."""
+_OWN_SITE = frozenset({"same-origin", "none"})
 _BEARER = re.compile(r"bearer +(\S+) *", re.IGNORECASE)
 
 
@@ -56,10 +58,12 @@ class Door:
     Args:
         broker: knows the keys; None where keys are off.
         clock: for how long what is known of a key is believed.
+        origins: whose pages may call from a browser; ``*`` for all.
     """
 
-    def __init__(self, broker: GatewayBroker | None, clock: Clock) -> None:
+    def __init__(self, broker: GatewayBroker | None, clock: Clock, origins: Sequence[str] = ()) -> None:
         self._broker = broker
+        self._origins = origins
         self._keys = None if broker is None else KnownKeys(broker, clock)
 
     def start(self) -> None:
@@ -80,9 +84,11 @@ class Door:
             requests: how many it counts as; 0 for what has no limit.
 
         Raises:
-            ApiError: no key, a wrong one, or a limit is reached.
+            ApiError: no key, a wrong one, or a limit is reached; where keys are off, a page of another site asks.
         """
         if self._keys is None:
+            if not {"*", request.headers.get("origin")} & set(self._origins):
+                check_own_site(request.headers)
             return Caller(operator=True)
         secret = _secret(request.headers.get("authorization"))
         admission = await self._keys.admit(secret, requests)
@@ -119,6 +125,33 @@ class Door:
         limit = caller.tokens.limit
         if self._broker is not None and limit and reserved != used:
             await self._broker.charge(caller.owner, limit, used - reserved, used=True)
+
+
+def check_own_site(headers: Mapping[str, str]) -> None:
+    """Refuse what a page of another site sends: where keys are off, a browser is all that it would need.
+
+    Raises:
+        ApiError: a browser says that another site asks.
+    """
+    site = headers.get("sec-fetch-site")
+    if site is not None and site.lower() not in _OWN_SITE:
+        raise _cross_site("Sec-Fetch-Site")
+    origin = headers.get("origin")
+    if origin is not None and not _is_host(origin, headers.get("host", "")):
+        raise _cross_site("Origin")
+
+
+def _is_host(origin: str, host: str) -> bool:
+    try:
+        parts = urlsplit(origin)
+    except ValueError:
+        return False
+    return bool(host) and parts.scheme in ("http", "https") and parts.netloc.lower() == host.lower()
+
+
+def _cross_site(header: str) -> ApiError:
+    text = "this comes from a page of another site, which may neither read nor act here"
+    return ApiError(403, text, "cross_site", REFUSED, param=header, headers=NOT_AGAIN, reason="key")
 
 
 def span(ms: float) -> str:

@@ -15,8 +15,10 @@ from streamfleet.gateway.call import Call
 from streamfleet.gateway.errors import CLIENT_LEFT
 
 log = structlog.get_logger(__name__)
-QUIET = frozenset({"/health", "/livez", "/readyz", "/metrics", "/ui/api/overview"})
-"""Probes, scrapes and a page that is looked at come every few seconds: logged at the debug level only."""
+PROBES = frozenset({"/health", "/livez", "/readyz"})
+"""They take HEAD too, as load balancers ask."""
+QUIET = PROBES | {"/ui/api/overview"}
+"""Probes and a page that is looked at come every few seconds: logged at the debug level only."""
 MOST_PATH_CHARS = 200
 
 
@@ -73,11 +75,13 @@ class Edge:
         state = scope.setdefault("state", {})
         state["call"] = call
         flow, abort = state.get("flow"), state.get("abort")
+        if scope["method"] == "HEAD" and scope["path"] in PROBES:
+            scope = {**scope, "method": "GET"}  # uvicorn keeps its own, and sends no body
         if flow is not None and abort is not None:
             state["straight"] = Straight(send, flow, abort)
         metrics.OPEN.inc()
         try:
-            await self._app(scope, receive, self._sender(call, send, flow))
+            await self._app(scope, receive, self._sender(call, send, flow, state.get("unsent")))
         except SlowReader:
             call.refused = "slow_reader"
             _cut(scope)
@@ -89,7 +93,7 @@ class Edge:
             metrics.OPEN.dec()
             _tell(call, scope)
 
-    def _sender(self, call: Call, send: Send, flow: FlowControl | None) -> Send:
+    def _sender(self, call: Call, send: Send, flow: FlowControl | None, unsent: Callable[[], int] | None) -> Send:
         loop = asyncio.get_running_loop()
 
         async def sending(message: Message) -> None:
@@ -101,17 +105,27 @@ class Edge:
                 headers.setdefault("x-request-id", call.id)
                 headers.setdefault("x-content-type-options", "nosniff")
                 headers.setdefault("openai-processing-ms", str(round((loop.time() - call.began_s) * 1000)))
-            if flow is not None and not flow.write_paused:
-                await send(message)  # it does not wait, and a time-out would cost as much as the sending
-            else:
-                try:
-                    async with asyncio.timeout(self._write_timeout_s):
-                        await send(message)
-                except TimeoutError:
-                    raise SlowReader from None
+            if flow is not None and unsent is not None and flow.write_paused:
+                await self._taken(flow, unsent)
+            await send(message)  # now it does not wait
             call.complete = message["type"] == "http.response.body" and not message.get("more_body")
 
         return sending
+
+    async def _taken(self, flow: FlowControl, unsent: Callable[[], int]) -> None:
+        """Wait until the connection takes more.
+
+        Raises:
+            SlowReader: the caller took no byte for as long as it may.
+        """
+        while flow.write_paused:
+            before = unsent()
+            try:
+                async with asyncio.timeout(self._write_timeout_s):
+                    await flow.drain()
+            except TimeoutError:
+                if unsent() >= before:
+                    raise SlowReader from None
 
 
 def _cut(scope: Scope) -> None:

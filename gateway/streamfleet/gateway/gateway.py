@@ -60,7 +60,7 @@ class Gateway:
         self.queue_settings, self.settings = queue_settings, settings
         self._broker = open_gateway_broker(queue_settings, settings) if settings.gateway_keys == "on" else None
         self.clock = SystemClock()
-        self.door = Door(self._broker, self.clock)
+        self.door = Door(self._broker, self.clock, settings.gateway_origins)
         self.queues = Queues(queue_settings)
         name = queue_settings.queue
         self.models = Models(settings.routes, name, lambda: self.queues.workers(name), self.clock)

@@ -27,7 +27,6 @@ ENDPOINTS = (
     "/health",
     "/livez",
     "/readyz",
-    "/metrics",
 )
 WITH_IDS = ("/v1/models", "/v1/streams", "/v1/files", "/v1/batches", "/v1/batch", "/ui")
 """Something may stand behind these."""

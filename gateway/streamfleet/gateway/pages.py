@@ -1,21 +1,28 @@
-"""What is said of the gateway itself: alive, ready, why not, and its metrics. Nobody needs a key for that."""
+"""Pages about the gateway itself: alive, ready, and why not. They need no key.
+
+The same and the metrics are on a port of their own, which connections of callers cannot fill up: `HealthPort`.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from importlib import metadata
+from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from streamfleet.common.errors import StreamfleetError
+from streamfleet.common.health import Health, HealthServer
 from streamfleet.gateway import metrics
 from streamfleet.gateway.document.operations import PLAIN, answers, operation
 from streamfleet.gateway.document.schemas import TEXT
 from streamfleet.gateway.gateway import Gateway, gateway_of
 
 REDIS_TIMEOUT_S = 2.0
+LOOP_TIMEOUT_S = 3.0
+"""An event loop that answers nobody for so long fails a probe; Kubernetes then tries some more."""
 KEYS_OFF = "keys are off: whoever reaches this gateway may use it, in all lanes (STREAMFLEET_GATEWAY_KEYS)"
 router = APIRouter(tags=["health"])
 _TEXT = answers(TEXT, PLAIN)
@@ -49,12 +56,6 @@ async def health(request: Request) -> Response:
     return JSONResponse(page, 503 if reason else 200)
 
 
-@router.get("/metrics", **operation({200: _TEXT}, keyed=False))
-async def numbers() -> Response:
-    """For Prometheus."""
-    return Response(generate_latest(metrics.REGISTRY), media_type=CONTENT_TYPE_LATEST)
-
-
 async def why_unready(gateway: Gateway) -> str:
     """Why nobody new is to be sent here; empty when somebody may be."""
     if gateway.draining:
@@ -66,4 +67,53 @@ async def why_unready(gateway: Gateway) -> str:
         return f"no answer from Redis within {REDIS_TIMEOUT_S:g} s"
     except StreamfleetError:
         return "Redis cannot be reached, or refuses"
+    return ""
+
+
+class HealthPort:
+    """Probes and metrics on a port of their own, served by threads. Make it on the gateway's event loop.
+
+    Args:
+        gateway: whose.
+
+    Raises:
+        SettingsError: the port is taken.
+    """
+
+    def __init__(self, gateway: Gateway) -> None:
+        settings = gateway.settings
+        self._gateway, self._loop = gateway, asyncio.get_running_loop()
+        self._server = HealthServer(
+            settings.gateway_host,
+            settings.gateway_health_port,
+            self._ready,
+            metrics.REGISTRY,
+            "STREAMFLEET_GATEWAY_HEALTH_PORT",
+            live=self._live,
+        )
+        self.port = self._server.port
+
+    def start(self) -> None:
+        self._server.start()
+
+    def stop(self) -> None:
+        self._server.stop()
+
+    def _ready(self) -> Health:
+        return self._asked(why_unready(self._gateway), REDIS_TIMEOUT_S + LOOP_TIMEOUT_S)
+
+    def _live(self) -> Health:
+        return self._asked(_nothing(), LOOP_TIMEOUT_S)
+
+    def _asked(self, question: Coroutine[Any, Any, str], within_s: float) -> Health:
+        asked = asyncio.run_coroutine_threadsafe(question, self._loop)
+        try:
+            reason = asked.result(within_s)
+        except TimeoutError:
+            asked.cancel()
+            return Health(live=False, ready=False, reason="the event loop does not answer")
+        return Health(live=True, ready=not reason, reason=reason)
+
+
+async def _nothing() -> str:
     return ""

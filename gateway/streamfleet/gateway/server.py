@@ -24,7 +24,7 @@ from streamfleet.gateway.app import build
 from streamfleet.gateway.connection import Limits, within
 from streamfleet.gateway.edge import Edge
 from streamfleet.gateway.gateway import Gateway
-from streamfleet.gateway.pages import KEYS_OFF
+from streamfleet.gateway.pages import KEYS_OFF, HealthPort
 
 log = structlog.get_logger(__name__)
 BACKLOG = 1_024
@@ -83,6 +83,8 @@ def listening(host: str, port: int) -> Iterator[socket.socket]:
 
 async def _serve(queue: QueueSettings, settings: GatewaySettings, opened: socket.socket) -> None:
     gateway = Gateway(queue, settings)
+    health = HealthPort(gateway)
+    health.start()
     server = Server(_config(gateway, settings))
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):
@@ -92,6 +94,7 @@ async def _serve(queue: QueueSettings, settings: GatewaySettings, opened: socket
     log.info(
         "gateway_ready",
         port=opened.getsockname()[1],
+        health_port=health.port,
         queues=gateway.models.queues,
         models=[route.model for route in settings.routes] or "as the workers say",
         keys=settings.gateway_keys,
@@ -106,6 +109,7 @@ async def _serve(queue: QueueSettings, settings: GatewaySettings, opened: socket
         await server.serve([opened])
     finally:
         await gateway.close()
+        await asyncio.to_thread(health.stop)
 
 
 def _stop(gateway: Gateway, server: Server) -> None:
@@ -125,6 +129,7 @@ def _config(gateway: Gateway, settings: GatewaySettings) -> uvicorn.Config:
         settings.gateway_max_headers,
         settings.gateway_max_header_bytes,
         settings.gateway_head_timeout_s,
+        settings.gateway_write_timeout_s,
         settings.gateway_max_connections,
     )
     return uvicorn.Config(

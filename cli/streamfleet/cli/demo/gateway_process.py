@@ -22,6 +22,7 @@ class GatewayProcess(OwnProcess):
             redis_url,
             gateway_host="127.0.0.1",
             gateway_port=str(port),
+            gateway_health_port="0",
             gateway_files=(folder / "files").as_uri(),
             # The receiver is on this machine, and has no TLS.
             gateway_webhooks_allow_private="true",

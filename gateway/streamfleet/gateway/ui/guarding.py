@@ -1,9 +1,8 @@
-"""What keeps the page to itself: headers of all its answers, and which requests come from it. Pure."""
+"""Headers of all answers of the page, which keep other sites out, and what its requests have to look like. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from urllib.parse import urlsplit
 
 from streamfleet.gateway.errors import NOT_AGAIN, REFUSED, SERVER, ApiError
 
@@ -20,21 +19,6 @@ HEADERS: Mapping[str, str] = {
 }
 FRESH: Mapping[str, str] = {"cache-control": "no-store"}
 """Of answers with data in them: nothing of it is to stay in a cache."""
-_OWN = frozenset({"same-origin", "none"})
-
-
-def check_own_site(headers: Mapping[str, str]) -> None:
-    """Refuse what a page of another site sends: where keys are off, a browser is all that it would need.
-
-    Raises:
-        ApiError: a browser says that another site asks.
-    """
-    site = headers.get("sec-fetch-site")
-    if site is not None and site.lower() not in _OWN:
-        raise _cross_site("Sec-Fetch-Site")
-    origin = headers.get("origin")
-    if origin is not None and not _is_host(origin, headers.get("host", "")):
-        raise _cross_site("Origin")
 
 
 def check_json(headers: Mapping[str, str]) -> None:
@@ -62,16 +46,3 @@ def not_permitted() -> ApiError:
         "with a user of the role operator (`streamfleet acl --role operator` has its rules)"
     )
     return ApiError(503, text, "ui_not_permitted", SERVER, headers=NOT_AGAIN)
-
-
-def _is_host(origin: str, host: str) -> bool:
-    try:
-        parts = urlsplit(origin)
-    except ValueError:
-        return False
-    return bool(host) and parts.scheme in ("http", "https") and parts.netloc.lower() == host.lower()
-
-
-def _cross_site(header: str) -> ApiError:
-    text = "this comes from a page of another site, which may neither read nor act here"
-    return ApiError(403, text, "cross_site", REFUSED, param=header, headers=NOT_AGAIN, reason="key")

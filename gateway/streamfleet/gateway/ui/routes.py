@@ -13,6 +13,7 @@ from streamfleet.common.errors import NotPermitted
 from streamfleet.common.protocol import parse_body
 from streamfleet.gateway.body import read_body
 from streamfleet.gateway.call import call_of
+from streamfleet.gateway.door import check_own_site
 from streamfleet.gateway.errors import NOT_AGAIN, ApiError
 from streamfleet.gateway.gateway import Gateway, gateway_of
 from streamfleet.gateway.ui import acting, wishes
@@ -21,7 +22,6 @@ from streamfleet.gateway.ui.guarding import (
     FRESH,
     HEADERS,
     check_json,
-    check_own_site,
     not_permitted,
     operator_required,
 )
