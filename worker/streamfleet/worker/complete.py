@@ -182,6 +182,7 @@ class Completer:
         if outcome.response:
             values["response"] = outcome.response
             values["finish_reason"] = outcome.finish_reason
+        if outcome.response or outcome.usage:
             values["usage"] = _usage(outcome.usage)
         if outcome.error:
             values["error"] = outcome.error

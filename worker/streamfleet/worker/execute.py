@@ -167,6 +167,7 @@ class Executor:
             return _landed(answer)
         outcome = _stopped(flight.fate)
         if isinstance(outcome, Finished):  # nobody else will generate them either
+            outcome.usage = request.usage or {}
             wished = output_tokens(request.body, 0) * flight.demand.sequences
             metrics.TOKENS_SAVED.inc(min(wished, flight.demand.tokens))
         return outcome

@@ -32,6 +32,8 @@ class EngineRequest:
         on_chunk: told of each chunk of the answer while it comes: an OpenAI chunk object as JSON, on one line. None
             where nobody wants them. The whole answer is returned all the same.
         tells_usage: the last chunk, which only counts tokens, is wanted too.
+        usage: tokens used until the request was ended early, as OpenAI counts them. The engine sets it; None where
+            nobody counted.
     """
 
     id: str
@@ -42,6 +44,15 @@ class EngineRequest:
     traceparent: str = ""
     on_chunk: Callable[[bytes], None] | None = None
     tells_usage: bool = False
+    usage: dict[str, Any] | None = None
+
+    def used(self, prompt_tokens: int, completion_tokens: int) -> None:
+        """Set `usage`."""
+        self.usage = {
+            "prompt_tokens": prompt_tokens,
+            "completion_tokens": completion_tokens,
+            "total_tokens": prompt_tokens + completion_tokens,
+        }
 
     @property
     def streams(self) -> bool:
@@ -119,8 +130,9 @@ class Engine(Protocol):
     """An engine's life: ``start``, any number of concurrent ``run``, ``stop``.
 
     ``run`` raises EngineDied, EngineUnavailable or EngineAborted; when its task is cancelled the request is
-    gone from the engine within a second. ``failed`` returns the reason as soon as the engine is dead or
-    hung, and does not return while it is well. ``stop`` leaves no process behind.
+    gone from the engine within a second, and its ``usage`` says what it had used by then. ``failed`` returns the
+    reason as soon as the engine is dead or hung, and does not return while it is well. ``stop`` leaves no process
+    behind.
     """
 
     kind: str  # "vllm", "openai" or "simulated"

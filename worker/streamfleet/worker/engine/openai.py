@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 
 from streamfleet.common.clock import Clock, SystemClock
+from streamfleet.worker.credit import BYTES_PER_TOKEN
 from streamfleet.worker.engine.base import (
     Capacity,
     EngineAborted,
@@ -173,6 +174,10 @@ class OpenAIEngine:
         began_at = self._clock.monotonic()
         try:
             response = await self._send("POST", request.endpoint, content=body, headers=headers, relay=relay)
+        except asyncio.CancelledError:
+            if relay is not None and relay.chunks:
+                request.used(len(body) // BYTES_PER_TOKEN, relay.chunks)
+            raise
         finally:
             self._watchdog.left()
         self._watchdog.stepped()

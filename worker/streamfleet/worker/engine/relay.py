@@ -29,10 +29,12 @@ class Relay:
 
     Attributes:
         first_at: when the first chunk came that says something; None before.
+        chunks: how many say something, which is about how many tokens have come.
     """
 
     def __init__(self, request: EngineRequest, clock: Callable[[], float]) -> None:
         self.first_at: float | None = None
+        self.chunks = 0
         self._request, self._clock = request, clock
         self._assembly = Assembly()
         self._rest = b""
@@ -89,8 +91,9 @@ class Relay:
         if any(choice.get("finish_reason") == "abort" for choice in said):
             self._aborted = True  # no reader may take it for an end
             return
-        if self.first_at is None and any(map(_says_something, said)):
-            self.first_at = self._clock()
+        if some := sum(map(_says_something, said)):
+            self.chunks += some
+            self.first_at = self.first_at or self._clock()
         if self._request.on_chunk is not None and (said or self._request.tells_usage):
             self._request.on_chunk(data.replace(b"\r", b" "))
 

@@ -137,6 +137,11 @@ class SimulatedEngine:
         self._arrived.set()
         try:
             await done
+        except asyncio.CancelledError:
+            if job in self._running:
+                made = plan.steps - job.steps_left
+                request.used(plan.prompt_tokens, sum(min(length, made) for length in plan.lengths))
+            raise
         finally:
             self._watchdog.left()
             self._drop(job)

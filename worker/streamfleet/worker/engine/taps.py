@@ -1,4 +1,4 @@
-"""Two small taps on an in-process engine's front end: what is inside, and when its first token came.
+"""Two small taps on an in-process engine's front end: how many requests are inside, and of each its tokens so far.
 
 Wraps the two methods through which every request goes; neither bodies nor answers are touched.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from streamfleet.worker.engine.watchdog import Watchdog
@@ -16,10 +16,22 @@ from streamfleet.worker.engine.watchdog import Watchdog
 
 @dataclass(slots=True)
 class Timing:
-    """Filled in while a request runs. ``first_token_ms`` stays None where the engine does not tell."""
+    """Progress of one request, filled in while it runs.
+
+    Attributes:
+        first_token_ms: submission to first token; None where the engine does not tell.
+        ids: the engine's names of its parts, one for each prompt, for `abort`.
+        prompt_tokens, output_tokens: of all parts, as far as the engine has told.
+    """
 
     first_token_ms: float | None = None
+    ids: list[str] = field(default_factory=list)
+    prompt_tokens: int = 0
+    output_tokens: int = 0
 
+
+_ID_AT = 2
+"""Position of ``request_id`` among the arguments of both methods."""
 
 # The context travels with the tasks that the application starts for a request: no ids to match.
 current_timing: ContextVar[Timing | None] = ContextVar("streamfleet_timing", default=None)
@@ -34,13 +46,19 @@ def tap(engine: Any, watchdog: Watchdog) -> None:
 def _tapped(method: Callable[..., Any], watchdog: Watchdog) -> Callable[..., AsyncIterator[Any]]:
     async def tapped(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
         timing = current_timing.get()
+        if timing is not None and "request_id" in kwargs:
+            timing.ids.append(kwargs["request_id"])
+        elif timing is not None and len(args) > _ID_AT:
+            timing.ids.append(args[_ID_AT])
+        first = True
         watchdog.entered()
         try:
             # Closed with us: an inner generator left to the garbage collector would abort its request late.
             async with aclosing(method(*args, **kwargs)) as outputs:
                 async for output in outputs:
                     if timing is not None:
-                        _note(timing, output)
+                        _note(timing, output, first=first)
+                    first = False
                     yield output
         finally:
             watchdog.left()
@@ -48,7 +66,12 @@ def _tapped(method: Callable[..., Any], watchdog: Watchdog) -> Callable[..., Asy
     return tapped
 
 
-def _note(timing: Timing, output: Any) -> None:
+def _note(timing: Timing, output: Any, *, first: bool) -> None:
+    if first:
+        timing.prompt_tokens += len(getattr(output, "prompt_token_ids", None) or ())
+    choices = getattr(output, "outputs", None)
+    if isinstance(choices, list):  # of generated text: each output tells of new tokens, a whole answer of all at once
+        timing.output_tokens += sum(len(getattr(choice, "token_ids", ())) for choice in choices)
     latency_s = getattr(getattr(output, "metrics", None), "first_token_latency", None)
     if timing.first_token_ms is None and isinstance(latency_s, (int, float)) and latency_s > 0:
         timing.first_token_ms = latency_s * 1000

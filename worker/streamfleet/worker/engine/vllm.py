@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -37,6 +38,7 @@ from streamfleet.worker.engine.vllm_setup import (
 from streamfleet.worker.engine.watchdog import StepLogger, Watchdog
 
 _CHECK_S = 0.25
+_ABORT_S = 0.25  # vLLM answers an abort within milliseconds, unless its core hangs
 
 
 class VllmEngine:
@@ -135,6 +137,11 @@ class VllmEngine:
         try:
             either: set[asyncio.Future[Any]] = {call, failure}
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            await _end_early(hosted, call, timing)
+            if timing.prompt_tokens:
+                request.used(timing.prompt_tokens, timing.output_tokens)
+            raise
         finally:
             if not call.done():
                 call.cancel()
@@ -217,6 +224,14 @@ class VllmEngine:
                 failure.set_result(reason)
                 return
             await self._clock.sleep(_CHECK_S)
+
+
+async def _end_early(hosted: vllm_host.Hosted, call: asyncio.Future[asgi.Response], timing: Timing) -> None:
+    """Abort a request such that vLLM still tells how many tokens it made; a call that is only cancelled loses them."""
+    with contextlib.suppress(Exception):  # the call is cancelled next, which needs no answer
+        async with asyncio.timeout(_ABORT_S):
+            await hosted.engine.abort(timing.ids)
+            await asyncio.wait({call})
 
 
 def _whole(response: asgi.Response, relay: Relay | None) -> asgi.Response:

@@ -144,13 +144,14 @@ end
 
 -- Remove an entry whose result already stands. A result without an entry is a cancellation: this entry is the one
 -- that it ended. Any other entry of the same id was a duplicate.
-local function settle(lane, id, entry)
+-- `run`: field-value pairs about the run that the cancellation ended; nil where nothing ran.
+local function settle(lane, id, entry, run)
   local key = result_key(entry.id)
   local result = call('HMGET', key, 'status', 'entry', 'streamed')
   if result[2] then
     count('duplicate')
   else
-    call('HSET', key, unpack(describe({}, lane, id, entry)))
+    call('HSET', key, unpack(describe(run or {}, lane, id, entry)))
     count(result[1])
   end
   if streamed(entry) and not result[3] then   -- whoever wrote it did not know that there are readers
