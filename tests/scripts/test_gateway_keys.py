@@ -1,4 +1,4 @@
-"""gateway_admit.lua and gateway_charge.lua: who is let in, and what is left to them; all gateways share it."""
+"""gateway_admit.lua and the scripts of reservations: who is let in, and what is left to them; all gateways share it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import redis.asyncio
 
-from streamfleet.common.broker.gateway import Admission, GatewayBroker, Verdict
+from streamfleet.common.broker.gateway import Admission, GatewayBroker, Held, ReserveCode, Reserved, Verdict
 from streamfleet.common.connection import Connection
 from streamfleet.common.gateway_keys import GatewayNames, KeyRecord, digest_of, id_of, make_record
 from tests.waiting import eventually
@@ -157,21 +157,82 @@ async def test_a_key_without_limits_of_its_own_has_the_gateways(keys: Keys) -> N
     assert found.tokens.limit == 0, "0 is a limit of its own: any number"
 
 
-async def test_tokens_are_taken_and_put_back(keys: Keys) -> None:
+HELD = Held("default", "r-1")
+NAMED = Held("default", "r-2", named=True)
+LOOK_MS, REMEMBER_MS = 30_000, 86_400_000
+
+
+async def reserve(keys: Keys, tokens: int, held: Held = HELD, replaces: str = "") -> Reserved:
+    return await keys.broker.reserve(ID, 100, tokens, held, LOOK_MS, replaces=replaces)
+
+
+async def settle(keys: Keys, reserved: Reserved, used: int | None, held: Held = HELD) -> bool:
+    return await keys.broker.settle(ID, held, reserved.serial, used, REMEMBER_MS)
+
+
+async def left(keys: Keys) -> int:
+    return (await keys.broker.admit(SECRET)).tokens.left
+
+
+async def test_tokens_are_reserved_and_settled_once(keys: Keys, any_raw_redis: redis.asyncio.Redis) -> None:
     await keys.add(tokens=100)
-    assert (await keys.broker.admit(SECRET)).tokens.left == 100
-    taken = await keys.broker.charge(ID, 100, 80)
-    assert (taken.taken, taken.tokens.left) == (True, 20)
-    short = await keys.broker.charge(ID, 100, 30)
-    assert (short.taken, short.tokens.left, short.wait_ms) == (False, 20, 6_000)
-    back = await keys.broker.charge(ID, 100, -70, used=True)
-    assert back.tokens.left == 90
-    assert (await keys.broker.charge(ID, 100, -70, used=True)).tokens.left == 100, "never more than the limit"
+    assert await left(keys) == 100
+    taken = await reserve(keys, 80)
+    assert (taken.code, taken.tokens.left) == (ReserveCode.TAKEN, 20)
+    short = await reserve(keys, 30, NAMED)
+    assert (short.code, short.tokens.left, short.wait_ms) == (ReserveCode.TOO_FEW, 20, 6_000)
+    assert await settle(keys, taken, 10)
+    assert await left(keys) == 90
+    assert not await settle(keys, taken, 10)
+    assert await left(keys) == 90
+    assert set(await any_raw_redis.keys()) == {f"{{gateway}}/left:{ID}", "{gateway}/keys"}, "nothing stays"
+
+
+async def test_the_same_request_is_reserved_for_once(keys: Keys) -> None:
+    await keys.add(tokens=100)
+    taken = await reserve(keys, 80, NAMED)
+    assert (await reserve(keys, 80, NAMED)).code is ReserveCode.TAKEN_BEFORE
+    assert await left(keys) == 20
+    assert not await settle(keys, taken, None, NAMED), "the other sender's request may be in its queue"
+    assert await left(keys) == 20
+    assert await settle(keys, taken, None, NAMED)
+    assert await left(keys) == 100
+
+
+async def test_a_named_request_is_remembered_as_settled(keys: Keys, any_raw_redis: redis.asyncio.Redis) -> None:
+    await keys.add(tokens=100)
+    first = await reserve(keys, 50, NAMED)
+    await settle(keys, first, 40, NAMED)
+    again = await reserve(keys, 50, NAMED)
+    assert (again.code, again.serial) == (ReserveCode.SETTLED, first.serial)
+    assert await left(keys) == 60
+    assert not await settle(keys, first, 40, NAMED)
+    assert 0 < await any_raw_redis.pttl("{gateway}/reserved:default/r-2") <= REMEMBER_MS
+    assert (await reserve(keys, 50, NAMED, "another")).code is ReserveCode.SETTLED, "another gateway was first"
+    assert (await reserve(keys, 70, NAMED, first.serial)).code is ReserveCode.TOO_FEW
+    second = await reserve(keys, 50, NAMED, first.serial)
+    assert second.code is ReserveCode.TAKEN, "the name has a new request"
+    assert await left(keys) == 10
+    assert not await settle(keys, first, 40, NAMED), "that was another request"
+    assert await settle(keys, second, 5, NAMED)
+    assert await left(keys) == 55
+
+
+async def test_a_reservation_is_due_for_one_gateway_at_a_time(keys: Keys) -> None:
+    await keys.add(tokens=100)
+    await reserve(keys, 7, Held("a/b", "r", prompts=2))
+    assert await keys.broker.due(5, LOOK_MS) == []
+    keys.now_ms += LOOK_MS
+    (due,) = await keys.broker.due(5, LOOK_MS)
+    assert (due.held.queue, due.held.ids, due.owner, due.tokens) == ("a/b", ["r-0", "r-1"], ID, 7)
+    assert await keys.another().due(5, LOOK_MS) == []
+    keys.now_ms += LOOK_MS
+    assert len(await keys.broker.due(5, LOOK_MS)) == 1, "the other may have died"
 
 
 async def test_who_used_more_than_was_there_waits_for_it(keys: Keys) -> None:
     await keys.add(requests=50, tokens=100)
-    assert (await keys.broker.charge(ID, 100, 250, used=True)).tokens.left == -150
+    await settle(keys, await reserve(keys, 1), 250)
     found = await keys.broker.admit(SECRET)
     assert (found.verdict, found.tokens.left) == (Verdict.NO_TOKEN_LEFT, -150)
     assert found.requests.left == 50, "a request that was refused is not counted"
@@ -183,7 +244,7 @@ async def test_who_used_more_than_was_there_waits_for_it(keys: Keys) -> None:
 async def test_an_allowance_is_gone_an_hour_after_its_last_use(keys: Keys, any_raw_redis: redis.asyncio.Redis) -> None:
     await keys.add(requests=3, tokens=9)
     await keys.broker.admit(SECRET)
-    await keys.broker.charge(ID, 9, 2)
+    await settle(keys, await keys.broker.reserve(ID, 9, 2, HELD, LOOK_MS), 2)
     left = f"{{gateway}}/left:{ID}"
     assert 3_500_000 < await any_raw_redis.pttl(left) <= 3_600_000
     assert await any_raw_redis.hgetall(left) == {
@@ -212,7 +273,7 @@ async def test_an_allowance_written_by_hand_stops_nobody_for_ever(
     await any_raw_redis.hset(f"{{gateway}}/left:{ID}", mapping={"requests": odd, "requests_ms": odd, "tokens": odd})
     found = await keys.broker.admit(SECRET)
     assert found.requests.left <= 2
-    await keys.broker.charge(ID, 9, 1)
+    await keys.broker.reserve(ID, 9, 1, HELD, LOOK_MS)
     await keys.broker.revoke(ID)
     await keys.add(requests=3, tokens=9)
     assert (await keys.broker.admit(SECRET)).verdict is Verdict.LET_IN

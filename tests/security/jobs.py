@@ -9,7 +9,7 @@ from typing import Any
 
 from streamfleet.common.acl import Role
 from streamfleet.common.broker import Broker
-from streamfleet.common.broker.gateway import GatewayBroker
+from streamfleet.common.broker.gateway import GatewayBroker, Held, ReserveCode
 from streamfleet.common.broker.webhooks import WebhookBroker
 from streamfleet.common.connection import Connection
 from streamfleet.common.errors import openai_error
@@ -399,7 +399,12 @@ async def serve(guarded: Guarded, url: str) -> None:
         assert await me.changes("0-0", 1) == ("0-0", False)
         admission = await me.admit(secret)
         assert admission.record == record
-        assert (await me.charge(record.id, 50, 5)).taken
+        held = Held("default", "r", named=True)
+        reserved = await me.reserve(record.id, 50, 5, held, 1)
+        assert reserved.code is ReserveCode.TAKEN
+        await me.look_in(held.name, 0)
+        assert [due.held for due in await me.due(9, 9)] == [held]
+        assert await me.settle(record.id, held, reserved.serial, 4, 1_000)
         assert await operator.records() == [record]
         async with guarded.broker() as fleet, Client(url, QUEUE, patience_s=0) as client:
             await fleet.check_in("w1", {"models": ["m"]})

@@ -24,7 +24,7 @@ from streamfleet.common.gateway_keys import (
     new_secret,
     read_record,
 )
-from streamfleet.common.protocol import CHAT, EMBEDDINGS, Lane, Status
+from streamfleet.common.protocol import CHAT, COMPLETIONS, EMBEDDINGS, Lane, Status
 from streamfleet.common.results import Result, decode_result
 from streamfleet.common.settings import load
 from streamfleet.common.settings_gateway import GatewaySettings, ModelRoute
@@ -32,7 +32,7 @@ from streamfleet.gateway import metrics
 from streamfleet.gateway.door import span
 from streamfleet.gateway.errors import ApiError, of_http, of_refusal, of_result, retry_after
 from streamfleet.gateway.models import REUSE_S, Chosen, Models, announced
-from streamfleet.gateway.settling import expected_tokens, used_tokens
+from streamfleet.gateway.token_budget import expected_tokens, used_tokens
 from streamfleet.producer.fleet import WorkerView, worker_views
 
 NOW = 1_790_000_000_000
@@ -289,13 +289,22 @@ def test_tokens_that_a_request_may_use() -> None:
     assert expected_tokens(CHAT, {}, 40) == 11
     assert expected_tokens(EMBEDDINGS, {"max_tokens": 9}, 40) == 11
     assert expected_tokens(CHAT, {"max_tokens": "many", "n": -4}, 0) == 1
+    assert expected_tokens(COMPLETIONS, {"prompt": ["a", "b"], "max_tokens": 5, "n": 2}, 40) == 31, "each prompt"
+    assert expected_tokens(COMPLETIONS, {"prompt": [1, 2], "max_tokens": 5}, 40) == 16, "one prompt in tokens"
 
 
 def test_tokens_that_it_used() -> None:
     assert used_tokens(ended(Status.SUCCEEDED, usage='{"total_tokens": 7}'), 100) == 7
     assert used_tokens(ended(Status.SUCCEEDED), 100) == 100
-    assert used_tokens(ended(Status.FAILED, http_status=400), 100) == 0
-    assert used_tokens(ended(Status.CANCELLED), 100) == 100
+    assert used_tokens(ended(Status.FAILED, http_status=400, waited_ms=1), 100) == 0
+    assert used_tokens(ended(Status.CANCELLED), 100) is None, "it may still run"
+    gone = {"entry": "normal:1-0"}
+    assert used_tokens(ended(Status.CANCELLED, **gone), 100) == 0, "it never ran"
+    assert used_tokens(ended(Status.CANCELLED, **gone, waited_ms=1, usage='{"total_tokens": 7}'), 100) == 7
+    assert used_tokens(ended(Status.CANCELLED, **gone, waited_ms=1), 100) == 100, "nobody counted"
+    assert used_tokens(ended(Status.EXPIRED), 100) == 0, "it expired in its queue"
+    assert used_tokens(ended(Status.EXPIRED, waited_ms=1, usage='{"total_tokens": 9}'), 100) == 9
+    assert used_tokens(ended(Status.DEAD), 100) == 0, "its workers died"
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,9 @@ VERBS: dict[Role, tuple[str, ...]] = {
     Role.GATEWAY: (
         "enqueue",
         "gateway_admit",
-        "gateway_charge",
+        "gateway_reserve",
+        "gateway_settle",
+        "gateway_due",
         "gateway_file_add",
         "gateway_file_delete",
         "gateway_batch_add",
@@ -305,6 +307,8 @@ def _gateway(p: Patterns) -> list[Grant]:
         Grant(("hget",), p.beside(READ, "keys")),
         Grant(("xread",), p.beside(READ, "key_changes")),
         Grant(("hmget", "hset", "pexpire"), p.beside(BOTH, "left:*")),
+        Grant(("hmget", "hset", "hgetall", "hincrby", "pexpire", "del"), p.beside(BOTH, "reserved:*")),
+        Grant(("zadd", "zrem", "zrangebyscore"), p.beside(BOTH, "reservations")),
         *_files_and_batches(p),
         *_webhooks(p),
     ]

@@ -47,6 +47,13 @@ class GatewayNames:
         """Short stream of entries without content, one for each key that was changed or revoked: gateways then forget
         what they know of any."""
 
+        self.reservations = f"{self.base}reservations"
+        """Sorted set: names of unsettled reservations, by when a gateway looks at them next (epoch ms)."""
+
+    def reservation(self, name: str) -> str:
+        """Hash of the tokens that were reserved for one request."""
+        return f"{self.base}reserved:{name}"
+
     def allowance(self, key_id: str) -> str:
         """Hash of what is left to a key; gone an hour after its last use."""
         return f"{self.base}left:{key_id}"

@@ -9,7 +9,7 @@ A request goes through the files in this order:
     wishes          lane, deadline, id, session: what headers and body say
     models          which queue answers
     calls           enqueued; then `waiting` for the result, or `streaming` of its tokens
-    settling        tokens that were used in the end
+    token_budget    tokens that keys may use, reserved and settled
 
 A further part of the API is a module with an APIRouter, which `app` includes.
 """

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from fastapi import APIRouter, Request, Response
 
-from streamfleet.common.errors import RequestLost
+from streamfleet.common.broker.gateway import Held
+from streamfleet.common.errors import InvalidRequest, QueueFull, RequestLost
 from streamfleet.common.protocol import CHAT, COMPLETIONS, EMBEDDINGS, parse_body
 from streamfleet.common.results import Result
 from streamfleet.gateway import metrics
@@ -27,8 +28,8 @@ from streamfleet.gateway.document.operations import (
 from streamfleet.gateway.door import Caller
 from streamfleet.gateway.errors import ApiError, of_result
 from streamfleet.gateway.gateway import Gateway, gateway_of
-from streamfleet.gateway.settling import expected_tokens, used_tokens
 from streamfleet.gateway.streaming import Reading, open_stream
+from streamfleet.gateway.token_budget import Reservation, expected_tokens, used_tokens
 from streamfleet.gateway.waiting import Attendance, CallerLeft
 from streamfleet.gateway.wishes import Bounds, Wish, check_fields, for_the_queue, read_wish, request_id
 from streamfleet.producer.client import Client
@@ -50,7 +51,7 @@ class Enqueued:
 
     Attributes:
         gateway, call, caller, wish, client, handle: its parts.
-        reserved: tokens that were taken from the caller's allowance.
+        reservation: of the caller's tokens; None where it has no limit.
     """
 
     gateway: Gateway
@@ -59,7 +60,7 @@ class Enqueued:
     wish: Wish
     client: Client
     handle: Handle
-    reserved: int
+    reservation: Reservation | None
 
     @property
     def wait_s(self) -> float:
@@ -68,19 +69,24 @@ class Enqueued:
 
     def abandon(self) -> None:
         """Nobody waits for it any more: cancel it, unless it is to go on."""
-        if self.wish.stays:
-            return
-        metrics.CANCELLED.inc()
-        self.gateway.errand(self.handle.cancel(), "cancel what nobody waits for")
+        if not self.wish.stays:
+            metrics.CANCELLED.inc()
+            self.gateway.errand(self._cancel(), "cancel what nobody waits for")
 
     async def settle(self, result: Result | None) -> None:
-        """Set the caller's allowance right. Who asks again for what was asked for before, uses nothing.
+        """Charge the caller what the request used.
 
         Args:
             result: None where Redis lost the request.
         """
-        used = 0 if result is None or self.handle.existing else used_tokens(result, self.reserved)
-        await self.gateway.door.settle(self.caller, self.reserved, used)
+        if self.reservation is not None:
+            used = 0 if result is None else used_tokens(result, self.reservation.tokens)
+            await self.gateway.budget.settle(self.reservation, used)
+
+    async def _cancel(self) -> None:
+        await self.handle.cancel()
+        if self.reservation is not None:
+            await self.gateway.budget.look_soon(self.reservation)
 
 
 @router.post("/v1/chat/completions", **operation({200: _STREAMED}, _ERRORS, body("ChatRequest"), _STREAMING))
@@ -116,7 +122,7 @@ async def answer(request: Request, endpoint: str) -> Response:
     except RequestLost:
         enqueued.gateway.errand(enqueued.settle(None), "put back tokens")
         raise
-    if enqueued.caller.tokens.limit:
+    if enqueued.reservation is not None:
         enqueued.gateway.errand(enqueued.settle(result), "settle tokens")
     if not result.ok:
         raise of_result(result)
@@ -140,8 +146,8 @@ async def enqueue(request: Request, endpoint: str) -> Enqueued:
     own_id = request_id(caller.owner, request.headers.get("idempotency-key"))
     call.concerns(own_id)
     call.facts |= {"lane": wish.lane.value, "queue": chosen.queue, "stream": wish.stream}
-    reserved = expected_tokens(endpoint, body, len(raw))
-    await gateway.door.reserve(caller, reserved)
+    held = Held(chosen.queue, own_id, named=bool(request.headers.get("idempotency-key")))
+    reservation = await gateway.budget.reserve(caller, held, expected_tokens(endpoint, body, len(raw)))
     call.headers |= caller.limit_headers()
     try:
         client = await gateway.queues.client(chosen.queue)
@@ -157,10 +163,11 @@ async def enqueue(request: Request, endpoint: str) -> Enqueued:
             stream=wish.stream,
             traceparent=wish.traceparent,
         )
-    except BaseException:
-        gateway.errand(gateway.door.settle(caller, reserved, 0), "put back tokens")
-        raise
-    return Enqueued(gateway, call, caller, wish, client, handle, reserved)
+    except (InvalidRequest, QueueFull):
+        if reservation is not None:
+            gateway.errand(gateway.budget.give_back(reservation), "put back tokens")
+        raise  # after any other error the request may be in its queue: a gateway finds out
+    return Enqueued(gateway, call, caller, wish, client, handle, reservation)
 
 
 async def wait_for(request: Request, enqueued: Enqueued) -> Result:
@@ -196,5 +203,5 @@ def _reading(enqueued: Enqueued) -> Reading:
         tells_restarts=enqueued.wish.tells_restarts,
         wait_s=enqueued.wait_s,
         on_left=enqueued.abandon,
-        on_result=enqueued.settle if enqueued.caller.tokens.limit else None,
+        on_result=enqueued.settle if enqueued.reservation is not None else None,
     )

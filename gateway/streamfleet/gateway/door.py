@@ -102,29 +102,14 @@ class Door:
             raise _limited(caller, admission)
         return caller
 
-    async def reserve(self, caller: Caller, tokens: int) -> None:
-        """Take the tokens that a request is going to use, as far as that is known; `settle` sets it right.
 
-        Raises:
-            ApiError: so many are not left.
-        """
-        limit = caller.tokens.limit
-        if self._broker is None or not limit:
-            return
-        if tokens > limit:
-            text = f"about {tokens} tokens are asked for, and {limit} a minute is the limit of this API key"
-            headers = {**caller.limit_headers(), **NOT_AGAIN}
-            raise ApiError(429, text, "rate_limit_exceeded", "tokens", headers=headers, reason="tokens_per_minute")
-        charge = await self._broker.charge(caller.owner, limit, tokens)
-        caller.tokens = charge.tokens
-        if not charge.taken:
-            raise _too_many("tokens", caller, charge.wait_ms)
-
-    async def settle(self, caller: Caller, reserved: int, used: int) -> None:
-        """Put back what was not used of the reserved tokens, or take what was used besides."""
-        limit = caller.tokens.limit
-        if self._broker is not None and limit and reserved != used:
-            await self._broker.charge(caller.owner, limit, used - reserved, used=True)
+def too_many_tokens(caller: Caller, tokens: int, wait_ms: int | None = None) -> ApiError:
+    """Refusal of a request that asks for more tokens than are left, or without `wait_ms` than there ever are."""
+    if wait_ms is not None:
+        return _too_many("tokens", caller, wait_ms)
+    text = f"about {tokens} tokens are asked for, and {caller.tokens.limit} a minute is the limit of this API key"
+    headers = {**caller.limit_headers(), **NOT_AGAIN}
+    return ApiError(429, text, "rate_limit_exceeded", "tokens", headers=headers, reason="tokens_per_minute")
 
 
 def check_own_site(headers: Mapping[str, str]) -> None:

@@ -20,6 +20,7 @@ from streamfleet.gateway.batches.service import Batching
 from streamfleet.gateway.door import Door
 from streamfleet.gateway.models import Models
 from streamfleet.gateway.queues import PATIENCE_S, Queues
+from streamfleet.gateway.token_budget import TokenBudget
 from streamfleet.gateway.ui.desk import Desk
 from streamfleet.gateway.webhooks.service import Webhooks, open_webhook_broker
 
@@ -51,6 +52,7 @@ class Gateway:
         batching: files, batches and the simple service.
         webhooks: tell of their ends.
         door: who may come in.
+        budget: tokens that callers may use.
         desk: where operators sit.
         stopping: done once callers are to be told to ask elsewhere; never cancel it, all wait for it.
         draining: SIGTERM came: nobody new is to be sent here.
@@ -62,6 +64,7 @@ class Gateway:
         self.clock = SystemClock()
         self.door = Door(self._broker, self.clock, settings.gateway_origins)
         self.queues = Queues(queue_settings)
+        self.budget = TokenBudget(self._broker, self.queues, queue_settings.result_ttl_ms, self.clock)
         name = queue_settings.queue
         self.models = Models(settings.routes, name, lambda: self.queues.workers(name), self.clock)
         self.webhooks = Webhooks(open_webhook_broker(queue_settings, settings), settings)
@@ -91,6 +94,7 @@ class Gateway:
         """Finish errands, and leave."""
         if self._errands:
             await asyncio.wait(set(self._errands), timeout=FINISHING_S)
+        await self.budget.close()
         await self.batching.close()
         await self.webhooks.stop(FINISHING_S)
         await self.desk.close()

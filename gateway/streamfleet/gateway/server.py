@@ -103,6 +103,7 @@ async def _serve(queue: QueueSettings, settings: GatewaySettings, opened: socket
     gc.freeze()  # what every process has: looking through it again and again would hold up all streams
     gc.set_threshold(YOUNG_OBJECTS)
     gateway.door.start()
+    gateway.budget.start()
     gateway.batching.start()
     gateway.webhooks.start()
     try:

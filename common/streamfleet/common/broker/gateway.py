@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import secrets
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -64,13 +65,69 @@ class Admission:
         return self.verdict is Verdict.LET_IN and not (self.requests.limit or self.tokens.limit)
 
 
-@dataclass(frozen=True, slots=True)
-class Charge:
-    """What became of tokens that were to be taken: whether they were, what is left, when it is worth another try."""
+class ReserveCode(IntEnum):
+    """What became of tokens that were to be reserved; the return codes of gateway_reserve.lua."""
 
-    taken: bool
+    TOO_FEW = 0
+    TAKEN = 1
+    TAKEN_BEFORE = 2
+    SETTLED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Reserved:
+    """Outcome of `reserve`, what is left, when it is worth another try, and the reservation's serial."""
+
+    code: ReserveCode
     tokens: Left
     wait_ms: int
+    serial: str
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What tokens are reserved for.
+
+    Attributes:
+        queue: of the request.
+        id: of the request; of several, what their ids begin with.
+        prompts: 0 for one request; else how many, with the ids ``<id>-0``, ``<id>-1``, …
+        named: its caller gave it a name, and may send it again.
+    """
+
+    queue: str
+    id: str
+    prompts: int = 0
+    named: bool = False
+
+    @property
+    def name(self) -> str:
+        """Of the reservation."""
+        return f"{self.queue}/{self.id}"
+
+    @property
+    def ids(self) -> list[str]:
+        """Of its requests."""
+        return [f"{self.id}-{number}" for number in range(self.prompts)] if self.prompts else [self.id]
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """A reservation that is due for a look.
+
+    Attributes:
+        held: what for.
+        owner: id of the key that pays.
+        serial: of the reservation.
+        tokens: how many are reserved.
+        age_ms: since its request was sent last.
+    """
+
+    held: Held
+    owner: str
+    serial: str
+    tokens: int
+    age_ms: int
 
 
 class GatewayBroker:
@@ -102,6 +159,8 @@ class GatewayBroker:
 
     async def now_ms(self) -> int:
         """Redis's clock, epoch ms."""
+        if self._now_ms is not None:
+            return self._now_ms()
         seconds, microseconds = await self.connection.command("TIME")
         return int(seconds) * 1000 + int(microseconds) // 1000
 
@@ -129,20 +188,57 @@ class GatewayBroker:
             verdict, record, Left(limits[0], left, full_ms), Left(limits[1], tokens_left, tokens_full_ms), wait_ms
         )
 
-    async def charge(self, key_id: str, per_minute: int, tokens: int, *, used: bool = False) -> Charge:
-        """Take tokens from a key's allowance.
+    async def reserve(
+        self, key_id: str, per_minute: int, tokens: int, held: Held, look_ms: int, *, replaces: str = ""
+    ) -> Reserved:
+        """Reserve tokens of a key's allowance for one request.
 
         Args:
             key_id: whose.
             per_minute: its limit, more than 0.
-            tokens: how many; negative puts back.
-            used: they were used already: take them though fewer are left.
+            tokens: how many.
+            held: what they are for.
+            look_ms: after so long a gateway looks what became of the request.
+            replaces: serial of a settled reservation whose request is forgotten: this is a new one of its name.
         """
-        args = [per_minute, tokens, "1" if used else "", self._clock()]
-        taken, left, full_ms, wait_ms = await self.connection.script(
-            "gateway_charge", [self.names.allowance(key_id)], args
-        )
-        return Charge(bool(taken), Left(per_minute, left, full_ms), wait_ms)
+        keys = [self.names.allowance(key_id), self.names.reservation(held.name), self.names.reservations]
+        args = [per_minute, tokens, held.name, look_ms, replaces, secrets.token_hex(8), self._clock()]
+        fields = {"owner": key_id, "named": int(held.named), "prompts": held.prompts}
+        words = [word for pair in fields.items() for word in pair]
+        code, left, full_ms, wait_ms, serial = await self.connection.script("gateway_reserve", keys, [*args, *words])
+        return Reserved(ReserveCode(code), Left(per_minute, left, full_ms), wait_ms, serial.decode())
+
+    async def settle(self, key_id: str, held: Held, serial: str, used: int | None, remember_ms: int) -> bool:
+        """Charge a key what a request used in place of what was reserved for it.
+
+        Args:
+            key_id: whose.
+            held: what was reserved for.
+            serial: of the reservation.
+            used: tokens; None where the sender's request was refused.
+            remember_ms: how long a named request is remembered as settled.
+
+        Returns:
+            False where that has been done before, or another sender of the same request goes on.
+        """
+        keys = [self.names.allowance(key_id), self.names.reservation(held.name), self.names.reservations]
+        args = [held.name, "" if used is None else used, remember_ms, self._clock(), serial]
+        return int(await self.connection.script("gateway_settle", keys, args)) == 1
+
+    async def due(self, most: int, again_ms: int) -> list[Due]:
+        """Reservations that are due for a look, `most` at most; no other gateway gets them within `again_ms`."""
+        found = await self.connection.script("gateway_due", [self.names.reservations], [most, again_ms, self._clock()])
+        names = [name.decode() for name in found]
+        if not names:
+            return []
+        rows = await self.connection.pipeline([("HGETALL", self.names.reservation(name)) for name in names])
+        now_ms = await self.now_ms()
+        return [_due(name, mapping(row), now_ms) for name, row in zip(names, rows, strict=True)]
+
+    async def look_in(self, name: str, ms: int) -> None:
+        """Have a gateway look at a reservation after `ms`, unless it is settled by then."""
+        due_ms = await self.now_ms() + ms
+        await self.connection.command("ZADD", self.names.reservations, "XX", due_ms, name)
 
     async def add(self, digest: str, record: KeyRecord) -> None:
         """Let whoever has the key with this digest in, from now on."""
@@ -191,3 +287,14 @@ class GatewayBroker:
 
     def _clock(self) -> str:
         return "" if self._now_ms is None else str(self._now_ms())
+
+
+def _due(name: str, fields: Mapping[bytes, bytes], now_ms: int) -> Due:
+    def number(field: bytes) -> int:
+        text = fields.get(field, b"")
+        return int(text) if text.isdigit() else 0
+
+    queue, _, request_id = name.rpartition("/")
+    held = Held(queue, request_id, number(b"prompts"), fields.get(b"named") == b"1")
+    owner, serial = (fields.get(field, b"").decode(errors="replace") for field in (b"owner", b"serial"))
+    return Due(held, owner, serial, number(b"tokens"), max(0, now_ms - number(b"sent_ms")))

@@ -28,7 +28,7 @@ from streamfleet.gateway.files.files import Files
 from streamfleet.gateway.files.store import Store
 from streamfleet.gateway.models import Models
 from streamfleet.gateway.queues import PATIENCE_S, Queues
-from streamfleet.gateway.settling import BYTES_A_TOKEN
+from streamfleet.gateway.token_budget import BYTES_A_TOKEN
 
 log = structlog.get_logger(__name__)
 SWEEP_S = 60.0

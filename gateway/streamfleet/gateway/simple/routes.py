@@ -10,6 +10,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 
 from streamfleet.common.batch_records import JOB
+from streamfleet.common.broker.gateway import Held
 from streamfleet.common.protocol import parse_body
 from streamfleet.gateway.batches.accepting import choose_lane, naming_of
 from streamfleet.gateway.batches.routes import end, find
@@ -20,10 +21,10 @@ from streamfleet.gateway.document.operations import IDEMPOTENCY, LANE, WAITING, 
 from streamfleet.gateway.errors import ApiError
 from streamfleet.gateway.files.routes import content_gone
 from streamfleet.gateway.files.store import ContentGone
-from streamfleet.gateway.settling import expected_tokens
 from streamfleet.gateway.simple import jobs
 from streamfleet.gateway.simple.prompts import read_prompts, tokens_of, totals
 from streamfleet.gateway.simple.sync import Sync
+from streamfleet.gateway.token_budget import expected_tokens
 from streamfleet.gateway.waiting import Attendance, CallerLeft
 from streamfleet.gateway.wishes import Bounds, Wish, read_wish
 
@@ -44,18 +45,19 @@ async def sync(request: Request) -> JSONResponse:
     chosen = await here.gateway.models.choose(asked.get("model"))
     client = await here.gateway.queues.client(chosen.queue)
     reserved = sum(expected_tokens(prompts.endpoint, each, len(str(each))) for each in prompts.bodies)
-    await here.gateway.door.reserve(here.caller, reserved)
-    here.call.headers |= here.caller.limit_headers()
-    loop = asyncio.get_running_loop()
-    began_s, used = loop.time(), 0
     call = Sync(here, client, wish)
+    held = Held(chosen.queue, call.id, len(prompts.bodies))
+    reservation = await here.gateway.budget.reserve(here.caller, held, reserved)
+    here.call.headers |= here.caller.limit_headers()
+    began_s = asyncio.get_running_loop().time()
     try:
         await call.enqueue(prompts, chosen)
         results = await _attended(here, request, call, wish.ttl_ms / 1000 + GRACE_S)
-        used = sum(tokens_of(results))
     finally:
-        here.gateway.errand(here.gateway.door.settle(here.caller, reserved, used), "settle tokens")
-    return JSONResponse(_told(here, results, (loop.time() - began_s) * 1000))
+        if reservation is not None:
+            used = call.used(reservation.tokens)
+            here.gateway.errand(here.gateway.budget.settle(reservation, used), "settle tokens")
+    return JSONResponse(_told(here, results, (asyncio.get_running_loop().time() - began_s) * 1000))
 
 
 @router.post(

@@ -14,6 +14,7 @@ from streamfleet.common.results import Result
 from streamfleet.gateway.batches.visiting import Visit
 from streamfleet.gateway.models import Chosen
 from streamfleet.gateway.simple.prompts import PromptsWish, of_error, of_result
+from streamfleet.gateway.token_budget import total, used_tokens
 from streamfleet.gateway.wishes import Wish, for_the_queue
 from streamfleet.producer.ask import Ask
 from streamfleet.producer.chunks import chunked
@@ -33,14 +34,19 @@ class Sync:
         here: the caller.
         client: of the queue that answers.
         wish: lane and deadline.
+
+    Attributes:
+        id: what the ids of its requests begin with.
     """
 
     def __init__(self, here: Visit, client: Client, wish: Wish) -> None:
         self._here, self._client, self._wish = here, client, wish
-        self._id = f"{here.caller.owner}-sync-{secrets.token_hex(12)}"
+        self.id = f"{here.caller.owner}-sync-{secrets.token_hex(12)}"
         self._numbers: dict[str, int] = {}
         self._ended: dict[int, dict[str, Any]] = {}
         self._handles: list[Handle] = []
+        self._results: list[Result] = []
+        self._enqueueing = False
 
     async def enqueue(self, prompts: PromptsWish, chosen: Chosen) -> None:
         """Put all of them into the queue; those that are refused have ended.
@@ -51,6 +57,7 @@ class Sync:
         """
         submissions = self._prepared(prompts, chosen)
         full = 0
+        self._enqueueing = True
         try:
             for chunk in chunked(submissions):
                 outcomes = await self._client.submit(chunk)
@@ -64,6 +71,7 @@ class Sync:
         except BaseException:
             self.abandon()
             raise
+        self._enqueueing = False
         if full and full == len(submissions):
             raise QueueFull(f"lane {self._wish.lane} is full", self._wish.lane)
 
@@ -82,6 +90,12 @@ class Sync:
             self._ended[number] = of_error(number, TIMED_OUT, "deadline_exceeded")
         return [self._ended[number] for number in sorted(self._ended)]
 
+    def used(self, reserved: int) -> int | None:
+        """Tokens that all of them used; None where one has not ended, or may have been enqueued without an answer."""
+        if self._enqueueing or self._numbers:
+            return None
+        return total(used_tokens(result, reserved // len(self._ended)) for result in self._results)
+
     def abandon(self) -> None:
         """Nobody waits for them any more."""
         if self._handles and not self._wish.stays:
@@ -93,7 +107,7 @@ class Sync:
         for number, body in enumerate(prompts.bodies):
             ask = Ask(
                 body=for_the_queue(body, chosen.served),
-                id=f"{self._id}-{number}",
+                id=f"{self.id}-{number}",
                 lane=wish.lane,
                 deadline=wish.deadline_ms,
                 ttl_ms=wish.ttl_ms if wish.deadline_ms is None else None,
@@ -116,6 +130,7 @@ class Sync:
             if isinstance(result, RequestLost):
                 self._ended[number] = of_error(number, LOST, "request_lost")
             else:
+                self._results.append(result)
                 self._ended[number] = of_result(number, result)
 
 

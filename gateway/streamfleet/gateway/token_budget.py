@@ -1,0 +1,212 @@
+"""Token budget of API keys: tokens are reserved when a request comes, and settled once by what it used.
+
+A reservation outlives its HTTP request: a caller that leaves pays for what was generated until then. The gateway that
+answers a request settles its reservation at once. All other reservations are settled by any gateway, from the results
+in their queues. Keys without a limit of tokens have no reservations.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from streamfleet.common.broker.gateway import Due, GatewayBroker, Held, ReserveCode
+from streamfleet.common.clock import Clock
+from streamfleet.common.errors import StreamfleetError
+from streamfleet.common.protocol import EMBEDDINGS, Status
+from streamfleet.common.results import Result
+from streamfleet.gateway.door import Caller, too_many_tokens
+from streamfleet.gateway.queues import Queues
+
+log = structlog.get_logger(__name__)
+BYTES_A_TOKEN = 4
+SWEEP_S = 1.0
+LOOK_MS = 30_000
+"""A reservation that nobody has settled is looked at so often, and more often where results live for less."""
+SOON_MS = 500
+UNKNOWN_MS = 30_000
+"""A request that its queue does not know is not coming any more, so long after it was sent."""
+SWEPT_AT_ONCE = 100
+_LIMITS = ("max_completion_tokens", "max_tokens")
+
+
+def expected_tokens(endpoint: str, body: Mapping[str, Any], body_bytes: int) -> int:
+    """Tokens to reserve: the prompt by the rule of thumb of four bytes each, and all output that is allowed for.
+
+    A body that sets no limit for its output is charged for it afterwards.
+    """
+    prompt = body_bytes // BYTES_A_TOKEN + 1
+    if endpoint == EMBEDDINGS:
+        return prompt
+    output = next((value for name in _LIMITS if (value := _count(body.get(name)))), 0)
+    return prompt + output * max(1, _count(body.get("n"))) * _prompts(body.get("prompt"))
+
+
+def used_tokens(result: Result, reserved: int) -> int | None:
+    """Tokens that a request used; None while a cancelled one has not left its queue and engine.
+
+    A request that reached an engine which does not count counts as reserved.
+    """
+    used = _count((result.usage or {}).get("total_tokens"))
+    if used:
+        return used
+    if result.status is Status.CANCELLED and "entry" not in result.fields:
+        return None
+    if result.status is Status.SUCCEEDED:
+        return reserved
+    refused = result.status is Status.FAILED and result.http_status < 500
+    return 0 if refused or result.timings.waited_ms is None else reserved
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """Tokens reserved for a request.
+
+    Attributes:
+        held: what for.
+        owner: id of the key that pays.
+        serial: tells it from later ones of the same name.
+        tokens: how many.
+    """
+
+    held: Held
+    owner: str
+    serial: str
+    tokens: int
+
+
+class TokenBudget:
+    """Reservations of all keys.
+
+    Args:
+        broker: keeps them; None where keys are off.
+        queues: have the results.
+        result_ttl_ms: how long results live.
+        clock: for the pauses between sweeps.
+    """
+
+    def __init__(self, broker: GatewayBroker | None, queues: Queues, result_ttl_ms: int, clock: Clock) -> None:
+        self._broker, self._queues, self._clock = broker, queues, clock
+        self._result_ttl_ms = result_ttl_ms
+        self._look_ms = max(1, min(LOOK_MS, result_ttl_ms // 2))
+        self._sweeping: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Look after all reservations from now on."""
+        if self._broker is not None:
+            self._sweeping = asyncio.get_running_loop().create_task(self._sweep_for_ever())
+
+    async def close(self) -> None:
+        """Stop looking after them."""
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+            await asyncio.wait((self._sweeping,))
+
+    async def reserve(self, caller: Caller, held: Held, tokens: int) -> Reservation | None:
+        """Reserve tokens before a request is enqueued; None for a caller without a limit.
+
+        Raises:
+            ApiError: so many are not left.
+        """
+        limit = caller.tokens.limit
+        if self._broker is None or not limit:
+            return None
+        if tokens > limit:
+            raise too_many_tokens(caller, tokens)
+        reserved = await self._broker.reserve(caller.owner, limit, tokens, held, self._look_ms)
+        if reserved.code is ReserveCode.SETTLED and await self._forgotten(held):
+            reserved = await self._broker.reserve(
+                caller.owner, limit, tokens, held, self._look_ms, replaces=reserved.serial
+            )
+        caller.tokens = reserved.tokens
+        if reserved.code is ReserveCode.TOO_FEW:
+            raise too_many_tokens(caller, tokens, reserved.wait_ms)
+        return Reservation(held, caller.owner, reserved.serial, tokens)
+
+    async def give_back(self, reservation: Reservation) -> None:
+        """Undo `reserve` for a request that was refused."""
+        await self._settle(reservation, None)
+
+    async def settle(self, reservation: Reservation, used: int | None) -> None:
+        """Charge what was used; where nobody knows yet, a gateway looks soon."""
+        if used is None:
+            await self.look_soon(reservation)
+        else:
+            await self._settle(reservation, used)
+
+    async def look_soon(self, reservation: Reservation) -> None:
+        """Have a gateway find out what the request used."""
+        if self._broker is not None:
+            await self._broker.look_in(reservation.held.name, 0)
+
+    async def sweep(self) -> int:
+        """Settle what is due and known. Returns how many reservations were looked at."""
+        if self._broker is None:
+            return 0
+        due = await self._broker.due(SWEPT_AT_ONCE, self._look_ms)
+        for each in due:
+            try:
+                await self._look(self._broker, each)
+            except StreamfleetError as error:
+                log.warning("reservation_not_settled", reservation=each.held.name, error=str(error))
+        return len(due)
+
+    async def _forgotten(self, held: Held) -> bool:
+        """True if the queue knows nothing of a named request any more: sent again, it runs again."""
+        return await (await self._queues.client(held.queue)).broker.known(held.ids) == [None]
+
+    async def _settle(self, what: Reservation | Due, used: int | None) -> None:
+        if self._broker is not None:
+            remember_ms = self._result_ttl_ms + 2 * self._look_ms
+            await self._broker.settle(what.owner, what.held, what.serial, used, remember_ms)
+
+    async def _look(self, broker: GatewayBroker, due: Due) -> None:
+        used = await self._used(due)
+        if used is not None:
+            await self._settle(due, used)
+        else:
+            # Soon at first, as a cancelled one leaves its engine within moments; then less and less often.
+            await broker.look_in(due.held.name, min(self._look_ms, max(SOON_MS, due.age_ms // 4)))
+
+    async def _used(self, due: Due) -> int | None:
+        """Tokens used by all requests of a reservation; None while one of them may still use some."""
+        ids = due.held.ids
+        queue = (await self._queues.client(due.held.queue)).broker
+        known = await queue.known(ids)  # first: a request that ends in between has a result
+        results = await queue.results(ids)
+        share = due.tokens // len(ids)
+        gone = [entry is None and due.age_ms >= UNKNOWN_MS for entry in known]
+        return total(
+            used_tokens(result, share) if result is not None else 0 if lost else None
+            for lost, result in zip(gone, results, strict=True)
+        )
+
+    async def _sweep_for_ever(self) -> None:
+        while True:
+            try:
+                more = await self.sweep() == SWEPT_AT_ONCE
+            except StreamfleetError as error:
+                more = False
+                log.warning("reservations_not_swept", error=str(error))
+            if not more:
+                await self._clock.sleep(SWEEP_S)
+
+
+def total(used: Iterable[int | None]) -> int | None:
+    """Sum; None where one is not known."""
+    found: Sequence[int | None] = list(used)
+    return None if None in found else sum(each or 0 for each in found)
+
+
+def _prompts(prompt: object) -> int:
+    """Prompts that a body asks for together; a list of integers is one prompt in tokens."""
+    several = isinstance(prompt, list) and prompt and not isinstance(prompt[0], int)
+    return len(prompt) if isinstance(prompt, list) and several else 1
+
+
+def _count(value: object) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 10**9 else 0
