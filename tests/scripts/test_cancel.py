@@ -7,13 +7,28 @@ import json
 import pytest
 
 from streamfleet.common.broker import steering
-from streamfleet.common.records import CompleteCode, Notices
+from streamfleet.common.keys import GROUP
+from streamfleet.common.records import Accepted, Balance, CompleteCode, EnqueueCode, Notices
 from tests.scripts.harness import NOW, Queue, ids, submission
 from tests.scripts.keyspace import changed
+from tests.scripts.test_refusals import without
+
+HOUR_MS = 3_600_000
+
+
+async def lives_ms(queue: Queue, request_id: str) -> int:
+    """How much longer a result is kept."""
+    return int(await queue.command("PTTL", queue.keys.result(request_id)))
+
+
+async def sound(queue: Queue) -> None:
+    """Every request adds up, and balancing the counters finds nothing to mend."""
+    assert (await queue.broker.audit()).problems() == []
+    assert await queue.broker.balance() == Balance(0, 0, 0)
 
 
 async def test_an_enqueued_request_is_cancelled_at_once(queue: Queue) -> None:
-    await queue.broker.enqueue([submission("r1", reply="me")])
+    (accepted,) = await queue.broker.enqueue([submission("r1", reply="me")])
     before = await queue.dump()
     assert await queue.broker.cancel("r1", "not wanted any more")
     after = await queue.dump()
@@ -24,11 +39,23 @@ async def test_an_enqueued_request_is_cancelled_at_once(queue: Queue) -> None:
     assert after == changed(
         before,
         {
-            "result:r1": {"status": "cancelled", "http_status": "499", "finished_ms": str(NOW), "notified:me": "1"},
+            "result:r1": {
+                "status": "cancelled",
+                "http_status": "499",
+                "finished_ms": str(NOW),
+                "notified:me": "1",
+                "lane": "high",
+                "entry": accepted.entry,
+                "enqueued_ms": accepted.entry.removeprefix("high:").partition("-")[0],
+            },
             "reply:me": [{"id": "r1", "status": "cancelled"}],
             "cancels": [{"id": "r1"}],
+            "lane:high": None,
+            "counts": {"staged": "1", "cancelled": "1"},
         },
     )
+    await sound(queue)
+    assert await lives_ms(queue, "r1") <= queue.limits.result_ttl_ms
 
 
 async def test_cancelling_twice_is_true_and_changes_nothing_more(queue: Queue) -> None:
@@ -48,9 +75,11 @@ async def test_an_id_that_nobody_knows_is_cancelled_ahead(queue: Queue) -> None:
 
 
 async def test_a_request_without_an_id_is_cancelled_by_the_name_it_got(queue: Queue) -> None:
-    await queue.add("high", "1000-0")
+    await queue.add("high", "1000-0", reply="me")
     assert await queue.broker.cancel("high:1000-0")
-    assert (await queue.pull()).dropped == 1
+    after = await queue.dump()
+    assert "lane:high" not in after
+    assert after["reply:me"] == [{"id": "high:1000-0", "status": "cancelled"}]
 
 
 async def test_a_finished_request_stays_as_it_ended(queue: Queue) -> None:
@@ -106,10 +135,172 @@ async def test_any_text_may_be_cancelled(queue: Queue) -> None:
 
 async def test_a_full_redis_still_cancels(queue: Queue) -> None:
     await queue.broker.enqueue([submission("r1", reply="me")])
+    await queue.add("high", "9999999999999-0", id="r2")
     async with queue.full_memory():
         assert await queue.broker.cancel("r1")
+        assert await queue.broker.cancel("r2")
         assert (await queue.pull()).dropped == 1
     assert "lane:high" not in await queue.dump()
+    await sound(queue)
+
+
+# -- where the entry is ------------------------------------------------------------------------------------
+
+
+async def test_one_that_waits_staged_leaves_its_lane_at_once(queue: Queue) -> None:
+    await queue.broker.enqueue([submission("r1"), submission("r2")])
+    await queue.pull("w1", 0)
+    before = await queue.dump()
+    assert await queue.broker.cancel("r1")
+    after = await queue.dump()
+    assert len(after["ready:high"]) == 1
+    assert len(after["lane:high"]["entries"]) == 1
+    assert after["counts"] == before["counts"] | {"cancelled": "1"}
+    await sound(queue)
+    assert [claim.lease.request_id for claim in (await queue.pull("w1", 2)).claims] == ["r2"]
+
+
+async def test_one_that_waits_for_its_next_try_leaves_its_lane_at_once(queue: Queue) -> None:
+    await queue.broker.enqueue([submission("r1")])
+    await queue.retry("w1", await queue.claim(), delay_ms=60_000)
+    assert await queue.broker.cancel("r1")
+    after = await queue.dump()
+    assert not after.keys() & {"lane:high", "delayed", "tries"}
+    assert after["counts"] == {"staged": "1", "cancelled": "1"}
+    await sound(queue)
+
+
+async def test_one_that_a_watcher_was_just_given_leaves_its_lane_and_the_watcher_goes_on(queue: Queue) -> None:
+    await queue.broker.enqueue([submission("r1"), submission("r2")])
+    hints = await queue.hand_out()
+    assert await queue.broker.cancel("r1")
+    after = await queue.dump()
+    assert len(after["lane:high"]["entries"]) == 1
+    assert after["counts"] == {"staged": "1", "cancelled": "1"}
+    await sound(queue)
+    assert [claim.lease.request_id for claim in (await queue.pull("w1", 2, hints)).claims] == ["r2"]
+    assert (await queue.dump())["counts"] == {"staged": "2", "cancelled": "1"}
+
+
+async def test_a_running_one_that_is_known_stays_with_its_worker(queue: Queue) -> None:
+    await queue.broker.enqueue([submission("r1")])
+    lease = await queue.claim()
+    assert await queue.broker.cancel("r1")
+    assert (await queue.dump())["lane:high"]["pending"] == {lease.stream_id: ("w1", 1)}
+    assert await queue.complete("w1", lease) == [CompleteCode.ENDED_BEFORE]
+    assert (await queue.dump())["counts"] == {"staged": "1", "cancelled": "1"}
+
+
+async def test_one_that_comes_again_from_a_group_made_anew_is_counted_once(queue: Queue) -> None:
+    await queue.broker.enqueue([submission("r1")])
+    await queue.pull("w1", 0)
+    await queue.command("XGROUP", "DESTROY", queue.keys.lane("high"), GROUP)
+    await queue.broker.ensure_groups()
+    await queue.command("ZPOPMIN", queue.keys.ready("high"))
+    assert await queue.broker.cancel("r1")
+    assert (await queue.dump())["counts"] == {"staged": "1", "cancelled": "1"}
+    await sound(queue)
+
+
+async def test_one_in_a_lane_without_a_group_leaves_it_at_once(queue: Queue) -> None:
+    await queue.broker.enqueue([submission("r1")])
+    await queue.command("XGROUP", "DESTROY", queue.keys.lane("high"), GROUP)
+    assert await queue.broker.cancel("r1")
+    await queue.broker.ensure_groups()
+    assert (await queue.pull()).claims == []
+    assert (await queue.broker.audit()).problems() == []
+
+
+async def test_a_record_that_names_another_entry_removes_nothing(queue: Queue) -> None:
+    """Whoever may enqueue may write records."""
+    (other,) = await queue.broker.enqueue([submission("r2")])
+    await queue.command("SET", queue.keys.request("r1"), f"d1 {other.entry} ", "PX", HOUR_MS)
+    assert await queue.broker.cancel("r1")
+    assert [claim.lease.request_id for claim in (await queue.pull()).claims] == ["r2"]
+
+
+async def test_a_record_that_writes_its_entry_otherwise_leaves_no_trace_of_it(queue: Queue) -> None:
+    await queue.add("high", "1000-0", id="r1")
+    await queue.pull("w1", 0)
+    await queue.command("SET", queue.keys.request("r1"), "d1 high:001000-00 ", "PX", HOUR_MS)
+    assert await queue.broker.cancel("r1")
+    assert not (await queue.dump()).keys() & {"lane:high", "ready:high"}
+    await sound(queue)
+
+
+async def test_what_may_not_be_removed_stays_until_its_turn_and_stays_cancelled(queue: Queue) -> None:
+    await queue.broker.enqueue([submission("r1", reply="me")])
+    async with without(queue, "xdel"):
+        assert await queue.broker.cancel("r1")
+    after = await queue.dump()
+    assert len(after["lane:high"]["entries"]) == 1
+    assert "counts" not in after
+    assert await lives_ms(queue, "r1") > queue.limits.result_ttl_ms
+    assert (await queue.pull()).dropped == 1
+    after = await queue.dump()
+    assert after["reply:me"] == [{"id": "r1", "status": "cancelled"}]
+    assert after["counts"] == {"staged": "1", "cancelled": "1"}
+    await sound(queue)
+
+
+async def test_a_key_of_another_type_leaves_the_entry_where_it_is(queue: Queue) -> None:
+    await queue.broker.enqueue([submission("r1")])
+    await queue.command("SET", queue.keys.counts, "by hand")
+    assert await queue.broker.cancel("r1")
+    await queue.command("DEL", queue.keys.counts)
+    assert (await queue.pull()).dropped == 1
+    await sound(queue)
+
+
+# -- how long a cancelled request stays so -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("known", [True, False])
+async def test_a_cancelled_request_never_runs_however_long_its_lane_is_paused(queue: Queue, known: bool) -> None:
+    """Its result, where it would expire first, is all that tells a pull that it was cancelled."""
+    short = queue.with_limits(result_ttl_ms=1_000, waiting_ttl_ms=HOUR_MS)
+    await short.broker.pause()
+    if known:
+        await short.broker.enqueue([submission("r1")])
+    else:
+        await short.add("high", "1000-0", id="r1")
+    await short.pull("w1", 0)
+    assert await short.broker.cancel("r1")
+    await short.command("PEXPIRE", short.keys.result("r1"), await lives_ms(short, "r1") - short.limits.result_ttl_ms)
+    await short.broker.resume()
+    pulled = await short.pull()
+    assert pulled.claims == []
+    assert (await short.dump())["counts"] == {"staged": "1", "cancelled": "1"}
+
+
+async def test_the_result_of_what_is_not_found_outlives_a_request_that_waits_and_then_lives_as_any(
+    queue: Queue,
+) -> None:
+    await queue.add("high", "1000-0", id="r1")
+    await queue.command("SET", queue.keys.request("r1"), "d1 x ", "PX", HOUR_MS)
+    assert await queue.broker.cancel("r1")
+    for key in (queue.keys.result("r1"), queue.keys.request("r1")):
+        left = await queue.command("PTTL", key)
+        assert queue.limits.waiting_ttl_ms - HOUR_MS < left <= queue.limits.waiting_ttl_ms
+    assert (await queue.pull()).dropped == 1
+    for key in (queue.keys.result("r1"), queue.keys.request("r1")):
+        left = await queue.command("PTTL", key)
+        assert queue.limits.result_ttl_ms - HOUR_MS < left <= queue.limits.result_ttl_ms
+
+
+async def test_a_running_one_that_goes_back_to_its_lane_stays_cancelled(queue: Queue) -> None:
+    lease = await queue.running("high", "1000-0", id="r1")
+    assert await queue.broker.cancel("r1")
+    await queue.broker.release("w1", [lease])
+    assert await lives_ms(queue, "r1") > queue.limits.result_ttl_ms
+    assert (await queue.pull()).dropped == 1
+    assert await lives_ms(queue, "r1") <= queue.limits.result_ttl_ms
+
+
+async def test_an_id_cancelled_ahead_is_not_enqueued(queue: Queue) -> None:
+    assert await queue.broker.cancel("r1")
+    assert await lives_ms(queue, "r1") > queue.limits.result_ttl_ms
+    assert await queue.broker.enqueue([submission("r1")]) == [Accepted(EnqueueCode.ANSWERED, "")]
 
 
 async def test_what_workers_are_told_is_bounded(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:

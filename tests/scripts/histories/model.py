@@ -122,10 +122,16 @@ class Model:
         """An attempt ended with its worker."""
         self.lost_with.setdefault(name, []).append(worker)
 
-    def cancel(self, request_id: str, reply: str) -> None:
-        if request_id not in self.results:
-            self.results[request_id] = ("cancelled", None)
-            self._tell(reply, request_id)
+    def cancel(self, request_id: str, reply: str, name: str) -> None:
+        """A request is cancelled; what is known as its entry leaves its lane, unless a worker has it."""
+        if request_id in self.results:
+            return
+        self.results[request_id] = ("cancelled", None)
+        self._tell(reply, request_id)
+        entry = self.entries.get(name)
+        if entry and entry.request_id == request_id and name not in self.ghosts and self.places[name][0] != "running":
+            self.deliver(name)
+            self.end(name, "cancelled", 0)
 
     def forget(self, request_id: str) -> None:
         """A dead letter gets another life."""

@@ -60,7 +60,7 @@ class Producing(FleetState):
             assert await self.queue.broker.cancel(request_id) == (before == "cancelled")
         told = [*self.dump.get("cancels", [])] + [{"id": request_id}] * (request_id not in self.model.results)
         assert (await self.queue.dump()).get("cancels", []) == told
-        self.model.cancel(request_id, record.split(" ", 2)[2])
+        self.model.cancel(request_id, record.split(" ", 2)[2], record.split(" ", 2)[1] or request_id)
 
     async def _requeue(self, step: Step) -> None:
         for letter_id, fields in await self.queue.broker.dead_letters(1):

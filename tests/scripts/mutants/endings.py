@@ -115,7 +115,7 @@ MUTANTS = (
     Mutant("publish: somebody is told", "pcall(tell_reply, reply, request_id, status)", "true", HISTORY, 0),
     Mutant(
         "publish: results expire",
-        "or n + 2))\n  call('PEXPIRE', key, cfg.result_ttl_ms)",
+        "or n + 2))\n  call('PEXPIRE', key, life or cfg.result_ttl_ms)",
         "or n + 2))",
         HISTORY,
         0,

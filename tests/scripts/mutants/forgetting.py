@@ -96,7 +96,7 @@ MUTANTS = (
     ),
     Mutant(
         "finish: an id goes with its result",
-        "  redis.pcall('PEXPIRE', record_key(request_id), cfg.result_ttl_ms)",
+        "  keep_record(request_id, life or cfg.result_ttl_ms)",
         "  --",
         "retain.every_ending_gives_the_id_the_life_of_its_result",
     ),

@@ -43,26 +43,26 @@ MUTANTS = (
     ),
     Mutant(
         "tokens: a cancel ends them by the entry",
-        "      if entry and entry.id == id then return streamed(entry) end\n",
+        "if entry then read = streamed(entry) end\n",
         "",
         "tokens.one_that_is_cancelled_in_the_queue_is_ended_at_once_and_once",
     ),
     Mutant(
         "tokens: by the entry of that request",
-        "if entry and entry.id == id then",
-        "if entry then",
+        "if entry and entry.id == id then return lane",
+        "if entry then return lane",
         "tokens.an_entry_that_is_another_requests_says_nothing_of_this_one",
     ),
     Mutant(
         "tokens: an odd record cancels nothing less",
-        "local found, fields = pcall(fetch_fields, lane, entry_id)",
-        "local found, fields = true, fetch_fields(lane, entry_id)",
+        "local found, rows = pcall(call, 'XRANGE', lane_key(lane), given, given)",
+        "local found, rows = true, call('XRANGE', lane_key(lane), given, given)",
         "tokens.an_entry_that_is_another_requests_says_nothing_of_this_one",
     ),
     Mutant(
         "tokens: a cancel ends them by what was streamed",
-        "return redis.pcall('EXISTS', KEYS[21]) == 1",
-        "return false",
+        "local read = redis.pcall('EXISTS', KEYS[21]) == 1",
+        "local read = false",
         "tokens.one_that_was_put_in_by_hand_and_streams_already_is_ended_at_once",
     ),
     Mutant(

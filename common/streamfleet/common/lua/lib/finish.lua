@@ -49,11 +49,15 @@ local function end_tokens(request_id, status, words)
   if type(added) == 'string' then redis.pcall('PEXPIRE', key, cfg.result_ttl_ms) end
 end
 
+-- Refused while a cluster slot moves: then the record stays longer.
+local function keep_record(request_id, life) redis.pcall('PEXPIRE', record_key(request_id), life) end
+
 -- The one place where a terminal status is written. False: another writer was first, nothing was written. From here on
 -- the record of the id lives as long as the result: a record without one belongs to a request that has not ended.
 -- `n`: how many of `values` are its field-value pairs; all of them when nil. `new`: the caller saw that there is none.
--- `tokens`: of a streamed request, what the last entry of its tokens says beside the status.
-local function publish(request_id, status, values, reply, n, new, tokens)
+-- `tokens`: of a streamed request, what the last entry of its tokens says beside the status. `life`: of the result, ms;
+-- that of any result when nil.
+local function publish(request_id, status, values, reply, n, new, tokens, life)
   local key = result_key(request_id)
   local first = new or call_if_typed('HSETNX', key, 'status', status)
   if not first then   -- put there by hand: no result of anybody's
@@ -61,12 +65,12 @@ local function publish(request_id, status, values, reply, n, new, tokens)
     first = call('HSETNX', key, 'status', status)
   end
   if first == 0 then return false end
-  redis.pcall('PEXPIRE', record_key(request_id), cfg.result_ttl_ms)   -- refused while a cluster slot moves: then it stays longer
+  keep_record(request_id, life or cfg.result_ttl_ms)
   local mark = reply and 'notified:' .. reply   -- of a result that is new: nobody has been told, so nobody is asked
   n = n or #values
   values[n + 1], values[n + 2], values[n + 3], values[n + 4] = 'status', status, mark, mark and '1'
   call('HSET', key, unpack(values, 1, mark and n + 4 or n + 2))
-  call('PEXPIRE', key, cfg.result_ttl_ms)
+  call('PEXPIRE', key, life or cfg.result_ttl_ms)
   if tokens then end_tokens(request_id, status, tokens) end
   if mark then
     local ok, refusal = pcall(tell_reply, reply, request_id, status)
@@ -143,7 +147,7 @@ local function bury(lane, id, fields, entry, letter)
 end
 
 -- Remove an entry whose result already stands. A result without an entry is a cancellation: this entry is the one
--- that it ended. Any other entry of the same id was a duplicate.
+-- that it ended, and the result need not wait for it any longer. Any other entry of the same id was a duplicate.
 -- `run`: field-value pairs about the run that the cancellation ended; nil where nothing ran.
 local function settle(lane, id, entry, run)
   local key = result_key(entry.id)
@@ -152,6 +156,8 @@ local function settle(lane, id, entry, run)
     count('duplicate')
   else
     call('HSET', key, unpack(describe(run or {}, lane, id, entry)))
+    call('PEXPIRE', key, cfg.result_ttl_ms)
+    keep_record(entry.id, cfg.result_ttl_ms)
     count(result[1])
   end
   if streamed(entry) and not result[3] then   -- whoever wrote it did not know that there are readers
