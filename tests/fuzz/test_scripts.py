@@ -84,8 +84,10 @@ VERBS: dict[str, st.SearchStrategy[Call]] = {
         lease=whole, most=whole, limit=whole,
     ),
     "requeue": calls(
-        lambda letter, name, lane, flat: lambda queue: queue.broker.requeue(letter, name, lane, flat),
-        letter=stream_ids, name=words, lane=lanes, flat=st.lists(some.raw, max_size=5),
+        lambda letter, name, lane, flat, entry: lambda queue: queue.broker.requeue(
+            letter, name, lane, flat, entry=entry
+        ),
+        letter=stream_ids, name=words, lane=lanes, flat=st.lists(some.raw, max_size=5), entry=words,
     ),
     "check_in": calls(
         lambda w, says: lambda queue: queue.broker.check_in(w, says),

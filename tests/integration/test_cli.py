@@ -174,6 +174,22 @@ def test_all_dead_letters_are_requeued_once(redis_url: str, raw: redis.Redis) ->
     assert streamfleet(redis_url, "audit").returncode == 0
 
 
+def test_a_letter_whose_id_was_used_again_is_refused_and_the_others_are_requeued(
+    redis_url: str, raw: redis.Redis
+) -> None:
+    spoil(redis_url)
+    raw.delete("{default}:result:late", "{default}:request:late")
+    with worker(redis_url):
+        newer = streamfleet(redis_url, "enqueue", "--prompt", "new", "--id", "late", "--wait", "--timeout", "20")
+        assert newer.returncode == 0, newer.stderr
+    done = streamfleet(redis_url, "dead", "requeue", "--all")
+    assert done.returncode == 1
+    assert "the id late was used again since, by a request that ended as succeeded: enqueue" in done.stderr
+    assert done.stderr.endswith("1 requeued, 1 not\n")
+    assert raw.hget("{default}:result:late", "status") == "succeeded"
+    assert [letter["_id"] for letter in entries(raw, "dead")] == ["late"]
+
+
 def test_the_audit_adds_up_or_says_so(redis_url: str, raw: redis.Redis) -> None:
     spoil(redis_url)
     streamfleet(redis_url, "enqueue", "--prompt", "hi")

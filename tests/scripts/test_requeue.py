@@ -18,10 +18,17 @@ async def bury(queue: Queue, number: int = 0, **fields: object) -> str:
     return (await queue.broker.dead_letters(1))[0][0]
 
 
+async def again(queue: Queue, letter: str, request_id: str, lane: Lane, fields: list[bytes], **more: str) -> str | None:
+    """Requeue what may be requeued; its new stream id."""
+    new, newer = await queue.broker.requeue(letter, request_id, lane, fields, **more)
+    assert newer == ""
+    return new
+
+
 async def test_a_dead_letter_gets_another_life(queue: Queue) -> None:
     letter = await bury(queue)
     before = await queue.dump()
-    new = await queue.broker.requeue(letter, "r0", Lane.LOW, [b"id", b"r0", b"body", BODY.encode()])
+    new = await again(queue, letter, "r0", Lane.LOW, [b"id", b"r0", b"body", BODY.encode()], entry="high:1000-0")
     assert new is not None
     assert await queue.dump() == changed(
         before,
@@ -43,8 +50,8 @@ async def test_the_record_of_its_id_names_the_new_entry_so_that_nobody_enqueues_
     await queue.broker.enqueue([submission("r1", reply="me")])
     await queue.complete("w1", await queue.claim(), status=Status.FAILED)
     ((letter, fields),) = await queue.broker.dead_letters(1)
-    new = await queue.broker.requeue(
-        letter, "r1", Lane.HIGH, [b"id", b"r1", b"body", b"{}"], entry=fields[b"_entry"].decode(), reply="me"
+    new = await again(
+        queue, letter, "r1", Lane.HIGH, [b"id", b"r1", b"body", b"{}"], entry=fields[b"_entry"].decode(), reply="me"
     )
     assert await queue.broker.enqueue([submission("r1")]) == [Accepted(EnqueueCode.EXISTING, f"high:{new}")]
     assert await queue.broker.enqueue([submission("r1", digest="d2")]) == [
@@ -59,9 +66,9 @@ async def test_asked_twice_it_is_requeued_once_and_says_the_same(queue: Queue) -
     await queue.complete("w1", await queue.claim(), status=Status.FAILED)
     ((letter, fields),) = await queue.broker.dead_letters(1)
     entry = fields[b"_entry"].decode()
-    new = await queue.broker.requeue(letter, "r1", Lane.HIGH, [b"id", b"r1", b"body", b"{}"], entry=entry)
+    new = await again(queue, letter, "r1", Lane.HIGH, [b"id", b"r1", b"body", b"{}"], entry=entry)
     before = await queue.dump()
-    assert await queue.broker.requeue(letter, "r1", Lane.HIGH, [b"id", b"r1", b"body", b"{}"], entry=entry) == new
+    assert await again(queue, letter, "r1", Lane.HIGH, [b"id", b"r1", b"body", b"{}"], entry=entry) == new
     assert await queue.dump() == before
 
 
@@ -70,16 +77,78 @@ async def test_a_letter_that_was_purged_was_not_requeued_though_its_id_is_known(
     before = await queue.dump()
     # Of the entry that the record names, in whatever millisecond; and of another, later than what the record names.
     for letter, former in (("1-1", accepted.entry), ("9999999999999-0", "high:1-1")):
-        assert await queue.broker.requeue(letter, "r1", Lane.HIGH, [b"x", b"y"], entry=former) is None
+        assert await again(queue, letter, "r1", Lane.HIGH, [b"x", b"y"], entry=former) is None
     assert await queue.dump() == before
+
+
+# -- an id that was used again since ------------------------------------------------------------------------
+
+
+async def forgotten(queue: Queue) -> str:
+    """One request that failed and whose result and record have expired; its dead letter's id."""
+    await queue.broker.enqueue([submission("r0")])
+    await queue.complete("w1", await queue.claim(), status=Status.FAILED)
+    await queue.command("DEL", queue.keys.result("r0"), queue.keys.request("r0"))
+    return (await queue.broker.dead_letters(1))[0][0]
+
+
+async def refused(queue: Queue, letter: str) -> str:
+    """Why a letter is not requeued; nothing changes by that."""
+    before = await queue.dump()
+    entry_of = (await queue.broker.dead_letter(letter) or {})[b"_entry"].decode()
+    fields = [b"id", b"r0", b"body", BODY.encode()]
+    new, newer = await queue.broker.requeue(letter, "r0", Lane.HIGH, fields, entry=entry_of)
+    assert new is None
+    assert await queue.dump() == before
+    return newer
+
+
+async def test_a_newer_success_is_not_deleted(queue: Queue) -> None:
+    letter = await forgotten(queue)
+    await queue.broker.enqueue([submission("r0")])
+    await queue.complete("w1", await queue.claim())
+    assert await refused(queue, letter) == "succeeded"
+
+
+@pytest.mark.parametrize("digest", ["d1", "d2"])
+async def test_a_newer_request_that_has_not_ended_keeps_its_id(queue: Queue, digest: str) -> None:
+    """Whoever waits for it by its id would get the answer to the older one."""
+    letter = await forgotten(queue)
+    await queue.broker.enqueue([submission("r0", digest=digest)])
+    assert await refused(queue, letter) == "outstanding"
+    await queue.pull()
+    assert await refused(queue, letter) == "outstanding"
+
+
+async def test_an_id_that_was_cancelled_since_stays_cancelled(queue: Queue) -> None:
+    letter = await forgotten(queue)
+    await queue.broker.cancel("r0")
+    assert await refused(queue, letter) == "cancelled"
+
+
+async def test_what_is_no_result_of_anybodys_keeps_no_letter_back(queue: Queue) -> None:
+    letter = await bury(queue)
+    await queue.command("DEL", queue.keys.result("r0"))
+    await queue.command("SET", queue.keys.result("r0"), "by hand", "PX", 60_000)
+    assert await again(queue, letter, "r0", Lane.LOW, [b"body", b"{}"], entry="high:1000-0")
+
+
+async def test_a_letter_that_was_requeued_and_failed_again_is_requeued_again(queue: Queue) -> None:
+    letter = await bury(queue)
+    for _ in range(2):
+        entry_of = (await queue.broker.dead_letter(letter) or {})[b"_entry"].decode()
+        await again(queue, letter, "r0", Lane.HIGH, [b"id", b"r0", b"body", BODY.encode()], entry=entry_of)
+        await queue.complete("w1", await queue.claim(), status=Status.FAILED)
+        ((letter, _),) = await queue.broker.dead_letters(1)
+    assert (await queue.broker.audit()).problems() == []
 
 
 async def test_a_request_without_an_id_of_its_own_leaves_a_record_for_a_while_only(queue: Queue) -> None:
     await queue.complete("w1", await queue.running("high", "1000-0"), status=Status.FAILED)
     ((letter, _),) = await queue.broker.dead_letters(1)
     name, fields = "high:1000-0", [b"body", b"{}"]
-    new = await queue.broker.requeue(letter, name, Lane.HIGH, fields, entry=name)
-    assert await queue.broker.requeue(letter, name, Lane.HIGH, fields, entry=name) == new
+    new = await again(queue, letter, name, Lane.HIGH, fields, entry=name)
+    assert await again(queue, letter, name, Lane.HIGH, fields, entry=name) == new
     assert 0 < await queue.command("PTTL", queue.keys.request("high:1000-0")) <= queue.limits.result_ttl_ms
 
 
@@ -87,7 +156,7 @@ async def test_a_dead_letter_that_is_gone_is_not_requeued(queue: Queue) -> None:
     letter = await bury(queue)
     assert await queue.broker.purge([letter]) == 1
     before = await queue.dump()
-    assert await queue.broker.requeue(letter, "r0", Lane.LOW, [b"body", b"{}"]) is None
+    assert await again(queue, letter, "r0", Lane.LOW, [b"body", b"{}"], entry="high:1000-0") is None
     assert await queue.dump() == before
 
 
@@ -96,7 +165,7 @@ async def test_a_full_redis_keeps_the_dead_letter(queue: Queue) -> None:
     before = await queue.dump()
     async with queue.full_memory():
         with pytest.raises(BrokerOutOfMemory):
-            await queue.broker.requeue(letter, "r0", Lane.LOW, [b"body", b"{}"])
+            await again(queue, letter, "r0", Lane.LOW, [b"body", b"{}"], entry="high:1000-0")
     assert await queue.dump() == before
 
 
@@ -104,7 +173,7 @@ async def test_a_dead_letter_without_fields_is_kept(queue: Queue) -> None:
     letter = await bury(queue)
     before = await queue.dump()
     with pytest.raises(Exception, match="number of arg"):
-        await queue.broker.requeue(letter, "r0", Lane.LOW, [])
+        await again(queue, letter, "r0", Lane.LOW, [], entry="high:1000-0")
     assert await queue.dump() == before
 
 
@@ -137,5 +206,5 @@ async def test_an_expired_one_may_be_requeued_and_expires_again_unless_its_deadl
     ((letter, fields),) = await queue.broker.dead_letters(1)
     kept = {name: value for name, value in fields.items() if not name.startswith(b"_") and name != b"deadline"}
     flat = [part for pair in kept.items() for part in pair]
-    new = await queue.broker.requeue(letter, "r1", Lane.HIGH, flat)
+    new = await again(queue, letter, "r1", Lane.HIGH, flat, entry="high:1000-0")
     assert ids((await queue.pull()).claims) == [new]

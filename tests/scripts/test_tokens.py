@@ -175,6 +175,13 @@ async def test_one_that_is_cancelled_in_the_queue_is_ended_at_once_and_once(queu
     assert "lane:high" not in await queue.dump()
 
 
+async def test_one_that_runs_and_is_cancelled_before_its_first_token_is_ended_at_once(queue: Queue) -> None:
+    await queue.broker.enqueue([streamed("r1")])
+    await queue.claim()
+    assert await queue.broker.cancel("r1")
+    assert await tokens(queue) == [ended("cancelled")]
+
+
 async def test_one_without_an_id_that_is_cancelled_is_ended_at_once(queue: Queue) -> None:
     await queue.add("high", "1000-0", stream="1")
     assert await queue.broker.cancel("high:1000-0")
@@ -241,7 +248,7 @@ async def test_another_life_begins_without_the_tokens_of_the_former_one(queue: Q
     await queue.broker.complete("w1", [done(lease, Status.FAILED)])
     letter = (await queue.broker.dead_letters(1))[0][0]
     fields = [b"id", b"r1", b"body", BODY.encode(), b"stream", b"1"]
-    assert await queue.broker.requeue(letter, "r1", Lane.HIGH, fields)
+    assert (await queue.broker.requeue(letter, "r1", Lane.HIGH, fields, entry=lease.entry))[0]
     assert await tokens(queue) == []
     await queue.broker.complete("w1", [done(await queue.claim())])
     assert await tokens(queue) == [ended("succeeded", 1, 2)]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamfleet.common.broker import Broker
+from streamfleet.common.broker.operating import OUTSTANDING
 from streamfleet.common.errors import InvalidRequest, StreamfleetError
 from streamfleet.common.protocol import LANES, Lane, decode, digest
 
@@ -17,7 +18,15 @@ _STREAM_ID = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
 
 
 class NotRequeued(StreamfleetError):
-    """A dead letter cannot be enqueued again; the message says why."""
+    """A dead letter cannot be enqueued again; the message says why.
+
+    Attributes:
+        code: `truncated`, `no_fields` or `id_in_use`.
+    """
+
+    def __init__(self, message: str, code: str) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +108,12 @@ def revive(letter: DeadLetter, now_ms: int) -> Revival:
         NotRequeued: its fields were not kept whole, or its lane cannot be told.
     """
     if letter.truncated:
-        raise NotRequeued(f"{letter.letter_id}: its fields were too large to be kept, there is nothing to enqueue")
+        raise NotRequeued(
+            f"{letter.letter_id}: its fields were too large to be kept, there is nothing to enqueue", "truncated"
+        )
     lane, _, stream_id = letter.entry.partition(":")
     if lane not in LANES or not _STREAM_ID.fullmatch(stream_id) or not letter.original:
-        raise NotRequeued(f"{letter.letter_id}: it has no lane or no fields of its own")
+        raise NotRequeued(f"{letter.letter_id}: it has no lane or no fields of its own", "no_fields")
     enqueued_ms = int(stream_id.split("-", 1)[0])
     limits = {
         b"deadline": _digits(letter.original.get(b"deadline")),
@@ -147,11 +158,11 @@ async def requeue(broker: Broker, letter: DeadLetter, now_ms: int) -> tuple[str,
         Its new entry and the time limits that were dropped; None when the letter was gone by then.
 
     Raises:
-        NotRequeued: as `revive`.
+        NotRequeued: as `revive`; or its id has another result, or stands for another request, since.
     """
     revival = revive(letter, now_ms)
     known, reply = _recognised(letter, revival.lane)
-    stream_id = await broker.requeue(
+    stream_id, newer = await broker.requeue(
         letter.letter_id,
         letter.request_id,
         revival.lane,
@@ -160,6 +171,13 @@ async def requeue(broker: Broker, letter: DeadLetter, now_ms: int) -> tuple[str,
         digest=known,
         reply=reply,
     )
+    if newer:
+        became = "has not ended" if newer == OUTSTANDING else f"ended as {newer}"
+        raise NotRequeued(
+            f"{letter.letter_id}: the id {letter.request_id} was used again since, by a request that {became}: enqueue "
+            "the fields of this one under another id, or purge it",
+            "id_in_use",
+        )
     return None if stream_id is None else (f"{revival.lane}:{stream_id}", revival.dropped)
 
 

@@ -70,13 +70,26 @@ class Producing(FleetState):
                 kept.pop("deadline", None)
             flat = [part.encode() for pair in kept.items() for part in pair]
             lane = LANES[step.y % 4]
-            stream_id = await self.queue.broker.requeue(letter_id, text["_id"], lane, flat)
+            newer = self._newer(text["_id"], text["_entry"])
+            stream_id, said = await self.queue.broker.requeue(letter_id, text["_id"], lane, flat, entry=text["_entry"])
+            assert said == newer
+            if newer:
+                assert stream_id is None
+                continue
             assert stream_id is not None
             told = (text["_id"], text["_status"], text["_entry"], text["_attempts"], text.get("_workers", ""))
             self.model.letters[told] -= 1
             self.model.counts["requeued"] += 1
             self.model.forget(text["_id"])
             self.model.arrive(understand(lane, stream_id, kept))
+
+    def _newer(self, request_id: str, entry: str) -> str:
+        """Status of what an id stands for, where that is another entry than this."""
+        status, counted_for = self.model.results.get(request_id, ("", entry))
+        if counted_for != entry:
+            return status
+        recorded = self.dump.get(f"request:{request_id}", "").split(" ")
+        return "outstanding" if len(recorded) > 1 and recorded[1] != entry else ""
 
     async def _delete(self, step: Step) -> None:
         """By hand; an entry that no worker has seen would be lost to the books, and rightly so."""

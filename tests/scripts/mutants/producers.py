@@ -109,8 +109,8 @@ MUTANTS = (
     ),
     Mutant(
         "requeue: once, however often it is asked for",
-        "return id and tonumber(string.match(id, '^%d+')) >= tonumber(string.match(letter, '^%d+')) and id or ''",
-        "return ''",
+        "return {id and tonumber(string.match(id, '^%d+')) >= tonumber(string.match(letter, '^%d+')) and id or '', ''}",
+        "return {'', ''}",
         "requeue.asked_twice_it_is_requeued_once_and_says_the_same",
     ),
     Mutant(
@@ -121,8 +121,8 @@ MUTANTS = (
     ),
     Mutant(
         "requeue: not what was enqueued before the letter was written",
-        "return id and tonumber(string.match(id, '^%d+')) >= tonumber(string.match(letter, '^%d+')) and id or ''",
-        "return id or ''",
+        "return {id and tonumber(string.match(id, '^%d+')) >= tonumber(string.match(letter, '^%d+')) and id or '', ''}",
+        "return {id or '', ''}",
         "requeue.a_letter_that_was_purged_was_not_requeued_though_its_id_is_known",
     ),
     Mutant(
@@ -136,6 +136,25 @@ MUTANTS = (
         "local life = usable_name(request_id) and cfg.record_ttl_ms or cfg.result_ttl_ms",
         "local life = cfg.record_ttl_ms",
         "requeue.a_request_without_an_id_of_its_own_leaves_a_record_for_a_while_only",
+    ),
+    Mutant(
+        "requeue: not over a newer result",
+        "if result[1] and result[2] ~= former then return {'', result[1]} end\n",
+        "",
+        "requeue.a_newer_success_is_not_deleted",
+    ),
+    Mutant(
+        "requeue: not beside a newer request",
+        "if entry and entry ~= former then return {'', 'outstanding'} end\n",
+        "",
+        "requeue.a_newer_request_that_has_not_ended_keeps_its_id",
+        argument="d2",
+    ),
+    Mutant(
+        "requeue: the letter's own result is no hindrance",
+        "if result[1] and result[2] ~= former then",
+        "if result[1] then",
+        "requeue.a_dead_letter_gets_another_life",
     ),
     Mutant("requeue: the dead letter goes", "call('XDEL', DEAD, letter)\n", "", HISTORY, 0),
     Mutant("requeue: the result is forgotten", "call('DEL', KEYS[19])\n", "", HISTORY, 0),

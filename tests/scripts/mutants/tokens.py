@@ -45,7 +45,7 @@ MUTANTS = (
         "tokens: a cancel ends them by the entry",
         "if entry then read = streamed(entry) end\n",
         "",
-        "tokens.one_that_is_cancelled_in_the_queue_is_ended_at_once_and_once",
+        "tokens.one_that_runs_and_is_cancelled_before_its_first_token_is_ended_at_once",
     ),
     Mutant(
         "tokens: by the entry of that request",

@@ -25,6 +25,9 @@ from streamfleet.common.replies import (
     ranked_member,
 )
 
+OUTSTANDING = "outstanding"
+"""What requeue.lua says of a request that has not ended, in the place of its status."""
+
 
 class OperatorBroker(BrokerBase):
     """See how a queue stands, and deal with what ended badly."""
@@ -129,11 +132,11 @@ class OperatorBroker(BrokerBase):
         lane: Lane,
         fields: Sequence[bytes],
         *,
-        entry: str = "",
+        entry: str,
         digest: str = "-",
         reply: str = "",
-    ) -> str | None:
-        """Enqueue a dead letter's fields again and forget its result.
+    ) -> tuple[str | None, str]:
+        """Enqueue a dead letter's fields again and forget its result, unless its id stands for another entry by now.
 
         Args:
             letter_id, request_id, lane, entry: as the letter names them; ``entry`` is ``<lane>:<stream id>``.
@@ -142,7 +145,8 @@ class OperatorBroker(BrokerBase):
             reply: the caller's reply stream, or empty.
 
         Returns:
-            The new stream id, also when the letter was requeued before; None when it is gone in any other way.
+            The new stream id, also when the letter was requeued before, and None when it is gone in any other way, or
+            refused; then the status of what its id stands for, or `OUTSTANDING`, or empty.
         """
         keys = [
             *self._shared,
@@ -151,8 +155,8 @@ class OperatorBroker(BrokerBase):
             self.keys.tokens(request_id),
         ]
         words = (letter_id, lane.number, entry, request_id, digest, reply)
-        found = await self.connection.script("requeue", keys, [self._config, *words, *fields])
-        return found.decode() or None
+        new, newer = await self.connection.script("requeue", keys, [self._config, *words, *fields])
+        return new.decode() or None, newer.decode(errors="replace")
 
     async def delete_queue(self) -> int:
         """Delete every key of this queue, whatever they hold. Returns how many there were."""

@@ -79,14 +79,14 @@ async def requeue_all(broker: Broker, letter_ids: Sequence[str]) -> list[dict[st
 async def _requeue(broker: Broker, letter_id: str, now_ms: int) -> dict[str, Any]:
     fields: Mapping[bytes, bytes] | None = await broker.dead_letter(letter_id)
     if fields is None:
-        return _outcome(letter_id, error=GONE)
+        return _outcome(letter_id, error=GONE, code="gone")
     letter = read_letter(letter_id, fields)
     try:
         revived = await requeue(broker, letter, now_ms)
     except NotRequeued as error:
-        return _outcome(letter_id, letter, error=line(str(error)))
+        return _outcome(letter_id, letter, error=line(str(error)), code=error.code)
     if revived is None:
-        return _outcome(letter_id, letter, error=GONE)
+        return _outcome(letter_id, letter, error=GONE, code="gone")
     return _outcome(letter_id, letter, *revived)
 
 
@@ -96,6 +96,7 @@ def _outcome(
     entry: str | None = None,
     dropped: Sequence[str] = (),
     error: str | None = None,
+    code: str | None = None,
 ) -> dict[str, Any]:
     return {
         "letter_id": letter_id,
@@ -104,4 +105,5 @@ def _outcome(
         "entry": entry,
         "dropped": list(dropped),
         "error": error,
+        "code": code,
     }
