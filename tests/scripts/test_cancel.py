@@ -303,6 +303,20 @@ async def test_an_id_cancelled_ahead_is_not_enqueued(queue: Queue) -> None:
     assert await queue.broker.enqueue([submission("r1")]) == [Accepted(EnqueueCode.ANSWERED, "")]
 
 
+async def test_a_full_redis_takes_what_workers_are_asked_for(queue: Queue) -> None:
+    """It is they who make room."""
+    async with queue.full_memory():
+        await queue.broker.ask_to_cancel("r1")
+        await queue.broker.drain("w1")
+    assert await queue.dump() == {"cancel_requests": [{"id": "r1"}], "cancels": [{"drain": "w1"}]}
+
+
+async def test_who_may_not_delete_asks_all_the_same(queue: Queue) -> None:
+    async with without(queue, "del"):
+        await queue.broker.ask_to_cancel("r1")
+    assert await queue.broker.cancel_requests(1) != []
+
+
 async def test_what_workers_are_told_is_bounded(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody who tells workers to drain in a loop must not fill Redis."""
     monkeypatch.setattr(steering, "MOST_NOTICES", 100)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from streamfleet.common.broker.housekeeping import Turn
 from streamfleet.common.records import Reclaimed
 from tests.scripts.harness import NOW, PATIENCE, Queue, entry
@@ -172,11 +174,29 @@ async def test_turns_begin_anew_where_the_clock_was_set_back(queue: Queue) -> No
     assert await turn_after(queue, -60_000) == (True, 0, 0)
 
 
-async def test_a_full_redis_has_no_room_for_the_lock_but_is_kept_all_the_same(queue: Queue) -> None:
+async def test_on_a_full_redis_too_one_worker_at_a_time_does_the_housekeeping(queue: Queue) -> None:
+    await queue.broker.check_in("w1", {})
     async with queue.full_memory():
         assert await queue.broker.take_turn("w1", 60_000, 5_000) == (True, 0, 1)
-        assert await queue.broker.take_turn("w2", 60_000, 5_000) == (True, 0, 1)
-    assert await queue.dump() == {}
+        assert await queue.broker.take_turn("w2", 60_000, 5_000) == (False, 0, 1)
+    assert (await queue.dump())["maintain"] == "w1"
+
+
+@pytest.mark.parametrize("write", ["RPUSH", "SADD", "SET"])
+async def test_a_lock_that_somebody_wrote_by_hand_does_not_stop_the_housekeeping(queue: Queue, write: str) -> None:
+    for since in ((), ("turn", 1)):
+        if since:
+            await queue.command("HSET", queue.keys.sched, *since)
+        await queue.command("DEL", queue.keys.maintain)
+        await queue.command(write, queue.keys.maintain, "by hand")
+        assert (await queue.broker.take_turn("w1", 1_000, 5_000)).mine
+        assert not (await queue.broker.take_turn("w2", 1_000, 5_000)).mine
+        assert (await queue.dump())["maintain"] == "w1"
+
+
+async def test_a_lock_from_before_the_clock_was_set_back_does_not_stop_the_housekeeping(queue: Queue) -> None:
+    assert (await queue.broker.take_turn("w1", 3_600_000, 5_000)).mine
+    assert await turn_after(queue, -1_800_000) == (True, 0, 0)
 
 
 async def test_taking_back_is_bounded_in_bytes(queue: Queue) -> None:

@@ -37,7 +37,7 @@ class Role(StrEnum):
 
 
 VERBS: dict[Role, tuple[str, ...]] = {
-    Role.PRODUCER: ("enqueue",),
+    Role.PRODUCER: ("enqueue", "ask"),
     Role.WORKER: (
         "pull",
         "complete",
@@ -56,6 +56,7 @@ VERBS: dict[Role, tuple[str, ...]] = {
     Role.OPERATOR: (
         "audit",
         "cancel",
+        "ask",
         "pause",
         "requeue",
         "repair",
@@ -69,6 +70,7 @@ VERBS: dict[Role, tuple[str, ...]] = {
     ),
     Role.GATEWAY: (
         "enqueue",
+        "ask",
         "gateway_admit",
         "gateway_reserve",
         "gateway_settle",

@@ -19,6 +19,7 @@ VERBS = (
     "reclaim",
     "take_turn",
     "cancel",
+    "ask",
     "pause",
     "audit",
     "requeue",

@@ -7,21 +7,40 @@ from tests.scripts.mutants.mutant import HISTORY, Mutant
 MUTANTS = (
     Mutant(
         "take_turn: a gap breaks the chain of turns",
-        " or now - last > tonumber(ARGV[3])",
+        " or since > tonumber(ARGV[3])",
         "",
         "reclaim.a_gap_between_turns_is_where_they_begin",
     ),
     Mutant(
         "take_turn: a clock that was set back breaks it",
-        " or now < last",
-        "",
+        "if not from or since < 0 or",
+        "if not from or",
         "reclaim.turns_begin_anew_where_the_clock_was_set_back",
     ),
     Mutant(
         "take_turn: one worker at a time",
-        "'NX', 'PX', ARGV[2]) then return",
-        "'PX', ARGV[2]) then return",
+        "'NX', 'PX', ARGV[2]) then\n",
+        "'PX', ARGV[2]) then\n",
         "reclaim.one_worker_at_a_time_does_the_housekeeping",
+    ),
+    Mutant(
+        "take_turn: a full server too",
+        "redis.call('HDEL', KEYS[2], '')",
+        "",
+        "reclaim.on_a_full_redis_too_one_worker_at_a_time_does_the_housekeeping",
+    ),
+    Mutant(
+        "take_turn: a lock written by hand holds up nobody",
+        "  redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])\n",
+        "  return {0, 0, alive}\n",
+        "reclaim.a_lock_that_somebody_wrote_by_hand_does_not_stop_the_housekeeping",
+        argument="RPUSH",
+    ),
+    Mutant(
+        "take_turn: nor one from before the clock was set back",
+        "if since >= 0 and since <= 10 *",
+        "if last and since <= 10 *",
+        "reclaim.a_lock_from_before_the_clock_was_set_back_does_not_stop_the_housekeeping",
     ),
     Mutant(
         "promote: only what is due",

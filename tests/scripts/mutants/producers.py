@@ -102,6 +102,18 @@ MUTANTS = (
         "cancel.the_result_of_what_is_not_found_outlives_a_request_that_waits_and_then_lives_as_any",
     ),
     Mutant(
+        "ask: also on a full server",
+        "redis.pcall('DEL', KEYS[2])",
+        "",
+        "cancel.a_full_redis_takes_what_workers_are_asked_for",
+    ),
+    Mutant(
+        "ask: also by who may delete nothing",
+        "redis.pcall('DEL', KEYS[2])",
+        "redis.call('DEL', KEYS[2])",
+        "cancel.who_may_not_delete_asks_all_the_same",
+    ),
+    Mutant(
         "requeue: not what is gone",
         "if not call('XRANGE', DEAD, letter, letter)[1] then\n",
         "if false then\n",

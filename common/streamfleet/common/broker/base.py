@@ -78,6 +78,10 @@ class BrokerBase:
         if seen := await self._look("HGET", self.keys.sched, f"seen:{number}"):
             await self._look("HSET", self.keys.sched, f"again:{number}", seen)
 
+    async def _ask(self, key: str, most: int, name: str, value: str) -> None:
+        """Add to a stream that asks workers for something; also at the memory limit, which they bring Redis out of."""
+        await self.connection.script("ask", [key, self.keys.reply("")], [most, name, value])
+
     async def _look(self, *words: Any) -> Any:
         """A command on a key that all requests share, and that somebody may have overwritten."""
         try:

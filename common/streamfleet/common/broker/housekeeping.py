@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from streamfleet.common.broker.base import BrokerBase
 from streamfleet.common.connection import MissingGroup
-from streamfleet.common.errors import BrokerOutOfMemory
 from streamfleet.common.records import Reclaimed
 from streamfleet.common.replies import entries
 
@@ -33,19 +32,13 @@ class HousekeepingBroker(BrokerBase):
     async def take_turn(self, worker: str, hold_ms: int, gap_ms: int) -> Turn:
         """Whether this worker does the housekeeping for the next `hold_ms`.
 
-        A full Redis has no room for the lock, yet it is the housekeeping that empties it: then everybody does it, which
-        is only more work.
-
         Args:
             worker: who asks.
             hold_ms: how long its turn is.
             gap_ms: after how long without anybody's turn workers cannot have renewed either.
         """
         keys = [self.keys.maintain, self.keys.sched, self.keys.workers]
-        try:
-            mine, unbroken_ms, workers = await self.connection.script("take_turn", keys, [worker, hold_ms, gap_ms])
-        except BrokerOutOfMemory:
-            return Turn(True, 0, 1)
+        mine, unbroken_ms, workers = await self.connection.script("take_turn", keys, [worker, hold_ms, gap_ms])
         return Turn(bool(mine), int(unbroken_ms), int(workers))
 
     async def reclaim(self, lease_ms: int, max_deliveries: int, limit: int = 1000) -> Reclaimed:

@@ -90,8 +90,7 @@ class ProducerBroker(BrokerBase):
 
     async def ask_to_cancel(self, request_id: str) -> None:
         """Have a worker cancel a request: within about a second when one runs, else when one comes."""
-        words = ("MAXLEN", "~", CANCEL_REQUESTS_CAP, "*", "id", request_id)
-        await self.connection.command("XADD", self.keys.cancel_requests, *words)
+        await self._ask(self.keys.cancel_requests, CANCEL_REQUESTS_CAP, "id", request_id)
 
     async def result(self, request_id: str) -> Result | None:
         """A request's result; None while it has none (or none any more)."""

@@ -30,8 +30,7 @@ class SteeringBroker(BrokerBase):
 
     async def drain(self, worker: str) -> None:
         """Tell a worker to finish what it runs and leave; told twice, it hands back what it runs."""
-        words = ("MAXLEN", "~", MOST_NOTICES, "*", "drain", worker)
-        await self.connection.command("XADD", self.keys.cancels, *words)
+        await self._ask(self.keys.cancels, MOST_NOTICES, "drain", worker)
 
     async def _pause(self, lanes: Sequence[Lane], on: str) -> list[Lane]:
         args = [self._config, json.dumps([lane.number for lane in lanes]), on]

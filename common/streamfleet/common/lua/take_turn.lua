@@ -5,12 +5,17 @@
 -- Returns 1 when the turn is this worker's, else 0; then for how long turns have come without such a gap (ms); and how
 --   many workers there are.
 local alive = redis.call('HLEN', KEYS[3])
-if not redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return {0, 0, alive} end
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local known = redis.call('HMGET', KEYS[2], 'turn', 'turns_from')
 local last, from = tonumber(known[1]), tonumber(known[2])
--- A clock that was set back counts as a gap.
-if not last or not from or now < last or now - last > tonumber(ARGV[3]) then from = now end
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local since = last and now - last or -1   -- below 0 where the clock was set back, too
+redis.call('HDEL', KEYS[2], '')   -- first: a full server allows it, and then the lock
+if not redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then
+  -- A lock that outlasts its turn never ends by itself: somebody wrote it by hand, of whatever type, or set the clock back.
+  if since >= 0 and since <= 10 * tonumber(ARGV[2]) then return {0, 0, alive} end
+  redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+end
+if not from or since < 0 or since > tonumber(ARGV[3]) then from = now end
 redis.call('HSET', KEYS[2], 'turn', string.format('%.0f', now), 'turns_from', string.format('%.0f', from))
 return {1, now - from, alive}
