@@ -330,3 +330,65 @@ async def test_secrets_are_changed_by_one_at_a_time(queue: Queue) -> None:
     assert "by somebody else" in await refusal(hooks.broker.set_secrets("t1", b"", b"other"))
     await hooks.broker.set_secrets("t1", b"first", b"second")
     assert await hooks.broker.every_secret() == {"t1": b"second"}
+
+
+# -- who is gone -------------------------------------------------------------------------------------------
+
+
+async def came(hooks: Hooks, *names: str) -> None:
+    """Deliverers that took at some time; Redis makes them consumers then, older releases when there is something."""
+    for name in names:
+        await hooks.queue.command("XGROUP", "CREATECONSUMER", hooks.names.due, "deliverers", name)
+
+
+async def deliverers(hooks: Hooks) -> list[str]:
+    """Consumers but d1, who takes."""
+    rows = await hooks.queue.command("XINFO", "CONSUMERS", hooks.names.due, "deliverers")
+    return sorted({text(row[row.index(b"name") + 1]) for row in rows} - {"d1"})
+
+
+async def silent(hooks: Hooks) -> None:
+    """Wait until everybody has been silent for longer than a lease of a millisecond, by the server's clock."""
+    await hooks.queue.command("BLPOP", "nothing", 0.01)
+
+
+async def test_deliverers_that_are_gone_are_forgotten(queue: Queue) -> None:
+    hooks = await Hooks(queue).announced("m1")
+    await hooks.take("gone-1")
+    await came(hooks, "gone-2", "gone-3")
+    await silent(hooks)
+    await Hooks(queue, lease_ms=1).take("d1", 0)
+    assert await deliverers(hooks) == ["gone-1"], "it holds a webhook, which its lease returns"
+    taken = await Hooks(queue, lease_ms=1).take("d1")
+    assert [delivery.id for delivery in taken.deliveries] == ["m1"]
+    assert await deliverers(hooks) == []
+
+
+async def test_who_took_lately_is_not_forgotten(queue: Queue) -> None:
+    hooks = Hooks(queue)
+    await hooks.take()
+    await came(hooks, "d2")
+    await hooks.take()
+    assert await deliverers(hooks) == ["d2"]
+
+
+async def test_so_many_are_forgotten_at_once_and_no_more(queue: Queue) -> None:
+    hooks = Hooks(queue, lease_ms=1)
+    await hooks.take()
+    await came(hooks, *(f"gone-{number}" for number in range(150)))
+    await silent(hooks)
+    await hooks.take()
+    assert len(await deliverers(hooks)) == 50
+    await hooks.take()
+    assert await deliverers(hooks) == []
+
+
+async def test_rules_of_an_earlier_release_let_a_gateway_take(queue: Queue) -> None:
+    hooks = await Hooks(queue).announced("m1")
+    if b"redis_version:6." in await queue.command("INFO", "server"):
+        pytest.skip("rules for single subcommands can be taken away from Redis 7.0 on")
+    await queue.command("ACL", "SETUSER", "default", "-xinfo|consumers", "-xgroup|delconsumer")
+    try:
+        assert [delivery.id for delivery in (await hooks.take()).deliveries] == ["m1"]
+    finally:
+        await queue.command("ACL", "SETUSER", "default", "+xinfo|consumers", "+xgroup|delconsumer")

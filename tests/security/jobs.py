@@ -445,6 +445,10 @@ async def webhooks(url: str) -> None:
             await eventually(lambda: _takes(me, "g1"), 10, "it is due")
             (delivery,) = (await me.take("g2", 1)).deliveries
             assert await me.settle(delivery, ending)
+        await me.take("g3", 1)
+        assert len(await me.connection.command("XINFO", "CONSUMERS", me.names.due, "deliverers")) == 1, (
+            "others are gone"
+        )
         await me.wait(last, 2)
     finally:
         await me.close()

@@ -332,7 +332,7 @@ def _files_and_batches(p: Patterns) -> list[Grant]:
 
 def _webhooks(p: Patterns) -> list[Grant]:
     """Deliver them. Whoever signs has to read the secrets: nobody else may."""
-    groups = ("xgroup|create", "xreadgroup", "xpending", "xclaim", "xack")
+    groups = ("xgroup|create", "xgroup|delconsumer", "xinfo|consumers", "xreadgroup", "xpending", "xclaim", "xack")
     return [
         Grant((*groups, "xadd", "xdel", "xread", "xinfo|stream"), p.beside(BOTH, "webhooks:due")),
         Grant(

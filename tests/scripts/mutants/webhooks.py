@@ -38,6 +38,30 @@ MUTANTS = (
         "webhooks.an_ended_event_is_remembered_for_a_while",
     ),
     Mutant(
+        "webhook_take: who is gone is forgotten",
+        "    redis.pcall('XGROUP', 'DELCONSUMER', DUE, GROUP, name)\n",
+        "",
+        "webhooks.deliverers_that_are_gone_are_forgotten",
+    ),
+    Mutant(
+        "webhook_take: not who holds something",
+        "named(row, 'pending') == 0 and",
+        "",
+        "webhooks.deliverers_that_are_gone_are_forgotten",
+    ),
+    Mutant(
+        "webhook_take: not who took just now",
+        " and named(row, 'idle') >= cfg.lease_ms and",
+        " and",
+        "webhooks.who_took_lately_is_not_forgotten",
+    ),
+    Mutant(
+        "webhook_take: also with rules of an earlier release",
+        "redis.pcall('XINFO', 'CONSUMERS', DUE, GROUP)",
+        "call('XINFO', 'CONSUMERS', DUE, GROUP)",
+        "webhooks.rules_of_an_earlier_release_let_a_gateway_take",
+    ),
+    Mutant(
         "webhook_take: the group begins at the beginning",
         "call('XGROUP', 'CREATE', DUE, GROUP, '0', 'MKSTREAM')",
         "call('XGROUP', 'CREATE', DUE, GROUP, '$', 'MKSTREAM')",

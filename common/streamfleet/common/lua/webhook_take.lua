@@ -1,10 +1,15 @@
 -- @include webhooks
 -- Take webhooks to deliver: those whose deliverer went silent, then those that are due. Before that, what waited long
--- enough becomes due; after it, what was kept for long enough is let go of.
+-- enough becomes due; after it, what was kept for long enough is let go of, and deliverers that are gone are forgotten.
 -- KEYS: shared by the webhook scripts. ARGV: 1 limits; 2 deliverer; 3 how many at most, 0 or more.
 -- Returns now (ms); in how many ms the next one is due, or -1; how many are outstanding; the newest stream id among what is
 --   due; and of each taken one: stream id, id, attempt, message or ''.
 local deliverer, wanted, now = ARGV[2], tonumber(ARGV[3]), now_ms()
+
+local function named(list, name)
+  for i = 1, #list, 2 do if list[i] == name then return list[i + 1] end end
+end
+
 open_for_writes()
 local known = redis.pcall('XPENDING', DUE, GROUP)
 if known.err then
@@ -43,11 +48,20 @@ if #taken < wanted then
   if read then take(read[1][2]) end
 end
 
+-- Who holds nothing and has taken nothing for a lease is gone, or is made anew when it takes again. Rules of an earlier
+-- release refuse both commands.
+local deliverers, forgotten = redis.pcall('XINFO', 'CONSUMERS', DUE, GROUP), 0
+for _, row in ipairs(deliverers) do
+  local name = named(row, 'name')
+  if forgotten < 100 and named(row, 'pending') == 0 and named(row, 'idle') >= cfg.lease_ms and name ~= deliverer then
+    redis.pcall('XGROUP', 'DELCONSUMER', DUE, GROUP, name)
+    forgotten = forgotten + 1
+  end
+end
+
 call('ZREMRANGEBYSCORE', ENDED, '-inf', whole(now - cfg.remember_ms))
 local oldest = whole(math.max(0, now - cfg.dead_ttl_ms))
 if call('XTRIM', DEAD, 'MINID', '~', oldest, 'LIMIT', 1000) == 0 then call('XTRIM', DEAD, 'MINID', '=', oldest) end
-local first, info = call('ZRANGE', LATER, 0, 0, 'WITHSCORES'), call('XINFO', 'STREAM', DUE)
-local last = '0-0'
-for i = 1, #info, 2 do if info[i] == 'last-generated-id' then last = info[i + 1] end end
+local first, last = call('ZRANGE', LATER, 0, 0, 'WITHSCORES'), named(call('XINFO', 'STREAM', DUE), 'last-generated-id')
 local due_in = first[2] and whole(math.max(0, first[2] - now)) or '-1'
 return {whole(now), due_in, call('HLEN', MESSAGES), last, taken}
