@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.integration.worker_process import Fleet, chat
+from tests.integration.worker_process import START_S, Fleet, WorkerProcess, chat
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.kill
@@ -170,6 +171,34 @@ async def test_a_worker_of_the_same_name_takes_over_its_former_life(fleet: Fleet
     await fleet.worker("w1")
     result = await fleet.result(request)
     assert (result.worker, result.attempt, result.ok) == ("w1", 2, True)
+
+
+async def test_a_second_worker_of_one_name_does_not_start(fleet: Fleet, tmp_path: Path) -> None:
+    first = await fleet.worker("w1")
+    folder = tmp_path / "second"
+    folder.mkdir()
+    second = WorkerProcess(fleet.url, folder, "w1")
+    try:
+        assert await second.ended(START_S) == 2
+        assert "STREAMFLEET_WORKER_NAME: a worker called w1 is alive in queue default: stop it" in second.printed()
+        assert not second.events("engine_starting"), "it loads no model for nothing"
+    finally:
+        second.destroy()
+    assert (await fleet.result(await fleet.add(body=chat()))).worker == "w1"
+    assert first.alive
+
+
+async def test_a_name_that_has_been_silent_for_long_is_free_at_once(fleet: Fleet) -> None:
+    await fleet.redis.hset("{default}:workers", "w1", '{"seen_ms": 1}')
+    worker = await fleet.worker("w1")
+    assert not worker.events("waiting_for_name")
+
+
+@pytest.mark.parametrize("description", ["{}", '{"seen_ms": "x"}', '{"seen_ms": NaN}', "[", '{"seen_ms": 9e15}'])
+async def test_a_description_written_by_hand_keeps_a_worker_for_a_while_only(fleet: Fleet, description: str) -> None:
+    await fleet.redis.hset("{default}:workers", "w1", description)
+    worker = await fleet.worker("w1")
+    assert len(worker.events("waiting_for_name")) >= 1
 
 
 async def test_arrivals_at_the_very_moment_of_leaving_are_not_held_back(fleet: Fleet) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from streamfleet.worker.running import Running
 from tests.integration.flaky_link import FlakyLink
 from tests.integration.test_worker_engine_death import Dumb
 from tests.integration.worker_in_process import small_engine, worker_inside
-from tests.integration.worker_process import Fleet, chat
+from tests.integration.worker_process import Fleet, WorkerProcess, chat
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.kill
@@ -32,6 +33,16 @@ async def test_without_renewal_a_long_request_is_taken_away(fleet: Fleet) -> Non
     await fleet.runs({"w2": 1})
     assert await fleet.redis.hlen("{default}:tries") == 1
     assert await fleet.broker.result(request) is None
+
+
+async def test_without_a_look_at_names_two_workers_have_the_same(fleet: Fleet, tmp_path: Path) -> None:
+    await fleet.worker("w1")
+    (tmp_path / "second").mkdir()
+    second = WorkerProcess(fleet.url, tmp_path / "second", "w1", ["without_names"])
+    try:
+        await second.ready()
+    finally:
+        second.destroy()
 
 
 async def test_without_the_deadline_check_a_late_answer_is_a_success(

@@ -42,6 +42,11 @@ def without_release() -> None:
     Broker.release = _nothing  # type: ignore[method-assign]
 
 
+def without_names() -> None:
+    """Nobody looks whether another worker has the name."""
+    worker.Worker._wait_for_name = _nothing  # type: ignore[method-assign]
+
+
 def without_disown() -> None:
     """What a lost answer left in the worker's name stays there."""
     Broker.disown = _nothing  # type: ignore[method-assign]

@@ -88,3 +88,52 @@ async def test_results_that_live_longer_than_that_lengthen_it(queue: Queue) -> N
     longer = queue.with_limits(result_ttl_ms=HOUR_MS, waiting_ttl_ms=1_000)
     await longer.broker.enqueue([submission("r1", Lane.LOW)])
     assert 1_000 < await life_ms(queue) <= HOUR_MS
+
+
+# -- dead letters in bytes -----------------------------------------------------------------------------------
+
+PART = 16 * 1024 * 1024
+LARGE = 1_000_000
+
+
+async def end_large(queue: Queue, numbers: range) -> None:
+    """Requests of a megabyte that end with dead letters of about that size."""
+    for number in numbers:
+        await queue.add("high", f"1000-{number}", id=f"r{number}", deadline=NOW - 1, body="b" * LARGE)
+        await queue.pull()
+
+
+async def kept(queue: Queue) -> list[int]:
+    """Numbers of the requests whose dead letters are there."""
+    letters = await queue.broker.dead_letters(1_000)
+    return [int(fields[b"_id"].decode().removeprefix("r")) for _, fields in letters][::-1]
+
+
+async def test_dead_letters_are_bounded_in_bytes(queue: Queue) -> None:
+    small = queue.with_limits(max_entry_bytes=1_064_960, dead_bytes=2 * PART)
+    await end_large(small, range(100))
+    found = await kept(queue)
+    assert found == [*range(found[0], 100)], "the newest"
+    assert 2 * PART - LARGE <= len(found) * LARGE <= 3 * PART + LARGE
+    assert (await queue.broker.audit()).problems() == []
+    assert await queue.command("HLEN", queue.keys.sched) < 20, "what is past is forgotten"
+
+
+async def test_a_smaller_bound_holds_from_the_next_part_on_and_a_larger_one_drops_nothing(queue: Queue) -> None:
+    wide = queue.with_limits(max_entry_bytes=1_064_960, dead_bytes=4 * PART)
+    await end_large(wide, range(50))
+    assert len(await kept(queue)) == 50
+    await end_large(wide.with_limits(dead_bytes=PART), range(50, 52))
+    names = [text(name) for name in await queue.command("HKEYS", queue.keys.sched)]
+    assert sorted(name for name in names if name.startswith("dead")) == ["dead:3", "dead_bytes", "dead_from"]
+    found = len(await kept(queue))
+    assert PART - LARGE <= found * LARGE <= 2 * PART + LARGE
+    await end_large(wide.with_limits(dead_bytes=100 * PART), range(52, 70))
+    assert len(await kept(queue)) == found + 18
+
+
+async def test_a_count_that_somebody_wrote_by_hand_holds_up_no_ending(queue: Queue) -> None:
+    lease = await queue.running("high", "1000-0", id="r1")
+    await queue.command("SET", queue.keys.sched, "by hand")
+    assert await queue.complete("w1", lease, status=Status.FAILED) == [1]
+    assert await kept(queue) == [1]

@@ -22,6 +22,7 @@ class QueueLimits:
         dead_ttl_ms: how long dead letters are kept.
         patience_ms: a request without a deadline ranks as if its deadline came this long after enqueueing.
         dead_cap: about how many dead letters are kept.
+        dead_bytes: of about how many bytes of dead letters, the last ones written, those are kept.
         reply_cap: about how many notifications one reply stream keeps.
         max_entry_bytes: largest entry that may run; larger ones end as failed.
         shares: per mille of picks that each lane is guaranteed while it waits, most urgent first.
@@ -37,6 +38,7 @@ class QueueLimits:
     dead_ttl_ms: int = 604_800_000
     patience_ms: int = 300_000
     dead_cap: int = 100_000
+    dead_bytes: int = 1_073_741_824
     reply_cap: int = 100_000
     max_entry_bytes: int = 1_064_960
     shares: tuple[int, int, int, int] = (0, 0, 100, 50)

@@ -81,6 +81,11 @@ class QueueSettings(Group):
         description="A request without a deadline ranks as if it had one so long after enqueueing, in ms.",
     )
     dead_cap: int = Field(100_000, ge=1, description="About how many dead letters are kept.")
+    dead_bytes: int = Field(
+        1_073_741_824,
+        ge=16_777_216,
+        description="Dead letters are kept while they are among the last so many bytes written, about.",
+    )
     dead_ttl_ms: int = Field(604_800_000, ge=1_000, description="How long dead letters are kept, in ms.")
     reply_cap: int = Field(100_000, ge=100, description="About how many notifications one reply stream keeps.")
     enqueue_replicas: int = Field(
@@ -134,6 +139,7 @@ class QueueSettings(Group):
             waiting_ttl_ms=self.waiting_ttl_ms,
             dead_ttl_ms=self.dead_ttl_ms,
             dead_cap=self.dead_cap,
+            dead_bytes=self.dead_bytes,
             reply_cap=self.reply_cap,
             max_entry_bytes=self.max_body_bytes + ENVELOPE_BYTES,
             shares=self.shares,
@@ -213,7 +219,9 @@ class EngineSettings(Group):
 class WorkerSettings(Group):
     """How a worker takes, keeps and finishes requests."""
 
-    worker_name: str = Field("", description="Name of this worker; host, process id and a random part when empty.")
+    worker_name: str = Field(
+        "", description="Name of this worker, no other's; host, process id and a random part when empty."
+    )
     batching: Literal["continuous", "window", "adaptive"] = Field(
         "continuous",
         description=(

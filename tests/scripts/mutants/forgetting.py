@@ -5,6 +5,30 @@ from __future__ import annotations
 from tests.scripts.mutants.mutant import Mutant
 
 MUTANTS = (
+    Mutant(
+        "dead letters: bounded in bytes",
+        "  if oldest then call('XTRIM', DEAD, 'MINID', oldest) end\n",
+        "",
+        "retain.dead_letters_are_bounded_in_bytes",
+    ),
+    Mutant(
+        "dead letters: only what is a whole cap ago goes",
+        "part - math.ceil(cfg.dead_bytes / DEAD_PART)",
+        "part",
+        "retain.dead_letters_are_bounded_in_bytes",
+    ),
+    Mutant(
+        "dead letters: what is past is forgotten",
+        "for number = from, past do",
+        "for number = past, past do",
+        "retain.a_smaller_bound_holds_from_the_next_part_on_and_a_larger_one_drops_nothing",
+    ),
+    Mutant(
+        "dead letters: their count holds up no ending",
+        "redis.pcall('HINCRBY', SCHED, 'dead_bytes', bytes)",
+        "call('HINCRBY', SCHED, 'dead_bytes', bytes)",
+        "retain.a_count_that_somebody_wrote_by_hand_holds_up_no_ending",
+    ),
     *(
         Mutant(
             f"types: {key} of another type is noticed before a write{where}",

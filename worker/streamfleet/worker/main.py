@@ -43,7 +43,8 @@ def run_worker(
         0 drained; 3 the engine failed; 4 a bug ended a loop.
 
     Raises:
-        SettingsError: a setting cannot be used: the engine's package is missing, a port is taken, Redis refuses us.
+        SettingsError: a setting cannot be used: the engine's package is missing, a port or the worker's name is taken,
+            Redis refuses us.
     """
     logs.configure(log_settings)
     for name, nearest in unknown_variables().items():

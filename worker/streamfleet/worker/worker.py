@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import platform
 from collections.abc import Callable
@@ -42,6 +43,8 @@ BEAT_S = 0.5
 AGAIN_S = 1.0
 AWAY_S = 0.5  # a Redis that takes longer for the first answers was away, or may have been
 PLACE_S = 2.0  # then the thread that reads cancels asks for itself where they begin: a start must not hang on it
+NAME_LEASES = 1.5  # a worker that is alive gives a sign of it more often
+LOOKS_PER_LEASE = 8
 LAST_WRITES_S = 4.0  # four of them and drain_ms fit the pod's grace period
 EXIT_DRAINED = 0
 EXIT_REFUSED = 2
@@ -179,7 +182,7 @@ class Worker:
         """Start, work until asked to stop or the engine fails, drain. Returns the process's exit status.
 
         Raises:
-            SettingsError: Redis refuses us.
+            SettingsError: Redis refuses us, or another worker of this name is alive.
         """
         beat = asyncio.create_task(self._beat())
         try:
@@ -202,16 +205,58 @@ class Worker:
             await self._clock.sleep(AGAIN_S)
         if self._clock.monotonic() - came_at > AWAY_S:
             self._maintainer.redis_was_away()
+        await self._wait_for_name()
         log.info("engine_starting", engine=self._engine.kind)
         while not await self._engine_starts():
             await self._clock.sleep(AGAIN_S)
         self._slots = self._engine.capacity().slots
         show_occupancy(self._flights, self._engine.capacity())
+        self._maintainer.redis_is_asked()
+        await self._wait_for_name()  # again: another one may have loaded its model meanwhile
         await self._find_place()
+
+    async def _wait_for_name(self) -> None:
+        """Wait until a worker that had this name is silent: a restarted one may have it, two at a time may not.
+
+        Raises:
+            SettingsError: another worker of this name is alive.
+        """
+        lease_s = self._settings.lease_ms / 1000
+        other = await self._namesake()
+        if other is None:
+            return
+        seen_ms, age_ms = other
+        give_up = self._clock.monotonic() + NAME_LEASES * lease_s - max(0, age_ms) / 1000
+        if self._clock.monotonic() < give_up:
+            log.info("waiting_for_name", worker=self.name, leases=NAME_LEASES)
+        while self._clock.monotonic() < give_up:
+            await self._clock.sleep(lease_s / LOOKS_PER_LEASE)
+            now = await self._namesake()
+            if now is None:
+                return
+            if now[0] != seen_ms:
+                queue = self._broker.keys.queue
+                raise SettingsError(
+                    f"STREAMFLEET_WORKER_NAME: a worker called {self.name} is alive in queue {queue}: "
+                    "stop it, or give each worker a name of its own, or none"
+                )
+
+    async def _namesake(self) -> tuple[str, int] | None:
+        """When a worker of this name last gave a sign of life, as it stands in Redis, and how long ago that is, in ms.
+
+        None where there is none, or Redis does not say: an outage, or a broken key, keeps a worker from no work.
+        """
+        with contextlib.suppress(StreamfleetError, TimeoutError):
+            async with asyncio.timeout(PLACE_S):
+                found = await self._broker.worker(self.name)
+                if found is not None:
+                    seen_ms = found.get("seen_ms")
+                    known = isinstance(seen_ms, int | float) and math.isfinite(seen_ms)
+                    return str(seen_ms), await self._broker.now_ms() - int(seen_ms) if known else 0
+        return None
 
     async def _find_place(self) -> None:
         """Note up to where cancels are none of its business. An outage, or a broken key, keeps it from no work."""
-        self._maintainer.redis_is_asked()
         with contextlib.suppress(StreamfleetError, TimeoutError):
             async with asyncio.timeout(PLACE_S):
                 self._keeper.listen_behind(await self._broker.last_notice())

@@ -39,6 +39,7 @@ class BrokerBase:
             "record_ttl_ms": limits.record_ttl_ms,
             "dead_ttl_ms": limits.dead_ttl_ms,
             "dead_cap": limits.dead_cap,
+            "dead_bytes": limits.dead_bytes,
             "reply_cap": limits.reply_cap,
             "max_entry_bytes": limits.max_entry_bytes,
         }

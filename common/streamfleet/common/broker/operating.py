@@ -53,6 +53,11 @@ class OperatorBroker(BrokerBase):
         reply = mapping(await self._look("HGETALL", self.keys.workers))
         return {consumer_name(name): description(text) for name, text in reply.items()}
 
+    async def worker(self, name: str) -> dict[str, Any] | None:
+        """How a worker describes itself; None for one that nobody knows."""
+        text = await self._look("HGET", self.keys.workers, name)
+        return None if text is None else description(text)
+
     async def nearest(self, lane: Lane) -> tuple[int | None, int | None]:
         """Enqueueing time of a lane's oldest entry, and the first rank of its ready set, both epoch ms."""
         oldest, first = await self._look_all(

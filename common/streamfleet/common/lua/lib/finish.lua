@@ -110,6 +110,26 @@ local function describe(values, lane, id, entry, status)
   return values
 end
 
+-- Dead letters are bounded in bytes without reading any: SCHED counts the bytes ever written, and keeps which letter began
+-- each part of DEAD_PART bytes. Where a part begins, the letters from before the one that is a whole cap ago go.
+local DEAD_PART = 16777216
+
+local function bound_dead_bytes(id, bytes)
+  local total = redis.pcall('HINCRBY', SCHED, 'dead_bytes', bytes)
+  if type(total) ~= 'number' then return end   -- overwritten by hand: then the letters' number alone is bounded
+  local part = math.floor(total / DEAD_PART)
+  if part == math.floor((total - bytes) / DEAD_PART) then return end
+  call('HSET', SCHED, 'dead:' .. part, id)
+  local from = math.min(tonumber(call('HGET', SCHED, 'dead_from')) or part, part)
+  local past, oldest = math.min(part - math.ceil(cfg.dead_bytes / DEAD_PART), from + 1000), nil   -- more: the next part
+  for number = from, past do
+    oldest = call('HGET', SCHED, 'dead:' .. number) or oldest
+    call('HDEL', SCHED, 'dead:' .. number)
+  end
+  call('HSET', SCHED, 'dead_from', string.format('%.0f', math.max(from, past + 1)))
+  if oldest then call('XTRIM', DEAD, 'MINID', oldest) end
+end
+
 -- Original fields go along, those larger than any valid entry cut short: such a one can never run. One that begins
 -- with '_' gets another '_', so that nobody can pass off a field of theirs as one of ours.
 local function write_dead_letter(lane, id, fields, letter)
@@ -128,7 +148,9 @@ local function write_dead_letter(lane, id, fields, letter)
     args[#args + 1] = kept
     if #kept < #fields[i + 1] then args[#args + 1] = '_truncated'; args[#args + 1] = tostring(#fields[i + 1]) end
   end
-  tell(unpack(args))
+  local written, bytes = tell(unpack(args)), 0
+  for i = 6, #args do bytes = bytes + #args[i] end
+  if written then bound_dead_bytes(written, bytes) end
 end
 
 -- End a request that no worker ends: expired, oversized or given up; the caller has seen that it has no result yet. Its

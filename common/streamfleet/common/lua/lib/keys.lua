@@ -4,7 +4,8 @@ local GROUP, NOBODY, LANE_COUNT = 'workers', '~', 4
 local LANE_NAMES = {'critical', 'high', 'normal', 'low'}
 local WAKE, SCHED, DEAD, TRIES, DELAYED = KEYS[9], KEYS[10], KEYS[11], KEYS[12], KEYS[13]
 local BENCH, WATCH, COUNTS, CANCELS, WORKERS = KEYS[14], KEYS[15], KEYS[16], KEYS[17], KEYS[18]
--- prefix, patience_ms, result_ttl_ms, record_ttl_ms, dead_ttl_ms, dead_cap, reply_cap, max_entry_bytes, and for tests now_ms
+-- prefix, patience_ms, result_ttl_ms, record_ttl_ms, dead_ttl_ms, dead_cap, dead_bytes, reply_cap, max_entry_bytes, and for
+-- tests now_ms
 local cfg = cjson.decode(ARGV[1])
 
 local function lane_key(lane) return KEYS[lane] end
@@ -30,9 +31,10 @@ end
 
 -- XADD to a stream that only tells somebody something. Whoever can write to it can use up its ids or put another type in
 -- its place; then nothing is told, because a script that breaks halfway would break every worker that calls it.
+-- Returns the new stream id, or nothing.
 local function tell(...)
   local reply = redis.pcall('XADD', ...)
-  if type(reply) ~= 'table' or not reply.err then return end
+  if type(reply) ~= 'table' or not reply.err then return reply end
   if not (string.find(reply.err, 'WRONGTYPE', 1, true) or string.find(reply.err, 'last possible ID', 1, true)) then
     call('XADD', ...)   -- any other refusal is raised as it came
   end
