@@ -39,7 +39,7 @@ MUTANTS = (
     ),
     Mutant(
         "webhook_take: who is gone is forgotten",
-        "    redis.pcall('XGROUP', 'DELCONSUMER', DUE, GROUP, name)\n",
+        "      redis.pcall('XGROUP', 'DELCONSUMER', DUE, GROUP, name)\n",
         "",
         "webhooks.deliverers_that_are_gone_are_forgotten",
     ),

@@ -250,9 +250,9 @@ class Worker:
             async with asyncio.timeout(PLACE_S):
                 found = await self._broker.worker(self.name)
                 if found is not None:
-                    seen_ms = found.get("seen_ms")
-                    known = isinstance(seen_ms, int | float) and math.isfinite(seen_ms)
-                    return str(seen_ms), await self._broker.now_ms() - int(seen_ms) if known else 0
+                    seen = found.get("seen_ms")
+                    known = isinstance(seen, int | float) and math.isfinite(seen)
+                    return str(seen), await self._broker.now_ms() - int(seen or 0) if known else 0
         return None
 
     async def _find_place(self) -> None:

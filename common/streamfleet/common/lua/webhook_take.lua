@@ -6,10 +6,6 @@
 --   due; and of each taken one: stream id, id, attempt, message or ''.
 local deliverer, wanted, now = ARGV[2], tonumber(ARGV[3]), now_ms()
 
-local function named(list, name)
-  for i = 1, #list, 2 do if list[i] == name then return list[i + 1] end end
-end
-
 open_for_writes()
 local known = redis.pcall('XPENDING', DUE, GROUP)
 if known.err then
@@ -48,17 +44,7 @@ if #taken < wanted then
   if read then take(read[1][2]) end
 end
 
--- Who holds nothing and has taken nothing for a lease is gone, or is made anew when it takes again. Rules of an earlier
--- release refuse both commands.
-local deliverers, forgotten = redis.pcall('XINFO', 'CONSUMERS', DUE, GROUP), 0
-for _, row in ipairs(deliverers) do
-  local name = named(row, 'name')
-  if forgotten < 100 and named(row, 'pending') == 0 and named(row, 'idle') >= cfg.lease_ms and name ~= deliverer then
-    redis.pcall('XGROUP', 'DELCONSUMER', DUE, GROUP, name)
-    forgotten = forgotten + 1
-  end
-end
-
+forget_silent(deliverer)
 call('ZREMRANGEBYSCORE', ENDED, '-inf', whole(now - cfg.remember_ms))
 local oldest = whole(math.max(0, now - cfg.dead_ttl_ms))
 if call('XTRIM', DEAD, 'MINID', '~', oldest, 'LIMIT', 1000) == 0 then call('XTRIM', DEAD, 'MINID', '=', oldest) end

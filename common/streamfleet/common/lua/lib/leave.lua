@@ -1,0 +1,30 @@
+-- @include finish
+-- An entry that waits leaves its lane, because its result was written just now.
+
+-- Returns whether the entry can leave its lane, and whether a watcher's read delivered it. It stays while a worker has it,
+-- and where this user's rules, or a key that somebody overwrote, would refuse a write halfway through.
+local function can_leave(lane, entry_id)
+  local rows = redis.pcall('XPENDING', lane_key(lane), GROUP, entry_id, entry_id, 1)
+  if rows.err and not string.find(rows.err, 'NOGROUP', 1, true) then return false end
+  local row = rows[1]
+  if row and row[2] ~= NOBODY or not pcall(require_types) then return false end
+  for _, harmless in ipairs({{'XDEL', lane_key(lane), '0-0'}, {'ZREM', ready_key(lane), ''}, {'HDEL', TRIES, ''}}) do
+    if type(redis.pcall(unpack(harmless))) == 'table' then return false end
+  end
+  return true, row ~= nil
+end
+
+-- An entry that no pull has staged is counted as staged here, as it never will be elsewhere.
+local function take_out(lane, entry_id, entry, delivered)
+  local member, seen = encode_id(entry_id), call('HGET', SCHED, 'seen:' .. lane)
+  if delivered then
+    count_staged(lane, entry_id)
+  elseif not (call('ZSCORE', ready_key(lane), member) or call('ZSCORE', DELAYED, tries_field(lane, entry_id))
+      or seen and member <= seen) then
+    count('staged')
+  end
+  call('ZREM', ready_key(lane), member)
+  call('ZREM', DELAYED, tries_field(lane, entry_id))
+  settle(lane, entry_id, entry)
+  write_counts()
+end
