@@ -12,11 +12,14 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
+from streamfleet.common.protocol import EMBEDDINGS, Lane
 from streamfleet.worker.engine import vllm_host
-from streamfleet.worker.engine.base import EngineDied
+from streamfleet.worker.engine.base import EngineDied, EngineRequest
 from streamfleet.worker.engine.processes import Process, alive, command_line, descendants, end_all
 from streamfleet.worker.engine.vllm import VllmEngine
 from tests.contract.subjects import VLLM_ARGS, chat, long_chat
@@ -73,6 +76,32 @@ async def test_wrong_engine_arguments_are_named(smollm2: Path) -> None:
     engine = VllmEngine(str(smollm2), {"max-num-seqs": "many"})
     with pytest.raises(vllm_host.VllmArguments, match="max-num-seqs"):
         await engine.start()
+
+
+async def test_embeddings_reach_the_core_with_their_priority_and_its_room_is_known(smollm2: Path) -> None:
+    engine = VllmEngine(str(smollm2), {**VLLM_ARGS, "runner": "pooling", "convert": "embed"})
+    await engine.start()
+    try:
+        hosted = engine._hosted
+        assert hosted is not None
+        encode, priorities = hosted.engine.encode, []
+
+        def listening(*given: Any, **named: Any) -> Any:
+            priorities.append(named["priority"])
+            return encode(*given, **named)
+
+        hosted.engine.encode = listening
+        asked = EngineRequest("e-1", EMBEDDINGS, {"input": ["one", "two"]}, Lane.HIGH, 1_790_000_000_000)
+        reply = await engine.run(asked)
+        assert reply.status == 200, reply.body
+        assert priorities == [11_790_000_000] * 2
+        with capture_logs() as logs:
+            told = engine.capacity().kv_tokens
+        assert told == hosted.engine.vllm_config.cache_config.kv_cache_size_tokens
+        assert told is not None
+        assert logs == []
+    finally:
+        await engine.stop()
 
 
 @pytest.mark.kill

@@ -12,11 +12,19 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
-from streamfleet.common.protocol import CHAT, Lane
+from streamfleet.common.protocol import CHAT, ENDPOINTS, Lane
 from streamfleet.worker.engine import vllm, vllm_host
 from streamfleet.worker.engine.asgi import Application, Receive, Send
-from streamfleet.worker.engine.base import EngineAborted, EngineDied, EngineReply, EngineRequest, EngineUnavailable
+from streamfleet.worker.engine.base import (
+    Capacity,
+    EngineAborted,
+    EngineDied,
+    EngineReply,
+    EngineRequest,
+    EngineUnavailable,
+)
 from streamfleet.worker.engine.vllm import VllmEngine
 from streamfleet.worker.engine.vllm_host import Hosted, VllmMoved, find_names
 
@@ -95,7 +103,7 @@ async def test_an_answer_comes_as_it_is_with_its_first_token(stand: Stand) -> No
     assert (reply.status, reply.body) == (200, stand.body)
     assert reply.first_token_ms == pytest.approx(25)
     assert stand.headers["x-request-id"] == "r-1"
-    assert stand.headers["x-vllm-priority"] == "11790000000"
+    assert stand.asked == {"messages": [], "priority": 11_790_000_000}
     assert stand.inside == 1
     assert stand.engine is not None
     assert stand.engine.inside == 0
@@ -104,7 +112,60 @@ async def test_an_answer_comes_as_it_is_with_its_first_token(stand: Stand) -> No
 async def test_no_priority_where_vllm_would_refuse_it(stand: Stand) -> None:
     stand.args.scheduling_policy = "fcfs"
     await run(stand)
-    assert "x-vllm-priority" not in stand.headers
+    assert "priority" not in stand.asked
+
+
+@pytest.mark.parametrize("endpoint", sorted(ENDPOINTS))
+async def test_every_endpoint_is_told_the_priority_where_vllm_reads_it(stand: Stand, endpoint: str) -> None:
+    assert stand.engine is not None
+    await stand.engine.run(EngineRequest("r-1", endpoint, {"input": "x"}, Lane.HIGH, 1_790_000_000_000))
+    assert stand.asked["priority"] == 11_790_000_000
+
+
+def hosted(cores: int = 1, *, told: int | None = 160_000, blocks: int | None = None, **parallel: Any) -> Hosted:
+    """As vLLM leaves its configuration: blocks of all cores together, all else of each."""
+    config = SimpleNamespace(
+        cache_config=SimpleNamespace(
+            num_gpu_blocks=cores * 25_000 if blocks is None else blocks, block_size=16, kv_cache_size_tokens=told
+        ),
+        scheduler_config=SimpleNamespace(max_num_seqs=64),
+        model_config=SimpleNamespace(max_model_len=8_192),
+        parallel_config=SimpleNamespace(data_parallel_size=cores, **parallel),
+    )
+    return Hosted(SimpleNamespace(vllm_config=config), None)
+
+
+def test_the_kv_cache_is_as_large_as_vllm_says() -> None:
+    """For models of several kinds of layers, blocks times their size is up to six times too much."""
+    with capture_logs() as logs:
+        assert hosted().capacity() == Capacity(64, 160_000, 8_192)
+    assert logs == []
+
+
+def test_a_release_that_does_not_say_is_taken_by_its_blocks_and_that_is_logged() -> None:
+    with capture_logs() as logs:
+        assert hosted(told=None).capacity() == Capacity(64, 400_000, 8_192)
+        older = hosted()
+        del older.engine.vllm_config.cache_config.kv_cache_size_tokens
+        assert older.capacity() == Capacity(64, 400_000, 8_192)
+    assert [entry["event"] for entry in logs] == ["kv_capacity_by_blocks"] * 2
+
+
+def test_a_model_without_a_kv_cache_is_limited_by_none() -> None:
+    """vLLM then has one empty block in each core."""
+    with capture_logs() as logs:
+        assert hosted(told=None, blocks=1).capacity() == Capacity(64, None, 8_192)
+        assert hosted(4, told=None, blocks=4).capacity() == Capacity(256, None, 8_192)
+    assert logs == []
+
+
+def test_the_capacity_is_that_of_all_cores_behind_this_front_end() -> None:
+    assert hosted(4).capacity() == Capacity(256, 640_000, 8_192)
+    assert hosted(4, told=None).capacity() == Capacity(256, 1_600_000, 8_192)
+    outside = {"data_parallel_external_lb": True, "data_parallel_hybrid_lb": False, "data_parallel_size_local": 1}
+    assert hosted(4, **outside).capacity() == Capacity(64, 160_000, 8_192)
+    both = {"data_parallel_external_lb": False, "data_parallel_hybrid_lb": True, "data_parallel_size_local": 2}
+    assert hosted(4, **both).capacity() == Capacity(128, 320_000, 8_192)
 
 
 async def test_a_key_of_vllms_own_does_not_lock_us_out(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:

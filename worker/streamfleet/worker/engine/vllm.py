@@ -74,6 +74,7 @@ class VllmEngine:
         self._watchdog = Watchdog(watchdog_s, self._clock.monotonic)
         self._owner = Owner(self._build, vllm_host.shutdown)
         self._hosted: vllm_host.Hosted | None = None
+        self._capacity: Capacity | None = None
         self._app: asgi.Application | None = None
         self._stack = AsyncExitStack()
         self._failure: asyncio.Future[str] | None = None
@@ -114,14 +115,17 @@ class VllmEngine:
             EngineAborted: the engine dropped the request by itself.
             EngineUnavailable: the engine's own queue is full.
         """
-        relay = Relay(request, self._clock.monotonic) if request.streams else None
-        body = encode_body(request.body if relay is None else streamed_body(request.body))
-        if isinstance(body, EngineReply):
-            return body
         refusal = refuse_endpoint(request.endpoint)
         if refusal is not None:
             return refusal
         hosted, app, failure = self._running()
+        relay = Relay(request, self._clock.monotonic) if request.streams else None
+        asked = request.body if relay is None else streamed_body(request.body)
+        if hosted.by_priority:  # in the body: vLLM reads a header only where it generates
+            asked = {**asked, "priority": request.priority}
+        body = encode_body(asked)
+        if isinstance(body, EngineReply):
+            return body
         if failure.done():
             raise EngineDied(failure.result())
         timing = Timing()
@@ -151,7 +155,9 @@ class VllmEngine:
 
     def capacity(self) -> Capacity:
         """Slots and KV-cache tokens as the engine found room for them; known after `start`."""
-        return self._running()[0].capacity()
+        if self._capacity is None:
+            self._capacity = self._running()[0].capacity()
+        return self._capacity
 
     async def failed(self) -> str:
         """Returns why, once the engine is dead (within 0.5 s) or hung (within ``watchdog_s``)."""
@@ -186,8 +192,6 @@ class VllmEngine:
 
     def _headers(self, hosted: vllm_host.Hosted, request: EngineRequest) -> dict[str, str]:
         headers = {"X-Request-Id": request.id, **hosted.authorization}
-        if hosted.by_priority:
-            headers["X-Vllm-Priority"] = str(request.priority)
         if request.traceparent:
             headers["traceparent"] = request.traceparent
         return headers

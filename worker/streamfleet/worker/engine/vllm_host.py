@@ -15,9 +15,13 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
+import structlog
+
 from streamfleet.worker.engine.asgi import Application
 from streamfleet.worker.engine.base import Capacity
 from streamfleet.worker.engine.orphan_guard import OWNER_VARIABLE
+
+log = structlog.get_logger(__name__)
 
 # Where each name has lived, newest first.
 _NAMES: dict[str, tuple[str, ...]] = {
@@ -78,12 +82,15 @@ class Hosted:
         return {"Authorization": f"Bearer {keys[0]}"} if keys else {}
 
     def capacity(self) -> Capacity:
-        """What the engine found room for when it started."""
+        """What the engine found room for when it started, all its cores together."""
         config = self.engine.vllm_config
-        blocks, block_size = config.cache_config.num_gpu_blocks, config.cache_config.block_size
+        parallel = config.parallel_config
+        cores = parallel.data_parallel_size
+        if getattr(parallel, "data_parallel_external_lb", False) or getattr(parallel, "data_parallel_hybrid_lb", False):
+            cores = parallel.data_parallel_size_local  # the others have front ends of their own
         return Capacity(
-            slots=config.scheduler_config.max_num_seqs,
-            kv_tokens=blocks * block_size if blocks and block_size else None,
+            slots=config.scheduler_config.max_num_seqs * cores,
+            kv_tokens=_kv_tokens(config.cache_config, cores),
             max_model_len=config.model_config.max_model_len,
         )
 
@@ -180,6 +187,18 @@ def _parse(names: SimpleNamespace, model: str, argv: Sequence[str]) -> Any:
             raise
         raise VllmArguments(f"vLLM does not take these engine arguments: {error}") from error
     return args
+
+
+def _kv_tokens(cache: Any, cores: int) -> int | None:
+    """Tokens of the KV caches of all cores; None for a model without one."""
+    told = getattr(cache, "kv_cache_size_tokens", None)  # of one core, by vLLM's own function
+    if told:
+        return int(told * cores)
+    blocks, block_size = cache.num_gpu_blocks or 0, cache.block_size or 0  # of all cores, added up
+    if blocks <= cores or not block_size:  # a core without a KV cache has one empty block
+        return None
+    log.warning("kv_capacity_by_blocks", reason="vLLM does not tell it; too much for models of several kinds of layers")
+    return int(blocks * block_size)
 
 
 def _look(place: str, name: str) -> Any:
