@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from streamfleet.common.errors import InvalidRequest, SettingsError
 from streamfleet.common.protocol import CHAT, COMPLETIONS, RESPONSES, infer_endpoint
 from streamfleet.common.settings import WorkerSettings, load
-from streamfleet.worker.admission import CostLimits, check_cost, for_engine
+from streamfleet.worker.admission import CostLimits, admit, check_cost, for_engine
 from streamfleet.worker.cost.limits import Feature
 
 LIMITS = CostLimits(
@@ -425,3 +425,40 @@ def test_many_answers_of_any_length_to_a_long_prompt_are_refused() -> None:
     with pytest.raises(InvalidRequest, match="set it to at most 512") as refusal:
         for_engine({**said("a" * 5_000), "n": 4}, CHAT, CostLimits(), 2_048)
     assert refusal.value.param == "max_tokens"
+
+
+def image(url: str) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+PNG = "data:image/png;base64," + "A" * 300_000
+FETCHED = CostLimits(allow=(Feature.MEDIA_URLS,))
+
+
+@pytest.mark.parametrize(
+    ("parts", "tokens"),
+    [
+        ([image(PNG)], 1_300),
+        ([image(PNG), image(PNG)], 2_600),
+        ([{"type": "input_image", "image_url": PNG}], 1_300),
+        ([image("https://example.com/x.png")], 1_300),
+        ([{"type": "input_audio", "input_audio": {"data": "A" * 300_000, "format": "wav"}}], 750),
+        ([{"type": "audio_url", "audio_url": {"url": "data:audio/wav;base64," + "A" * 9_000}}], 750),
+        ([{"type": "video_url", "video_url": {"url": "data:video/mp4;base64," + "A" * 9_000}}], 6_272),
+        ([{"type": "video_url", "video_url": {"url": "https://example.com/x.mp4"}}], 6_272),
+        ([{"type": "text", "text": "data:" + "x" * 4_000}], 1_000),
+        ([{"type": "text", "text": "x" * 4_000}], 1_000),
+    ],
+)
+def test_a_medium_counts_as_what_an_engine_reads_it_as_and_text_by_its_bytes(
+    parts: list[dict[str, Any]], tokens: int
+) -> None:
+    body = {"messages": [{"role": "user", "content": parts}], "max_tokens": 100}
+    demand = admit(body, len(json.dumps(body)), FETCHED, 131_072, CHAT)
+    assert tokens <= demand.tokens - 100 <= tokens + 80
+    assert demand.prompt == demand.tokens - 100
+
+
+def test_a_schema_that_speaks_of_images_brings_none() -> None:
+    body = {"tools": [{"function": {"parameters": {"properties": {"image": {"type": "string"}}}}}], "max_tokens": 1}
+    assert admit(body, 400, CostLimits(), None, CHAT).tokens == 101

@@ -4,7 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from streamfleet.worker.credit import MOST_TOKENS, Demand, Load, Typical, credit, estimate, output_tokens, sequences
+from streamfleet.common.protocol import CHAT, EMBEDDINGS
+from streamfleet.worker.credit import (
+    LEAST_RATIO,
+    MOST_RATIO,
+    MOST_TOKENS,
+    Demand,
+    Load,
+    Typical,
+    credit,
+    estimate,
+    inputs,
+    output_tokens,
+    sequences,
+    within,
+)
 from streamfleet.worker.engine.base import Capacity
 
 FREE = Load()
@@ -84,6 +98,73 @@ def test_sequences_are_choices_times_prompts(body: dict[str, object], expected: 
 def test_an_estimate_is_prompt_and_output() -> None:
     assert estimate({"max_tokens": 10}, 400, None) == Demand(1, 110)
     assert estimate({"max_tokens": 10, "n": 4}, 400, None) == Demand(4, 140)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "body", "expected"),
+    [
+        (EMBEDDINGS, {}, 1),
+        (EMBEDDINGS, {"input": "x"}, 1),
+        (EMBEDDINGS, {"input": []}, 1),
+        (EMBEDDINGS, {"input": ["x"] * 2_048}, 2_048),
+        (EMBEDDINGS, {"input": [1, 2, 3]}, 1),
+        (EMBEDDINGS, {"input": [[1, 2], [3]]}, 2),
+        (EMBEDDINGS, {"input": "x", "documents": ["y"] * 9}, 1),
+        ("/pooling", {"input": [{"role": "user", "content": "x"}] * 3}, 1),
+        ("/pooling", {"messages": [{"role": "user", "content": "x"}] * 3}, 1),
+        (EMBEDDINGS, {"messages": [[{"role": "user", "content": "x"}]] * 3}, 3),
+        ("/classify", {"input": ["x", "y"]}, 2),
+        ("/v1/score", {"text_1": "x", "text_2": ["y"] * 5}, 5),
+        ("/v1/score", {"queries": ["x"] * 4, "documents": ["y"] * 4}, 4),
+        ("/v1/rerank", {"query": "x", "documents": [{"content": []}, {"content": []}]}, 2),
+    ],
+)
+def test_each_input_is_a_sequence_where_nothing_is_generated(
+    endpoint: str, body: dict[str, object], expected: int
+) -> None:
+    assert inputs(body, endpoint) == expected
+    assert estimate(body, 400, None, endpoint).sequences == expected
+
+
+def test_what_generates_nothing_asks_for_its_prompts_alone() -> None:
+    assert estimate({"input": ["x"] * 10, "max_tokens": 9}, 400, None, EMBEDDINGS) == Demand(10, 100)
+    assert estimate({"input": ["x"] * 10}, 400, None, CHAT) == Demand(1, 100 + 256)
+
+
+def test_a_query_is_read_with_each_document() -> None:
+    body = {"query": "q" * 40, "documents": ["d" * 40] * 10}
+    assert estimate(body, 440, None, "/v1/rerank") == Demand(10, 200)
+
+
+def test_of_more_sequences_than_slots_those_that_run_together_count() -> None:
+    assert within(Demand(2_048, 40_960), 256) == Demand(256, 5_120)
+    assert within(Demand(8, 100), 8) == Demand(8, 100)
+
+
+def test_the_engines_own_count_of_prompt_tokens_corrects_the_estimate() -> None:
+    typical = Typical()
+    for _ in range(200):
+        typical.counted(Demand(prompt=1_000), 500)
+    assert typical.prompt_ratio == pytest.approx(0.5, rel=0.01)
+    assert estimate({"max_tokens": 10}, 4_000, None, CHAT, typical.prompt_ratio).tokens == pytest.approx(510, abs=5)
+
+
+def test_one_odd_prompt_corrects_little_and_no_count_nothing() -> None:
+    typical = Typical()
+    typical.counted(Demand(prompt=10), None)
+    typical.counted(Demand(prompt=10), 0)
+    typical.counted(Demand(prompt=0), 1_000)
+    assert typical.prompt_ratio == 1
+    typical.counted(Demand(prompt=10), 40)
+    assert 1 < typical.prompt_ratio < 1.01
+
+
+@pytest.mark.parametrize(("told", "ratio"), [(10**400, MOST_RATIO), (1, LEAST_RATIO)])
+def test_the_correction_is_bounded_whatever_an_engine_says(told: int, ratio: float) -> None:
+    typical = Typical()
+    for _ in range(200):
+        typical.counted(Demand(prompt=1_000), told)
+    assert typical.prompt_ratio == ratio
 
 
 def test_no_claim_goes_beyond_what_the_engine_can_hold_in_one_sequence() -> None:

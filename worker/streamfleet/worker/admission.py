@@ -12,7 +12,7 @@ from streamfleet.worker.cost.forms import check_forms
 from streamfleet.worker.cost.grammars import check_grammars
 from streamfleet.worker.cost.limits import CostLimits, too_expensive
 from streamfleet.worker.cost.plain import plain_output
-from streamfleet.worker.cost.prompts import check_prompt
+from streamfleet.worker.cost.prompts import check_prompt, readable_bytes
 from streamfleet.worker.cost.shape import check_shape
 from streamfleet.worker.credit import OUTPUT_LIMITS, Demand, demand_of, estimate, sequences
 
@@ -51,7 +51,12 @@ def check_cost(body: Mapping[str, Any], limits: CostLimits, longest: int | None 
 
 
 def admit(
-    body: Mapping[str, Any], size: int, limits: CostLimits, longest: int | None = None, endpoint: str = ""
+    body: Mapping[str, Any],
+    size: int,
+    limits: CostLimits,
+    longest: int | None = None,
+    endpoint: str = "",
+    prompt_ratio: float = 1.0,
 ) -> Demand:
     """Let a body pass that costs no more than allowed, and say what it will ask of the engine.
 
@@ -59,15 +64,16 @@ def admit(
         body: any JSON object.
         size: its bytes as JSON text.
         limits, longest, endpoint: as for `check_cost`.
+        prompt_ratio: as for `credit.estimate`.
 
     Raises:
         InvalidRequest: naming the field that asks for too much.
     """
     output = plain_output(body, size, limits, longest, endpoint)
     if output is not None:
-        return demand_of(size, 1, output, longest)
+        return demand_of(size, 1, output, longest, prompt_ratio)
     check_cost(body, limits, longest, endpoint)
-    return estimate(body, size, longest)
+    return estimate(body, readable_bytes(body, size), longest, endpoint, prompt_ratio)
 
 
 def for_engine(

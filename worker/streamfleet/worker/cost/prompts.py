@@ -9,6 +9,7 @@ from streamfleet.common.protocol import RESPONSES
 from streamfleet.worker.cost.amounts import INPUTS
 from streamfleet.worker.cost.limits import CostLimits, Feature, too_expensive
 from streamfleet.worker.cost.shape import FORMS, is_tokens
+from streamfleet.worker.credit import BYTES_PER_TOKEN as USUAL_BYTES_PER_TOKEN
 
 BYTES_PER_TOKEN = 16
 """More text than this for each token that fits is more than fits: English takes 4."""
@@ -27,6 +28,13 @@ _EACH = ("query", "suffix", *INPUTS)
 _MESSAGES = ("messages", "previous_input_messages", "input")
 _MEDIA = frozenset({"image", "video", "audio", "file", "image_pil"})
 _MEDIA_URLS = frozenset({"image_url", "video_url", "audio_url", "file_url", "server_url"})
+# Tokens that a medium is read as, in the middle of what models make of it; `usage` corrects the estimate.
+_MEDIUM_TOKENS = {
+    "image": 1_300,  # a megapixel in patches of 28 x 28 (Qwen2.5-VL); Gemma 3 takes 256, Pixtral 4,096
+    "audio": 750,  # 30 s at 25 tokens a second (Qwen2-Audio)
+    "video": 6_272,  # vLLM's default of 32 frames, 196 tokens each (LLaVA-OneVision)
+}
+_MEDIA_CONTENTS = ("url", "data", "file_data")
 _TEMPLATES = ("chat_template", "default_chat_template")
 _PROCESSING = ("mm_processor_kwargs", "media_io_kwargs")
 
@@ -51,6 +59,33 @@ def check_prompt(body: Mapping[str, Any], limits: CostLimits, longest: int | Non
     most = limits.max_prompt_bytes or (longest * BYTES_PER_TOKEN if longest else 0)
     if most:
         _check_bytes(body, most)
+
+
+def readable_bytes(body: Mapping[str, Any], size: int) -> int:
+    """A body's size in bytes, each medium in it counted as the text of as many tokens.
+
+    Args:
+        body: one that `check_prompt` let pass.
+        size: its bytes as JSON text.
+    """
+    for name in (*_TOGETHER, *_EACH):
+        for key, value in _strings_and_parts(body.get(name)):
+            if key in _MEDIA or key in _MEDIA_URLS or key == "input_audio":
+                size += _readable_as(key, value)
+    return max(0, size)
+
+
+def _readable_as(key: str, value: Any) -> int:
+    """Bytes of text that a medium counts as, beyond its own; 0 where there is none."""
+    given = value if isinstance(value, str) else ""
+    if isinstance(value, dict):
+        given = next((text for name in _MEDIA_CONTENTS if isinstance(text := value.get(name), str)), "")
+    kind = key.removeprefix("input_")[:5]
+    if given[:5].lower() == "data:":
+        kind = given[5:10].lower()
+    elif key != "input_audio" and "://" not in given[:40]:  # only audio comes in base64 without a prefix
+        return 0
+    return _MEDIUM_TOKENS.get(kind, _MEDIUM_TOKENS["image"]) * USUAL_BYTES_PER_TOKEN - len(given)
 
 
 def _check_features(body: Mapping[str, Any], limits: CostLimits) -> None:
