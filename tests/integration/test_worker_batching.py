@@ -11,11 +11,12 @@ import pytest
 from streamfleet.common.broker import Broker
 from streamfleet.common.records import Pulled
 from streamfleet.common.results import Result
+from streamfleet.worker import pull
 from streamfleet.worker.engine.simulated import SimulatedEngine
-from streamfleet.worker.engine.simulated_profile import Profile
+from streamfleet.worker.engine.simulated_profile import SMOLLM2_135M_CPU, Profile
 from streamfleet.worker.pull import AT_ONCE
 from tests.integration.http_engine import HttpEngine, Reply
-from tests.integration.worker_in_process import small_engine, worker_inside
+from tests.integration.worker_in_process import LittleMemory, small_engine, worker_inside
 from tests.integration.worker_process import Fleet, chat
 from tests.waiting import eventually
 
@@ -40,12 +41,12 @@ async def test_a_worker_holds_its_slots_and_the_prefetch_and_no_more(fleet: Flee
 async def test_a_large_engine_is_filled_a_part_at_a_time(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     """Redis serves nobody else while it gives out a part, and this worker has nothing to start meanwhile."""
     wished: list[int] = []
-    pull = Broker.pull
+    original = Broker.pull
 
     async def listening(self: Broker, worker: str, wanted: int, *words: Any, **more: Any) -> Pulled:
         if wanted:  # arrivals are brought in order meanwhile
             wished.append(wanted)
-        return await pull(self, worker, wanted, *words, **more)
+        return await original(self, worker, wanted, *words, **more)
 
     monkeypatch.setattr(Broker, "pull", listening)
     slots = 2 * AT_ONCE + 10
@@ -72,6 +73,78 @@ async def test_what_was_guessed_too_large_makes_room_as_soon_as_it_is_known(flee
     async with worker_inside(fleet.url, SimulatedEngine(profile), prefetch=0):
         await fleet.add_many(5, chat(1.0))  # 100 tokens, in 10 s here, and a few for the prompt
         await fleet.runs({"w1": 4}, within_s=8)
+
+
+async def test_long_requests_after_short_ones_fill_no_kv_cache_beyond_its_size(fleet: Fleet) -> None:
+    """By the short ones all of the long ones fit into one engine; by what they ask for, 24 do."""
+    kv_tokens, long = SMOLLM2_135M_CPU.kv_tokens, 1_900
+    given: dict[str, Any] = {"simulated_profile": "smollm2-cpu", "simulated_speed": 60, "lease_ms": 60_000}
+    workers = [await fleet.worker("w1", ["weighed"], **given)]
+    await fleet.results(await fleet.add_many(40, chat(0.01)))
+    workers.append(await fleet.worker("w2", ["weighed"], **given))
+    results = await fleet.results(await fleet.add_many(120, chat(long / 100)), within_s=60)
+    for worker in workers:
+        assert max(event["tokens"] for event in worker.events("engine_holds")) <= kv_tokens
+        assert sum(result.worker == worker.name for result in results) >= kv_tokens // long - 2
+    assert {(result.ok, result.attempt) for result in results} == {(True, 1)}
+    await fleet.settled()
+
+
+async def test_what_does_not_fit_waits_for_room_where_it_stood_and_is_not_passed(
+    fleet: Fleet, released: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pull, "LOOK_AGAIN_S", 60.0)
+    engine = LittleMemory()
+    async with worker_inside(fleet.url, engine, prefetch=0, lease_ms=60_000):
+        await fleet.results(await fleet.add_many(3))
+        running = await fleet.add(body=chat(6))
+        await fleet.runs({"w1": 1})
+        large, small = await fleet.add(body=chat(5)), await fleet.add(body=chat(0.1))
+        await eventually(lambda: large in released, what="the large one is handed back")
+        await fleet.broker.cancel(running)
+        results = await fleet.results([large, small])
+        assert [result.attempt for result in results] == [1, 1]
+        assert all(result.ok for result in results)
+        assert engine.entered[-3:] == [running, large, small]
+        assert released.count(large) == 1, "it is not taken again before there is room"
+        assert len(released) <= 2
+    await fleet.settled()
+
+
+async def test_what_is_more_urgent_does_not_wait_for_what_needs_more_room(fleet: Fleet, released: list[str]) -> None:
+    async with worker_inside(fleet.url, LittleMemory(speed=0.1), prefetch=0, lease_ms=60_000):
+        await fleet.results(await fleet.add_many(3))
+        running = await fleet.add(body=chat(6))
+        await fleet.runs({"w1": 1})
+        large = await fleet.add(body=chat(5))
+        await eventually(lambda: large in released, what="the large one is handed back")
+        urgent = await fleet.add(lane="critical", body=chat(0.01))
+        assert (await fleet.result(urgent)).ok
+        assert await fleet.broker.result(running) is None
+
+
+async def test_what_does_not_fit_here_is_run_at_once_where_there_is_room(
+    fleet: Fleet, released: list[str], seldom_kept_house: None
+) -> None:
+    never: dict[str, Any] = {"prefetch": 0, "lease_ms": 60_000}
+    async with worker_inside(fleet.url, LittleMemory(speed=0.1), "busy", **never):
+        await fleet.results(await fleet.add_many(3))
+        running = await fleet.add(body=chat(6))
+        await fleet.runs({"busy": 1})
+        large = await fleet.add(body=chat(5))
+        await eventually(lambda: large in released, what="the large one is handed back")
+        async with worker_inside(fleet.url, LittleMemory(), "free", **never):
+            result = await fleet.result(large)
+            assert (result.worker, result.attempt) == ("free", 1)
+            assert await fleet.broker.result(running) is None
+
+
+async def test_a_servers_kv_cache_is_as_large_as_was_set(fleet: Fleet) -> None:
+    async with HttpEngine(lambda _id, _n: Reply(after_s=0.1)).serving() as engine:
+        await fleet.worker("w1", engine="openai", vllm_url=engine.url, remote_kv_tokens=1_000, prefetch=0)
+        results = await fleet.results(await fleet.add_many(12, chat(3)))
+        assert all(result.ok and result.attempt == 1 for result in results)
+    assert engine.most == 3
 
 
 async def test_a_window_gathers_then_runs_together(fleet: Fleet) -> None:

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from streamfleet.worker import complete, execute, fitness, lease, maintain
+from streamfleet.worker import complete, execute, fitness, flights, lease, maintain, pull
 from streamfleet.worker.credit import estimate
 from streamfleet.worker.running import Running
 from tests.integration.flaky_link import FlakyLink
 from tests.integration.test_worker_engine_death import Dumb
-from tests.integration.worker_in_process import small_engine, worker_inside
+from tests.integration.worker_in_process import LittleMemory, small_engine, worker_inside
 from tests.integration.worker_process import Fleet, WorkerProcess, chat
 from tests.waiting import eventually
 
@@ -80,6 +80,31 @@ async def test_without_admission_a_request_costs_what_it_likes(fleet: Fleet, mon
     monkeypatch.setattr(execute, "admit", lambda body, size, _limits, longest, _endpoint: estimate(body, size, longest))
     async with worker_inside(fleet.url, small_engine(), max_sequences=2):
         assert (await fleet.result(await fleet.add(body=chat(n=3)))).ok
+
+
+async def test_without_the_check_of_its_size_a_request_is_run_beside_what_it_does_not_fit_beside(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flights.Flights, "admit", lambda held, flight, demand, *_: held._revise(flight, demand) or True)
+    engine = LittleMemory(speed=0.1)
+    async with worker_inside(fleet.url, engine, prefetch=0, **NO_RECLAIM):
+        await fleet.results(await fleet.add_many(3))
+        await fleet.add(body=chat(6))
+        await fleet.runs({"w1": 1})
+        large = await fleet.add(body=chat(5))
+        await eventually(lambda: large in engine.entered, what="both are in the engine")
+
+
+async def test_without_making_room_a_request_is_taken_and_handed_back_without_end(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, released: list[str]
+) -> None:
+    monkeypatch.setattr(pull.Puller, "_awaited_tokens", lambda _: 0)
+    async with worker_inside(fleet.url, LittleMemory(speed=0.1), prefetch=0, **NO_RECLAIM):
+        await fleet.results(await fleet.add_many(3))
+        await fleet.add(body=chat(6))
+        await fleet.runs({"w1": 1})
+        large = await fleet.add(body=chat(5))
+        await eventually(lambda: released.count(large) > 10, what="it comes and goes")
 
 
 async def test_without_cancels_a_running_request_runs_on(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:

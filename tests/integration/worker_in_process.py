@@ -12,7 +12,7 @@ from streamfleet.common.clock import SystemClock
 from streamfleet.common.connection import Connection
 from streamfleet.common.keys import Keys
 from streamfleet.common.settings import WorkerSettings, load
-from streamfleet.worker.engine.base import Engine
+from streamfleet.worker.engine.base import Engine, EngineReply, EngineRequest
 from streamfleet.worker.engine.simulated import SimulatedEngine
 from streamfleet.worker.engine.simulated_profile import Profile
 from streamfleet.worker.worker import Worker
@@ -25,6 +25,19 @@ def small_engine(slots: int = 4, **more: Any) -> SimulatedEngine:
     """A simulated engine with few slots, 100 tokens a second for each sequence."""
     profile = Profile("small, for tests", 0.0, ((1, 100), (slots, 100 * slots)), slots, 100_000, 8_192, jitter=0.0)
     return SimulatedEngine(profile, **more)
+
+
+class LittleMemory(SimulatedEngine):
+    """Slots for all, and a KV cache of 1,000 tokens; remembers in which order requests entered it."""
+
+    def __init__(self, speed: float = 1.0) -> None:
+        profile = Profile("little memory", 0.0, ((1, 100), (64, 6_400)), 64, 1_000, 1_000, jitter=0.0)
+        super().__init__(profile, speed=speed)
+        self.entered: list[str] = []
+
+    async def run(self, request: EngineRequest) -> EngineReply:
+        self.entered.append(request.id)
+        return await super().run(request)
 
 
 class Inside:

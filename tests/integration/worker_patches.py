@@ -12,7 +12,9 @@ import signal
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,7 +23,7 @@ import structlog
 from streamfleet.common.broker import Broker
 from streamfleet.worker import __main__ as command
 from streamfleet.worker import execute, fitness, lease, maintain, pull, running, worker
-from streamfleet.worker.engine import simulated, simulated_chunks
+from streamfleet.worker.engine import simulated, simulated_chunks, simulated_profile
 from streamfleet.worker.engine.base import EngineReply, EngineRequest
 from streamfleet.worker.flights import Flight
 
@@ -110,6 +112,22 @@ def witnessed() -> None:
         return await run(engine, request)
 
     simulated.SimulatedEngine.run = run_seen  # type: ignore[method-assign,assignment]
+
+
+def weighed() -> None:
+    """The engine has slots for all; as a request enters it, the tokens that all inside may come to are logged."""
+    run, inside = simulated.SimulatedEngine.run, Counter[str]()
+    simulated_profile.SMOLLM2_135M_CPU = replace(simulated_profile.SMOLLM2_135M_CPU, slots=256)
+
+    async def run_weighed(engine: simulated.SimulatedEngine, request: EngineRequest) -> EngineReply:
+        inside[request.id] = request.body["max_tokens"]
+        structlog.get_logger("witness").info("engine_holds", tokens=inside.total(), requests=len(inside))
+        try:
+            return await run(engine, request)
+        finally:
+            del inside[request.id]
+
+    simulated.SimulatedEngine.run = run_weighed  # type: ignore[method-assign,assignment]
 
 
 def without_shrinking_company() -> None:

@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from streamfleet.common.broker import Broker
 from streamfleet.common.connection import Connection
 from streamfleet.common.keys import Keys
 from streamfleet.common.protocol import LANES
+from streamfleet.common.records import Lease
 from streamfleet.common.results import Result
 from tests.integration.own_pages import Answer, page, sample_on
 from tests.waiting import eventually, eventually_blocking
@@ -253,3 +254,17 @@ async def fleet(redis_url: str, tmp_path: Path) -> AsyncIterator[Fleet]:
     """A fleet on the newest server, emptied; its workers are killed at the end."""
     async with fleet_on(redis_url, tmp_path) as fleet:
         yield fleet
+
+
+@pytest.fixture
+def released(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Request ids as workers inside the test hand them back."""
+    back: list[str] = []
+    release = Broker.release
+
+    async def listening(self: Broker, worker: str, leases: Sequence[Lease], **more: Any) -> int:
+        back.extend(lease.request_id for lease in leases)
+        return await release(self, worker, leases, **more)
+
+    monkeypatch.setattr(Broker, "release", listening)
+    return back

@@ -83,6 +83,12 @@ async def test_an_engine_with_fewer_slots_fills_a_smaller_window() -> None:
     assert window.gather(pair, now=0) == pair
 
 
+async def test_a_window_is_full_when_the_kv_cache_is() -> None:
+    window, pair = Window(32, 60_000), [flight(1), flight(2)]
+    assert window.room(Capacity(100, 1_000), Load(), 400) == 2
+    assert window.gather(pair, now=0) == pair
+
+
 def answered(tokens: Any) -> Finished:
     return Finished(Status.SUCCEEDED, 200, b"{}", usage={"completion_tokens": tokens}, engine_ok=True)
 

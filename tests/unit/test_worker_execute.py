@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 
 import pytest
@@ -11,6 +12,7 @@ from streamfleet.common.protocol import Status
 from streamfleet.worker.admission import CostLimits
 from streamfleet.worker.credit import Typical
 from streamfleet.worker.engine.base import (
+    Capacity,
     EngineAborted,
     EngineDied,
     EngineReply,
@@ -32,6 +34,7 @@ class Rig:
         self.executor = Executor(engine, self.clock, self.flights, self.typical, CostLimits(), 10_000)
 
     async def run(self, one: Flight) -> Outcome:
+        self.flights.board(one)
         return await asyncio.wait_for(self.executor.execute(one), 5)
 
 
@@ -80,6 +83,38 @@ async def test_demand_is_known_once_it_is_decoded() -> None:
     assert 40 <= one.demand.tokens < 80
     assert rig.flights.changed.is_set()
     assert rig.typical.tokens == one.demand.tokens
+
+
+async def test_what_does_not_fit_once_it_is_decoded_goes_back_untried() -> None:
+    rig = Rig(ScriptedEngine(hangs, Capacity(8, 1_000, 1_000)))
+    first = asyncio.create_task(rig.run(flight(1, body={**CHAT, "max_tokens": 600})))
+    await eventually(lambda: rig.engine.seen)
+    typical = rig.typical.tokens
+    large, small = flight(2, body={**CHAT, "max_tokens": 500}), flight(3, body={**CHAT, "max_tokens": 1})
+    for each in (large, small):  # nothing passes the one that waits for room
+        assert await rig.run(each) == HandedBack(in_turn=True)
+        rig.flights.leave([each])
+    assert [request.id for request in rig.engine.seen] == ["r-1"]
+    assert rig.typical.tokens == typical, "what comes again is counted once"
+    first.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await first
+
+
+async def test_an_image_counts_as_an_engine_reads_it_until_the_engine_has_counted_it() -> None:
+    async def counts(_: EngineRequest) -> EngineReply:
+        return EngineReply(200, b'{"choices":[{}],"usage":{"prompt_tokens":2600}}')
+
+    rig = Rig(ScriptedEngine(counts, Capacity(8, 100_000, 100_000)))
+    rig.executor._max_body_bytes = 1_000_000
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 300_000}}
+    body = {"messages": [{"role": "user", "content": [image]}], "max_tokens": 10}
+    flights = [flight(number, body=body) for number in range(100)]
+    for each in flights:
+        await rig.run(each)
+        rig.flights.leave([each])
+    assert 1_300 < flights[0].demand.tokens < 1_400
+    assert 2_500 < flights[-1].demand.tokens < 2_700
 
 
 @pytest.mark.parametrize(

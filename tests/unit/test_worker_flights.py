@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from streamfleet.worker.credit import Demand, Load
-from streamfleet.worker.flights import Fate, Flights
+from streamfleet.worker.engine.base import Capacity
+from streamfleet.worker.flights import Fate, Flight, Flights
 from tests.unit.worker_flights import flight
+
+ROOMY = Capacity(100, 10_000)
 
 
 async def test_load_counts_what_needs_the_engine() -> None:
@@ -32,13 +35,64 @@ async def test_landing_and_leaving_are_announced() -> None:
 
 
 async def test_only_a_demand_that_shrinks_is_announced() -> None:
-    flights, one = Flights(), flight(demand=Demand(1, 100))
+    flights, one, two = Flights(), flight(1, demand=Demand(1, 100)), flight(2, demand=Demand(2, 100))
     flights.board(one)
-    flights.revise(one, Demand(2, 100))
+    flights.board(two)
+    assert flights.admit(one, Demand(2, 100), ROOMY, 0)
     assert not flights.changed.is_set()
-    flights.revise(one, Demand(2, 50))
+    assert flights.admit(two, Demand(2, 50), ROOMY, 0)
     assert flights.changed.is_set()
-    assert one.demand == Demand(2, 50)
+    assert two.demand == Demand(2, 50)
+
+
+def admit(flights: Flights, number: int, demand: Demand, capacity: Capacity, prefetch: int = 0) -> Flight | None:
+    """A flight that was let in; None where it does not fit, and went back."""
+    one = flight(number)
+    flights.board(one)
+    if flights.admit(one, demand, capacity, prefetch):
+        return one
+    flights.leave([one])
+    return None
+
+
+async def test_what_is_guessed_of_others_keeps_nothing_out() -> None:
+    flights, capacity = Flights(), Capacity(8, 1_000)
+    for number in range(4):
+        flights.board(flight(number, demand=Demand(1, 500)))
+    assert admit(flights, 9, Demand(1, 600), capacity)
+    assert admit(flights, 10, Demand(1, 400), capacity)
+    assert not admit(flights, 11, Demand(1, 1), capacity)
+
+
+async def test_an_idle_engine_admits_one_however_large() -> None:
+    flights, capacity = Flights(), Capacity(8, 1_000)
+    large = admit(flights, 1, Demand(1, 5_000), capacity)
+    assert large
+    assert not admit(flights, 2, Demand(1, 5_000), capacity)
+    flights.land(large)
+    assert admit(flights, 2, Demand(1, 5_000), capacity)
+
+
+async def test_nothing_passes_what_did_not_fit_until_there_is_room_for_it() -> None:
+    flights, capacity = Flights(), Capacity(8, 1_000)
+    first, second = admit(flights, 1, Demand(1, 400), capacity), admit(flights, 2, Demand(1, 400), capacity)
+    assert first
+    assert second
+    assert not admit(flights, 3, Demand(1, 500), capacity)
+    assert flights.awaited_tokens == 500
+    assert not admit(flights, 4, Demand(1, 50), capacity), "it would fit by itself"
+    assert flights.awaited_tokens == 500
+    flights.land(first)
+    assert admit(flights, 4, Demand(1, 50), capacity), "the large one is another worker's by now"
+    assert flights.awaited_tokens == 0
+
+
+async def test_a_request_of_many_sequences_is_admitted_while_a_slot_is_free() -> None:
+    """What waits for a slot in the engine takes none from others, and an engine that is emptied for it would idle."""
+    flights, capacity = Flights(), Capacity(8)
+    assert admit(flights, 1, Demand(7, 0), capacity)
+    assert admit(flights, 2, Demand(8, 0), capacity)
+    assert not admit(flights, 3, Demand(1, 0), capacity)
 
 
 async def test_leaving_does_not_take_along_another_flight_of_an_equal_lease() -> None:

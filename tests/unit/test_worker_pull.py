@@ -13,7 +13,7 @@ from streamfleet.common.records import Hint, Pulled, Role
 from streamfleet.worker.batching import Continuous
 from streamfleet.worker.credit import Typical
 from streamfleet.worker.flights import Flight, Flights
-from streamfleet.worker.pull import Puller
+from streamfleet.worker.pull import LOOK_AGAIN_S, Puller
 from tests.unit.worker_flights import OK, HandClock, ScriptedEngine, flight
 from tests.waiting import eventually
 
@@ -53,6 +53,7 @@ class Rig:
 
     def __init__(self, redis: Redis, while_starting: Callable[[Puller], Awaitable[None]] | None = None) -> None:
         self.redis, self.tasks = redis, set[asyncio.Task[None]]()
+        self.flights, self.clock = Flights(), HandClock()
         self._while_starting = while_starting
         engine = ScriptedEngine(cast("Any", lambda _: OK))
         self.puller = Puller(
@@ -60,9 +61,9 @@ class Rig:
             "w",
             engine,
             Continuous(0),
-            Flights(),
+            self.flights,
             Typical(),
-            HandClock(),
+            self.clock,
             lambda each: self.tasks.add(asyncio.create_task(self._fly(each))),
         )
         self.running = asyncio.create_task(self.puller.run())
@@ -124,3 +125,37 @@ async def test_who_may_hold_nothing_any_more_does_not_wait(stops: list[Rig]) -> 
     await eventually(lambda: len(redis.happened) > 2)
     assert redis.happened[:3] == ["pull", "r-1 starts", "pull"], "the watch is handed on"
     assert "wait" not in redis.happened
+
+
+async def test_nothing_is_pulled_while_room_is_made_until_it_is_there(stops: list[Rig]) -> None:
+    redis = Redis(given(1, Role.NONE), given(2, Role.WATCH))
+
+    async def room_is_wanted(puller: Puller) -> None:
+        rig.flights.awaited_tokens = 9_900  # of 10,000; beside the first one they do not fit
+
+    rig = Rig(redis, room_is_wanted)
+    stops.append(rig)
+    rig.puller._most = 1  # or the second one would be on its way before the first is known
+    await eventually(lambda: rig.flights.awaited_tokens)
+    rig.puller.allow(None)
+    rig.flights.changed.set()
+    await eventually(lambda: not rig.flights.changed.is_set(), what="it looked for room")
+    assert redis.happened == ["pull", "r-1 starts"]
+    rig.flights.land(rig.flights.held()[0])
+    await eventually(lambda: "r-2 starts" in redis.happened)
+
+
+async def test_who_makes_room_looks_again_soon_for_what_is_smaller_and_more_urgent(stops: list[Rig]) -> None:
+    redis = Redis(given(1, Role.NONE), given(2, Role.WATCH))
+
+    async def room_is_wanted(puller: Puller) -> None:
+        rig.flights.awaited_tokens = 9_900 if redis.happened[-1] == "r-1 starts" else 0
+
+    rig = Rig(redis, room_is_wanted)
+    stops.append(rig)
+    rig.puller._most = 1
+    await eventually(lambda: rig.flights.awaited_tokens)
+    rig.puller.allow(None)
+    rig.clock.seconds += LOOK_AGAIN_S
+    await eventually(lambda: "r-2 starts" in redis.happened)
+    assert rig.flights.awaited_tokens == 0

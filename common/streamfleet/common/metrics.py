@@ -50,7 +50,7 @@ RETRIED = Counter(
 )
 RELEASED = Counter(
     "streamfleet_requests_released_total",
-    "Requests handed back uncounted: draining, unfit, or too many together.",
+    "Requests handed back uncounted: draining, unfit, too many together, or too large beside what runs.",
     ["lane"],
 )
 DROPPED = Counter("streamfleet_requests_dropped_total", "Requests ended at the pull: expired, cancelled, oversized.")

@@ -185,6 +185,14 @@ class EngineSettings(Group):
     )
     vllm_api_key: SecretStr = Field(SecretStr(""), description="API key for that server, where it wants one.")
     remote_slots: int = Field(64, ge=1, description="Requests at once at the server behind the openai engine.")
+    remote_kv_tokens: int = Field(
+        0,
+        ge=0,
+        description=(
+            "KV-cache tokens of that server, which prompts and output limits of the requests there stay within; "
+            "0 for no limit."
+        ),
+    )
     remote_timeout_s: float = Field(
         600.0, gt=0, description="Longest wait for one answer of that server, in seconds; then it is tried again."
     )

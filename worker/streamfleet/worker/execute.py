@@ -14,7 +14,7 @@ from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.logs import speak_of
 from streamfleet.common.protocol import Request, decode
 from streamfleet.worker.admission import CostLimits, admit, for_engine
-from streamfleet.worker.credit import Typical, output_tokens
+from streamfleet.worker.credit import Typical, output_tokens, within
 from streamfleet.worker.engine.base import (
     STREAMED,
     Engine,
@@ -38,6 +38,7 @@ from streamfleet.worker.outcome import (
     expired,
     judge,
     refused,
+    tokens_used,
 )
 from streamfleet.worker.publishing import Publisher
 from streamfleet.worker.tracing import Traces
@@ -56,6 +57,7 @@ class Executor:
         limits: what one request may cost.
         max_body_bytes: largest body accepted.
         publisher: where chunks go while they come; None where nobody is to read along.
+        prefetch: requests that may be held beyond the slots.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class Executor:
         limits: CostLimits,
         max_body_bytes: int,
         publisher: Publisher | None = None,
+        prefetch: int = 0,
     ) -> None:
         self._engine = engine
         self._clock = clock
@@ -75,6 +78,7 @@ class Executor:
         self._limits = limits
         self._max_body_bytes = max_body_bytes
         self._publisher = publisher
+        self._prefetch = prefetch
         self._traces: Traces | None = None
 
     def trace_with(self, traces: Traces) -> None:
@@ -88,7 +92,7 @@ class Executor:
             flight.trace = self._traces.begin(flight)
         try:
             request = self._admit(flight)
-            outcome = await self._run(flight, request)
+            outcome = HandedBack(in_turn=True) if request is None else await self._run(flight, request)
         except InvalidRequest as error:
             log.info("request_refused", param=error.param, code=error.code)  # the message may quote the request
             outcome = refused(error)
@@ -97,17 +101,22 @@ class Executor:
             frames = "".join(traceback.format_tb(error.__traceback__))
             log.critical("request_broke_the_worker", error=type(error).__name__, traceback=frames)
             outcome = broken(f"the worker could not handle the request: {type(error).__name__}")
+        if isinstance(outcome, Finished):
+            self._typical.counted(flight.demand, tokens_used(outcome.usage, "prompt_tokens"))
         log.debug("request_done", outcome=type(outcome).__name__)
         return outcome
 
-    def _admit(self, flight: Flight) -> Request:
+    def _admit(self, flight: Flight) -> Request | None:
+        """The request; None where it does not fit into the engine now that its size is known."""
         claim = flight.claim
         request = decode(claim.fields, claim.lease.lane, claim.lease.stream_id, self._max_body_bytes)
-        longest = self._engine.capacity().max_model_len
+        capacity, size, ratio = self._engine.capacity(), len(claim.fields[b"body"]), self._typical.prompt_ratio
         # Only what may run counts: one absurd wish must not make the next hundred requests look large.
-        demand = admit(request.body, len(claim.fields[b"body"]), self._limits, longest, request.endpoint)
-        self._flights.revise(flight, demand)
-        self._typical.saw(demand)
+        demand = admit(request.body, size, self._limits, capacity.max_model_len, request.endpoint, ratio)
+        if not self._flights.admit(flight, within(demand, capacity.slots), capacity, self._prefetch):
+            log.debug("request_does_not_fit", tokens=flight.demand.tokens, sequences=flight.demand.sequences)
+            return None
+        self._typical.saw(flight.demand)
         return request
 
     async def _run(self, flight: Flight, request: Request) -> Outcome:

@@ -10,7 +10,8 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from streamfleet.common.records import Claim, Lease
-from streamfleet.worker.credit import Demand, Load
+from streamfleet.worker.credit import Demand, Load, credit
+from streamfleet.worker.engine.base import Capacity
 from streamfleet.worker.tracing import Trace
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class Flight:
         claimed_at: monotonic seconds of the claim.
         claimed_ms: Redis's clock at the claim, epoch ms; the two together turn deadlines into local time.
         demand: what it asks of the engine; a guess until it is decoded.
+        admitted: it is decoded, and fits into the engine.
         enqueued_ms: epoch ms of the entry's stream id.
         started_at: monotonic seconds of the hand-over to the engine; None before.
         landed: the engine is done with it, its outcome is being written.
@@ -52,6 +54,7 @@ class Flight:
     enqueued_ms: int = field(init=False)
     started_at: float | None = None
     landed: bool = False
+    admitted: bool = False
     fate: Fate | None = None
     abort: Callable[[], object] | None = None
     trace: Trace | None = None
@@ -72,14 +75,37 @@ class Flight:
                 self.abort()
 
 
+@dataclass(slots=True)
+class _Sum:
+    """Demands, added up as flights come and go: to count a thousand at every pull would cost as much as the pull."""
+
+    requests: int = 0
+    sequences: int = 0
+    tokens: int = 0
+
+    def add(self, demand: Demand, sign: int) -> None:
+        self.requests += sign
+        self.sequences += sign * demand.sequences
+        self.tokens += sign * demand.tokens
+
+    def load(self) -> Load:
+        return Load(self.requests, self.sequences, self.tokens)
+
+
 class Flights:
-    """All flights by lease. The lease thread may call `leases`, `held` and `find`; the rest is for the event loop."""
+    """All flights by lease. The lease thread may call `leases`, `held` and `find`; the rest is for the event loop.
+
+    Attributes:
+        changed: set when there may be more room.
+        awaited_tokens: KV tokens of the request for which room is made: it did not fit and went back. 0 for none.
+    """
 
     def __init__(self) -> None:
         self._by_lease: dict[Lease, Flight] = {}
         self._lock = threading.Lock()
-        self._requests = self._sequences = self._tokens = 0
+        self._asked, self._admitted = _Sum(), _Sum()
         self.changed = asyncio.Event()
+        self.awaited_tokens = 0
 
     def __len__(self) -> int:
         return len(self._by_lease)
@@ -87,21 +113,40 @@ class Flights:
     def board(self, flight: Flight) -> None:
         with self._lock:
             self._by_lease[flight.lease] = flight
-        self._weigh(flight, 1)
+        self._asked.add(flight.demand, 1)
 
     def land(self, flight: Flight) -> None:
         """The engine has no more work with it: its room is free."""
         if not flight.landed:
             flight.landed = True
-            self._weigh(flight, -1)
+            self._asked.add(flight.demand, -1)
+            if flight.admitted:
+                self._admitted.add(flight.demand, -1)
         self.changed.set()
 
-    def revise(self, flight: Flight, demand: Demand) -> None:
-        """Its demand is known now: what was guessed too high is free for others."""
+    def admit(self, flight: Flight, demand: Demand, capacity: Capacity, prefetch: int) -> bool:
+        """Its demand is known now. True if that fits into the engine beside what was admitted before.
+
+        If not, it is to go back, and nothing is admitted until there is room for it, however small: else small requests
+        would always pass a large one.
+        """
+        self._revise(flight, demand)
+        needed = max(demand.tokens, self.awaited_tokens)
+        if credit(capacity, self._admitted.load(), typical_tokens=needed, prefetch=prefetch) == 0:
+            self.awaited_tokens = needed
+            return False
+        self.awaited_tokens = 0
+        if not flight.landed:
+            flight.admitted = True
+            self._admitted.add(demand, 1)
+        return True
+
+    def _revise(self, flight: Flight, demand: Demand) -> None:
+        """What was guessed too high is free for others."""
         before, flight.demand = flight.demand, demand
         if not flight.landed:
-            self._sequences += demand.sequences - before.sequences
-            self._tokens += demand.tokens - before.tokens
+            self._asked.add(before, -1)
+            self._asked.add(demand, 1)
         if demand.sequences < before.sequences or demand.tokens < before.tokens:
             self.changed.set()
 
@@ -135,10 +180,4 @@ class Flights:
 
     def load(self) -> Load:
         """What the active flights ask of the engine together."""
-        return Load(self._requests, self._sequences, self._tokens)
-
-    def _weigh(self, flight: Flight, sign: int) -> None:
-        # Added up as flights come and go: counting a thousand of them at every pull would cost as much as the pull.
-        self._requests += sign
-        self._sequences += sign * flight.demand.sequences
-        self._tokens += sign * flight.demand.tokens
+        return self._asked.load()

@@ -26,6 +26,7 @@ BENCH_MS = 40_000  # who sits on the bench is called; five hundred of them shoul
 WATCH_MS = 7_000
 RECONNECT_S = 0.5
 UNBLOCK_AGAIN_S = 0.02
+LOOK_AGAIN_S = 1.0  # while room is made for a large request, something smaller and more urgent may come
 
 
 class Puller:
@@ -63,6 +64,7 @@ class Puller:
         self._watching = False
         self._owing = False
         self._most: int | None = None
+        self._look_again_at = 0.0
         self._stopping = False
         self._blocked = False
         self._unblocking: asyncio.Task[None] | None = None
@@ -121,8 +123,18 @@ class Puller:
         if self._stopping:
             return 0
         load = self._flights.load()
-        room = self._policy.room(self._engine.capacity(), load, self._typical.tokens)
+        next_tokens = max(self._typical.tokens, self._awaited_tokens())
+        room = self._policy.room(self._engine.capacity(), load, next_tokens)
         return room if self._most is None else min(room, max(0, self._most - load.requests))
+
+    def _awaited_tokens(self) -> int:
+        """KV tokens of a request for which room is made; 0 once that took long, so that what comes first is seen."""
+        now = self._clock.monotonic()
+        if not self._flights.awaited_tokens:
+            self._look_again_at = now + LOOK_AGAIN_S
+        elif now >= self._look_again_at:
+            self._flights.awaited_tokens = 0
+        return self._flights.awaited_tokens
 
     async def _pull(self, room: int) -> Pulled:
         hints, watching = self._hints, self._watching
@@ -163,8 +175,11 @@ class Puller:
 
     async def _wait_for_room(self) -> None:
         wait_ms = self._policy.wait_ms(self._clock.monotonic())
+        wait_s = None if wait_ms is None else wait_ms / 1000
+        if self._flights.awaited_tokens:
+            wait_s = min(wait_s or LOOK_AGAIN_S, LOOK_AGAIN_S)
         try:
-            async with asyncio.timeout(None if wait_ms is None else wait_ms / 1000):
+            async with asyncio.timeout(wait_s):
                 await self._flights.changed.wait()
         except TimeoutError:
             pass

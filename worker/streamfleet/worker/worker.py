@@ -96,7 +96,9 @@ class Worker:
         self._fitness = Fitness(settings.unready_failures)
         limits = CostLimits.of(settings)
         self._publisher = Publisher(broker, clock, interval_ms=settings.stream_interval_ms, cap=settings.stream_cap)
-        self._executor = Executor(engine, clock, self._flights, typical, limits, max_body_bytes, self._publisher)
+        self._executor = Executor(
+            engine, clock, self._flights, typical, limits, max_body_bytes, self._publisher, settings.prefetch
+        )
         self._completer = Completer(
             broker,
             name,

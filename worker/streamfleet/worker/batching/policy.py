@@ -60,8 +60,9 @@ class Window:
         self._gathered: list[Flight] = []
         self._opened_at: float | None = None
 
-    def room(self, capacity: Capacity, load: Load, typical_tokens: float) -> int:  # noqa: ARG002 - part of the policy
-        self._full = min(self._size, capacity.slots)  # an engine with fewer slots fills no larger window
+    def room(self, capacity: Capacity, load: Load, typical_tokens: float) -> int:
+        # An engine that holds fewer fills no larger window.
+        self._full = credit(capacity, Load(), typical_tokens=typical_tokens, prefetch=0, most=self._size)
         waiting = sum(not flight.landed for flight in self._gathered)
         return 0 if load.requests > waiting else max(0, self._full - waiting)
 

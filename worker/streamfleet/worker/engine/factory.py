@@ -38,8 +38,13 @@ def build(settings: EngineSettings, max_sequences: int = 16) -> Engine:
 def _openai(settings: EngineSettings) -> Engine:
     from streamfleet.worker.engine.openai import OpenAIEngine, Upstream
 
-    timeout_s = settings.remote_timeout_s
-    upstream = Upstream(settings.vllm_url, settings.remote_slots, timeout_s, watchdog_s=settings.watchdog_s)
+    upstream = Upstream(
+        settings.vllm_url,
+        settings.remote_slots,
+        settings.remote_timeout_s,
+        watchdog_s=settings.watchdog_s,
+        kv_tokens=settings.remote_kv_tokens or None,
+    )
     return OpenAIEngine(upstream, settings.vllm_api_key.get_secret_value() or None)
 
 

@@ -57,6 +57,7 @@ class Upstream:
         watchdog_s: a server that has answered nothing for so long, with requests inside, is asked for its models; if it
             does not answer that either, it hangs.
         dead_after_s: seconds of not being reachable after which the engine counts as failed; None for never.
+        kv_tokens: tokens of its KV cache; None where nobody says.
     """
 
     base_url: str
@@ -65,6 +66,7 @@ class Upstream:
     connect_timeout_s: float = 5.0
     watchdog_s: float = 60.0
     dead_after_s: float | None = None
+    kv_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,8 +189,8 @@ class OpenAIEngine:
         return reply
 
     def capacity(self) -> Capacity:
-        """The concurrency that was set: a server does not tell how much it holds."""
-        return Capacity(self._upstream.max_concurrency, None, self._max_model_len)
+        """As it was set: a server does not tell how much it holds."""
+        return Capacity(self._upstream.max_concurrency, self._upstream.kv_tokens, self._max_model_len)
 
     async def failed(self) -> str:
         """Returns once the server has been unreachable for ``dead_after_s``; never where that is None.
