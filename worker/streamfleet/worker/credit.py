@@ -41,13 +41,22 @@ class Demand:
     prompt: int = field(default=0, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Load:
-    """What all requests in the engine ask of it together."""
+    """What several requests ask of an engine together.
+
+    Added up as they come and go: to count a thousand of them at every pull would cost as much as the pull.
+    """
 
     requests: int = 0
     sequences: int = 0
     tokens: int = 0
+
+    def add(self, demand: Demand, sign: int) -> None:
+        """Take one more request into account, or with a sign of -1 one less."""
+        self.requests += sign
+        self.sequences += sign * demand.sequences
+        self.tokens += sign * demand.tokens
 
 
 class Typical:

@@ -75,23 +75,6 @@ class Flight:
                 self.abort()
 
 
-@dataclass(slots=True)
-class _Sum:
-    """Demands, added up as flights come and go: to count a thousand at every pull would cost as much as the pull."""
-
-    requests: int = 0
-    sequences: int = 0
-    tokens: int = 0
-
-    def add(self, demand: Demand, sign: int) -> None:
-        self.requests += sign
-        self.sequences += sign * demand.sequences
-        self.tokens += sign * demand.tokens
-
-    def load(self) -> Load:
-        return Load(self.requests, self.sequences, self.tokens)
-
-
 class Flights:
     """All flights by lease. The lease thread may call `leases`, `held` and `find`; the rest is for the event loop.
 
@@ -103,7 +86,7 @@ class Flights:
     def __init__(self) -> None:
         self._by_lease: dict[Lease, Flight] = {}
         self._lock = threading.Lock()
-        self._asked, self._admitted = _Sum(), _Sum()
+        self._asked, self._admitted = Load(), Load()
         self.changed = asyncio.Event()
         self.awaited_tokens = 0
 
@@ -132,7 +115,7 @@ class Flights:
         """
         self._revise(flight, demand)
         needed = max(demand.tokens, self.awaited_tokens)
-        if credit(capacity, self._admitted.load(), typical_tokens=needed, prefetch=prefetch) == 0:
+        if credit(capacity, self._admitted, typical_tokens=needed, prefetch=prefetch) == 0:
             self.awaited_tokens = needed
             return False
         self.awaited_tokens = 0
@@ -179,5 +162,5 @@ class Flights:
         return [flight for flight in self._by_lease.values() if not flight.landed]
 
     def load(self) -> Load:
-        """What the active flights ask of the engine together."""
-        return self._asked.load()
+        """What the active flights ask of the engine together; changes as they come and go."""
+        return self._asked
