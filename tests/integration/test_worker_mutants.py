@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from streamfleet.worker import complete, execute, fitness, flights, lease, maintain, pull
-from streamfleet.worker.credit import estimate
+from streamfleet.worker.credit import Demand, estimate
 from streamfleet.worker.running import Running
 from tests.integration.flaky_link import FlakyLink
 from tests.integration.test_worker_engine_death import Dumb
@@ -77,7 +77,10 @@ async def test_without_disown_what_a_lost_answer_claimed_is_held_back(fleet: Fle
 
 
 async def test_without_admission_a_request_costs_what_it_likes(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(execute, "admit", lambda body, size, _limits, longest, _endpoint: estimate(body, size, longest))
+    def estimated(body: Any, size: int, _limits: Any, *where: Any) -> Demand:
+        return estimate(body, size, *where)
+
+    monkeypatch.setattr(execute, "admit", estimated)
     async with worker_inside(fleet.url, small_engine(), max_sequences=2):
         assert (await fleet.result(await fleet.add(body=chat(n=3)))).ok
 
