@@ -4,12 +4,13 @@ SHELL := /bin/sh
 BIN := .venv/bin
 # Whatever an outer environment holds must not leak into the one made here.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
+MINUTES := 20
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test fault fault-mutants fault-recovery fault-ha fault-vllm fuzz hostile check format docs lint types
 .PHONY: imports unit k8s-check alerts-check lock clean setup-dev setup-vllm setup-bench setup-node
 .PHONY: observe bench-quick bench-broker bench-engine bench-batching bench-scheduling bench-autoscaling bench-docs
-.PHONY: bench-planning bench-shards bench-gateway demo-gateway
+.PHONY: bench-planning bench-shards bench-gateway gpu-proof demo-gateway
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z0-9-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -76,9 +77,18 @@ bench-shards: setup-dev ## What one Redis carries, measured; what 1,000 and 10,0
 bench-gateway: setup-dev setup-vllm ## A thousand streams through one gateway, and what it adds beside vllm serve
 	@$(BIN)/python -m bench.gateway $(ARGS)
 
-bench-docs: setup-dev setup-bench ## Write tables and pictures of docs/performance.md and docs/scaling.md from bench/results
+# On a GPU machine vLLM is that of PYTHON, because nothing here could know which release fits its driver.
+gpu-proof: ## Prove on an NVIDIA GPU that all of it works, within MINUTES=20; without one, a dry run on CPU
+	@if command -v nvidia-smi >/dev/null; then \
+		$${PYTHON:-python3} -m bench.gpu --minutes $(MINUTES) $(ARGS); \
+	else \
+		tools/setup.sh dev vllm && $(BIN)/python -m bench.gpu --minutes $(MINUTES) $(ARGS); \
+	fi
+
+bench-docs: setup-dev setup-bench ## Write tables and pictures of docs/performance.md, scaling.md and gpu.md from bench/results
 	@$(BIN)/python -m bench.pages $(ARGS)
 	@$(BIN)/python -m bench.shards.page $(ARGS)
+	@$(BIN)/python -m bench.gpu.page $(ARGS)
 
 k8s-check: setup-dev ## Render, validate and test the Kubernetes manifests: a line for the base and each overlay
 	@$(BIN)/python -m tests.integration.k8s_check
@@ -95,6 +105,7 @@ lint: setup-dev
 	$(BIN)/python tools/configuration_page.py --check
 	$(BIN)/python -m bench.pages --check
 	$(BIN)/python -m bench.shards.page --check
+	$(BIN)/python -m bench.gpu.page --check
 	$(BIN)/python -m monitoring.panels --check
 
 types: setup-dev

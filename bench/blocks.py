@@ -57,6 +57,18 @@ def block_makers(reports: Reports) -> dict[str, Callable[[], str]]:
     return makers
 
 
+def refilled(text: str, kind: str, makers: Mapping[str, Callable[[], str]]) -> str:
+    """A page with all blocks of a kind, `<!-- KIND:NAME:begin -->` to `<!-- KIND:NAME:end -->`, made anew.
+
+    Raises:
+        PageError: a block has no such name.
+    """
+    block = re.compile(rf"(<!-- {kind}:(\w+):begin -->\n)(.*?)(<!-- {kind}:\2:end -->)", re.DOTALL)
+    if unknown := [found[2] for found in block.finditer(text) if found[2] not in makers]:
+        raise PageError(f"no such block: {', '.join(unknown)}; there are {', '.join(makers)}")
+    return block.sub(lambda found: found[1] + makers[found[2]]() + "\n" + found[4], text)
+
+
 def all_targets(reports: Reports) -> str:
     """Every target of every report, and what was not run."""
     parts = []
@@ -97,6 +109,7 @@ def about(report: Report) -> str:
     machine = dict(report.machine)
     packages = machine.pop("packages", {})
     words = [
+        str(machine.get("gpu", "")),
         str(machine.get("processor", "")),
         f"{machine.get('cores', '?')} cores",
         f"{machine.get('memory_gib', '?')} GiB",

@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 
-from bench.batching import tables
+from bench.batching import served_runs, tables
 from bench.batching.served_runs import SLOTS, Run
-from bench.batching.served_runs import run as run_once
 from bench.batching.sizes import FULL_SIZES, PROMPT_WORDS, QUICK_SIZES, Sizes
 from bench.core.machine import describe
 from bench.core.reports import Report
@@ -36,7 +35,7 @@ def run(quick: bool, rounds: int | None = None) -> Report:
     report = Report("batching", datetime.now(UTC).date().isoformat(), describe(), settings)
     report.data["samples"] = {}
     with served(setup) as server:
-        _run(server, continuous(4), bodies(8, 8, 0))  # whatever is done once
+        served_runs.run(server, continuous(4), bodies(8, 8, 0))  # whatever is done once
         alone_ms = _sizes(report, server, sizes)
         _policies(report, server, sizes)
         _adaptive(report, server, sizes, alone_ms)
@@ -94,7 +93,7 @@ def _interleaved(
     runs: Runs = {name: [] for name in wanted}
 
     def measure(name: str, policy: Policy, asked: Sequence[Body]) -> Sample:
-        found = _run(server, policy, asked)
+        found = served_runs.run(server, policy, asked)
         runs[name].append(found)
         return found.figures()
 
@@ -104,11 +103,3 @@ def _interleaved(
     samples = interleave(measures, sizes.rounds, title=part)
     report.data["samples"][part] = samples
     return samples, runs
-
-
-def _run(server: Served, policy: Policy, asked: Sequence[Body]) -> Run:
-    found = run_once(server, policy, asked)
-    wanted, written = sum(body["max_tokens"] for body in asked), sum(stay.tokens for stay in found.stays)
-    if wanted != written:
-        raise RuntimeError(f"{written} tokens were written where {wanted} were asked for")
-    return found

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from statistics import median
 
@@ -87,6 +88,7 @@ class Run:
         return {
             "tokens_per_s": sum(stay.tokens for stay in self.stays) / self.span_s,
             "run_ms_p50": median(run_ms),
+            "run_ms_p95": percentile(run_ms, 0.95),
             "run_ms_p99": percentile(run_ms, 0.99),
             "total_ms_p50": median(total_ms),
             "total_ms_p99": percentile(total_ms, 0.99),
@@ -103,26 +105,43 @@ class Run:
         return self.running(from_s, last_s) if last_s > from_s else self.running(0.0, from_s)
 
 
-def run(server: Served, policy: Mapping[str, object], asked: Sequence[Body]) -> Run:
+def run(
+    server: Served,
+    policy: Mapping[str, object],
+    asked: Sequence[Body],
+    *,
+    slots: int = SLOTS,
+    meanwhile: AbstractContextManager[object] | None = None,
+) -> Run:
     """Start a worker with this policy, have it answer these requests, all enqueued at once.
 
     Args:
         server: vLLM.
         policy: settings of the worker, by the full names of their variables.
         asked: bodies.
+        slots: of the server.
+        meanwhile: open from the first submission to the last answer.
+
+    Raises:
+        RuntimeError: other tokens were written than were asked for.
     """
     environment = {
         "STREAMFLEET_ENGINE": "openai",
         "VLLM_URL": server.url,
-        "STREAMFLEET_REMOTE_SLOTS": SLOTS,
+        "STREAMFLEET_REMOTE_SLOTS": slots,
         **policy,
     }
     with own_server() as redis, workers(redis.url, environment=environment):
         before = counters(server.url)
-        results = asyncio.run(_drain(redis.url, asked))
+        with meanwhile or nullcontext():
+            results = asyncio.run(_drain(redis.url, asked))
         after = counters(server.url)
     steps, written = (after[name] - before[name] for name in (STEPS, WRITTEN))
-    return Run(stays(results), steps, written)
+    found = Run(stays(results), steps, written)
+    wanted, answered = sum(body["max_tokens"] for body in asked), sum(stay.tokens for stay in found.stays)
+    if wanted != answered:
+        raise RuntimeError(f"{answered} tokens were written where {wanted} were asked for")
+    return found
 
 
 def stays(results: Sequence[Result]) -> list[Stay]:

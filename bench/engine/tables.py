@@ -16,6 +16,8 @@ BARE = "bare AsyncLLM.generate"
 HTTP = "vllm serve over HTTP"
 STREAMED = "vllm serve over HTTP, streamed"
 WORKER = "streamfleet worker, fed from Redis"
+TO_BARE, TO_HTTP = 0.97, 1.0
+"""Least tokens/s of a worker, as ratios to both."""
 CONTENDERS = (BARE, HTTP, STREAMED, WORKER)
 COLUMNS = {
     "tokens_per_s": "tokens/s",
@@ -45,8 +47,8 @@ def fill(
     to_http = ratio(samples[WORKER], samples[HTTP], "tokens_per_s")
     report.tables = [_contenders(batches, samples), _front_ends(batches, front_end)]
     report.targets = [
-        Target("tokens/s of a worker fed from Redis, to bare AsyncLLM.generate", to_bare, 0.97, "at least", "x"),
-        Target("tokens/s of a worker fed from Redis, to vllm serve over HTTP", to_http, 1.0, "at least", "x"),
+        Target("tokens/s of a worker fed from Redis, to bare AsyncLLM.generate", to_bare, TO_BARE, "at least", "x"),
+        Target("tokens/s of a worker fed from Redis, to vllm serve over HTTP", to_http, TO_HTTP, "at least", "x"),
         Target(
             f"a worker's front end without engine, at {RATE_PER_S} requests/s",
             front_end.busy_percent,

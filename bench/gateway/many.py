@@ -31,6 +31,7 @@ class Load:
         tokens: of each answer.
         workers: that share them.
         over_s: in which they all begin.
+        model: that they name.
     """
 
     streams: int
@@ -38,12 +39,13 @@ class Load:
     tokens: int
     workers: int
     over_s: float
+    model: str = MODEL
 
     @property
     def body(self) -> dict[str, object]:
         """Of every request."""
         messages = [{"role": "user", "content": "one two three four five six seven eight nine ten"}]
-        return {"model": MODEL, "messages": messages, "max_tokens": self.tokens, "ignore_eos": True}
+        return {"model": self.model, "messages": messages, "max_tokens": self.tokens, "ignore_eos": True}
 
 
 @dataclass(frozen=True)
@@ -78,18 +80,19 @@ def measure(load: Load) -> Seen:
     slots = round(SPARE * load.streams / load.workers) + SPARE_SLOTS
     environment = paced_worker.environment(load.tokens_per_s, slots)
     with staged(environment, module="bench.gateway.paced_worker", count=load.workers) as stage:
-        asked = httpx.post(
-            f"{stage.url}/v1/chat/completions",
-            json=load.body,
-            headers=stage.headers,
-            timeout=READERS_S,
-            trust_env=False,
-        )
-        text = asked.raise_for_status().json()["choices"][0]["message"]["content"]
-        return _read(stage, load, text)
+        return read(stage, load)
 
 
-def _read(stage: Stage, load: Load, text: str) -> Seen:
+def read(stage: Stage, load: Load) -> Seen:
+    """Ask for the same answer unstreamed, then read all streams at once."""
+    asked = httpx.post(
+        f"{stage.url}/v1/chat/completions",
+        json=load.body,
+        headers=stage.headers,
+        timeout=READERS_S,
+        trust_env=False,
+    )
+    text = asked.raise_for_status().json()["choices"][0]["message"]["content"]
     command = [sys.executable, "-m", "bench.gateway.readers", str(stage.port), str(load.streams), str(load.over_s)]
     given = json.dumps({**load.body, "stream": True}) + "\n" + stage.key + "\n"
     before = stage.cpu()

@@ -27,11 +27,13 @@ class Stage:
     """Everything that answers, ready.
 
     Attributes:
+        redis_url: of the Redis behind it.
         port: the gateway's.
         key: an API key.
         pids: process ids by part: redis, gateway, and workers as worker 1, worker 2, …
     """
 
+    redis_url: str
     port: int
     key: str
     pids: Mapping[str, int]
@@ -71,7 +73,8 @@ def staged(environment: Mapping[str, object], *, module: str = "streamfleet.work
         with started(["-m", "streamfleet.cli", "gateway"], talks=False, environment=inherited | settings) as child:
             child.wait_until(lambda: _ready(port))
             pids = {f"worker {number}": process.pid for number, process in enumerate(running, 1)}
-            yield Stage(port, asyncio.run(_new_key(server.url)), {"gateway": child.pid, "redis": server.pid, **pids})
+            pids |= {"gateway": child.pid, "redis": server.pid}
+            yield Stage(server.url, port, asyncio.run(_new_key(server.url)), pids)
 
 
 async def _new_key(url: str) -> str:

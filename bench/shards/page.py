@@ -13,11 +13,10 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from bench.blocks import PageError, about, titled
+from bench.blocks import PageError, about, refilled, titled
 from bench.core.reports import FULL, ROOT, Report, load
 
 PAGE = ROOT / "docs" / "scaling.md"
-BLOCK = re.compile(r"(<!-- shards:(\w+):begin -->\n)(.*?)(<!-- shards:\2:end -->)", re.DOTALL)
 
 
 def fill(text: str, report: Report) -> str:
@@ -28,9 +27,7 @@ def fill(text: str, report: Report) -> str:
     """
     makers: dict[str, Callable[[], str]] = {"about": partial(about, report)}
     makers |= {re.split(r"\W", table.title)[0].lower(): partial(titled, table) for table in report.tables}
-    if unknown := [found[2] for found in BLOCK.finditer(text) if found[2] not in makers]:
-        raise PageError(f"no such block: {', '.join(unknown)}; there are {', '.join(makers)}")
-    return BLOCK.sub(lambda found: found[1] + makers[found[2]]() + "\n" + found[4], text)
+    return refilled(text, "shards", makers)
 
 
 def main() -> int:

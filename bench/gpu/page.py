@@ -1,0 +1,86 @@
+"""Write the tables of docs/gpu.md from the reports of real GPU runs in bench/results.
+
+What stands between `<!-- gpu:NAME:begin -->` and `<!-- gpu:NAME:end -->` is made; the rest is by hand. NAME is `proof`
+(gpu.json, of `make gpu-proof`) or `earlier` (h100/gateway-*.json, of `bench.gateway`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from functools import partial
+from pathlib import Path
+
+from bench.blocks import PageError, about, refilled, titled
+from bench.core.reports import FULL, ROOT, Report, load
+from bench.core.tables import targets_markdown
+from bench.gpu.tables import steps
+
+PAGE = ROOT / "docs" / "gpu.md"
+
+
+def fill(text: str, results: Path) -> str:
+    """The page with every block as it should be.
+
+    Args:
+        text: the page as it is.
+        results: folder of reports.
+
+    Raises:
+        PageError: a block has no such name, or a report is not of a GPU.
+    """
+    return refilled(text, "gpu", {"proof": partial(proof, results), "earlier": partial(earlier, results)})
+
+
+def proof(results: Path) -> str:
+    """Targets and tables of the last proof; without one, its steps, not yet run."""
+    path = results / "gpu.json"
+    if not path.is_file():
+        return titled(steps({}))
+    return shown(of_gpu(path))
+
+
+def earlier(results: Path) -> str:
+    """Targets and tables of the gateway on an H100."""
+    return "\n\n".join(shown(of_gpu(path)) for path in sorted((results / "h100").glob("*.json")))
+
+
+def shown(report: Report) -> str:
+    """What a report ran on, its targets and its tables."""
+    return "\n\n".join([about(report), targets_markdown(report.targets), *map(titled, report.tables)])
+
+
+def of_gpu(path: Path) -> Report:
+    """A report.
+
+    Raises:
+        PageError: it is of a dry run, or of a machine without a GPU.
+    """
+    report = load(path)
+    if report.settings.get("dry run") or "gpu" not in report.machine:
+        raise PageError(f"{path.name} is not of a GPU; this page shows nothing else")
+    return report
+
+
+def main() -> int:
+    """Write, or with `--check` tell whether the page is fresh."""
+    known = argparse.ArgumentParser(prog="python -m bench.gpu.page", description=__doc__)
+    known.add_argument("--check", action="store_true", help="write nothing; exit 1 when the page is out of date")
+    known.add_argument("--results", type=Path, default=FULL, metavar="DIR", help="where gpu.json is")
+    args = known.parse_args()
+    before = PAGE.read_text(encoding="utf-8")
+    try:
+        after = fill(before, args.results)
+    except (PageError, OSError, ValueError, KeyError, TypeError) as error:
+        print(f"bench.gpu.page: {error}", file=sys.stderr)
+        return 1
+    if args.check and after != before:
+        print(f"{PAGE.name}: its tables are not those of the results; run: python -m bench.gpu.page", file=sys.stderr)
+        return 1
+    if not args.check:
+        PAGE.write_text(after, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

