@@ -1,6 +1,6 @@
 """Prove on an NVIDIA GPU, within minutes, that the whole works and how fast; without a GPU, a dry run on CPU.
 
-The steps, most valuable first. Those that do not fit into the minutes are left out, and said to be.
+The steps, most valuable first. What does not fit into the minutes is left out and named.
   1  the in-process worker starts, answers through Redis, and after SIGKILL the GPU's memory is free
   2  tokens/s of that worker, of vllm serve and of bare AsyncLLM
   3  batch sizes: tokens/s, p50, p95, p99, utilisation of the GPU

@@ -37,7 +37,7 @@ class Piece:
 
 
 def fitting(left: Sequence[Piece], time_s: float, start_s: float, running: str = "") -> list[Piece]:
-    """The pieces that fit into a time, the most valuable steps first; of a step all pieces or none.
+    """The pieces that fit into a time: whole steps, the most valuable first, then pieces of steps that do not fit.
 
     Args:
         left: pieces to choose from.
@@ -46,8 +46,10 @@ def fitting(left: Sequence[Piece], time_s: float, start_s: float, running: str =
         running: engine that needs no start.
     """
     chosen: list[Piece] = []
-    for step in sorted({piece.step for piece in left}):
-        wanted = [piece for piece in left if piece in chosen or piece.step == step]
+    by_value = sorted(left, key=lambda piece: piece.step)
+    whole = [list(pieces) for _, pieces in groupby(by_value, lambda piece: piece.step)]
+    for more in [*whole, *([piece] for piece in by_value)]:
+        wanted = [piece for piece in left if piece in chosen or piece in more]
         starts = len({piece.engine for piece in wanted} - {running})
         if starts * start_s + sum(piece.seconds for piece in wanted) <= time_s:
             chosen = wanted

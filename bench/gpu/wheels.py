@@ -1,7 +1,7 @@
 """Download the wheels that a GPU machine without internet lacks, in parts that each fit one transfer.
 
-Runs here, with a Python of the release that the GPU machine has, and needs nothing but pip. Writes folders part-01,
-part-02, … of wheels, or of pieces of one, and install.sh, which puts them together there and installs them.
+Runs here, with a Python of the release that the GPU machine has, and needs nothing but pip. Writes folders
+part-001, part-002, … of wheels, or of pieces of one, and install.sh, which puts them together there and installs them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -91,27 +91,22 @@ def lacking(wanted: Mapping[str, str], have: Mapping[str, str]) -> list[str]:
 
 
 def cut(files: Sequence[Path], out: Path, most: int) -> int:
-    """Copy files into folders of at most so many bytes, large ones in pieces; the number of folders."""
-    number, room = 0, 0
-    for name, data in pieces(files, most):
-        if number == 0 or len(data) > room:
-            number, room = number + 1, most
-        folder = out / f"part-{number:02}"
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(data)
-        room -= len(data)
-    return number
+    """Copy files into folders of at most so many bytes, each full but the last; the number of folders.
 
-
-def pieces(files: Sequence[Path], most: int) -> Iterator[tuple[str, bytes]]:
-    """Name and content of each file; of one that is too large, pieces as NAME.000, NAME.001, …"""
+    A file that does not fit into what is left of a folder is cut: NAME.000, NAME.001, …
+    """
+    number = room = 0
     for path in files:
-        if path.stat().st_size <= most:
-            yield path.name, path.read_bytes()
-            continue
         with path.open("rb") as file:
-            for number, data in enumerate(iter(lambda: file.read(most), b"")):
-                yield f"{path.name}.{number:03}", data
+            piece, size = 0, path.stat().st_size
+            while data := file.read(room or most):
+                if not room:
+                    number, room = number + 1, most
+                folder = out / f"part-{number:03}"
+                folder.mkdir(parents=True, exist_ok=True)
+                (folder / (path.name if len(data) == size else f"{path.name}.{piece:03}")).write_bytes(data)
+                piece, room = piece + 1, room - len(data)
+    return number
 
 
 def pip(*words: str) -> str:
