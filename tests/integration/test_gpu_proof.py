@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from bench.gateway.many import Load
+from bench.batching import served_runs
+from bench.engine.work import Body, bodies
+from bench.gateway.beside import simulated
+from bench.gateway.figures import DIRECT
+from bench.gateway.many import MODEL, Load
 from bench.gateway.stage import staged
-from bench.gpu.pieces import ANSWERS, DRY_SIZES, KILL, STREAMS, WORKER, Killable, pieces, speed_of
+from bench.gpu.pieces import ANSWERS, DRY_SIZES, KILL, STREAMS, WORKER, Killable, batch_sizes, pieces, speed_of
 from streamfleet.cli.demo.model import MODEL_NAME
 
 SIZES = replace(
@@ -31,3 +38,26 @@ def test_the_pieces_of_the_worker() -> None:
     assert all(each[0]["tokens_per_s"] > 0 for each in speeds.values())
     assert (found[STREAMS]["streams"], found[STREAMS]["whole"]) == (8, 8)
     assert found[KILL]["left"] == 0
+
+
+@pytest.mark.timeout(120)
+def test_batch_sizes_with_the_utilisation_of_the_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = tmp_path / "nvidia-smi"
+    driver.write_text("#!/bin/sh\necho 40\necho 60\nexec sleep 100\n")
+    driver.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr("bench.gpu.pieces.bodies", named)
+    counted = iter(range(100, 200))  # of vLLM's own metrics, which this server does not have
+    monkeypatch.setattr(served_runs, "counters", lambda _: dict.fromkeys(("steps", "written"), float(next(counted))))
+    monkeypatch.setattr(served_runs, "STEPS", "steps")
+    monkeypatch.setattr(served_runs, "WRITTEN", "written")
+    with simulated()[DIRECT]() as server:
+        found = batch_sizes(server, replace(SIZES, batches={1: 2, 3: 6}))["sizes"]
+    assert list(found) == ["1", "3"]
+    assert found["1"]["running"] <= 1.01 < found["3"]["running"] <= 3.01
+    assert [each["utilisation"] for each in found.values()] == [50, 50]
+
+
+def named(count: int, tokens: int, seed: int, words: Sequence[int]) -> list[Body]:
+    """Bodies that name the model of the simulated engine."""
+    return [{**body, "model": MODEL} for body in bodies(count, tokens, seed, words)]

@@ -78,6 +78,22 @@ def test_a_percentile_is_the_nearest_rank(count: int, share: float, expected: in
 # -- reports -----------------------------------------------------------------------------------------------
 
 
+def test_a_report_whose_writing_is_interrupted_leaves_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = Report("r", "2026-01-31", {}, {"run": 1}).save(tmp_path)
+    write = Path.write_text
+
+    def interrupted(self: Path, text: str, encoding: str) -> int:
+        write(self, text[:10], encoding=encoding)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "write_text", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        Report("r", "2026-01-31", {}, {"run": 2}).save(tmp_path)
+    assert load(path).settings == {"run": 1}
+
+
 def report() -> Report:
     return Report(
         "broker",
