@@ -165,7 +165,9 @@ def test_what_hangs_ends_with_the_minutes() -> None:
     hanging: list[subprocess.Popen[bytes]] = []
     with pytest.raises(OutOfTime):
         _hang(hanging)
-    assert hanging[0].poll() is not None, "or whatever waits for it would go on waiting"
+    ended = hanging[0].poll()
+    hanging[0].kill()
+    assert ended is not None, "or whatever waits for it would go on waiting"
 
 
 def _hang(hanging: list[subprocess.Popen[bytes]]) -> None:
