@@ -2,7 +2,7 @@
 
 The in-process worker stands behind a gateway on a Redis of its own and ends by SIGKILL; `vllm serve` is asked directly,
 and by one worker for each batch size; bare AsyncLLM is only asked. A further step registers its pieces in `pieces`,
-with its tables in `bench.gpu.tables`.
+with its tables in `bench.gpu.tables` and its number in `bench.gpu.__main__`.
 """
 
 from __future__ import annotations
@@ -192,10 +192,11 @@ def streams(stage: Stage, load: Load) -> Found:
 
 def killed(worker: Killable) -> Found:
     """SIGKILL the worker, and see its processes end and the GPU's memory come free."""
-    below, with_mib = descendants(worker.pid), nvidia.memory_mib()
+    itself = {process for process in descendants(os.getpid()) if process.pid == worker.pid}
+    processes, with_mib = itself | descendants(worker.pid), nvidia.memory_mib()
     os.kill(worker.pid, signal.SIGKILL)
-    found = freed(lambda: sum(map(alive, below)), nvidia.memory_mib, worker.before_mib)
-    return {"before_mib": worker.before_mib, "with_mib": with_mib, "processes": len(below), **found}
+    found = freed(lambda: sum(map(alive, processes)), nvidia.memory_mib, worker.before_mib)
+    return {"before_mib": worker.before_mib, "with_mib": with_mib, "processes": len(processes), **found}
 
 
 def freed(

@@ -60,7 +60,7 @@ def _killed(good: Results) -> Table:
         "MiB before the start": found["before_mib"],
         "with the engine": found["with_mib"],
         "after SIGKILL": found["after_mib"],
-        "processes of the engine": found["processes"],
+        "processes of worker and engine": found["processes"],
         "left after SIGKILL": found["left"],
         "seconds until free": found["free_s"],
     }
@@ -148,7 +148,7 @@ def _kill_targets(good: Results) -> list[Target]:
     note = f"{shown(found['with_mib'])} MiB with the engine; {shown(found['free_s'])} s after SIGKILL"
     return [
         Target("memory of the GPU after SIGKILL, over before", found["over_mib"], SPARE_MIB, "at most", "MiB", note),
-        Target("processes of the engine left after SIGKILL", found["left"], 0, "at most", "processes"),
+        Target("processes left after SIGKILL", found["left"], 0, "at most", "processes"),
     ]
 
 
