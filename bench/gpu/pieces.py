@@ -1,4 +1,4 @@
-"""What is measured on which engine: three starts for all of it.
+"""Measurements by engine: three starts for all of them.
 
 The in-process worker stands behind a gateway on a Redis of its own and ends by SIGKILL; `vllm serve` is asked directly,
 and by one worker for each batch size; bare AsyncLLM is only asked. A further step registers its pieces in `pieces`,
