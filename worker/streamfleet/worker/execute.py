@@ -101,7 +101,7 @@ class Executor:
             frames = "".join(traceback.format_tb(error.__traceback__))
             log.critical("request_broke_the_worker", error=type(error).__name__, traceback=frames)
             outcome = broken(f"the worker could not handle the request: {type(error).__name__}")
-        if isinstance(outcome, Finished):
+        if isinstance(outcome, Finished) and outcome.response:  # of one that was ended early, some engines only guess
             self._typical.counted(flight.demand, tokens_used(outcome.usage, "prompt_tokens"))
         log.debug("request_done", outcome=type(outcome).__name__)
         return outcome
