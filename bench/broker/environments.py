@@ -100,7 +100,7 @@ def _make_python(folder: Path, pins: Path) -> None:
 
 def _make_node(folder: Path) -> None:
     if not (shutil.which("node") and shutil.which("npm")):
-        raise NotThere("node or npm is not installed (Debian: apt-get install nodejs npm)")
+        raise NotThere("node or npm is not on PATH: make bench-broker installs both")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     shutil.copy(PEERS / "package.json", folder)

@@ -10,6 +10,8 @@ from typing import Literal
 
 import pytest
 
+from bench.broker.sizes import FULL_SIZES, QUICK_SIZES
+from bench.broker.systems import SYSTEMS
 from bench.core.machine import cpu_ticks, stolen_percent
 from bench.core.reports import Report, Table, Target, load
 from bench.core.rounds import Sample, interleave, middle, percentile, ratio
@@ -182,3 +184,13 @@ def test_what_neighbours_take_is_a_share_of_what_was_wanted(tmp_path: Path) -> N
     assert stolen_percent((200, 40), (200, 40)) is None
     assert cpu_ticks(tmp_path / "absent") is None
     assert stolen_percent(None, (1, 1)) is None
+
+
+# -- sizes -------------------------------------------------------------------------------------------------
+
+
+def test_the_small_size_judges_node_on_as_many_jobs_as_the_full_one() -> None:
+    """A quarter of them is drained before Node's compiler is done: the verdict would be about the compiler."""
+    for system in SYSTEMS:
+        same = QUICK_SIZES.drained(system) == FULL_SIZES.drained(system)
+        assert same == (system.kind in ("ours", "node")), system.name
