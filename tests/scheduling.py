@@ -5,6 +5,9 @@ Not by its marks: xdist 3.8 writes a group behind a test's id, where pytest 9.2 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 ENGINES = ("tests/e2e/", "tests/contract/")
@@ -12,6 +15,7 @@ ENGINES = ("tests/e2e/", "tests/contract/")
 COSTLY_FIXTURES = (
     "tests/unit/test_deploy_docs.py",
     "tests/integration/test_gateway",
+    "tests/integration/test_k8s",
     "tests/integration/test_webhooks_gateway",
 )
 """What they start or render is for the whole session: once, not once in each process."""
@@ -22,6 +26,17 @@ class Scheduler(LoadScopeScheduling):  # type: ignore[misc]
 
     def _split_scope(self, nodeid: str) -> str:
         return scope_of(nodeid)
+
+
+def longest_first(items: Sequence[pytest.Item]) -> list[pytest.Item]:
+    """The tests in the order of their time limits, longest first: a long one that begins last keeps one process busy
+    while the others have nothing left. Groups stay as they are; xdist begins with the largest."""
+    return sorted(items, key=_minus_limit_s)
+
+
+def _minus_limit_s(item: pytest.Item) -> float:
+    limit = item.get_closest_marker("timeout") if scope_of(item.nodeid) == item.nodeid else None
+    return -float(limit.args[0]) if limit and limit.args else 0.0
 
 
 def scope_of(nodeid: str) -> str:

@@ -27,7 +27,9 @@ def render(folder: Path) -> list[Manifest]:
         RendererMissingError: there is nothing to render it with.
     """
     command = [*find_renderer(), str(folder)]
-    return list(yaml.safe_load_all(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
+    rendered = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    # The parser in C is the same, ten times as fast.
+    return list(yaml.load_all(rendered, Loader=yaml.CSafeLoader))
 
 
 def kustomizations(folder: Path = K8S) -> dict[str, Path]:

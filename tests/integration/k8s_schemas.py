@@ -17,12 +17,24 @@ from tests.integration.k8s_manifests import Manifest, name_of
 
 # The oldest release that knows everything used (preStop's sleep), and the newest that there are schemas for.
 RELEASES = ("1.30", kubernetes_validate.latest_version())
+# It would read a megabyte of JSON for each manifest.
+kubernetes_validate.utils.schema_contents = cache(kubernetes_validate.utils.schema_contents)
 SCHEMAS = Path(__file__).parent / "schemas"
 CUSTOM = ("PodMonitor", "ScaledObject")
 
 
 def refusals(manifest: Manifest) -> Iterator[str]:
     """What is wrong with one manifest, a line each."""
+    yield from _refusals(json.dumps(manifest))
+
+
+@cache
+def _refusals(text: str) -> tuple[str, ...]:
+    # Most tests change one manifest of twenty: the others need no second look.
+    return tuple(_found(json.loads(text)))
+
+
+def _found(manifest: Manifest) -> Iterator[str]:
     if manifest["kind"] in CUSTOM:
         for error in _validator(manifest["kind"]).iter_errors(manifest):
             yield f"{manifest['apiVersion']}: {name_of(manifest)}: {_path(error.path)}: {error.message}"

@@ -6,10 +6,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from tests.scheduling import scope_of
+from tests.scheduling import longest_first, scope_of
 
 
 @pytest.mark.parametrize(
@@ -19,12 +21,28 @@ from tests.scheduling import scope_of
         ("tests/contract/test_engines.py::test_a[vllm-x@y]", "engines"),
         ("tests/unit/test_deploy_docs.py::test_a", "tests/unit/test_deploy_docs.py"),
         ("tests/integration/test_gateway_keys.py::test_a", "tests/integration/test_gateway_keys.py"),
+        ("tests/integration/test_k8s_overlays.py::test_a[b]", "tests/integration/test_k8s_overlays.py"),
         ("tests/unit/test_keys.py::test_a", "tests/unit/test_keys.py::test_a"),
     ],
-    ids=["e2e", "contract", "deploy", "gateway", "any other"],
+    ids=["e2e", "contract", "deploy", "gateway", "k8s", "any other"],
 )
 def test_the_group_of_a_test(test: str, scope: str) -> None:
     assert scope_of(test) == scope
+
+
+def test_the_tests_with_the_longest_limits_begin_first() -> None:
+    def test(name: str, *limit_s: float) -> Any:
+        marker = SimpleNamespace(args=limit_s) if limit_s else None
+        return SimpleNamespace(nodeid=name, get_closest_marker=lambda _: marker)
+
+    items = [
+        test("tests/a.py::a"),
+        test("tests/b.py::b", 120),
+        test("tests/contract/c.py::c", 600),
+        test("tests/d.py::d", 240),
+    ]
+    names = [item.nodeid for item in longest_first(items)]
+    assert names == ["tests/d.py::d", "tests/b.py::b", "tests/a.py::a", "tests/contract/c.py::c"]
 
 
 def test_pytest_xdist_heeds_it(repository: Path, tmp_path: Path) -> None:
