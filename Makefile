@@ -5,10 +5,12 @@ BIN := .venv/bin
 # Whatever an outer environment holds must not leak into the one made here.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 MINUTES := 20
+# Node, Chromium and what Debian packages bring, as far as the set-up had to fetch them.
+export PATH := $(CURDIR)/.venv/programs:$(PATH)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test fault fault-mutants fault-recovery fault-ha fault-vllm fuzz hostile check format docs lint types
-.PHONY: imports unit k8s-check alerts-check lock clean setup-dev setup-vllm setup-bench setup-node
+.PHONY: imports unit k8s-check alerts-check lock clean setup-dev setup-vllm setup-bench setup-node setup-system
 .PHONY: observe bench-quick bench-broker bench-engine bench-batching bench-scheduling bench-autoscaling bench-docs
 .PHONY: bench-planning bench-shards bench-gateway gpu-proof demo-gateway
 
@@ -21,7 +23,7 @@ demo: setup-vllm ## See a real Redis and a real vLLM worker answer prompts (firs
 demo-gateway: setup-vllm ## See OpenAI's API over HTTP on real parts: curl, the SDK, a batch, a webhook, the page
 	@$(BIN)/streamfleet demo-gateway $(ARGS)
 
-test: setup-dev setup-vllm setup-node ## Run all tests, the end-to-end run with real vLLM included (ARGS='-k name' for some)
+test: setup-dev setup-vllm setup-bench setup-node setup-system ## Run all tests, the end-to-end run with real vLLM included (ARGS='-k name' for some)
 	@$(BIN)/pytest --numprocesses 3 $(ARGS)
 
 fault: setup-dev ## Kill, stop and cut everything under load, and judge what became of each request (about 15 minutes)
@@ -47,13 +49,13 @@ hostile: setup-vllm ## 500 hostile bodies among 500 good ones, on real vLLM
 fuzz: setup-dev ## 100,000 entries of any kind through real workers
 	@$(BIN)/python -m tests.fuzz $(ARGS)
 
-observe: setup-dev ## Ask every panel and alert rule of a real Prometheus that scrapes a fleet under load (needs prometheus)
+observe: setup-dev setup-system ## Ask every panel and alert rule of a real Prometheus that scrapes a fleet under load
 	@$(BIN)/python -m monitoring.observe $(ARGS)
 
-bench-quick: setup-dev setup-vllm ## The measurements at small size: each ratio and target with hold or MISS (about 12 minutes)
+bench-quick: setup-dev setup-vllm setup-node ## The measurements at small size: each ratio and target with hold or MISS (about 12 minutes)
 	@$(BIN)/python -m bench.quick $(ARGS)
 
-bench-broker: setup-dev ## Beside other queues and raw redis-py: enqueue, drain, round trips, memory (ARGS=--help for sizes)
+bench-broker: setup-dev setup-node ## Beside other queues and raw redis-py: enqueue, drain, round trips, memory (ARGS=--help for sizes)
 	@$(BIN)/python -m bench.broker $(ARGS)
 
 bench-engine: setup-dev setup-vllm ## A worker with real vLLM beside bare AsyncLLM and vllm serve over HTTP
@@ -94,8 +96,8 @@ k8s-check: setup-dev ## Render, validate and test the Kubernetes manifests: a li
 	@$(BIN)/python -m tests.integration.k8s_check
 	@$(BIN)/pytest -q tests/integration/test_k8s*.py $(ARGS)
 
-alerts-check: setup-dev ## Check the alert rules, and play their tests with promtool (Debian's package prometheus)
-	@CI=true $(BIN)/pytest -q tests/unit/test_alert_rules.py $(ARGS)
+alerts-check: setup-dev setup-system ## Check the alert rules, and play their tests with promtool
+	@$(BIN)/pytest -q tests/unit/test_alert_rules.py $(ARGS)
 
 check: setup-dev lint types imports unit ## Format, lint, strict types, import contracts, and the tests that need nothing
 
@@ -138,8 +140,11 @@ setup-dev:
 setup-vllm:
 	@tools/setup.sh vllm
 
-setup-node:
+setup-node: setup-dev
 	@tools/setup.sh node
+
+setup-system:
+	@tools/setup.sh system
 
 setup-bench:
 	@tools/setup.sh bench

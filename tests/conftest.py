@@ -9,6 +9,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from streamfleet.cli.demo.model import model_folder
+from tests import programs
+
+programs.on_path()
+pytest_terminal_summary = programs.pytest_terminal_summary
 
 pytest_plugins = ["tests.servers", "tests.integration.worker_process", "tests.integration.gateway_process"]
 
@@ -25,6 +29,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     from tests.scheduling import Scheduler
 
     return Scheduler(config, log)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where several processes run tests, the long ones begin first."""
+    if hasattr(config, "workerinput"):
+        from tests.scheduling import longest_first
+
+        items[:] = longest_first(items)
 
 
 @pytest.fixture(scope="session")

@@ -10,19 +10,25 @@ import redis
 import redis.asyncio
 
 from streamfleet.cli.demo.server import RedisServer, find_servers
+from tests.programs import skip_without
 
 OLD_RELEASE = "redis-6.2"
 NEW_RELEASE = (7, 0)
+SYSTEM = "the-systems-redis-server"
 MISSING = "missing-"
+WITH_SELECTORS = {label: path for label, path in find_servers().items() if label != OLD_RELEASE}
+"""Servers whose ACL has rules for single keys."""
 
 
 def required_releases(found: dict[str, Path]) -> list[str]:
-    """Labels to test on; one that starts with `missing-` stands for one that has to be there and is not."""
+    """Labels to test on; one that starts with `missing-` stands for one that is not there."""
     labels = list(found)
     if OLD_RELEASE not in found:
         labels.append(f"{MISSING}{OLD_RELEASE}")
     if not any(_release(label) >= NEW_RELEASE for label in found):
         labels.append(f"{MISSING}redis-7.0-or-newer")
+    if all("site-packages" in path.parts for path in found.values()):
+        labels.append(f"{MISSING}{SYSTEM}")
     return labels
 
 
@@ -45,8 +51,10 @@ def redis_server() -> Iterator[RedisServer]:
 
 @pytest.fixture(scope="session", params=required_releases(find_servers()))
 def any_redis_server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
-    """A server of each release found. A required release that is missing is a failure."""
+    """A server of each release found. A release of a wheel that is missing is a failure, the system's is skipped."""
     label: str = request.param
+    if label == f"{MISSING}{SYSTEM}":
+        skip_without("the system's Redis, a release beside those of wheels", "sudo apt-get install redis-server")
     if label.startswith(MISSING):
         pytest.fail(f"no server of release {label.removeprefix(MISSING)} found: run `make test`, which installs it")
     with RedisServer(find_servers()[label]) as server:

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes .venv with what the named profiles need (dev, vllm, bench); quick when there is nothing to do.
-# Finds a Python that fits; set PYTHON to choose another. `node` stands alone: packages that tests in Node need.
+# Makes .venv with what the named profiles need (dev, vllm, bench, system); quick when there is nothing to do.
+# Finds a Python that fits; set PYTHON to choose another. `node` stands alone: Node, its packages and Chromium.
 set -eu
 cd "$(dirname "$0")/.."
 [ "${1:-}" != node ] || exec tools/setup_node.sh

@@ -1,29 +1,126 @@
-"""libnuma.so.1, which vLLM on CPU loads and many machines lack."""
+"""What Debian packages bring, unpacked into `.venv/lib/system`: needs apt, and no root. Standard library only.
+
+The system itself stays as it is: nothing is installed there, and no service starts. Packages come from the mirrors that
+apt is configured with, with whatever they need that the machine lacks. Each program gets a wrapper in
+`.venv/programs`, which the Makefile and tests/conftest.py put on PATH.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import os
+import platform
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 LIBRARY = "libnuma.so.1"
+PROGRAMS = {"redis-server": "redis-server", "openssl": "openssl", "promtool": "prometheus", "prometheus": "prometheus"}
+"""Program to the package that brings it: a further Redis, with TLS; certificates; alert rules and panels."""
+UPDATE_S, DOWNLOAD_S = 240, 300
 
 # For every Python of the environment, vLLM's children included: what is loaded already is found by its name.
 _PRELOAD = "import ctypes, os; os.path.exists({path!r}) and ctypes.CDLL({path!r}, mode=ctypes.RTLD_GLOBAL)\n"
-
+_WRAPPER = """\
+#!/bin/sh
+export LD_LIBRARY_PATH={libraries}${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}} OPENSSL_CONF={root}/etc/ssl/openssl.cnf
+exec {program} "$@"
+"""
 _ADVICE = f"""vLLM on CPU needs {LIBRARY}, which this machine does not have. Install it, then try again:
   Debian, Ubuntu   sudo apt-get update && sudo apt-get install libnuma1
   Fedora, RHEL     sudo dnf install numactl-libs
   Arch             sudo pacman -S numactl"""
 
 
+class NoPackages(Exception):
+    """apt is not here, or could not fetch the packages; the message says which of these."""
+
+
 def libnuma_problem(venv: Path) -> str | None:
     """None when the library is there, or could be put into the environment; else what to do about it."""
-    if _loads(LIBRARY) or _from_debian_package(venv):
+    root = venv / "lib/system"
+    target = _libraries(root)[0] / LIBRARY
+    if _loads(LIBRARY):
         return None
-    return _ADVICE
+    try:
+        if not target.exists():
+            unpack(["libnuma1"], root)
+    except NoPackages:
+        return _ADVICE
+    if not _loads(str(target)):
+        return _ADVICE
+    site_packages = next((venv / "lib").glob("python3*/site-packages"))
+    (site_packages / "streamfleet_libnuma.pth").write_text(_PRELOAD.format(path=str(target)), encoding="utf-8")
+    return None
+
+
+def missing_programs(venv: Path) -> list[str]:
+    """The programs that are neither on PATH nor unpacked."""
+    path = os.pathsep.join([str(venv / "programs"), os.environ.get("PATH", "")])
+    return [program for program in PROGRAMS if shutil.which(program, path=path) is None]
+
+
+def unpack_programs(venv: Path, programs: Iterable[str]) -> None:
+    """Fetch these programs, and write their wrappers.
+
+    Raises:
+        NoPackages: there is no apt, it reaches no mirror, or what came does not run here.
+    """
+    root, folder = venv / "lib/system", venv / "programs"
+    unpack(sorted({PROGRAMS[program] for program in programs}), root)
+    folder.mkdir(exist_ok=True)
+    libraries = os.pathsep.join(str(each) for each in _libraries(root))
+    for program in programs:
+        found = root / "usr/bin" / program
+        wrapper = folder / program
+        wrapper.write_text(_WRAPPER.format(libraries=libraries, root=root, program=found), encoding="utf-8")
+        wrapper.chmod(0o755)
+        said = subprocess.run(
+            [wrapper, "version" if program == "openssl" else "--version"], capture_output=True, check=False
+        )
+        if said.returncode:
+            wrapper.unlink()
+            raise NoPackages(f"{program} of Debian's package {PROGRAMS[program]} does not run here")
+
+
+def unpack(packages: Iterable[str], root: Path) -> None:
+    """Unpack packages, and what they need that the machine lacks, below a folder.
+
+    Raises:
+        NoPackages: there is no apt, or it could not fetch them.
+    """
+    if not (shutil.which("apt-get") and shutil.which("dpkg-deb")):
+        raise NoPackages("there is no apt-get")
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("state/lists/partial", "cache/archives/partial"):
+            Path(folder, name).mkdir(parents=True)
+        # Lists and downloads of its own: those of the system are root's, and often absent.
+        apt = ["apt-get", "--quiet", "--yes", "-o", "Debug::NoLocking=1"]
+        apt += ["-o", f"Dir::State={folder}/state", "-o", "Dir::State::status=/var/lib/dpkg/status"]
+        apt += ["-o", f"Dir::Cache={folder}/cache", "-o", "APT::Sandbox::User="]
+        _run([*apt, "update"], UPDATE_S)
+        _run([*apt, "install", "--download-only", "--no-install-recommends", *packages], DOWNLOAD_S)
+        root.mkdir(parents=True, exist_ok=True)
+        for package in sorted(Path(folder, "cache/archives").glob("*.deb")):
+            _run(["dpkg-deb", "--extract", str(package), str(root)], DOWNLOAD_S)
+
+
+def _run(command: list[str], timeout_s: float) -> None:
+    try:
+        done = subprocess.run(
+            command, capture_output=True, stdin=subprocess.DEVNULL, text=True, timeout=timeout_s, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise NoPackages(str(error)) from None
+    if done.returncode:
+        raise NoPackages((done.stderr.strip().splitlines() or [f"{command[0]} failed"])[-1])
+
+
+def _libraries(root: Path) -> list[Path]:
+    folder = f"{platform.machine()}-linux-gnu"
+    return [root / "usr/lib" / folder, root / "lib" / folder]
 
 
 def _loads(library: str) -> bool:
@@ -32,34 +129,3 @@ def _loads(library: str) -> bool:
     except OSError:
         return False
     return True
-
-
-def _from_debian_package(venv: Path) -> bool:
-    """Unpack Debian's package into the environment; needs no root, but apt with its package lists."""
-    target = venv / "lib/system" / LIBRARY
-    if not target.exists() and not _unpack(target):
-        return False
-    if not _loads(str(target)):
-        return False
-    site_packages = next((venv / "lib").glob("python3*/site-packages"))
-    (site_packages / "streamfleet_libnuma.pth").write_text(_PRELOAD.format(path=str(target)), encoding="utf-8")
-    return True
-
-
-def _unpack(target: Path) -> bool:
-    if not (shutil.which("apt-get") and shutil.which("dpkg-deb")):
-        return False
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            _run("apt-get", "download", "libnuma1", folder=folder)
-            _run("dpkg-deb", "-x", next(Path(folder).glob("*.deb")).name, "unpacked", folder=folder)
-            found = next(Path(folder).glob(f"unpacked/**/{LIBRARY}"))
-        except (OSError, subprocess.SubprocessError, StopIteration):
-            return False
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(found, target)
-    return True
-
-
-def _run(*command: str, folder: str) -> None:
-    subprocess.run(command, cwd=folder, check=True, capture_output=True, stdin=subprocess.DEVNULL, timeout=60)

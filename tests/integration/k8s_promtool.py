@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
-MISSING = "promtool is missing: apt-get install --no-install-recommends prometheus"
+from tests.programs import program
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +26,6 @@ class Case:
     expected: Mapping[str, float | None]
 
 
-def promtool() -> str:
-    """The program. Without it a test fails where CI runs it, and is skipped elsewhere."""
-    found = shutil.which("promtool")
-    if found is None and os.environ.get("CI"):
-        pytest.fail(MISSING)
-    return found or pytest.skip(MISSING)
-
-
 def complaints(cases: Sequence[Case], folder: Path) -> str:
     """What promtool has against some cases: empty when all hold to the last bit.
 
@@ -47,7 +36,9 @@ def complaints(cases: Sequence[Case], folder: Path) -> str:
     file = folder / "tests.yaml"
     tests = {"rule_files": [], "evaluation_interval": "15s", "tests": [_test(each) for each in cases]}
     file.write_text(yaml.safe_dump(tests, width=1000), encoding="utf-8")
-    done = subprocess.run([promtool(), "test", "rules", str(file)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [program("promtool"), "test", "rules", str(file)], capture_output=True, text=True, check=False
+    )
     return "" if done.returncode == 0 else done.stdout + done.stderr or f"exit status {done.returncode}"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,14 +11,13 @@ import pytest
 
 from monitoring.observe.prometheus import MISSING
 from monitoring.observe.questions import questions
+from tests.programs import program
 
 pytestmark = pytest.mark.timeout(180)
 
 
 def test_every_panel_has_data_and_every_rule_can_be_evaluated(repository: Path) -> None:
-    if shutil.which("prometheus") is None:
-        assert "CI" not in os.environ, MISSING
-        pytest.skip(MISSING)
+    program("prometheus")
     words = [sys.executable, "-m", "monitoring.observe", "--seconds", "90"]
     seen = subprocess.run(words, cwd=repository, capture_output=True, text=True, check=False, timeout=170)
     assert seen.returncode == 0, seen.stdout + seen.stderr

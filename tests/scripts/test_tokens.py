@@ -9,6 +9,7 @@ from streamfleet.common.errors import BrokerOutOfMemory
 from streamfleet.common.protocol import Lane, Status
 from streamfleet.common.records import CompleteCode, Completion, Lease, Submission, TokenGroup
 from tests.scripts.harness import BODY, ERROR, NOW, Queue, submission
+from tests.servers import WITH_SELECTORS
 
 
 def group(number: int = 0, request_id: str = "r1", *, attempt: int = 1, lasting: bool = True) -> TokenGroup:
@@ -276,12 +277,11 @@ async def test_a_key_of_another_type_holds_up_no_ending(queue: Queue) -> None:
     assert "lane:high" not in after
 
 
+@pytest.mark.parametrize("any_redis_server", WITH_SELECTORS, indirect=True)
 @pytest.mark.parametrize("command", ["xadd", "pexpire"])
 async def test_rules_of_an_earlier_release_hold_up_no_ending(queue: Queue, command: str) -> None:
     """Tokens are new: who may not write them goes on without."""
     first, second = await streaming(queue), await streaming(queue, "1000-1", id="r2")
-    if (await queue.command("INFO", "server")).split(b"redis_version:")[1].startswith(b"6."):
-        pytest.skip("rules for single keys came with Redis 7")
     keys = queue.keys
     known = [keys.result("*"), keys.request("*"), keys.dead, *keys.lanes]
     rules = ["+@all", f"-{command}", "~*", f"(+{command} {' '.join(f'~{key}' for key in known)})"]

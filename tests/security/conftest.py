@@ -6,11 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from streamfleet.cli.demo.server import RedisServer, find_servers
+from streamfleet.cli.demo.server import RedisServer
 from tests.security.guarded import Guarded
-from tests.servers import newest
-
-WITH_SELECTORS = {label: path for label, path in find_servers().items() if label != "redis-6.2"}
+from tests.servers import WITH_SELECTORS, newest
 
 
 @pytest.fixture(scope="session")

@@ -18,8 +18,9 @@ from streamfleet.cli.demo.server import RedisServer, free_port
 from streamfleet.common.acl import Role
 from streamfleet.common.settings import GROUPS, PREFIX, variable
 from tests.integration.k8s_manifests import only, render
-from tests.security.conftest import WITH_SELECTORS
-from tests.servers import newest
+from tests.programs import program, skip_without
+from tests.security.tls import with_tls
+from tests.servers import WITH_SELECTORS, newest
 from tests.waiting import eventually_blocking
 
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -64,9 +65,8 @@ def run(step: str, folder: Path, port: int) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_five_minutes_work_as_written(steps: list[str], folder: Path) -> None:
-    server = "/usr/bin/redis-server"
-    if not (shutil.which("openssl") and Path(server).exists()):
-        pytest.skip("needs openssl, and a redis-server that was built with TLS: apt-get install redis-server")
+    program("openssl")
+    server = with_tls() or skip_without("a Redis with TLS", "sudo apt-get install redis-server")
     port = free_port()
     for step in (CERTIFICATES, USERS):
         done = run(steps[step], folder, port)

@@ -16,7 +16,7 @@ from streamfleet.common.errors import BrokerUnavailable, SettingsError
 from streamfleet.producer.client import Client
 from tests.integration.cli_processes import streamfleet
 from tests.integration.worker_process import WorkerProcess, chat
-from tests.security.tls import Authority, Pair, TlsRedis, tls_redis
+from tests.security.tls import Authority, Pair, TlsRedis, tls_redis, with_tls
 
 
 @pytest.fixture(scope="module")
@@ -34,17 +34,26 @@ def stranger(folder: Path) -> Authority:
     return Authority(folder, "theirs")
 
 
+@pytest.fixture(
+    scope="module", params=[*filter(None, [with_tls()]), None], ids=lambda binary: "own" if binary else "proxy"
+)
+def binary(request: pytest.FixtureRequest) -> Path | None:
+    """A server program with TLS where there is one, and a proxy in front of one without."""
+    found: Path | None = request.param
+    return found
+
+
 @pytest.fixture(scope="module")
-def server(authority: Authority) -> Iterator[TlsRedis]:
+def server(authority: Authority, binary: Path | None) -> Iterator[TlsRedis]:
     """Known as localhost and 127.0.0.1."""
-    with tls_redis(authority, authority.issue("localhost", "127.0.0.1")) as found:
+    with tls_redis(authority, authority.issue("localhost", "127.0.0.1"), binary=binary) as found:
         yield found
 
 
 @pytest.fixture(scope="module")
-def strict_server(authority: Authority) -> Iterator[TlsRedis]:
+def strict_server(authority: Authority, binary: Path | None) -> Iterator[TlsRedis]:
     """Lets only those in who have a certificate of the authority themselves."""
-    with tls_redis(authority, authority.issue("localhost"), clients="yes") as found:
+    with tls_redis(authority, authority.issue("localhost"), clients="yes", binary=binary) as found:
         yield found
 
 
@@ -100,8 +109,8 @@ async def test_a_server_of_another_authority_is_refused(server: TlsRedis, strang
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
-async def test_a_server_of_another_name_is_refused(authority: Authority, host: str) -> None:
-    with tls_redis(authority, authority.issue("redis.example")) as elsewhere:
+async def test_a_server_of_another_name_is_refused(authority: Authority, host: str, binary: Path | None) -> None:
+    with tls_redis(authority, authority.issue("redis.example"), binary=binary) as elsewhere:
         with pytest.raises(SettingsError, match=f"REDIS_URL rediss://{host}:.*not valid for '{host}'.*host name"):
             await ping(elsewhere.url({"ssl_ca_certs": authority.file}, host=host))
         # Whoever really wants it has to say so.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -20,11 +19,11 @@ from streamfleet.common.protocol import LANES
 from streamfleet.producer import Ask, SyncClient
 from tests.integration.gateway_process import gateway_on, make_key
 from tests.integration.worker_process import WorkerProcess
+from tests.programs import BROWSERS, program, skip_without
 from tests.servers import newest
 from tests.waiting import eventually_blocking
 
 HERE = Path(__file__).parent
-BROWSERS = ("chromium", "chromium-browser")
 WORKERS = ("worker-a", "worker-b")
 EVERY_S = 0.4
 SHARES = {"critical": 1, "high": 2, "normal": 3, "low": 4}
@@ -34,20 +33,12 @@ HOSTILE_IDS = (HOSTILE, "javascript:window.hostile=3", "</pre> <iframe srcdoc='<
 """The last one is no id, because of its spaces: its entry's stands for it."""
 
 
-def missing() -> str:
-    """What is not here that the browser's tests need; empty when all is."""
-    if shutil.which("node") is None:
-        return "node is not installed: sudo apt-get install nodejs npm"
-    if browser() is None:
-        return "Chromium is not installed: sudo apt-get install chromium"
+def need_browser() -> None:
+    """Skip the test where no browser can be driven."""
+    program("node")
+    program(*BROWSERS)
     if not (HERE / "node_modules" / "playwright-core").exists():
-        return "playwright-core is not installed: tools/setup.sh node"
-    return ""
-
-
-def browser() -> str | None:
-    """The browser's program."""
-    return next(filter(None, map(shutil.which, BROWSERS)), None)
+        skip_without("playwright-core", "make test installs it")
 
 
 @dataclass
@@ -146,7 +137,7 @@ def leave_dead_letters(url: str) -> None:
 
 def node(script: str, scene: dict[str, Any], timeout_s: float) -> subprocess.CompletedProcess[str]:
     """Run a script of this folder."""
-    arguments = json.dumps({"chromium": browser(), **scene})
+    arguments = json.dumps({"chromium": program(*BROWSERS), **scene})
     environment = {
         name: value for name, value in os.environ.items() if name.lower() not in ("http_proxy", "https_proxy")
     }

