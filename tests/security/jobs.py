@@ -446,9 +446,8 @@ async def webhooks(url: str) -> None:
             (delivery,) = (await me.take("g2", 1)).deliveries
             assert await me.settle(delivery, ending)
         await me.take("g3", 1)
-        assert len(await me.connection.command("XINFO", "CONSUMERS", me.names.due, "deliverers")) == 1, (
-            "others are gone"
-        )
+        left = await me.connection.command("XINFO", "CONSUMERS", me.names.due, "deliverers")
+        assert len(left) <= 1, "others are gone"
         await me.wait(last, 2)
     finally:
         await me.close()
