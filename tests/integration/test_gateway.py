@@ -244,7 +244,7 @@ def test_pages(stage: Stage) -> None:
         assert ask("/livez").status == 200
         assert ask("/readyz").text == "ok\n"
     health = json.loads(stage.gateway.get("/health").text)
-    assert (health["status"], health["keys"], health["warnings"]) == ("ok", "on", [])
+    assert (health["status"], health["keys"], health["warnings"]) == ("healthy", "on", [])
     assert "streamfleet_build_info" in stage.gateway.probe("/metrics").text
     assert stage.gateway.get("/metrics").status == 404, "what callers reach needs a key"
     paths = json.loads(stage.gateway.get("/openapi.json").text)["paths"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -300,11 +300,20 @@ async def test_a_wrong_batch_is_refused(
 async def test_prompts_in_outputs_out(http: httpx.AsyncClient) -> None:
     prompts = ["one", "two", "three"]
     answer = (await http.post("/v1/batch/sync", json={"prompts": prompts, "max_tokens": 5})).json()
-    assert [each["output"] for each in answer["results"]] == [f"[simulated] {' '.join([p] * 4)}" for p in prompts]
+    assert answer["batch_id"]
+    assert answer["outputs"] == [f"[simulated] {' '.join([p] * 4)}" for p in prompts]
+    assert answer["outputs"] == [each["output"] for each in answer["results"]]
+    assert answer["total_tokens"] == answer["usage"]["total_tokens"] > 15
+    assert answer["throughput_tokens_per_sec"] > answer["throughput"]["output_tokens_per_second"]
     assert (answer["status"], answer["succeeded"], answer["failed"]) == ("completed", 3, 0)
     assert answer["usage"]["completion_tokens"] == 15
     assert answer["latency_ms"] > 0
     assert answer["throughput"]["output_tokens_per_second"] > 0
+
+
+async def test_a_prompt_has_256_tokens_unless_the_call_names_a_number(http: httpx.AsyncClient) -> None:
+    answer = (await http.post("/v1/batch/sync", json={"prompts": ["a"], "ignore_eos": True})).json()
+    assert answer["usage"]["completion_tokens"] == 256
 
 
 async def test_one_bad_prompt_fails_alone(http: httpx.AsyncClient) -> None:
@@ -312,6 +321,7 @@ async def test_one_bad_prompt_fails_alone(http: httpx.AsyncClient) -> None:
     answer = (await http.post("/v1/batch/sync", json={"prompts": prompts, "max_tokens": 2})).json()
     assert [each["status"] for each in answer["results"]] == ["succeeded", "failed", "succeeded"]
     assert answer["results"][1]["error"]["code"] == "request_too_large"
+    assert answer["outputs"] == ["[simulated] good", None, "[simulated] also"]
 
 
 async def test_who_leaves_cancels_all_prompts(http: httpx.AsyncClient, rows: Any) -> None:
@@ -353,14 +363,13 @@ async def test_a_job_is_answered_later(stage: Stage, http: httpx.AsyncClient) ->
     accepted = await http.post("/v1/batch/async", json=body)
     assert accepted.status_code == 202
     job = accepted.json()
-    assert (job["status"], job["progress"]["total"]) == ("pending", 3)
-
-    async def through() -> Any:
-        found = (await http.get(f"/v1/batch/{job['id']}")).json()
-        return found if found["status"] in ("completed", "failed") else None
-
-    done = await eventually(through, 20, "the job ends")
-    assert (done["status"], done["progress"]["percent"], done["metadata"]) == ("completed", 100.0, {"a": "b"})
+    assert (job["status"], job["progress"], job["outputs"]) == ("pending", 0.0, None)
+    assert job["request_counts"] == {"total": 3, "completed": 0, "failed": 0}
+    done = await through(http, job["batch_id"])
+    assert (done["batch_id"], done["status"], done["progress"]) == (job["batch_id"], "completed", 1.0)
+    assert done["outputs"] == [" ".join(["[simulated]", *[each] * 4]) for each in ("one", "two")] + [None]
+    assert done["request_counts"] == {"total": 3, "completed": 2, "failed": 1}
+    assert done["metadata"] == {"a": "b"}
     assert [each["index"] for each in done["results"]] == [0, 1, 2]
     assert [each["status"] for each in done["results"]] == ["succeeded", "succeeded", "failed"]
     assert done["results"][1]["output"] == "[simulated] two two two two"
@@ -375,3 +384,41 @@ async def test_a_job_is_answered_later(stage: Stage, http: httpx.AsyncClient) ->
     assert (await http.get("/v1/batch/job_none")).status_code == 404
     listed = (await http.get("/v1/files")).json()["data"]
     assert "job_input" not in {each["purpose"] for each in listed}
+
+
+async def through(http: httpx.AsyncClient, batch_id: str) -> Any:
+    """A job, once it has ended."""
+
+    async def look() -> Any:
+        found = (await http.get(f"/v1/batch/{batch_id}")).json()
+        return found if found["status"] in ("completed", "failed") else None
+
+    return await eventually(look, 20, "the job ends")
+
+
+async def test_calls_and_jobs_are_counted_by_where_they_are(stage: Stage) -> None:
+    """Of each tenant its own: those that wait and run are told from those that ended, and these by how."""
+    secret, _ = await add_key(stage.url, "counter")
+    names = ("total_batches", "completed", "pending", "processing")
+
+    async def counted() -> tuple[int, ...]:
+        found = (await http.get("/v1/batch/stats")).json()
+        return tuple(found[name] for name in names)
+
+    async with stage.gateway.http(secret) as http:
+        assert await counted() == (0, 0, 0, 0)
+        await http.post("/v1/batch/sync", json={"prompts": ["a"], "max_tokens": 2})
+        await http.post("/v1/batch/sync", json={"prompts": ["a"], "n": 10**6})
+        quick = (await http.post("/v1/batch/async", json={"prompts": ["a"], "max_tokens": 2})).json()
+        await through(http, quick["batch_id"])
+        await eventually(lambda: _is(counted, (3, 2, 0, 0)), 10, "what ended is counted")
+        long = {"prompts": ["a"], "max_tokens": 8_000, "ignore_eos": True, "completion_window": "7d"}
+        going_on = (await http.post("/v1/batch/async", json=long)).json()["batch_id"]
+        await eventually(lambda: _is(counted, (4, 2, 0, 1)), 10, "one is under way")
+        await http.post(f"/v1/batch/{going_on}/cancel")
+        await through(http, going_on)
+        assert await counted() == (4, 2, 0, 0), "a cancelled one has not completed"
+
+
+async def _is(look: Callable[[], Awaitable[tuple[int, ...]]], wanted: tuple[int, ...]) -> bool:
+    return await look() == wanted

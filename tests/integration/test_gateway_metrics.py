@@ -166,7 +166,7 @@ async def test_a_gateway_tells_of_a_batch_that_stands_still_and_of_a_redis_that_
     await asyncio.to_thread(server.restart)
     await eventually(lambda: of(gateway, "redis_up") == [1], 20, "Redis is back")
     assert of(gateway, 'batches_open{status="validating"}') == [1]
-    assert json.loads(gateway.get("/health").text)["status"] == "ok"
+    assert json.loads(gateway.get("/health").text)["status"] == "healthy"
 
 
 async def test_a_store_that_fails_and_a_content_that_is_gone_are_counted(own: Own) -> None:

@@ -42,17 +42,32 @@ async def test_a_job_that_ends_is_told_to_its_caller(stage: Stage) -> None:
     async with Receiver().serving() as receiver, stage.client() as client:
         accepted = await client.post("/v1/batch/async", json={"prompts": ["a", "b"], "callback_url": receiver.url()})
         assert accepted.status_code in (200, 202), accepted.text
-        job = accepted.json()["id"]
+        job = accepted.json()["batch_id"]
         await eventually(lambda: receiver.came, 20, "the webhook came")
         (came,) = receiver.came
         event: Any = Webhook(SECRET).verify(came.body, dict(came.headers))
-        assert event["data"]["id"] == job
-        assert event["type"].endswith(".completed")
         state = (await client.get(f"/v1/batch/{job}")).json()
         assert state["status"] == "completed", "what the webhook says is so"
+        counts = {"total": 2, "completed": 2, "failed": 0}
+        told = {"batch_id": job, "id": job, "object": "job", "status": "completed", "request_counts": counts}
+        assert (event["type"], event["data"]) == ("job.completed", told | {"outputs": state["outputs"]})
+        assert all(text.startswith("[simulated] ") for text in state["outputs"])
         await eventually(lambda: stage.gateway.events("webhook_delivered"), 5, "it is logged")
         assert stage.gateway.metric('streamfleet_gateway_webhook_attempts_total{outcome="delivered"}') == 1
         assert receiver.url() not in stage.gateway.printed()
+
+
+async def test_large_outputs_are_told_by_a_link(stage: Stage) -> None:
+    async with Receiver().serving() as receiver, stage.client() as client:
+        body = {"prompts": ["word " * 100] * 40, "max_tokens": 200, "ignore_eos": True, "callback_url": receiver.url()}
+        assert (await client.post("/v1/batch/async", json=body)).status_code == 202
+        await eventually(lambda: receiver.came, 30, "the webhook came")
+        (came,) = receiver.came
+        data: Any = json.loads(came.body)["data"]
+        assert (data["outputs"], data["outputs_url"]) == (None, f"/v1/batch/{data['batch_id']}")
+        outputs = (await client.get(data["outputs_url"])).json()["outputs"]
+        assert len(outputs) == 40
+        assert len(json.dumps(outputs)) > len(came.body)
 
 
 @pytest.mark.parametrize(

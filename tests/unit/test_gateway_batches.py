@@ -224,10 +224,16 @@ def test_prompts_become_requests() -> None:
     assert wish.bodies[1] == {
         "model": "m",
         "max_tokens": 5,
+        "temperature": 0.7,
         "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "b"}],
     }
     plain = prompts.read_prompts({"prompts": ["a"], "endpoint": "/v1/completions"}, 10)
-    assert plain.bodies == [{"prompt": "a"}]
+    assert plain.bodies == [{"prompt": "a", "max_tokens": 256, "temperature": 0.7}]
+
+
+def test_the_newer_name_of_max_tokens_counts_too() -> None:
+    (body,) = prompts.read_prompts({"prompts": ["a"], "max_completion_tokens": 9, "temperature": 0}, 10).bodies
+    assert (body["max_completion_tokens"], body["temperature"], body.get("max_tokens")) == (9, 0, None)
 
 
 @pytest.mark.parametrize(
@@ -268,11 +274,13 @@ def test_lines_of_a_job_are_read_as_its_results() -> None:
     refusal = prompts.of_line(refusal_line(BadLine(6, "5", "no such model", "body.model", "model_not_found")))
     assert (refusal["index"], refusal["error"]["code"]) == (5, "model_not_found")
     assert prompts.tokens_of([good, bad]) == (2, 0)
+    assert prompts.outputs_of([good, bad]) == ["hello", None]
 
 
 def test_totals_say_how_fast_it_was() -> None:
     found = prompts.totals(10, 40, 4, 2_000.0)
-    assert found["usage"]["total_tokens"] == 50
+    assert found["usage"]["total_tokens"] == found["total_tokens"] == 50
+    assert found["throughput_tokens_per_sec"] == 25.0
     assert found["throughput"] == {"prompts_per_second": 2.0, "output_tokens_per_second": 20.0}
 
 
@@ -290,4 +298,4 @@ def test_totals_say_how_fast_it_was() -> None:
 def test_four_words_for_a_job(status: BatchStatus, completed: int, failed: int, wanted: str) -> None:
     job = record(status=status, completed=completed, failed=failed, total=2)
     assert status_of(job) == wanted
-    assert job_shown(job, 2_000)["progress"]["percent"] == 50.0 * (completed + failed)
+    assert job_shown(job, 2_000)["progress"] == 0.5 * (completed + failed)

@@ -47,7 +47,7 @@ async def health(request: Request) -> Response:
     gateway = gateway_of(request)
     reason = await why_unready(gateway)
     page = {
-        "status": "unready" if reason else "ok",
+        "status": "unready" if reason else "healthy",
         "reason": reason or None,
         "keys": "on" if gateway.keys_on else "off",
         "warnings": [] if gateway.keys_on else [KEYS_OFF],

@@ -16,6 +16,10 @@ from streamfleet.common.batch_records import BATCH, JOB, BatchRecord, BatchStatu
 from streamfleet.common.broker.gateway_files import FileBroker, page
 from streamfleet.common.replies import mapping
 
+LOOK_AT = 500
+"""Batches whose status is read in one round trip."""
+_OPEN = {status.encode(): status for status in BatchStatus if not status.ended}
+
 
 class SaveCode(IntEnum):
     """What became of progress; the return codes of gateway_batch_save.lua."""
@@ -247,6 +251,18 @@ class BatchBroker(FileBroker):
         """What was done for a tenant so far."""
         found = mapping(await self.connection.command("HGETALL", self.names.stats(tenant)))
         return {name.decode(errors="replace"): int(value) for name, value in found.items() if value.isdigit()}
+
+    async def open_jobs(self, tenant: str) -> list[BatchStatus]:
+        """Where each of a tenant's jobs is that has not ended."""
+        found = await self.connection.command("ZRANGEBYSCORE", self.names.open, "-inf", "+inf")
+        keys = [self.names.batch(each.decode()) for each in found if each.startswith(JOB.encode())]
+        statuses: list[BatchStatus] = []
+        for first in range(0, len(keys), LOOK_AT):
+            some = [("HMGET", key, "tenant", "status") for key in keys[first : first + LOOK_AT]]
+            for whose, status in await self.connection.pipeline(some):
+                if whose == tenant.encode() and status in _OPEN:
+                    statuses.append(_OPEN[status])
+        return statuses
 
     async def _lease(self, batch_id: str, epoch: int, ms: int | str, stumbled: str) -> BatchStatus | None:
         keys, args = [self.names.batch(batch_id), self.names.open], [batch_id, epoch, ms, stumbled, self._clock()]

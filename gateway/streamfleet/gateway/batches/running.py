@@ -78,7 +78,7 @@ async def _end(run: Run, unusable: Unusable | None = None) -> None:
         status,
         run.tools.settings.gateway_file_ttl_ms,
         OUTPUT,
-        _stats(batch, run.now_ms(asyncio.get_running_loop().time())) if job else {},
+        _stats(batch, status, run.now_ms(asyncio.get_running_loop().time())) if job else {},
         None if unusable is None else [unusable.error],
     )
     if not await run.tools.broker.finish_batch(run.batch, run.epoch, ending):
@@ -103,9 +103,10 @@ async def _delete_input(run: Run, batch: BatchRecord) -> None:
         await run.tools.files.delete(record)
 
 
-def _stats(batch: BatchRecord, now_ms: float) -> dict[str, int]:
+def _stats(batch: BatchRecord, status: BatchStatus, now_ms: float) -> dict[str, int]:
     return {
         "jobs": 1,
+        "failed_batches": int(status is not BatchStatus.COMPLETED or not batch.completed),
         "prompts": batch.total,
         "succeeded": batch.completed,
         "failed": batch.failed,

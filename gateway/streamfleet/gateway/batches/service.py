@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -25,13 +27,18 @@ from streamfleet.gateway.batches.watching import Watch
 from streamfleet.gateway.errors import ApiError
 from streamfleet.gateway.files import metrics as file_metrics
 from streamfleet.gateway.files.files import Files
-from streamfleet.gateway.files.store import Store
+from streamfleet.gateway.files.store import ContentGone, Store, StoreUnavailable
 from streamfleet.gateway.models import Models
 from streamfleet.gateway.queues import PATIENCE_S, Queues
+from streamfleet.gateway.simple.prompts import outputs_of
+from streamfleet.gateway.simple.results import results_of
 from streamfleet.gateway.token_budget import BYTES_A_TOKEN
 
 log = structlog.get_logger(__name__)
 SWEEP_S = 60.0
+MOST_OUTPUT_BYTES, MOST_RESULT_BYTES = 16_384, 1_048_576
+"""Of the outputs that a webhook carries, and of the files that are read for it: all webhooks that are outstanding stand
+in Redis."""
 LOCAL = (
     "files are stored on this machine: with several gateways, put them where all reach them "
     "(STREAMFLEET_GATEWAY_FILES=s3://…, or a folder that all have mounted)"
@@ -214,6 +221,8 @@ class Batching:
         kind = "job" if batch.id.startswith(JOB) else "batch"
         counts = {"total": batch.total, "completed": batch.completed, "failed": batch.failed}
         data = {"id": batch.id, "object": kind, "status": batch.status.value, "request_counts": counts}
+        if kind == "job":
+            data |= {"batch_id": batch.id, **await self._outputs(batch)}
         ended = batch.status if batch.status.ended else BatchStatus.FAILED
         try:
             await self.webhooks.announce(
@@ -226,6 +235,14 @@ class Batching:
         except InvalidRequest as error:
             # The rules for callbacks were changed meanwhile: nobody is told, and the batch is through all the same.
             log.warning("callback_refused", batch=batch.id, error=str(error))
+
+    async def _outputs(self, job: BatchRecord) -> dict[str, Any]:
+        """The outputs of a job as its webhook carries them: themselves, or where they are too large, a link."""
+        with contextlib.suppress(ContentGone, StoreUnavailable):
+            results = await results_of(self.files, job, MOST_RESULT_BYTES)
+            if results is not None and len(json.dumps(outputs := outputs_of(results))) <= MOST_OUTPUT_BYTES:
+                return {"outputs": outputs}
+        return {"outputs": None, "outputs_url": f"/v1/batch/{job.id}"}
 
     async def _sweep_forever(self) -> None:
         while True:

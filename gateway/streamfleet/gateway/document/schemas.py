@@ -67,9 +67,20 @@ _REQUEST: dict[str, Schema] = {
 _MESSAGE = loose(["role", "content"], role=fixed("system", "user", "assistant"), content=TEXT)
 _USAGE = whole(prompt_tokens=COUNT, completion_tokens=COUNT, total_tokens=COUNT)
 _THROUGHPUT = whole(prompts_per_second=NUMBER, output_tokens_per_second=NUMBER)
+_TOTALS: dict[str, Schema] = {
+    "total_tokens": COUNT,
+    "usage": _USAGE,
+    "latency_ms": NUMBER,
+    "throughput_tokens_per_sec": NUMBER,
+    "throughput": _THROUGHPUT,
+}
+_COUNTS = whole(total=COUNT, completed=COUNT, failed=COUNT)
+_OUTPUTS: Schema = listed(maybe(TEXT)) | {"description": "a text for each prompt, in their order; null where it failed"}
 _PROMPTS: dict[str, Schema] = {
     **_SAMPLING,
     "prompts": listed(TEXT, minItems=1),
+    "max_tokens": {"type": "integer", "minimum": 1, "default": 256},
+    "temperature": {"type": "number", "minimum": 0, "maximum": 2, "default": 0.7},
     "system": TEXT,
     "endpoint": fixed("/v1/chat/completions", "/v1/completions"),
 }
@@ -157,7 +168,7 @@ SCHEMAS: dict[str, Schema] = {
         error_file_id=maybe(TEXT),
         created_at=SECONDS,
         expires_at=SECONDS,
-        request_counts=whole(total=COUNT, completed=COUNT, failed=COUNT),
+        request_counts=_COUNTS,
         usage=loose(["total_tokens"], input_tokens=COUNT, output_tokens=COUNT, total_tokens=COUNT),
         metadata=maybe(TEXTS),
         **{name: maybe(SECONDS) for name in _MOMENTS},
@@ -168,32 +179,33 @@ SCHEMAS: dict[str, Schema] = {
         ["prompts"], **_PROMPTS, completion_window=SPAN, callback_url=maybe(_CALLBACK), metadata=maybe(TEXTS)
     ),
     "Results": whole(
+        batch_id=TEXT,
         object=fixed("batch.result"),
         status=fixed("completed", "failed"),
+        outputs=_OUTPUTS,
         results=listed(_RESULT),
         succeeded=COUNT,
         failed=COUNT,
-        usage=_USAGE,
-        latency_ms=NUMBER,
-        throughput=_THROUGHPUT,
+        **_TOTALS,
     ),
     "Job": {
         "type": "object",
-        "required": ["id", "object", "status", "progress", "created_at"],
+        "required": ["batch_id", "id", "object", "status", "progress", "request_counts", "outputs", "created_at"],
         "properties": {
+            "batch_id": TEXT,
             "id": TEXT,
             "object": fixed("batch.job"),
             "status": fixed("pending", "processing", "completed", "failed"),
             "reason": maybe(TEXT),
-            "progress": whole(total=COUNT, completed=COUNT, failed=COUNT, percent=NUMBER),
+            "progress": {"type": "number", "minimum": 0, "maximum": 1},
+            "request_counts": _COUNTS,
+            "outputs": maybe(_OUTPUTS),
             "created_at": SECONDS,
             "ended_at": maybe(SECONDS),
             "expires_at": SECONDS,
             "metadata": maybe(TEXTS),
             "errors": maybe(listed({"type": "object"})),
-            "usage": _USAGE,
-            "latency_ms": NUMBER,
-            "throughput": _THROUGHPUT,
+            **_TOTALS,
             "results": maybe(listed(_RESULT)),
             "output_file_id": maybe(TEXT),
             "error_file_id": maybe(TEXT),
@@ -201,6 +213,10 @@ SCHEMAS: dict[str, Schema] = {
     },
     "Stats": whole(
         object=fixed("batch.stats"),
+        total_batches=COUNT,
+        completed=COUNT,
+        pending=COUNT,
+        processing=COUNT,
         sync_calls=COUNT,
         jobs=COUNT,
         prompts=COUNT,
@@ -212,7 +228,7 @@ SCHEMAS: dict[str, Schema] = {
         batches_here=COUNT,
     ),
     "Health": whole(
-        status=fixed("ok", "unready"),
+        status=fixed("healthy", "unready"),
         reason=maybe(TEXT),
         keys=fixed("on", "off"),
         warnings=listed(TEXT),

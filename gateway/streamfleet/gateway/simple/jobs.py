@@ -9,16 +9,14 @@ from streamfleet.common.batch_records import BatchRecord, BatchStatus
 from streamfleet.common.broker.gateway_batches import Naming
 from streamfleet.common.protocol import Lane
 from streamfleet.gateway.batches.accepting import BatchWish, read_window
-from streamfleet.gateway.batches.lines import numbered
 from streamfleet.gateway.batches.visiting import Visit
 from streamfleet.gateway.errors import SERVER, ApiError, retry_after
-from streamfleet.gateway.simple.prompts import PromptsWish, input_line, of_line, totals
+from streamfleet.gateway.simple.prompts import PromptsWish, input_line, totals
 
 INPUT = "job_input"
 INPUT_KEPT_MS = 3_600_000
 """How long nobody may need it: a batch that is open keeps its input."""
 """Purpose of its input, which callers do not see."""
-MOST_RESULT_BYTES, MOST_LINE_BYTES = 67_108_864, 67_108_864
 PENDING, PROCESSING, COMPLETED, FAILED = "pending", "processing", "completed", "failed"
 _STATUSES = {
     BatchStatus.VALIDATING: PENDING,
@@ -70,7 +68,12 @@ def status_of(job: BatchRecord) -> str:
     """One of pending, processing, completed, failed. It failed when none of its prompts succeeded, or not all ran."""
     if job.status is BatchStatus.COMPLETED and job.failed and not job.completed:
         return FAILED
-    return _STATUSES[job.status]
+    return word_for(job.status)
+
+
+def word_for(status: BatchStatus) -> str:
+    """The simple service's word for a status of OpenAI's."""
+    return _STATUSES[status]
 
 
 def shown(job: BatchRecord, now_ms: int) -> dict[str, Any]:
@@ -78,16 +81,14 @@ def shown(job: BatchRecord, now_ms: int) -> dict[str, Any]:
     ended_ms = job.times.get(job.status) if job.status.ended else None
     done = job.completed + job.failed
     return {
+        "batch_id": job.id,
         "id": job.id,
         "object": "batch.job",
         "status": status_of(job),
         "reason": job.status.value if status_of(job) == FAILED else None,
-        "progress": {
-            "total": job.total,
-            "completed": job.completed,
-            "failed": job.failed,
-            "percent": round(100 * done / job.total, 1) if job.total else 0.0,
-        },
+        "progress": done / job.total if job.total else 0.0,
+        "request_counts": {"total": job.total, "completed": job.completed, "failed": job.failed},
+        "outputs": None,
         "created_at": job.created_ms // 1000,
         "ended_at": None if ended_ms is None else ended_ms // 1000,
         "expires_at": job.deadline_ms // 1000,
@@ -100,19 +101,3 @@ def shown(job: BatchRecord, now_ms: int) -> dict[str, Any]:
             max(0, (now_ms if ended_ms is None else ended_ms) - job.created_ms),
         ),
     }
-
-
-async def results_of(here: Visit, job: BatchRecord) -> list[dict[str, Any]] | None:
-    """How each prompt of a job ended, in their order; None while it goes on, or when they are too many for one answer.
-
-    Raises:
-        ContentGone, StoreUnavailable: the files cannot be read.
-    """
-    if not job.status.ended or job.output_bytes + job.error_bytes > MOST_RESULT_BYTES:
-        return None
-    found = []
-    for file_id in (job.output_file_id, job.error_file_id):
-        parts = await here.files.broker.parts(file_id)
-        async for group in numbered(here.files.read(parts), MOST_LINE_BYTES):
-            found += [of_line(text) for _, text in group]
-    return sorted(found, key=lambda each: int(each["index"]))

@@ -18,6 +18,7 @@ OURS = frozenset(
 )
 """Fields of a call; all others are the model's, and go into each request."""
 USUAL_WINDOW = "24h"
+USUAL_TOKENS, USUAL_TEMPERATURE = 256, 0.7
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,9 @@ def read_prompts(body: Mapping[str, Any], most: int) -> PromptsWish:
         raise InvalidRequest(f"is only for {CHAT}", "system")
     if not isinstance(window, str):
         raise InvalidRequest("must be a span such as 24h", "completion_window", "invalid_type")
-    shared = {name: value for name, value in body.items() if name not in OURS}
+    shared = {"temperature": USUAL_TEMPERATURE} | {name: value for name, value in body.items() if name not in OURS}
+    if "max_completion_tokens" not in shared:  # OpenAI's newer name for the same
+        shared.setdefault("max_tokens", USUAL_TOKENS)
     return PromptsWish(
         [_body(number, prompt, endpoint, system, shared) for number, prompt in enumerate(prompts)],
         endpoint,
@@ -137,6 +140,11 @@ def of_line(text: bytes) -> dict[str, Any]:
     }
 
 
+def outputs_of(results: Iterable[Mapping[str, Any]]) -> list[str | None]:
+    """The texts of the answers, in the order of `results`; None for a prompt that failed."""
+    return [result["output"] for result in results]
+
+
 def tokens_of(results: Iterable[Mapping[str, Any]]) -> tuple[int, int]:
     """Tokens of the prompts and of the answers, in all."""
     usages = [result["usage"] for result in results if isinstance(result["usage"], dict)]
@@ -155,13 +163,16 @@ def totals(prompt_tokens: int, completion_tokens: int, ended: int, latency_ms: f
         latency_ms: how long all of it took.
     """
     seconds = max(latency_ms, 1.0) / 1000
+    total_tokens = prompt_tokens + completion_tokens
     return {
+        "total_tokens": total_tokens,
         "usage": {
             "prompt_tokens": prompt_tokens,
             "completion_tokens": completion_tokens,
-            "total_tokens": prompt_tokens + completion_tokens,
+            "total_tokens": total_tokens,
         },
         "latency_ms": round(latency_ms, 1),
+        "throughput_tokens_per_sec": round(total_tokens / seconds, 3),
         "throughput": {
             "prompts_per_second": round(ended / seconds, 3),
             "output_tokens_per_second": round(completion_tokens / seconds, 3),

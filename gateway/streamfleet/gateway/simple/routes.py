@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,7 +23,8 @@ from streamfleet.gateway.errors import ApiError
 from streamfleet.gateway.files.routes import content_gone
 from streamfleet.gateway.files.store import ContentGone
 from streamfleet.gateway.simple import jobs
-from streamfleet.gateway.simple.prompts import read_prompts, tokens_of, totals
+from streamfleet.gateway.simple.prompts import outputs_of, read_prompts, tokens_of, totals
+from streamfleet.gateway.simple.results import results_of
 from streamfleet.gateway.simple.sync import Sync
 from streamfleet.gateway.token_budget import expected_tokens
 from streamfleet.gateway.waiting import Attendance, CallerLeft
@@ -57,7 +59,7 @@ async def sync(request: Request) -> JSONResponse:
         if reservation is not None:
             used = call.used(reservation.tokens)
             here.gateway.errand(here.gateway.budget.settle(reservation, used), "settle tokens")
-    return JSONResponse(_told(here, results, (asyncio.get_running_loop().time() - began_s) * 1000))
+    return JSONResponse(_told(here, call.id, results, (asyncio.get_running_loop().time() - began_s) * 1000))
 
 
 @router.post(
@@ -82,6 +84,7 @@ async def later(request: Request) -> JSONResponse:
 async def stats(request: Request) -> JSONResponse:
     """What was done for the tenant so far."""
     here = await visit(request)
+    open_jobs = Counter(map(jobs.word_for, await here.batching.broker.open_jobs(here.tenant)))
     found = await here.batching.broker.stats(here.tenant)
     names = ("sync_calls", "jobs", "prompts", "succeeded", "failed")
     counts = {name: found.get(name, 0) for name in names}
@@ -92,6 +95,10 @@ async def stats(request: Request) -> JSONResponse:
     return JSONResponse(
         {
             "object": "batch.stats",
+            "total_batches": calls + open_jobs[jobs.PENDING] + open_jobs[jobs.PROCESSING],
+            "completed": max(0, calls - found.get("failed_batches", 0)),
+            "pending": open_jobs[jobs.PENDING],
+            "processing": open_jobs[jobs.PROCESSING],
             **counts,
             "usage": told["usage"],
             "mean_latency_ms": mean_ms,
@@ -101,27 +108,29 @@ async def stats(request: Request) -> JSONResponse:
     )
 
 
-@router.get("/v1/batch/{job_id}", **operation({200: _JOB}, (404,)))
-async def job(request: Request, job_id: str) -> JSONResponse:
-    """A job, with its results once it has ended."""
+@router.get("/v1/batch/{batch_id}", **operation({200: _JOB}, (404,)))
+async def job(request: Request, batch_id: str) -> JSONResponse:
+    """A job, with its outputs once it has ended."""
     here = await visit(request)
-    record = await find(here, job_id, JOB)
+    record = await find(here, batch_id, JOB)
     answer = jobs.shown(record, await here.batching.broker.now_ms())
     if record.status.ended:
         try:
-            answer["results"] = await jobs.results_of(here, record)
+            results = await results_of(here.files, record)
         except ContentGone:
             raise content_gone() from None
+        answer["outputs"] = None if results is None else outputs_of(results)
+        answer["results"] = results
         answer["output_file_id"] = record.output_file_id if record.output_bytes else None
         answer["error_file_id"] = record.error_file_id if record.error_bytes else None
     return JSONResponse(answer)
 
 
-@router.post("/v1/batch/{job_id}/cancel", **operation({200: _JOB}, (404, 409)))
-async def cancel(request: Request, job_id: str) -> JSONResponse:
+@router.post("/v1/batch/{batch_id}/cancel", **operation({200: _JOB}, (404, 409)))
+async def cancel(request: Request, batch_id: str) -> JSONResponse:
     """End a job. What was answered by then stands in its results."""
     here = await visit(request)
-    record = await end(here, job_id, JOB)
+    record = await end(here, batch_id, JOB)
     return JSONResponse(jobs.shown(record, await here.batching.broker.now_ms()))
 
 
@@ -150,13 +159,14 @@ def _wish(here: Visit, request: Request, body: Mapping[str, Any]) -> Wish:
     return read_wish(request.headers, body, bounds, here.gateway.clock.now_ms())
 
 
-def _told(here: Visit, results: list[dict[str, Any]], latency_ms: float) -> dict[str, Any]:
+def _told(here: Visit, batch_id: str, results: list[dict[str, Any]], latency_ms: float) -> dict[str, Any]:
     """The answer, and its part of the tenant's statistics."""
     succeeded = sum(each["status"] == "succeeded" for each in results)
     prompt_tokens, completion_tokens = tokens_of(results)
     ended = {"succeeded": succeeded, "failed": len(results) - succeeded}
     counts = {
         "sync_calls": 1,
+        "failed_batches": int(not succeeded),
         "prompts": len(results),
         **ended,
         "prompt_tokens": prompt_tokens,
@@ -165,8 +175,10 @@ def _told(here: Visit, results: list[dict[str, Any]], latency_ms: float) -> dict
     }
     here.gateway.errand(here.batching.broker.count(here.tenant, counts), "count a call")
     return {
+        "batch_id": batch_id,
         "object": "batch.result",
         "status": "completed" if succeeded else "failed",
+        "outputs": outputs_of(results),
         "results": results,
         **ended,
         **totals(prompt_tokens, completion_tokens, len(results), latency_ms),
