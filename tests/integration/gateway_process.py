@@ -50,12 +50,16 @@ class GatewayProcess:
         self._log = folder / "gateway.log"
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
-                command("gateway"),
+                self.command(),
                 env=environment(redis_url, **(usual | given)),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
             )
+
+    def command(self) -> list[str]:
+        """What is run."""
+        return command("gateway")
 
     @property
     def alive(self) -> bool:

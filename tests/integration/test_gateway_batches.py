@@ -401,11 +401,12 @@ async def test_calls_and_jobs_are_counted_by_where_they_are(stage: Stage) -> Non
     secret, _ = await add_key(stage.url, "counter")
     names = ("total_batches", "completed", "pending", "processing")
 
-    async def counted() -> tuple[int, ...]:
-        found = (await http.get("/v1/batch/stats")).json()
-        return tuple(found[name] for name in names)
-
     async with stage.gateway.http(secret) as http:
+
+        async def counted() -> tuple[int, ...]:
+            found = (await http.get("/v1/batch/stats")).json()
+            return tuple(found[name] for name in names)
+
         assert await counted() == (0, 0, 0, 0)
         await http.post("/v1/batch/sync", json={"prompts": ["a"], "max_tokens": 2})
         await http.post("/v1/batch/sync", json={"prompts": ["a"], "n": 10**6})

@@ -54,6 +54,12 @@ def parse(text: str) -> Any:
     return _decoder.decode(text)
 
 
+def parse_first(text: str) -> tuple[Any, int]:
+    """The value that a text begins with, as `parse` reads it, and where it ends. Raises also StopIteration."""
+    value, end = _decoder.scan_once(text, 0)
+    return value, end
+
+
 def parse_compact(text: str) -> Any:
     """The value of what `compact` wrote. Raises RecursionError."""
     return _decoder.scan_once(text, 0)[0]

@@ -11,6 +11,7 @@ from streamfleet.common.errors import InvalidRequest, QueueFull, RequestLost
 from streamfleet.common.protocol import CHAT, COMPLETIONS, EMBEDDINGS, parse_body
 from streamfleet.common.results import Result
 from streamfleet.gateway import metrics
+from streamfleet.gateway.aside import aside
 from streamfleet.gateway.body import read_body
 from streamfleet.gateway.call import Call, call_of
 from streamfleet.gateway.direct import DirectRoute
@@ -32,6 +33,7 @@ from streamfleet.gateway.streaming import Reading, open_stream
 from streamfleet.gateway.token_budget import Reservation, expected_tokens, used_tokens
 from streamfleet.gateway.waiting import Attendance, CallerLeft
 from streamfleet.gateway.wishes import Bounds, Wish, check_fields, for_the_queue, read_wish, request_id
+from streamfleet.producer.ask import as_ask
 from streamfleet.producer.client import Client
 from streamfleet.producer.handle import Handle
 from streamfleet.producer.mailbox import late
@@ -137,7 +139,7 @@ async def enqueue(request: Request, endpoint: str) -> Enqueued:
     call.facts |= {"key": caller.owner, "tenant": caller.tenant} if gateway.keys_on else {}
     call.headers |= caller.limit_headers()
     raw = await read_body(request, most_bytes, settings.gateway_body_timeout_s)
-    body = parse_body(raw, most_bytes)
+    body = await aside(len(raw), parse_body, raw, most_bytes)
     check_fields(endpoint, body)
     usual = settings.gateway_on_disconnect == "continue"
     bounds = Bounds(caller.lanes, settings.gateway_deadline_ms, settings.gateway_max_wait_ms, usual)
@@ -151,18 +153,21 @@ async def enqueue(request: Request, endpoint: str) -> Enqueued:
     call.headers |= caller.limit_headers()
     try:
         client = await gateway.queues.client(chosen.queue)
-        handle = await client.enqueue(
-            for_the_queue(body, chosen.served),
-            endpoint=endpoint,
-            id=own_id,
-            lane=wish.lane,
-            deadline=wish.deadline_ms,
-            ttl_ms=wish.ttl_ms if wish.deadline_ms is None else None,
-            tenant=caller.tenant,
-            session=wish.session,
-            stream=wish.stream,
-            traceparent=wish.traceparent,
+        ask = as_ask(
+            {
+                "body": for_the_queue(body, chosen.served),
+                "endpoint": endpoint,
+                "id": own_id,
+                "lane": wish.lane,
+                "deadline": wish.deadline_ms,
+                "ttl_ms": wish.ttl_ms if wish.deadline_ms is None else None,
+                "tenant": caller.tenant,
+                "session": wish.session,
+                "stream": wish.stream,
+                "traceparent": wish.traceparent,
+            }
         )
+        handle = await client.enqueue_draft(await aside(len(raw), client.draft, ask))
     except (InvalidRequest, QueueFull):
         if reservation is not None:
             gateway.errand(gateway.budget.give_back(reservation), "put back tokens")

@@ -20,7 +20,7 @@ from streamfleet.common.keys import Keys
 from streamfleet.common.records import Submission
 from streamfleet.common.results import Result
 from streamfleet.common.settings import QueueSettings, load
-from streamfleet.producer.ask import Ask, Options, as_ask
+from streamfleet.producer.ask import Ask, Draft, Options, as_ask
 from streamfleet.producer.cancelling import ask_to_cancel
 from streamfleet.producer.events import Chunk, Event, Restarts
 from streamfleet.producer.feeds import Feeds
@@ -227,9 +227,21 @@ class Client:
         streams = Streams(lambda handle: self.reading(handle, None, fresh=not handle.existing))
         return Run(self.submit, streams, asks, concurrency, lambda ask: self.prepare(replace(as_ask(ask), stream=True)))
 
+    def draft(self, ask: Ask) -> Draft:
+        """A request as `enqueue_draft` takes it, checked; a large one takes its time, and any thread may do it.
+
+        Raises:
+            InvalidRequest: a field is wrong.
+        """
+        return self._open.sender.draft(ask, secrets.token_hex(16))
+
+    async def enqueue_draft(self, draft: Draft) -> Handle:
+        """Enqueue what `draft` made. Raises as `enqueue`."""
+        return await self._open.sender.enqueue_draft(draft)
+
     def prepare(self, ask: Ask) -> Submission:
         """A request as `submit` takes it, checked. Raises InvalidRequest."""
-        return self._open.sender.draft(ask, secrets.token_hex(16)).submission()
+        return self.draft(ask).submission()
 
     async def submit(self, chunk: Sequence[Submission]) -> list[Outcome]:
         """One script call, up to `chunks.MAX_COUNT` requests: what became of each; no handle when refused.

@@ -58,7 +58,10 @@ class Sender:
 
     async def enqueue(self, ask: Ask) -> Handle:
         """One request."""
-        drafted = self.draft(ask, secrets.token_hex(16))
+        return await self.enqueue_draft(self.draft(ask, secrets.token_hex(16)))
+
+    async def enqueue_draft(self, drafted: Draft) -> Handle:
+        """One request that was checked and encoded."""
         with enqueueing(self._queue, 1) as traceparent:
             submission = (drafted.within(traceparent) if traceparent else drafted).submission()
             ((handle, code),) = await self.submit([submission])

@@ -124,8 +124,10 @@ def naming_of(headers: Mapping[str, str], kind: str, owner: str, asked: Mapping[
     key = headers.get("idempotency-key")
     if not key:
         return None
-    text = json.dumps([asked, lane], sort_keys=True)
-    return Naming(f"{kind}{request_id(owner, key)}", hashlib.sha256(text.encode()).hexdigest())
+    digest = hashlib.sha256()
+    for text in json.JSONEncoder(sort_keys=True).iterencode([asked, lane]):  # in steps, on whatever thread this is
+        digest.update(text.encode())
+    return Naming(f"{kind}{request_id(owner, key)}", digest.hexdigest())
 
 
 def too_much(most_tokens: int) -> ApiError:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
 from streamfleet.common.batch_records import BATCH, BatchRecord, BatchStatus, is_id
 from streamfleet.common.protocol import parse_body
+from streamfleet.gateway.aside import Pieces
 from streamfleet.gateway.batches.accepting import choose_lane, naming_of, read_batch_wish
 from streamfleet.gateway.batches.showing import shown
 from streamfleet.gateway.batches.visiting import Visit, visit
@@ -47,12 +48,12 @@ async def create(request: Request) -> JSONResponse:
     "/v1/batches",
     **operation({200: answers("BatchList")}, (400,), parameters=paging(MOST_LISTED, USUAL_LISTED)),
 )
-async def batches(request: Request) -> JSONResponse:
+async def batches(request: Request) -> Response:
     """The tenant's batches, newest first."""
     here = await visit(request)
     page = read_page(request.query_params, BATCH, USUAL_LISTED, MOST_LISTED)
     found = await here.batching.listed(here.tenant, page.after, page.limit + 1)
-    return JSONResponse(page.shown([shown(batch) for batch in found[: page.limit]], len(found) > page.limit))
+    return Pieces(page.shown([shown(batch) for batch in found[: page.limit]], len(found) > page.limit))
 
 
 @router.get("/v1/batches/{batch_id}", **operation({200: _BATCH}, (404,)))

@@ -36,6 +36,8 @@ from streamfleet.gateway.token_budget import BYTES_A_TOKEN
 
 log = structlog.get_logger(__name__)
 SWEEP_S = 60.0
+LISTED_AT_ONCE = 10
+"""A batch may have a hundred errors, and each takes its time to be read."""
 MOST_OUTPUT_BYTES, MOST_RESULT_BYTES = 16_384, 1_048_576
 """Of the outputs that a webhook carries, and of the files that are read for it: all webhooks that are outstanding stand
 in Redis."""
@@ -203,7 +205,7 @@ class Batching:
         """A tenant's batches behind one of them, newest first; those that are not kept any more are struck off."""
         found: list[BatchRecord] = []
         while len(found) < most:
-            wanted = most - len(found)
+            wanted = min(LISTED_AT_ONCE, most - len(found))
             ids = await self.broker.batch_ids(tenant, after, wanted)
             records = await self.broker.batches(ids)
             gone = [each for each, record in zip(ids, records, strict=True) if record is None]

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import AsyncGenerator
 
 from streamfleet.common.errors import InvalidRequest
+from streamfleet.gateway.aside import Breath, aside
 from streamfleet.gateway.batches.gathering import Gathering, Ready
 from streamfleet.gateway.batches.ledger import pause_s
 from streamfleet.gateway.batches.run import OVERDUE_MS, Run
@@ -50,7 +51,9 @@ class Work:
                 await self._fill()
                 if self._through():
                     break
+                breath = Breath()
                 for answer in await self._gathering.take(TICK_S):
+                    await breath.take()
                     self._run.ledger.answer(*answer, cancelling=self._run.cancelling)
                 await self._save_in_time()
             await self._run.save()
@@ -108,19 +111,20 @@ class Work:
         return chunk
 
     async def _requests(self) -> AsyncGenerator[Ready, None]:
-        checker = self._run.checker()
+        checker, breath = self._run.checker(), Breath()
         async for group in self._run.lines():
             for number, text in group:
+                await breath.take()
                 if number in self._run.bits:
                     continue
                 try:
-                    ready = await self._prepared(checker.read(number, text))
+                    ready = await self._prepared(await aside(len(text), checker.read, number, text), len(text))
                 except BadLine as error:
                     self._run.ledger.refuse(error)
                 else:
                     yield ready
 
-    async def _prepared(self, line: BatchLine) -> Ready:
+    async def _prepared(self, line: BatchLine, size_bytes: int) -> Ready:
         batch = self._run.batch
         queue, served = await self._run.route(line)
         ask = Ask(
@@ -133,7 +137,7 @@ class Work:
         )
         client = await self._run.tools.queues.client(queue)
         try:
-            return Ready(line, queue, client.prepare(ask))
+            return Ready(line, queue, await aside(size_bytes, client.prepare, ask))
         except InvalidRequest as error:
             raise BadLine(line.number, line.custom_id, error.message, error.param, error.code) from None
 

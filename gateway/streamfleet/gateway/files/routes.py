@@ -10,6 +10,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 
 from streamfleet.common.batch_records import FILE, FileRecord, is_id
 from streamfleet.common.broker.gateway_files import Deletion
+from streamfleet.gateway.aside import Pieces
 from streamfleet.gateway.batches.visiting import Visit, visit
 from streamfleet.gateway.document.operations import BYTES, FORM, answers, body, operation, paging, query
 from streamfleet.gateway.document.schemas import TEXT, fixed
@@ -48,14 +49,14 @@ async def upload(request: Request) -> JSONResponse:
 
 
 @router.get("/v1/files", **operation({200: answers("FileList")}, (400,), parameters=_PAGES))
-async def files(request: Request) -> JSONResponse:
+async def files(request: Request) -> Response:
     """The tenant's files, newest first unless `order` is asc."""
     here = await visit(request)
     page = read_page(request.query_params, FILE, 10_000, MOST_LISTED)
     purpose = request.query_params.get("purpose")
     wanted = VISIBLE if purpose is None else tuple(name for name in VISIBLE if name == purpose)
     found = await _listed(here.files, here.tenant, page, wanted)
-    return JSONResponse(page.shown([shown(record) for record in found[: page.limit]], len(found) > page.limit))
+    return Pieces(page.shown(found[: page.limit], len(found) > page.limit))
 
 
 @router.get("/v1/files/{file_id}", **operation({200: answers("File")}, (404,)))
@@ -131,14 +132,14 @@ async def _behind(first: bytes, blocks: AsyncIterator[bytes]) -> AsyncIterator[b
         yield block
 
 
-async def _listed(files: Files, tenant: str, page: Page, purposes: tuple[str, ...]) -> list[FileRecord]:
+async def _listed(files: Files, tenant: str, page: Page, purposes: tuple[str, ...]) -> list[dict[str, Any]]:
     """As many as the page has, and one more when there are more."""
-    found: list[FileRecord] = []
+    found: list[dict[str, Any]] = []
     after = page.after
     while len(found) <= page.limit:
         ids = await files.broker.file_ids(tenant, after, LOOK_AT, newest_first=page.newest_first)
         records = await files.broker.files(ids)
-        found += [record for record in records if record is not None and record.purpose in purposes]
+        found += [shown(record) for record in records if record is not None and record.purpose in purposes]
         if len(ids) < LOOK_AT:
             break
         after = ids[-1]

@@ -8,6 +8,7 @@ from typing import Any
 from streamfleet.common.batch_records import BatchRecord, BatchStatus
 from streamfleet.common.broker.gateway_batches import Naming
 from streamfleet.common.protocol import Lane
+from streamfleet.gateway.aside import Breath, aside
 from streamfleet.gateway.batches.accepting import BatchWish, read_window
 from streamfleet.gateway.batches.visiting import Visit
 from streamfleet.gateway.errors import SERVER, ApiError, retry_after
@@ -43,10 +44,12 @@ async def accept(here: Visit, prompts: PromptsWish, lane: Lane, naming: Naming |
     before = None if naming is None else await here.batching.asked_before(naming)
     if before is not None:
         return before
-    upload = await files.begin()
+    upload, breath = await files.begin(), Breath()
     try:
         for number, body in enumerate(prompts.bodies):
-            await upload.write(input_line(number, prompts.endpoint, body))
+            line = await aside(prompts.size_bytes // len(prompts.bodies), input_line, number, prompts.endpoint, body)
+            await upload.write(line)
+            await breath.take()
         await upload.close()
         record = await files.add(upload, here.tenant, "prompts.jsonl", INPUT, INPUT_KEPT_MS)
     except BaseException:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from streamfleet.common import jsontext
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.protocol import CHAT, COMPLETIONS
 from streamfleet.common.results import Result
@@ -27,24 +28,26 @@ class PromptsWish:
 
     Attributes:
         bodies: an OpenAI request for each.
+        size_bytes: about how large they are together, as JSON.
         endpoint: where they go.
         window: by when a job has to be done, as the caller wrote it.
         metadata, callback_url: of a job.
     """
 
     bodies: Sequence[Mapping[str, Any]]
+    size_bytes: int
     endpoint: str
     window: str
     metadata: Mapping[str, str] | None
     callback_url: str | None
 
 
-def read_prompts(body: Mapping[str, Any], most: int) -> PromptsWish:
+def read_prompts(body: Mapping[str, Any], most_bytes: int) -> PromptsWish:
     """All of it.
 
     Args:
-        body: of the call.
-        most: how many prompts there may be.
+        body: of the call, as `read_call` read it.
+        most_bytes: how large its requests may be together.
 
     Raises:
         InvalidRequest: a field is wrong; `param` names it.
@@ -54,9 +57,6 @@ def read_prompts(body: Mapping[str, Any], most: int) -> PromptsWish:
         raise InvalidRequest("is missing: give a list of texts", "prompts", "missing_required_parameter")
     if not isinstance(prompts, list) or not prompts:
         raise InvalidRequest("must be a list with one prompt or more", "prompts", "invalid_type")
-    if len(prompts) > most:
-        text = f"has {len(prompts)} prompts; at most {most} are taken: split it, or use /v1/batches"
-        raise InvalidRequest(text, "prompts", "too_many_prompts")
     endpoint, system, window = (
         body.get("endpoint", CHAT),
         body.get("system"),
@@ -73,8 +73,10 @@ def read_prompts(body: Mapping[str, Any], most: int) -> PromptsWish:
     shared = {"temperature": USUAL_TEMPERATURE} | {name: value for name, value in body.items() if name not in OURS}
     if "max_completion_tokens" not in shared:  # OpenAI's newer name for the same
         shared.setdefault("max_tokens", USUAL_TOKENS)
+    size_bytes = _checked_size(prompts, shared if system is None else {"system": system} | shared, most_bytes)
     return PromptsWish(
-        [_body(number, prompt, endpoint, system, shared) for number, prompt in enumerate(prompts)],
+        [_body(prompt, endpoint, system, shared) for prompt in prompts],
+        size_bytes,
         endpoint,
         window,
         read_metadata(body.get("metadata")),
@@ -85,7 +87,7 @@ def read_prompts(body: Mapping[str, Any], most: int) -> PromptsWish:
 def input_line(number: int, endpoint: str, body: Mapping[str, Any]) -> bytes:
     """A prompt as a line of a batch's input."""
     line = {"custom_id": str(number), "method": "POST", "url": endpoint, "body": body}
-    return json.dumps(line).encode() + b"\n"
+    return jsontext.compact(line).encode() + b"\n"
 
 
 def of_result(number: int, result: Result) -> dict[str, Any]:
@@ -180,11 +182,24 @@ def totals(prompt_tokens: int, completion_tokens: int, ended: int, latency_ms: f
     }
 
 
-def _body(
-    number: int, prompt: object, endpoint: str, system: str | None, shared: Mapping[str, Any]
-) -> Mapping[str, Any]:
-    if not isinstance(prompt, str):
-        raise InvalidRequest(f"must be a text, not {type(prompt).__name__}", f"prompts[{number}]", "invalid_type")
+def _checked_size(prompts: Sequence[str], shared: Mapping[str, Any], most_bytes: int) -> int:
+    """Bytes of all requests together, before any is made. Raises InvalidRequest: they are too many."""
+    own, sizes = sum(len(prompt.encode()) for prompt in prompts), {}
+    for name, value in shared.items():
+        sizes[name] = len(jsontext.compact(value).encode())
+    common = sum(sizes.values())
+    size_bytes = own + len(prompts) * common
+    if size_bytes > most_bytes:
+        text = (
+            f"{len(prompts)} prompts with {common} bytes that they share, and {own} bytes of their own, make requests "
+            f"of {size_bytes} bytes; at most {most_bytes} are taken: send fewer prompts, or shorten what they share"
+        )
+        largest = max(sizes, key=lambda name: sizes[name])
+        raise InvalidRequest(text, "prompts" if own > size_bytes / 2 else largest, "request_too_large")
+    return size_bytes
+
+
+def _body(prompt: str, endpoint: str, system: str | None, shared: Mapping[str, Any]) -> Mapping[str, Any]:
     if endpoint == COMPLETIONS:
         return {**shared, "prompt": prompt}
     messages = [] if system is None else [{"role": "system", "content": system}]

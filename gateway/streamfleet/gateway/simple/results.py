@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from streamfleet.common.batch_records import BatchRecord
+from streamfleet.gateway.aside import Breath
 from streamfleet.gateway.batches.lines import numbered
 from streamfleet.gateway.files.files import Files
 from streamfleet.gateway.simple.prompts import of_line
@@ -21,9 +22,11 @@ async def results_of(files: Files, job: BatchRecord, most_bytes: int = MOST_BYTE
     """
     if not job.status.ended or job.output_bytes + job.error_bytes > most_bytes:
         return None
-    found = []
+    found, breath = [], Breath()
     for file_id in (job.output_file_id, job.error_file_id):
         parts = await files.broker.parts(file_id)
         async for group in numbered(files.read(parts), most_bytes):
-            found += [of_line(text) for _, text in group]
+            for _, text in group:
+                found.append(of_line(text))
+                await breath.take()
     return sorted(found, key=lambda each: int(each["index"]))

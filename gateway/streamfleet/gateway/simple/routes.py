@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
 from streamfleet.common.batch_records import JOB
 from streamfleet.common.broker.gateway import Held
-from streamfleet.common.protocol import parse_body
+from streamfleet.gateway.aside import Pieces, aside
 from streamfleet.gateway.batches.accepting import choose_lane, naming_of
 from streamfleet.gateway.batches.routes import end, find
 from streamfleet.gateway.batches.visiting import Visit, visit
@@ -23,7 +23,8 @@ from streamfleet.gateway.errors import ApiError
 from streamfleet.gateway.files.routes import content_gone
 from streamfleet.gateway.files.store import ContentGone
 from streamfleet.gateway.simple import jobs
-from streamfleet.gateway.simple.prompts import outputs_of, read_prompts, tokens_of, totals
+from streamfleet.gateway.simple.prompts import PromptsWish, outputs_of, read_prompts, tokens_of, totals
+from streamfleet.gateway.simple.reading import read_call
 from streamfleet.gateway.simple.results import results_of
 from streamfleet.gateway.simple.sync import Sync
 from streamfleet.gateway.token_budget import expected_tokens
@@ -38,28 +39,29 @@ _RESULTS, _JOB = answers("Results"), answers("Job")
     "/v1/batch/sync",
     **operation({200: _RESULTS}, (400, 403, 404, 409, 413), body("PromptsRequest"), WAITING),
 )
-async def sync(request: Request) -> JSONResponse:
+async def sync(request: Request) -> Response:
     """Answer all prompts, and then answer."""
     here = await visit(request, requests=1)
-    asked = await _read(here, request)
-    prompts = read_prompts(asked, here.settings.gateway_simple_max_prompts)
+    asked, prompts = await _read(here, request)
     wish = _wish(here, request, asked)
     chosen = await here.gateway.models.choose(asked.get("model"))
     client = await here.gateway.queues.client(chosen.queue)
-    reserved = sum(expected_tokens(prompts.endpoint, each, len(str(each))) for each in prompts.bodies)
     call = Sync(here, client, wish)
+    submissions = await call.prepare(prompts, chosen)
+    sizes = [len(each.fields["body"]) for each in submissions]
+    reserved = sum(expected_tokens(prompts.endpoint, prompts.bodies[0], size) for size in sizes)
     held = Held(chosen.queue, call.id, len(prompts.bodies))
     reservation = await here.gateway.budget.reserve(here.caller, held, reserved)
     here.call.headers |= here.caller.limit_headers()
     began_s = asyncio.get_running_loop().time()
     try:
-        await call.enqueue(prompts, chosen)
+        await call.enqueue(submissions)
         results = await _attended(here, request, call, wish.ttl_ms / 1000 + GRACE_S)
     finally:
         if reservation is not None:
             used = call.used(reservation.tokens)
             here.gateway.errand(here.gateway.budget.settle(reservation, used), "settle tokens")
-    return JSONResponse(_told(here, call.id, results, (asyncio.get_running_loop().time() - began_s) * 1000))
+    return Pieces(_told(here, call.id, results, (asyncio.get_running_loop().time() - began_s) * 1000))
 
 
 @router.post(
@@ -70,11 +72,11 @@ async def sync(request: Request) -> JSONResponse:
 async def later(request: Request) -> JSONResponse:
     """Answer all prompts later."""
     here = await visit(request, requests=1)
-    asked = await _read(here, request)
-    prompts = read_prompts(asked, here.settings.gateway_simple_max_prompts)
+    asked, prompts = await _read(here, request)
     lane = choose_lane(request.headers, asked, here.caller.lanes)
     await _known(here, asked.get("model"))
-    job = await jobs.accept(here, prompts, lane, naming_of(request.headers, JOB, here.caller.owner, asked, lane))
+    naming = await aside(prompts.size_bytes, naming_of, request.headers, JOB, here.caller.owner, asked, lane)
+    job = await jobs.accept(here, prompts, lane, naming)
     here.call.facts |= {"batch": job.id, "lane": lane.value}
     return JSONResponse(jobs.shown(job, job.created_ms), 202)
 
@@ -109,7 +111,7 @@ async def stats(request: Request) -> JSONResponse:
 
 
 @router.get("/v1/batch/{batch_id}", **operation({200: _JOB}, (404,)))
-async def job(request: Request, batch_id: str) -> JSONResponse:
+async def job(request: Request, batch_id: str) -> Response:
     """A job, with its outputs once it has ended."""
     here = await visit(request)
     record = await find(here, batch_id, JOB)
@@ -123,7 +125,7 @@ async def job(request: Request, batch_id: str) -> JSONResponse:
         answer["results"] = results
         answer["output_file_id"] = record.output_file_id if record.output_bytes else None
         answer["error_file_id"] = record.error_file_id if record.error_bytes else None
-    return JSONResponse(answer)
+    return Pieces(answer)
 
 
 @router.post("/v1/batch/{batch_id}/cancel", **operation({200: _JOB}, (404, 409)))
@@ -134,9 +136,16 @@ async def cancel(request: Request, batch_id: str) -> JSONResponse:
     return JSONResponse(jobs.shown(record, await here.batching.broker.now_ms()))
 
 
-async def _read(here: Visit, request: Request) -> Mapping[str, Any]:
-    most_bytes = here.settings.gateway_simple_max_bytes
-    return parse_body(await read_body(request, most_bytes, here.settings.gateway_body_timeout_s), most_bytes)
+async def _read(here: Visit, request: Request) -> tuple[Mapping[str, Any], PromptsWish]:
+    settings, most_shared = here.settings, here.gateway.queue_settings.max_body_bytes
+    most_bytes = settings.gateway_simple_max_bytes
+    raw = await read_body(request, most_bytes, settings.gateway_body_timeout_s)
+
+    def read() -> tuple[Mapping[str, Any], PromptsWish]:
+        asked = read_call(raw, settings.gateway_simple_max_prompts, most_shared)
+        return asked, read_prompts(asked, most_bytes)
+
+    return await aside(len(raw), read)
 
 
 async def _known(here: Visit, model: object) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from streamfleet.common.errors import InvalidRequest, QueueFull, RequestLost, ResultTimeout, StreamfleetError
 from streamfleet.common.records import EnqueueCode, Submission
 from streamfleet.common.results import Result
+from streamfleet.gateway.aside import Breath, aside
 from streamfleet.gateway.batches.visiting import Visit
 from streamfleet.gateway.models import Chosen
 from streamfleet.gateway.simple.prompts import PromptsWish, of_error, of_result
@@ -48,14 +49,17 @@ class Sync:
         self._results: list[Result] = []
         self._enqueueing = False
 
-    async def enqueue(self, prompts: PromptsWish, chosen: Chosen) -> None:
+    async def prepare(self, prompts: PromptsWish, chosen: Chosen) -> list[Submission]:
+        """Requests for `enqueue`; prompts that cannot be asked have ended."""
+        return await aside(prompts.size_bytes, self._prepared, prompts, chosen)
+
+    async def enqueue(self, submissions: Sequence[Submission]) -> None:
         """Put all of them into the queue; those that are refused have ended.
 
         Raises:
             QueueFull: not one of them found room.
             StreamfleetError: the queue cannot be reached; what it took by then is cancelled.
         """
-        submissions = self._prepared(prompts, chosen)
         full = 0
         self._enqueueing = True
         try:
@@ -83,7 +87,7 @@ class Sync:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
                     while len(arrivals):
-                        self._take(await arrivals.take())
+                        await self._take(await arrivals.take())
         finally:
             arrivals.close()
         for number in self._numbers.values():
@@ -124,8 +128,10 @@ class Sync:
                 self._numbers[submissions[-1].id] = number
         return submissions
 
-    def _take(self, results: Sequence[Result | RequestLost]) -> None:
+    async def _take(self, results: Sequence[Result | RequestLost]) -> None:
+        breath = Breath()
         for result in results:
+            await breath.take()
             number = self._numbers.pop(result.id)
             if isinstance(result, RequestLost):
                 self._ended[number] = of_error(number, LOST, "request_lost")

@@ -11,6 +11,7 @@ from fastapi.responses import JSONResponse
 
 from streamfleet.common.errors import NotPermitted
 from streamfleet.common.protocol import parse_body
+from streamfleet.gateway.aside import aside
 from streamfleet.gateway.body import read_body
 from streamfleet.gateway.call import call_of
 from streamfleet.gateway.door import check_own_site
@@ -136,7 +137,9 @@ async def story(request: Request, request_id: str) -> dict[str, Any]:
     """One request's whole story."""
     gateway = gateway_of(request)
     queue = _queue(gateway, request.query_params.get("queue"))
-    return {"object": "ui.request", "queue": queue, **whole_story(await _trace(gateway, queue, request_id))}
+    found = await _trace(gateway, queue, request_id)
+    told = await aside(gateway.queue_settings.max_body_bytes, whole_story, found)
+    return {"object": "ui.request", "queue": queue, **told}
 
 
 @router.get("/ui/api/dead")
@@ -155,7 +158,9 @@ async def dead(request: Request) -> dict[str, Any]:
         "queue": queue,
         "now_ms": now_ms,
         "total": audit.dead_letters,
-        "data": [acting.shown(letter, now_ms) for letter in page.letters],
+        "data": [
+            await aside(len(letter.original.get(b"body", b"")), acting.shown, letter, now_ms) for letter in page.letters
+        ],
         "next": page.next,
     }
 

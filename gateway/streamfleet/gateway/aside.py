@@ -1,0 +1,75 @@
+"""Long computations, in steps that let the event loop serve others: on a thread, or with breaths between.
+
+A thread gives way every 5 ms, but not inside one call of the JSON decoder or encoder: what such a call gets has to be
+bounded, as the body of one request is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, ParamSpec, TypeVar
+
+from fastapi.responses import StreamingResponse
+
+P = ParamSpec("P")
+T = TypeVar("T")
+SMALL_BYTES = 16_384
+BREATH_S = 0.005
+PIECE_CHARS = 65_536
+_THREAD = ThreadPoolExecutor(1, "aside")
+"""One for all callers: the interpreter runs one at a time, and with each more the event loop would wait for longer."""
+_ENCODER = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":"))
+
+
+async def aside(size_bytes: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """The result of a pure function, computed on a thread where it has much to read.
+
+    Args:
+        size_bytes: about how much that is.
+        work, args, kwargs: the function and its arguments.
+    """
+    if size_bytes <= SMALL_BYTES:
+        return work(*args, **kwargs)
+    return await asyncio.get_running_loop().run_in_executor(_THREAD, lambda: work(*args, **kwargs))
+
+
+class Breath:
+    """Gives way to the event loop whenever a computation has gone on for 5 ms. Make it where the computation begins."""
+
+    def __init__(self) -> None:
+        self._since_s = time.monotonic()  # the loop's own clock stands still in the meantime
+
+    async def take(self) -> None:
+        """Between two steps, each of which is short."""
+        if time.monotonic() - self._since_s > BREATH_S:
+            await asyncio.sleep(0)
+            self._since_s = time.monotonic()
+
+
+class Pieces(StreamingResponse):
+    """An object as JSON, written and sent in pieces, however large it is.
+
+    Args:
+        value: what `json` can write.
+    """
+
+    def __init__(self, value: Mapping[str, Any]) -> None:
+        super().__init__(_pieces(value), media_type="application/json")
+
+
+async def _pieces(value: Mapping[str, Any]) -> AsyncIterator[bytes]:
+    breath = Breath()
+    texts: list[str] = []
+    chars = 0
+    for text in _ENCODER.iterencode(value):
+        texts.append(text)
+        chars += len(text)
+        if chars >= PIECE_CHARS:
+            yield "".join(texts).encode(errors="backslashreplace")
+            texts, chars = [], 0
+        await breath.take()
+    yield "".join(texts).encode(errors="backslashreplace")
