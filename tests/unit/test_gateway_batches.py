@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from streamfleet.common.batch_records import (
     read_batch,
 )
 from streamfleet.common.errors import InvalidRequest
-from streamfleet.common.protocol import CHAT, Lane, Status
+from streamfleet.common.protocol import CHAT, Lane, Status, parse_body
 from streamfleet.common.results import Result, Timings
 from streamfleet.gateway.batches.accepting import choose_lane, read_batch_wish
 from streamfleet.gateway.batches.checking import Checker, most_line_bytes, shown_error
@@ -32,6 +32,7 @@ from streamfleet.gateway.errors import ApiError
 from streamfleet.gateway.simple import prompts
 from streamfleet.gateway.simple.jobs import shown as job_shown
 from streamfleet.gateway.simple.jobs import status_of
+from streamfleet.gateway.simple.reading import read_call
 from streamfleet.producer.batchfile import BadLine, answer_line, refusal_line
 
 DAY_MS = 86_400_000
@@ -67,9 +68,13 @@ async def test_lines_are_the_same_in_whatever_blocks_they_come(texts: list[bytes
     data = b"\n".join(texts) + (b"\n" if ended and texts else b"")
     found = dict(await lines_of(data, size))
     wanted = dict(enumerate(data.split(b"\n"), 1))
-    assert {number: text for number, text in found.items() if text} == {
-        number: text for number, text in wanted.items() if text
-    }
+    assert found == {number: text for number, text in wanted.items() if text.strip()}
+
+
+async def test_lines_come_some_at_a_time() -> None:
+    groups = [group async for group in numbered(blocks_of(b"{}\n" * 2_000, 6_000), 10)]
+    assert max(map(len, groups)) < 1_000
+    assert [number for group in groups for number, _ in group] == list(range(1, 2_001))
 
 
 @pytest.mark.parametrize("size", [1, 3, 50])
@@ -108,7 +113,7 @@ def refused(text: bytes, checker: Checker | None = None, number: int = 7) -> Bad
         (line(url="/admin"), "url", "a"),
         (line(body="hi"), "body", "a"),
         (line(body={"model": "m"}), "body.messages", "a"),
-        (line(x="x" * 20_000), None, None),
+        (line(x="x" * 80_000), None, None),
     ],
     ids=["broken", "list", "method", "no id", "empty id", "other url", "no url", "body", "no messages", "too long"],
 )
@@ -118,6 +123,14 @@ def test_a_line_that_is_no_request_is_refused_with_its_number(
     error = refused(text)
     assert (error.param, error.custom_id) == (param, custom_id)
     assert shown_error(error)["line"] == 7
+
+
+def test_a_line_that_is_too_long_whatever_it_says_is_not_read() -> None:
+    escaped = line(body={"messages": [{"role": "user", "content": "é" * 15_000}]})
+    assert len(escaped) > 80_000
+    assert Checker(CHAT, 10_000).read(1, escaped).custom_id == "a"
+    broken = escaped.replace(b"\\u00e9", b"[],[],")
+    assert refused(broken).code == "request_too_large"
 
 
 def test_a_custom_id_is_used_once() -> None:
@@ -220,19 +233,19 @@ def test_files_are_shown_once_they_are_there() -> None:
 
 
 def test_prompts_become_requests() -> None:
-    wish = prompts.read_prompts({"prompts": ["a", "b"], "system": "Be brief.", "max_tokens": 5, "model": "m"}, 10)
+    wish = prompts.read_prompts({"prompts": ["a", "b"], "system": "Be brief.", "max_tokens": 5, "model": "m"}, 1_000)
     assert wish.bodies[1] == {
         "model": "m",
         "max_tokens": 5,
         "temperature": 0.7,
         "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "b"}],
     }
-    plain = prompts.read_prompts({"prompts": ["a"], "endpoint": "/v1/completions"}, 10)
+    plain = prompts.read_prompts({"prompts": ["a"], "endpoint": "/v1/completions"}, 1_000)
     assert plain.bodies == [{"prompt": "a", "max_tokens": 256, "temperature": 0.7}]
 
 
 def test_the_newer_name_of_max_tokens_counts_too() -> None:
-    (body,) = prompts.read_prompts({"prompts": ["a"], "max_completion_tokens": 9, "temperature": 0}, 10).bodies
+    (body,) = prompts.read_prompts({"prompts": ["a"], "max_completion_tokens": 9, "temperature": 0}, 1_000).bodies
     assert (body["max_completion_tokens"], body["temperature"], body.get("max_tokens")) == (9, 0, None)
 
 
@@ -242,19 +255,84 @@ def test_the_newer_name_of_max_tokens_counts_too() -> None:
         ({}, "prompts"),
         ({"prompts": []}, "prompts"),
         ({"prompts": "hi"}, "prompts"),
+        ({"prompts": {"a": "b"}}, "prompts"),
         ({"prompts": ["a", 5]}, "prompts[1]"),
+        ({"prompts": ["a", ["b"]]}, "prompts[1]"),
         ({"prompts": ["a"] * 11}, "prompts"),
         ({"prompts": ["a"], "endpoint": "/v1/embeddings"}, "endpoint"),
         ({"prompts": ["a"], "system": 5}, "system"),
         ({"prompts": ["a"], "system": "x", "endpoint": "/v1/completions"}, "system"),
         ({"prompts": ["a"], "completion_window": 5}, "completion_window"),
+        ({"prompts": ["a"], "x": "y" * 600, "prompt": 5}, "x"),
+        ({"prompts": ["a"] * 5, "system": "y" * 400, "b": 5}, "system"),
+        ({"prompts": ["a" * 995, "b" * 995]}, "prompts"),
     ],
-    ids=str,
+    ids=lambda value: str(value)[:60],
 )
 def test_a_wrong_field_of_a_call_is_named(body: dict[str, Any], param: str) -> None:
     with pytest.raises(InvalidRequest) as error:
-        prompts.read_prompts(body, 10)
+        prompts.read_prompts(read_call(json.dumps(body).encode(), 10, 500), 2_000)
     assert error.value.param == param
+
+
+def test_what_all_prompts_share_counts_once_for_each() -> None:
+    body = {"prompts": ["a" * 10] * 4, "system": "y" * 100, "max_tokens": 5}
+    with pytest.raises(
+        InvalidRequest, match=r"4 prompts with 106 bytes .* 40 bytes of their own, .* 464 bytes; at most 463"
+    ):
+        prompts.read_prompts(body, 463)
+    wish = prompts.read_prompts(body, 464)
+    assert (wish.size_bytes, len(wish.bodies)) == (464, 4)
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=10,
+)
+
+
+@given(
+    st.dictionaries(st.text(), JSON_VALUES, max_size=5), st.lists(st.text(), max_size=5), st.booleans(), st.booleans()
+)
+@settings(max_examples=200, deadline=None)
+def test_a_call_is_read_as_any_json(fields: dict[str, Any], texts: list[str], pretty: bool, ascii_only: bool) -> None:
+    body = {**fields, "prompts": texts}
+    raw = json.dumps(body, indent=2 if pretty else None, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass")
+    assert found_by(lambda: read_call(raw, 10, 100_000)) == found_by(lambda: parse_body(raw, 10**6))
+
+
+def found_by(read: Callable[[], dict[str, Any]]) -> object:
+    """What was read, or the code of its refusal; None where a prompt is no text, which only one of the two refuses."""
+    try:
+        found = read()
+    except InvalidRequest as error:
+        return None if str(error.param).startswith("prompts[") else error.code
+    texts = found.get("prompts")
+    return None if isinstance(texts, list) and not all(isinstance(each, str) for each in texts) else found
+
+
+@given(
+    st.dictionaries(st.text('ab\\"é', max_size=3), JSON_VALUES, max_size=3),
+    st.integers(0, 200),
+    st.sampled_from('{}[]",:x1 \\'),
+)
+@settings(max_examples=300, deadline=None)
+def test_a_broken_call_is_refused_as_any_json(fields: dict[str, Any], at: int, char: str) -> None:
+    raw = json.dumps({"prompts": ["a", "b"], **fields}, ensure_ascii=False).encode("utf-8", "surrogatepass")
+    broken = raw[: at % len(raw)] + char.encode() + raw[at % len(raw) + 1 :]
+    wanted = found_by(lambda: parse_body(broken, 10**6))
+    found = found_by(lambda: read_call(broken, 10, 100_000))
+    assert found in (wanted, None) or (found, wanted) == ("invalid_type", "invalid_json")
+
+
+@pytest.mark.parametrize("number", ["1" * 300, "0." + "5" * 300, '"' + "x" * 300 + '"', "[" + "1," * 200 + "2]"])
+def test_a_value_that_does_not_end_soon_is_read_whole(number: str) -> None:
+    body = f'{{"x": {number}, "prompts": ["a"]}}'
+    assert read_call(body.encode(), 10, 1_000) == json.loads(body)
+    with pytest.raises(InvalidRequest) as error:
+        read_call(body.encode(), 10, 290)
+    assert (error.value.param, error.value.code) == ("x", "request_too_large")
 
 
 def answered(text: str) -> Result:

@@ -16,16 +16,26 @@ def most_line_bytes(most_body_bytes: int) -> int:
     return 6 * most_body_bytes + LINE_OVERHEAD_BYTES
 
 
+def least_bytes(text: bytes) -> int:
+    """What a line has at least when it is written without blanks and escapes: what is too long is not read at all."""
+    return len(text) - 5 * text.count(b"\\u") - sum(map(text.count, (b" ", b"\t", b"\r")))
+
+
 class Checker:
     """Checks the lines of one file, in their order.
 
     Args:
         endpoint: where all of them have to go.
-        most_bytes: longest line; one that was cut behind it is refused.
+        most_body_bytes: largest body of a request.
+
+    Attributes:
+        refused: how many lines `check` found to be no requests.
     """
 
-    def __init__(self, endpoint: str, most_bytes: int) -> None:
-        self._endpoint, self._most_bytes = endpoint, most_bytes
+    def __init__(self, endpoint: str, most_body_bytes: int) -> None:
+        self._endpoint, self._most_body_bytes = endpoint, most_body_bytes
+        self._most_bytes, self._plain_bytes = most_line_bytes(most_body_bytes), most_body_bytes + LINE_OVERHEAD_BYTES
+        self.refused = 0
         # Digests, because custom_ids may be long, and there may be a million of them.
         self._seen: set[bytes] = set()
 
@@ -36,18 +46,26 @@ class Checker:
             BadLine: it is none. Its custom_id is None where another line has that already.
         """
         try:
-            line = self.read(number, text)
+            line = self._known(number, text)
+            self._first(number, line.custom_id)
+        except BadLine:
+            self.refused += 1
+            raise
+        return line
+
+    def _known(self, number: int, text: bytes) -> BatchLine:
+        try:
+            return self.read(number, text)
         except BadLine as error:
             if error.custom_id is not None:
                 self._first(number, error.custom_id)
             raise
-        self._first(number, line.custom_id)
-        return line
 
     def read(self, number: int, text: bytes) -> BatchLine:
         """The same, whatever stands on other lines."""
-        if len(text) > self._most_bytes:
-            raise BadLine(number, None, f"the line is longer than {self._most_bytes} bytes", None, "request_too_large")
+        if (len(text) > self._plain_bytes and least_bytes(text) > self._plain_bytes) or len(text) > self._most_bytes:
+            said = f"the line is too long for a request, whose body has at most {self._most_body_bytes} bytes"
+            raise BadLine(number, None, said, None, "request_too_large")
         line = parse_line(text, number)
         if line.url != self._endpoint:
             text_ = f"must be {self._endpoint}, the endpoint of the batch, not {line.url[:80]}"

@@ -2,36 +2,48 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 
 Line = tuple[int, bytes]
+MOST_TOGETHER = 500
+_TEXT = re.compile(rb"\S[^\n]*")
+"""A line from its first character that is no blank: the blank ones before it are passed over in C."""
 
 
 async def numbered(blocks: AsyncIterator[bytes], most_bytes: int) -> AsyncIterator[list[Line]]:
-    """Lines with their numbers, from 1; those of a block together.
+    """Lines with their numbers, from 1, but for blank ones; some of them together.
 
     Args:
         blocks: what comes.
         most_bytes: of a longer line, only so many and one more are given, so that it cannot fill the memory.
     """
-    number = 0
+    ended = 0  # lines before `at`
     rest = bytearray()
     async for block in blocks:
-        *whole, last = block.split(b"\n")
+        first = block.find(b"\n")
+        rest += block[: len(block) if first < 0 else first][: max(0, most_bytes + 1 - len(rest))]
+        if first < 0:
+            continue
         group: list[Line] = []
-        for piece in whole:
-            number += 1
-            group.append((number, _joined(rest, piece, most_bytes)))
-            rest.clear()
-        rest += last[: max(0, most_bytes + 1 - len(rest))]
+        ended += 1
+        if rest and not rest.isspace():
+            group.append((ended, bytes(rest)))
+        at, end = first + 1, block.rfind(b"\n") + 1
+        for match in _TEXT.finditer(block, at, end):
+            ended += block.count(b"\n", at, match.start())
+            at = match.start()
+            begin = block.rfind(b"\n", 0, at) + 1
+            group.append((ended + 1, block[begin : min(match.end(), begin + most_bytes + 1)]))
+            if len(group) == MOST_TOGETHER:
+                yield group
+                group = []
+        ended += block.count(b"\n", at, end)
+        rest[:] = block[end:][: most_bytes + 1]
         if group:
             yield group
-    if rest:
-        yield [(number + 1, bytes(rest))]
-
-
-def _joined(rest: bytearray, piece: bytes, most_bytes: int) -> bytes:
-    return (bytes(rest) + piece if rest else piece)[: most_bytes + 1]
+    if rest and not rest.isspace():
+        yield [(ended + 1, bytes(rest))]
 
 
 class Bits:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,12 +42,15 @@ class Unusable(StreamfleetError):
     """The batch as a whole cannot be run.
 
     Attributes:
-        error: why, as OpenAI shows it.
+        errors: why, as OpenAI shows it.
     """
 
-    def __init__(self, code: str, message: str, line: int | None = None) -> None:
+    def __init__(
+        self, code: str, message: str, line: int | None = None, others: Sequence[Mapping[str, Any]] = ()
+    ) -> None:
         super().__init__(message)
-        self.error: Mapping[str, Any] = {"code": code, "message": message, "param": None, "line": line}
+        error: Mapping[str, Any] = {"code": code, "message": message, "param": None, "line": line}
+        self.errors = [error, *others]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,18 +102,23 @@ class Run:
 
     def checker(self) -> Checker:
         """For its lines, from the first one on."""
-        return Checker(self.batch.endpoint, self._most_line_bytes)
+        return Checker(self.batch.endpoint, self.tools.queue_settings.max_body_bytes)
 
     async def lines(self) -> AsyncIterator[list[Line]]:
         """Its input, without blank lines, some lines at a time.
 
         Raises:
-            Unusable: the input is gone.
+            Unusable: the input is gone, or has too many lines.
         """
+        most, total = self.tools.settings.gateway_batch_max_requests, 0
         parts = await self.tools.broker.parts(self.batch.input_file_id)
         try:
             async for group in numbered(self.tools.files.read(parts), self._most_line_bytes):
-                yield [(number, text) for number, text in group if text.strip()]
+                total += len(group)
+                if total > most and not self.batch.total:  # a batch whose lines were counted before goes on
+                    number, _ = group[most - total]
+                    raise Unusable("too_many_requests", f"the input has more than {most} requests: split it", number)
+                yield group
         except ContentGone:
             raise Unusable("input_file_unavailable", "the content of the input file is gone") from None
 

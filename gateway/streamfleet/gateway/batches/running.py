@@ -79,7 +79,7 @@ async def _end(run: Run, unusable: Unusable | None = None) -> None:
         run.tools.settings.gateway_file_ttl_ms,
         OUTPUT,
         _stats(batch, status, run.now_ms(asyncio.get_running_loop().time())) if job else {},
-        None if unusable is None else [unusable.error],
+        None if unusable is None else unusable.errors,
     )
     if not await run.tools.broker.finish_batch(run.batch, run.epoch, ending):
         raise BatchLost(f"batch {run.batch.id} was taken by another gateway")

@@ -8,15 +8,16 @@ from collections.abc import Callable
 
 from streamfleet.common.errors import ResultTimeout
 from streamfleet.common.protocol import Status
-from streamfleet.gateway.batches.ledger import CANCELLED
+from streamfleet.gateway.aside import Breath, aside
+from streamfleet.gateway.batches.ledger import CANCELLED, MOST_LINES
 from streamfleet.gateway.batches.lines import Line
 from streamfleet.gateway.batches.run import Run
+from streamfleet.gateway.batches.validating import too_many_errors
 from streamfleet.gateway.batches.working import request_id
 from streamfleet.producer.batchfile import BadLine, BatchLine
 from streamfleet.producer.client import Client
 
 AT_ONCE, CALLS_AT_ONCE = 500, 100
-BREATH_LINES = 64
 _OVER = frozenset({Status.CANCELLED, Status.EXPIRED})
 
 
@@ -24,37 +25,38 @@ async def sweep(run: Run) -> None:
     """Have every line stand in one of the files. What was answered meanwhile counts as answered.
 
     Raises:
-        Unusable: the input is gone.
+        Unusable: the input is gone, or too many of its lines are no requests.
         BatchLost, Tangled, StoreUnavailable, StreamfleetError: begin again with what is written down.
     """
     # Where nothing was enqueued yet, the lines may not have been checked to the end.
     checker, checked, total = run.checker(), run.mark > 0, 0
-    check = checker.read if checked else checker.check
+    check, breath = checker.read if checked else checker.check, Breath()
     chunk: list[BatchLine] = []
     async for group in run.lines():
         for number, text in group:
             total += 1
-            if total % BREATH_LINES == 0:
-                await asyncio.sleep(0)
+            await breath.take()
             if checked and number in run.bits:
                 continue
-            line = _left(run, check, (number, text))
+            line = await _left(run, check, (number, text))
             if line is not None:
                 chunk.append(line)
+            if checker.refused > MOST_LINES:
+                raise too_many_errors(number, ())
             if len(chunk) >= AT_ONCE:
                 await _end_requests(run, chunk)
                 chunk = []
-        if run.ledger.full:
-            await run.save()
+            if run.ledger.full:
+                await run.save({} if checked else {"total": str(total)})
     await _end_requests(run, chunk)
     await run.save({"total": str(total)})
 
 
-def _left(run: Run, check: Callable[[int, bytes], BatchLine], numbered: Line) -> BatchLine | None:
+async def _left(run: Run, check: Callable[[int, bytes], BatchLine], numbered: Line) -> BatchLine | None:
     """A line whose request may be under way; None for one that has ended, which it does here where it had not."""
     number, text = numbered
     try:
-        line = check(number, text)
+        line = await aside(len(text), check, number, text)
     except BadLine as error:
         if number not in run.bits:
             run.ledger.refuse(error)
