@@ -57,7 +57,7 @@ class Scene:
             batch = self.http.get(f"/v1/batches/{batch_id}").json()
             return batch if batch["status"] in ("completed", "failed") else None
 
-        return eventually_blocking(ended, 120, "the batch ends")
+        return eventually_blocking(ended, 50, "the batch ends")
 
 
 @pytest.fixture(scope="module")
@@ -206,7 +206,7 @@ def test_long_lists(scene: Scene) -> None:
     gives_way(scene, lambda: scene.http.get("/v1/files?limit=10000"))
     gives_way(scene, lambda: scene.http.get("/v1/batches?limit=100"))
     listed = scene.http.get("/v1/files?limit=10000").json()
-    assert (len(listed["data"]), listed["has_more"]) == (10_000, False)
+    assert len({each["id"] for each in listed["data"]}) == 10_000
 
 
 @pytest.mark.parametrize("unit", [b"\r\n--", b"\r", b"x"], ids=["bounds", "returns", "text"])
@@ -230,26 +230,30 @@ def line(number: int, more: str = "") -> bytes:
     ids=["3 MB of {}", "20 MB of newlines", "20 MB of blank lines"],
 )
 def test_a_file_of_nothing_costs_next_to_nothing(scene: Scene, data: bytes, code: str) -> None:
-    before_s = scene.processor_s()
-    batch = scene.run_batch(data)
-    assert scene.processor_s() - before_s < 2.5
-    assert (batch["status"], batch["errors"]["data"][0]["code"]) == ("failed", code)
-    counts = batch["request_counts"]
-    assert counts["total"] >= counts["failed"]
-    gives_way(scene, lambda: scene.run_batch(data))
+    def run() -> None:
+        before_s = scene.processor_s()
+        batch = scene.run_batch(data)
+        assert scene.processor_s() - before_s < 2.5
+        assert (batch["status"], batch["errors"]["data"][0]["code"]) == ("failed", code)
+        counts = batch["request_counts"]
+        assert counts["total"] >= counts["failed"]
+
+    gives_way(scene, run)
 
 
 @pytest.mark.parametrize(
     ("data", "failed"),
     [
-        (b"".join(line(number) for number in range(5_000)), 0),
-        (b"".join(line(number, ',"x":[' + "[]," * 20_000 + "[]]") for number in range(50)), 50),
+        (b"".join(line(number) for number in range(1_000)), 0),
+        (b"".join(line(number, ',"x":[' + "[]," * 20_000 + "[]]") for number in range(20)), 20),
         (b"".join(line(number, ',"x":[' + "1.5," * 240_000 + "1]") for number in range(4)), 4),
         (b"".join(line(number, ',"x":[' + "[]," * 2_000_000 + "[]]") for number in range(4)), 4),
     ],
     ids=["many", "60 kB each", "a megabyte each", "6 MB each"],
 )
 def test_lines_of_a_batch(scene: Scene, data: bytes, failed: int) -> None:
-    gives_way(scene, lambda: scene.run_batch(data))
-    counts = scene.run_batch(data)["request_counts"]
-    assert (counts["total"], counts["failed"]) == (data.count(b"\n"), failed)
+    def run() -> None:
+        counts = scene.run_batch(data)["request_counts"]
+        assert (counts["total"], counts["failed"]) == (data.count(b"\n"), failed)
+
+    gives_way(scene, run)
