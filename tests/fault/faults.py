@@ -51,6 +51,7 @@ class Striker:
             FaultKind.ENGINE_DEATH: self._engine,
             FaultKind.ENGINE_HANG: self._engine,
             FaultKind.CLOCK: self._clock,
+            FaultKind.REDIS_CLOCK: self._redis_clock,
             FaultKind.MAXMEMORY: self._fill,
             FaultKind.SCRIPT_FLUSH: self._forget_scripts,
             FaultKind.POINT: self._point,
@@ -137,6 +138,17 @@ class Striker:
     async def _forget_scripts(self, _: Fault) -> bool:
         await self._harness.redis.forget_scripts()
         return True
+
+    async def _redis_clock(self, fault: Fault) -> bool:
+        """One step for a while, and one back."""
+        async with self._locks[fault.kind]:
+            if not self._harness.shift_redis_clock(int(fault.what)):
+                return False
+            try:
+                await asyncio.sleep(fault.seconds)
+            finally:
+                self._harness.shift_redis_clock(0)
+            return True
 
     async def _cut(self, fault: Fault) -> bool:
         if fault.what == PRODUCER:

@@ -84,6 +84,11 @@ class Harness:
         await self.broker.close()
         self.journal.close()
 
+    def shift_redis_clock(self, by_ms: int) -> bool:
+        """Set Redis's wall clock so far ahead of the machine's, and log it; False where this machine cannot do that."""
+        self.journal.write("redis_clock", ahead_ms=by_ms)
+        return self.redis.shift_clock(by_ms)
+
     async def produce(self, steps: Sequence[Step], mutation: str = "") -> ProducerProcess:
         """Start a producer on its steps."""
         name = f"producer-{len(self.producers)}"

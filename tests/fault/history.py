@@ -6,6 +6,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from streamfleet.common.protocol import LANES
 from tests.fault.collector import SIGNATURE, text
 from tests.fault.harness import Harness
 from tests.fault.journal import read
+
+STEP_MS = 1_000  # between a step of Redis's clock and the line in the log that tells of it
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,7 @@ class History:
         left: name of a key, or of a count, that should be empty at the end, to what it holds.
         problems: whatever the audit, or a log, complains of.
         counts: the queue's counters.
+        redis_clock: (machine's clock, how far Redis's was ahead of it from then on), epoch ms and ms.
         doubles: entries sent on purpose, or in doubt, under an id that had been sent before.
         doubted: ids of those in doubt: where both entries are there, both may run at once.
     stuck, orphans: processes that had to be killed, and those left behind.
@@ -108,10 +112,21 @@ class History:
     left: dict[str, int] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
+    redis_clock: list[tuple[int, int]] = field(default_factory=list)
     doubles: int = 0
     doubted: set[str] = field(default_factory=set)
     stuck: list[str] = field(default_factory=list)
     orphans: list[str] = field(default_factory=list)
+
+    def moments(self, redis_ms: int) -> list[int]:
+        """When, by the machine's clock, that of Redis may have shown this time; in order, epoch ms."""
+        steps = [(0, 0), *self.redis_clock, (2**63, 0)]
+        found = [
+            redis_ms - ahead_ms
+            for (since_ms, ahead_ms), (until_ms, _) in pairwise(steps)
+            if since_ms - STEP_MS <= redis_ms - ahead_ms <= until_ms + STEP_MS
+        ]
+        return sorted(found) or [redis_ms]
 
 
 async def collect(harness: Harness) -> History:
@@ -136,6 +151,8 @@ def read_logs(folder: Path, history: History) -> None:
         match line["e"]:
             case "fault":
                 history.touched[line["worker"]].add(line["kind"])
+            case "redis_clock":
+                history.redis_clock.append((line["at"], line["ahead_ms"]))
             case "exit":
                 history.exits.append(Exit(line["worker"], line["code"]))
             case "notified":

@@ -106,7 +106,7 @@ def zombies_do_not_publish(history: History) -> Iterator[Violation]:
         for other in executions:
             if other.entry not in ("", result.get("entry")):
                 continue  # the same id, sent twice: each entry has attempts of its own
-            if other.attempt > attempt and other.start_ms < finished:
+            if other.attempt > attempt and other.start_ms < history.moments(finished)[0]:
                 message = f"attempt {attempt} of {result['worker']} was published though attempt {other.attempt} ran"
                 yield Violation("zombie", name, message)
 
@@ -198,11 +198,12 @@ def nothing_starts_after_its_end(history: History) -> Iterator[Violation]:
         for execution in executions:
             if FREEZING & history.touched.get(execution.worker, set()):
                 continue  # a zombie: it may run, for nothing, but not publish
-            if finished and execution.start_ms > finished + history.lease_ms:
-                late_ms = execution.start_ms - finished
+            late_ms = execution.start_ms - history.moments(finished)[-1]
+            if finished and late_ms > history.lease_ms:
                 yield Violation("started_late", name, f"{execution.worker} started it {late_ms} ms after its end")
             if request is not None and request.ttl_ms is not None and result.get("enqueued_ms"):
-                late_ms = execution.start_ms - int(result["enqueued_ms"]) - request.ttl_ms
+                enqueued_ms = history.moments(int(result["enqueued_ms"]))[-1]
+                late_ms = execution.start_ms - enqueued_ms - request.ttl_ms
                 if late_ms > history.lease_ms:
                     yield Violation("expired_late", name, f"{execution.worker} started it {late_ms} ms too late")
 

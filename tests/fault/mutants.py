@@ -27,6 +27,7 @@ from tests.fault.mutations import MUTATIONS, PATIENT, Mutation
 from tests.fault.redis_faults import server_binary
 from tests.fault.scenarios import SCENARIOS, Scenario
 from tests.fault.stage import Stage
+from tests.shifted_clock import no_shifting
 from tests.waiting import eventually
 
 MOST_S = 60.0
@@ -164,6 +165,10 @@ def main() -> int:
         for name, text in gone:
             print(f"{name}: no script has this any more: change the mutation along with the guard\n  {text}")
         return 1
+    if (reason := no_shifting()) is not None:
+        left_out = [mutation.name for mutation in chosen if SCENARIOS[mutation.scenario].shifts_clock]
+        chosen = [mutation for mutation in chosen if mutation.name not in left_out]
+        print(f"left out: {', '.join(left_out)}: {reason}")
     if args.list:
         for mutation in chosen:
             print(f"{mutation.name:<24} {mutation.guard}\n{'':<24} {mutation.how}; scenario {mutation.scenario}")

@@ -16,6 +16,7 @@ import redis.exceptions
 
 from streamfleet.common import scripts
 from streamfleet.common.broker import Broker
+from streamfleet.common.broker.housekeeping import Expired
 from streamfleet.common.connection import Connection, connection
 from streamfleet.worker import lease, pull, running
 from streamfleet.worker.engine.watchdog import Watchdog
@@ -105,8 +106,8 @@ def _each(*patches: Callable[[], None]) -> Callable[[], None]:
     return apply_all
 
 
-async def _expired_none(*_: Any, **__: Any) -> tuple[int, int]:
-    return 0, 0
+async def _expired_none(*_: Any, **__: Any) -> Expired:
+    return Expired(0, (), more=False)
 
 
 def _without_noscript() -> None:
@@ -128,6 +129,10 @@ def _groups_at_the_end() -> None:
         return await command(connection, *words)
 
     Connection.command = changed  # type: ignore[assignment,method-assign]
+
+
+def _has_watched_for_long(guard: OutageGuard, now: float) -> None:
+    guard._heard_at, guard._heard_since = now, now - 3_600
 
 
 def _patient_waits() -> None:
@@ -424,12 +429,42 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "outage-newcomer",
         "so do workers that come during the outage",
-        "a newcomer does not ask how long it had to wait for Redis",
+        "a newcomer does not watch Redis for a lease before it reclaims",
         "outage_as_workers_come",
         "unexplained: r",
-        patch=_each(
-            _set(Maintainer, "redis_was_away", lambda _: None), _set(OutageGuard, "looks_from", lambda *_: None)
-        ),
+        patch=_set(OutageGuard, "looks_from", _has_watched_for_long),
+    ),
+    Mutation(
+        "redis-clock",
+        "after a step of Redis's clock live workers renew before anything is reclaimed",
+        "nobody reads Redis's clock",
+        "redis_clock_forward",
+        "unexplained: r",
+        patch=_set(OutageGuard, "read_clock", lambda *_: 0.0),
+    ),
+    Mutation(
+        "redis-clock-in-turn",
+        "a reclaim whose clock has stepped since it was asked for takes nothing back",
+        "reclaim.lua does not look at the clock",
+        "redis_clock_forward_in_a_turn",
+        "unexplained: r",
+        (("if ARGV[5] ~= '' and now_ms() > tonumber(ARGV[5]) then", "if false then"),),
+    ),
+    Mutation(
+        "redis-clock-back-turn",
+        "a lock from before Redis's clock was set back holds up no housekeeping",
+        "take_turn.lua waits until the lock expires",
+        "redis_clock_back",
+        "r is started 2 times",
+        (("last and now < last and redis.call('SET'", "false and redis.call('SET'"),),
+    ),
+    Mutation(
+        "redis-clock-back-lease",
+        "a lease from before Redis's clock was set back counts anew",
+        "reclaim.lua looks at idle times only",
+        "redis_clock_back",
+        "r is started 2 times",
+        (("  count_anew(lane)\n", ""),),
     ),
     Mutation(
         "lost-wake-up",

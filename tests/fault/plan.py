@@ -91,6 +91,7 @@ class FaultKind(StrEnum):
     ENGINE_DEATH = "engine_death"
     ENGINE_HANG = "engine_hang"
     CLOCK = "clock"
+    REDIS_CLOCK = "redis_clock"
     MAXMEMORY = "maxmemory"
     SCRIPT_FLUSH = "script_flush"
     POINT = "point"

@@ -14,6 +14,7 @@ from tests.fault.plan import Fault, FaultKind, Item, Kind, Plan, Setup, Step, bo
 LANES = ("critical", "high", "normal", "normal", "low")
 CLIENTS, PLAIN = 3, 1
 SCRIPTS = ("pull", "complete", "renew", "retry_later", "release", "reclaim", "enqueue")
+REDIS_STEPS_MS = ("-3600000", "3600000", "-30000", "30000")
 ACTIONS = ("kill", "stop", "stall")
 HOLES = ("", "cut", "forget")
 ON_THE_LOOP = (Point.AFTER_PULL, Point.BEFORE_ENGINE, Point.RESULT_COMPUTED, Point.BEFORE_COMPLETE)
@@ -135,6 +136,13 @@ def _faults(chance: random.Random, size: Size, setup: Setup) -> list[Fault]:
             _fault(chance, FaultKind.SWALLOW, setup, what=chance.choice(SCRIPTS)),
             _fault(chance, FaultKind.CLOCK, setup, what=chance.choice(("-3600000", "3600000", "-5000", "86400000"))),
             _fault(chance, FaultKind.SCRIPT_FLUSH, setup),
+            _fault(
+                chance,
+                FaultKind.REDIS_CLOCK,
+                setup,
+                chance.choice((0.5, lease_s, 2 * lease_s)),
+                chance.choice((*REDIS_STEPS_MS, str(round(-0.6 * setup.lease_ms)), str(round(0.6 * setup.lease_ms)))),
+            ),
         ]
     for _ in range(max(1, size.others // 3)):
         made += [

@@ -13,6 +13,7 @@ from redis.exceptions import RedisError
 
 from streamfleet.cli.demo.server import RedisServer, find_servers
 from tests.servers import newest
+from tests.shifted_clock import ShiftedServer, no_shifting
 from tests.waiting import eventually
 
 AWAY = (RedisError, OSError, asyncio.TimeoutError)
@@ -43,7 +44,7 @@ class Faulty:
     """
 
     def __init__(self, binary: Path | None) -> None:
-        self.server = RedisServer(binary, appendonly=True)
+        self.server: RedisServer = (RedisServer if no_shifting() else ShiftedServer)(binary, appendonly=True)
         self._lock = asyncio.Lock()
         self.direct: Any = None
 
@@ -77,6 +78,13 @@ class Faulty:
                 await asyncio.sleep(seconds)
             finally:
                 await self.direct.config_set("maxmemory", 0)
+
+    def shift_clock(self, by_ms: int) -> bool:
+        """Set the server's wall clock so far ahead of the machine's; False where this machine cannot do that."""
+        if not isinstance(self.server, ShiftedServer):
+            return False
+        self.server.shift(by_ms)
+        return True
 
     async def forget_scripts(self) -> None:
         async with self._lock:

@@ -24,6 +24,7 @@ BASE = Setup(workers=2, lease_ms=1_000, max_deliveries=3, watchdog_s=30.0, drain
 LONG_LEASE = replace(BASE, lease_ms=20_000)
 ONE_AT_A_TIME = replace(BASE, batch_size=1)
 OUTAGE = replace(BASE, workers=4, lease_ms=2_000)
+CLOCK = replace(BASE, workers=4, lease_ms=4_000)
 LONG_OUTAGE_S = 3.0  # a lease and a half
 
 
@@ -35,12 +36,14 @@ class Scenario:
         play: what happens; then everything has `settle_s` to end.
         setup: the fleet.
         most_innocent_dead: harmless requests that may be given up.
+        shifts_clock: Redis's clock, which not every machine can do.
     """
 
     play: Callable[[Stage], Awaitable[None]]
     setup: Setup = BASE
     settle_s: float = 10.0
     most_innocent_dead: int = 0
+    shifts_clock: bool = False
 
 
 async def zombie(stage: Stage) -> None:
@@ -327,6 +330,56 @@ async def _back_for_all_but(stage: Stage, worker: Member) -> None:
     stage.fleet.proxies[worker.slot].let_go()
 
 
+async def redis_clock_forward(stage: Stage) -> None:
+    """Redis's clock steps forward by far more than a lease, again and again, while requests run."""
+    worker = await stage.worker(0)
+    await stage.add_all([(f"r{number}", 1_200, Kind.GOOD, "normal", None) for number in range(4)])
+    await stage.runs("r3")
+    for slot in range(1, 4):
+        await stage.worker(slot)
+    await _watched_for_a_lease(stage)
+    for step in range(1, 5):
+        stage.fleet.proxies[worker.slot].hold()  # so that it does not renew at once
+        stage.harness.shift_redis_clock(step * 60_000)
+        await asyncio.sleep(1.2)  # a round of housekeeping, and less than half a lease
+        stage.fleet.proxies[worker.slot].let_go()
+        await asyncio.sleep(0.3)
+
+
+async def redis_clock_forward_in_a_turn(stage: Stage) -> None:
+    """The same between the look at the clock and the reclaim."""
+    worker = await stage.worker(0)
+    await stage.add_all([(f"r{number}", 1_200, Kind.GOOD, "normal", None) for number in range(4)])
+    await stage.runs("r3")
+    others = [await stage.worker(slot) for slot in range(1, 4)]
+    await _watched_for_a_lease(stage)
+    for other in others:
+        await stage.arm(other, Point.BEFORE_RECLAIM, "stall", 0.5)
+    # For less than a lease, so that it neither keeps the turn nor renews; no fault that would explain a lost attempt.
+    await stage.fleet.signal(worker, signal.SIGSTOP)
+    await eventually(lambda: stage.struck, 5, "a strike at a point")
+    stage.harness.shift_redis_clock(60_000)
+    await asyncio.sleep(0.8)
+    await stage.fleet.signal(worker, signal.SIGCONT)
+
+
+async def redis_clock_back(stage: Stage) -> None:
+    """Redis's clock is an hour ahead and is set right; a worker that ran something dies with it."""
+    stage.harness.shift_redis_clock(3_600_000)
+    worker = await stage.worker(0)
+    await stage.add("r", 150)
+    await stage.runs("r")
+    await stage.worker(1)
+    await stage.send(worker, signal.SIGKILL, "kill")
+    stage.harness.shift_redis_clock(0)
+    await stage.runs("r", times=2, within_s=10)
+
+
+async def _watched_for_a_lease(stage: Stage) -> None:
+    """Until workers may reclaim: they have watched Redis for a lease."""
+    await asyncio.sleep(stage.harness.setup.lease_ms / 1000 + 0.5)
+
+
 async def wake_up_lost(stage: Stage) -> None:
     """Work is staged while all wake-ups are lost, as with the workers that had taken them."""
     for slot in range(3):
@@ -406,6 +459,11 @@ SCENARIOS: dict[str, Scenario] = {
     "connections_die": Scenario(connections_die, replace(BASE, lease_ms=4_000), settle_s=25),
     "outage_longer_than_the_lease": Scenario(outage_longer_than_the_lease, OUTAGE, settle_s=15),
     "outage_as_workers_come": Scenario(outage_as_workers_come, OUTAGE, settle_s=15),
+    "redis_clock_forward": Scenario(redis_clock_forward, CLOCK, settle_s=15, shifts_clock=True),
+    "redis_clock_forward_in_a_turn": Scenario(
+        redis_clock_forward_in_a_turn, replace(CLOCK, lease_ms=6_000), settle_s=15, shifts_clock=True
+    ),
+    "redis_clock_back": Scenario(redis_clock_back, shifts_clock=True),
     "wake_up_lost": Scenario(wake_up_lost, replace(BASE, workers=3)),
     "redis_full": Scenario(redis_full),
     "late_on_a_full_redis": Scenario(late_on_a_full_redis, ONE_AT_A_TIME),

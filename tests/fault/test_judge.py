@@ -362,3 +362,23 @@ def test_planned_ends_are_no_violation(faults: set[str], code: int) -> None:
     assert judge(history).violations == []
     history.touched["w9"].clear()
     assert [violation.kind for violation in judge(history).violations] == ["exit"]
+
+
+def test_a_time_of_redis_is_looked_for_in_every_stretch_of_its_clock() -> None:
+    history = History()
+    assert history.moments(BEGAN) == [BEGAN]
+    history.redis_clock = [(BEGAN, 60_000), (BEGAN + 5_000, 0)]
+    assert history.moments(BEGAN + 62_000) == [BEGAN + 2_000, BEGAN + 62_000]
+    assert history.moments(BEGAN + 500_000) == [BEGAN + 500_000]
+    history.redis_clock = [(BEGAN, -60_000), (BEGAN + 90_000, 0)]
+    assert history.moments(BEGAN - 58_000) == [BEGAN - 58_000, BEGAN + 2_000]
+
+
+def test_what_starts_too_late_is_found_though_the_clock_of_redis_stepped() -> None:
+    history = good_history()
+    history.redis_clock = [(BEGAN - 100, 3_600_000)]
+    finished = int(history.results["a"]["finished_ms"])
+    history.results["a"]["finished_ms"] = str(finished + 3_600_000)
+    assert "started_late" not in {violation.kind for violation in judge(history).violations}
+    history.executions["a"].append(Execution("a", "w2", 1, finished + 3_600_000))
+    assert "started_late" in {violation.kind for violation in judge(history).violations}
