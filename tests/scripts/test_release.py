@@ -91,6 +91,38 @@ async def test_a_worker_hands_back_what_it_holds_without_knowing(queue: Queue) -
     assert await queue.dump() == after
 
 
+async def test_one_call_is_bounded_in_bytes_and_the_rest_follows(queue: Queue) -> None:
+    large = queue.with_limits(max_entry_bytes=900_000)
+    for number in range(5):
+        await large.add("high", f"1000-{number}", body="b" * 150_000)
+    while (await large.pull("w1", 5)).claims:
+        pass
+    calls = large.note_calls()
+    assert await large.broker.disown("w1", []) == 5
+    assert calls == ["release"] * 3
+
+
+async def test_one_call_is_bounded_in_requests_and_the_rest_follows(queue: Queue) -> None:
+    for number in range(450):
+        await queue.add("high", f"1000-{number}")
+    while (await queue.pull("w1", 200)).claims:
+        pass
+    calls = queue.note_calls()
+    assert await queue.broker.disown("w1", []) == 450
+    assert calls == ["release"] * 3
+
+
+async def test_one_whose_deadline_has_passed_ends_as_it_comes_back(queue: Queue) -> None:
+    lease = await queue.running("high", "1000-0", id="r1", deadline=NOW + 5)
+    before = await queue.dump()
+    assert await queue.at(NOW + 5).broker.release("w1", [lease]) == 1
+    after = await queue.dump()
+    assert (after["result:r1"]["status"], after["result:r1"]["attempt"]) == ("expired", "0")
+    assert after["counts"] == {"staged": "1", "expired": "1"}
+    assert not {"lane:high", "ready:high"} & set(after)
+    assert (after.get("wake"), after.get("bench")) == (before.get("wake"), before.get("bench"))
+
+
 async def test_a_full_redis_still_takes_work_back(queue: Queue) -> None:
     lease = await queue.running()
     async with queue.full_memory():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from streamfleet.common.broker.base import BrokerBase
@@ -22,6 +23,8 @@ from streamfleet.common.records import (
     Role,
 )
 from streamfleet.common.replies import claim, entries, lease_row, pending_row, streams
+
+AT_ONCE = 200
 
 
 class WorkerBroker(BrokerBase):
@@ -127,8 +130,12 @@ class WorkerBroker(BrokerBase):
         Returns:
             How many were still this worker's.
         """
-        args = [self._config, worker, json.dumps([lease_row(lease) for lease in leases]), int(in_turn)]
-        return int(await self._with_groups(lambda: self.connection.script("release", self._shared, args)))
+        rows, released = [lease_row(lease) for lease in leases], 0
+        while rows:
+            args = [self._config, worker, json.dumps(rows[:AT_ONCE]), int(in_turn)]
+            back, looked_at = await self._with_groups(partial(self.connection.script, "release", self._shared, args))
+            released, rows = released + back, rows[looked_at:]
+        return released
 
     async def disown(self, worker: str, known: Sequence[Lease]) -> int:
         """Hand back what this worker holds without knowing, because the answer to a pull was lost. Returns how many."""
@@ -146,9 +153,12 @@ class WorkerBroker(BrokerBase):
     async def retry_later(self, worker: str, retries: Sequence[Retry], max_deliveries: int) -> list[RetryCode]:
         """Hand requests back, attempts counted, to be due after their delay (0: at once)."""
         rows = [[*lease_row(item.lease), item.delay_ms, item.error, item.worker_lost] for item in retries]
-        args = [self._config, worker, max_deliveries, json.dumps(rows)]
-        replies = await self._with_groups(lambda: self.connection.script("retry_later", self._shared, args))
-        return [RetryCode(code) for code in replies]
+        codes: list[RetryCode] = []
+        while rest := rows[len(codes) :]:
+            args = [self._config, worker, max_deliveries, json.dumps(rest[:AT_ONCE])]
+            replies = await self._with_groups(partial(self.connection.script, "retry_later", self._shared, args))
+            codes += map(RetryCode, replies)
+        return codes
 
     async def read_notices(self, last_id: str, block_ms: int) -> Notices:
         """What all workers were told since `last_id` (``$``: from now on), waiting up to `block_ms` for something."""

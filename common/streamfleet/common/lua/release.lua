@@ -1,21 +1,24 @@
--- @include finish
 -- @include lease
 -- @include wake
 -- Hand requests back, at their old rank, at once. No attempt is counted: this is for a worker that drains.
 -- KEYS: shared. ARGV: 1 configuration; 2 worker; 3 JSON [[lane, stream id, attempt]…]; 4 '1': their lanes' turns were not
 --   used, and come again at once. Else one that has to wait for room would spend every turn of a lane that has only a share.
--- Returns how many were handed back; the others were no longer this worker's.
+-- Returns {how many were handed back; how many were looked at}: the others of these were no longer this worker's. The rest
+--   is for another call, because bodies are copied.
 require_groups()
 open_for_writes()
-local worker, released, unused = ARGV[2], 0, {}
+local worker, released, woken, unused = ARGV[2], 0, false, {}
+local looked_at, bytes = 0, 0
 for _, lease in ipairs(cjson.decode(ARGV[3])) do
+  if looked_at >= MOST_ENDED or bytes >= MOST_BYTES then break end
+  looked_at = looked_at + 1
   local lane, id = lease[1], lease[2]
   if held(lane, id, worker, lease[3]) then
     local fields = fetch_fields(lane, id)
     if fields then
-      make_ready(lane, id, fields)
+      local size, _, ended = come_back(lane, id, fields)
       call('XACK', lane_key(lane), GROUP, id)
-      released = released + 1
+      released, bytes, woken = released + 1, bytes + size, woken or ended == 0
       unused[lane] = ARGV[4] == '1'
     else
       remove_entry(lane, id)
@@ -27,5 +30,5 @@ write_counts()
 for lane, turn in pairs(unused) do
   if turn and tonumber(call('HGET', SCHED, lane) or 0) < 1000 then call('HSET', SCHED, lane, 1000) end
 end
-if released > 0 then wake() end
-return released
+if woken then wake() end
+return {released, looked_at}

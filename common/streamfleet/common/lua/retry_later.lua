@@ -1,16 +1,14 @@
--- @include finish
--- @include tries
 -- @include lease
 -- @include wake
 -- Hand requests back with their attempt counted, to be due later; the last attempt ends the request instead.
 -- KEYS: shared. ARGV: 1 configuration; 2 worker; 3 most attempts; 4 JSON [[lane, stream id, attempt, delay ms, error,
 --   lost]…], error being the OpenAI error object's JSON text of what went wrong, lost whether its worker ends with it.
--- Returns for each: 1 will be tried again; 2 dead: that was the last attempt; 3 expired: it would be due after its
+-- Returns for each, up to where a bound allows (the rest is for another call): 1 will be tried again; 2 dead: that was the last attempt; 3 expired: it would be due after its
 --   deadline; 4 ended: the id has a result; 0 the lease was lost.
 require_groups()
 open_for_writes()
 local worker, most = ARGV[2], tonumber(ARGV[3])
-local now, woken = now_ms(), false
+local now, woken, bytes = now_ms(), false, 0
 
 local function message_of(failure)
   local read, value = pcall(cjson.decode, failure)
@@ -26,6 +24,7 @@ local function postpone(lane, id, attempt, delay, failure, lost)
     return 0
   end
   local entry = read_entry(lane, id, fields)
+  bytes = bytes + entry.bytes
   if answered(entry.id) then settle(lane, id, entry); return 4 end
   if attempt >= most then
     local workers = workers_lost(tries_of(lane, id), lost and worker or nil)
@@ -49,7 +48,10 @@ local function postpone(lane, id, attempt, delay, failure, lost)
 end
 
 local codes = {}
-for i, row in ipairs(cjson.decode(ARGV[4])) do codes[i] = postpone(unpack(row, 1, 6)) end
+for i, row in ipairs(cjson.decode(ARGV[4])) do
+  if i > MOST_ENDED or bytes >= MOST_BYTES then break end
+  codes[i] = postpone(unpack(row, 1, 6))
+end
 write_counts()
 if woken then wake() end
 return codes
