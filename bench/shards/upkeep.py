@@ -157,7 +157,10 @@ async def _waits(url: str, number: int, wait: Callable[[Broker], Awaitable[objec
 
 async def _tick(broker: Broker, _: int) -> None:
     """What the worker does whose turn it is, once a second."""
-    maintainer = Maintainer(broker, name(0), SystemClock(), lease_ms=LEASE_MS, max_deliveries=5)
+    clock = SystemClock()
+    maintainer = Maintainer(broker, name(0), clock, lease_ms=LEASE_MS, max_deliveries=5, retry_max_ms=30_000)
+    maintainer._outage.heard(clock.monotonic() - LEASE_MS / 1000)  # noqa: SLF001 - it has watched Redis for a lease
+    maintainer._outage.gap_s = float("inf")  # noqa: SLF001
     maintainer._forget_at = float("inf")  # noqa: SLF001 - once a minute, and measured by itself
     await broker.promote()
     await maintainer.tick()

@@ -78,7 +78,7 @@ VERBS: dict[str, st.SearchStrategy[Call]] = {
     "cancel": calls(lambda name, why: lambda queue: queue.broker.cancel(name, why), name=words, why=words),
     "promote": calls(lambda most: lambda queue: queue.broker.promote(most), most=whole),
     "expire": calls(lambda seen, most: lambda queue: queue.broker.expire(seen, most),
-        seen=st.none() | whole, most=whole),
+        seen=st.lists(whole.map(str), max_size=9), most=whole),
     "reclaim": calls(
         lambda lease, most, limit: lambda queue: queue.broker.reclaim(lease, most, limit),
         lease=whole, most=whole, limit=whole,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
 import pytest
 
 from streamfleet.common.connection import Connection
 from tests.scripts.harness import Queue
+from tests.shifted_clock import ShiftedServer, no_shifting
 
 CAUGHT_BY = "caught by"
 """Property of a test of a missing guard: what noticed."""
@@ -33,6 +34,15 @@ async def queue(any_redis_url: str) -> AsyncIterator[Queue]:
     """An empty queue whose clock stands still; on every release."""
     async with open_queue(any_redis_url) as opened:
         yield opened
+
+
+@pytest.fixture
+def shifted_clock() -> Iterator[ShiftedServer]:
+    """A server of the test's own whose wall clock the test shifts."""
+    if (reason := no_shifting()) is not None:
+        pytest.skip(reason)
+    with ShiftedServer() as server:
+        yield server
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

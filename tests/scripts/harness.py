@@ -81,6 +81,17 @@ class Queue:
         (code,) = await self.broker.retry_later(worker, [Retry(lease, delay_ms, ERROR)], most)
         return code
 
+    def note_calls(self) -> list[str]:
+        """Verbs of the scripts that are called from now on, as they are called."""
+        call, verbs = self.connection.script, []
+
+        async def noted(verb: str, keys: Sequence[Any], args: Sequence[Any]) -> Any:
+            verbs.append(verb)
+            return await call(verb, keys, args)
+
+        self.connection.script = noted  # type: ignore[method-assign]
+        return verbs
+
     async def age(self, lane: str, stream_id: str, owner: str, idle_ms: int = 10**9) -> None:
         """Make a pending entry look as if its owner had been silent for so long."""
         words = ("XCLAIM", self.keys.lane(lane), GROUP, owner, 0, stream_id, "IDLE", idle_ms, "JUSTID")

@@ -26,6 +26,14 @@ async def test_a_consumer_that_nobody_describes_goes_by_its_own_silence(queue: Q
     assert await consumers(queue) == set()
 
 
+async def test_a_sign_of_life_from_before_the_clock_was_set_back_counts_as_one_of_now(queue: Queue) -> None:
+    await queue.at(NOW + 3_600_000).broker.check_in("w1", {"models": ["m"]})
+    assert await queue.broker.check_out(silent_ms=SILENT_MS, look_only=True) == 0
+    assert await queue.broker.check_out(silent_ms=SILENT_MS) == 0
+    assert json.loads((await queue.dump())["workers"]["w1"]) == {"models": ["m"], "seen_ms": NOW}
+    assert await queue.at(NOW + SILENT_MS + 1).broker.check_out(silent_ms=SILENT_MS) == 1
+
+
 async def test_neither_the_living_nor_nobody_go_however_long_they_were_idle(queue: Queue) -> None:
     await queue.add("high", "1000-0")
     await queue.hand_out()

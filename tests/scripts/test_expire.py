@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
+from streamfleet.common.records import Role
 from tests.scripts.harness import NOW, PATIENCE, Queue, entry
 from tests.scripts.keyspace import changed
 
@@ -98,7 +100,7 @@ async def test_every_lane_is_looked_through_and_what_is_in_time_stays(queue: Que
     await queue.add("high", "1000-0", deadline=NOW)
     await queue.add("high", "1000-1", deadline=NOW + 1)
     await queue.add("low", "1000-0", ttl=5)
-    await queue.pull("w1", 0)
+    await queue.at(1_000).pull("w1", 0)
     assert (await queue.broker.expire())[0] == 2
     after = await queue.dump()
     assert [letter["_entry"] for letter in after["dead"]] == ["high:1000-0", "low:1000-0"]
@@ -107,7 +109,7 @@ async def test_every_lane_is_looked_through_and_what_is_in_time_stays(queue: Que
 
 async def test_a_deadline_of_just_the_patience_is_left_to_the_pull(queue: Queue) -> None:
     await queue.add("high", "1000-0", ttl=PATIENCE)
-    await queue.pull("w1", 0)
+    await queue.at(1_000).pull("w1", 0)
     later = queue.at(1000 + PATIENCE)
     assert (await later.broker.expire())[0] == 0
     assert (await later.pull()).dropped == 1
@@ -123,11 +125,14 @@ async def test_a_delayed_one_is_left_until_it_is_due(queue: Queue) -> None:
 async def test_one_call_is_bounded_in_entries_and_bytes(queue: Queue) -> None:
     for number in range(5):
         await queue.add("high", f"1000-{number}", deadline=NOW)
-        await queue.add("low", f"1000-{number}", deadline=NOW, body="b" * 600_000)
-    while (await queue.pull("w1", 0)).staged:
+        await queue.add("low", f"1000-{number}", deadline=NOW, body="b" * 150_000)
+    while (await queue.at(NOW - 1).pull("w1", 0)).staged:
         pass
-    assert (await queue.broker.expire(limit=3))[0] == 3 + 2
-    assert (await queue.broker.expire(limit=3))[0] == 2 + 2
+    ended, seen, more = await queue.broker.expire(most=3)
+    assert (ended, more) == (3 + 2, True)
+    ended, seen, more = await queue.broker.expire(seen, most=3)
+    assert (ended, more) == (2 + 2, True)
+    assert (await queue.broker.expire(seen, most=3))[::2] == (1, False)
 
 
 async def test_another_patience_makes_no_deadline(queue: Queue) -> None:
@@ -141,22 +146,113 @@ async def test_a_deadline_behind_a_backlog_without_any_is_found(queue: Queue) ->
     for number in range(160):
         await queue.add("low", f"{1000 + number}-0")
     await queue.add("low", f"{PATIENCE}-0", ttl=1500)
-    while (await queue.pull("w1", 0)).staged:
+    while (await queue.at(PATIENCE).pull("w1", 0)).staged:
         pass
-    later, ended, seen, calls = queue.at(PATIENCE + 2000), 0, None, 0
+    later, ended, calls = queue.at(PATIENCE + 2000), 0, 0
+    seen: Sequence[str] = ()
     while not ended and calls < 9:
-        ended, seen = await later.broker.expire(seen, limit=50)
+        ended, seen, _ = await later.broker.expire(seen, limit=50)
         calls += 1
     assert (ended, calls) == (1, 4)
 
 
 async def test_what_was_looked_at_is_not_looked_at_again(queue: Queue) -> None:
+    for number in range(120):
+        await queue.add("high", f"1000-{number}")
+    while (await queue.at(NOW).pull("w1", 0)).staged:
+        pass
+    overdue = queue.at(NOW + PATIENCE).with_limits(patience_ms=5)  # so that no rank tells that there is no deadline
+    _, seen, _ = await overdue.broker.expire()
+    await queue.command("CONFIG", "RESETSTAT")
+    assert (await overdue.broker.expire(seen))[::2] == (0, False)
+    assert b"cmdstat_xrange" not in await queue.command("INFO", "commandstats")
+
+
+async def test_a_request_that_is_late_on_arrival_ends_as_it_is_staged(queue: Queue) -> None:
+    await queue.add("high", "1000-0", id="r1", deadline=NOW)
+    assert (await queue.pull("w1", 0)).dropped == 1
+    after = await queue.dump()
+    assert (after["result:r1"]["status"], after["counts"]) == ("expired", {"staged": "1", "expired": "1"})
+    assert not {"lane:high", "ready:high"} & set(after)
+
+
+async def test_endings_of_one_staging_are_bounded_and_the_next_pull_goes_on(queue: Queue) -> None:
+    for number in range(400):
+        await queue.add("high", f"1000-{number}", deadline=5)
+    pulled = await queue.pull("w1", 1)
+    assert 100 <= pulled.dropped < 200
+    assert (pulled.ready, pulled.role) == (0, Role.NONE)
+    while (await queue.pull("w1", 1)).dropped:
+        pass
+    assert (await queue.dump())["counts"] == {"staged": "400", "expired": "400"}
+
+
+async def test_a_lane_of_large_entries_hides_no_other_lane(queue: Queue) -> None:
+    """After a change of patience no rank tells that an entry has no deadline: all of them are read."""
+    for number in range(8):
+        await queue.add("critical", f"1000-{number}", body="b" * 150_000)
+    await queue.add("normal", "1000-0", deadline=NOW + 10)
+    while (await queue.pull("w1", 0)).staged:
+        pass
+    later = queue.at(NOW + PATIENCE).with_limits(patience_ms=5)
+    assert (await later.broker.expire()).ended == 1
+
+
+async def test_large_entries_without_a_deadline_are_passed_by(queue: Queue) -> None:
+    for number in range(8):
+        await queue.add("high", f"1000-{number}", body="b" * 150_000)
+    await queue.add("high", "1001-0", ttl=PATIENCE + 10)
+    while (await queue.at(1_001).pull("w1", 0)).staged:
+        pass
+    later, ended, calls = queue.at(NOW + PATIENCE).with_limits(patience_ms=5), 0, 0
+    seen: Sequence[str] = ()
+    while not ended and calls < 9:
+        ended, seen, _ = await later.broker.expire(seen)
+        calls += 1
+    assert (ended, calls) == (1, 5)
+
+
+async def test_a_clock_that_was_set_back_hides_no_deadline(queue: Queue) -> None:
+    _, seen, _ = await queue.at(NOW + 3_600_000).broker.expire()
     await staged(queue, deadline=NOW + 10)
-    assert await queue.broker.expire() == (0, NOW)
-    assert await queue.at(NOW + 10).broker.expire(NOW) == (1, NOW + 10)
+    _, seen, _ = await queue.broker.expire(seen)
+    assert (await queue.at(NOW + 10).broker.expire(seen)).ended == 1
 
 
-async def test_what_was_late_on_arrival_is_found_as_well(queue: Queue) -> None:
-    _, seen = await queue.broker.expire()
-    await staged(queue, deadline=5)
-    assert await queue.broker.expire(seen) == (1, NOW)
+async def test_ttl_counts_from_staging_where_the_id_lies_ahead_of_the_clock(queue: Queue) -> None:
+    """By hand, once: every later id of the lane lies ahead as well."""
+    await queue.add("high", "4102444800000-0", id="r1", ttl=500)
+    await queue.add("high", "4102444800000-1")
+    await queue.add("high", "4102444800000-2", id="r3", deadline=NOW + PATIENCE - 1)
+    await queue.pull("w1", 0)
+    assert (await queue.dump())["ready:high"] == [
+        ("4102444800000-0", NOW + 500),
+        ("4102444800000-2", NOW + PATIENCE - 1),
+        ("4102444800000-1", NOW + PATIENCE),
+    ]
+    assert (await queue.at(NOW + 499).broker.expire()).ended == 0
+    assert (await queue.at(NOW + 500).broker.expire()).ended == 1
+    assert (await queue.dump())["result:r1"]["enqueued_ms"] == str(NOW)
+
+
+async def test_such_a_time_does_not_slide_with_each_return_and_goes_with_its_entry(queue: Queue) -> None:
+    lease = await queue.running("high", "4102444800000-0", ttl=500)
+    later = queue.at(NOW + 100)
+    await later.broker.release("w1", [lease])
+    (claim,) = (await later.pull()).claims
+    assert claim.enqueued_ms == NOW
+    assert await later.retry("w1", claim.lease) == 1
+    assert (await queue.dump())["ready:high"] == [("4102444800000-0", NOW + 500)]
+    (claim,) = (await queue.at(NOW + 200).pull()).claims
+    await queue.complete("w1", claim.lease)
+    kept = await queue.command("HKEYS", queue.keys.sched)
+    assert not [name for name in kept if name.startswith(b"enqueued:")]
+
+
+async def test_what_was_staged_before_the_clock_was_set_back_counts_from_then(queue: Queue) -> None:
+    ahead = NOW + 3_600_000
+    await queue.add("high", f"{ahead}-0", ttl=500)
+    await queue.add("high", f"{ahead}-1")
+    await queue.at(ahead).pull("w1", 0)
+    await queue.broker.expire()
+    assert (await queue.dump())["ready:high"] == [(f"{ahead}-0", NOW + 500), (f"{ahead}-1", NOW + PATIENCE)]

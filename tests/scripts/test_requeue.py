@@ -193,7 +193,7 @@ async def test_dead_letters_are_bounded(queue: Queue) -> None:
     small = queue.with_limits(dead_cap=10)
     for number in range(300):
         await queue.add("high", f"1000-{number}", deadline=NOW - 1)
-    while (await small.pull("w1", 64)).ready:
+    while (await small.pull("w1", 64)).staged:
         pass
     after = await queue.dump()
     assert after["counts"]["expired"] == "300"

@@ -220,10 +220,48 @@ async def test_a_full_redis_still_delays_and_promotes(queue: Queue) -> None:
 async def test_promoting_is_bounded_in_bytes(queue: Queue) -> None:
     large = queue.with_limits(max_entry_bytes=900_000)
     for number in range(3):
-        await large.retry("w1", await large.running("high", f"1000-{number}", body="b" * 600_000), 10)
+        await large.retry("w1", await large.running("high", f"1000-{number}", body="b" * 150_000), 10)
     later = large.at(NOW + 10)
     assert await later.broker.promote() == (2, 0)
     assert await later.broker.promote() == (1, None)
+
+
+async def test_due_times_of_a_clock_that_was_set_back_are_cut_to_the_longest_delay(queue: Queue) -> None:
+    await queue.at(NOW + 3_600_000).retry("w1", await queue.running("high", "1000-0"), 500)
+    await queue.retry("w1", await queue.running("high", "1000-1"), 20_000)
+    assert await queue.broker.promote(most_delay_ms=30_000) == (0, 20_000)
+    assert await queue.at(NOW + 29_999).broker.promote(most_delay_ms=30_000) == (1, 1)
+    assert await queue.at(NOW + 30_000).broker.promote(most_delay_ms=30_000) == (1, None)
+
+
+async def test_an_id_that_is_ahead_of_a_clock_that_was_set_back_does_not_count(queue: Queue) -> None:
+    ahead = queue.at(NOW + 3_600_000)
+    lease = await ahead.running("high", f"{NOW + 3_600_000}-0", ttl=500)
+    assert await queue.retry("w1", lease, 600) == RetryCode.EXPIRED
+
+
+async def test_watches_of_a_clock_that_was_set_back_end(queue: Queue) -> None:
+    await queue.at(NOW + 3_600_000).pull("dead")
+    await queue.pull("w1")
+    await queue.broker.promote()
+    assert (await queue.dump())["watch"] == [("w1", NOW + 7_000)]
+
+
+async def test_one_that_is_due_after_its_deadline_ends_as_it_comes_back(queue: Queue) -> None:
+    await queue.retry("w1", await queue.running("high", "1000-0", id="r1", deadline=NOW + 50), 40)
+    assert await queue.at(NOW + 60).broker.promote() == (0, None)
+    after = await queue.dump()
+    assert (after["result:r1"]["status"], after["result:r1"]["attempt"]) == ("expired", "1")
+    assert not {"tries", "delayed", "lane:high", "ready:high"} & set(after)
+
+
+async def test_one_call_is_bounded_in_bytes(queue: Queue) -> None:
+    large = queue.with_limits(max_entry_bytes=900_000)
+    leases = [await large.running("high", f"1000-{number}", body="b" * 150_000) for number in range(5)]
+    calls = large.note_calls()
+    retries = [Retry(lease, 10, ERROR) for lease in leases]
+    assert await large.broker.retry_later("w1", retries, 3) == [RetryCode.DELAYED] * 5
+    assert calls == ["retry_later"] * 3
 
 
 async def test_a_missing_group_is_noticed_before_the_first_write(queue: Queue) -> None:

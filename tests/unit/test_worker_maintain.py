@@ -5,12 +5,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
 
 from streamfleet.common.broker import Broker
-from streamfleet.common.broker.housekeeping import Turn
+from streamfleet.common.broker.housekeeping import Expired, Turn
 from streamfleet.common.errors import BrokerUnavailable
 from streamfleet.common.records import Pulled, Reclaimed, Role
 from streamfleet.worker.maintain import Maintainer, asking_pause_s
@@ -44,20 +45,30 @@ class Ledger(Broker):
         self.away_s = 0.0
         self.scripts_back_at = 0.0
         self.reclaimed_at: list[float] = []
-        self.expired_from: list[int | None] = []
+        self.expired_from: list[Sequence[str]] = []
+        self.late = 0
         self.forgotten_at: list[tuple[float, int]] = []
         self.gone = self.old_letters = self.asks = 0
         self.turn = Turn(True, 0, 1)
         self.asked_at: list[float] = []
         self.promoting_s = 0.0
+        self.redis_ahead_s = 0.0
+        self.latest_ms: int | None = None
+        self.delayed_ms: int | None = None
+
+    def redis_ms(self) -> int:
+        return int((self._clock.now + self.redis_ahead_s) * 1000)
 
     async def take_turn(self, worker: str, hold_ms: int, gap_ms: int) -> Turn:
         self._clock.now = max(self._clock.now, self.scripts_back_at) + self.away_s
         self.away_s = 0.0
         self.asked_at.append(self._clock.now)
-        return self.turn
+        return self.turn._replace(now_ms=self.redis_ms())
 
-    async def reclaim(self, lease_ms: int, max_deliveries: int, limit: int = 1000) -> Reclaimed:
+    async def reclaim(
+        self, lease_ms: int, max_deliveries: int, limit: int = 1000, latest_ms: int | None = None
+    ) -> Reclaimed:
+        self.latest_ms = latest_ms
         if self._clock.now < self.scripts_back_at:  # sent once, so it does not wait as the others do
             raise BrokerUnavailable("TRYAGAIN")
         self.reclaimed_at.append(self._clock.now)
@@ -76,14 +87,16 @@ class Ledger(Broker):
     async def drop_cancel_request(self, stream_id: str) -> None:
         self.asks -= 1
 
-    async def promote(self, limit: int = 1000) -> tuple[int, int | None]:
+    async def promote(self, limit: int = 1000, most_delay_ms: int | None = None) -> tuple[int, int | None]:
+        self.delayed_ms = most_delay_ms
         self._clock.now = max(self._clock.now, self.scripts_back_at) + self.promoting_s
         self.promoting_s = 0.0
         return 0, None
 
-    async def expire(self, seen_ms: int | None = None, limit: int = 5000) -> tuple[int, int]:
-        self.expired_from.append(seen_ms)
-        return 0, int(self._clock.now)
+    async def expire(self, seen: Sequence[str] = (), limit: int = 1000, most: int = 25) -> Expired:
+        self.expired_from.append(seen)
+        self.late -= min(self.late, most)
+        return Expired(0, [str(int(self._clock.now))], self.late > 0)
 
     async def check_out(
         self,
@@ -116,15 +129,24 @@ async def rounds(clock: Timeline, ledger: Ledger, seconds: float, maintainer: Ma
 def housekeeping() -> tuple[Timeline, Ledger, Maintainer]:
     clock = Timeline()
     ledger = Ledger(clock)
-    return clock, ledger, Maintainer(ledger, "w1", clock, lease_ms=int(LEASE_S * 1000), max_deliveries=3)
+    maintainer = Maintainer(ledger, "w1", clock, lease_ms=int(LEASE_S * 1000), max_deliveries=3, retry_max_ms=30_000)
+    return clock, ledger, maintainer
 
 
 async def test_every_round_reclaims_and_goes_on_where_the_last_one_looked() -> None:
     clock, ledger, maintainer = housekeeping()
-    await rounds(clock, ledger, 5, maintainer)
-    assert len(ledger.reclaimed_at) >= 5
-    assert ledger.expired_from[0] is None
-    assert ledger.expired_from[1:3] == [1000, 1001]
+    await rounds(clock, ledger, LEASE_S + 5, maintainer)
+    assert len(ledger.reclaimed_at) >= 4
+    assert ledger.expired_from[0] == ()
+    assert ledger.expired_from[1:3] == [["1000"], ["1001"]]
+    assert ledger.delayed_ms == 30_000
+
+
+async def test_what_is_late_ends_in_one_turn_however_much_it_is() -> None:
+    _, ledger, maintainer = housekeeping()
+    ledger.late = 1_000
+    await maintainer.tick()
+    assert (ledger.late, len(ledger.expired_from)) == (0, 40)
 
 
 async def test_the_gone_are_forgotten_at_its_first_turn_and_then_every_minute() -> None:
@@ -148,7 +170,7 @@ async def test_however_many_are_gone_they_are_forgotten_in_one_turn() -> None:
 
 async def test_after_an_outage_nothing_is_reclaimed_for_a_lease() -> None:
     clock, ledger, maintainer = housekeeping()
-    await rounds(clock, ledger, 3, maintainer)
+    await rounds(clock, ledger, LEASE_S + 3, maintainer)
     ledger.away_s, ledger.reclaimed_at = 8.0, []
     back_at = clock.now + 8.0
     await rounds(clock, ledger, 8 + LEASE_S + 5, maintainer)
@@ -158,7 +180,7 @@ async def test_after_an_outage_nothing_is_reclaimed_for_a_lease() -> None:
 
 async def test_scripts_that_were_refused_while_plain_commands_went_through_are_an_outage_too() -> None:
     clock, ledger, maintainer = housekeeping()
-    await rounds(clock, ledger, 3, maintainer)
+    await rounds(clock, ledger, LEASE_S + 3, maintainer)
     ledger.scripts_back_at, ledger.reclaimed_at = clock.now + 8.0, []
     await rounds(clock, ledger, 8 + LEASE_S + 5, maintainer)
     assert 0 <= min(ledger.reclaimed_at) - ledger.scripts_back_at - LEASE_S <= 2
@@ -167,16 +189,88 @@ async def test_scripts_that_were_refused_while_plain_commands_went_through_are_a
 @pytest.mark.parametrize(("silent_s", "allowed"), [(4.9, True), (5.1, False)])
 def test_half_a_lease_of_silence_is_an_outage(silent_s: float, allowed: bool) -> None:
     guard = OutageGuard(LEASE_S, 1.0)
-    guard.heard(100.0)
+    guard.heard(80.0)
+    for at in range(84, 101, 4):
+        guard.heard(float(at))
     guard.heard(100.0 + silent_s)
     assert guard.may_reclaim(100.0 + silent_s) is allowed
     assert guard.may_reclaim(100.0 + silent_s + LEASE_S)
 
 
-def test_a_worker_that_has_just_started_may_reclaim() -> None:
+def test_a_worker_that_has_just_started_lets_the_others_renew_first_unless_they_know_of_no_outage() -> None:
     guard = OutageGuard(LEASE_S, 1.0)
+    assert not guard.may_reclaim(100.0)
     guard.heard(100.0)
+    assert not guard.may_reclaim(100.0 + LEASE_S - 0.1)
+    assert guard.may_reclaim(100.0 + LEASE_S)
+    guard.others_heard(LEASE_S, 100.0)
     assert guard.may_reclaim(100.0)
+
+
+def test_a_clock_that_runs_evenly_holds_nothing_up() -> None:
+    guard = watching()
+    for second in range(1, 1_000):  # adjusted as fast as NTP does
+        assert guard.read_clock(int((107 + second * 1.0005) * 1000), 100.0 + second, 100.02 + second) == 0
+        guard.heard(100.0 + second)
+        assert guard.may_reclaim(100.0 + second)
+
+
+@pytest.mark.parametrize("step_s", [LEASE_S / 2, 86_400.0, -LEASE_S / 2, -86_400.0])
+def test_a_step_of_redis_clock_holds_reclaiming_for_a_lease_whatever_others_heard(step_s: float) -> None:
+    guard = watching()
+    guard.others_heard(60.0, 103.0)
+    assert guard.read_clock(int((103 + 7 + step_s) * 1000), 103.0, 103.0) == pytest.approx(step_s)
+    assert not guard.may_reclaim(103.0 + LEASE_S - 0.1)
+    assert guard.may_reclaim(103.0 + LEASE_S)
+
+
+def test_small_steps_add_up() -> None:
+    guard = watching()
+    assert guard.read_clock((101 + 8) * 1000, 101.0, 101.0) == 0
+    assert guard.read_clock((102 + 9) * 1000, 102.0, 102.0) == pytest.approx(2)
+
+
+def test_a_slow_answer_is_no_step() -> None:
+    guard = watching()
+    assert guard.read_clock((107 + 7) * 1000, 101.0, 107.5) == 0
+    assert guard.read_clock((108 + 7) * 1000, 107.5, 115.0) == 0
+
+
+def test_what_the_clock_shows_at_most_follows_from_when_it_was_read() -> None:
+    guard = OutageGuard(LEASE_S, 1.0)
+    assert guard.latest_ms(100.0) is None
+    guard.read_clock(5_000, 100.0, 100.5)
+    assert guard.latest_ms(102.0) == 5_000 + 2_000 + LEASE_S * 1000 / 8
+
+
+def watching() -> OutageGuard:
+    """One that has watched for more than a lease a Redis whose clock is 7 s ahead."""
+    guard = OutageGuard(LEASE_S, 1.0)
+    for second in range(80, 101):
+        guard.heard(float(second))
+    guard.read_clock(107_000, 100.0, 100.0)
+    return guard
+
+
+async def test_a_step_of_redis_clock_is_seen_before_anything_is_taken_back() -> None:
+    clock, ledger, maintainer = housekeeping()
+    await rounds(clock, ledger, LEASE_S + 3, maintainer)
+    assert ledger.latest_ms is not None
+    assert 0 <= ledger.latest_ms - ledger.reclaimed_at[-1] * 1000 < LEASE_S * 1000 / 4
+    ledger.reclaimed_at, ledger.redis_ahead_s, ledger.turn = [], 3_600.0, Turn(True, 600_000, 1)
+    stepped_at = clock.now
+    await rounds(clock, ledger, LEASE_S + 5, maintainer)
+    assert ledger.reclaimed_at
+    assert stepped_at + LEASE_S <= min(ledger.reclaimed_at) <= stepped_at + LEASE_S + 2
+
+
+async def test_after_a_step_nobody_is_forgotten_until_all_have_given_their_next_sign_of_life() -> None:
+    clock, ledger, maintainer = housekeeping()
+    await rounds(clock, ledger, 58, maintainer)
+    ledger.redis_ahead_s, ledger.forgotten_at = 3_600.0, []
+    stepped_at = clock.now
+    await rounds(clock, ledger, 65, maintainer)
+    assert stepped_at + 58 < ledger.forgotten_at[0][0]
 
 
 async def test_an_outage_just_after_the_start_is_noticed_before_redis_was_ever_heard() -> None:
@@ -187,16 +281,9 @@ async def test_an_outage_just_after_the_start_is_noticed_before_redis_was_ever_h
     assert back_at + LEASE_S <= min(ledger.reclaimed_at) <= back_at + LEASE_S + 2
 
 
-async def test_a_worker_that_came_while_redis_was_away_lets_the_others_renew_first() -> None:
-    clock, ledger, maintainer = housekeeping()
-    began = clock.now
-    maintainer.redis_was_away()
-    await rounds(clock, ledger, LEASE_S + 5, maintainer)
-    assert began + LEASE_S <= min(ledger.reclaimed_at) <= began + LEASE_S + 2
-
-
 def test_a_short_lease_does_not_take_every_tick_for_an_outage() -> None:
     guard = OutageGuard(1.0, 1.0)
+    guard.heard(99.0)
     guard.heard(100.0)
     guard.heard(101.5)
     assert guard.may_reclaim(101.5)
@@ -250,7 +337,7 @@ async def test_a_worker_of_many_asks_seldom_until_it_has_the_turn() -> None:
 
 async def test_who_asks_seldom_takes_back_at_once_what_the_others_heard_no_outage_about() -> None:
     clock, ledger, maintainer = housekeeping()
-    for unbroken_s, allowed in ((0, True), (LEASE_S - 0.1, False), (LEASE_S, True)):  # the first: nothing was before
+    for unbroken_s, allowed in ((0, False), (LEASE_S - 0.1, False), (LEASE_S, True)):
         ledger.turn, ledger.reclaimed_at = Turn(True, int(unbroken_s * 1000), 500), []
         await maintainer._my_turn()
         await maintainer.tick()

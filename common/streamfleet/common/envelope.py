@@ -74,12 +74,12 @@ def label(fields: Fields, name: bytes) -> str | None:
     return None if value is None else check_label(value, name.decode())
 
 
-def deadline_ms(fields: Fields, stream_id: str) -> int | None:
-    """Epoch ms of ``deadline``, else of ``ttl`` counted from the stream id's time. Raises InvalidRequest."""
+def deadline_ms(fields: Fields, enqueued_ms: int) -> int | None:
+    """Epoch ms of ``deadline``, else of ``ttl`` counted from `enqueued_ms`. Raises InvalidRequest."""
     deadline, ttl = _milliseconds(fields, b"deadline"), _milliseconds(fields, b"ttl")
     if deadline is not None:
         return deadline
-    return None if ttl is None else int(stream_id.split("-", 1)[0]) + ttl
+    return None if ttl is None else enqueued_ms + ttl
 
 
 def _milliseconds(fields: Fields, name: bytes) -> int | None:

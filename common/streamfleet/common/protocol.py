@@ -192,15 +192,20 @@ def parse_body(text: bytes, max_bytes: int) -> dict[str, Any]:
 
 
 def decode(
-    fields: Mapping[bytes, bytes], lane: Lane, stream_id: str, max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
+    fields: Mapping[bytes, bytes],
+    lane: Lane,
+    stream_id: str,
+    max_body_bytes: int = DEFAULT_MAX_BODY_BYTES,
+    enqueued_ms: int | None = None,
 ) -> Request:
     """The request that an entry of a lane holds.
 
     Args:
         fields: the entry's fields; unknown names are passed over.
         lane: the lane that it stood in.
-        stream_id: ``<ms>-<seq>``; its time is when ``ttl`` starts, and it names the request when ``id`` is absent.
+        stream_id: ``<ms>-<seq>``; it names the request when ``id`` is absent.
         max_body_bytes: largest body accepted.
+        enqueued_ms: when ``ttl`` starts, epoch ms; None for the stream id's time.
 
     Raises:
         InvalidRequest: a field is missing or wrong; ``param`` names it.
@@ -218,7 +223,7 @@ def decode(
         check_name(identity, "id") if identity else f"{lane}:{stream_id}",
         lane,
         check_endpoint(endpoint) if endpoint else infer_endpoint(body),
-        envelope.deadline_ms(fields, stream_id),
+        envelope.deadline_ms(fields, int(stream_id.split("-", 1)[0]) if enqueued_ms is None else enqueued_ms),
         envelope.label(fields, b"tenant"),
         envelope.label(fields, b"session"),
         check_name(reply, "reply") if reply else None,

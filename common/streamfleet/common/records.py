@@ -142,12 +142,19 @@ class Lease(NamedTuple):
 class Claim:
     """An entry that a worker was given, with its fields as they stand in Redis.
 
-    ``lost``: how many of its former attempts were lost with their workers.
+    ``lost``: how many of its former attempts were lost with their workers. ``staged_ms``: when it was staged, epoch ms,
+    where its stream id lay ahead of the clock.
     """
 
     lease: Lease
     fields: Mapping[bytes, bytes]
     lost: int = 0
+    staged_ms: int | None = None
+
+    @property
+    def enqueued_ms(self) -> int:
+        """When it was enqueued, epoch ms."""
+        return int(self.lease.stream_id.partition("-")[0]) if self.staged_ms is None else self.staged_ms
 
     @property
     def reply(self) -> str:

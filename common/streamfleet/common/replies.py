@@ -24,9 +24,9 @@ def lease_row(lease: Lease) -> list[Any]:
 
 def claim(row: list[Any]) -> Claim:
     """A claim as pull.lua returns it."""
-    number, stream_id, attempt, request_id, flat, lost = row
+    number, stream_id, attempt, request_id, flat, lost, staged = row
     lease = Lease(LANES[number - 1], stream_id.decode(), attempt, request_id.decode())
-    return Claim(lease, dict(zip(flat[::2], flat[1::2], strict=True)), lost)
+    return Claim(lease, dict(zip(flat[::2], flat[1::2], strict=True)), lost, int(staged) if staged else None)
 
 
 def lane_audit(lane: Lane, row: list[int]) -> LaneAudit:

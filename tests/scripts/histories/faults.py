@@ -10,6 +10,7 @@ from tests.scripts.histories.steps import Step
 from tests.scripts.keyspace import id_key
 
 LEASE_MS = 60_000
+HOUR_MS, MOST_DELAY_MS = 3_600_000, 30_000
 
 
 class Faults(FleetState):
@@ -80,34 +81,37 @@ class Faults(FleetState):
             return "dead"
         if attempts:
             model.tries[name] = attempts
-        model.places[name] = READY
-        return "ready"
+        return "ready" if model.come_back(name) else "ended"
 
     async def _promote(self, step: Step) -> None:
         """Housekeeping; with it, who died while watching is replaced, once its watch is over."""
         if step.x % 2:
-            await self._clock(Step("clock", 9, 0, 0))
+            await self._clock(Step("clock", 9, 0, 1))
         due = [name for name, place in self.model.places.items() if place[0] == "delayed" and place[1] <= self.now]
         for name in due:
             self._back(name)
-        promoted, _ = await self.queue.broker.promote()
+        promoted, _ = await self.queue.broker.promote(most_delay_ms=MOST_DELAY_MS)
         assert promoted == len([name for name in due if name in self.model.places])
+        for name, place in self.model.places.items():
+            if place[0] == "delayed":  # due later where the clock was set back
+                self.model.places[name] = ("delayed", min(place[1], self.now + MOST_DELAY_MS))
         self.disturbed = False
         self.dead_watches = {name: until for name, until in self.dead_watches.items() if until > self.now}
 
     async def _expire(self, _: Step) -> None:
         """Housekeeping: what is too late ends though nobody has room for it."""
         ready = [self.model.entries[name] for name, place in self.model.places.items() if place == READY]
-        late = [entry for entry in ready if entry.deadline is not None and entry.deadline <= self.now]
-        late = [entry for entry in late if entry.name not in self.model.ghosts]
-        for entry in sorted(late, key=lambda entry: (LANES.index(Lane(entry.lane)), entry.order)):
+        self.model.rank_anew()
+        late = [entry for entry in ready if self.model.is_late(entry) and entry.name not in self.model.ghosts]
+        for entry in sorted(late, key=lambda entry: (LANES.index(Lane(entry.lane)), self.model.order(entry.name))):
             self.model.end(entry.name, "expired", self.model.tries.get(entry.name, 0))
         assert (await self.queue.broker.expire())[0] == len(late)
 
     async def _clock(self, step: Step) -> None:
         """Time goes on, mostly; a failover may set it back."""
-        self.now += [100, 1_000, 5_000, 20_000, -1_000, -30_000, 50, 700, 2_000, 8_000][step.x % 10]
-        self.queue = self.queue.at(self.now)
+        hours = HOUR_MS * (step.y % 3 - 1) if step.z % 4 == 0 else 0  # the clock of the server is set
+        self.now += hours + [100, 1_000, 5_000, 20_000, -1_000, -30_000, 50, 700, 2_000, 8_000][step.x % 10]
+        self.queue, self.model.now = self.queue.at(self.now), self.now
 
     async def _forget(self, step: Step) -> None:
         """Consumers of workers that left are deleted where they hold nothing; and the server forgets its scripts."""

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from streamfleet.common.protocol import Status
 from streamfleet.common.records import Completion, Lease, Retry
 from tests.scripts.harness import ERROR
-from tests.scripts.histories.model import READY
 from tests.scripts.histories.state import MOST, FleetState
 from tests.scripts.histories.steps import Step
 
@@ -66,16 +65,19 @@ class Finishing(FleetState):
         if entry.request_id in model.results:
             model.end(name, "", 0)
             return 4
-        if lost and (lease.attempt >= MOST or entry.deadline is None or entry.deadline > self.now + delay):
+        if lost and (lease.attempt >= MOST or not model.is_late(entry, self.now + delay)):
             model.lose(name, worker)
         if lease.attempt >= MOST:
             model.end(name, "dead", lease.attempt)
             return 2
-        if entry.deadline is not None and entry.deadline <= self.now + delay:
+        if model.is_late(entry, self.now + delay):
             model.end(name, "expired", lease.attempt)
             return 3
         model.tries[name] = lease.attempt
-        model.places[name] = ("delayed", self.now + delay) if delay else READY
+        if delay:
+            model.places[name] = ("delayed", self.now + delay)
+        else:
+            model.come_back(name)
         return 1
 
     async def _release(self, step: Step) -> None:

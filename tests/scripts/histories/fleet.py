@@ -50,7 +50,7 @@ class Fleet(Producing, Pulling, Finishing, Faults):
         assert not self.model.places, f"these never ended: {self.model.places}"
 
     async def _drain_once(self, last: Worker) -> None:
-        await self._clock(Step("clock", 3, 0, 0))
+        await self._clock(Step("clock", 3, 0, 1))
         self.aged = set(self.model.places)
         await self._reclaim_older(0)
         await self._promote(Step("promote", 0, 0, 0))

@@ -28,8 +28,9 @@ class Entry:
     stream_id: str
     request_id: str
     reply: str
+    enqueued: int
     deadline: int | None
-    rank: int
+    ttl: int | None
     size: int
 
     @property
@@ -41,25 +42,17 @@ class Entry:
         """Its name in `tries` and `delayed`."""
         return f"{[*LANES].index(self.lane) + 1}|{self.stream_id}"  # type: ignore[arg-type]
 
-    @property
-    def order(self) -> tuple[int, tuple[int, int]]:
-        """Place in its lane: by deadline, then first in, first out."""
-        return self.rank, id_key(self.stream_id)
-
 
 def understand(lane: str, stream_id: str, fields: Mapping[str, str]) -> Entry:
     """The entry that these fields make."""
-    enqueued = id_key(stream_id)[0]
-    deadline, ttl = _milliseconds(fields.get("deadline", "")), _milliseconds(fields.get("ttl", ""))
-    if deadline is None and ttl is not None:
-        deadline = enqueued + ttl
     return Entry(
         lane,
         stream_id,
         request_id=_name(fields.get("id", "")) or f"{lane}:{stream_id}",
         reply=_name(fields.get("reply", "")),
-        deadline=deadline,
-        rank=enqueued + LIMITS.patience_ms if deadline is None else deadline,
+        enqueued=id_key(stream_id)[0],
+        deadline=_milliseconds(fields.get("deadline", "")),
+        ttl=_milliseconds(fields.get("ttl", "")),
         size=sum(len(name.encode()) + len(value.encode()) for name, value in fields.items()),
     )
 
@@ -82,6 +75,49 @@ class Model:
         self.ghosts: set[str] = set()
         """Deleted by hand, and not noticed yet."""
         self.written: dict[str, dict[str, str]] = {}
+        self.now = 0
+        self.kept: dict[str, int] = {}
+        """When entries were staged whose ids lay ahead of the clock."""
+        self.ranks: dict[str, int] = {}
+        """Of what is ready."""
+        self.staged_up_to: dict[str, tuple[int, int]] = {}
+
+    # -- deadlines and order -----------------------------------------------------------------------------------
+
+    def enqueued(self, entry: Entry) -> int:
+        """When an entry was enqueued, as far as its id is to be believed."""
+        return self.kept.get(entry.name, min(entry.enqueued, self.now))
+
+    def deadline(self, entry: Entry) -> int | None:
+        if entry.deadline is None and entry.ttl is not None:
+            return self.enqueued(entry) + entry.ttl
+        return entry.deadline
+
+    def is_late(self, entry: Entry, at: int | None = None) -> bool:
+        deadline = self.deadline(entry)
+        return deadline is not None and deadline <= (self.now if at is None else at)
+
+    def order(self, name: str) -> tuple[int, tuple[int, int]]:
+        """Place in its lane: by deadline, then first in, first out."""
+        return self.ranks[name], id_key(self.entries[name].stream_id)
+
+    def _rank(self, name: str) -> None:
+        """An entry comes to be ready: what its rank is counted from does not change any more."""
+        entry = self.entries[name]
+        if entry.enqueued > self.now:
+            self.kept.setdefault(name, self.now)
+        deadline = self.deadline(entry)
+        self.ranks[name] = self.enqueued(entry) + LIMITS.patience_ms if deadline is None else deadline
+
+    def rank_anew(self) -> None:
+        """What was staged ahead of a clock that was set back since counts from now."""
+        for name, entry in self.entries.items():
+            staged = self.staged_up_to.get(entry.lane, (0, 0))
+            ahead = entry.enqueued > self.now and id_key(entry.stream_id) <= staged
+            if ahead and name not in self.kept and name not in self.ghosts:
+                self.kept[name] = self.now
+                if self.places[name] == READY:
+                    self._rank(name)
 
     # -- what happens ------------------------------------------------------------------------------------------
 
@@ -94,6 +130,16 @@ class Model:
         if self.places[name] in (UNDELIVERED, HANDED_OUT):
             self.counts["staged"] += 1
         self.places[name] = READY
+        if name not in self.ghosts:
+            self._rank(name)
+
+    def come_back(self, name: str) -> bool:
+        """Into the ready set again; False where its deadline has passed meanwhile, which is its end."""
+        self.deliver(name)
+        if self.is_late(self.entries[name]):
+            self.end(name, "expired", self.tries.get(name, 0))
+            return False
+        return True
 
     def holds(self, worker: str, lease: Lease) -> bool:
         """Whether the fence lets this worker write about its lease."""
@@ -154,6 +200,8 @@ class Model:
         del self.entries[name], self.places[name]
         self.tries.pop(name, None)
         self.lost_with.pop(name, None)
+        self.kept.pop(name, None)
+        self.ranks.pop(name, None)
         self.ghosts.discard(name)
 
     # -- pulls, whose staging and lanes are the script's choice ---------------------------------------------------
@@ -162,9 +210,17 @@ class Model:
         """Take over what a pull chose, having checked that it was allowed to."""
         self._put_back(hints)
         seen = places_of(after)
+        late = set()
         for name in [name for name, place in self.places.items() if place == UNDELIVERED]:
             if seen.get(name) != UNDELIVERED:
+                entry = self.entries[name]
+                staged = self.staged_up_to.get(entry.lane, (0, 0))
+                self.staged_up_to[entry.lane] = max(staged, id_key(entry.stream_id))
                 self.deliver(name)
+                if self.is_late(entry):
+                    assert name not in seen, f"{name} was late when it came, and has not ended"
+                    late.add(name)
+        self._drop(sorted(late), now, after)
         pool = {name for name, place in self.places.items() if place == READY}
         claimed = [claim.lease.entry for claim in claims]
         gone = sorted(name for name in pool - set(claimed) if name not in seen)
@@ -176,16 +232,18 @@ class Model:
     def _put_back(self, hints: Iterable[str]) -> None:
         for name in hints:
             if self.places.get(name) == HANDED_OUT:
-                self.deliver(name)
                 if name in self.ghosts:
+                    self.deliver(name)
                     self.end(name, "vanished", 0)
+                else:
+                    self.come_back(name)
 
     def _check_order(self, pool: set[str], claimed: list[str], gone: list[str]) -> None:
         for lane in LANES:
-            taken = [self.entries[name].order for name in claimed if name.startswith(f"{lane}:")]
+            taken = [self.order(name) for name in claimed if name.startswith(f"{lane}:")]
             assert taken == sorted(taken), f"{lane}: {taken} is not by deadline"
-            popped = taken + [self.entries[name].order for name in gone if self.entries[name].lane == lane]
-            left = [self.entries[name].order for name in pool - set(claimed) - set(gone) if name.startswith(f"{lane}:")]
+            popped = taken + [self.order(name) for name in gone if self.entries[name].lane == lane]
+            left = [self.order(name) for name in pool - set(claimed) - set(gone) if name.startswith(f"{lane}:")]
             assert not popped or not left or max(popped) < min(left), f"{lane}: {min(left)} waits behind {max(popped)}"
 
     def _claim(self, worker: str, now: int, claim: Claim, pool: set[str]) -> None:
@@ -196,7 +254,7 @@ class Model:
         assert claim.lease.request_id == entry.request_id
         assert claim.lease.attempt == self.tries.get(name, 0) + 1, f"{name}: attempt {claim.lease.attempt}"
         assert entry.request_id not in self.results, f"{entry.request_id} was given out, but has ended"
-        assert entry.deadline is None or entry.deadline > now, f"{name} was given out after its deadline"
+        assert not self.is_late(entry, now), f"{name} was given out after its deadline"
         assert entry.size <= LIMITS.max_entry_bytes, f"{name} was given out with {entry.size} bytes"
         self.places[name] = ("running", worker, claim.lease.attempt)
 
@@ -209,7 +267,7 @@ class Model:
             if name in self.ghosts:
                 self.end(name, "vanished", 0)
                 continue
-            late = entry.deadline is not None and entry.deadline <= now
+            late = self.is_late(entry, now)
             large = entry.size > LIMITS.max_entry_bytes
             assert late or large or entry.request_id in self.results, f"{name} was dropped for no reason"
             self.end(name, "expired" if late else "failed", self.tries.get(name, 0))
@@ -238,7 +296,7 @@ class Model:
         assert all(place[2] <= most for place in self.places.values() if place[0] == "running")
         for lane in LANES:
             for stream_id, rank in dump.get(f"ready:{lane}", []):
-                assert rank == self.entries[f"{lane}:{stream_id}"].rank
+                assert rank == self.ranks[f"{lane}:{stream_id}"]
         self._compare_results(dump)
 
     def _compare_results(self, dump: Dump) -> None:

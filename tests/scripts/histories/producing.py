@@ -23,9 +23,11 @@ class Producing(FleetState):
         lane = LANES[step.x % 4]
         deadline, reply = DEADLINES[step.y % len(DEADLINES)], REPLIES[step.z % 7 % 4]
         request_id = self._some_id(step.y) if step.z % 2 else ODD_IDS[step.z % len(ODD_IDS)]
-        late = "" if deadline is None else str(self.now + deadline if isinstance(deadline, int) else deadline)
+        if isinstance(deadline, int) and step.z % 3:
+            deadline += self.now
+        late = "" if deadline is None else str(deadline)
         body = "b" * (2_100 if step.x % 37 == 0 else 10)
-        given = {"id": request_id, "reply": reply, "deadline": late, "body": body}
+        given = {"id": request_id, "reply": reply, "ttl" if step.z % 3 == 0 else "deadline": late, "body": body}
         fields = {name: value for name, value in given.items() if value}
         stream_id = await self.queue.add_flat(lane, "*", *[part for pair in fields.items() for part in pair])
         self.model.arrive(understand(lane, stream_id, fields))

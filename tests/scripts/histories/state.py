@@ -41,6 +41,7 @@ class FleetState:
 
     def __init__(self, queue: Queue, now: int, workers: int = 5, watchers: int = 2) -> None:
         self.model = Model()
+        self.model.now = now
         self.queue = queue.with_limits(now_ms=now, lane_limit=LANE_LIMIT, watchers=watchers)
         self.now = now
         self.workers = [Worker(f"w{number}") for number in range(workers)]
@@ -95,7 +96,7 @@ class FleetState:
         if name in self.model.ghosts:
             self.model.end(name, "vanished", 0)
         else:
-            self.model.places[name] = READY
+            self.model.come_back(name)
 
     def _some_id(self, number: int) -> str:
         """One of a few ids, new ones as the old ones end."""

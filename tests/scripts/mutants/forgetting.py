@@ -60,7 +60,7 @@ MUTANTS = (
     ),
     Mutant(
         "check_out: not the living",
-        "    if seen < limit then forget(flat[i]) end",
+        "    if seen < now - silent_ms then forget(flat[i]) end",
         "    forget(flat[i])",
         "check.silent_workers_are_forgotten_and_living_ones_are_not",
     ),
@@ -133,8 +133,8 @@ MUTANTS = (
     ),
     Mutant(
         "stage: what comes again stays where it is",
-        "if not (again and stands(lane, item[1])) then",
-        "if true then",
+        "if again and stands(lane, item[1]) then",
+        "if false then",
         "pull_stage.what_is_delivered_again_stays_where_it_is",
     ),
     Mutant(

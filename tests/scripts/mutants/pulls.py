@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.scripts.mutants.mutant import HISTORY, Mutant
 
 MUTANTS = (
-    Mutant("stage: by deadline", "add[#add + 1] = rank_of(item[1], deadline)", "add[#add + 1] = '0'", HISTORY, 0),
+    Mutant("stage: by deadline", "add[#add + 1] = rank_of(lane, item[1], deadline)", "add[#add + 1] = '0'", HISTORY, 0),
     Mutant(
         "stage: without pending rows", "'COUNT', chunk, 'NOACK', 'STREAMS'", "'COUNT', chunk, 'STREAMS'", HISTORY, 0
     ),
@@ -17,8 +17,8 @@ MUTANTS = (
     ),
     Mutant(
         "stage: bounded in bytes",
-        " or bytes >= limits.stage_bytes then",
-        " then",
+        " or bytes >= limits.stage_bytes or",
+        " or",
         "pull_stage.staging_is_bounded_in_bytes",
     ),
     Mutant(
@@ -29,7 +29,7 @@ MUTANTS = (
     ),
     Mutant(
         "make ready: at the old rank",
-        "rank_of(id, deadline), encode_id(id))",
+        "rank_of(lane, id, deadline), encode_id(id))",
         "'0', encode_id(id))",
         HISTORY,
         0,
@@ -51,8 +51,8 @@ MUTANTS = (
     ),
     Mutant(
         "put back: deleted ones are counted as vanished",
-        "        waiting[lane] = waiting[lane] + added\n      else\n        count('vanished')\n      end",
-        "        waiting[lane] = waiting[lane] + added\n      end",
+        "+ added, ended + late\n      else\n        count('vanished')\n      end",
+        "+ added, ended + late\n      end",
         "pull_stage.a_hint_deleted_by_hand_is_counted_as_vanished",
     ),
     Mutant("put back: counts as something moved", "staged = staged + back\n", "", HISTORY, 0),
@@ -241,14 +241,14 @@ MUTANTS = (
         "if (ready > 0 and moved) or watching < arg.watchers then leave_token() end",
         "if watching < arg.watchers then leave_token() end",
         HISTORY,
-        27,
+        39,
     ),
     Mutant(
         "pull: a token for an empty watch",
         "if (ready > 0 and moved) or watching < arg.watchers then leave_token() end",
         "if ready > 0 and moved then leave_token() end",
         HISTORY,
-        5,
+        14,
     ),
     Mutant(
         "pull: a watcher woken for work left behind",
@@ -265,8 +265,8 @@ MUTANTS = (
     ),
     Mutant(
         "pull: counts are written",
-        "if arg.n > 0 then claims, dropped = take(arg, waiting, cut, more, now) end\nwrite_counts()",
-        "if arg.n > 0 then claims, dropped = take(arg, waiting, cut, more, now) end",
+        "dropped = dropped + late + ended\nwrite_counts()",
+        "dropped = dropped + late + ended",
         HISTORY,
         0,
     ),

@@ -35,8 +35,8 @@ MUTANTS = (
     ),
     Mutant(
         "repair: what is nowhere is made ready",
-        "    make_ready(lane, id, fields)\n    made",
-        "    made",
+        "    local _, _, ended = come_back(lane, id, fields)\n    made",
+        "    local ended = 0\n    made",
         KEPT,
         argument="ready set deleted",
     ),

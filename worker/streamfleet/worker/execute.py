@@ -109,7 +109,8 @@ class Executor:
     def _admit(self, flight: Flight) -> Request | None:
         """The request; None where it does not fit into the engine now that its size is known."""
         claim = flight.claim
-        request = decode(claim.fields, claim.lease.lane, claim.lease.stream_id, self._max_body_bytes)
+        lease = claim.lease
+        request = decode(claim.fields, lease.lane, lease.stream_id, self._max_body_bytes, claim.enqueued_ms)
         capacity, size, ratio = self._engine.capacity(), len(claim.fields[b"body"]), self._typical.prompt_ratio
         # Only what may run counts: one absurd wish must not make the next hundred requests look large.
         demand = admit(request.body, size, self._limits, capacity.max_model_len, request.endpoint, ratio)

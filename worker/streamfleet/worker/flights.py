@@ -38,7 +38,7 @@ class Flight:
         claimed_ms: Redis's clock at the claim, epoch ms; the two together turn deadlines into local time.
         demand: what it asks of the engine; a guess until it is decoded.
         admitted: it is decoded, and fits into the engine.
-        enqueued_ms: epoch ms of the entry's stream id.
+        enqueued_ms: when it was enqueued, epoch ms.
         started_at: monotonic seconds of the hand-over to the engine; None before.
         landed: the engine is done with it, its outcome is being written.
         fate: why it is stopped; None while it is not.
@@ -65,7 +65,7 @@ class Flight:
         return self.claim.lease
 
     def __post_init__(self) -> None:
-        self.enqueued_ms = int(self.claim.lease.stream_id.partition("-")[0])
+        self.enqueued_ms = self.claim.enqueued_ms
 
     def stop(self, fate: Fate) -> None:
         """Decide its fate; the first decision stands. Only on the event loop's thread."""

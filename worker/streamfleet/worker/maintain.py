@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import structlog
 
@@ -25,7 +25,8 @@ SELDOM_S = 10.0
 """A worker asks at least so often: should the others leave all at once, their work is taken back so much later."""
 STAGE_ENTRIES = 1_000
 STAGE_ROUNDS = 50
-RECLAIM_ROUNDS = 50
+RECLAIM_ROUNDS = 200
+EXPIRE_ROUNDS = 200
 FORGET_EVERY_S = 60.0
 FORGET_PAUSE_MS = 55_000  # of the queue, whoever has the turn
 FORGET_AT_ONCE = 500
@@ -43,6 +44,7 @@ class Maintainer:
         clock: for the tick.
         lease_ms: when a silent worker's requests are taken back.
         max_deliveries: when a request is given up.
+        retry_max_ms: the longest that a request waits for its next attempt.
         random: numbers in [0, 1), so that workers that came together do not ask together for ever.
     """
 
@@ -54,21 +56,18 @@ class Maintainer:
         *,
         lease_ms: int,
         max_deliveries: int,
+        retry_max_ms: int,
         random: Callable[[], float] = random.random,
     ) -> None:
         self._broker, self._worker, self._clock = broker, worker, clock
-        self._lease_ms, self._max_deliveries = lease_ms, max_deliveries
+        self._lease_ms, self._max_deliveries, self._retry_max_ms = lease_ms, max_deliveries, retry_max_ms
         self._outage = OutageGuard(lease_ms / 1000, TICK_S)
         self._cancels = CancelDesk(broker, self._heard)
         self._workers = 1
         self._random = random
-        self._seen_ms: int | None = None
+        self._seen: Sequence[str] = ()
         self._turn_ends_at = 0.0
         self._forget_at = 0.0  # at its first turn: where workers live briefly, none would come to another
-
-    def redis_was_away(self) -> None:
-        """Redis was away when this worker came: the others, which could not renew either, are let renew first."""
-        self._outage.was_away(self._clock.monotonic())
 
     def redis_is_asked(self) -> None:
         """A worker that begins asks Redis from now on: should it have gone, the outage counts from here."""
@@ -94,6 +93,8 @@ class Maintainer:
         asked_at = self._clock.monotonic()
         turn = await self._broker.take_turn(self._worker, int(TURN_S * 1000), int(self._outage.gap_s * 1000))
         self._heard()
+        if turn.now_ms is not None:
+            self._read_clock(turn.now_ms, asked_at)
         self._workers = turn.workers
         if turn.mine:
             self._turn_ends_at = asked_at + TURN_S
@@ -108,9 +109,7 @@ class Maintainer:
         if self._outage.may_reclaim(self._clock.monotonic()):
             await self._reclaim()
         await self._stage()
-        ended, self._seen_ms = await self._broker.expire(self._seen_ms)
-        metrics.EXPIRED.inc(ended)
-        metrics.of(metrics.DEAD_LETTERS, metrics.Reason.DEADLINE).inc(ended)
+        await self._expire()
         # By time, not by turns: in a large fleet a worker's turns may be many minutes apart.
         if self._clock.monotonic() >= self._forget_at:
             self._forget_at = self._clock.monotonic() + FORGET_EVERY_S
@@ -121,7 +120,8 @@ class Maintainer:
     async def _reclaim(self) -> None:
         for _ in range(RECLAIM_ROUNDS):
             hit(Point.BEFORE_RECLAIM)
-            reclaimed = await self._broker.reclaim(self._lease_ms, self._max_deliveries)
+            latest_ms = self._outage.latest_ms(self._clock.monotonic())
+            reclaimed = await self._broker.reclaim(self._lease_ms, self._max_deliveries, latest_ms=latest_ms)
             hit(Point.AFTER_RECLAIM)
             found = {"ready": reclaimed.ready, "dead": reclaimed.dead, "ended": reclaimed.ended}
             if not any(found.values()):
@@ -130,6 +130,14 @@ class Maintainer:
                 metrics.RECLAIMED.labels(outcome).inc(number)
             metrics.of(metrics.DEAD_LETTERS, metrics.Reason.DELIVERIES).inc(reclaimed.dead)
             log.warning("reclaimed", **found)
+
+    async def _expire(self) -> None:
+        for _ in range(EXPIRE_ROUNDS):
+            ended, self._seen, more = await self._broker.expire(self._seen)
+            metrics.EXPIRED.inc(ended)
+            metrics.of(metrics.DEAD_LETTERS, metrics.Reason.DEADLINE).inc(ended)
+            if not more:
+                return
 
     async def _forget(self) -> None:
         """Let go of workers that are gone, and of dead letters that have been kept for long enough."""
@@ -144,7 +152,7 @@ class Maintainer:
 
     async def _promote(self) -> float:
         """Bring back what is due; seconds until there is more to do."""
-        _, next_ms = await self._broker.promote()
+        _, next_ms = await self._broker.promote(most_delay_ms=self._retry_max_ms)
         self._heard()
         return TICK_S if next_ms is None else min(TICK_S, max(0.01, next_ms / 1000))
 
@@ -155,6 +163,12 @@ class Maintainer:
             if pulled.staged == 0:
                 return
             await asyncio.sleep(0)
+
+    def _read_clock(self, redis_ms: int, asked_at: float) -> None:
+        now = self._clock.monotonic()
+        if stepped_s := self._outage.read_clock(redis_ms, asked_at, now):
+            log.warning("redis_clock_stepped", by_s=round(stepped_s, 3))
+            self._forget_at = now + FORGET_EVERY_S  # all seem silent until they have given their next sign of life
 
 
 def asking_pause_s(workers: int, random: float) -> float:

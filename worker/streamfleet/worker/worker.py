@@ -41,7 +41,6 @@ from streamfleet.worker.tracing import Traces
 log = structlog.get_logger(__name__)
 BEAT_S = 0.5
 AGAIN_S = 1.0
-AWAY_S = 0.5  # a Redis that takes longer for the first answers was away, or may have been
 PLACE_S = 2.0  # then the thread that reads cancels asks for itself where they begin: a start must not hang on it
 NAME_LEASES = 1.5  # a worker that is alive gives a sign of it more often
 LOOKS_PER_LEASE = 8
@@ -123,7 +122,12 @@ class Worker:
         self._puller = Puller(broker, name, engine, policy, self._flights, typical, clock, self._running.launch)
         self._running.feed_from(self._puller)
         self._maintainer = Maintainer(
-            broker, name, clock, lease_ms=settings.lease_ms, max_deliveries=settings.max_deliveries
+            broker,
+            name,
+            clock,
+            lease_ms=settings.lease_ms,
+            max_deliveries=settings.max_deliveries,
+            retry_max_ms=settings.retry_max_ms,
         )
         self._keeper = self._lease_keeper(open_broker, watchdog_s)
 
@@ -200,13 +204,10 @@ class Worker:
             metrics.READY.set(0)
 
     async def _start(self) -> None:
-        came_at = self._clock.monotonic()
         for finding in await check_server(self._broker):
             finding.say()
         while not await self._groups_exist():
             await self._clock.sleep(AGAIN_S)
-        if self._clock.monotonic() - came_at > AWAY_S:
-            self._maintainer.redis_was_away()
         await self._wait_for_name()
         log.info("engine_starting", engine=self._engine.kind)
         while not await self._engine_starts():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from streamfleet.common.broker.base import BrokerBase
@@ -19,11 +19,27 @@ class Turn(NamedTuple):
         mine: of the worker that asked.
         unbroken_ms: where it is: for how long turns have come, whoever's, without a gap.
         workers: how many are alive.
+        now_ms: Redis's clock, epoch ms.
     """
 
     mine: bool
     unbroken_ms: int
     workers: int
+    now_ms: int
+
+
+class Expired(NamedTuple):
+    """What a look for passed deadlines did.
+
+    Attributes:
+        ended: how many requests were ended.
+        seen: where the next look is to go on, in words of the script.
+        more: a bound cut the look short.
+    """
+
+    ended: int
+    seen: Sequence[str]
+    more: bool
 
 
 class HousekeepingBroker(BrokerBase):
@@ -38,36 +54,50 @@ class HousekeepingBroker(BrokerBase):
             gap_ms: after how long without anybody's turn workers cannot have renewed either.
         """
         keys = [self.keys.maintain, self.keys.sched, self.keys.workers]
-        mine, unbroken_ms, workers = await self.connection.script("take_turn", keys, [worker, hold_ms, gap_ms])
-        return Turn(bool(mine), int(unbroken_ms), int(workers))
+        answer = await self.connection.script("take_turn", keys, [worker, hold_ms, gap_ms])
+        return Turn(bool(answer[0]), *answer[1:])
 
-    async def reclaim(self, lease_ms: int, max_deliveries: int, limit: int = 1000) -> Reclaimed:
+    async def reclaim(
+        self, lease_ms: int, max_deliveries: int, limit: int = 100, latest_ms: int | None = None
+    ) -> Reclaimed:
         """Take back what was not renewed for `lease_ms`; give up on what was delivered `max_deliveries` times.
 
         Sent once: behind an outage that nobody could renew in, it would take healthy requests from their workers.
+
+        Args:
+            lease_ms: the lease.
+            max_deliveries: when a request is given up.
+            limit: how many to take back in each lane at most.
+            latest_ms: nothing is taken back where Redis's clock, epoch ms, is beyond this: it has stepped forward.
         """
-        args = [self._config, lease_ms, max_deliveries, limit]
+        args = [self._config, lease_ms, max_deliveries, limit, "" if latest_ms is None else latest_ms]
         return Reclaimed(*await self._with_groups(lambda: self.connection.script_once("reclaim", self._shared, args)))
 
-    async def promote(self, limit: int = 1000) -> tuple[int, int | None]:
-        """Bring delayed requests that are due back; how many, and in how many ms the next one is due."""
-        args = [self._config, limit, self.limits.watchers]
+    async def promote(self, limit: int = 300, most_delay_ms: int | None = None) -> tuple[int, int | None]:
+        """Bring delayed requests that are due back.
+
+        Args:
+            limit: how many at most.
+            most_delay_ms: the longest that one waits: what is due later was delayed before Redis's clock was set back.
+
+        Returns:
+            How many, and in how many ms the next one is due.
+        """
+        args = [self._config, limit, self.limits.watchers, "" if most_delay_ms is None else most_delay_ms]
         promoted, due = await self._with_groups(lambda: self.connection.script("promote", self._shared, args))
         return int(promoted), int(float(due)) if due else None
 
-    async def expire(self, seen_ms: int | None = None, limit: int = 5000) -> tuple[int, int]:
-        """End queued requests whose deadline has passed, `limit` looked at in each lane.
+    async def expire(self, seen: Sequence[str] = (), limit: int = 1000, most: int = 25) -> Expired:
+        """End queued requests whose deadline has passed.
 
         Args:
-            seen_ms: what an earlier call returned; nothing before it is looked at again but the first few.
+            seen: what an earlier call returned; nothing before it is looked at again.
             limit: how many ranks to look at in each lane at most.
-
-        Returns:
-            How many were ended, and the rank (epoch ms) up to which the lanes have been looked through.
+            most: how many to end in each lane at most.
         """
-        args = [self._config, limit, "" if seen_ms is None else seen_ms]
-        ended, seen = await self.connection.script("expire", self._shared, args)
-        return int(ended), int(seen)
+        args = [self._config, limit, most, json.dumps([*seen])]
+        ended, cut, *reached = await self.connection.script("expire", self._shared, args)
+        return Expired(ended, [part.decode() for part in reached], bool(cut))
 
     async def cancel_requests(self, most: int) -> list[tuple[str, str]]:
         """The oldest cancels that were asked for: stream id, and the request id as it was written."""

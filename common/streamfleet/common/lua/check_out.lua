@@ -1,7 +1,6 @@
--- @include keys
--- Forget workers that left or died: their description, their watch, and their consumers where nothing is pending
--- (deleting a consumer discards its pending rows, so those wait for the reclaim). A consumer whose worker nobody knows
--- any more goes by its own silence.
+-- @include info
+-- Forget workers that left or died: description, watch, and consumers where nothing is pending (deleting a consumer discards
+-- its pending rows: those wait for the reclaim). A consumer of a worker that nobody knows goes by its own silence.
 -- KEYS: shared. ARGV: 1 configuration; 2 worker that leaves, or '' to look for those that are gone; 3 silence after which
 --   one counts as gone (ms); 4 how many to forget at most; 5 '1' to count them only; 6 how long to leave it at that once
 --   nobody is left to forget, whoever asks (ms): it looks at every worker, and each of them asks.
@@ -12,10 +11,6 @@ require_groups()
 local since = now_ms() - (tonumber(call('HGET', SCHED, 'forgot')) or 0)   -- below 0 where the clock was set back
 if since >= 0 and since < pause_ms then return 0 end
 if not look_only then open_for_writes() end
-
-local function named(list, name)
-  for i = 1, #list, 2 do if list[i] == name then return list[i + 1] end end
-end
 
 local function holds_nothing(worker)
   for lane = 1, LANE_COUNT do
@@ -33,14 +28,19 @@ local function forget(worker)
   call('ZREM', WATCH, worker)
 end
 
--- Who gave a sign of life lately. The others that are described are forgotten here.
+-- Who gave a sign of life lately; the others are forgotten. One from before the clock was set back counts as one of now.
 local function living()
-  local flat, limit, alive = call('HGETALL', WORKERS), now_ms() - silent_ms, {}
+  local flat, now, alive = call('HGETALL', WORKERS), now_ms(), {}
   for i = 1, #flat, 2 do
     local known, description = pcall(cjson.decode, flat[i + 1])
     local seen = known and type(description) == 'table' and tonumber(description.seen_ms) or 0
     alive[flat[i]] = true
-    if seen < limit then forget(flat[i]) end
+    if seen < now - silent_ms then forget(flat[i]) end
+    if seen > now and not look_only then
+      description.seen_ms = now
+      known, description = pcall(cjson.encode, description)
+      if known then call('HSET', WORKERS, flat[i], description) end
+    end
   end
   return alive
 end

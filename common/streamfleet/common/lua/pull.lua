@@ -9,8 +9,9 @@
 --   shares (per mille of picks guaranteed to each lane), hints ([[lane or 0 for wake, id]…] from a blocking read),
 --   watching (this worker held a watch), owing (it took a wake-up, and must hand it on if it has no room), watchers (how
 --   many are wanted), watch_ms}.
--- Returns {claims, ready, role, now, staged, dropped}; a claim is {lane, stream id, attempt, request id, fields, lost},
---   lost being how many attempts were lost with their workers; role: 0 pull again when there is room, 1 watch (blocking
+-- Returns {claims, ready, role, now, staged, dropped}; a claim is {lane, stream id, attempt, request id, fields, lost,
+--   staged}, lost being how many attempts were lost with their workers, staged when that was (epoch ms) where its stream id
+--   lay ahead of the clock, else ''; role: 0 pull again when there is room, 1 watch (blocking
 --   read of wake and lanes), 2 bench (pop a token).
 local arg = cjson.decode(ARGV[2])
 local waiting = require_types()
@@ -20,17 +21,18 @@ local first = read_first()   -- raises NOGROUP for any lane while nothing has be
 local now = now_ms()
 -- Who asks for work watches no more, also when the answer that made it a watcher was lost.
 if arg.watching or arg.n > 0 then call('ZREM', WATCH, arg.worker) end
-local back = put_back(arg.hints, handed, waiting)
-local staged, cut, more = stage(arg, waiting, first)
+local back, ended = put_back(arg.hints, handed, waiting)
+local staged, cut, more, late = stage(arg, waiting, first)
 staged = staged + back
 local claims, dropped = {}, 0
 if arg.n > 0 then claims, dropped = take(arg, waiting, cut, more, now) end
+dropped = dropped + late + ended
 write_counts()
 
 local ready = 0
 for lane = 1, LANE_COUNT do ready = ready + waiting[lane] end
 local role, watching = 0, call('ZCOUNT', WATCH, now, '+inf')
-if arg.n > 0 and #claims < arg.n and ready == 0 then
+if arg.n > 0 and #claims < arg.n and ready == 0 and not cut then
   if watching < arg.watchers then
     call('ZADD', WATCH, now + arg.watch_ms, arg.worker)
     role, watching = 1, watching + 1

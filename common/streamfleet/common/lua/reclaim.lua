@@ -1,11 +1,12 @@
--- @include finish
--- @include tries
+-- @include set_back
 -- @include wake
 -- Take back what workers hold without renewing; give up on what has been delivered too often.
--- KEYS: shared. ARGV: 1 configuration; 2 lease (ms); 3 most deliveries; 4 how many per lane at most.
+-- KEYS: shared. ARGV: 1 configuration; 2 lease (ms); 3 most deliveries; 4 how many per lane at most; 5 what
+--   the clock shows at most unless it has stepped forward (epoch ms), or ''.
 -- Returns {made ready again, dead, ended otherwise}.
 require_groups()
 call('XPENDING', WAKE, GROUP, '-', '+', 1)   -- read below, when it would be too late to miss it
+if ARGV[5] ~= '' and now_ms() > tonumber(ARGV[5]) then return {0, 0, 0} end   -- since then nobody has renewed
 open_for_writes()
 local lease_ms, most, limit = ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local back, dead, ended, bytes = 0, 0, 0, 0
@@ -40,15 +41,16 @@ local function take_back(lane, id, worker, deliveries)
     dead = dead + 1
   else
     if deliveries > 0 then remember(lane, id, deliveries, worker) end
-    make_ready(lane, id, fields)
+    local _, _, late = come_back(lane, id, fields)
     call('XACK', lane_key(lane), GROUP, id)
-    back = back + 1
+    back, ended = back + 1 - late, ended + late
   end
 end
 
 for lane = 1, LANE_COUNT do
+  count_anew(lane)
   for _, row in ipairs(call('XPENDING', lane_key(lane), GROUP, 'IDLE', lease_ms, '-', '+', limit)) do
-    if bytes >= 1048576 then break end   -- bodies are copied: the next call goes on
+    if bytes >= MOST_BYTES then break end   -- bodies are copied: the next call goes on
     take_back(lane, row[1], row[2], row[4])
   end
 end

@@ -30,7 +30,7 @@ local function vanish(request_id, reply, record, tokens)
   if not lane or told ~= reply or answered(request_id) or stands(lane, id, request_id) then return 0 end
   if ARGV[2] == '1' then
     local message = 'its entry is gone, and it has no result: one of them was deleted by hand, or Redis lost it'
-    local entry = {enqueued = tonumber(string.match(id, '^%d+')), named = {}}
+    local entry = {enqueued = enqueued_ms(lane, id), named = {}}
     local values = {'error', openai_error(message, 'server_error', nil, 'vanished'), 'attempt', '0',
       'finished_ms', string.format('%.0f', now_ms())}
     local read = redis.pcall('EXISTS', tokens) == 1 and {} or nil

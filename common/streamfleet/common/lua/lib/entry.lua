@@ -38,11 +38,38 @@ local function usable_name(text)    -- the rule of check_name in protocol.py
   end
 end
 
-local function enqueued_ms(id) return tonumber(string.match(id, '^%d+')) end
+-- An id whose time lay ahead of the clock when its entry was staged says nothing: it was made by hand, or the clock was set
+-- back. SCHED keeps when such an entry was staged, until it ends, and the last of them in each lane, so that hardly ever
+-- anything is asked of it.
+local last_ahead
+
+local function may_be_ahead(lane, id)
+  last_ahead = last_ahead or call('HMGET', SCHED, 'ahead:1', 'ahead:2', 'ahead:3', 'ahead:4')
+  return last_ahead[lane] and encode_id(id) <= last_ahead[lane]
+end
+
+local function ahead_field(lane, id) return 'enqueued:' .. tries_field(lane, id) end
+
+-- Nil for an entry whose id says when it was enqueued.
+local function kept_enqueued_ms(lane, id)
+  return may_be_ahead(lane, id) and tonumber(call('HGET', SCHED, ahead_field(lane, id)) or nil) or nil
+end
+
+local function id_ms(id) return tonumber(string.match(id, '^%d+')) end
+local function enqueued_ms(lane, id) return kept_enqueued_ms(lane, id) or math.min(id_ms(id), now_ms()) end
+
+-- Before an entry is made ready: whatever its deadline and its rank are counted from must not change any more.
+local function keep_enqueued_ms(lane, id)
+  if id_ms(id) <= now_ms() or kept_enqueued_ms(lane, id) then return end
+  call('HSET', SCHED, ahead_field(lane, id), string.format('%.0f', now_ms()))
+  if may_be_ahead(lane, id) then return end
+  last_ahead[lane] = encode_id(id)
+  call('HSET', SCHED, 'ahead:' .. lane, last_ahead[lane])
+end
 
 -- What ordering needs, without a table of the fields: most entries of a batch need no more. Returns bytes, deadline or
 -- nil, and the id that was given or nil.
-local function skim_entry(id, fields)
+local function skim_entry(lane, id, fields)
   local bytes, given, deadline, ttl = 0
   for i = 1, #fields, 2 do
     local name, value = fields[i], fields[i + 1]
@@ -50,15 +77,15 @@ local function skim_entry(id, fields)
     if name == 'id' then given = value elseif name == 'deadline' then deadline = value elseif name == 'ttl' then ttl = value end
   end
   deadline, ttl = milliseconds(deadline), milliseconds(ttl)
-  return bytes, deadline or ttl and enqueued_ms(id) + ttl, given
+  return bytes, deadline or ttl and enqueued_ms(lane, id) + ttl, given
 end
 
 local function request_id_of(given, lane, id) return usable_name(given) or entry_name(lane, id) end
-local function rank_of(id, deadline) return deadline or enqueued_ms(id) + cfg.patience_ms end
+local function rank_of(lane, id, deadline) return deadline or enqueued_ms(lane, id) + cfg.patience_ms end
 
 -- {id=request id, deadline=ms or nil, reply=name or nil, bytes=size, enqueued=ms, named=fields by name}
 local function read_entry(lane, id, fields)
-  local bytes, deadline, given = skim_entry(id, fields)
+  local bytes, deadline, given = skim_entry(lane, id, fields)
   local named = {}
   for i = 1, #fields, 2 do named[fields[i]] = fields[i + 1] end
   return {
@@ -66,7 +93,7 @@ local function read_entry(lane, id, fields)
     deadline = deadline,
     reply = usable_name(named.reply),
     bytes = bytes,
-    enqueued = enqueued_ms(id),
+    enqueued = enqueued_ms(lane, id),
     named = named,
   }
 end
@@ -75,8 +102,9 @@ local function streamed(entry) return entry.named.stream == '1' end   -- somebod
 
 -- Returns the entry's size, and 1 unless it was ready before.
 local function make_ready(lane, id, fields)
-  local bytes, deadline = skim_entry(id, fields)
-  return bytes, call('ZADD', ready_key(lane), rank_of(id, deadline), encode_id(id))
+  keep_enqueued_ms(lane, id)
+  local bytes, deadline = skim_entry(lane, id, fields)
+  return bytes, call('ZADD', ready_key(lane), rank_of(lane, id, deadline), encode_id(id))
 end
 
 local function fetch_fields(lane, id)

@@ -1,4 +1,5 @@
 -- @include entry
+-- @include tries
 -- How a request ends: the status is written once, counted once, notified once, and only then is its entry removed.
 local counted, told = {}, {}
 
@@ -19,6 +20,9 @@ end
 local function remove_entries(lane, ids)
   call('XACK', lane_key(lane), GROUP, unpack(ids))
   call('XDEL', lane_key(lane), unpack(ids))
+  for _, id in ipairs(ids) do
+    if may_be_ahead(lane, id) then call('HDEL', SCHED, ahead_field(lane, id)) end
+  end
   if call('HLEN', TRIES) == 0 then return end
   local fields = {}
   for i, id in ipairs(ids) do fields[i] = tries_field(lane, id) end
@@ -193,4 +197,28 @@ end
 -- Another type under its name, or a hash without a status, is no answer: it was put there by hand.
 local function answered(request_id)
   return call_if_typed('HEXISTS', result_key(request_id), 'status') == 1
+end
+
+-- Ends an entry whose deadline has passed. Returns its size, and whether it did.
+local function end_late(lane, id, fields)
+  local bytes, deadline = skim_entry(lane, id, fields)
+  if not deadline or deadline > now_ms() then return bytes, false end
+  local entry = read_entry(lane, id, fields)
+  if answered(entry.id) then
+    settle(lane, id, entry)
+  else
+    bury(lane, id, fields, entry, {status = 'expired', attempts = attempts_in(tries_of(lane, id)),
+      error = deadline_error('while the request was queued')})
+  end
+  return bytes, true
+end
+
+-- Makes an entry ready, or ends it where its deadline has passed meanwhile: the housekeeping looks only at ranks that the
+-- clock comes to. Returns its size, 1 if it was not ready before and is now, and 1 if it has ended.
+local function come_back(lane, id, fields)
+  keep_enqueued_ms(lane, id)
+  local bytes, ended = end_late(lane, id, fields)
+  if ended then return bytes, 0, 1 end
+  local _, ready = make_ready(lane, id, fields)
+  return bytes, ready, 0
 end

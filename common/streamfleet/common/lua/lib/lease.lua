@@ -1,4 +1,4 @@
--- @include entry
+-- @include finish
 -- The fence: attempt number if this worker still holds the entry (in this very attempt, when given), else nil.
 local function held(lane, id, worker, attempt)
   local row = call('XPENDING', lane_key(lane), GROUP, id, id, 1, worker)[1]
@@ -23,4 +23,20 @@ local function held_of(ids, worker)
     end
   end
   return found
+end
+
+-- Counts the leases of some of a worker's entries in a lane from now on. Returns {stream id = true} of those that are still
+-- there: from Redis 7.0 on, claiming an entry that was XDELed by hand drops it.
+local function stamp(lane, worker, ids)
+  local claim, there = {'XCLAIM', lane_key(lane), GROUP, worker, 0}, {}
+  for _, id in ipairs(ids) do claim[#claim + 1] = id end
+  claim[#claim + 1] = 'JUSTID'   -- resets the idle time and leaves the delivery counter alone
+  for _, id in ipairs(call(unpack(claim))) do there[id] = true end
+  for _, id in ipairs(ids) do
+    if not there[id] then
+      remove_entry(lane, id)
+      count('vanished')
+    end
+  end
+  return there
 end

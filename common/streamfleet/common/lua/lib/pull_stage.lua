@@ -10,9 +10,9 @@ local function held_by_nobody(hints)
   return handed
 end
 
--- Returns how many went back.
+-- Returns how many went back, and how many of them were late and have ended.
 local function put_back(hints, handed, waiting)
-  local back = 0
+  local back, ended = 0, 0
   for i, hint in ipairs(hints) do
     local lane, id = hint[1], hint[2]
     if lane == 0 then
@@ -22,8 +22,8 @@ local function put_back(hints, handed, waiting)
       local fields = fetch_fields(lane, id)
       count_staged(lane, id)
       if fields then
-        local _, added = make_ready(lane, id, fields)
-        waiting[lane] = waiting[lane] + added
+        local _, added, late = come_back(lane, id, fields)
+        waiting[lane], ended = waiting[lane] + added, ended + late
       else
         count('vanished')
       end
@@ -31,7 +31,7 @@ local function put_back(hints, handed, waiting)
       back = back + 1
     end
   end
-  return back
+  return back, ended
 end
 
 local function read_new(chunk, ...)
@@ -58,11 +58,13 @@ local function save_seen(seen, fresh)
   call('HINCRBY', SCHED, 'staged', fresh)
 end
 
--- Returns how many are new in the ready set, their bytes, the largest, and how many were never staged before.
+-- Returns how many are new in the ready set, their bytes, the largest, how many were never staged before, and how many have
+-- ended because their deadline had passed.
 local function stage_lane(lane, entries, seen)
-  local add, bytes, largest, fresh = {'ZADD', ready_key(lane)}, 0, 1, 0
+  local add, bytes, largest, fresh, late = {'ZADD', ready_key(lane)}, 0, 1, 0, 0
   for _, item in ipairs(entries) do
-    local size, deadline = skim_entry(item[1], item[2])
+    keep_enqueued_ms(lane, item[1])
+    local size, deadline = skim_entry(lane, item[1], item[2])
     local member = encode_id(item[1])
     bytes, largest = bytes + size, math.max(largest, size)
     local again = seen[lane] and member <= seen[lane]
@@ -70,30 +72,36 @@ local function stage_lane(lane, entries, seen)
       seen[lane], fresh = member, fresh + 1
       count('staged')
     end
-    if not (again and stands(lane, item[1])) then
-      add[#add + 1] = rank_of(item[1], deadline)
+    if again and stands(lane, item[1]) then   -- it stays where it is
+    elseif deadline and deadline <= now_ms() and not again then
+      end_late(lane, item[1], item[2])
+      late = late + 1
+    else
+      add[#add + 1] = rank_of(lane, item[1], deadline)
       add[#add + 1] = member
     end
   end
-  return #add > 2 and call(unpack(add)) or 0, bytes, largest, fresh
+  return #add > 2 and call(unpack(add)) or 0, bytes, largest, fresh, late
 end
+
+local MOST_LATE = 100   -- ending one costs as much as staging ten
 
 -- Bounded in entries and bytes, because XREADGROUP copies bodies into Lua; the chunk grows with the sizes seen, so that
 -- a few huge bodies cannot stall the server together. Some of every lane, because each has its share; then urgent lanes
 -- first: where the bound cuts one short, what is less urgent must not be taken in its place.
 -- `waiting`: how many wait in each lane; goes up. `first`: what read_first brought. Returns how many were staged, the lane
--- that was cut short, or nil, and which lanes have more.
+-- that was cut short, or nil, which lanes have more, and how many were late and have ended.
 local function stage(limits, waiting, first)
   local lane_of, more = {}, {}
   for lane = 1, LANE_COUNT do lane_of[lane_key(lane)] = lane end
-  local staged, bytes, largest, fresh, known = 0, 0, 1, 0, nil
+  local staged, bytes, largest, fresh, late, known = 0, 0, 1, 0, 0, nil
   local function bring(streams, chunk)
     for _, stream in ipairs(streams) do
       local lane, entries = lane_of[stream[1]], stream[2]
       known = known or load_seen()
-      local added, size, most, unseen = stage_lane(lane, entries, known)
+      local added, size, most, unseen, ended = stage_lane(lane, entries, known)
       waiting[lane], staged, fresh = waiting[lane] + added, staged + #entries, fresh + unseen
-      bytes, largest = bytes + size, math.max(largest, most)
+      bytes, largest, late = bytes + size, math.max(largest, most), late + ended
       more[lane] = #entries == chunk
     end
   end
@@ -106,12 +114,12 @@ local function stage(limits, waiting, first)
   end
   for lane = 1, LANE_COUNT do
     while more[lane] and not cut do
-      if staged >= limits.stage_entries or bytes >= limits.stage_bytes then cut = lane; break end
+      if staged >= limits.stage_entries or bytes >= limits.stage_bytes or late >= MOST_LATE then cut = lane; break end
       chunk = fitting(chunk * 2)
       more[lane] = false
       bring(read_new(chunk, lane_key(lane)), chunk)
     end
   end
   if known then save_seen(known, fresh) end
-  return staged, cut, more
+  return staged, cut, more, late
 end

@@ -61,9 +61,11 @@ local function take_from(lane, picks, arg, now, claims)
   for i, id in ipairs(ids) do
     local fields = fields_of[id]
     if fields then
-      local size, deadline, given = skim_entry(id, fields)
+      local size, deadline, given = skim_entry(lane, id, fields)
       local request_id = request_id_of(given, lane, id)
       rows[i], sizes[i], deadlines[i] = {lane, id, attempts[i], request_id, fields, lost[i]}, size, deadline
+      local kept = kept_enqueued_ms(lane, id)
+      rows[i][7] = kept and string.format('%.0f', kept) or ''
       results[#results + 1] = result_key(request_id)
       twice, seen[request_id] = twice or seen[request_id], true
     end

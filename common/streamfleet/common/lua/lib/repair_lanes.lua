@@ -5,8 +5,8 @@ local function look_at_entry(lane, id, fields)
   if is_ready(lane, id) or is_delayed(lane, id) or pending_row(lane, id) then return end
   note('nowhere', entry_name(lane, id))
   if mend then
-    make_ready(lane, id, fields)
-    made_ready = made_ready + 1
+    local _, _, ended = come_back(lane, id, fields)
+    made_ready = made_ready + 1 - ended
   end
 end
 

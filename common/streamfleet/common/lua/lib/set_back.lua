@@ -1,0 +1,51 @@
+-- @include lease
+-- What lies ahead of the clock because the clock was set back. Each call looks at some of a lane, and the next one goes on
+-- behind them, so that in the end all are looked at.
+local LOOKED_AT = 100
+
+-- A lease from before the clock was set back looks renewed until the clock has caught up: it counts from now on. Only such
+-- a one has an idle time below zero, which XPENDING compares but does not tell.
+local function count_anew(lane)
+  local field = 'looked:' .. lane
+  local last = decode_id(call('HGET', SCHED, field) or '')
+  local rows = call('XPENDING', lane_key(lane), GROUP, last and '(' .. last or '-', '+', LOOKED_AT)
+  local idle, ahead = {}, {}
+  if #rows > 0 then
+    for _, row in ipairs(call('XPENDING', lane_key(lane), GROUP, 'IDLE', -1000, rows[1][1], rows[#rows][1], LOOKED_AT)) do
+      idle[row[1]] = true
+    end
+  end
+  for _, row in ipairs(rows) do
+    if not idle[row[1]] then
+      ahead[row[2]] = ahead[row[2]] or {}
+      table.insert(ahead[row[2]], row[1])
+    end
+  end
+  for worker, ids in pairs(ahead) do stamp(lane, worker, ids) end
+  if #rows == LOOKED_AT then call('HSET', SCHED, field, encode_id(rows[LOOKED_AT][1])) elseif last then call('HDEL', SCHED, field) end
+end
+
+-- What was staged before the clock was set back has a rank that the clock may be long in reaching. Such entries have ids ahead
+-- of the clock.
+local function rank_anew(lane)
+  local field, looked, bytes = 'anew:' .. lane, 0, 0
+  local known = call('HMGET', SCHED, 'seen:' .. lane, field)
+  local seen, last = known[1], known[2] and decode_id(known[2])
+  local from = string.format('%.0f-0', now_ms() + 1)
+  if last and encode_id(last) > encode_id(from) then from = last end
+  while seen and encode_id(from) < seen and looked < LOOKED_AT and bytes < MOST_BYTES do
+    local item = call('XRANGE', lane_key(lane), '(' .. from, '+', 'COUNT', 1)[1]
+    if not item or encode_id(item[1]) > seen then break end
+    from, looked = item[1], looked + 1
+    bytes = bytes + skim_entry(lane, from, item[2])
+    if not kept_enqueued_ms(lane, from) then
+      keep_enqueued_ms(lane, from)
+      if call('ZSCORE', ready_key(lane), encode_id(from)) then make_ready(lane, from, item[2]) end
+    end
+  end
+  if looked == LOOKED_AT or bytes >= MOST_BYTES then
+    call('HSET', SCHED, field, encode_id(from))
+  elseif last then
+    call('HDEL', SCHED, field)
+  end
+end
