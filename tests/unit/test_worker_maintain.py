@@ -49,7 +49,7 @@ class Ledger(Broker):
         self.late = 0
         self.forgotten_at: list[tuple[float, int]] = []
         self.gone = self.old_letters = self.asks = 0
-        self.turn = Turn(True, 0, 1)
+        self.turn = Turn(True, 0, 1, 0)
         self.asked_at: list[float] = []
         self.promoting_s = 0.0
         self.redis_ahead_s = 0.0
@@ -257,7 +257,7 @@ async def test_a_step_of_redis_clock_is_seen_before_anything_is_taken_back() -> 
     await rounds(clock, ledger, LEASE_S + 3, maintainer)
     assert ledger.latest_ms is not None
     assert 0 <= ledger.latest_ms - ledger.reclaimed_at[-1] * 1000 < LEASE_S * 1000 / 4
-    ledger.reclaimed_at, ledger.redis_ahead_s, ledger.turn = [], 3_600.0, Turn(True, 600_000, 1)
+    ledger.reclaimed_at, ledger.redis_ahead_s, ledger.turn = [], 3_600.0, Turn(True, 600_000, 1, 0)
     stepped_at = clock.now
     await rounds(clock, ledger, LEASE_S + 5, maintainer)
     assert ledger.reclaimed_at
@@ -311,7 +311,7 @@ async def test_who_seldom_has_the_turn_looks_for_the_gone_whenever_a_minute_has_
 async def test_an_outage_in_the_middle_of_a_turn_is_noticed_before_anything_is_taken_back() -> None:
     clock, ledger, maintainer = housekeeping()
     await rounds(clock, ledger, 3, maintainer)
-    ledger.turn = Turn(True, 600_000, 1)  # as it was when the turn was given, just before
+    ledger.turn = Turn(True, 600_000, 1, 0)  # as it was when the turn was given, just before
     ledger.promoting_s, ledger.reclaimed_at = 8.0, []
     back_at = clock.now + 8.0
     await rounds(clock, ledger, 8.5, maintainer)
@@ -327,10 +327,10 @@ def test_however_many_workers_redis_is_asked_about_as_often(workers: int, least_
 
 async def test_a_worker_of_many_asks_seldom_until_it_has_the_turn() -> None:
     clock, ledger, maintainer = housekeeping()
-    ledger.turn = Turn(False, 0, 500)
+    ledger.turn = Turn(False, 0, 500, 0)
     await rounds(clock, ledger, 60, maintainer)
     assert 4 <= len(ledger.asked_at) <= 13
-    ledger.turn, ledger.asked_at = Turn(True, 0, 500), []
+    ledger.turn, ledger.asked_at = Turn(True, 0, 500, 0), []
     await rounds(clock, ledger, 30, maintainer)
     assert len(ledger.asked_at) >= 30
 
@@ -338,7 +338,7 @@ async def test_a_worker_of_many_asks_seldom_until_it_has_the_turn() -> None:
 async def test_who_asks_seldom_takes_back_at_once_what_the_others_heard_no_outage_about() -> None:
     clock, ledger, maintainer = housekeeping()
     for unbroken_s, allowed in ((0, False), (LEASE_S - 0.1, False), (LEASE_S, True)):
-        ledger.turn, ledger.reclaimed_at = Turn(True, int(unbroken_s * 1000), 500), []
+        ledger.turn, ledger.reclaimed_at = Turn(True, int(unbroken_s * 1000), 500, 0), []
         await maintainer._my_turn()
         await maintainer.tick()
         assert bool(ledger.reclaimed_at) is allowed

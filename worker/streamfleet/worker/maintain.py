@@ -93,8 +93,7 @@ class Maintainer:
         asked_at = self._clock.monotonic()
         turn = await self._broker.take_turn(self._worker, int(TURN_S * 1000), int(self._outage.gap_s * 1000))
         self._heard()
-        if turn.now_ms is not None:
-            self._read_clock(turn.now_ms, asked_at)
+        self._read_clock(turn.now_ms, asked_at)
         self._workers = turn.workers
         if turn.mine:
             self._turn_ends_at = asked_at + TURN_S

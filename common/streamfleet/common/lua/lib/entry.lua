@@ -44,7 +44,7 @@ end
 local last_ahead
 
 local function may_be_ahead(lane, id)
-  last_ahead = last_ahead or call('HMGET', SCHED, 'ahead:1', 'ahead:2', 'ahead:3', 'ahead:4')
+  last_ahead = last_ahead or call_if_typed('HMGET', SCHED, 'ahead:1', 'ahead:2', 'ahead:3', 'ahead:4') or {}
   return last_ahead[lane] and encode_id(id) <= last_ahead[lane]
 end
 
