@@ -176,15 +176,6 @@ async def test_turns_begin_anew_where_the_clock_was_set_back(queue: Queue) -> No
     assert (await turn_after(queue, -60_000))[:3] == (True, 0, 0)
 
 
-async def test_a_lock_from_before_the_clock_was_set_back_holds_up_nobody(queue: Queue) -> None:
-    assert (await queue.broker.take_turn("w1", 3_600_000, 5_000)).mine
-    seconds, _ = await queue.command("TIME")
-    await queue.command("HSET", queue.keys.sched, "turn", (int(seconds) + 3_600) * 1000)
-    assert (await queue.broker.take_turn("w2", 60_000, 5_000)).mine
-    assert not (await queue.broker.take_turn("w1", 60_000, 5_000)).mine
-    assert await queue.command("PTTL", queue.keys.maintain) <= 60_000
-
-
 async def test_nothing_is_taken_back_by_a_clock_that_has_stepped_forward(queue: Queue) -> None:
     await queue.running()
     await queue.age("high", "1000-0", "w1")

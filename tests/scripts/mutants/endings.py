@@ -92,7 +92,7 @@ MUTANTS = (
     ),
     Mutant(
         "settle: a cancel is counted with its entry",
-        "    call('HSET', key, unpack(describe({}, lane, id, entry)))\n",
+        "    call('HSET', key, unpack(describe(run or {}, lane, id, entry)))\n",
         "",
         HISTORY,
         0,

@@ -79,12 +79,6 @@ MUTANTS = (
         "retry_later.promoting_is_bounded_in_bytes",
     ),
     Mutant(
-        "take_turn: a lock from before the clock was set back holds up nobody",
-        "last and now < last and redis.call('SET'",
-        "false and redis.call('SET'",
-        "reclaim.a_lock_from_before_the_clock_was_set_back_holds_up_nobody",
-    ),
-    Mutant(
         "promote: due times of a clock that was set back are cut",
         "  call('ZADD', DELAYED, latest, member)\n",
         "",
