@@ -15,6 +15,7 @@ from streamfleet.producer.commands.common import FAILED, AsJson, QueueName, Redi
 if TYPE_CHECKING:
     from streamfleet.common.broker.gateway import GatewayBroker
     from streamfleet.common.gateway_keys import KeyRecord
+    from streamfleet.producer.commands.fitted_table import FittedTable
 
 gateway = typer.Typer(name="gateway", invoke_without_command=True)
 keys = typer.Typer(name="keys", no_args_is_help=True, help="API keys of the gateway: create, list, revoke.")
@@ -194,7 +195,9 @@ async def _list(redis_url: str | None, as_json: bool) -> None:
         for record in records:
             out(json.dumps(_values(record), ensure_ascii=False))
     elif records:
-        _print_table(records, now_ms)
+        from rich.console import Console
+
+        Console().print(keys_table(records, now_ms))
     else:
         out("no API keys; make one: streamfleet gateway keys create NAME")
 
@@ -223,30 +226,31 @@ def _values(record: KeyRecord) -> dict[str, Any]:
     return asdict(record)
 
 
-def _print_table(records: list[KeyRecord], now_ms: int) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-
-    from streamfleet.producer.commands.plain import cell, one_line
+def keys_table(records: list[KeyRecord], now_ms: int) -> FittedTable:
+    """API keys for people, without the keys themselves."""
+    from streamfleet.producer.commands.fitted_table import FittedTable
+    from streamfleet.producer.commands.plain import cell
     from streamfleet.producer.when import in_words
 
-    table = Table(header_style="bold", box=SIMPLE_HEAD)
-    for column in ("id", "name", "tenant", "lanes", "requests/min", "tokens/min", "age", "expires in", "/ui"):
+    table = FittedTable()
+    table.add_column("id")
+    for column in ("name", "tenant"):
+        table.add_column(column, overflow="fold")
+    for column in ("lanes", "requests/min", "tokens/min", "age", "expires in", "/ui"):
         table.add_column(column)
     for record in records:
         ends = None if record.expires_ms is None else (record.expires_ms - now_ms) / 1000
         table.add_row(
             record.id,
-            cell(one_line(record.name)),
-            cell(one_line(record.tenant)),
+            cell(record.name),
+            cell(record.tenant),
             " ".join(record.lanes),
             *("default" if limit is None else str(limit or "any") for limit in _limits(record)),
             in_words((now_ms - record.created_ms) / 1000),
             "never" if ends is None else in_words(ends),
             "operator" if record.operator else "",
         )
-    Console().print(table)
+    return table
 
 
 def _limits(record: KeyRecord) -> tuple[int | None, int | None]:

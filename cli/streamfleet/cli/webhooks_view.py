@@ -5,31 +5,32 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.table import Table
-
 from streamfleet.common.gateway_webhooks import DeadWebhook
 from streamfleet.gateway.webhooks.signing import read_secrets
+from streamfleet.producer.commands.fitted_table import FittedTable
 from streamfleet.producer.commands.plain import cell, one_line, plain
 from streamfleet.producer.when import in_words
 
 
-def table(letters: Sequence[DeadWebhook], now_ms: int) -> Table:
+def table(letters: Sequence[DeadWebhook], now_ms: int) -> FittedTable:
     """Several, a line each; no URL, as its path and query may be secrets."""
-    result = Table(header_style="bold")
-    for name in ("dead letter", "webhook-id", "type", "reason"):
-        result.add_column(name, no_wrap=True)
+    result = FittedTable()
+    result.add_column("dead letter")
+    result.add_column("webhook-id", overflow="fold")
+    result.add_column("type", overflow="fold")
+    result.add_column("reason")
     result.add_column("tries", justify="right")
-    result.add_column("age", justify="right", no_wrap=True)
-    result.add_column("error", overflow="ellipsis")
+    result.add_column("age", justify="right")
+    result.add_column("error", overflow="fold")
     for letter in letters:
         result.add_row(
             letter.letter_id,
-            cell(one_line(letter.webhook_id)),
-            cell(one_line(letter.message.type if letter.message else "-")),
-            cell(one_line(letter.reason)),
+            cell(letter.webhook_id),
+            cell(letter.message.type if letter.message else "-"),
+            cell(letter.reason),
             str(letter.attempts),
             in_words(max(0.0, (now_ms - letter.written_ms) / 1000)),
-            cell(one_line(letter.error)),
+            cell(letter.error),
         )
     return result
 
@@ -87,16 +88,17 @@ def secret_rows(stored: Mapping[str, bytes]) -> list[dict[str, Any]]:
     ]
 
 
-def secrets_table(rows: Sequence[Mapping[str, Any]], now_ms: int) -> Table:
+def secrets_table(rows: Sequence[Mapping[str, Any]], now_ms: int) -> FittedTable:
     """The same for people."""
-    result = Table(header_style="bold")
-    for name in ("tenant", "fingerprint", "age", "signs for"):
-        result.add_column(name, no_wrap=True)
+    result = FittedTable()
+    result.add_column("tenant", overflow="fold")
+    for name in ("fingerprint", "age", "signs for"):
+        result.add_column(name)
     for row in rows:
         until = row["until_ms"]
         left = None if until is None else (until - now_ms) / 1000
         result.add_row(
-            cell(one_line(row["tenant"] or "(no keys)")),
+            cell(row["tenant"] or "(no keys)"),
             row["fingerprint"],
             in_words(max(0.0, (now_ms - row["created_ms"]) / 1000)),
             "ever" if left is None else in_words(left) if left > 0 else "ended",

@@ -6,14 +6,13 @@ import math
 from dataclasses import asdict
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from streamfleet.cli.plan.figures import Figures
 from streamfleet.cli.plan.profile import EngineProfile
 from streamfleet.cli.plan.size import Sized
+from streamfleet.producer.commands.fitted_table import FittedTable
 from streamfleet.producer.commands.plain import one_line
 from streamfleet.producer.when import in_words
 
@@ -64,12 +63,12 @@ def percent(share: float) -> str:
     return f"{share * 100:.3g} %"
 
 
-def _table(found: Sized, late: float, spare: int) -> Table:
-    table = Table(header_style="bold", box=SIMPLE_HEAD)
+def _table(found: Sized, late: float, spare: int) -> FittedTable:
+    table = FittedTable()
     columns = ("workers", "late", "wait p50", "wait p99", "answer p50", "answer p99", "slots used", "hours a day")
     for name in columns:
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("")
+        table.add_column(name, justify="right")
+    table.add_column("verdict")
     for each in found.looked_at:
         style = "bold green" if each.workers == found.workers else "yellow" if each.late > late else ""
         table.add_row(*_cells(each), _note(each, found, late, spare), style=style)
@@ -106,7 +105,7 @@ def _span(seconds: float) -> str:
 def render_profile(found: EngineProfile) -> RenderableType:
     """What was measured."""
     engine = found.engine
-    table = Table(header_style="bold", box=SIMPLE_HEAD)
+    table = FittedTable()
     for name in ("requests at once", "step ms", "output tokens/s"):
         table.add_column(name, justify="right")
     for together, per_s in engine.throughput:

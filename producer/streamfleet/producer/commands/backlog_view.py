@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
+from streamfleet.producer.commands.fitted_table import FittedTable
 from streamfleet.producer.commands.plain import cell, one_line
 from streamfleet.producer.commands.workers_view import short_name
 from streamfleet.producer.fleet import WorkerView
@@ -20,7 +19,8 @@ URGENT_S = 5.0
 def render(snapshot: Snapshot, moving: Rates | None) -> RenderableType:
     """Lanes, why they are late, workers and totals."""
     why = [Text(line, style="yellow") for line in reasons(snapshot, moving)]
-    return Group(_lanes(snapshot), *why, _workers(snapshot), Text(totals(snapshot, moving)))
+    queue = Text(f"queue {snapshot.queue}", style="bold")
+    return Group(queue, _lanes(snapshot), *why, _workers(snapshot), Text(totals(snapshot, moving)))
 
 
 def reasons(snapshot: Snapshot, moving: Rates | None) -> list[str]:
@@ -41,8 +41,9 @@ def totals(snapshot: Snapshot, moving: Rates | None) -> str:
     return f"{line}\n{moving.enqueued:.1f} enqueued/s, {moving.finished:.1f} finished/s"
 
 
-def _lanes(snapshot: Snapshot) -> Table:
-    table = _table(f"queue {snapshot.queue}", ["lane"])
+def _lanes(snapshot: Snapshot) -> FittedTable:
+    table = FittedTable()
+    table.add_column("lane")
     for name in ("outstanding", "ready", "running", "delayed", "mean wait", "oldest", "nearest"):
         table.add_column(name, justify="right")
     for lane in snapshot.lanes:
@@ -70,13 +71,11 @@ def _nearest(lane: LaneView) -> str:
 def _workers(snapshot: Snapshot) -> RenderableType:
     if not snapshot.workers:
         return Text("no workers: start one with `streamfleet worker`", style="yellow")
-    table = _table("", [])
-    # These two give way on a narrow terminal.
-    table.add_column("worker", overflow="ellipsis", no_wrap=True, max_width=20)
-    table.add_column("state", no_wrap=True)
-    table.add_column("engine: model", overflow="fold", min_width=16)
+    table = FittedTable()
+    for name in ("worker", "state", "engine: model"):
+        table.add_column(name, overflow="fold")
     for name in ("running", "slots", "last seen"):
-        table.add_column(name, justify="right", no_wrap=True)
+        table.add_column(name, justify="right")
     for worker in snapshot.workers:
         table.add_row(
             cell(worker.name),
@@ -93,10 +92,3 @@ def _state(worker: WorkerView) -> str:
     if not worker.alive:
         return "[red]silent[/red]"
     return cell(worker.state)
-
-
-def _table(title: str, columns: list[str]) -> Table:
-    table = Table(title=title or None, title_justify="left", title_style="bold", header_style="bold", box=SIMPLE_HEAD)
-    for name in columns:
-        table.add_column(name, no_wrap=True)
-    return table

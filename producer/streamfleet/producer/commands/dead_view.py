@@ -5,21 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rich.table import Table
-
+from streamfleet.producer.commands.fitted_table import FittedTable
 from streamfleet.producer.commands.plain import cell, plain
 from streamfleet.producer.letters import DeadLetter
 from streamfleet.producer.when import in_words
 
 
-def table(letters: Sequence[DeadLetter], now_ms: int) -> Table:
+def table(letters: Sequence[DeadLetter], now_ms: int) -> FittedTable:
     """Several, a line each."""
-    result = Table(header_style="bold")
-    for name in ("dead letter", "request", "status", "lane"):
-        result.add_column(name, no_wrap=True)
+    result = FittedTable()
+    result.add_column("dead letter")
+    result.add_column("request", overflow="fold")
+    result.add_column("status")
+    result.add_column("lane")
     result.add_column("tries", justify="right")
-    result.add_column("age", justify="right", no_wrap=True)
-    result.add_column("reason", overflow="ellipsis")
+    result.add_column("age", justify="right")
+    result.add_column("reason", overflow="fold")
     for letter in letters:
         result.add_row(
             letter.letter_id,

@@ -24,4 +24,4 @@ def one_line(text: str | bytes) -> str:
 
 def cell(text: str) -> str:
     """The same for a cell of a table, where brackets would be taken for colours."""
-    return escape(plain(text))
+    return escape(one_line(text))

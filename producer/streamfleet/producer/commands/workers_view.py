@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
-from streamfleet.producer.commands.plain import cell, one_line
+from streamfleet.producer.commands.fitted_table import FittedTable
+from streamfleet.producer.commands.plain import cell
 from streamfleet.producer.fleet import WorkerView
 from streamfleet.producer.when import in_words
 
@@ -55,22 +54,20 @@ def as_json_values(workers: Sequence[WorkerView]) -> list[dict[str, Any]]:
     ]
 
 
-def _table(workers: Sequence[WorkerView]) -> Table:
-    table = Table(header_style="bold", box=SIMPLE_HEAD)
-    table.add_column("worker", overflow="ellipsis", no_wrap=True, max_width=32)
-    table.add_column("ready", overflow="fold", min_width=8, max_width=40)
-    table.add_column("engine: model", overflow="fold", min_width=12)
-    table.add_column("version", overflow="ellipsis", no_wrap=True, max_width=16)
+def _table(workers: Sequence[WorkerView]) -> FittedTable:
+    table = FittedTable()
+    for name in ("worker", "ready", "engine: model", "version"):
+        table.add_column(name, overflow="fold")
     for name in ("age", "seen", "running"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("held", overflow="fold")
-    table.add_column("oldest held", justify="right", no_wrap=True)
+        table.add_column(name, justify="right")
+    table.add_column("held")
+    table.add_column("oldest held", justify="right")
     for worker in workers:
         table.add_row(
-            cell(one_line(worker.name)),
+            cell(worker.name),
             _ready(worker),
-            cell(one_line(f"{worker.engine}: {', '.join(map(short_name, worker.models))}")),
-            cell(one_line(worker.version) or "-"),
+            cell(f"{worker.engine}: {', '.join(map(short_name, worker.models))}"),
+            cell(worker.version or "-"),
             in_words(worker.age_s),
             "never" if worker.silent_s is None else f"{in_words(max(0.0, worker.silent_s))} ago",
             f"{worker.running}/{'?' if worker.slots is None else worker.slots}",
@@ -83,4 +80,4 @@ def _table(workers: Sequence[WorkerView]) -> Table:
 def _ready(worker: WorkerView) -> str:
     if worker.takes_requests:
         return "[green]ready[/green]"
-    return f"[{'yellow' if worker.alive else 'red'}]{cell(one_line(worker.why_not))}[/]"
+    return f"[{'yellow' if worker.alive else 'red'}]{cell(worker.why_not)}[/]"

@@ -1,0 +1,61 @@
+"""Tables that fit the terminal, however narrow it is."""
+
+from __future__ import annotations
+
+from rich.box import HORIZONTALS, SIMPLE_HEAD
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import Measurement
+from rich.table import Column, Table
+
+TEXT_WIDTH = 12
+"""Characters that a column of text keeps for a line at least."""
+
+
+class FittedTable(Table):
+    """A table of which nothing is cut on a narrow terminal.
+
+    Headings wrap at spaces first, then the cells of the widest column do. Columns with ``overflow="fold"`` hold text
+    (names, models, messages): long words break there too, at `TEXT_WIDTH` characters or more. On a terminal that is
+    narrower still, each row is a block with a line for each column.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(header_style="bold", box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yields the table, or its blocks."""
+        room = options.max_width - 2 * len(self.columns) + 1  # two characters between columns
+        heads = [Measurement.get(console, options, column.header) for column in self.columns]
+        cells = [_width(column, console, options) for column in self.columns]
+        least = [max(head.minimum, cell.minimum) for head, cell in zip(heads, cells, strict=True)]
+        if sum(least) > room:
+            yield self._blocks()
+            return
+        widths = [max(head.maximum, cell.maximum) for head, cell in zip(heads, cells, strict=True)]
+        while sum(widths) > room:
+            widest = max(
+                (at for at, width in enumerate(widths) if width > least[at]),
+                key=lambda at: (widths[at] > cells[at].maximum, widths[at]),
+            )
+            widths[widest] -= 1
+        for column, width in zip(self.columns, widths, strict=True):
+            column.width = width
+        yield from super().__rich_console__(console, options)
+
+    def _blocks(self) -> Table:
+        blocks = Table(show_header=False, box=HORIZONTALS, show_edge=False, padding=(0, 1, 0, 0))
+        blocks.add_column(style="bold", no_wrap=True)
+        blocks.add_column(overflow="fold")
+        for row, *cells in zip(self.rows, *(column.cells for column in self.columns), strict=True):
+            for column, cell in zip(self.columns, cells, strict=True):
+                blocks.add_row(column.header, cell, style=row.style)
+            blocks.add_section()
+        return blocks
+
+
+def _width(column: Column, console: Console, options: ConsoleOptions) -> Measurement:
+    """Returns the least and the most characters that a line of the column's cells takes."""
+    found = [Measurement.get(console, options, cell) for cell in column.cells]
+    least = max((each.minimum for each in found), default=0)
+    most = max((each.maximum for each in found), default=0)
+    return Measurement(min(least, TEXT_WIDTH) if column.overflow == "fold" else least, most)
