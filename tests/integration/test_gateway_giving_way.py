@@ -214,7 +214,7 @@ def test_an_upload(scene: Scene, unit: bytes) -> None:
     gives_way(scene, lambda: scene.upload(unit * (8 * MEGABYTE // len(unit))))
 
 
-@pytest.mark.parametrize("path", ["/openapi.json", "/metrics", "/ui", "/ui/api/overview", "/ui/api/requests?limit=100"])
+@pytest.mark.parametrize("path", ["/openapi.json", "/livez", "/ui", "/ui/api/overview", "/ui/api/requests?limit=100"])
 def test_what_is_looked_at(scene: Scene, path: str) -> None:
     gives_way(scene, lambda: scene.http.get(path).raise_for_status())
 

@@ -126,7 +126,7 @@ async def test_the_outcome_of_a_request_cancelled_meanwhile_is_not_published(que
         {
             "lane:high": None,
             "result:r1": before["result:r1"]
-            | {"entry": "high:1000-0", "lane": "high", "enqueued_ms": "1000", "notified:me": "1", "attempt": "1"},
+            | {"entry": "high:1000-0", "lane": "high", "enqueued_ms": "1000", "notified:me": "1"},
             "reply:me": [{"id": "r1", "status": "cancelled"}],
             "counts": {"staged": "1", "cancelled": "1"},
         },

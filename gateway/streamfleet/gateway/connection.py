@@ -66,8 +66,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         metrics.CONNECTIONS.dec()
         self._disarm()
-        if self._unread_timer is not None:
-            self._unread_timer.cancel()
+        self._forget_unread()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -97,6 +96,7 @@ class LimitedProtocol(HttpToolsProtocol):
             # what it pipelined again, once the connection is closed behind the answer (RFC 9112, section 9.3.2).
             self._next_dropped, self.cycle.keep_alive = True, False
             raise ValueError("pipelined")  # ends the parsing
+        self._forget_unread()  # from here on the buffer holds more than the last answer
         super().on_message_begin()
         self._in_head, self._head_count, self._head_bytes = True, 0, 0
         unsent = self.transport.get_write_buffer_size
@@ -137,11 +137,16 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if self._unread_timer is None and (unsent := self.transport.get_write_buffer_size()):
-            self._watch_unread(unsent)
+        if self.flow.write_paused:  # else little is left, which the event loop may be about to send
+            self._watch_unread(self.transport.get_write_buffer_size())
 
     def _watch_unread(self, unsent: int) -> None:
         self._unread_timer = self.loop.call_later(self.limits.write_timeout_s, self._unread, unsent)
+
+    def _forget_unread(self) -> None:
+        if self._unread_timer is not None:
+            self._unread_timer.cancel()
+            self._unread_timer = None
 
     def _unread(self, before: int) -> None:
         self._unread_timer, unsent = None, self.transport.get_write_buffer_size()

@@ -17,7 +17,7 @@ from tests.scripts.keyspace import Dump, id_key
 
 UNDELIVERED, HANDED_OUT, READY = ("undelivered",), ("handed out",), ("ready",)
 Place = tuple[Any, ...]
-_LATER_FIELDS = re.compile(r"entry|lane|enqueued_ms|attempt|tenant|session|traceparent|meta|notified:.*")
+_LATER_FIELDS = re.compile(r"entry|lane|enqueued_ms|tenant|session|traceparent|meta|notified:.*")
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ local function complete(item)
   if not publish(request_id, status, values, reply, n, new, tokens) then
     local whole = read_entry(lane, id, fetch_fields(lane, id) or {})
     whole.id, whole.reply = request_id, reply
-    settle(lane, id, whole, run_of(values, n, ARGV[at + 2]))
+    settle(lane, id, whole, run_of(values, n))
     return 2
   end
   gone[lane] = gone[lane] or {}

@@ -28,9 +28,9 @@ local function values_of(item)
   return words, 2 * item.size
 end
 
--- Field-value pairs of an outcome about its run alone: the attempt, how long it waited for the engine, what it used.
-local function run_of(values, n, attempt)
-  local run = {'attempt', attempt}
+-- Field-value pairs of an outcome about its run alone: how long it waited for the engine, and what it used.
+local function run_of(values, n)
+  local run = {}
   for i = 1, n, 2 do
     if values[i] == 'usage' or values[i] == 'waited_ms' then run[#run + 1], run[#run + 2] = values[i], values[i + 1] end
   end
