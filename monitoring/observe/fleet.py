@@ -42,7 +42,7 @@ class Fleet:
 def fleet() -> Iterator[Fleet]:
     """A queue with workers, an exporter and a gateway."""
     with RedisServer() as server, tempfile.TemporaryDirectory() as files, contextlib.ExitStack() as stack:
-        ports = [free_port() for _ in range(WORKERS + 2)]
+        ports, metrics = [free_port() for _ in range(WORKERS + 2)], free_port()
         outer = {name: value for name, value in os.environ.items() if not name.startswith("STREAMFLEET_")}
         settings = SETTINGS | gateway.SETTINGS | {"GATEWAY_FILES": f"file://{files}"}
         common = {**outer, "REDIS_URL": server.url, **{f"STREAMFLEET_{name}": text for name, text in settings.items()}}
@@ -52,11 +52,13 @@ def fleet() -> Iterator[Fleet]:
             *[["worker"]] * WORKERS,
         ]
         for words, port in zip(commands, ports, strict=True):
-            environment = {**common, "STREAMFLEET_HEALTH_PORT": str(port)}
+            own_ports = {"STREAMFLEET_HEALTH_PORT": str(port), "STREAMFLEET_GATEWAY_HEALTH_PORT": str(metrics)}
+            environment = {**common, **own_ports}
             command = [sys.executable, "-m", "streamfleet.cli", *words]
             process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)
             stack.enter_context(ended_after(process))
-        yield Fleet(server.url, f"http://127.0.0.1:{ports[1]}", [f"127.0.0.1:{port}" for port in ports])
+        pages = [f"127.0.0.1:{port}" for port in (ports[0], metrics, *ports[2:])]
+        yield Fleet(server.url, f"http://127.0.0.1:{ports[1]}", pages)
 
 
 async def load(url: str, stopped: asyncio.Event) -> int:

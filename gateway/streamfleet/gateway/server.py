@@ -84,7 +84,6 @@ def listening(host: str, port: int) -> Iterator[socket.socket]:
 async def _serve(queue: QueueSettings, settings: GatewaySettings, opened: socket.socket) -> None:
     gateway = Gateway(queue, settings)
     health = HealthPort(gateway)
-    health.start()
     server = Server(_config(gateway, settings))
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):
@@ -106,6 +105,7 @@ async def _serve(queue: QueueSettings, settings: GatewaySettings, opened: socket
     gateway.budget.start()
     gateway.batching.start()
     gateway.webhooks.start()
+    health.start()
     try:
         await server.serve([opened])
     finally:
