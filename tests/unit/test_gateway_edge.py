@@ -146,28 +146,34 @@ async def test_an_answer_that_is_read_slowly_is_kept() -> None:
         assert cut() == before
 
 
-async def test_a_pipelined_request_hides_no_disconnect() -> None:
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_a_pipelined_request_hides_no_disconnect(at_once: bool) -> None:
     app = Waiting()
-    async with asked(app, PATIENT_S, REQUEST + REQUEST) as connection:
+    async with asked(app, PATIENT_S, REQUEST * (2 if at_once else 1)) as connection:
         await eventually(lambda: app.came, 10, "the first has come")
+        if not at_once:
+            await asyncio.to_thread(connection.sendall, REQUEST)
         connection.close()
         await asyncio.wait_for(app.left.wait(), 10)
     assert app.came == 1
 
 
-async def test_the_connection_is_closed_behind_an_answer_with_a_request_behind_it() -> None:
-    """Its client sends that request again, on another connection."""
-    async with asked(Telling(), PATIENT_S, REQUEST + REQUEST) as connection:
+async def test_a_client_that_has_all_bytes_before_the_answer_has_ended_may_go_on() -> None:
+    read = asyncio.Event()
 
-        def received() -> bytes:
-            parts = []
-            while part := connection.recv(65_536):
-                parts.append(part)
-            return b"".join(parts)
+    async def lingering(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+        await send({"type": "http.response.body", "body": b"ok", "more_body": True})
+        await read.wait()
+        await send({"type": "http.response.body", "body": b""})
 
-        answer = await asyncio.to_thread(received)
-    assert answer.count(b"HTTP/1.1 200") == 1
-    assert b"connection: close" in answer.lower()
+    async with asked(lingering, PATIENT_S) as connection:
+        for _ in range(3):
+            while not (await asyncio.to_thread(connection.recv, 65_536)).endswith(b"ok"):
+                pass
+            await asyncio.to_thread(connection.sendall, REQUEST)
+            await asyncio.sleep(0)
+            read.set()
 
 
 async def test_trailers_are_no_headers() -> None:

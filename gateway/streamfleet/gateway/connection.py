@@ -11,10 +11,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from streamfleet.gateway import metrics
 from streamfleet.gateway.errors import AWAY_S, SERVER, ApiError, retry_after
+
+AHEAD_S = 1.0
+"""A client has all bytes of an answer a moment before the gateway is done with it, and may send its next request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._unproductive_bytes = 0
         self._head_count = self._head_bytes = self._requests = 0
         self._next_dropped = False
+        self._answered_first: RequestResponseCycle | None = None
         self._unread_timer: asyncio.TimerHandle | None = None
 
     # -- the connection ------------------------------------------------------------------------------------
@@ -68,6 +72,9 @@ class LimitedProtocol(HttpToolsProtocol):
         self._disarm()
         self._forget_unread()
         super().connection_lost(exc)
+        if self._answered_first is not None:  # uvicorn tells the queued one alone
+            self._answered_first.disconnected = True
+            self._answered_first.message_event.set()
 
     def data_received(self, data: bytes) -> None:
         if self._refused() or self._next_dropped:
@@ -84,18 +91,11 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """In place of uvicorn's, which is no JSON."""
-        if self._next_dropped:
-            return
         self._refuse(self._refusal or ApiError(400, msg.rstrip("."), "malformed_request", reason="malformed"))
 
     # -- the parser ----------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        if self._answering():
-            # uvicorn would read no further until the answer is out, and not hear that the caller leaves. A client sends
-            # what it pipelined again, once the connection is closed behind the answer (RFC 9112, section 9.3.2).
-            self._next_dropped, self.cycle.keep_alive = True, False
-            raise ValueError("pipelined")  # ends the parsing
         self._forget_unread()  # from here on the buffer holds more than the last answer
         super().on_message_begin()
         self._in_head, self._head_count, self._head_bytes = True, 0, 0
@@ -123,7 +123,11 @@ class LimitedProtocol(HttpToolsProtocol):
             raise ValueError("no path")  # ends the parsing
         self._requests += 1
         self._disarm()
+        before = self.cycle
         super().on_headers_complete()
+        if self.pipeline:
+            self._answered_first = before
+            self.loop.call_later(AHEAD_S, self._drop_next, before)
 
     def on_body(self, body: bytes) -> None:
         self._unproductive_bytes = 0
@@ -132,6 +136,18 @@ class LimitedProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._in_head, self._unproductive_bytes = True, 0
         super().on_message_complete()
+
+    # -- a request that comes before the last one is answered --------------------------------------------------
+
+    def _drop_next(self, answering: RequestResponseCycle) -> None:
+        """Drop the queued request: uvicorn reads no further while it waits, and would not hear that its client leaves.
+
+        The client sends it again, once the connection is closed behind the answer (RFC 9112, section 9.3.2).
+        """
+        if self.pipeline and not answering.response_complete:
+            self.pipeline.clear()
+            self.cycle, self._next_dropped, answering.keep_alive = answering, True, False
+            self.flow.resume_reading()
 
     # -- an answer that is complete, and not read -------------------------------------------------------------
 
