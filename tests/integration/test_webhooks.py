@@ -316,7 +316,7 @@ async def test_the_certificate_has_to_be_the_names(scene: Scene, tmp_path: Path)
         ("https://169.254.169.254/latest/meta-data", "may not be sent to"),
         ("https://metadata.example.com/", "may not be sent to"),
         ("https://both.example.com/", "may not be sent to"),
-        ("https://nobody.example.com/", "does not exist"),
+        ("https://nobody.example.com/", "may not be sent to"),
         ("http://public.example.com/", "must begin with https://"),
         ("https://public.example.com:22/", "must use port"),
     ],
@@ -349,6 +349,44 @@ async def test_a_callback_url_needs_a_secret_and_not_that_names_can_be_looked_up
         await webhooks.check("https://hooks.example.com/", "t2")
     assert caught.value.code == "no_webhook_secret"
     await webhooks.stop()
+
+
+async def test_names_of_the_inner_network_cannot_be_told_from_names_that_are_nobodys(scene: Scene) -> None:
+    async def resolver(host: str, _port: int) -> Sequence[str]:
+        if host == "nobody.internal":
+            raise NameUnknown
+        return {"db.internal": ["10.0.0.5"], "metadata.internal": ["169.254.169.254"], "empty.internal": []}[host]
+
+    webhooks = scene.make(resolver, gateway_webhooks_allow_private=False)
+    told = set()
+    for host in ("db.internal", "metadata.internal", "empty.internal", "nobody.internal"):
+        with pytest.raises(InvalidRequest) as caught:
+            await webhooks.check(f"https://{host}:443/", "t1")
+        told.add((caught.value.message, caught.value.code))
+    assert len(told) == 1
+    await webhooks.stop()
+
+
+async def test_without_a_secret_no_name_is_looked_up(scene: Scene) -> None:
+    asked: list[str] = []
+    webhooks = scene.make(names({"hooks.example.com": ["127.0.0.1"]}, asked))
+    with pytest.raises(InvalidRequest, match="secret create --tenant t2"):
+        await webhooks.check("https://hooks.example.com/", "t2")
+    assert asked == []
+    await webhooks.stop()
+
+
+async def test_the_dead_receiver_of_one_tenant_leaves_room_for_others(scene: Scene) -> None:
+    await scene.broker.set_secrets("t2", b"", encoded([Secret(SECRET, 1)]))
+    receiver = await scene.receiver(lambda _n, came: Say(500 if came.path == "/dead" else 200))
+    webhooks = scene.started(gateway_webhooks_limit=8, gateway_webhooks_delays_s=(NEVER,))
+    for number in range(2):
+        await announce(webhooks, receiver.url(path="/dead"), f"e{number}")
+    for number in range(2, 8):
+        with pytest.raises(WebhooksFull, match="of this tenant"):
+            await announce(webhooks, receiver.url(path="/dead"), f"e{number}")
+    await webhooks.announce(receiver.url(path="/live"), "batch.completed", DATA, event_id="mine", tenant="t2")
+    await eventually(lambda: "/live" in [came.path for came in receiver.came], what="the other's webhook comes")
 
 
 async def test_what_cannot_be_sent_is_refused(scene: Scene) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable
 from dataclasses import replace
 from typing import Any
@@ -54,6 +55,10 @@ class Hooks:
     async def one(self, deliverer: str = "d1") -> Delivery:
         (delivery,) = (await self.take(deliverer)).deliveries
         return delivery
+
+    async def first(self) -> Delivery:
+        """The oldest that is due; others stay."""
+        return (await self.take(most=1)).deliveries[0]
 
     async def settle(self, delivery: Delivery, how: Settlement) -> bool:
         return await self.broker.settle(delivery, how)
@@ -137,6 +142,34 @@ async def test_so_many_are_outstanding_and_no_more(queue: Queue) -> None:
     assert await refusal(hooks.broker.announce(message("m5")))
     await hooks.settle((await hooks.take(most=1)).deliveries[0], DELIVERED)
     assert await hooks.broker.announce(message("m5"))
+
+
+async def test_one_tenant_does_not_take_what_all_may_have(queue: Queue) -> None:
+    hooks = await Hooks(queue, per_tenant=2).announced("m1", "m2")
+    assert "2 webhooks of this tenant are outstanding" in await refusal(hooks.broker.announce(message("m3")))
+    quoting = replace(
+        message("m4"), tenant="t2", body=json.dumps({"tenant": "t1", "x": 1}), url='https://x/"tenant":"t1",'
+    )
+    assert await hooks.broker.announce(quoting), "it is another's, whatever it says"
+    await hooks.settle(await hooks.first(), DELIVERED)
+    assert await refusal(hooks.at(NOW + 999, per_tenant=2).broker.announce(message("m3"))), "counted a moment ago"
+    later = hooks.at(NOW + 1_000, per_tenant=2)
+    assert await later.broker.announce(message("m3"))
+    assert await refusal(later.broker.announce(message("m5")))
+
+
+async def test_without_keys_there_is_no_tenant_to_hold_back(queue: Queue) -> None:
+    hooks = Hooks(queue, per_tenant=1)
+    for name in ("m1", "m2", "m3"):
+        assert await hooks.broker.announce(replace(message(name), tenant=""))
+
+
+async def test_a_requeued_one_counts_again_as_its_tenants(queue: Queue) -> None:
+    hooks = await Hooks(queue, per_tenant=2).announced("m1", "m2")
+    await hooks.settle(await hooks.first(), DEAD)
+    (letter,) = await hooks.broker.dead(1)
+    assert await hooks.broker.requeue(letter.letter_id, message())
+    assert await refusal(hooks.at(NOW + 1_000, per_tenant=2).broker.announce(message("m3")))
 
 
 async def test_one_that_failed_is_due_again_when_its_time_has_come(queue: Queue) -> None:

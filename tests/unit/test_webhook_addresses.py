@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.gateway.webhooks.addresses import Kind, kind_of, may_be_called
-from streamfleet.gateway.webhooks.targets import NameUnknown, Policy, Resolver, addresses_of, read_target
+from streamfleet.gateway.webhooks.targets import LookUps, NameUnknown, Policy, addresses_of, read_target
 
 PUBLIC = ("8.8.8.8", "1.1.1.1", "93.184.216.34", "172.15.0.1", "172.32.0.1", "100.63.0.1", "2606:4700::1111",
           "::ffff:8.8.8.8", "64:ff9b::808:808", "2002:808:808::1")  # fmt: skip
@@ -139,11 +139,11 @@ def test_what_is_allowed_is_allowed() -> None:
         read_target("http://127.0.0.1:8000/hook", Policy(allow_private=True, allow_http=True))
 
 
-def answering(*addresses: str) -> Resolver:
+def answering(*addresses: str) -> LookUps:
     async def resolver(_host: str, _port: int) -> Sequence[str]:
         return addresses
 
-    return resolver
+    return LookUps(resolver)
 
 
 @pytest.mark.parametrize(
@@ -152,13 +152,13 @@ def answering(*addresses: str) -> Resolver:
 async def test_one_address_that_may_not_be_called_is_reason_enough(addresses: tuple[str, ...]) -> None:
     url = read_target("https://example.com/hook", Policy())
     with pytest.raises(InvalidRequest, match="may not be sent to") as caught:
-        await addresses_of(url, Policy(), answering(*addresses))
+        await addresses_of(url, Policy(), answering(*addresses), "t1")
     assert not any(address in str(caught.value) for address in addresses), "nobody learns names of the inner network"
 
 
 async def test_addresses_come_once_each_and_none_is_no_host() -> None:
     url = read_target("https://example.com/hook", Policy())
-    found = await addresses_of(url, Policy(), answering("8.8.8.8", "1.1.1.1", "8.8.8.8"))
+    found = await addresses_of(url, Policy(), answering("8.8.8.8", "1.1.1.1", "8.8.8.8"), "t1")
     assert found == ["8.8.8.8", "1.1.1.1"]
     with pytest.raises(NameUnknown):
-        await addresses_of(url, Policy(), answering())
+        await addresses_of(url, Policy(), answering(), "t1")

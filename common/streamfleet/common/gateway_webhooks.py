@@ -39,6 +39,8 @@ class WebhookNames:
         """Sorted set of ids by when they ended, epoch ms: the same event is not announced again for a while."""
         self.dead = f"{self.base}webhooks:dead"
         """Stream of what was given up."""
+        self.use = f"{self.base}webhooks:use"
+        """Hash of what was announced of each tenant since its outstanding webhooks were counted."""
         self.secrets = f"{self.base}webhooks:secrets"
         """Hash of tenant to its signing secrets, JSON, newest first."""
 
@@ -72,7 +74,7 @@ class WebhookLimits:
 
     Attributes:
         lease_ms: after so long without an ending, a delivery is anybody's.
-        outstanding: most webhooks at a time.
+        outstanding, per_tenant: most webhooks at a time, of all and of one tenant; without keys, only of all.
         remember_ms: how long an ended one's id is known.
         dead_cap, dead_ttl_ms: how many dead letters are kept, about, and how long.
         now_ms: epoch ms in place of the server's, for tests.
@@ -80,6 +82,7 @@ class WebhookLimits:
 
     lease_ms: int = 60_000
     outstanding: int = 10_000
+    per_tenant: int = 2_500
     remember_ms: int = 86_400_000
     dead_cap: int = 10_000
     dead_ttl_ms: int = 604_800_000

@@ -41,7 +41,11 @@ class WebhookSettings(Group):
     gateway_webhooks_per_host: int = Field(
         4, ge=1, description="Most attempts at once at one host: a slow receiver holds up no others."
     )
-    gateway_webhooks_limit: int = Field(10_000, ge=1, description="Most webhooks outstanding; others are refused.")
+    gateway_webhooks_limit: int = Field(
+        10_000,
+        ge=1,
+        description="Most webhooks outstanding, a quarter of them of one tenant; others are refused.",
+    )
     gateway_webhooks_lease_ms: int = Field(
         60_000, ge=100, description="A delivery whose gateway died goes to another one so long after, in ms."
     )
@@ -87,6 +91,7 @@ class WebhookSettings(Group):
         return WebhookLimits(
             lease_ms=self.gateway_webhooks_lease_ms,
             outstanding=self.gateway_webhooks_limit,
+            per_tenant=max(1, self.gateway_webhooks_limit // 4),
             remember_ms=self.gateway_webhooks_remember_ms,
             dead_cap=self.gateway_webhooks_dead_cap,
             dead_ttl_ms=self.gateway_webhooks_dead_ttl_ms,

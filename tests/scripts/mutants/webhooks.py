@@ -26,6 +26,30 @@ MUTANTS = (
         "webhooks.so_many_are_outstanding_and_no_more",
     ),
     Mutant(
+        "webhook_announce: bounded for each tenant",
+        "if mine >= cfg.per_tenant then return -2 end",
+        "",
+        "webhooks.one_tenant_does_not_take_what_all_may_have",
+    ),
+    Mutant(
+        "webhook_announce: a tenant's count comes down",
+        "(mine >= cfg.per_tenant and math.abs(",
+        "(false and math.abs(",
+        "webhooks.one_tenant_does_not_take_what_all_may_have",
+    ),
+    Mutant(
+        "webhook_announce: messages are not read at every announcement",
+        "(tonumber(known[2]) or 0)) >= 1000",
+        "(tonumber(known[2]) or 0)) >= 0",
+        "webhooks.one_tenant_does_not_take_what_all_may_have",
+    ),
+    Mutant(
+        "webhook_announce: only the tenant's own count",
+        "if string.find(all[i], mark, 1, true) then",
+        "if true then",
+        "webhooks.one_tenant_does_not_take_what_all_may_have",
+    ),
+    Mutant(
         "webhooks: ended ones are remembered",
         "  call('ZADD', ENDED, whole(now), id)\n",
         "",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 
 from streamfleet.common.connection import Connection, MissingGroup
@@ -21,7 +22,8 @@ from streamfleet.common.replies import entries, mapping
 
 
 class WebhooksFull(StreamfleetError):
-    """As many webhooks are outstanding as may be; try again later, or raise STREAMFLEET_GATEWAY_WEBHOOKS_LIMIT."""
+    """As many webhooks are outstanding, of all or of one tenant, as may be; try again later, or raise
+    STREAMFLEET_GATEWAY_WEBHOOKS_LIMIT."""
 
     retryable = True
 
@@ -55,13 +57,16 @@ class WebhookBroker:
         """Have a message delivered; False when it was announced before.
 
         Raises:
-            WebhooksFull: too many are outstanding.
+            WebhooksFull: too many are outstanding, of all or of this tenant.
         """
-        args = [self._config, message.id, message.encoded()]
-        code = int(await self.connection.script("webhook_announce", self._shared, args))
+        # As it stands in the message, where no text of a caller can stand for it: all quotes in texts are escaped.
+        marked = f'"tenant":{json.dumps(message.tenant, ensure_ascii=False)},' if message.tenant else ""
+        args = [self._config, message.id, message.encoded(), message.tenant, marked]
+        code = int(await self.connection.script("webhook_announce", [*self._shared, self.names.use], args))
         if code < 0:
+            most, whose = (self.limits.outstanding, "") if code == -1 else (self.limits.per_tenant, " of this tenant")
             raise WebhooksFull(
-                f"{self.limits.outstanding} webhooks are outstanding, which is the limit "
+                f"{most} webhooks{whose} are outstanding, which is the limit "
                 "(STREAMFLEET_GATEWAY_WEBHOOKS_LIMIT): try again later, or see why they are not delivered"
             )
         return code == 1

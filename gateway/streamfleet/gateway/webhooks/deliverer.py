@@ -189,7 +189,7 @@ class Deliverer:
             "webhook-timestamp": str(now_s),
             "webhook-signature": signatures(keys, message.id, now_s, body),
         }
-        return await self._sender.post(message.url, headers, body)
+        return await self._sender.post(message.url, headers, body, message.tenant)
 
     async def _end(self, delivery: Delivery, ending: Settlement) -> None:
         """Write down how it ended. What Redis does not hear of, the lease returns."""

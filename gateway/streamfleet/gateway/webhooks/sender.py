@@ -13,13 +13,12 @@ import httpx
 
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.gateway.webhooks.targets import (
+    LookUps,
     NameUnknown,
     Policy,
-    Resolver,
     addresses_of,
     host_of,
     read_target,
-    resolve,
 )
 from streamfleet.gateway.webhooks.verdict import Answer
 
@@ -35,7 +34,7 @@ class Sender:
     Args:
         policy: where they may go.
         timeout_s: how long one may take, from the name to the answer.
-        resolver: looks names up.
+        look_ups: of names.
         trust: certificates to believe; by default those that httpx does.
     """
 
@@ -43,17 +42,17 @@ class Sender:
         self,
         policy: Policy,
         timeout_s: float,
-        resolver: Resolver = resolve,
+        look_ups: LookUps,
         trust: ssl.SSLContext | None = None,
     ) -> None:
-        self._policy, self._timeout_s, self._resolver = policy, timeout_s, resolver
+        self._policy, self._timeout_s, self._look_ups = policy, timeout_s, look_ups
         self._trust = trust or httpx.create_ssl_context(trust_env=False)
 
-    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Answer:
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes, tenant: str) -> Answer:
         """Send a webhook; whatever goes wrong is an answer too."""
         try:
             async with asyncio.timeout(self._timeout_s):
-                return await self._post(url, headers, body)
+                return await self._post(url, headers, body, tenant)
         except InvalidRequest as error:
             return Answer(error=error.message, refused=True)
         except TimeoutError:
@@ -63,9 +62,9 @@ class Sender:
         except (httpx.HTTPError, OSError) as error:
             return Answer(error=in_our_words(error))
 
-    async def _post(self, url: str, headers: Mapping[str, str], body: bytes) -> Answer:
+    async def _post(self, url: str, headers: Mapping[str, str], body: bytes, tenant: str) -> Answer:
         target = read_target(url, self._policy)
-        addresses = (await addresses_of(target, self._policy, self._resolver))[:MOST_ADDRESSES]
+        addresses = (await addresses_of(target, self._policy, self._look_ups, tenant))[:MOST_ADDRESSES]
         for address in addresses[:-1]:
             try:
                 return await self._send(target, address, headers, body)

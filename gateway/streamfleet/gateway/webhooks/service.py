@@ -25,11 +25,12 @@ from streamfleet.gateway.webhooks.deliverer import Deliverer, Pace
 from streamfleet.gateway.webhooks.sender import Sender
 from streamfleet.gateway.webhooks.signing import in_use, read_secrets
 from streamfleet.gateway.webhooks.targets import (
+    NOT_A_TARGET,
+    LookUps,
     NameUnknown,
     Policy,
     Resolver,
     addresses_of,
-    host_of,
     read_target,
     resolve,
 )
@@ -72,7 +73,7 @@ class Webhooks:
         resolver: Resolver = resolve,
         trust: ssl.SSLContext | None = None,
     ) -> None:
-        self._broker, self._clock, self._resolver = broker, clock or SystemClock(), resolver
+        self._broker, self._clock, self._look_ups = broker, clock or SystemClock(), LookUps(resolver)
         self._policy = Policy(
             settings.gateway_webhooks_allow_private,
             settings.gateway_webhooks_allow_http,
@@ -80,7 +81,7 @@ class Webhooks:
         )
         self._deliverer = Deliverer(
             broker,
-            Sender(self._policy, settings.gateway_webhooks_timeout_s, resolver, trust),
+            Sender(self._policy, settings.gateway_webhooks_timeout_s, self._look_ups, trust),
             Plan(settings.gateway_webhooks_delays_s, settings.gateway_webhooks_life_ms),
             Pace(
                 settings.gateway_webhooks_concurrency,
@@ -103,13 +104,6 @@ class Webhooks:
             InvalidRequest: webhooks may not go there, or there is nothing to sign them with.
         """
         target = read_target(url, self._policy, param)
-        try:
-            async with asyncio.timeout(LOOK_UP_S):
-                await addresses_of(target, self._policy, self._resolver, param)
-        except NameUnknown:
-            raise InvalidRequest(f"names a host that does not exist: {host_of(target)}", param) from None
-        except (OSError, TimeoutError):
-            pass  # names cannot be looked up at the moment; every attempt checks again
         if not in_use(read_secrets(await self._broker.secrets(tenant or "")), self._clock.now_ms()):
             option = f" --tenant {tenant}" if tenant else ""
             text = (
@@ -117,6 +111,13 @@ class Webhooks:
                 f"`streamfleet gateway webhooks secret create{option}`"
             )
             raise InvalidRequest(text, param, "no_webhook_secret")
+        try:
+            async with asyncio.timeout(LOOK_UP_S):
+                await addresses_of(target, self._policy, self._look_ups, tenant or "", param)
+        except NameUnknown:
+            raise InvalidRequest(NOT_A_TARGET, param) from None
+        except (OSError, TimeoutError):
+            pass  # names cannot be looked up at the moment; every attempt checks again
 
     async def announce(
         self,

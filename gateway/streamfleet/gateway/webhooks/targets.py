@@ -1,13 +1,20 @@
-"""What a callback URL may look like, and whose addresses it leads to."""
+"""What a callback URL may look like, and whose addresses it leads to.
+
+A name is looked up by threads of its own: the usual ones of the event loop look up Redis, too, and a name server that
+takes its time for a caller's names would keep the gateway from connecting again.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import ipaddress
 import re
 import socket
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from weakref import WeakValueDictionary
 
 import httpx
 
@@ -15,6 +22,9 @@ from streamfleet.common.errors import InvalidRequest
 from streamfleet.gateway.webhooks.addresses import may_be_called
 
 MOST_URL_CHARS = 2_048
+NOT_A_TARGET = "names a host that does not exist, or that webhooks may not be sent to"
+"""One text for both, so that nobody learns which names the inner network has."""
+LOOK_UPS, LOOK_UPS_PER_TENANT = 32, 4
 _LABEL = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
 _NAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*\.?")
 _NUMERIC = re.compile(r"[0-9]+|0x[0-9a-f]*")
@@ -99,28 +109,56 @@ def _check_host(host: str, policy: Policy, param: str) -> None:
         raise InvalidRequest("must have an IPv4 address as four decimal numbers, such as 203.0.113.7", param)
 
 
-async def addresses_of(url: httpx.URL, policy: Policy, resolver: Resolver, param: str = "callback_url") -> list[str]:
-    """The addresses that a target leads to, looked up once, all of them checked.
+class LookUps:
+    """Look-ups of names, a few at once for each tenant.
+
+    Args:
+        resolver: looks names up.
+    """
+
+    def __init__(self, resolver: Resolver) -> None:
+        self._resolver = resolver
+        self._slots: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+
+    async def addresses(self, host: str, port: int, tenant: str) -> Sequence[str]:
+        """Addresses of a host, in the order of the resolver. Raises as `Resolver`."""
+        slots = self._slots.setdefault(tenant, asyncio.Semaphore(LOOK_UPS_PER_TENANT))
+        await slots.acquire()
+        look_up = asyncio.ensure_future(self._resolver(host, port))
+        look_up.add_done_callback(lambda _: slots.release())
+        # A thread cannot be stopped: a look-up whose caller left keeps its slot until it ends.
+        return await asyncio.shield(look_up)
+
+
+async def addresses_of(
+    url: httpx.URL, policy: Policy, look_ups: LookUps, tenant: str, param: str = "callback_url"
+) -> list[str]:
+    """The addresses that a target leads to, looked up once for this tenant, all of them checked.
 
     Raises:
         InvalidRequest: one of its addresses is not one that webhooks may go to.
         NameUnknown: there is no such host, or it has no address.
         OSError: the name cannot be looked up at the moment.
     """
-    found = list(dict.fromkeys(await resolver(host_of(url), port_of(url))))
+    found = list(dict.fromkeys(await look_ups.addresses(host_of(url), port_of(url), tenant)))
     if not found:
         raise NameUnknown(socket.EAI_NODATA, "no address")
     # One that may not be called is reason enough: a name that leads here and there is made to try its luck.
     if not all(may_be_called(address, policy.allow_private) for address in found):
-        raise InvalidRequest("leads to an address that webhooks may not be sent to", param)
+        raise InvalidRequest(NOT_A_TARGET, param)
     return found
+
+
+_THREADS = ThreadPoolExecutor(LOOK_UPS, "webhook-names")
 
 
 async def resolve(host: str, port: int) -> list[str]:
     """Addresses of a host, from the system's resolver, in its order."""
     loop = asyncio.get_running_loop()
     try:
-        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        found = await loop.run_in_executor(
+            _THREADS, functools.partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+        )
     except socket.gaierror as error:
         if error.errno in (socket.EAI_NONAME, socket.EAI_NODATA):
             raise NameUnknown(error.errno, "no such host") from None
