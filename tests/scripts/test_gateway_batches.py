@@ -8,7 +8,16 @@ from typing import Any
 import pytest
 
 from streamfleet.common.batch_records import BatchNames, BatchRecord, BatchStatus, FileRecord, Part
-from streamfleet.common.broker.gateway_batches import AddCode, BatchBroker, Ending, Naming, SaveCode, Step, Taken
+from streamfleet.common.broker.gateway_batches import (
+    AddCode,
+    BatchBroker,
+    Contender,
+    Ending,
+    Naming,
+    SaveCode,
+    Step,
+    Taken,
+)
 from streamfleet.common.broker.gateway_files import Addition, Deletion
 from streamfleet.common.errors import BrokerOutOfMemory
 from streamfleet.common.protocol import CHAT, Lane
@@ -196,7 +205,7 @@ async def test_open_batches_of_a_tenant_have_a_limit_together(queue: Queue) -> N
 
 async def test_a_batch_is_taken_by_one(queue: Queue) -> None:
     found = await with_batch(queue)
-    assert await found.free_batches(10) == ["batch_1"]
+    assert await found.free_batches(10) == [Contender("batch_1", "t", frozenset())]
     before = await queue.dump()
     assert await found.take_batch(BATCH.id, "g1", LEASE_MS) == Taken(BATCH, 1)
     after = before | {
@@ -214,7 +223,7 @@ async def test_a_batch_of_a_silent_gateway_is_taken_in_a_new_epoch(queue: Queue)
     await with_batch(queue)
     await taken(queue)
     later = broker(queue, NOW + LEASE_MS)
-    assert await later.free_batches(10) == ["batch_1"]
+    assert await later.free_batches(10) == [Contender("batch_1", "t", frozenset())]
     assert await later.take_batch(BATCH.id, "g2", LEASE_MS) == Taken(BATCH, 2)
 
 

@@ -64,7 +64,7 @@ async def _batch(me: BatchBroker, file: FileRecord, kind: str) -> None:
     assert await me.named(naming.name) is None
     assert (await me.add_batch(made, naming=naming, kept_ms=HOLD_MS))[0] is AddCode.ACCEPTED
     assert await me.named(naming.name) == (made.id, naming.digest)
-    assert await me.free_batches(5) == [made.id]
+    assert [each.id for each in await me.free_batches(5)] == [made.id]
     taken = await me.take_batch(made.id, "g1", HOLD_MS)
     assert taken is not None
     assert await me.done_lines(made.id) == b""

@@ -47,6 +47,20 @@ class Naming(NamedTuple):
     digest: str
 
 
+class Contender(NamedTuple):
+    """A batch that has a slot of a gateway, or waits for one.
+
+    Attributes:
+        id: its name.
+        tenant: whose it is; empty where keys are off.
+        queues: those that its models are answered from; empty until its lines were checked.
+    """
+
+    id: str
+    tenant: str
+    queues: frozenset[str]
+
+
 class Taken(NamedTuple):
     """A batch that somebody has now, and in which epoch."""
 
@@ -158,11 +172,23 @@ class BatchBroker(FileBroker):
 
     # -- running them --------------------------------------------------------------------------------------
 
-    async def free_batches(self, most: int) -> list[str]:
-        """Open batches that nobody has, or whose gateway is silent; what waits for longest first."""
-        words = ("-inf", await self.now_ms(), "LIMIT", 0, most)
+    async def free_batches(self, most: int, skip: int = 0) -> list[Contender]:
+        """Open batches that nobody has, or whose gateway is silent; what waits for longest first.
+
+        Args:
+            most: how many at most.
+            skip: how many of the first to leave out.
+        """
+        words = ("-inf", await self.now_ms(), "LIMIT", skip, most)
         found = await self.connection.command("ZRANGEBYSCORE", self.names.open, *words)
-        return [batch_id.decode(errors="replace") for batch_id in found]
+        if not found:
+            return []
+        ids = [batch_id.decode(errors="replace") for batch_id in found]
+        rows = await self.connection.pipeline([("HMGET", self.names.batch(each), "tenant", "models") for each in ids])
+        return [
+            Contender(each, (tenant or b"").decode(errors="replace"), _queues(models))
+            for each, (tenant, models) in zip(ids, rows, strict=True)
+        ]
 
     async def take_batch(self, batch_id: str, owner: str, lease_ms: int) -> Taken | None:
         """Have a batch from now on; None when somebody has it, or it is not open any more."""
@@ -268,3 +294,11 @@ class BatchBroker(FileBroker):
         keys, args = [self.names.batch(batch_id), self.names.open], [batch_id, epoch, ms, stumbled, self._clock()]
         status = await self.connection.script("gateway_batch_lease", keys, args)
         return BatchStatus(status.decode()) if status else None
+
+
+def _queues(models: bytes | None) -> frozenset[str]:
+    """Queues of a batch's models; none where they are not known, or somebody wrote something else there."""
+    try:
+        return frozenset(str(queue) for queue, _ in json.loads(models or b"{}").values())
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        return frozenset()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamfleet.common.batch_records import BatchStatus
-from streamfleet.common.broker.gateway_batches import BatchBroker, Taken
+from streamfleet.common.broker.gateway_batches import BatchBroker, Contender, Taken
 from streamfleet.common.errors import InvalidRequest, StreamfleetError
 from streamfleet.common.settings import QueueSettings
 from streamfleet.common.settings_gateway_batches import BatchSettings
@@ -80,6 +80,8 @@ class Run:
         mark: lines up to this one may have been enqueued.
         bits: finished lines, those in the ledger not yet.
         ledger: finished lines that are not written down.
+        waits_since_s: since when it has only waited for its requests, by the machine's monotonic clock; None while it
+            does anything else.
     """
 
     def __init__(self, tools: Tools, taken: Taken, done: bytes, ahead_ms: float) -> None:
@@ -90,7 +92,13 @@ class Run:
         self.models = dict(self.batch.models)
         self.bits = Bits(done)
         self.ledger = Ledger(tools.files, tools.broker, self.batch, self.epoch)
+        self.waits_since_s: float | None = None
         self._ahead_ms = ahead_ms
+
+    @property
+    def contender(self) -> Contender:
+        """The batch, as far as its turn depends on it."""
+        return Contender(self.batch.id, self.batch.tenant, frozenset(queue for queue, _ in self.models.values()))
 
     @property
     def cancelling(self) -> bool:

@@ -46,6 +46,7 @@ class Work:
         Raises:
             BatchLost, Tangled, StoreUnavailable, StreamfleetError: begin again with what is written down.
         """
+        self._run.waits_since_s = self._began_s
         try:
             while not self._through():
                 await self._fill()
@@ -55,9 +56,11 @@ class Work:
                 for answer in await self._gathering.take(TICK_S):
                     await breath.take()
                     self._run.ledger.answer(*answer, cancelling=self._run.cancelling)
+                    self._run.waits_since_s = _now_s()
                 await self._save_in_time()
             await self._run.save()
         finally:
+            self._run.waits_since_s = None
             self._gathering.close()
             await self._feed.aclose()
 
@@ -87,6 +90,8 @@ class Work:
             if (last := chunk[-1].line.number) > self._run.mark:
                 await self._run.reserve(last + window)
             refused = await self._gathering.submit(chunk)
+            if len(refused.full) < len(chunk):
+                self._run.waits_since_s = _now_s()
             for ready in refused.conflicts:
                 line = ready.line
                 self._run.ledger.refuse(BadLine(line.number, line.custom_id, CONFLICT, None, "conflict"))
