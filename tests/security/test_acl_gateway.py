@@ -8,11 +8,15 @@ from pathlib import Path
 import httpx
 import pytest
 
-from streamfleet.common.acl import Role
+from streamfleet.common.acl import Patterns, Role, grants
+from streamfleet.common.broker.webhooks import WebhookBroker
+from streamfleet.common.connection import Connection
+from streamfleet.common.gateway_webhooks import Message, WebhookLimits, WebhookNames
+from streamfleet.common.keys import Keys
 from tests.integration.cli_processes import streamfleet
 from tests.integration.gateway_process import gateway_on, status_of
 from tests.integration.worker_process import WorkerProcess, chat
-from tests.security.guarded import Guarded
+from tests.security.guarded import QUEUE, Guarded, rendered
 from tests.security.test_acl_jobs import refusals
 from tests.waiting import eventually
 
@@ -56,3 +60,18 @@ async def serves(http: httpx.AsyncClient, worker: WorkerProcess, url: str) -> No
             left = answer.headers["x-streamfleet-id"]
         assert await eventually(lambda: status_of(url, left), 8, "it is cancelled") == "cancelled"
         await eventually(lambda: worker.metric("streamfleet_running") == 0, 5, "the engine has dropped it")
+
+
+async def test_webhooks_are_announced_under_rules_that_do_not_have_what_tenants_use(guarded: Guarded) -> None:
+    """Rules of an earlier release: nobody is held back then, and nothing fails."""
+    today = grants(Role.GATEWAY, Patterns(Keys(QUEUE)))
+    earlier = [grant for grant in today if not any("webhooks:use" in key for key in grant.keys)]
+    assert len(earlier) < len(today)
+    url = guarded.enlist_with(Role.GATEWAY, rendered(earlier))
+    me = WebhookBroker(Connection(url, patience_s=0), WebhookNames(), WebhookLimits(per_tenant=1))
+    try:
+        for name in ("m1", "m2"):
+            assert await me.announce(Message(name, "https://example.com", "a.b", "t1", "{}", 1))
+        assert len((await me.take("g1", 5)).deliveries) == 2
+    finally:
+        await me.close()
