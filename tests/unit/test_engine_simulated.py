@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from streamfleet.common.protocol import CHAT, COMPLETIONS, EMBEDDINGS, Lane
+from streamfleet.common.protocol import CHAT, COMPLETIONS, EMBEDDINGS, RERANK, RESPONSES, Lane
 from streamfleet.worker.engine.base import EngineAborted, EngineDied, EngineRequest, EngineUnavailable
 from streamfleet.worker.engine.simulated import SimulatedEngine
 from streamfleet.worker.engine.simulated_profile import GENERIC_FAST, SMOLLM2_135M_CPU
@@ -79,6 +79,93 @@ async def test_several_choices_and_several_prompts() -> None:
         answer = json.loads((await engine.run(request)).body)
     assert [choice["text"] for choice in answer["choices"]] == ["[simulated] one"] * 2 + ["[simulated] two"] * 2
     assert answer["usage"]["completion_tokens"] == 8
+
+
+@pytest.mark.parametrize(
+    ("stop", "texts", "tokens"),
+    [
+        ("three", ["[simulated] one two ", "[simulated] "], 4 + 2),
+        (["e two", "e f"], ["[simulated] on", "[simulated] thre"], 3 + 3),
+        (
+            ["", "nowhere"],
+            ["[simulated] one two three one two three", "[simulated] three four three four three four"],
+            14,
+        ),
+        ("[", ["", ""], 2),
+    ],
+    ids=str,
+)
+async def test_an_answer_ends_before_its_stop(stop: Any, texts: list[str], tokens: int) -> None:
+    body = {"prompt": ["one two three", "three four"], "max_tokens": 7, "ignore_eos": True, "stop": stop}
+    async with started() as engine:
+        answer = json.loads((await engine.run(EngineRequest("r-1", COMPLETIONS, body, Lane.LOW))).body)
+    assert [choice["text"] for choice in answer["choices"]] == texts
+    cut = [text.count(" ") < 6 for text in texts]
+    assert [choice["finish_reason"] == "stop" for choice in answer["choices"]] == cut
+    assert answer["usage"]["completion_tokens"] == tokens
+
+
+SCHEMA = {"type": "json_schema", "json_schema": {"name": "a", "schema": {}}}
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "body", "param"),
+    [
+        (CHAT, {"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+        (CHAT, {"tool_choice": "required"}, "tool_choice"),
+        (CHAT, {"response_format": SCHEMA}, "response_format"),
+        (CHAT, {"logprobs": True, "top_logprobs": 2}, "logprobs"),
+        (CHAT, {"structured_outputs": {"choice": ["a"]}}, "structured_outputs"),
+        (CHAT, {"stop": ["a"] * 5}, "stop"),
+        (CHAT, {"stop": 7}, "stop"),
+        (COMPLETIONS, {"prompt": "hi", "logprobs": 0}, "logprobs"),
+        (COMPLETIONS, {"prompt": "hi", "echo": True}, "echo"),
+        (RESPONSES, {"input": "hi", "text": {"format": SCHEMA}}, "text.format"),
+        (RESPONSES, {"input": "hi", "tools": [{"type": "web_search"}]}, "tools"),
+        (RESPONSES, {"input": "hi", "previous_response_id": "resp_1"}, "previous_response_id"),
+        (RESPONSES, {"input": [{"type": "item_reference", "id": "msg_1"}]}, "input.0.role"),
+        (RESPONSES, {"input": "hi", "instructions": 7}, "instructions"),
+    ],
+    ids=str,
+)
+async def test_what_it_cannot_do_is_refused(endpoint: str, body: dict[str, Any], param: str) -> None:
+    messages = {"messages": [{"role": "user", "content": "hi"}]} if endpoint == CHAT else {}
+    async with started() as engine:
+        reply = await engine.run(EngineRequest("r-1", endpoint, messages | body, Lane.NORMAL))
+    assert reply.status == 400
+    assert json.loads(reply.body)["error"]["param"] == param
+
+
+async def test_fields_that_ask_for_nothing_are_taken() -> None:
+    nothing: dict[str, Any] = {
+        "tools": [],
+        "tool_choice": "auto",
+        "response_format": {"type": "text"},
+        "logprobs": False,
+        "stop": None,
+    }
+    async with started() as engine:
+        assert (await engine.run(chat(**nothing))).status == 200
+
+
+async def test_a_response() -> None:
+    said = [{"role": "user", "content": [{"type": "input_text", "text": "two"}]}]
+    body = {"instructions": "one", "input": said, "max_output_tokens": 3}
+    async with started() as engine:
+        whole = json.loads((await engine.run(EngineRequest("r-1", RESPONSES, body, Lane.LOW))).body)
+        ended = json.loads((await engine.run(EngineRequest("r-1", RESPONSES, {"input": "hi"}, Lane.LOW))).body)
+    assert whole["output"][0]["content"][0]["text"] == "[simulated] one two"
+    assert (whole["status"], whole["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
+    assert (whole["usage"]["output_tokens"], whole["usage"]["total_tokens"]) == (3, 5)
+    assert (ended["status"], ended["incomplete_details"]) == ("completed", None)
+
+
+async def test_it_says_which_endpoints_it_serves() -> None:
+    async with started(embeddings=False) as engine:
+        for endpoint in (EMBEDDINGS, RERANK):
+            assert endpoint not in engine.endpoints
+            assert (await engine.run(EngineRequest("r-1", endpoint, {"input": "a"}, Lane.LOW))).status == 404
+    assert {*engine.endpoints} == {CHAT, COMPLETIONS, RESPONSES}
 
 
 async def test_embeddings_have_unit_length_and_follow_the_text() -> None:

@@ -72,6 +72,15 @@ async def test_simulated_chunks_say_what_the_answer_says(number: int) -> None:
     assert {chunk["object"] for chunk in asked.chunks} == {"chat.completion.chunk"}
 
 
+@pytest.mark.parametrize("stop", ["three", "t t", "]", "[", " to"])
+async def test_simulated_chunks_end_where_the_answer_stops(stop: str) -> None:
+    async with simulated_started() as engine:
+        asked = Collected(max_tokens=9, ignore_eos=True, stop=stop)
+        (choice,) = whole(await engine.run(asked.request))["choices"]
+    assert asked.text() == choice["message"]["content"]
+    assert asked.chunks[-1]["choices"][0]["finish_reason"] == choice["finish_reason"] == "stop"
+
+
 async def test_simulated_completions_stream_and_embeddings_do_not() -> None:
     async with simulated_started() as engine:
         text = Collected(COMPLETIONS, prompt=["one two", "three"], max_tokens=3)

@@ -53,8 +53,12 @@ CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
 EMBEDDINGS = "/v1/embeddings"
 RESPONSES = "/v1/responses"
+SCORE = "/v1/score"
+RERANK = "/v1/rerank"
+CLASSIFY = "/classify"
+POOLING = "/pooling"
 # A closed list: the in-process engine also serves administrative paths, which no request may reach.
-ENDPOINTS = frozenset({CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES, "/v1/score", "/v1/rerank", "/classify", "/pooling"})
+ENDPOINTS = frozenset({CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES, SCORE, RERANK, CLASSIFY, POOLING})
 
 MAX_NAME_CHARS, MAX_META_BYTES = envelope.MAX_NAME_CHARS, envelope.MAX_META_BYTES
 DEFAULT_MAX_BODY_BYTES = 1_048_576

@@ -88,11 +88,11 @@ class SimulatedEngine:
         if speed <= 0:
             raise ValueError(f"speed must be more than 0, not {speed}")
         self.models = models
+        self.endpoints = tuple(each for each in simulated_api.SERVED if embeddings or each != EMBEDDINGS)
         self.faults = Faults()
         self._profile = profile
         self._seed = seed
         self._speed = speed
-        self._embeddings = embeddings
         self._clock = clock or SystemClock()
         self._chance = random.Random(seed)  # noqa: S311 - not for secrets
         self._watchdog = Watchdog(watchdog_s, self._clock.monotonic)
@@ -200,7 +200,7 @@ class SimulatedEngine:
         if isinstance(encoded, EngineReply):
             return encoded
         refusal = refuse_endpoint(request.endpoint)
-        if refusal is None and request.endpoint == EMBEDDINGS and not self._embeddings:
+        if refusal is None and request.endpoint == EMBEDDINGS and EMBEDDINGS not in self.endpoints:
             refusal = error_reply(404, "this model does not serve embeddings", "endpoint", "unknown_endpoint")
         return refusal or simulated_api.plan(request, self.models, self._profile.max_model_len, self._seed)
 

@@ -1,6 +1,7 @@
 """The OpenAI surface of the simulated engine: what a body asks for, and an answer of that shape.
 
-Refuses what a real server refuses, with the field named, and marks every answer as simulated.
+Refuses what a real server refuses, with the field named, and marks every answer as simulated. It refuses what it cannot
+do too (tools, schemas, logprobs, …): an answer that ignores a field would let a test pass that should not.
 """
 
 from __future__ import annotations
@@ -16,16 +17,51 @@ from dataclasses import dataclass
 from itertools import cycle, islice
 from typing import Any
 
-from streamfleet.common.protocol import CHAT, COMPLETIONS, EMBEDDINGS
+from streamfleet.common.protocol import CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES
 from streamfleet.worker.engine.base import EngineReply, EngineRequest
 from streamfleet.worker.engine.replies import error_reply
 
 MODEL = "simulated"
+SERVED = (CHAT, COMPLETIONS, RESPONSES, EMBEDDINGS)
 _EMBEDDING_SIZE = 32
+_OUTPUT_LIMITS = {
+    CHAT: ("max_completion_tokens", "max_tokens"),
+    COMPLETIONS: ("max_tokens",),
+    RESPONSES: ("max_output_tokens",),
+}
+_MOST_STOPS = 4
+# Field: values that ask for nothing, beside null, false and what is empty.
+_NOT_SIMULATED: dict[str, tuple[object, ...]] = {
+    "tools": (),
+    "tool_choice": ("none", "auto"),
+    "functions": (),
+    "function_call": ("none", "auto"),
+    "response_format": ({"type": "text"},),
+    "structured_outputs": (),
+    "guided_json": (),
+    "guided_regex": (),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "logprobs": (),
+    "top_logprobs": (0,),
+    "prompt_logprobs": (),
+    "logit_bias": (),
+    "echo": (),
+    "suffix": (),
+    "best_of": (1,),
+    "min_tokens": (0,),
+    "stop_token_ids": (),
+    "include_stop_str_in_output": (),
+    "include": (["reasoning.encrypted_content"],),
+    "background": (),
+    "conversation": (),
+    "previous_response_id": (),
+}
 # Field: accepted types, smallest and largest value (None for no bound).
 _NUMBERS: dict[str, tuple[tuple[type, ...], int | None, int | None]] = {
     "max_tokens": ((int,), 1, None),
     "max_completion_tokens": ((int,), 1, None),
+    "max_output_tokens": ((int,), 1, None),
     "n": ((int,), 1, 16),
     "seed": ((int,), None, None),
     "dimensions": ((int,), 1, 4096),
@@ -45,14 +81,16 @@ class Plan:
         prompts: the text of each prompt.
         prompt_tokens: all prompts together.
         lengths: output tokens of each sequence; empty for embeddings.
-        finish_reason: why the sequences end.
+        finish_reasons: why each sequence ends.
+        stops: texts that end a sequence, and are no part of it.
     """
 
     request: EngineRequest
     prompts: tuple[str, ...]
     prompt_tokens: int
     lengths: tuple[int, ...]
-    finish_reason: str
+    finish_reasons: tuple[str, ...]
+    stops: tuple[str, ...] = ()
 
     @property
     def sequences(self) -> int:
@@ -73,7 +111,7 @@ class Plan:
 def plan(request: EngineRequest, models: Sequence[str], max_model_len: int, seed: int) -> Plan | EngineReply:
     """What to do for a request, or the error that it gets."""
     body = request.body
-    refusal = _check_model(body, models) or _check_numbers(body)
+    refusal = _check_model(body, models) or _check_numbers(body) or _check_simulated(body) or _check_stop(body)
     if refusal is not None:
         return refusal
     prompts = _prompts(request)
@@ -83,8 +121,8 @@ def plan(request: EngineRequest, models: Sequence[str], max_model_len: int, seed
     if request.endpoint == EMBEDDINGS:
         if max(tokens) > max_model_len:
             return _too_long(max(tokens), 0, max_model_len)
-        return Plan(request, prompts, sum(tokens), (), "stop")
-    asked = body.get("max_completion_tokens") or body.get("max_tokens")
+        return Plan(request, prompts, sum(tokens), (), ())
+    asked = next((body[name] for name in _OUTPUT_LIMITS[request.endpoint] if body.get(name)), None)
     if asked is None and request.endpoint == COMPLETIONS:
         asked = 16  # the API's own default
     if max(tokens) + (asked or 1) > max_model_len:
@@ -92,20 +130,26 @@ def plan(request: EngineRequest, models: Sequence[str], max_model_len: int, seed
     room = asked or max_model_len - max(tokens)
     natural = room if body.get("ignore_eos") is True else _natural_length(seed, request.id)
     length, reason = (room, "length") if natural >= room else (natural, "stop")
-    return Plan(request, prompts, sum(tokens), (length,) * (len(prompts) * (body.get("n") or 1)), reason)
+    choices = 1 if request.endpoint == RESPONSES else body.get("n") or 1
+    stops = _stops(request)
+    ends = [_stopped(prompt, length, stops) or (length, reason) for prompt in prompts for _ in range(choices)]
+    lengths, reasons = zip(*ends, strict=True)
+    return Plan(request, prompts, sum(tokens), lengths, reasons, stops)
 
 
 def answer(done: Plan, created_s: int) -> bytes:
     """The response body of a request that ran to its end."""
     if done.request.endpoint == EMBEDDINGS:
         return _embeddings(done)
+    if done.request.endpoint == RESPONSES:
+        return _response(done, created_s)
     chat = done.request.endpoint == CHAT
     choices = [
         {
             "index": index,
             **({"message": {"role": "assistant", "content": text}} if chat else {"text": text}),
             "logprobs": None,
-            "finish_reason": done.finish_reason,
+            "finish_reason": done.finish_reasons[index],
         }
         for index, text in enumerate(texts(done))
     ]
@@ -125,7 +169,8 @@ def answer(done: Plan, created_s: int) -> bytes:
 def texts(done: Plan) -> list[str]:
     """What each choice says; one word, one token."""
     per_prompt = len(done.lengths) // len(done.prompts)
-    return [_text(done.prompts[index // per_prompt], length) for index, length in enumerate(done.lengths)]
+    whole = (_text(done.prompts[index // per_prompt], length) for index, length in enumerate(done.lengths))
+    return [text[: min(_starts(text, done.stops), default=None)] for text in whole]
 
 
 def usage_of(done: Plan) -> dict[str, int]:
@@ -163,9 +208,53 @@ def _check_numbers(body: Mapping[str, Any]) -> EngineReply | None:
     return None
 
 
+def _check_simulated(body: Mapping[str, Any]) -> EngineReply | None:
+    for name, harmless in _NOT_SIMULATED.items():
+        value = body.get(name)
+        if value is not None and value is not False and value not in ("", [], {}, *harmless):
+            return _not_simulated(name)
+    text = body.get("text")  # where the Responses API has its schema
+    if isinstance(text, dict) and text.get("format") not in (None, {"type": "text"}):
+        return _not_simulated("text.format")
+    return None
+
+
+def _not_simulated(name: str) -> EngineReply:
+    return error_reply(400, "is nothing that the simulated engine can do", name, "unsupported_parameter")
+
+
+def _check_stop(body: Mapping[str, Any]) -> EngineReply | None:
+    given = body.get("stop")
+    stops = given if isinstance(given, list) else [given or ""]
+    if not all(isinstance(stop, str) for stop in stops):
+        return error_reply(400, "must be a string or an array of strings", "stop", "invalid_type")
+    if len(stops) > _MOST_STOPS:
+        return error_reply(400, f"must have at most {_MOST_STOPS} strings", "stop", "invalid_value")
+    return None
+
+
+def _stops(request: EngineRequest) -> tuple[str, ...]:
+    """Texts that end an answer; endpoints without the field have none."""
+    given = request.body.get("stop") if request.endpoint in (CHAT, COMPLETIONS) else None
+    return tuple(filter(None, given if isinstance(given, list) else [given]))
+
+
+def _stopped(prompt: str, length: int, stops: Sequence[str]) -> tuple[int, str] | None:
+    """Tokens up to the end of the first stop, and the finish reason; None where there is none so far."""
+    text = _text(prompt, length) if stops else ""
+    ends = [text.index(stop) + len(stop) for stop in stops if stop in text]
+    return (len(text[: min(ends)].split(" ")), "stop") if ends else None
+
+
+def _starts(text: str, stops: Sequence[str]) -> list[int]:
+    return [text.index(stop) for stop in stops if stop in text]
+
+
 def _prompts(request: EngineRequest) -> tuple[str, ...] | EngineReply:
     if request.endpoint == CHAT:
         return _chat_prompt(request.body.get("messages"))
+    if request.endpoint == RESPONSES:
+        return _input_prompt(request.body)
     if request.endpoint in {COMPLETIONS, EMBEDDINGS}:
         name = "prompt" if request.endpoint == COMPLETIONS else "input"
         return _plain_prompts(request.body.get(name), name)
@@ -173,19 +262,28 @@ def _prompts(request: EngineRequest) -> tuple[str, ...] | EngineReply:
     return error_reply(404, text, "endpoint", "unknown_endpoint")
 
 
-def _chat_prompt(messages: object) -> tuple[str, ...] | EngineReply:
+def _input_prompt(body: Mapping[str, Any]) -> tuple[str, ...] | EngineReply:
+    """The prompt of the Responses API: instructions, and a text or messages."""
+    given, instructions = body.get("input"), body.get("instructions")
+    if not isinstance(instructions, str | None):
+        return error_reply(400, "must be a string", "instructions", "invalid_type")
+    found = (given,) if isinstance(given, str) else _chat_prompt(given, "input")
+    return (" ".join(filter(None, (instructions, *found))),) if isinstance(found, tuple) else found
+
+
+def _chat_prompt(messages: object, name: str = "messages") -> tuple[str, ...] | EngineReply:
     if not isinstance(messages, list) or not messages:
-        return error_reply(400, "must be an array with at least one message", "messages", "invalid_type")
+        return error_reply(400, "must be an array with at least one message", name, "invalid_type")
     texts = []
     for index, message in enumerate(messages):
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-            return error_reply(400, "must be an object with a role", f"messages.{index}.role", "invalid_type")
+            return error_reply(400, "must be an object with a role", f"{name}.{index}.role", "invalid_type")
         content = message.get("content")
         if isinstance(content, list):
             content = " ".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
         if not isinstance(content, (str, type(None))):
             text = "must be a string or an array of parts"
-            return error_reply(400, text, f"messages.{index}.content", "invalid_type")
+            return error_reply(400, text, f"{name}.{index}.content", "invalid_type")
         texts.append(content or "")
     return (" ".join(texts),)
 
@@ -236,6 +334,49 @@ def _usage(prompt_tokens: int, completion_tokens: int) -> dict[str, int]:
         "completion_tokens": completion_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
     }
+
+
+def _response(done: Plan, created_s: int) -> bytes:
+    body, (text,), (reason,) = done.request.body, texts(done), done.finish_reasons
+    status = "completed" if reason == "stop" else "incomplete"
+    message = {
+        "id": f"msg_{done.request.id}",
+        "type": "message",
+        "status": status,
+        "role": "assistant",
+        "content": [{"type": "output_text", "text": text, "annotations": []}],
+    }
+    used = sum(done.lengths)
+    return _json(
+        {
+            "id": f"resp_{done.request.id}",
+            "object": "response",
+            "created_at": created_s,
+            "status": status,
+            "error": None,
+            "incomplete_details": None if reason == "stop" else {"reason": "max_output_tokens"},
+            "instructions": body.get("instructions"),
+            "max_output_tokens": body.get("max_output_tokens"),
+            "metadata": body.get("metadata") or {},
+            "model": MODEL,
+            "output": [message],
+            "parallel_tool_calls": True,
+            "previous_response_id": None,
+            "store": False,
+            "temperature": body.get("temperature"),
+            "text": {"format": {"type": "text"}},
+            "tool_choice": "auto",
+            "tools": [],
+            "top_p": body.get("top_p"),
+            "usage": {
+                "input_tokens": done.prompt_tokens,
+                "input_tokens_details": {"cached_tokens": 0},
+                "output_tokens": used,
+                "output_tokens_details": {"reasoning_tokens": 0},
+                "total_tokens": done.prompt_tokens + used,
+            },
+        }
+    )
 
 
 def _embeddings(done: Plan) -> bytes:

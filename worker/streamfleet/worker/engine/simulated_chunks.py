@@ -46,7 +46,7 @@ class Chunks:
     def end(self) -> None:
         """Hand on how the answer ended."""
         for index in self._indexes:
-            self._hand_on([self._choice(index, {} if self._chat else "", self._plan.finish_reason)])
+            self._hand_on([self._choice(index, {} if self._chat else "", self._plan.finish_reasons[index])])
         if self._request.tells_usage:
             self._hand_on([], simulated_api.usage_of(self._plan))
 
