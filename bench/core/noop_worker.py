@@ -21,6 +21,7 @@ class NoopEngine:
 
     kind = "no-op"
     models: tuple[str, ...] = ("none",)
+    endpoints: tuple[str, ...] = ()
 
     def __init__(self, answer_bytes: int, slots: int) -> None:
         self._capacity = Capacity(slots)

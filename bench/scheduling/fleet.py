@@ -33,6 +33,7 @@ class ProbeEngine:
 
     kind = "probe"
     models: tuple[str, ...] = ("none",)
+    endpoints: tuple[str, ...] = ()
 
     async def start(self) -> None:
         """Nothing to start."""

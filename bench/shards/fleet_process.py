@@ -35,6 +35,7 @@ class HoldingEngine:
 
     kind = "holding"
     models: tuple[str, ...] = ("none",)
+    endpoints: tuple[str, ...] = ()
 
     def __init__(self, slots: int) -> None:
         self._capacity = Capacity(slots)

@@ -109,6 +109,13 @@ async def test_an_answer_comes_as_it_is_with_its_first_token(stand: Stand) -> No
     assert stand.engine.inside == 0
 
 
+async def test_endpoints_are_those_of_the_applications_routes() -> None:
+    """vLLM mounts what its model can do, and paths that no request may reach."""
+    paths = ["/v1/responses", "/v1/chat/completions", "/v1/load_lora_adapter", "/v1/responses/{response_id}"]
+    app = SimpleNamespace(routes=[*(SimpleNamespace(path=path) for path in paths), SimpleNamespace()])
+    assert vllm_host.endpoints_of(app) == ("/v1/chat/completions", "/v1/responses")
+
+
 async def test_no_priority_where_vllm_would_refuse_it(stand: Stand) -> None:
     stand.args.scheduling_policy = "fcfs"
     await run(stand)

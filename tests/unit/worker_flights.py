@@ -40,6 +40,7 @@ class ScriptedEngine:
 
     kind = "simulated"
     models: tuple[str, ...] = ()
+    endpoints: tuple[str, ...] = ()
 
     def __init__(
         self, answer: Callable[[EngineRequest], Awaitable[EngineReply]], capacity: Capacity | None = None

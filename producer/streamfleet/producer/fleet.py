@@ -22,7 +22,7 @@ class WorkerView:
     Attributes:
         name: its name.
         running: requests that it holds, as Redis counts them.
-        state, engine, models, slots: its own words; empty and None for one that was never described.
+        state, engine, models, endpoints, slots: its own words; empty and None for one that was never described.
         silent_s: seconds since its last sign of life; None for one that gave none.
         version: of streamfleet; empty where it does not say.
         age_s: seconds since its start, by its own clock; None where it does not say.
@@ -39,6 +39,7 @@ class WorkerView:
     models: Sequence[str]
     slots: int | None
     silent_s: float | None
+    endpoints: Sequence[str] = ()
     version: str = ""
     age_s: float | None = None
     unready: str = ""
@@ -78,7 +79,7 @@ def worker_views(
 
 
 def _view(name: str, words: Mapping[str, Any], held: Mapping[str, int], now_ms: int) -> WorkerView:
-    slots, models = words.get("slots"), words.get("models")
+    slots = words.get("slots")
     silent_s = _since_s(words.get("seen_ms"), now_ms)
     age_s = _since_s(words.get("started_ms"), now_ms)
     oldest_s = _since_s(words.get("oldest_held_ms"), now_ms)
@@ -87,9 +88,10 @@ def _view(name: str, words: Mapping[str, Any], held: Mapping[str, int], now_ms: 
         running=sum(held.values()),
         state=_text(words.get("state")),
         engine=_text(words.get("engine")),
-        models=tuple(map(_text, models[:16])) if isinstance(models, list) else (),
+        models=_texts(words.get("models")),
         slots=slots if isinstance(slots, int) and not isinstance(slots, bool) and 0 <= slots < MOST_MS else None,
         silent_s=silent_s,
+        endpoints=_texts(words.get("endpoints")),
         version=_text(words.get("version")),
         age_s=None if age_s is None else max(0.0, age_s),
         unready=_text(words.get("unready")),
@@ -102,6 +104,10 @@ def _view(name: str, words: Mapping[str, Any], held: Mapping[str, int], now_ms: 
 def _text(said: object) -> str:
     # str() of an object inside another, ten thousand deep, would raise: only what is text, or short, is taken.
     return said[:MOST_CHARS] if isinstance(said, str) else ""
+
+
+def _texts(said: object) -> tuple[str, ...]:
+    return tuple(map(_text, said[:16])) if isinstance(said, list) else ()
 
 
 def silent_after_s(lease_ms: object) -> float:

@@ -166,6 +166,7 @@ class Worker:
             "version": self._version,
             "engine": self._engine.kind,
             "models": list(self._engine.models),
+            "endpoints": list(self._engine.endpoints),
             "running": len(held),
             "slots": self._slots,
             "credit": self._puller.credit,

@@ -137,6 +137,7 @@ class Engine(Protocol):
 
     kind: str  # "vllm", "openai" or "simulated"
     models: tuple[str, ...]  # names that requests may ask for; known after start
+    endpoints: tuple[str, ...]  # OpenAI paths that it serves; known after start, empty where it cannot tell
 
     async def start(self) -> None: ...
 

@@ -91,6 +91,7 @@ class OpenAIEngine:
     """
 
     kind: str = "openai"
+    endpoints: tuple[str, ...] = ()  # a server does not tell
 
     def __init__(
         self,

@@ -66,6 +66,7 @@ class VllmEngine:
         clock: Clock | None = None,
     ) -> None:
         self.models: tuple[str, ...] = ()
+        self.endpoints: tuple[str, ...] = ()
         self._model = model
         self._cpu = is_cpu_build() if cpu is None else cpu
         self._max_sequences = max_sequences
@@ -99,6 +100,7 @@ class VllmEngine:
                 hosted = await self._owner.start()
                 tap(hosted.engine, self._watchdog)
                 self._app = await vllm_host.open_application(hosted, self._stack)
+                self.endpoints = vllm_host.endpoints_of(self._app)
         except BaseException:
             await self.stop()
             raise

@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 
 import structlog
 
+from streamfleet.common.protocol import ENDPOINTS
 from streamfleet.worker.engine.asgi import Application
 from streamfleet.worker.engine.base import Capacity
 from streamfleet.worker.engine.orphan_guard import OWNER_VARIABLE
@@ -157,6 +158,11 @@ async def open_application(hosted: Hosted, stack: AsyncExitStack) -> Application
     await stack.enter_async_context(app.router.lifespan_context(app))
     application: Application = app
     return application
+
+
+def endpoints_of(app: Any) -> tuple[str, ...]:
+    """Paths of the application that requests may reach: vLLM gives it the routes of what its model can do."""
+    return tuple(sorted(ENDPOINTS & {getattr(route, "path", "") for route in getattr(app, "routes", ())}))
 
 
 def close_front(hosted: Hosted) -> None:
