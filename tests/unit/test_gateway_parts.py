@@ -81,13 +81,29 @@ def ended(status: Status, **fields: Any) -> Result:
 def test_a_request_that_failed_says_what_the_engine_said() -> None:
     error = common.openai_error("must be at most 2", "BadRequestError", "temperature", "invalid_value")
     found = of_result(ended(Status.FAILED, error=error, http_status=422))
-    assert (found.status, found.param, found.code, found.kind) == (
-        422,
-        "temperature",
-        "invalid_value",
-        "BadRequestError",
-    )
+    assert (found.status, found.param, found.code) == (422, "temperature", "invalid_value")
     assert found.headers["x-should-retry"] == "false"
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "param", "status", "wanted"),
+    [
+        ("BadRequestError", "400", "temperature", 400, ("invalid_request_error", "invalid_request")),
+        ("NotFoundError", "404", "model", 404, ("invalid_request_error", "model_not_found")),
+        ("NotFoundError", "404", None, 404, ("invalid_request_error", "not_found")),
+        ("Unprocessable Entity", "422", None, 422, ("invalid_request_error", "invalid_request")),
+        ("InternalServerError", "500", None, 500, ("server_error", "engine_error")),
+        ("NotImplementedError", "501", None, 501, ("server_error", "engine_error")),
+        ("rate_limit_error", "insufficient_quota", None, 400, ("rate_limit_error", "insufficient_quota")),
+        ("invalid_request_error", None, None, 400, ("invalid_request_error", "failed")),
+    ],
+)
+def test_types_and_codes_of_an_engine_become_openais(
+    kind: str, code: str | None, param: str | None, status: int, wanted: tuple[str, str]
+) -> None:
+    found = of_result(ended(Status.FAILED, error=common.openai_error("said so", kind, param, code), http_status=status))
+    assert (found.kind, found.code) == wanted
+    assert (found.status, found.message, found.param) == (status, "said so", param)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,6 +28,7 @@ NOT_AGAIN: Mapping[str, str] = {"x-should-retry": "false"}
 """OpenAI's SDKs try a 409, a 429 and any 5xx again, unless they are told not to."""
 FULL_S, AWAY_S, STOPPING_S, NO_WORKER_S = 3, 2, 1, 5
 """Seconds after which to try again: a lane is full, Redis is away, this gateway is stopping, no worker is there."""
+_TYPE = re.compile(r"[a-z]+(_[a-z]+)*")
 CLIENT_LEFT = 499
 """What the log calls a request whose caller was gone before the answer; nobody gets it."""
 
@@ -105,19 +107,31 @@ def of_refusal(error: StreamfleetError) -> ApiError:
 
 
 def of_result(result: Result) -> ApiError:
-    """A request that ended without success, with its own status and error."""
+    """A request that ended without success, with its own status and error.
+
+    Engines have types and codes of their own (vLLM: `BadRequestError` and the status); callers get those of OpenAI.
+    """
     error = result.error or {}
     status = result.http_status if 400 <= result.http_status <= 599 else 500
     message, kind, param, code = (error.get(name) for name in ("message", "type", "param", "code"))
     return ApiError(
         status,
         message if isinstance(message, str) else f"the request ended as {result.status}",
-        code if isinstance(code, str) else result.status.value,
-        kind if isinstance(kind, str) else SERVER if status >= 500 else INVALID,
+        _code(code, status, param) or result.status.value,
+        kind if isinstance(kind, str) and _TYPE.fullmatch(kind) else SERVER if status >= 500 else INVALID,
         param if isinstance(param, str) else None,
         # It would come to the same: the request is at fault, too late, or was tried often enough.
         {} if result.status is Status.CANCELLED else NOT_AGAIN,
     )
+
+
+def _code(code: object, status: int, param: object) -> str | None:
+    """OpenAI's code for an engine's; None where that gave none."""
+    if not isinstance(code, str) or not code.isdecimal():
+        return code if isinstance(code, str) else None
+    if status == 404:
+        return "model_not_found" if param == "model" else "not_found"
+    return "engine_error" if status >= 500 else "invalid_request"
 
 
 def of_http(status: int, path: str, method: str) -> ApiError:
