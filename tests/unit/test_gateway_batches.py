@@ -176,6 +176,8 @@ def test_a_batch_as_openai_asks_for_it() -> None:
         ({"input_file_id": "file-x"}, "input_file_id"),
         ({"input_file_id": 5}, "input_file_id"),
         ({"endpoint": "/v1/models"}, "endpoint"),
+        ({"endpoint": "/v1/responses"}, "endpoint"),
+        ({"output_expires_after": {"anchor": "created_at", "seconds": 3600}}, "output_expires_after"),
         ({"completion_window": "soon"}, "completion_window"),
         ({"completion_window": "8d"}, "completion_window"),
         ({"completion_window": "0s"}, "completion_window"),

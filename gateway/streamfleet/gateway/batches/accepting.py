@@ -50,6 +50,9 @@ def read_batch_wish(body: Mapping[str, Any], most_window_ms: int) -> BatchWish:
     file_id = _text(body, "input_file_id")
     if not is_id(file_id, FILE):
         raise InvalidRequest(f"must be the id of an uploaded file, file-…, not {file_id[:40]!r}", "input_file_id")
+    if body.get("output_expires_after") is not None:
+        text = "is not supported: output files are kept as long as all others, see their expires_at"
+        raise InvalidRequest(text, "output_expires_after", "unsupported_parameter")
     window = _text(body, "completion_window")
     return BatchWish(
         file_id,
