@@ -7,7 +7,7 @@ from monitoring.panels.model import RATE, Dashboard, Panel, Variable, quantiles,
 
 _GATEWAY = Variable("instance", "label_values(streamfleet_gateway_redis_up, instance)")
 ONE = 'instance=~"$instance"'
-API = f'{ONE}, endpoint=~"/v1/.+"'
+API = f'{ONE}, endpoint=~"/v1/.+|/classify|/pooling"'
 WAITED = f'{ONE}, endpoint=~"/v1/(chat/completions|completions|embeddings)", code!~"4.."'
 REQUESTS = "rate(streamfleet_gateway_requests_total"
 SECONDS = "streamfleet_gateway_request_seconds"

@@ -37,6 +37,7 @@ class Findings:
                 "models": self._models(),
                 "chat": self._chat(),
                 "completion": self._completion(),
+                "response": self._response(),
                 "errors": self._errors(),
                 "files": self._files(),
                 "batch": self._batch(self.setup["batch"], "/v1/chat/completions"),
@@ -79,6 +80,11 @@ class Findings:
         parts = [choice.text for chunk in chunks for choice in chunk.choices]
         tokens = answer.usage.completion_tokens
         return {"text": answer.choices[0].text, "tokens": tokens, "chunks": len(parts), "streamed": "".join(parts)}
+
+    def _response(self) -> Json:
+        create: Any = self.client.responses.create
+        answer = create(model=self.model, **self.setup["response"])
+        return {"text": answer.output_text, "tokens": answer.usage.output_tokens, "tier": answer.service_tier}
 
     def _errors(self) -> Json:
         def ask(**changes: Any) -> Any:

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import redis.asyncio
 
@@ -53,6 +54,7 @@ SETUPS: dict[str, Json] = {
     "generating": {
         "chat": {"messages": messages("Count to ten."), **GREEDY},
         "completion": {"prompt": "Once upon a time", "max_tokens": 8, "temperature": 0},
+        "response": {"input": "Count to ten.", "service_tier": "flex", "temperature": 0, "max_output_tokens": 24},
         "long": LONG,
         "batch": [*map(question, GOOD), question("cold", temperature=-5)],
         "long_batch": [question("short"), *(question(f"long{number}", **LONG) for number in range(4))],
@@ -115,6 +117,14 @@ def test_a_completion_and_the_same_streamed(stack: Stack, language: str) -> None
     assert completion["text"] == completion["streamed"]
     assert completion["tokens"] == 8
     assert completion["chunks"] > 2
+
+
+@CLIENTS
+def test_a_response(stack: Stack, language: str) -> None:
+    response = found(stack, "generating", language)["response"]
+    assert response["text"].strip()
+    assert 0 < response["tokens"] <= 24
+    assert response["tier"] == "flex"
 
 
 @CLIENTS
@@ -242,6 +252,26 @@ def test_a_batch_of_embeddings(stack: Stack, language: str) -> None:
     for answer in batch["output"]:
         (only,) = answer["response"]["body"]["data"]
         assert len(only["embedding"]) == 576
+
+
+def test_texts_are_scored_and_pooled(stack: Stack) -> None:
+    """An embedding model does these too, and says so; it does not classify."""
+    stack.worker("embedding")
+    with stack.gateway.http_blocking(stack.key) as http:
+
+        def post(path: str, **body: Any) -> httpx.Response:
+            return http.post(path, json={"model": MODELS["embedding"], **body})
+
+        scored = post("/v1/score", text_1=WORDS[0], text_2=WORDS)
+        assert scored.status_code == 200, scored.text
+        same, other = (each["score"] for each in scored.json()["data"])
+        assert same > other
+        ranked = post("/v1/rerank", query=WORDS[1], documents=WORDS).json()["results"]
+        assert [each["index"] for each in ranked] == [1, 0]
+        assert len(post("/pooling", input=WORDS).json()["data"]) == 2
+        for path in ("/classify", "/v1/responses"):
+            refused = post(path, input=WORDS[0])
+            assert (refused.status_code, refused.json()["error"]["code"]) == (404, "unknown_endpoint"), path
 
 
 def test_both_clients_find_the_same(stack: Stack) -> None:

@@ -7,6 +7,7 @@ import base64
 import json
 import struct
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -16,7 +17,8 @@ import redis.asyncio
 
 from tests.integration.cli_processes import streamfleet
 from tests.integration.gateway_process import GatewayProcess, Stage, gateway_on, status_of
-from tests.integration.worker_process import chat
+from tests.integration.http_engine import HttpEngine, Reply
+from tests.integration.worker_process import WorkerProcess, chat
 from tests.waiting import eventually
 
 MODEL = "simulated"
@@ -69,6 +71,66 @@ async def test_embeddings(sdk: openai.AsyncOpenAI) -> None:
     raw = await sdk.embeddings.with_raw_response.create(model=MODEL, input="one", encoding_format="base64")
     text = json.loads(raw.content)["data"][0]["embedding"]
     assert struct.unpack("<32f", base64.b64decode(text)) == pytest.approx(tuple(answer.data[0].embedding))
+
+
+async def test_responses(stage: Stage, sdk: openai.AsyncOpenAI) -> None:
+    answer = await sdk.responses.create(model=MODEL, instructions="Be kind", input="Say hi", max_output_tokens=5)
+    assert answer.output_text == "[simulated] Be kind Say hi"
+    assert answer.usage is not None
+    assert answer.usage.output_tokens == 5
+    assert answer.status == "incomplete"
+    assert stage.gateway.metric('streamfleet_gateway_requests_total{code="200",endpoint="/v1/responses"}') == 1
+    with pytest.raises(openai.BadRequestError) as caught:
+        await sdk.responses.create(model=MODEL, input="Say hi", store=True)
+    assert caught.value.param == "store"
+
+
+async def test_a_response_that_would_be_streamed_is_refused(sdk: openai.AsyncOpenAI) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        await sdk.responses.create(model=MODEL, input="Say hi", stream=True)
+    assert (caught.value.param, caught.value.code) == ("stream", "unsupported_parameter")
+
+
+POOLED: dict[str, dict[str, Any]] = {
+    "/v1/score": {"text_1": "a", "text_2": ["b", "c"]},
+    "/v1/rerank": {"query": "a", "documents": ["b", "c"]},
+    "/classify": {"input": ["a"]},
+    "/pooling": {"input": "a"},
+}
+
+
+@pytest.mark.parametrize("path", POOLED)
+async def test_what_no_worker_serves_is_refused_at_once(stage: Stage, path: str) -> None:
+    async with stage.client() as http:
+        answer = await http.post(path, json={"model": MODEL, **POOLED[path]})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "unknown_endpoint")
+    assert "x-streamfleet-id" not in answer.headers, "it was not enqueued"
+
+
+async def test_what_pooling_models_do(stage: Stage, special: GatewayProcess, tmp_path: Path) -> None:
+    """By a worker whose server does not tell what it serves."""
+    answered = {"object": "list", "data": [{"index": 0, "score": 0.5}], "usage": {"total_tokens": 7}}
+    async with HttpEngine(lambda _id, _n: Reply(body=answered)).serving() as engine:
+        worker = WorkerProcess(
+            stage.url, tmp_path, "pooling", engine="openai", vllm_url=engine.url, queue="elsewhere", lane_limit=1
+        )
+        try:
+            await worker.ready()
+            async with special.http(stage.key) as http:
+                for path, body in POOLED.items():
+                    answer = await http.post(path, json={"model": "other", **body})
+                    assert (answer.status_code, answer.json()) == (200, answered), path
+        finally:
+            worker.destroy()
+
+
+@pytest.mark.parametrize(("asked", "told"), [("flex", "flex"), ("auto", "default"), (None, None)])
+async def test_the_service_tier_that_was_used_is_told(sdk: openai.AsyncOpenAI, asked: Any, told: str | None) -> None:
+    tier = {} if asked is None else {"service_tier": asked}
+    answer = await sdk.chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=3, **tier)
+    assert answer.service_tier == told
+    stream = await sdk.chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=3, stream=True, **tier)
+    assert {chunk.service_tier async for chunk in stream} == {told}
 
 
 async def test_models(sdk: openai.AsyncOpenAI) -> None:

@@ -31,6 +31,13 @@ def test_a_chunk_goes_as_the_engine_wrote_it() -> None:
     assert framed(chunk(7, raw)) == f"id: 1700000000000-7/0\ndata: {raw}\n\n".encode()
 
 
+@pytest.mark.parametrize("raw", ['{"choices":[]}', '{"choices":\r[]}'])
+def test_a_chunk_tells_its_tier(raw: str) -> None:
+    sent, _ = events_as_sent([chunk(1, raw)], tells_restarts=False, shown=False, tier="flex")
+    (line,) = [line for line in sent.splitlines() if line.startswith(b"data: ")]
+    assert json.loads(line.removeprefix(b"data: ")) == {"choices": [], "service_tier": "flex"}
+
+
 def test_a_line_break_between_tokens_of_json_does_not_break_the_event() -> None:
     (line,) = [line for line in framed(chunk(1, '{\r"a":\r\n1}')).splitlines() if line.startswith(b"data: ")]
     assert json.loads(line.removeprefix(b"data: ")) == {"a": 1}

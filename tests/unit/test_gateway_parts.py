@@ -24,7 +24,7 @@ from streamfleet.common.gateway_keys import (
     new_secret,
     read_record,
 )
-from streamfleet.common.protocol import CHAT, COMPLETIONS, EMBEDDINGS, Lane, Status
+from streamfleet.common.protocol import CHAT, COMPLETIONS, EMBEDDINGS, RERANK, RESPONSES, Lane, Status
 from streamfleet.common.results import Result, decode_result
 from streamfleet.common.settings import load
 from streamfleet.common.settings_gateway import GatewaySettings, ModelRoute
@@ -173,7 +173,7 @@ def test_the_living_say_which_models_there_are() -> None:
 async def test_a_model_is_looked_up_among_the_workers() -> None:
     clock, looks = Hand(), 0
 
-    async def look() -> Sequence[WorkerView]:
+    async def look(_queue: str) -> Sequence[WorkerView]:
         nonlocal looks
         looks += 1
         return workers(a=(0, ["m1"]))
@@ -194,7 +194,7 @@ async def test_a_model_is_looked_up_among_the_workers() -> None:
 
 
 async def test_without_any_worker_one_is_told_to_try_again() -> None:
-    async def look() -> Sequence[WorkerView]:
+    async def look(_queue: str) -> Sequence[WorkerView]:
         return []
 
     with pytest.raises(ApiError) as caught:
@@ -202,8 +202,43 @@ async def test_without_any_worker_one_is_told_to_try_again() -> None:
     assert (caught.value.status, caught.value.code) == (503, "no_worker")
 
 
+@pytest.mark.parametrize(
+    ("described", "served"),
+    [
+        ({"a": (0, ["/v1/chat/completions"])}, False),
+        ({"a": (0, ["/v1/chat/completions"]), "b": (0, ["/v1/rerank"])}, True),
+        ({"a": (0, ["/v1/chat/completions"]), "older": (0, None)}, True),
+        ({"a": (0, ["/v1/chat/completions"]), "gone": (900_000, ["/v1/rerank"])}, False),
+        ({"gone": (900_000, ["/v1/chat/completions"])}, True),
+    ],
+    ids=["no", "one does", "one does not say", "one did", "nobody lives"],
+)
+@pytest.mark.parametrize("routed", [False, True])
+async def test_an_endpoint_that_no_living_worker_serves_is_refused(
+    described: dict[str, tuple[int, list[str] | None]], served: bool, routed: bool
+) -> None:
+    asked: list[str] = []
+
+    async def look(queue: str) -> Sequence[WorkerView]:
+        asked.append(queue)
+        found = {
+            name: {"seen_ms": NOW - ago, "models": ["m"], "endpoints": endpoints}
+            for name, (ago, endpoints) in described.items()
+        }
+        return worker_views(found, {}, NOW)
+
+    models = Models([ModelRoute("m", "elsewhere", "m")] if routed else (), "q", look, Hand())
+    if served:
+        assert (await models.choose("m", "/v1/rerank")).served == "m"
+    else:
+        with pytest.raises(ApiError) as caught:
+            await models.choose("m", "/v1/rerank")
+        assert (caught.value.status, caught.value.code) == (404, "unknown_endpoint")
+    assert asked == ["elsewhere" if routed else "q"]
+
+
 async def test_models_that_the_settings_name_go_to_their_queues() -> None:
-    async def look() -> Sequence[WorkerView]:
+    async def look(_queue: str) -> Sequence[WorkerView]:
         raise AssertionError("nobody is asked")
 
     routes = load(GatewaySettings, gateway_models="small=default, big=gpu-big=Qwen/Qwen2.5-72B").routes
@@ -304,6 +339,8 @@ def test_tokens_that_a_request_may_use() -> None:
     assert expected_tokens(CHAT, {"max_completion_tokens": 10, "max_tokens": 50, "n": 3}, 40) == 41
     assert expected_tokens(CHAT, {}, 40) == 11
     assert expected_tokens(EMBEDDINGS, {"max_tokens": 9}, 40) == 11
+    assert expected_tokens(RESPONSES, {"max_output_tokens": 9}, 40) == 20
+    assert expected_tokens(RERANK, {"max_tokens": 9}, 40) == 11
     assert expected_tokens(CHAT, {"max_tokens": "many", "n": -4}, 0) == 1
     assert expected_tokens(COMPLETIONS, {"prompt": ["a", "b"], "max_tokens": 5, "n": 2}, 40) == 31, "each prompt"
     assert expected_tokens(COMPLETIONS, {"prompt": [1, 2], "max_tokens": 5}, 40) == 16, "one prompt in tokens"

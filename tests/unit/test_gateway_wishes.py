@@ -10,7 +10,19 @@ from hypothesis import strategies as st
 from starlette.datastructures import Headers
 
 from streamfleet.common.errors import InvalidRequest
-from streamfleet.common.protocol import CHAT, COMPLETIONS, EMBEDDINGS, LANES, Lane, check_name
+from streamfleet.common.protocol import (
+    CHAT,
+    CLASSIFY,
+    COMPLETIONS,
+    EMBEDDINGS,
+    LANES,
+    POOLING,
+    RERANK,
+    RESPONSES,
+    SCORE,
+    Lane,
+    check_name,
+)
 from streamfleet.gateway.errors import ApiError
 from streamfleet.gateway.wishes import (
     Bounds,
@@ -44,6 +56,7 @@ def test_who_says_nothing_gets_the_usual() -> None:
         stream=False,
         tells_restarts=False,
         after=None,
+        tier=None,
     )
 
 
@@ -189,6 +202,48 @@ def test_what_is_the_gateways_own_is_not_sent_on() -> None:
     body = {"model": "small", "service_tier": "flex", "stream": True, "stream_options": {"include_usage": True}}
     assert for_the_queue(body, "SmolLM2") == {"model": "SmolLM2", "stream_options": {"include_usage": True}}
     assert for_the_queue({"prompt": "hi"}, None) == {"prompt": "hi"}
+    assert for_the_queue({"input": "hi"}, None, RESPONSES) == {"input": "hi", "store": False}
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "tier"),
+    [
+        ({"service_tier": "auto"}, {}, "default"),
+        ({"service_tier": "scale"}, {}, "default"),
+        ({"service_tier": "priority"}, {}, "priority"),
+        ({"service_tier": "flex"}, {"X_Streamfleet_Lane": "high"}, "priority"),
+        ({}, {"X_Streamfleet_Lane": "low"}, None),
+    ],
+    ids=str,
+)
+def test_the_tier_that_is_told_is_the_lane_that_is_used(
+    body: dict[str, Any], headers: dict[str, str], tier: str | None
+) -> None:
+    assert wish(body, BOUNDS, **headers).tier == tier
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "body", "param"),
+    [
+        (RESPONSES, {"store": True}, "store"),
+        (RESPONSES, {"background": True}, "background"),
+        (RESPONSES, {"previous_response_id": "resp_1"}, "previous_response_id"),
+        (RESPONSES, {"conversation": "conv_1"}, "conversation"),
+        (RESPONSES, {"input": ["", {"type": "item_reference", "id": "msg_1"}]}, "input.1"),
+        *((endpoint, {"stream": True}, "stream") for endpoint in (RESPONSES, SCORE, RERANK, CLASSIFY, POOLING)),
+    ],
+    ids=str,
+)
+def test_what_no_gateway_does_is_refused(endpoint: str, body: dict[str, Any], param: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        check_fields(endpoint, {"input": "hi", "query": "hi", **body})
+    assert (caught.value.param, caught.value.code) == (param, "unsupported_parameter")
+
+
+def test_what_asks_for_nothing_of_the_kind_is_taken() -> None:
+    check_fields(RESPONSES, {"input": "hi", "store": False, "background": None, "stream": False})
+    check_fields(SCORE, {"text_1": "a", "text_2": "b"})
+    check_fields(CHAT, {"messages": [], "stream": True, "store": True})
 
 
 @given(st.text(min_size=1, max_size=300))

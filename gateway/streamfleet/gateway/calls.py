@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 
 from fastapi import APIRouter, Request, Response
 
 from streamfleet.common.broker.gateway import Held
 from streamfleet.common.errors import InvalidRequest, QueueFull, RequestLost
-from streamfleet.common.protocol import CHAT, COMPLETIONS, EMBEDDINGS, parse_body
+from streamfleet.common.protocol import (
+    CHAT,
+    CLASSIFY,
+    COMPLETIONS,
+    EMBEDDINGS,
+    POOLING,
+    RERANK,
+    RESPONSES,
+    SCORE,
+    parse_body,
+)
 from streamfleet.common.results import Result
 from streamfleet.gateway import metrics
 from streamfleet.gateway.aside import aside
@@ -29,7 +40,7 @@ from streamfleet.gateway.document.operations import (
 from streamfleet.gateway.door import Caller
 from streamfleet.gateway.errors import ApiError, of_result
 from streamfleet.gateway.gateway import Gateway, gateway_of
-from streamfleet.gateway.streaming import Reading, open_stream
+from streamfleet.gateway.streaming import Reading, open_stream, told
 from streamfleet.gateway.token_budget import Reservation, expected_tokens, used_tokens
 from streamfleet.gateway.waiting import Attendance, CallerLeft
 from streamfleet.gateway.wishes import Bounds, Wish, check_fields, for_the_queue, read_wish, request_id
@@ -109,6 +120,36 @@ async def embeddings(request: Request) -> Response:
     return await answer(request, EMBEDDINGS)
 
 
+@router.post(RESPONSES, **operation({200: _ANSWER}, _ERRORS, body("ResponseRequest"), _NAMED))
+async def responses(request: Request) -> Response:
+    """An answer of the Responses API: whole, and stored nowhere."""
+    return await answer(request, RESPONSES)
+
+
+@router.post(SCORE, **operation({200: _ANSWER}, _ERRORS, body("PoolingRequest"), _NAMED))
+async def score(request: Request) -> Response:
+    """How alike pairs of texts are."""
+    return await answer(request, SCORE)
+
+
+@router.post(RERANK, **operation({200: _ANSWER}, _ERRORS, body("RerankRequest"), _NAMED))
+async def rerank(request: Request) -> Response:
+    """Documents by how well they fit a query."""
+    return await answer(request, RERANK)
+
+
+@router.post(CLASSIFY, **operation({200: _ANSWER}, _ERRORS, body("PoolingRequest"), _NAMED))
+async def classify(request: Request) -> Response:
+    """Classes of texts."""
+    return await answer(request, CLASSIFY)
+
+
+@router.post(POOLING, **operation({200: _ANSWER}, _ERRORS, body("PoolingRequest"), _NAMED))
+async def pooling(request: Request) -> Response:
+    """What a pooling model makes of texts."""
+    return await answer(request, POOLING)
+
+
 async def answer(request: Request, endpoint: str) -> Response:
     """From the request's body to its answer.
 
@@ -128,7 +169,10 @@ async def answer(request: Request, endpoint: str) -> Response:
         enqueued.gateway.errand(enqueued.settle(result), "settle tokens")
     if not result.ok:
         raise of_result(result)
-    return Response(result.fields.get("response", "{}"), media_type="application/json")
+    said = result.fields.get("response", "{}")
+    if enqueued.wish.tier is not None:
+        said = json.dumps({**(result.response or {}), **told(enqueued.wish.tier)}, separators=(",", ":"))
+    return Response(said, media_type="application/json")
 
 
 async def enqueue(request: Request, endpoint: str) -> Enqueued:
@@ -144,7 +188,7 @@ async def enqueue(request: Request, endpoint: str) -> Enqueued:
     usual = settings.gateway_on_disconnect == "continue"
     bounds = Bounds(caller.lanes, settings.gateway_deadline_ms, settings.gateway_max_wait_ms, usual)
     wish = read_wish(request.headers, body, bounds, gateway.clock.now_ms())
-    chosen = await gateway.models.choose(body.get("model"))
+    chosen = await gateway.models.choose(body.get("model"), endpoint)
     own_id = request_id(caller.owner, request.headers.get("idempotency-key"))
     call.concerns(own_id)
     call.facts |= {"lane": wish.lane.value, "queue": chosen.queue, "stream": wish.stream}
@@ -155,7 +199,7 @@ async def enqueue(request: Request, endpoint: str) -> Enqueued:
         client = await gateway.queues.client(chosen.queue)
         ask = as_ask(
             {
-                "body": for_the_queue(body, chosen.served),
+                "body": for_the_queue(body, chosen.served, endpoint),
                 "endpoint": endpoint,
                 "id": own_id,
                 "lane": wish.lane,
@@ -209,4 +253,5 @@ def _reading(enqueued: Enqueued) -> Reading:
         wait_s=enqueued.wait_s,
         on_left=enqueued.abandon,
         on_result=enqueued.settle if enqueued.reservation is not None else None,
+        tier=enqueued.wish.tier,
     )

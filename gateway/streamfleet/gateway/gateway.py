@@ -65,8 +65,7 @@ class Gateway:
         self.door = Door(self._broker, self.clock, settings.gateway_origins)
         self.queues = Queues(queue_settings)
         self.budget = TokenBudget(self._broker, self.queues, queue_settings.result_ttl_ms, self.clock)
-        name = queue_settings.queue
-        self.models = Models(settings.routes, name, lambda: self.queues.workers(name), self.clock)
+        self.models = Models(settings.routes, queue_settings.queue, self.queues.workers, self.clock)
         self.webhooks = Webhooks(open_webhook_broker(queue_settings, settings), settings)
         self.batching = Batching(queue_settings, settings, self.queues, self.models, self.webhooks)
         self.desk = Desk(queue_settings, settings, self.clock)

@@ -13,7 +13,7 @@ from streamfleet.gateway.errors import NO_WORKER_S, SERVER, ApiError, retry_afte
 from streamfleet.producer.fleet import WorkerView
 
 REUSE_S = 2.0
-Look = Callable[[], Awaitable[Sequence[WorkerView]]]
+Look = Callable[[str], Awaitable[Sequence[WorkerView]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Models:
     Args:
         routes: of the settings; empty to go by the workers.
         queue: whose workers that are.
-        look: asks Redis for them.
+        look: asks Redis for the workers of a queue.
         clock: for how long an answer serves.
     """
 
@@ -50,8 +50,7 @@ class Models:
         self._queue = queue
         self._look = look
         self._clock = clock
-        self._seen: list[str] = []
-        self._seen_at = float("-inf")
+        self._seen: dict[str, tuple[float, Sequence[WorkerView]]] = {}
         self._looking = asyncio.Lock()
 
     @property
@@ -61,22 +60,36 @@ class Models:
 
     async def names(self) -> list[str]:
         """All models, by name."""
-        return sorted(self._routes) if self._routes else await self._announced()
+        return sorted(self._routes) if self._routes else announced(await self._workers(self._queue))
 
-    async def choose(self, model: object) -> Chosen:
+    async def choose(self, model: object, endpoint: str = "") -> Chosen:
         """Where a request for this model goes.
+
+        Args:
+            model: as the caller named it.
+            endpoint: which one a worker has to serve; empty for any. Workers that do not say which ones they serve may
+                serve it, and so may those that come when none lives.
 
         Raises:
             InvalidRequest: the model is no text, or none is named and there are several.
-            ApiError: there is no such model.
+            ApiError: there is no such model, or no living worker of its queue serves the endpoint.
         """
+        chosen = await self._choose(model)
+        if endpoint:
+            told = [worker.endpoints for worker in await self._workers(chosen.queue) if worker.alive]
+            if told and all(served and endpoint not in served for served in told):
+                text = f"no worker of this model serves {endpoint}"
+                raise ApiError(404, text, "unknown_endpoint", param="model")
+        return chosen
+
+    async def _choose(self, model: object) -> Chosen:
         if model is not None and not isinstance(model, str):
             raise InvalidRequest("must be a string", "model", "invalid_type")
         if self._routes:
             return self._routed(model)
         if model is None:
             return Chosen(self._queue, None)
-        names = await self._announced()
+        names = announced(await self._workers(self._queue))
         if model in names:
             return Chosen(self._queue, model)
         if not names:
@@ -95,13 +108,17 @@ class Models:
             raise unknown(str(model))
         return Chosen(route.queue, route.served)
 
-    async def _announced(self) -> list[str]:
-        if self._clock.monotonic() - self._seen_at >= REUSE_S:
+    async def _workers(self, queue: str) -> Sequence[WorkerView]:
+        """Workers of a queue, as they described themselves lately."""
+        if self._is_old(queue):
             async with self._looking:  # one look for all who wait for it
-                if self._clock.monotonic() - self._seen_at >= REUSE_S:
-                    self._seen = announced(await self._look())
-                    self._seen_at = self._clock.monotonic()
-        return self._seen
+                if self._is_old(queue):
+                    found = await self._look(queue)
+                    self._seen[queue] = (self._clock.monotonic(), found)
+        return self._seen[queue][1]
+
+    def _is_old(self, queue: str) -> bool:
+        return queue not in self._seen or self._clock.monotonic() - self._seen[queue][0] >= REUSE_S
 
 
 def unknown(model: str) -> ApiError:

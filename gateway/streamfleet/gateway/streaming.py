@@ -44,6 +44,7 @@ class Reading:
         wait_s: after so long, the end was missed.
         on_left: what to do when the reader leaves or is sent away.
         on_result: what to do with the result, or without one where Redis lost the request; None for nothing.
+        tier: `service_tier` that every chunk tells; None for none.
     """
 
     gateway: Gateway
@@ -55,6 +56,7 @@ class Reading:
     wait_s: float
     on_left: Callable[[], None]
     on_result: Callable[[Result | None], Coroutine[Any, Any, None]] | None = None
+    tier: str | None = None
 
     @property
     def live(self) -> bool:
@@ -69,11 +71,18 @@ def frame(data: Mapping[str, Any], chunk_id: str = "", event: str = "") -> bytes
     return f"{head}data: {text}\n\n".encode(errors="backslashreplace")
 
 
-def chunk_frame(chunk_id: str, raw: str) -> bytes:
+def chunk_frame(chunk_id: str, raw: str, tier: str | None = None) -> bytes:
     """A chunk as one event: its JSON as the engine wrote it, where that is one line to readers of events too."""
     if "\r" in raw:
-        return frame(json.loads(raw), chunk_id)
+        return frame(json.loads(raw) | told(tier), chunk_id)
+    if tier is not None and raw.startswith('{"'):
+        raw = f'{{"service_tier":"{tier}",{raw[1:]}'
     return f"id: {chunk_id}\ndata: {raw}\n\n".encode(errors="backslashreplace")
+
+
+def told(tier: str | None) -> dict[str, str]:
+    """What an answer tells of its `service_tier`."""
+    return {} if tier is None else {"service_tier": tier}
 
 
 def error_frame(error: ApiError) -> bytes:
@@ -117,14 +126,14 @@ async def frames(reading: Reading, tokens: Tokens) -> AsyncGenerator[bytes, None
             async for events in groups:
                 if reading.live:
                     _observe_lags(events, reading.gateway.clock.now_ms())
-                told, error = events_as_sent(events, reading.tells_restarts, shown=shown)
+                sent, error = events_as_sent(events, reading.tells_restarts, shown=shown, tier=reading.tier)
                 if error is not None:
                     reading.on_left()  # what begins anew, nobody reads
-                    yield told + error_frame(error)
+                    yield sent + error_frame(error)
                     return
-                if told:
+                if sent:
                     shown = True
-                    yield told
+                    yield sent
         except RequestFailed as failure:
             result = await reading.client.result(failure.id, 0)
             _settle(reading, result)
@@ -138,7 +147,7 @@ async def frames(reading: Reading, tokens: Tokens) -> AsyncGenerator[bytes, None
     if not shown or reading.on_result is not None:
         result = await reading.client.result(reading.handle.id, 0)
         if not shown:
-            yield frame(whole(result.response or {}))
+            yield frame(whole(result.response or {}) | told(reading.tier))
         _settle(reading, result)
     yield DONE
 
@@ -154,13 +163,15 @@ def _observe_lags(events: Iterable[Event], now_ms: float) -> None:
             metrics.observe_lag(event.id, now_ms)
 
 
-def events_as_sent(events: Iterable[Event], tells_restarts: bool, *, shown: bool) -> tuple[bytes, ApiError | None]:
+def events_as_sent(
+    events: Iterable[Event], tells_restarts: bool, *, shown: bool, tier: str | None = None
+) -> tuple[bytes, ApiError | None]:
     """What a reader is told of events that came together, and the error that ends the stream there."""
     parts: list[bytes] = []
     for event in events:
         match event:
             case Chunk():
-                parts.append(chunk_frame(event.id, event.raw))
+                parts.append(chunk_frame(event.id, event.raw, tier))
             case Restarted():
                 if not shown:  # nobody has seen anything of what counts no more, and nobody need
                     parts.clear()
@@ -272,7 +283,8 @@ class EventStream(Response):
         """Write chunks at once: a task woken for each group of a thousand streams takes a quarter of the time."""
         if self._straight is None:
             return
-        self._straight.write(b"".join([chunk_frame(f"{stream_id}/{at}", raw) for at, raw in enumerate(chunks)]))
+        tier = self._reading.tier
+        self._straight.write(b"".join([chunk_frame(f"{stream_id}/{at}", raw, tier) for at, raw in enumerate(chunks)]))
         self._sent_s = asyncio.get_running_loop().time()
         if self._reading.live:
             metrics.observe_lag(f"{stream_id}/0", self._reading.gateway.clock.now_ms())

@@ -17,7 +17,7 @@ import structlog
 from streamfleet.common.broker.gateway import Due, GatewayBroker, Held, ReserveCode
 from streamfleet.common.clock import Clock
 from streamfleet.common.errors import StreamfleetError
-from streamfleet.common.protocol import EMBEDDINGS, Status
+from streamfleet.common.protocol import CHAT, COMPLETIONS, RESPONSES, Status
 from streamfleet.common.results import Result
 from streamfleet.gateway.door import Caller, too_many_tokens
 from streamfleet.gateway.queues import Queues
@@ -31,7 +31,8 @@ SOON_MS = 500
 UNKNOWN_MS = 30_000
 """A request that its queue does not know is not coming any more, so long after it was sent."""
 SWEPT_AT_ONCE = 100
-_LIMITS = ("max_completion_tokens", "max_tokens")
+_WRITING = (CHAT, COMPLETIONS, RESPONSES)
+_LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 
 
 def expected_tokens(endpoint: str, body: Mapping[str, Any], body_bytes: int) -> int:
@@ -40,7 +41,7 @@ def expected_tokens(endpoint: str, body: Mapping[str, Any], body_bytes: int) -> 
     A body that sets no limit for its output is charged for it afterwards.
     """
     prompt = body_bytes // BYTES_A_TOKEN + 1
-    if endpoint == EMBEDDINGS:
+    if endpoint not in _WRITING:
         return prompt
     output = next((value for name in _LIMITS if (value := _count(body.get(name)))), 0)
     return prompt + output * max(1, _count(body.get("n"))) * _prompts(body.get("prompt"))

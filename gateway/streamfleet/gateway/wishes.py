@@ -11,14 +11,40 @@ from typing import Any
 
 from streamfleet.common.envelope import MAX_NAME_CHARS, check_traceparent
 from streamfleet.common.errors import InvalidRequest
-from streamfleet.common.protocol import CHAT, COMPLETIONS, EMBEDDINGS, LANES, Lane
+from streamfleet.common.protocol import (
+    CHAT,
+    CLASSIFY,
+    COMPLETIONS,
+    EMBEDDINGS,
+    LANES,
+    POOLING,
+    RERANK,
+    RESPONSES,
+    SCORE,
+    Lane,
+)
 from streamfleet.gateway.errors import REFUSED, ApiError
 from streamfleet.producer.follower import place_of
 from streamfleet.producer.when import parse_span
 
 OURS = "X-Streamfleet-"
-NEEDED = {CHAT: "messages", COMPLETIONS: "prompt", EMBEDDINGS: "input"}
-"""Without it, a body is none for the endpoint."""
+NEEDED = {
+    CHAT: "messages",
+    COMPLETIONS: "prompt",
+    RESPONSES: "input",
+    EMBEDDINGS: "input",
+    SCORE: "",
+    RERANK: "query",
+    CLASSIFY: "",
+    POOLING: "",
+}
+"""Endpoints that callers may name, each with the field without which a body is none for it; empty where there are
+several that would do."""
+BATCHED = (CHAT, COMPLETIONS, EMBEDDINGS)
+"""Endpoints that lines of a batch may go to."""
+_WHOLE = (RESPONSES, SCORE, RERANK, CLASSIFY, POOLING)
+_STATE = ("store", "background", "previous_response_id", "conversation")
+"""Fields of the Responses API that ask for what nobody keeps here."""
 TIERS = {
     None: Lane.NORMAL,
     "auto": Lane.NORMAL,
@@ -28,6 +54,7 @@ TIERS = {
     "flex": Lane.LOW,
 }
 """OpenAI's `service_tier`: what it costs there is a lane here."""
+_TIER_OF = {Lane.CRITICAL: "priority", Lane.HIGH: "priority", Lane.NORMAL: "default", Lane.LOW: "flex"}
 MOST_KEY_CHARS = 1_024
 _SECONDS = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?")
 _EPOCH_MS = re.compile(r"[0-9]{12,16}")
@@ -68,6 +95,7 @@ class Wish:
         stream: whether tokens are wanted while they come.
         tells_restarts: whether it understands that a stream begins anew.
         after: the last chunk that it has.
+        tier: the `service_tier` that its lane is; None where it named none.
     """
 
     lane: Lane
@@ -79,6 +107,7 @@ class Wish:
     stream: bool
     tells_restarts: bool
     after: str | None
+    tier: str | None
 
 
 def read_wish(headers: Mapping[str, str], body: Mapping[str, Any], bounds: Bounds, now_ms: int) -> Wish:
@@ -96,8 +125,9 @@ def read_wish(headers: Mapping[str, str], body: Mapping[str, Any], bounds: Bound
     """
     stream = _flag(body, "stream")
     deadline_ms, ttl_ms = _deadline(headers, bounds, now_ms, stream)
+    lane = _lane(headers, body, bounds.lanes)
     return Wish(
-        lane=_lane(headers, body, bounds.lanes),
+        lane=lane,
         deadline_ms=deadline_ms,
         ttl_ms=ttl_ms,
         session=_session(body),
@@ -106,6 +136,7 @@ def read_wish(headers: Mapping[str, str], body: Mapping[str, Any], bounds: Bound
         stream=stream,
         tells_restarts=tells_restarts(headers),
         after=_after(headers),
+        tier=_TIER_OF[lane] if body.get("service_tier") is not None else None,
     )
 
 
@@ -128,24 +159,43 @@ def tells_restarts(headers: Mapping[str, str]) -> bool:
 
 
 def check_fields(endpoint: str, body: Mapping[str, Any]) -> None:
-    """That a body has what its endpoint cannot do without; all else is for the engine to judge.
+    """That a body has what its endpoint cannot do without, and asks for nothing that no gateway does.
+
+    All else is for the engine to judge.
 
     Raises:
-        InvalidRequest: it has not.
+        InvalidRequest: a field is missing, or cannot be obeyed.
     """
     needed = NEEDED[endpoint]
-    if body.get(needed) is None:
+    if needed and body.get(needed) is None:
         raise InvalidRequest(f"is missing: {endpoint} needs it", needed, "missing_required_parameter")
+    if endpoint in _WHOLE and body.get("stream"):
+        raise InvalidRequest(f"is not supported: {endpoint} answers as a whole", "stream", "unsupported_parameter")
+    if endpoint == RESPONSES:
+        for name in _STATE:
+            if body.get(name):
+                text = "is not supported: responses are not stored; send the whole conversation as input"
+                raise InvalidRequest(text, name, "unsupported_parameter")
+        given = body["input"]
+        for at, item in enumerate(given if isinstance(given, list) else ()):
+            if isinstance(item, dict) and item.get("type") == "item_reference":
+                text = (
+                    "refers to what was not stored; send the item itself (AI SDK: providerOptions.openai.store: false)"
+                )
+                raise InvalidRequest(text, f"input.{at}", "unsupported_parameter")
 
 
-def for_the_queue(body: Mapping[str, Any], served: str | None) -> dict[str, Any]:
+def for_the_queue(body: Mapping[str, Any], served: str | None, endpoint: str = "") -> dict[str, Any]:
     """The body as it is enqueued.
 
     Args:
         body: the OpenAI request.
         served: what its model is called by the workers; None to name none.
+        endpoint: where it goes.
     """
     kept = {name: value for name, value in body.items() if name not in ("service_tier", "stream")}
+    if endpoint == RESPONSES:
+        kept["store"] = False  # absent, engines may take it for true
     if served is not None:
         kept["model"] = served
     return kept

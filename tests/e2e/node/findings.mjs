@@ -42,6 +42,11 @@ async function completion() {
   return { text: answer.choices[0].text, tokens, chunks: parts.length, streamed: parts.join("") };
 }
 
+async function response() {
+  const answer = await client.responses.create({ model, ...setup.response });
+  return { text: answer.output_text, tokens: answer.usage.output_tokens, tier: answer.service_tier };
+}
+
 async function models() {
   const listed = [];
   for await (const each of client.models.list()) listed.push(each.id);
@@ -159,6 +164,7 @@ const parts = {
     models: await models(),
     chat: await chat(),
     completion: await completion(),
+    response: await response(),
     errors: await errors(),
     files: await files(),
     batch: await batch(setup.batch, "/v1/chat/completions"),

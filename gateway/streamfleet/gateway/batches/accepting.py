@@ -13,7 +13,7 @@ from streamfleet.common.broker.gateway_batches import Naming
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.protocol import Lane
 from streamfleet.gateway.errors import LIMITED, NOT_AGAIN, ApiError, retry_after
-from streamfleet.gateway.wishes import NEEDED, Bounds, read_wish, request_id
+from streamfleet.gateway.wishes import BATCHED, Bounds, read_wish, request_id
 from streamfleet.producer.when import parse_span
 
 MOST_PAIRS, MOST_KEY_CHARS, MOST_VALUE_CHARS = 16, 64, 512
@@ -66,8 +66,8 @@ def read_batch_wish(body: Mapping[str, Any], most_window_ms: int) -> BatchWish:
 
 def read_endpoint(value: str) -> str:
     """Where requests may go. Raises InvalidRequest."""
-    if value not in NEEDED:
-        raise InvalidRequest(f"must be one of {', '.join(NEEDED)}, not {value[:80]!r}", "endpoint")
+    if value not in BATCHED:
+        raise InvalidRequest(f"must be one of {', '.join(BATCHED)}, not {value[:80]!r}", "endpoint")
     return value
 
 
