@@ -12,7 +12,7 @@ export PATH := $(CURDIR)/.venv/programs:$(PATH)
 .PHONY: help demo test fault fault-mutants fault-recovery fault-ha fault-vllm fuzz hostile check format docs lint types
 .PHONY: imports unit k8s-check alerts-check lock clean setup-dev setup-vllm setup-bench setup-node setup-system
 .PHONY: observe bench-quick bench-broker bench-engine bench-batching bench-scheduling bench-autoscaling bench-docs
-.PHONY: bench-planning bench-shards bench-gateway gpu-proof demo-gateway
+.PHONY: bench-planning bench-shards bench-gateway gpu-proof demo-gateway clients
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z0-9-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,6 +25,9 @@ demo-gateway: setup-vllm ## See OpenAI's API over HTTP on real parts: curl, the 
 
 test: setup-dev setup-vllm setup-bench setup-node setup-system ## Run all tests, the end-to-end run with real vLLM included (ARGS='-k name' for some)
 	@$(BIN)/pytest --numprocesses 3 $(ARGS)
+
+clients: setup-dev ## SDKs of others (openai, langchain-openai, AI SDK) ask a gateway for responses (needs npm)
+	@$(BIN)/python -m tests.clients $(ARGS)
 
 fault: setup-dev ## Kill, stop and cut everything under load, and judge what became of each request (about 15 minutes)
 	@$(BIN)/python -m tests.fault $(ARGS)
