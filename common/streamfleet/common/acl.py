@@ -343,7 +343,7 @@ def _webhooks(p: Patterns) -> list[Grant]:
             ("hget", "hgetall", "hset", "hdel", "hexists", "hlen", "hincrby"),
             p.beside(BOTH, "webhooks:messages", "webhooks:tries", "webhooks:secrets"),
         ),
-        Grant(("hmget", "hset", "hincrby"), p.beside(BOTH, "webhooks:use")),
+        Grant(("hmget", "hset", "hincrby", "hgetall", "hdel", "hlen"), p.beside(BOTH, "webhooks:use")),
         Grant(("xadd", "xtrim"), p.beside(WRITE, "webhooks:dead")),
     ]
 

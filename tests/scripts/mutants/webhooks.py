@@ -33,21 +33,27 @@ MUTANTS = (
     ),
     Mutant(
         "webhook_announce: a tenant's count comes down",
-        "(mine >= cfg.per_tenant and math.abs(",
-        "(false and math.abs(",
+        "mine >= cfg.per_tenant or call('HLEN', USE)",
+        "call('HLEN', USE)",
         "webhooks.one_tenant_does_not_take_what_all_may_have",
     ),
     Mutant(
-        "webhook_announce: messages are not read at every announcement",
+        "webhook_announce: not all are counted at every announcement",
         "(tonumber(known[2]) or 0)) >= 1000",
         "(tonumber(known[2]) or 0)) >= 0",
         "webhooks.one_tenant_does_not_take_what_all_may_have",
     ),
     Mutant(
         "webhook_announce: only the tenant's own count",
-        "if string.find(all[i], mark, 1, true) then",
-        "if true then",
+        "return counts[tenant] or 0",
+        "return #all / 2",
         "webhooks.one_tenant_does_not_take_what_all_may_have",
+    ),
+    Mutant(
+        "webhook_announce: what has ended is forgotten",
+        " or call('HLEN', USE) > 2 * cfg.outstanding",
+        "",
+        "webhooks.what_tenants_used_is_forgotten",
     ),
     Mutant(
         "webhooks: ended ones are remembered",

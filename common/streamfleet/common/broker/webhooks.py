@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator
 
 from streamfleet.common.connection import Connection, MissingGroup
@@ -60,8 +59,7 @@ class WebhookBroker:
             WebhooksFull: too many are outstanding, of all or of this tenant.
         """
         # As it stands in the message, where no text of a caller can stand for it: all quotes in texts are escaped.
-        marked = f'"tenant":{json.dumps(message.tenant, ensure_ascii=False)},' if message.tenant else ""
-        args = [self._config, message.id, message.encoded(), message.tenant, marked]
+        args = [self._config, message.id, message.encoded(), message.tenant]
         code = int(await self.connection.script("webhook_announce", [*self._shared, self.names.use], args))
         if code < 0:
             most, whose = (self.limits.outstanding, "") if code == -1 else (self.limits.per_tenant, " of this tenant")
