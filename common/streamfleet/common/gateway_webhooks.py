@@ -40,7 +40,7 @@ class WebhookNames:
         self.dead = f"{self.base}webhooks:dead"
         """Stream of what was given up."""
         self.use = f"{self.base}webhooks:use"
-        """Hash of what was announced of each tenant since its outstanding webhooks were counted."""
+        """Hash: tenant of each webhook that was announced, and how many each tenant has; counted anew now and then."""
         self.secrets = f"{self.base}webhooks:secrets"
         """Hash of tenant to its signing secrets, JSON, newest first."""
 

@@ -1,4 +1,4 @@
--- @include info
+-- @include keys
 -- Forget workers that left or died: description, watch, and consumers where nothing is pending (deleting a consumer discards
 -- its pending rows: those wait for the reclaim). A consumer of a worker that nobody knows goes by its own silence.
 -- KEYS: shared. ARGV: 1 configuration; 2 worker that leaves, or '' to look for those that are gone; 3 silence after which

@@ -70,3 +70,10 @@ local function require_groups()
   for lane = 1, LANE_COUNT do call('XPENDING', lane_key(lane), GROUP, '-', '+', 1) end
   require_types()
 end
+
+-- A value out of what XINFO says, which is a flat list of names and values.
+local function named(list, name)
+  for i = 1, #list, 2 do
+    if list[i] == name then return list[i + 1] end
+  end
+end
