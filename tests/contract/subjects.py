@@ -24,7 +24,7 @@ from streamfleet.worker.engine.vllm import VllmEngine
 MAX_MODEL_LEN = 2048
 VLLM_ARGS: Mapping[str, Any] = {
     "max-model-len": MAX_MODEL_LEN,
-    "dtype": "bfloat16",
+    "dtype": "float32",
     "served-model-name": "smollm2",
     "max-num-seqs": 32,
 }
