@@ -315,8 +315,17 @@ class Play:
         await self._gateways[at][0].budget.sweep()
 
     async def expire(self, name: int) -> None:
-        """A result's time is over, and its record's: long after it was settled."""
+        """A result's time is over, and its record's: long after it was settled, and after everybody has left."""
+        for _, task in self._sent:
+            await _end(task)
+        self._sent.clear()
+        await self._errands()
+        for gateway, _ in self._gateways:  # they remember a result for as long as somebody holds its request's handle
+            mailbox: Any = (await gateway.queues.client("default")).mailbox
+            mailbox._slots._known.clear()
         await self.sweep(0)
+        async for key in self._rows.scan_iter("{default}:reply:*"):  # they live as long
+            await self._rows.delete(key)
         async for key in self._rows.scan_iter("{default}:result:*"):
             request_id = str(key).partition("result:")[2]
             settled = not await self._rows.zscore("{gateway}/reservations", f"default/{request_id}")
@@ -328,17 +337,23 @@ class Play:
         for _, task in self._sent:
             await _end(task)
         self._sent.clear()
-        for gateway, _ in self._gateways:
-            if gateway._errands:
-                await asyncio.wait(gateway._errands)
+        await self._errands()
         await self.pull()
         while self._held:
             await self.end(0, 7)
             await self.pull()
+        await eventually(self._settled, 10, "everything is settled")
+
+    async def _settled(self) -> bool:
         for name in await self._reservations():
             await self._rows.hset(f"{{gateway}}/reserved:{name}", "sent_ms", "1")  # long ago
         await self.sweep(0)
-        assert await self._reservations() == []
+        return await self._reservations() == []
+
+    async def _errands(self) -> None:
+        for gateway, _ in self._gateways:
+            if gateway._errands:
+                await asyncio.wait(gateway._errands)
 
     async def _reservations(self) -> list[str]:
         return [str(name) for name in await self._rows.zrange("{gateway}/reservations", 0, -1)]
