@@ -449,6 +449,9 @@ async def webhooks(url: str) -> None:
         left = await me.connection.command("XINFO", "CONSUMERS", me.names.due, "deliverers")
         assert len(left) <= 1, "others are gone"
         await me.wait(last, 2)
+        # One tenant's share is full, so that what it has is counted.
+        narrow = WebhookBroker(me.connection, me.names, WebhookLimits(lease_ms=0, per_tenant=1))
+        assert await narrow.announce(Message("m3", "https://example.com", "a.b", "t1", "{}", 1))
     finally:
         await me.close()
 
