@@ -128,7 +128,7 @@ async def responses(request: Request) -> Response:
 
 @router.post(SCORE, **operation({200: _ANSWER}, _ERRORS, body("PoolingRequest"), _NAMED))
 async def score(request: Request) -> Response:
-    """How alike pairs of texts are."""
+    """Similarity of pairs of texts."""
     return await answer(request, SCORE)
 
 
@@ -146,7 +146,7 @@ async def classify(request: Request) -> Response:
 
 @router.post(POOLING, **operation({200: _ANSWER}, _ERRORS, body("PoolingRequest"), _NAMED))
 async def pooling(request: Request) -> Response:
-    """What a pooling model makes of texts."""
+    """Pooled output of a model for texts."""
     return await answer(request, POOLING)
 
 

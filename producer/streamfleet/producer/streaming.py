@@ -197,7 +197,7 @@ class Streams:
             task.add_done_callback(self._followed)
 
     def __len__(self) -> int:
-        """How many have no result yet that was taken."""
+        """Number of requests whose result has not been taken yet."""
         return self._left
 
     def wake(self) -> None:

@@ -162,5 +162,5 @@ class Flights:
         return [flight for flight in self._by_lease.values() if not flight.landed]
 
     def load(self) -> Load:
-        """What the active flights ask of the engine together; changes as they come and go."""
+        """Demand of all active flights together; it changes as they come and go."""
         return self._asked

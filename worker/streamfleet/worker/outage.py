@@ -65,7 +65,7 @@ class OutageGuard:
         return stepped_s if uneven else 0.0
 
     def latest_ms(self, now: float) -> int | None:
-        """What Redis's clock shows now at most, epoch ms, unless it has stepped; None where it was never read."""
+        """Latest time that Redis's clock may show now unless it has stepped, epoch ms; None if it was never read."""
         return None if self._sighted is None else int((self._sighted[1] + self._step_s + now) * 1000)
 
     def may_reclaim(self, now: float) -> bool:

@@ -66,7 +66,7 @@ class Admission:
 
 
 class ReserveCode(IntEnum):
-    """What became of tokens that were to be reserved; the return codes of gateway_reserve.lua."""
+    """Outcome of reserving tokens; the return codes of gateway_reserve.lua."""
 
     TOO_FEW = 0
     TAKEN = 1
@@ -86,7 +86,7 @@ class Reserved:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What tokens are reserved for.
+    """Purpose of a reservation: one request, or several prompts of one call.
 
     Attributes:
         queue: of the request.
@@ -102,7 +102,7 @@ class Held:
 
     @property
     def name(self) -> str:
-        """Of the reservation."""
+        """Name of the reservation."""
         return f"{self.queue}/{self.id}"
 
     @property

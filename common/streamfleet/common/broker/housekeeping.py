@@ -29,7 +29,7 @@ class Turn(NamedTuple):
 
 
 class Expired(NamedTuple):
-    """What a look for passed deadlines did.
+    """Outcome of a look for passed deadlines.
 
     Attributes:
         ended: how many requests were ended.

@@ -54,7 +54,7 @@ class OperatorBroker(BrokerBase):
         return {consumer_name(name): description(text) for name, text in reply.items()}
 
     async def worker(self, name: str) -> dict[str, Any] | None:
-        """How a worker describes itself; None for one that nobody knows."""
+        """Description that a worker gave of itself; None for an unknown worker."""
         text = await self._look("HGET", self.keys.workers, name)
         return None if text is None else description(text)
 

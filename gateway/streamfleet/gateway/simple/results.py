@@ -1,4 +1,4 @@
-"""How the prompts of a job ended, read from its two files."""
+"""Results of a job's prompts, read from its two files."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ class Hosted:
         return {"Authorization": f"Bearer {keys[0]}"} if keys else {}
 
     def capacity(self) -> Capacity:
-        """What the engine found room for when it started, all its cores together."""
+        """Capacity of the engine as it found at its start, all its cores together."""
         config = self.engine.vllm_config
         parallel = config.parallel_config
         cores = parallel.data_parallel_size
