@@ -54,7 +54,7 @@ def test_batch_sizes_with_the_utilisation_of_the_gpu(tmp_path: Path, monkeypatch
     with simulated()[DIRECT]() as server:
         found = batch_sizes(server, replace(SIZES, batches={1: 2, 3: 6}))["sizes"]
     assert list(found) == ["1", "3"]
-    assert found["1"]["running"] <= 1.01 < found["3"]["running"] <= 3.01
+    assert found["1"]["running"] < 1.5 < found["3"]["running"] < 3.5  # one may come while the last still leaves
     assert [each["utilisation"] for each in found.values()] == [50, 50]
 
 

@@ -133,8 +133,7 @@ class Maintainer:
     async def _expire(self) -> None:
         for _ in range(EXPIRE_ROUNDS):
             ended, self._seen, more = await self._broker.expire(self._seen)
-            metrics.EXPIRED.inc(ended)
-            metrics.of(metrics.DEAD_LETTERS, metrics.Reason.DEADLINE).inc(ended)
+            _count_expired(ended)
             if not more:
                 return
 
@@ -159,6 +158,7 @@ class Maintainer:
         """Bring arrivals in order even while every engine is full: an urgent one must not wait behind a backlog."""
         for _ in range(STAGE_ROUNDS):
             pulled = await self._broker.pull(self._worker, 0, stage_entries=STAGE_ENTRIES)
+            _count_expired(pulled.dropped)  # a pull of nothing ends only what came too late to be staged
             if pulled.staged == 0:
                 return
             await asyncio.sleep(0)
@@ -168,6 +168,11 @@ class Maintainer:
         if stepped_s := self._outage.read_clock(redis_ms, asked_at, now):
             log.warning("redis_clock_stepped", by_s=round(stepped_s, 3))
             self._forget_at = now + FORGET_EVERY_S  # all seem silent until they have given their next sign of life
+
+
+def _count_expired(requests: int) -> None:
+    metrics.EXPIRED.inc(requests)
+    metrics.of(metrics.DEAD_LETTERS, metrics.Reason.DEADLINE).inc(requests)
 
 
 def asking_pause_s(workers: int, random: float) -> float:
