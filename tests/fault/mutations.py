@@ -16,7 +16,7 @@ import redis.exceptions
 
 from streamfleet.common import scripts
 from streamfleet.common.broker import Broker
-from streamfleet.common.broker.housekeeping import Expired
+from streamfleet.common.broker.housekeeping import Looked
 from streamfleet.common.connection import Connection, connection
 from streamfleet.worker import lease, pull, running
 from streamfleet.worker.engine.watchdog import Watchdog
@@ -106,8 +106,8 @@ def _each(*patches: Callable[[], None]) -> Callable[[], None]:
     return apply_all
 
 
-async def _expired_none(*_: Any, **__: Any) -> Expired:
-    return Expired(0, (), more=False)
+async def _expired_none(*_: Any, **__: Any) -> tuple[int, Looked]:
+    return 0, Looked()
 
 
 def _without_noscript() -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 
+from streamfleet.common.broker.housekeeping import Looked
 from streamfleet.common.records import Role
 from tests.scripts.harness import NOW, PATIENCE, Queue, entry
 from tests.scripts.keyspace import changed
@@ -128,11 +128,12 @@ async def test_one_call_is_bounded_in_entries_and_bytes(queue: Queue) -> None:
         await queue.add("low", f"1000-{number}", deadline=NOW, body="b" * 150_000)
     while (await queue.at(NOW - 1).pull("w1", 0)).staged:
         pass
-    ended, seen, more = await queue.broker.expire(most=3)
-    assert (ended, more) == (3 + 2, True)
-    ended, seen, more = await queue.broker.expire(seen, most=3)
-    assert (ended, more) == (2 + 2, True)
-    assert (await queue.broker.expire(seen, most=3))[::2] == (1, False)
+    ended, seen = await queue.broker.expire(most=3)
+    assert (ended, seen.more) == (3 + 2, True)
+    ended, seen = await queue.broker.expire(seen, most=3)
+    assert (ended, seen.more) == (2 + 2, True)
+    ended, seen = await queue.broker.expire(seen, most=3)
+    assert (ended, seen.more) == (1, False)
 
 
 async def test_another_patience_makes_no_deadline(queue: Queue) -> None:
@@ -149,9 +150,9 @@ async def test_a_deadline_behind_a_backlog_without_any_is_found(queue: Queue) ->
     while (await queue.at(PATIENCE).pull("w1", 0)).staged:
         pass
     later, ended, calls = queue.at(PATIENCE + 2000), 0, 0
-    seen: Sequence[str] = ()
+    seen: Looked | None = None
     while not ended and calls < 9:
-        ended, seen, _ = await later.broker.expire(seen, limit=50)
+        ended, seen = await later.broker.expire(seen, limit=50)
         calls += 1
     assert (ended, calls) == (1, 4)
 
@@ -162,9 +163,10 @@ async def test_what_was_looked_at_is_not_looked_at_again(queue: Queue) -> None:
     while (await queue.at(NOW).pull("w1", 0)).staged:
         pass
     overdue = queue.at(NOW + PATIENCE).with_limits(patience_ms=5)  # so that no rank tells that there is no deadline
-    _, seen, _ = await overdue.broker.expire()
+    _, seen = await overdue.broker.expire()
     await queue.command("CONFIG", "RESETSTAT")
-    assert (await overdue.broker.expire(seen))[::2] == (0, False)
+    ended, seen = await overdue.broker.expire(seen)
+    assert (ended, seen.more) == (0, False)
     assert b"cmdstat_xrange" not in await queue.command("INFO", "commandstats")
 
 
@@ -195,7 +197,7 @@ async def test_a_lane_of_large_entries_hides_no_other_lane(queue: Queue) -> None
     while (await queue.pull("w1", 0)).staged:
         pass
     later = queue.at(NOW + PATIENCE).with_limits(patience_ms=5)
-    assert (await later.broker.expire()).ended == 1
+    assert (await later.broker.expire())[0] == 1
 
 
 async def test_large_entries_without_a_deadline_are_passed_by(queue: Queue) -> None:
@@ -205,18 +207,18 @@ async def test_large_entries_without_a_deadline_are_passed_by(queue: Queue) -> N
     while (await queue.at(1_001).pull("w1", 0)).staged:
         pass
     later, ended, calls = queue.at(NOW + PATIENCE).with_limits(patience_ms=5), 0, 0
-    seen: Sequence[str] = ()
+    seen: Looked | None = None
     while not ended and calls < 9:
-        ended, seen, _ = await later.broker.expire(seen)
+        ended, seen = await later.broker.expire(seen)
         calls += 1
     assert (ended, calls) == (1, 5)
 
 
 async def test_a_clock_that_was_set_back_hides_no_deadline(queue: Queue) -> None:
-    _, seen, _ = await queue.at(NOW + 3_600_000).broker.expire()
+    _, seen = await queue.at(NOW + 3_600_000).broker.expire()
     await staged(queue, deadline=NOW + 10)
-    _, seen, _ = await queue.broker.expire(seen)
-    assert (await queue.at(NOW + 10).broker.expire(seen)).ended == 1
+    _, seen = await queue.broker.expire(seen)
+    assert (await queue.at(NOW + 10).broker.expire(seen))[0] == 1
 
 
 async def test_ttl_counts_from_staging_where_the_id_lies_ahead_of_the_clock(queue: Queue) -> None:
@@ -230,8 +232,8 @@ async def test_ttl_counts_from_staging_where_the_id_lies_ahead_of_the_clock(queu
         ("4102444800000-2", NOW + PATIENCE - 1),
         ("4102444800000-1", NOW + PATIENCE),
     ]
-    assert (await queue.at(NOW + 499).broker.expire()).ended == 0
-    assert (await queue.at(NOW + 500).broker.expire()).ended == 1
+    assert (await queue.at(NOW + 499).broker.expire())[0] == 0
+    assert (await queue.at(NOW + 500).broker.expire())[0] == 1
     assert (await queue.dump())["result:r1"]["enqueued_ms"] == str(NOW)
 
 

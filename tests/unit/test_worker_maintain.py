@@ -11,7 +11,7 @@ from itertools import pairwise
 import pytest
 
 from streamfleet.common.broker import Broker
-from streamfleet.common.broker.housekeeping import Expired, Turn
+from streamfleet.common.broker.housekeeping import Looked, Turn
 from streamfleet.common.errors import BrokerUnavailable
 from streamfleet.common.records import Pulled, Reclaimed, Role
 from streamfleet.worker.maintain import Maintainer, asking_pause_s
@@ -93,10 +93,10 @@ class Ledger(Broker):
         self.promoting_s = 0.0
         return 0, None
 
-    async def expire(self, seen: Sequence[str] = (), limit: int = 1000, most: int = 25) -> Expired:
-        self.expired_from.append(seen)
+    async def expire(self, seen: Looked | None = None, limit: int = 1000, most: int = 25) -> tuple[int, Looked]:
+        self.expired_from.append(seen.places if seen else ())
         self.late -= min(self.late, most)
-        return Expired(0, [str(int(self._clock.now))], self.late > 0)
+        return 0, Looked([str(int(self._clock.now))], self.late > 0)
 
     async def check_out(
         self,

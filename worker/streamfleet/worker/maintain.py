@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import structlog
 
 from streamfleet.common import metrics
 from streamfleet.common.broker import Broker
+from streamfleet.common.broker.housekeeping import Looked
 from streamfleet.common.clock import Clock
 from streamfleet.common.errors import StreamfleetError
 from streamfleet.worker.cancelling import CancelDesk
@@ -44,7 +45,7 @@ class Maintainer:
         clock: for the tick.
         lease_ms: when a silent worker's requests are taken back.
         max_deliveries: when a request is given up.
-        retry_max_ms: the longest that a request waits for its next attempt.
+        retry_max_ms: longest wait of a request for its next attempt; None for any.
         random: numbers in [0, 1), so that workers that came together do not ask together for ever.
     """
 
@@ -56,7 +57,7 @@ class Maintainer:
         *,
         lease_ms: int,
         max_deliveries: int,
-        retry_max_ms: int,
+        retry_max_ms: int | None = None,
         random: Callable[[], float] = random.random,
     ) -> None:
         self._broker, self._worker, self._clock = broker, worker, clock
@@ -65,7 +66,7 @@ class Maintainer:
         self._cancels = CancelDesk(broker, self._heard)
         self._workers = 1
         self._random = random
-        self._seen: Sequence[str] = ()
+        self._seen: Looked | None = None
         self._turn_ends_at = 0.0
         self._forget_at = 0.0  # at its first turn: where workers live briefly, none would come to another
 
@@ -132,9 +133,9 @@ class Maintainer:
 
     async def _expire(self) -> None:
         for _ in range(EXPIRE_ROUNDS):
-            ended, self._seen, more = await self._broker.expire(self._seen)
+            ended, self._seen = await self._broker.expire(self._seen)
             _count_expired(ended)
-            if not more:
+            if not self._seen.more:
                 return
 
     async def _forget(self) -> None:

@@ -28,18 +28,16 @@ class Turn(NamedTuple):
     now_ms: int
 
 
-class Expired(NamedTuple):
-    """Outcome of a look for passed deadlines.
+class Looked(NamedTuple):
+    """Extent of a look for passed deadlines.
 
     Attributes:
-        ended: how many requests were ended.
-        seen: where the next look is to go on, in words of the script.
+        places: where the next look goes on in each lane, in words of the script.
         more: a bound cut the look short.
     """
 
-    ended: int
-    seen: Sequence[str]
-    more: bool
+    places: Sequence[str] = ()
+    more: bool = False
 
 
 class HousekeepingBroker(BrokerBase):
@@ -87,17 +85,20 @@ class HousekeepingBroker(BrokerBase):
         promoted, due = await self._with_groups(lambda: self.connection.script("promote", self._shared, args))
         return int(promoted), int(float(due)) if due else None
 
-    async def expire(self, seen: Sequence[str] = (), limit: int = 1000, most: int = 25) -> Expired:
+    async def expire(self, seen: Looked | None = None, limit: int = 1000, most: int = 25) -> tuple[int, Looked]:
         """End queued requests whose deadline has passed.
 
         Args:
-            seen: what an earlier call returned; nothing before it is looked at again.
+            seen: extent of an earlier look; nothing before it is looked at again.
             limit: how many ranks to look at in each lane at most.
             most: how many to end in each lane at most.
+
+        Returns:
+            How many have ended, and the extent of this look.
         """
-        args = [self._config, limit, most, json.dumps([*seen])]
+        args = [self._config, limit, most, json.dumps([*(seen.places if seen else ())])]
         ended, cut, *reached = await self.connection.script("expire", self._shared, args)
-        return Expired(ended, [part.decode() for part in reached], bool(cut))
+        return int(ended), Looked([part.decode() for part in reached], bool(cut))
 
     async def cancel_requests(self, most: int) -> list[tuple[str, str]]:
         """The oldest cancels that were asked for: stream id, and the request id as it was written."""
