@@ -3,13 +3,13 @@
 A request goes through the files in this order:
 
     connection      headers: how many, how large, how slowly they may come
-    edge            every request gets an id, a log line, its metrics; whatever goes wrong, an OpenAI error
-    door            whose key it is, and what that may send
+    edge            every request gets an id, a log line and metrics; every failure becomes an OpenAI error
+    door            the API key: whose it is, and what it may send
     body            read up to its limit, and no further
-    wishes          lane, deadline, id, session: what headers and body say
+    wishes          request parameters from headers and body: lane, deadline, id, session
     models          which queue answers
-    calls           enqueued; then `waiting` for the result, or `streaming` of its tokens
+    calls           enqueue; then `waiting` for the result, or `streaming` of its tokens
     token_budget    tokens that keys may use, reserved and settled
 
-A further part of the API is a module with an APIRouter, which `app` includes.
+To add a part to the API, write a module with an APIRouter and include it in `app`.
 """

@@ -1,4 +1,7 @@
-"""The application: its parts put together, and whatever they raise made an answer."""
+"""The FastAPI application: includes all routers, and turns every exception into an OpenAI error.
+
+`build` makes it from one process's `Gateway`. It holds no state of its own.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,7 @@ def build(gateway: Gateway) -> FastAPI:
     app = FastAPI(
         title="streamfleet gateway",
         version=metadata.version("streamfleet"),
-        # Their pages load scripts from elsewhere.
+        # FastAPI's documentation pages load scripts from other sites.
         docs_url=None,
         redoc_url=None,
         # The redirect would name http:// where a proxy in front speaks TLS.
@@ -82,7 +85,7 @@ def build(gateway: Gateway) -> FastAPI:
 
 
 async def respond(request: Request, error: ApiError) -> Response:
-    """An error as an answer; what comes of a body that nobody has read, nobody will."""
+    """Returns an error as an answer; closes the connection if the rest of the body was not received."""
     call_of(request).refused = error.reason
     headers = dict(error.headers)
     if "connection" not in headers and not await drop_body(request):

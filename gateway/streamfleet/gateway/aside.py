@@ -1,6 +1,6 @@
-"""Long computations, in steps that let the event loop serve others: on a thread, or with breaths between.
+"""Long computations in steps, so that the event loop serves others: on a thread, or with pauses in between.
 
-A thread gives way every 5 ms, but not inside one call of the JSON decoder or encoder: what such a call gets has to be
+A thread yields every 5 ms, but not inside one call of the JSON decoder or encoder: the input of such a call has to be
 bounded, as the body of one request is.
 """
 
@@ -21,15 +21,15 @@ SMALL_BYTES = 16_384
 BREATH_S = 0.005
 PIECE_CHARS = 65_536
 _THREAD = ThreadPoolExecutor(1, "aside")
-"""One for all callers: the interpreter runs one at a time, and with each more the event loop would wait for longer."""
+"""One thread for all callers: the interpreter runs one at a time, and each more makes the event loop wait longer."""
 _ENCODER = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":"))
 
 
 async def aside(size_bytes: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """The result of a pure function, computed on a thread where it has much to read.
+    """Returns the result of a pure function; runs it on a thread if its input is large.
 
     Args:
-        size_bytes: about how much that is.
+        size_bytes: approximate size of the input.
         work, args, kwargs: the function and its arguments.
     """
     if size_bytes <= SMALL_BYTES:
@@ -38,23 +38,23 @@ async def aside(size_bytes: int, work: Callable[P, T], *args: P.args, **kwargs: 
 
 
 class Breath:
-    """Gives way to the event loop whenever a computation has gone on for 5 ms. Make it where the computation begins."""
+    """Yields to the event loop when a computation has run for 5 ms. Make it where the computation begins."""
 
     def __init__(self) -> None:
-        self._since_s = time.monotonic()  # the loop's own clock stands still in the meantime
+        self._since_s = time.monotonic()  # the loop's own clock is not updated meanwhile
 
     async def take(self) -> None:
-        """Between two steps, each of which is short."""
+        """Yield if it is time. Call this between two short steps."""
         if time.monotonic() - self._since_s > BREATH_S:
             await asyncio.sleep(0)
             self._since_s = time.monotonic()
 
 
 class Pieces(StreamingResponse):
-    """An object as JSON, written and sent in pieces, however large it is.
+    """An object as JSON, encoded and sent in pieces, of any size.
 
     Args:
-        value: what `json` can write.
+        value: any object that `json` can encode.
     """
 
     def __init__(self, value: Mapping[str, Any]) -> None:

@@ -1,4 +1,7 @@
-"""A request's body, read up to its limit and within its time, and not a byte further."""
+"""Reads a request's body up to its size limit and within its time limit.
+
+`read_body` returns the bytes. `drop_body` receives, within bounds, the rest of a body that was refused.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +13,16 @@ from streamfleet.gateway.call import call_of
 from streamfleet.gateway.errors import ApiError
 
 LINGER_BYTES, LINGER_S = 4_194_304, 1.0
-"""Of a body that nobody wants, so much is still taken, for so long: a client that is cut off while it sends does not
-read why."""
+"""Bytes and seconds of a refused body that are still received: a client that is cut off while it sends does not read
+the error."""
 
 
 async def read_body(request: Request, most_bytes: int, timeout_s: float) -> bytes:
-    """The whole body.
+    """Returns the whole body.
 
     Raises:
-        ApiError: it is too large, or too slow.
-        ClientDisconnect: the client left before it was complete.
+        ApiError: the body is too large, or too slow.
+        ClientDisconnect: the client left before the body was complete.
     """
     announced = request.headers.get("content-length", "")
     if announced.isdecimal() and int(announced) > most_bytes:
@@ -34,11 +37,11 @@ async def read_body(request: Request, most_bytes: int, timeout_s: float) -> byte
 
 
 async def drop_body(request: Request) -> bool:
-    """Take what is still to come of a body, within bounds; whether that was all of it."""
+    """Receive the rest of a body, within bounds. Returns True if that was all of it."""
     if call_of(request).body_read or request.method in ("GET", "HEAD", "OPTIONS", "DELETE"):
         return True
     if "100-continue" in request.headers.get("expect", "").lower():
-        return False  # it waits to hear whether it may send
+        return False  # the client waits for permission to send
     taken = 0
     try:
         async with asyncio.timeout(LINGER_S):

@@ -1,4 +1,7 @@
-"""One HTTP request under way: what is known of it, for its log line, its metrics and the headers of its answer."""
+"""State of one HTTP request in progress, for its log line, its metrics and the headers of its answer.
+
+`edge` makes it; handlers fill it through `call_of`. It touches nothing else.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,14 @@ class Call:
     """One HTTP request.
 
     Attributes:
-        id: of this HTTP request, made up here; a request in the queue has another, which several may ask for.
-        began_s: the loop's clock, seconds.
-        headers: to go with the answer, whatever that will be.
-        facts: to go into the log line; nothing of any body.
+        id: of this HTTP request, random. The queued request has another id, which several may ask for.
+        began_s: when its headers were read, in seconds of the loop's clock.
+        headers: added to the answer, error or not.
+        facts: added to the log line; nothing from a body.
         status: of the answer; 0 before it began.
-        complete: all of the answer was handed on.
-        body_read: all of the body was read.
-        refused: why the gateway refused it, for the metrics; empty where it did not.
+        complete: True if the whole answer was handed to the connection.
+        body_read: True if the whole body was read.
+        refused: reason why the gateway refused it, for the metrics; empty if it did not.
     """
 
     began_s: float
@@ -33,12 +36,12 @@ class Call:
     refused: str = ""
 
     def concerns(self, request_id: str) -> None:
-        """This is about a request in the queue."""
+        """Record the id of the queued request that this HTTP request is about."""
         self.headers["x-streamfleet-id"] = request_id
         self.facts["request_id"] = request_id
 
 
 def call_of(request: Request) -> Call:
-    """The call that a handler works on."""
+    """Returns the state of the HTTP request that a handler works on."""
     call: Call = request.state.call
     return call

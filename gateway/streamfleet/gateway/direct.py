@@ -1,4 +1,7 @@
-"""Endpoints that take the request and give the response themselves."""
+"""Routes whose endpoint takes the request and returns the response without FastAPI's handler.
+
+The routes of `calls` use it, because they are called most.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,12 @@ from fastapi.routing import APIRoute
 
 
 class DirectRoute(APIRoute):
-    """A route whose endpoint is all that there is, in the document like any other.
+    """A route that calls its endpoint directly; the OpenAPI document shows it like any other.
 
-    FastAPI's own handler would look for parameters to read and values to write out; there are none, and it takes a
-    tenth of a millisecond.
+    FastAPI's own handler would look for parameters and serialize the return value. Such an endpoint has neither, and
+    the search takes 0.1 ms.
     """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """The endpoint itself: ``async def endpoint(request) -> Response``."""
+        """Returns the endpoint itself: ``async def endpoint(request) -> Response``."""
         return self.endpoint

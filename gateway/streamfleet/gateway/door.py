@@ -1,4 +1,8 @@
-"""The door: whose API key a request has, and what that may send."""
+"""Authentication and rate limits: whose API key a request has, and what that key may send.
+
+`Door.admit` takes a request and returns its `Caller`, or raises an ApiError. It reads keys and limits from Redis
+through `known_keys`. Where keys are off, it refuses only pages of other sites.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +28,14 @@ _BEARER = re.compile(r"bearer +(\S+) *", re.IGNORECASE)
 
 @dataclass(slots=True)
 class Caller:
-    """Who sends a request.
+    """The sender of a request.
 
     Attributes:
-        owner: id of its key.
-        tenant: whose requests these are; None where keys are off.
-        lanes: where they may go.
-        requests, tokens: what is left to it.
-        operator: may look at everybody's requests, and act on them.
+        owner: id of the API key.
+        tenant: the key's tenant; None where keys are off.
+        lanes: lanes that the key may use.
+        requests, tokens: what remains of the key's limits.
+        operator: may see everybody's requests, and act on them.
     """
 
     owner: str = ANYBODY
@@ -42,7 +46,7 @@ class Caller:
     operator: bool = False
 
     def limit_headers(self) -> dict[str, str]:
-        """What is left, as OpenAI's clients read it; nothing of what has no limit."""
+        """Remaining limits as OpenAI's rate limit headers; no header for an absent limit."""
         found: dict[str, str] = {}
         for name, left in (("requests", self.requests), ("tokens", self.tokens)):
             if left.limit:
@@ -53,12 +57,12 @@ class Caller:
 
 
 class Door:
-    """Lets callers in.
+    """Admits callers.
 
     Args:
-        broker: knows the keys; None where keys are off.
-        clock: for how long what is known of a key is believed.
-        origins: whose pages may call from a browser; ``*`` for all.
+        broker: keys in Redis; None where keys are off.
+        clock: for the age of cached keys.
+        origins: sites whose pages may call from a browser; ``*`` for all.
     """
 
     def __init__(self, broker: GatewayBroker | None, clock: Clock, origins: Sequence[str] = ()) -> None:
@@ -67,24 +71,24 @@ class Door:
         self._keys = None if broker is None else KnownKeys(broker, clock)
 
     def start(self) -> None:
-        """Remember keys from now on."""
+        """Cache keys from now on."""
         if self._keys is not None:
             self._keys.start()
 
     async def close(self) -> None:
-        """Forget them."""
+        """Drop the cache."""
         if self._keys is not None:
             await self._keys.close()
 
     async def admit(self, request: Request, requests: int = 1) -> Caller:
-        """Who sends this request.
+        """Returns the sender of a request.
 
         Args:
-            request: with its Authorization header.
-            requests: how many it counts as; 0 for what has no limit.
+            request: has an Authorization header.
+            requests: number of requests that it counts as; 0 for one that no limit applies to.
 
         Raises:
-            ApiError: no key, a wrong one, or a limit is reached; where keys are off, a page of another site asks.
+            ApiError: the key is missing or wrong, or a limit is reached. Where keys are off: another site asks.
         """
         if self._keys is None:
             if not {"*", request.headers.get("origin")} & set(self._origins):
@@ -104,7 +108,7 @@ class Door:
 
 
 def too_many_tokens(caller: Caller, tokens: int, wait_ms: int | None = None) -> ApiError:
-    """Refusal of a request that asks for more tokens than are left, or without `wait_ms` than there ever are."""
+    """Returns the refusal of a request for more tokens than are left, or, without `wait_ms`, than the limit."""
     if wait_ms is not None:
         return _too_many("tokens", caller, wait_ms)
     text = f"about {tokens} tokens are asked for, and {caller.tokens.limit} a minute is the limit of this API key"
@@ -113,10 +117,10 @@ def too_many_tokens(caller: Caller, tokens: int, wait_ms: int | None = None) -> 
 
 
 def check_own_site(headers: Mapping[str, str]) -> None:
-    """Refuse what a page of another site sends: where keys are off, a browser is all that it would need.
+    """Refuse a request from another site's page: where keys are off, such a page needs only its visitor's browser.
 
     Raises:
-        ApiError: a browser says that another site asks.
+        ApiError: the browser says that another site sends it.
     """
     site = headers.get("sec-fetch-site")
     if site is not None and site.lower() not in _OWN_SITE:
@@ -140,7 +144,7 @@ def _cross_site(header: str) -> ApiError:
 
 
 def span(ms: float) -> str:
-    """A span as OpenAI writes it: ``20ms``, ``1.5s``, ``6m0s``."""
+    """A duration as OpenAI writes it: ``20ms``, ``1.5s``, ``6m0s``."""
     if ms < 1000:
         return f"{max(0, round(ms))}ms"
     seconds = ms / 1000

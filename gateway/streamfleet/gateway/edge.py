@@ -1,4 +1,8 @@
-"""The outermost layer: each request gets an id, a log line, its metrics, and an end whatever goes wrong."""
+"""The outermost ASGI layer: gives each request an id, a log line and metrics, and ends it whatever fails inside.
+
+It passes requests to the application and adds headers to the answers. It also gives `streaming` a direct way to the
+connection, and cuts the connection of a caller that stops reading.
+"""
 
 from __future__ import annotations
 
@@ -16,22 +20,22 @@ from streamfleet.gateway.errors import CLIENT_LEFT
 
 log = structlog.get_logger(__name__)
 PROBES = frozenset({"/health", "/livez", "/readyz"})
-"""They take HEAD too, as load balancers ask."""
+"""Endpoints that take HEAD too, because load balancers use it."""
 QUIET = PROBES | {"/ui/api/overview"}
-"""Probes and a page that is looked at come every few seconds: logged at the debug level only."""
+"""Logged at the debug level only: probes and an open page send a request every few seconds."""
 MOST_PATH_CHARS = 200
 
 
 class SlowReader(Exception):
-    """The caller takes no byte of its answer."""
+    """The caller does not read its answer."""
 
 
 class Straight:
-    """Writes pieces of an answer at once, past everything that stands between an endpoint and its connection.
+    """Writes pieces of an answer to the connection at once, past all layers in between.
 
     Args:
-        send: the connection's own; it waits for nothing while `flow` is not paused.
-        flow: the connection's.
+        send: of the connection; it does not wait while `flow` is not paused.
+        flow: flow control of the connection.
         abort: ends the connection.
     """
 
@@ -39,28 +43,28 @@ class Straight:
         self._send, self._flow, self._abort = send, flow, abort
 
     def ready(self) -> bool:
-        """Does the connection take more? Otherwise whoever writes has to wait, and cannot do it here."""
+        """True if the connection takes more now; otherwise the writer has to wait elsewhere."""
         return not self._flow.write_paused
 
     def write(self, data: bytes) -> None:
-        """Write a piece of the body. What cannot be written ends the connection: pieces must not be left out."""
+        """Write a piece of the body. End the connection if that fails, because a stream must have no gap."""
         sending = self._send({"type": "http.response.body", "body": data, "more_body": True})
         try:
             sending.send(None)  # type: ignore[attr-defined]
         except StopIteration:
             return
-        except Exception as error:  # noqa: BLE001 - whoever brought the piece brings those of others too
+        except Exception as error:  # noqa: BLE001 - one caller's error must not stop the pieces of others
             log.warning("stream_not_written", error=str(error))
         sending.close()  # type: ignore[attr-defined]
         self._abort()
 
 
 class Edge:
-    """Wraps the application.
+    """Wraps the application; the server calls this.
 
     Args:
-        app: what answers, errors too.
-        write_timeout_s: how long a caller may take nothing.
+        app: the application, which answers errors too.
+        write_timeout_s: longest time in which a caller may read nothing.
     """
 
     def __init__(self, app: ASGIApp, write_timeout_s: float) -> None:
@@ -76,7 +80,7 @@ class Edge:
         state["call"] = call
         flow, abort = state.get("flow"), state.get("abort")
         if scope["method"] == "HEAD" and scope["path"] in PROBES:
-            scope = {**scope, "method": "GET"}  # uvicorn keeps its own, and sends no body
+            scope = {**scope, "method": "GET"}  # uvicorn keeps the original scope, and sends no body
         if flow is not None and abort is not None:
             state["straight"] = Straight(send, flow, abort)
         metrics.OPEN.inc()
@@ -87,7 +91,7 @@ class Edge:
             _cut(scope)
         except Exception:
             log.exception("request_broke", http_id=call.id, path=scope["path"][:MOST_PATH_CHARS])
-            if not call.complete:  # half an answer cannot be taken back
+            if not call.complete:  # an answer that has begun cannot become an error
                 _cut(scope)
         finally:
             metrics.OPEN.dec()
@@ -107,7 +111,7 @@ class Edge:
                 headers.setdefault("openai-processing-ms", str(round((loop.time() - call.began_s) * 1000)))
             if flow is not None and unsent is not None and flow.write_paused:
                 await self._taken(flow, unsent)
-            await send(message)  # now it does not wait
+            await send(message)  # the connection is not paused, so this does not wait
             call.complete = message["type"] == "http.response.body" and not message.get("more_body")
 
         return sending
@@ -116,7 +120,7 @@ class Edge:
         """Wait until the connection takes more.
 
         Raises:
-            SlowReader: the caller took no byte for as long as it may.
+            SlowReader: the caller read no byte for the whole time-out.
         """
         while flow.write_paused:
             before = unsent()
@@ -129,7 +133,7 @@ class Edge:
 
 
 def _cut(scope: Scope) -> None:
-    """End the connection at once: closing it would first wait for what cannot be written."""
+    """End the connection at once: an orderly close would first wait for unsent bytes."""
     abort: Callable[[], None] | None = scope["state"].get("abort")
     if abort is not None:
         abort()

@@ -1,4 +1,7 @@
-"""Whatever can go wrong, as the OpenAI API would say it: a status, an error object, and whether to try again. Pure."""
+"""Errors as the OpenAI API shows them: a status, an error object, and whether to try again. Pure.
+
+Errors of the client library, of results, of HTTP and of the gateway itself come in; an `ApiError` comes out.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +28,12 @@ from streamfleet.common.results import Result
 
 INVALID, SERVER, LIMITED, REFUSED = "invalid_request_error", "server_error", "rate_limit_error", "permission_error"
 NOT_AGAIN: Mapping[str, str] = {"x-should-retry": "false"}
-"""OpenAI's SDKs try a 409, a 429 and any 5xx again, unless they are told not to."""
+"""OpenAI's SDKs repeat a request after a 409, a 429 or any 5xx, unless this header forbids it."""
 FULL_S, AWAY_S, STOPPING_S, NO_WORKER_S = 3, 2, 1, 5
 """Seconds after which to try again: a lane is full, Redis is away, this gateway is stopping, no worker is there."""
 _TYPE = re.compile(r"[a-z]+(_[a-z]+)*")
 CLIENT_LEFT = 499
-"""What the log calls a request whose caller was gone before the answer; nobody gets it."""
+"""Status in the log for a request whose caller left before the answer; nobody receives it."""
 
 
 @dataclass(eq=False)
@@ -38,13 +41,13 @@ class ApiError(Exception):
     """An answer that is an error.
 
     Attributes:
-        status: of HTTP.
+        status: HTTP status.
         message: what is wrong and what would be right.
         code: short machine-readable name.
         kind: OpenAI's ``type``.
-        param: the field or header that is wrong.
-        headers: beside those that every answer has.
-        reason: for the metrics; empty for what is none of the gateway's refusals.
+        param: the wrong field or header.
+        headers: added to those that every answer has.
+        reason: label for the metrics; empty if the gateway did not refuse the request itself.
     """
 
     status: int
@@ -64,19 +67,19 @@ class ApiError(Exception):
         return {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
 
     def body(self) -> bytes:
-        """The whole answer."""
+        """The whole body of the answer."""
         return json.dumps({"error": self.error}, ensure_ascii=False, separators=(",", ":")).encode(
             errors="backslashreplace"
         )
 
 
 def retry_after(seconds: float) -> dict[str, str]:
-    """The header that tells when to try again, in whole seconds, at least one."""
+    """Returns the header that says when to try again, in whole seconds, at least one."""
     return {"retry-after": str(max(1, math.ceil(seconds)))}
 
 
 def of_refusal(error: StreamfleetError) -> ApiError:
-    """What the client library raised, for somebody at the other end of HTTP: addresses and settings stay inside."""
+    """Returns the answer for an error of the client library. It shows no addresses and no settings."""
     found = internal()
     match error:
         case InvalidRequest():
@@ -107,7 +110,7 @@ def of_refusal(error: StreamfleetError) -> ApiError:
 
 
 def of_result(result: Result) -> ApiError:
-    """A request that ended without success, with its own status and error.
+    """Returns the answer for a request that ended without success, with the request's own status and error.
 
     Engines have types and codes of their own (vLLM: `BadRequestError` and the status); callers get those of OpenAI.
     """
@@ -120,13 +123,13 @@ def of_result(result: Result) -> ApiError:
         _code(code, status, param) or result.status.value,
         kind if isinstance(kind, str) and _TYPE.fullmatch(kind) else SERVER if status >= 500 else INVALID,
         param if isinstance(param, str) else None,
-        # It would come to the same: the request is at fault, too late, or was tried often enough.
+        # Repeating gives the same: the request is wrong, too late, or was tried often enough.
         {} if result.status is Status.CANCELLED else NOT_AGAIN,
     )
 
 
 def _code(code: object, status: int, param: object) -> str | None:
-    """OpenAI's code for an engine's; None where that gave none."""
+    """OpenAI's code for an engine's; None where the engine gave none."""
     if not isinstance(code, str) or not code.isdecimal():
         return code if isinstance(code, str) else None
     if status == 404:
@@ -135,7 +138,7 @@ def _code(code: object, status: int, param: object) -> str | None:
 
 
 def of_http(status: int, path: str, method: str) -> ApiError:
-    """What the web framework refuses by itself."""
+    """Returns the answer for an error of the web framework."""
     if status == 404:
         return ApiError(404, f"there is no {path[:200]}; see /openapi.json", "not_found")
     if status == 405:
@@ -144,11 +147,11 @@ def of_http(status: int, path: str, method: str) -> ApiError:
 
 
 def internal() -> ApiError:
-    """A fault of the gateway's own."""
+    """Returns the answer for a fault of the gateway itself."""
     return ApiError(500, "the gateway failed on this request; its log says why", "internal_error", SERVER)
 
 
 def stopping() -> ApiError:
-    """This process is about to end."""
+    """Returns the answer for a caller when this process stops."""
     text = "this gateway is stopping; send it again, with the same Idempotency-Key if it had one"
     return ApiError(503, text, "gateway_stopping", SERVER, headers={**retry_after(STOPPING_S), "connection": "close"})

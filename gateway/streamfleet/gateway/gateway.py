@@ -1,4 +1,7 @@
-"""What one gateway process has: its settings, its queues, its door, and whether it is about to stop."""
+"""All parts of one gateway process, made from its settings, and the order in which they close.
+
+`Gateway` opens connections to Redis through its parts, at first use. Handlers reach it with `gateway_of`.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +32,10 @@ FINISHING_S = 5.0
 
 
 def open_gateway_broker(queue: QueueSettings, settings: GatewaySettings) -> GatewayBroker:
-    """The gateways' own keys in Redis; nothing is sent yet.
+    """Returns a broker for the gateways' own keys in Redis. Sends nothing yet.
 
     Raises:
-        SettingsError: the Redis URL cannot be read.
+        SettingsError: the Redis URL cannot be parsed.
     """
     return GatewayBroker(
         Connection(queue.redis_url.get_secret_value(), PATIENCE_S),
@@ -43,19 +46,19 @@ def open_gateway_broker(queue: QueueSettings, settings: GatewaySettings) -> Gate
 
 
 class Gateway:
-    """One process's parts. Make it on the event loop that serves.
+    """The parts of one process. Make it on the event loop that serves.
 
     Attributes:
         settings, queue_settings: as given.
         queues: clients by queue.
-        models: which there are.
+        models: model names and their queues.
         batching: files, batches and the simple service.
-        webhooks: tell of their ends.
-        door: who may come in.
+        webhooks: announce the ends of batches and jobs.
+        door: authentication.
         budget: tokens that callers may use.
-        desk: where operators sit.
-        stopping: done once callers are to be told to ask elsewhere; never cancel it, all wait for it.
-        draining: SIGTERM came: nobody new is to be sent here.
+        desk: state of the operators' page.
+        stopping: done when waiting callers have to be sent to another gateway. All wait for it: never cancel it.
+        draining: True after SIGTERM: no new caller may be sent here.
     """
 
     def __init__(self, queue_settings: QueueSettings, settings: GatewaySettings) -> None:
@@ -75,22 +78,22 @@ class Gateway:
 
     @property
     def keys_on(self) -> bool:
-        """Whether callers need an API key."""
+        """True if callers need an API key."""
         return self._broker is not None
 
     def errand(self, work: Coroutine[Any, Any, object], what: str) -> None:
-        """Do something that nobody waits for; what goes wrong is logged."""
+        """Run something in the background; log it if it fails."""
         task = asyncio.get_running_loop().create_task(_quietly(work, what))
         self._errands.add(task)
         task.add_done_callback(self._errands.discard)
 
     def stop(self) -> None:
-        """Tell all who wait to ask elsewhere."""
+        """Tell all waiting callers to ask another gateway."""
         if not self.stopping.done():
             self.stopping.set_result(None)
 
     async def close(self) -> None:
-        """Finish errands, and leave."""
+        """Finish background tasks, then close all parts."""
         if self._errands:
             await asyncio.wait(set(self._errands), timeout=FINISHING_S)
         await self.budget.close()
@@ -104,7 +107,7 @@ class Gateway:
 
 
 def gateway_of(request: Request) -> Gateway:
-    """The process's parts, for a handler."""
+    """Returns the parts of the process, for a handler."""
     gateway: Gateway = request.app.state.gateway
     return gateway
 

@@ -1,9 +1,9 @@
-"""API keys that were looked up a moment ago: Redis need not be asked again for each of their requests.
+"""Cache of API keys, so that Redis is not asked again for each of their requests.
 
-Only keys without limits, for what has limits is counted in Redis; and only for as long as this process hears of
-changes: whoever changes or revokes a key tells all gateways, which then forget all that they know. Whatever is lost on
-the way (a message, a line that is dead without a word, a key deleted by hand), nothing is believed for longer than
-`BELIEVED_S`.
+It holds only keys without limits, because Redis counts those that have limits. Every change of a key is announced to
+all gateways through Redis, and each then clears its cache. An announcement can be lost, a connection can die silently,
+and a key can be deleted by hand; so no entry is used for longer than `BELIEVED_S`, and none after `DEAF_S` without news
+from Redis.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ from streamfleet.common.gateway_keys import digest_of
 
 log = structlog.get_logger(__name__)
 BELIEVED_S = 5.0
-"""How old what is known of a key may be."""
+"""Longest age of an entry."""
 LISTEN_MS = 1_000
-"""How long a blocking read lasts; its end is a sign of life."""
+"""Duration of a blocking read; its end is a sign of life."""
 DEAF_S = 3.0
-"""Without a sign of life for so long, nothing is believed."""
+"""Without a sign of life for this long, no entry is used."""
 AGAIN_S = 1.0
 ENDS_SOON_MS = 60_000
-"""A key that ends within a minute is asked for each time: when it ends is for Redis's clock to say, not for ours."""
+"""A key that ends within a minute is asked for each time, because Redis's clock decides when it ends."""
 MOST_KEYS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What became of a key's last request, and until when that holds for its next one (monotonic seconds)."""
+    """Outcome of a key's last request, and until when it holds for the next one (monotonic seconds)."""
 
     admission: Admission
     until_s: float
 
 
 class KnownKeys:
-    """Lets callers in, by what is known of their keys or by asking Redis.
+    """Admits callers from the cache, or by asking Redis.
 
     Args:
-        broker: knows all keys; nobody else may block on its connection.
-        clock: for how long something is believed.
+        broker: keys in Redis; nothing else may block on its connection.
+        clock: for the age of entries.
     """
 
     def __init__(self, broker: GatewayBroker, clock: Clock) -> None:
@@ -55,25 +55,25 @@ class KnownKeys:
         self._listening: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Hear of changes from now on; before, Redis is asked each time."""
+        """Listen for changes; before that, Redis is asked each time."""
         self._listening = asyncio.get_running_loop().create_task(self._listen_forever())
 
     async def close(self) -> None:
-        """Believe nothing any more."""
+        """Stop listening and clear the cache."""
         if self._listening is not None:
             self._listening.cancel()
             await asyncio.gather(self._listening, return_exceptions=True)
         self._forget()
 
     async def admit(self, secret: str, requests: int = 1) -> Admission:
-        """As `GatewayBroker.admit`."""
+        """Same as `GatewayBroker.admit`."""
         digest, now_s = digest_of(secret), self._clock.monotonic()
         known = self._known.get(digest)
         if known is not None and now_s < known.until_s and now_s - self._heard_s < DEAF_S:
             return known.admission
         changes = self._changes
         admission = await self._broker.admit(secret, requests)
-        # A change that was told meanwhile may have come after the look.
+        # A change announced meanwhile may be newer than this answer.
         if changes == self._changes and self._lasting(admission):
             if len(self._known) >= MOST_KEYS:
                 self._known.clear()
@@ -93,9 +93,9 @@ class KnownKeys:
         while True:
             try:
                 position, changed = await self._broker.changes(position, LISTEN_MS)
-            except Exception as error:  # noqa: BLE001 - whatever it is, it must not end the listening for good
+            except Exception as error:  # noqa: BLE001 - no error may end the listening for good
                 self._deaf(error)
-                position = "0-0"  # another server may have given out other ids
+                position = "0-0"  # after a failover, another server may give out other ids
                 await self._clock.sleep(AGAIN_S)
                 continue
             if changed:

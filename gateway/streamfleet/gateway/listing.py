@@ -1,4 +1,7 @@
-"""GET /v1/models: which models callers may name."""
+"""GET /v1/models: the models that callers may name.
+
+The names come from `models`. A request for them counts towards no limit.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ router = APIRouter(tags=["models"])
 
 @router.get("/v1/models", **operation({200: answers("ModelList")}))
 async def models(request: Request) -> JSONResponse:
-    """All of them."""
+    """List all models."""
     gateway = await _let_in(request)
     return JSONResponse({"object": "list", "data": [_model(name) for name in await gateway.models.names()]})
 
@@ -26,7 +29,7 @@ async def models(request: Request) -> JSONResponse:
 # A path: names of models have slashes in them.
 @router.get("/v1/models/{model:path}", **operation({200: answers("Model")}, (404,)))
 async def model(request: Request, model: str) -> JSONResponse:
-    """One of them."""
+    """One model."""
     gateway = await _let_in(request)
     if model not in await gateway.models.names():
         raise unknown(model)
@@ -41,5 +44,5 @@ async def _let_in(request: Request) -> Gateway:
 
 
 def _model(name: str) -> dict[str, Any]:
-    # Nobody knows when it was made; clients only want a number there.
+    # The time of creation is unknown; clients only need a number.
     return {"id": name, "object": "model", "created": 0, "owned_by": OWNER}

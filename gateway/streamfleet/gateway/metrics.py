@@ -1,6 +1,6 @@
-"""Every metric of a gateway, in a registry of its own: the default one has a worker's, which would all be 0 here.
+"""Every metric of a gateway, in a registry of its own: the default one holds a worker's metrics, all 0 here.
 
-Labels have few values, all known beforehand. docs/metrics.md says what each metric means.
+Labels have few values, all known in advance. docs/metrics.md says what each metric means.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ ENDPOINTS = (
     "/readyz",
 )
 WITH_IDS = ("/v1/models", "/v1/streams", "/v1/files", "/v1/batches", "/v1/batch", "/ui")
-"""Something may stand behind these."""
+"""Endpoints below which there are further paths."""
 OTHER = "other"
 STREAM_ENDS = WHOLE, ERROR, LEFT, CUT = "whole", "error", "left", "cut"
 _FIRST_OF_ITS_GROUP = "/0"
 LAG_EVERY = 4
-"""Of so many groups of chunks one tells its lag: of thousands a second, all would cost some percent of a processor."""
+"""One of this many groups of chunks reports its lag: thousands a second would cost some percent of a processor."""
 _groups = itertools.count()
 CODES = frozenset({200, 202, 304, 400, 401, 403, 404, 405, 408, 409, 413, 415, 422, 429, 431, 499, 500, 502, 503, 504})
 REASONS = (
@@ -114,7 +114,7 @@ RESTARTS = Counter(
 
 
 def begin() -> None:
-    """Let counters with known labels stand at 0 before they first count, and add what every process tells of itself."""
+    """Set counters with known labels to 0, and register the metrics that every process has."""
     for reason in REASONS:
         REFUSED.labels(reason)
     for outcome in STREAM_ENDS:
@@ -125,16 +125,16 @@ def begin() -> None:
 
 
 def tell_limits(connections: int, deadline_ms: int) -> None:
-    """What other metrics are to be held against: most connections at once, and the usual deadline, in ms."""
+    """Export the limits that other metrics are compared with: most connections, and the default deadline in ms."""
     CONNECTIONS_LIMIT.set(connections)
     DEADLINE.set(deadline_ms / 1000)
 
 
 def observe_lag(chunk_id: str, now_ms: float) -> None:
-    """How long a group of chunks took from Redis to here, by its first chunk; of every fourth group.
+    """Observe the time from Redis to this gateway for every fourth group of chunks, by its first chunk.
 
     Args:
-        chunk_id: its stream id, which begins with Redis's time, and its place in the group.
+        chunk_id: stream id, which begins with Redis's time, and the chunk's place in the group.
         now_ms: this machine's time, epoch ms.
     """
     if chunk_id.endswith(_FIRST_OF_ITS_GROUP) and next(_groups) % LAG_EVERY == 0:
@@ -142,7 +142,7 @@ def observe_lag(chunk_id: str, now_ms: float) -> None:
 
 
 def endpoint_label(path: str) -> str:
-    """The endpoint of a path, for a label."""
+    """Returns the endpoint of a path, for a label."""
     for endpoint in ENDPOINTS:
         if path == endpoint or (endpoint in WITH_IDS and path.startswith(f"{endpoint}/")):
             return endpoint
@@ -150,5 +150,5 @@ def endpoint_label(path: str) -> str:
 
 
 def code_label(status: int) -> str:
-    """A status code, for a label."""
+    """Returns a status code, for a label."""
     return str(status) if status in CODES else OTHER

@@ -1,4 +1,8 @@
-"""Which models there are, and whose workers answer for each: as the settings say, or as the workers do."""
+"""Model names, and the queue whose workers serve each: from the settings, or from the workers themselves.
+
+`Models.choose` maps the model of a request to a queue. It reads descriptions of workers from Redis, at most every two
+seconds for a queue.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +22,11 @@ Look = Callable[[str], Awaitable[Sequence[WorkerView]]]
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """Where a request goes.
+    """Destination of a request.
 
     Attributes:
-        queue: whose workers answer.
-        served: what they call the model; None where the caller named none and there is only one.
+        queue: the queue to put it into.
+        served: the workers' name of the model; None if the caller named none and there is only one.
     """
 
     queue: str
@@ -30,7 +34,7 @@ class Chosen:
 
 
 def announced(workers: Sequence[WorkerView]) -> list[str]:
-    """Models that workers say they serve: the living, or where none lives, those that are not forgotten yet."""
+    """Models that living workers serve; if none lives, those of workers that Redis still remembers."""
     living = [worker for worker in workers if worker.alive]
     return sorted({model for worker in living or workers for model in worker.models if model})
 
@@ -39,10 +43,10 @@ class Models:
     """The models that callers may name.
 
     Args:
-        routes: of the settings; empty to go by the workers.
-        queue: whose workers that are.
-        look: asks Redis for the workers of a queue.
-        clock: for how long an answer serves.
+        routes: from the settings; empty to use what the workers say.
+        queue: the queue of those workers.
+        look: reads the workers of a queue from Redis.
+        clock: for the age of such a reading.
     """
 
     def __init__(self, routes: Sequence[ModelRoute], queue: str, look: Look, clock: Clock) -> None:
@@ -63,15 +67,15 @@ class Models:
         return sorted(self._routes) if self._routes else announced(await self._workers(self._queue))
 
     async def choose(self, model: object, endpoint: str = "") -> Chosen:
-        """Where a request for this model goes.
+        """Returns the destination of a request for this model.
 
         Args:
             model: as the caller named it.
-            endpoint: which one a worker has to serve; empty for any. Workers that do not say which ones they serve may
-                serve it, and so may those that come when none lives.
+            endpoint: the endpoint that a worker has to serve; empty for any. A worker that names no endpoints may serve
+                it, and so may one that starts later if none lives now.
 
         Raises:
-            InvalidRequest: the model is no text, or none is named and there are several.
+            InvalidRequest: the model is no text, or it is missing and there are several.
             ApiError: there is no such model, or no living worker of its queue serves the endpoint.
         """
         chosen = await self._choose(model)
@@ -109,9 +113,9 @@ class Models:
         return Chosen(route.queue, route.served)
 
     async def _workers(self, queue: str) -> Sequence[WorkerView]:
-        """Workers of a queue, as they described themselves lately."""
+        """Workers of a queue, read at most two seconds ago."""
         if self._is_old(queue):
-            async with self._looking:  # one look for all who wait for it
+            async with self._looking:  # one reading for all who wait for it
                 if self._is_old(queue):
                     found = await self._look(queue)
                     self._seen[queue] = (self._clock.monotonic(), found)
@@ -122,6 +126,6 @@ class Models:
 
 
 def unknown(model: str) -> ApiError:
-    """There is no such model."""
+    """Returns the answer for a model that does not exist."""
     text = f"the model {model[:80]!r} does not exist, or is not served here; GET /v1/models has those that are"
     return ApiError(404, text, "model_not_found", param="model")

@@ -1,4 +1,7 @@
-"""The clients of the queues that this gateway puts requests into: opened at first use, one for each queue."""
+"""Clients of the queues that this gateway puts requests into. Each is opened at first use and kept.
+
+A queue's name goes in, an open `Client` comes out. All clients have the same settings but for that name.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,14 @@ from streamfleet.producer.client import Client
 from streamfleet.producer.fleet import WorkerView, worker_views
 
 PATIENCE_S = 2.0
-"""How long an operation waits for a Redis that is away: callers are told soon, and try again."""
+"""How long an operation waits for an unreachable Redis: short, so that callers soon hear of it and try again."""
 
 
 class Queues:
     """Open clients by queue.
 
     Args:
-        settings: of all queues but for their names.
+        settings: for all queues; the name is replaced.
     """
 
     def __init__(self, settings: QueueSettings) -> None:
@@ -26,10 +29,10 @@ class Queues:
         self._opening = asyncio.Lock()
 
     async def client(self, queue: str) -> Client:
-        """The client of a queue.
+        """Returns the client of a queue.
 
         Raises:
-            BrokerUnavailable: nobody answers at Redis's address.
+            BrokerUnavailable: Redis cannot be reached.
         """
         client = self._clients.get(queue)
         if client is None:
@@ -42,16 +45,16 @@ class Queues:
         return client
 
     async def workers(self, queue: str) -> Sequence[WorkerView]:
-        """What the workers of a queue say of themselves. Raises like `client`."""
+        """Returns the workers of a queue as they describe themselves. Raises like `client`."""
         broker = (await self.client(queue)).broker
         return worker_views(await broker.workers(), {}, await broker.now_ms())
 
     async def ping(self, queue: str) -> None:
-        """Whether Redis answers. Raises like `client`."""
+        """Check that Redis answers. Raises like `client`."""
         await (await self.client(queue)).broker.connection.ping()
 
     async def close(self) -> None:
-        """Leave; requests go on."""
+        """Close all clients; their requests go on."""
         clients, self._clients = list(self._clients.values()), {}
         for client in clients:
             await client.close()

@@ -1,4 +1,7 @@
-"""The gateway as a process: settings in, a port that listens, until it is told to stop and all answers are out."""
+"""The gateway as a process: opens the port, serves until SIGTERM, lets the answers in progress finish, and ends.
+
+`run_gateway` takes all settings. It configures logs and the garbage collector of the whole process.
+"""
 
 from __future__ import annotations
 
@@ -29,29 +32,29 @@ from streamfleet.gateway.pages import KEYS_OFF, HealthPort
 log = structlog.get_logger(__name__)
 BACKLOG = 1_024
 LAST_S = 5
-"""What answers get to be written once everybody was told that this process stops, in seconds."""
+"""Seconds to write the last answers, after all waiting callers were told that this process stops."""
 YOUNG_OBJECTS = 20_000
-"""New ones before the garbage collector looks. With Python's 700 it looks in the middle of what one read brings for a
-thousand streams, takes that for something that lasts, and so goes through all those streams far too often."""
+"""New objects before the garbage collector runs. With Python's 700 it runs while one read for a thousand streams is
+processed, takes short-lived objects for lasting ones, and then goes through all those streams far too often."""
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server; when it ends is decided here."""
+    """uvicorn's server without its signal handling; `_stop` decides when it ends."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
-        """In place of uvicorn's, which would end the process by the same signal once more."""
+        """Do nothing: uvicorn's version would end the process by the same signal once more."""
         yield
 
 
 def run_gateway(queue: QueueSettings, settings: GatewaySettings, log_settings: LogSettings) -> None:
-    """Serve until SIGTERM or SIGINT, and then until the answers under way are out; a second one cuts that short.
+    """Serve until SIGTERM or SIGINT, then finish the answers in progress; a second signal shortens that.
 
     Raises:
-        SettingsError: the Redis URL cannot be read, or the port is taken.
+        SettingsError: the Redis URL cannot be parsed, or the port is taken.
     """
     logs.configure(log_settings)
-    logging.getLogger("uvicorn").setLevel(logging.ERROR)  # what clients do wrong is in the metrics
+    logging.getLogger("uvicorn").setLevel(logging.ERROR)  # errors of clients are in the metrics
     for name, nearest in unknown_variables().items():
         log.warning("no_such_setting", variable=name, perhaps=nearest or None)
     with listening(settings.gateway_host, settings.gateway_port) as opened:
@@ -64,10 +67,10 @@ def run_gateway(queue: QueueSettings, settings: GatewaySettings, log_settings: L
 
 @contextlib.contextmanager
 def listening(host: str, port: int) -> Iterator[socket.socket]:
-    """A socket that listens there.
+    """Yields a socket that listens on that address.
 
     Raises:
-        SettingsError: the address is taken or not to be had.
+        SettingsError: the address is taken or not available.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
@@ -99,7 +102,7 @@ async def _serve(queue: QueueSettings, settings: GatewaySettings, opened: socket
         keys=settings.gateway_keys,
     )
     gc.collect()
-    gc.freeze()  # what every process has: looking through it again and again would hold up all streams
+    gc.freeze()  # checking these lasting objects again and again would delay all streams
     gc.set_threshold(YOUNG_OBJECTS)
     gateway.door.start()
     gateway.budget.start()
@@ -114,7 +117,7 @@ async def _serve(queue: QueueSettings, settings: GatewaySettings, opened: socket
 
 
 def _stop(gateway: Gateway, server: Server) -> None:
-    """Take nobody new; let those who wait have their answers for a while; then tell them to ask elsewhere."""
+    """Accept no new callers; send waiting ones to another gateway after `gateway_drain_ms`."""
     if gateway.draining:
         gateway.stop()
         return

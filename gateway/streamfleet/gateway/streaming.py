@@ -1,4 +1,8 @@
-"""Tokens while they come, as server-sent events: OpenAI's chunks, with ids to go on from, and an end in any case."""
+"""Server-sent events while tokens are generated: OpenAI's chunks, with ids to resume from, and always an end.
+
+`open_stream` takes a `Reading` and returns the response. Chunks come from the client library and go to the connection,
+directly where `edge` allows that. It waits for the first event, so that an early failure is an answer with a status.
+"""
 
 from __future__ import annotations
 
@@ -29,22 +33,22 @@ from streamfleet.producer.streaming import Reading as Tokens
 log = structlog.get_logger(__name__)
 DONE = b"data: [DONE]\n\n"
 COMMENT = b": still here\n"
-"""No empty line behind it: once an event had an id, OpenAI's client would take that for an event without JSON."""
+"""No empty line after it: once an event had an id, OpenAI's client would take this for an event without JSON."""
 HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A request whose tokens somebody reads.
+    """A caller's reading of one request's tokens.
 
     Attributes:
-        gateway, call, client, handle: whose, and which.
-        after: the last chunk that the reader has; None for one that begins.
-        tells_restarts: it understands that a stream begins anew.
-        wait_s: after so long, the end was missed.
-        on_left: what to do when the reader leaves or is sent away.
-        on_result: what to do with the result, or without one where Redis lost the request; None for nothing.
-        tier: `service_tier` that every chunk tells; None for none.
+        gateway, call, client, handle: the process, the HTTP request, the queue's client, and the queued request.
+        after: id of the last chunk that the reader has; None to read from the beginning.
+        tells_restarts: True if the reader understands that a stream begins anew.
+        wait_s: longest time until the end of the stream.
+        on_left: called when the reader leaves or its stream is cut.
+        on_result: called with the result, or with None if Redis lost the request; None to call nothing.
+        tier: `service_tier` in every chunk; None for none.
     """
 
     gateway: Gateway
@@ -60,19 +64,19 @@ class Reading:
 
     @property
     def live(self) -> bool:
-        """Its tokens are read as they come: how late they are says something of this gateway."""
+        """True if the tokens are read while they are generated: only then does their lag measure this gateway."""
         return self.after is None and not self.handle.existing
 
 
 def frame(data: Mapping[str, Any], chunk_id: str = "", event: str = "") -> bytes:
-    """One event. JSON holds no line break, so that one line carries it."""
+    """Returns one event. JSON contains no line break, so one data line is enough."""
     head = (f"event: {event}\n" if event else "") + (f"id: {chunk_id}\n" if chunk_id else "")
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
     return f"{head}data: {text}\n\n".encode(errors="backslashreplace")
 
 
 def chunk_frame(chunk_id: str, raw: str, tier: str | None = None) -> bytes:
-    """A chunk as one event: its JSON as the engine wrote it, where that is one line to readers of events too."""
+    """Returns a chunk as one event, with its JSON unchanged if that is one line for event readers too."""
     if "\r" in raw:
         return frame(json.loads(raw) | told(tier), chunk_id)
     if tier is not None and raw.startswith('{"'):
@@ -81,17 +85,17 @@ def chunk_frame(chunk_id: str, raw: str, tier: str | None = None) -> bytes:
 
 
 def told(tier: str | None) -> dict[str, str]:
-    """What an answer tells of its `service_tier`."""
+    """The `service_tier` field of an answer; empty for None."""
     return {} if tier is None else {"service_tier": tier}
 
 
 def error_frame(error: ApiError) -> bytes:
-    """An error in the midst of a stream, as OpenAI's clients raise it."""
+    """Returns an error inside a stream, as OpenAI's clients raise it."""
     return frame({"error": error.error})
 
 
 def whole(response: Mapping[str, Any]) -> dict[str, Any]:
-    """A whole answer as one chunk, for a request whose tokens were not kept."""
+    """Returns a whole answer as one chunk, for a request whose tokens were not kept."""
     chat = response.get("object") == "chat.completion"
     choices = response.get("choices")
     kept = {name: value for name, value in response.items() if name not in ("choices", "object", "usage")}
@@ -103,22 +107,22 @@ def whole(response: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def restarted(event: Restarted) -> ApiError:
-    """For readers that do not understand restarts."""
+    """Returns the error for readers that do not understand restarts."""
     text = "the answer begins anew on another worker: what was streamed so far does not count; send the request again"
     return ApiError(503, text, "stream_restarted", SERVER, param=str(event.attempt))
 
 
 def missed(event: Missed) -> ApiError:
-    """For readers that have a gap now."""
+    """Returns the error for readers that missed chunks."""
     text = f"{event.chunks} chunks are not there any more; ask again without stream for the whole answer"
     return ApiError(503, text, "stream_incomplete", SERVER)
 
 
 async def frames(reading: Reading, tokens: Tokens) -> AsyncGenerator[bytes, None]:
-    """The events of a stream, up to [DONE] or an error.
+    """Yields the events of a stream, up to [DONE] or an error.
 
     Raises:
-        ApiError, StreamfleetError: the request ended without success before anything was shown.
+        ApiError, StreamfleetError: the request ended without success before the first event.
     """
     shown = reading.after is not None
     async with contextlib.aclosing(tokens.events()) as groups:
@@ -128,7 +132,7 @@ async def frames(reading: Reading, tokens: Tokens) -> AsyncGenerator[bytes, None
                     _observe_lags(events, reading.gateway.clock.now_ms())
                 sent, error = events_as_sent(events, reading.tells_restarts, shown=shown, tier=reading.tier)
                 if error is not None:
-                    reading.on_left()  # what begins anew, nobody reads
+                    reading.on_left()  # nobody reads the new attempt
                     yield sent + error_frame(error)
                     return
                 if sent:
@@ -166,14 +170,14 @@ def _observe_lags(events: Iterable[Event], now_ms: float) -> None:
 def events_as_sent(
     events: Iterable[Event], tells_restarts: bool, *, shown: bool, tier: str | None = None
 ) -> tuple[bytes, ApiError | None]:
-    """What a reader is told of events that came together, and the error that ends the stream there."""
+    """Returns events as bytes, and the error that ends the stream after them, or None."""
     parts: list[bytes] = []
     for event in events:
         match event:
             case Chunk():
                 parts.append(chunk_frame(event.id, event.raw, tier))
             case Restarted():
-                if not shown:  # nobody has seen anything of what counts no more, and nobody need
+                if not shown:  # the reader has seen nothing of the former attempt
                     parts.clear()
                     continue
                 metrics.RESTARTS.inc()
@@ -188,11 +192,11 @@ def events_as_sent(
 
 
 async def open_stream(request: Request, reading: Reading) -> Response:
-    """The answer, once its first event is there or has been waited for: what fails before is an answer of its own.
+    """Returns the answer after its first event, or after a first wait: an early failure becomes an answer of its own.
 
     Raises:
-        ApiError, StreamfleetError: it failed so.
-        CallerLeft: the caller did not wait for it.
+        ApiError, StreamfleetError: the request failed before its first event.
+        CallerLeft: the caller left before that.
     """
     gateway = reading.gateway
     tokens = reading.client.reading(reading.handle, reading.after, fresh=reading.live)
@@ -213,14 +217,14 @@ async def open_stream(request: Request, reading: Reading) -> Response:
 
 
 class EventStream(Response):
-    """Events as they come, until there are no more or nobody reads them.
+    """Events as they come, until the stream ends or its reader leaves.
 
     Args:
-        reading: of what.
-        tokens: where they come from.
-        source: the events behind the first.
-        first: the first event, perhaps still to come.
-        attendance: watches the caller; this ends it.
+        reading: the reader and its request.
+        tokens: source of the chunks that are written directly.
+        source: the events after the first.
+        first: the first event, possibly still to come.
+        attendance: watches the caller; this response ends it.
     """
 
     media_type = "text/event-stream"
@@ -255,7 +259,7 @@ class EventStream(Response):
             ended = metrics.LEFT
             self._reading.call.facts["left"] = True
             self._reading.on_left()
-        except Exception:  # it takes nothing, or sending broke: nobody reads on
+        except Exception:  # the caller does not read, or sending failed: nobody reads on
             self._reading.on_left()
             raise
         finally:
@@ -280,7 +284,7 @@ class EventStream(Response):
             await self._send(send, error_frame(of_refusal(error)))
 
     def _take(self, stream_id: str, chunks: list[str]) -> None:
-        """Write chunks at once: a task woken for each group of a thousand streams takes a quarter of the time."""
+        """Write chunks directly: with a thousand streams, waking a task for each group costs a quarter of the time."""
         if self._straight is None:
             return
         tier = self._reading.tier
@@ -290,7 +294,7 @@ class EventStream(Response):
             metrics.observe_lag(f"{stream_id}/0", self._reading.gateway.clock.now_ms())
 
     async def _attend(self, pump: asyncio.Future[None], send: Send) -> None:
-        """Until the pump is done; with a comment now and then, and no longer than the request may take."""
+        """Wait until all is sent; send a comment now and then; give up after `wait_s`."""
         every_s = self._reading.gateway.settings.gateway_keep_alive_comment_s
         loop = asyncio.get_running_loop()
         give_up_s = loop.time() + self._reading.wait_s
@@ -298,7 +302,7 @@ class EventStream(Response):
             while not await self._attendance.wait(pump, every_s):
                 if loop.time() > give_up_s:
                     text = "the request was not answered before its deadline"
-                    raise ApiError(504, text, "deadline_exceeded", SERVER)  # noqa: TRY301 - told like the other
+                    raise ApiError(504, text, "deadline_exceeded", SERVER)  # noqa: TRY301 - reported like an error of the pump
                 if loop.time() - self._sent_s >= every_s:
                     await self._send(send, COMMENT)
             pump.result()

@@ -1,4 +1,7 @@
-"""Reading a stream again: from the beginning, or behind the last chunk that a reader has."""
+"""GET /v1/streams: read a stream again, from its beginning or from the last chunk that a reader has.
+
+Only the key that sent a request may read its stream. `streaming` sends the events.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ _ERRORS = (400, 404, 499, 504, "4XX", "5XX")
 async def stream(request: Request, request_id: str) -> Response:
     """The tokens of a request that was sent with `stream`, by the `x-streamfleet-id` of its answer.
 
-    `Last-Event-ID` goes on behind that event. Reading changes nothing, and leaving cancels nothing.
+    `Last-Event-ID` resumes after that event. Reading changes nothing, and leaving cancels nothing.
     """
     gateway, call = gateway_of(request), call_of(request)
     caller = await gateway.door.admit(request)
@@ -46,7 +49,7 @@ async def stream(request: Request, request_id: str) -> Response:
 
 
 async def _whose(gateway: Gateway, request_id: str) -> Client | None:
-    """The client of the queue that knows a request; None where none does."""
+    """Returns the client of the queue that knows a request; None if no queue does."""
     for queue in gateway.models.queues:
         client = await gateway.queues.client(queue)
         if await client.broker.record(request_id) or await client.broker.result(request_id):

@@ -1,4 +1,4 @@
-"""Token budget of API keys: tokens are reserved when a request comes, and settled once by what it used.
+"""Token budget of API keys: tokens are reserved before a request is enqueued, and settled once, by what it used.
 
 A reservation outlives its HTTP request: a caller that leaves pays for what was generated until then. The gateway that
 answers a request settles its reservation at once. All other reservations are settled by any gateway, from the results
@@ -26,17 +26,17 @@ log = structlog.get_logger(__name__)
 BYTES_A_TOKEN = 4
 SWEEP_S = 1.0
 LOOK_MS = 30_000
-"""A reservation that nobody has settled is looked at so often, and more often where results live for less."""
+"""How often an open reservation is checked; more often if results live for less than twice as long."""
 SOON_MS = 500
 UNKNOWN_MS = 30_000
-"""A request that its queue does not know is not coming any more, so long after it was sent."""
+"""After this time since it was sent, a request unknown to its queue is counted as lost."""
 SWEPT_AT_ONCE = 100
 _WRITING = (CHAT, COMPLETIONS, RESPONSES)
 _LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 
 
 def expected_tokens(endpoint: str, body: Mapping[str, Any], body_bytes: int) -> int:
-    """Tokens to reserve: the prompt by the rule of thumb of four bytes each, and all output that is allowed for.
+    """Tokens to reserve: the prompt, estimated at four bytes a token, and all output that the body allows.
 
     A body that sets no limit for its output is charged for it afterwards.
     """
@@ -48,9 +48,9 @@ def expected_tokens(endpoint: str, body: Mapping[str, Any], body_bytes: int) -> 
 
 
 def used_tokens(result: Result, reserved: int) -> int | None:
-    """Tokens that a request used; None while a cancelled one has not left its queue and engine.
+    """Tokens that a request used; None while a cancelled one is still in its queue or engine.
 
-    A request that reached an engine which does not count counts as reserved.
+    A request counts as all its reserved tokens if it reached an engine that does not count.
     """
     used = _count((result.usage or {}).get("total_tokens"))
     if used:
@@ -68,9 +68,9 @@ class Reservation:
     """Tokens reserved for a request.
 
     Attributes:
-        held: what for.
-        owner: id of the key that pays.
-        serial: tells it from later ones of the same name.
+        held: the requests that they are for.
+        owner: id of the API key that pays.
+        serial: distinguishes it from later ones of the same name.
         tokens: how many.
     """
 
@@ -84,8 +84,8 @@ class TokenBudget:
     """Reservations of all keys.
 
     Args:
-        broker: keeps them; None where keys are off.
-        queues: have the results.
+        broker: stores them; None where keys are off.
+        queues: hold the results.
         result_ttl_ms: how long results live.
         clock: for the pauses between sweeps.
     """
@@ -97,12 +97,12 @@ class TokenBudget:
         self._sweeping: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Look after all reservations from now on."""
+        """Check all open reservations from now on."""
         if self._broker is not None:
             self._sweeping = asyncio.get_running_loop().create_task(self._sweep_for_ever())
 
     async def close(self) -> None:
-        """Stop looking after them."""
+        """Stop checking them."""
         if self._sweeping is not None:
             self._sweeping.cancel()
             await asyncio.wait((self._sweeping,))
@@ -111,7 +111,7 @@ class TokenBudget:
         """Reserve tokens before a request is enqueued; None for a caller without a limit.
 
         Raises:
-            ApiError: so many are not left.
+            ApiError: not enough tokens are left.
         """
         limit = caller.tokens.limit
         if self._broker is None or not limit:
@@ -133,19 +133,19 @@ class TokenBudget:
         await self._settle(reservation, None)
 
     async def settle(self, reservation: Reservation, used: int | None) -> None:
-        """Charge what was used; where nobody knows yet, a gateway looks soon."""
+        """Charge what was used; if that is None, have a gateway check soon."""
         if used is None:
             await self.look_soon(reservation)
         else:
             await self._settle(reservation, used)
 
     async def look_soon(self, reservation: Reservation) -> None:
-        """Have a gateway find out what the request used."""
+        """Have a gateway soon find out what the request used."""
         if self._broker is not None:
             await self._broker.look_in(reservation.held.name, 0)
 
     async def sweep(self) -> int:
-        """Settle what is due and known. Returns how many reservations were looked at."""
+        """Settle reservations that are due and whose use is known. Returns how many were checked."""
         if self._broker is None:
             return 0
         due = await self._broker.due(SWEPT_AT_ONCE, self._look_ms)
@@ -157,7 +157,7 @@ class TokenBudget:
         return len(due)
 
     async def _forgotten(self, held: Held) -> bool:
-        """True if the queue knows nothing of a named request any more: sent again, it runs again."""
+        """True if the queue knows nothing of a named request any more, so that sending it again runs it again."""
         return await (await self._queues.client(held.queue)).broker.known(held.ids) == [None]
 
     async def _settle(self, what: Reservation | Due, used: int | None) -> None:
@@ -170,7 +170,7 @@ class TokenBudget:
         if used is not None:
             await self._settle(due, used)
         else:
-            # Soon at first, as a cancelled one leaves its engine within moments; then less and less often.
+            # Soon at first, because a cancelled one leaves its engine within moments; then less and less often.
             await broker.look_in(due.held.name, min(self._look_ms, max(SOON_MS, due.age_ms // 4)))
 
     async def _used(self, due: Due) -> int | None:
@@ -198,7 +198,7 @@ class TokenBudget:
 
 
 def total(used: Iterable[int | None]) -> int | None:
-    """Sum; None where one is not known."""
+    """Sum; None if one of them is None."""
     found: Sequence[int | None] = list(used)
     return None if None in found else sum(each or 0 for each in found)
 

@@ -1,4 +1,7 @@
-"""Waiting for something on behalf of a caller who may leave, in a process that may be told to stop."""
+"""Waits for a future on behalf of a caller who may leave, in a process that may stop.
+
+`Attendance` takes the receiving side of the ASGI connection. Nobody else may receive from it meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ Receive = Callable[[], Awaitable[Any]]
 
 
 class CallerLeft(Exception):
-    """The connection is gone: nobody will read an answer."""
+    """The connection is closed: nobody will read an answer."""
 
 
 async def until_left(receive: Receive) -> None:
@@ -23,11 +26,11 @@ async def until_left(receive: Receive) -> None:
 
 
 class Attendance:
-    """Whether the caller is still there, watched from `with` on.
+    """Watches for the caller's leaving, inside its `with`.
 
     Args:
-        receive: of the connection.
-        stopping_too: the process's future of the same name.
+        receive: of the ASGI connection.
+        stopping_too: `Gateway.stopping`.
     """
 
     def __init__(self, receive: Receive, stopping_too: asyncio.Future[None]) -> None:
@@ -43,11 +46,11 @@ class Attendance:
             self._left.cancel()
 
     async def wait(self, task: asyncio.Future[T], timeout_s: float | None = None) -> bool:
-        """Wait until the task is done; False when that took longer than `timeout_s`. The task goes on in any case.
+        """Wait until the task is done; False if that takes longer than `timeout_s`. The task goes on in any case.
 
         Raises:
-            CallerLeft: that came first.
-            ApiError: the process stops.
+            CallerLeft: the caller left first.
+            ApiError: the process stops first.
         """
         if self._left is None:
             raise RuntimeError("used outside of its with")

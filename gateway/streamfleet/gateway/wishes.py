@@ -1,4 +1,8 @@
-"""What a caller wants beside the answer itself, read from headers and body. Pure."""
+"""Request parameters of a call, from its headers and body. Pure.
+
+`read_wish` returns lane, deadline, session and how to stream; `check_fields` refuses bodies that no gateway can serve;
+`request_id` makes the id to enqueue under; `for_the_queue` makes the body that is enqueued.
+"""
 
 from __future__ import annotations
 
@@ -38,13 +42,12 @@ NEEDED = {
     CLASSIFY: "",
     POOLING: "",
 }
-"""Endpoints that callers may name, each with the field without which a body is none for it; empty where there are
-several that would do."""
+"""Endpoints that callers may name, each with its required field; empty where one of several is enough."""
 BATCHED = (CHAT, COMPLETIONS, EMBEDDINGS)
-"""Endpoints that lines of a batch may go to."""
+"""Endpoints that lines of a batch may name."""
 _WHOLE = (RESPONSES, SCORE, RERANK, CLASSIFY, POOLING)
 _STATE = ("store", "background", "previous_response_id", "conversation")
-"""Fields of the Responses API that ask for what nobody keeps here."""
+"""Fields of the Responses API that need stored responses, which a gateway does not have."""
 TIERS = {
     None: Lane.NORMAL,
     "auto": Lane.NORMAL,
@@ -53,26 +56,26 @@ TIERS = {
     "priority": Lane.HIGH,
     "flex": Lane.LOW,
 }
-"""OpenAI's `service_tier`: what it costs there is a lane here."""
+"""OpenAI's `service_tier` to lane: a price there, a priority here."""
 _TIER_OF = {Lane.CRITICAL: "priority", Lane.HIGH: "priority", Lane.NORMAL: "default", Lane.LOW: "flex"}
 MOST_KEY_CHARS = 1_024
 _SECONDS = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?")
 _EPOCH_MS = re.compile(r"[0-9]{12,16}")
 _SDK_TIMEOUTS = ("x-stainless-read-timeout", "x-stainless-timeout")
 SDK_GRACE_MS = 1_000
-"""A deadline by the time-out of a caller's SDK is so much later: the SDK gives up first, and raises its own error. By
-an equal one, it would be chance whether its caller gets that or our 504."""
+"""A deadline taken from the SDK's time-out is this much later, so that the SDK gives up first and raises its own
+error. With equal times, chance would decide between that error and our 504."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a caller may ask for.
+    """Limits of what a caller may ask for.
 
     Attributes:
-        lanes: where its requests may go.
-        deadline_ms: of who names none, from now.
-        most_ms: the latest deadline, from now.
-        stays: whether a request goes on when its caller leaves, unless that says otherwise.
+        lanes: lanes that its requests may use.
+        deadline_ms: default deadline, from now.
+        most_ms: latest deadline, from now.
+        stays: True if a request goes on by default when its caller leaves.
     """
 
     lanes: Collection[Lane]
@@ -83,19 +86,19 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a caller wants.
+    """Parameters of one request.
 
     Attributes:
         lane: priority.
-        deadline_ms: epoch ms, by the caller's clock; None where it named a span, or nothing.
-        ttl_ms: the same as a span from now, always there.
-        session: what the request belongs to.
+        deadline_ms: epoch ms, by the caller's clock; None if it gave a duration, or nothing.
+        ttl_ms: the same as a duration from now, always set.
+        session: the session that the request belongs to.
         traceparent: W3C trace context.
-        stays: whether the request goes on when its caller leaves.
-        stream: whether tokens are wanted while they come.
-        tells_restarts: whether it understands that a stream begins anew.
-        after: the last chunk that it has.
-        tier: the `service_tier` that its lane is; None where it named none.
+        stays: True if the request goes on when its caller leaves.
+        stream: True if tokens are to be sent while they are generated.
+        tells_restarts: True if the caller understands that a stream begins anew.
+        after: id of the last chunk that the caller has.
+        tier: `service_tier` of the chosen lane; None if the caller named none.
     """
 
     lane: Lane
@@ -111,12 +114,12 @@ class Wish:
 
 
 def read_wish(headers: Mapping[str, str], body: Mapping[str, Any], bounds: Bounds, now_ms: int) -> Wish:
-    """All of it.
+    """Returns all parameters of a request.
 
     Args:
         headers: names in any case (as Starlette's).
         body: the OpenAI request.
-        bounds: what the caller may ask for.
+        bounds: limits of what the caller may ask for.
         now_ms: epoch ms.
 
     Raises:
@@ -151,7 +154,7 @@ def _after(headers: Mapping[str, str]) -> str | None:
 
 
 def tells_restarts(headers: Mapping[str, str]) -> bool:
-    """Whether a reader understands that a stream begins anew. Raises InvalidRequest."""
+    """True if a reader understands that a stream begins anew. Raises InvalidRequest."""
     given = headers.get("x-streamfleet-restarts", "error")
     if given not in ("error", "event"):
         raise InvalidRequest(f"must be error or event, not {given[:40]!r}", f"{OURS}Restarts")
@@ -159,9 +162,9 @@ def tells_restarts(headers: Mapping[str, str]) -> bool:
 
 
 def check_fields(endpoint: str, body: Mapping[str, Any]) -> None:
-    """That a body has what its endpoint cannot do without, and asks for nothing that no gateway does.
+    """Check that a body has the fields that its endpoint requires, and none that no gateway can obey.
 
-    All else is for the engine to judge.
+    The engine judges everything else.
 
     Raises:
         InvalidRequest: a field is missing, or cannot be obeyed.
@@ -186,30 +189,30 @@ def check_fields(endpoint: str, body: Mapping[str, Any]) -> None:
 
 
 def for_the_queue(body: Mapping[str, Any], served: str | None, endpoint: str = "") -> dict[str, Any]:
-    """The body as it is enqueued.
+    """Returns the body as it is enqueued.
 
     Args:
         body: the OpenAI request.
-        served: what its model is called by the workers; None to name none.
-        endpoint: where it goes.
+        served: the workers' name of the model; None to name none.
+        endpoint: the endpoint that it is for.
     """
     kept = {name: value for name, value in body.items() if name not in ("service_tier", "stream")}
     if endpoint == RESPONSES:
-        kept["store"] = False  # absent, engines may take it for true
+        kept["store"] = False  # engines may take an absent value for true
     if served is not None:
         kept["model"] = served
     return kept
 
 
 def request_id(owner: str, idempotency_key: str | None) -> str:
-    """The id to enqueue under. It begins with its owner: nobody gets at another's by choosing the same key.
+    """Returns the id to enqueue under. It begins with its owner, so that equal keys of two owners make different ids.
 
     Args:
         owner: id of the caller's API key.
-        idempotency_key: the caller's name for the request; None for one that is not repeated.
+        idempotency_key: the caller's name for the request; None for a random id.
 
     Raises:
-        InvalidRequest: it is too long.
+        InvalidRequest: the key is too long.
     """
     if not idempotency_key:
         return f"{owner}-{secrets.token_hex(16)}"
@@ -219,7 +222,7 @@ def request_id(owner: str, idempotency_key: str | None) -> str:
 
 
 def belongs_to(owner: str, wanted: str) -> bool:
-    """Whether a request is this caller's."""
+    """True if a request is this caller's."""
     return wanted.startswith(f"{owner}-") and len(wanted) <= MAX_NAME_CHARS
 
 
@@ -254,12 +257,12 @@ def _deadline(headers: Mapping[str, str], bounds: Bounds, now_ms: int, stream: b
 
 
 def _usual_ms(headers: Mapping[str, str], bounds: Bounds, stream: bool) -> int:
-    """The span of who names none: by the time-out of its SDK, which is written by itself, or ours."""
+    """Default duration: the SDK's time-out header, which the SDK sends by itself; else the configured one."""
     for name in _SDK_TIMEOUTS:
-        # What is odd about it is no fault of the caller's.
+        # The caller did not write this header, so an odd value is not an error.
         if (given := headers.get(name)) is not None and _SECONDS.fullmatch(given) and float(given) > 0:
             sdk_ms = round(float(given) * 1000) + SDK_GRACE_MS
-            # Of a stream it is the longest silence: a stream that goes on may take longer.
+            # For a stream, the SDK's time-out is the longest silence: the whole stream may take longer.
             return max(sdk_ms, bounds.deadline_ms) if stream else sdk_ms
     return bounds.deadline_ms
 
@@ -278,7 +281,7 @@ def _session(body: Mapping[str, Any]) -> str | None:
 
 
 def _traceparent(value: str | None) -> str | None:
-    """W3C: one that is none is passed over."""
+    """A W3C trace context; None for an invalid one, as W3C requires."""
     try:
         return check_traceparent(value) if value else None
     except InvalidRequest:
@@ -288,7 +291,7 @@ def _traceparent(value: str | None) -> str | None:
 def _stays(headers: Mapping[str, str], usual: bool) -> bool:
     given = headers.get("x-streamfleet-on-disconnect")
     if given is None:
-        # Who names the request means to ask for it again.
+        # A caller that names the request means to ask for it again.
         return usual or bool(headers.get("idempotency-key"))
     if given not in ("cancel", "continue"):
         raise InvalidRequest(f"must be cancel or continue, not {given[:40]!r}", f"{OURS}On-Disconnect")

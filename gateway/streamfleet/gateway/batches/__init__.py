@@ -1,8 +1,8 @@
-"""OpenAI's Batch API: a file of requests in, a file of answers out, whichever gateways die meanwhile.
+"""OpenAI's Batch API: a file of requests in, a file of answers out. It survives the death of gateways.
 
-routes      a batch is accepted: a record in Redis
-runner      any gateway takes it, for as long as it renews its lease
-checking    its lines are counted and checked; one that is none fails by itself
-running     a window of them is in the queue; results are gathered
-ledger      what is answered is stored, then written down in Redis with the lines that it answers, at once
+routes      a batch is accepted: its record goes into Redis
+runner      any gateway takes the batch, and keeps it while it renews its lease
+checking    lines are counted and checked; an invalid line fails alone
+running     a window of lines is in the queue; results are gathered
+ledger      answers are stored, then recorded in Redis together with the numbers of their lines, in one call
 """

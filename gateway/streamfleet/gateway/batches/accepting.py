@@ -1,4 +1,7 @@
-"""What a caller asks for with a batch, checked. Pure."""
+"""Reads and checks the parameters of a new batch. Pure.
+
+Body and headers go in; a `BatchWish`, a lane and a name come out, or an error that names the wrong field.
+"""
 
 from __future__ import annotations
 
@@ -20,17 +23,17 @@ MOST_PAIRS, MOST_KEY_CHARS, MOST_VALUE_CHARS = 16, 64, 512
 LEAST_WINDOW_MS = 1_000
 USUAL_WINDOW = "24h"
 TOO_MUCH_S = 60
-"""Seconds after which to try again: a batch has to end first."""
+"""Seconds after which to try again, because a batch has to end first."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchWish:
-    """A batch as it is asked for.
+    """Parameters of a new batch.
 
     Attributes:
-        input_file_id, endpoint, window, metadata: as OpenAI has them.
+        input_file_id, endpoint, window, metadata: as in OpenAI's API.
         window_ms: the window, in milliseconds.
-        callback_url: whom to tell of its end; None for nobody. Its target is not checked here.
+        callback_url: URL to call when the batch ends; None for no call. Its target is not checked here.
     """
 
     input_file_id: str
@@ -42,7 +45,7 @@ class BatchWish:
 
 
 def read_batch_wish(body: Mapping[str, Any], most_window_ms: int) -> BatchWish:
-    """All of it.
+    """Returns all parameters of a batch.
 
     Raises:
         InvalidRequest: a field is wrong; `param` names it.
@@ -65,14 +68,14 @@ def read_batch_wish(body: Mapping[str, Any], most_window_ms: int) -> BatchWish:
 
 
 def read_endpoint(value: str) -> str:
-    """Where requests may go. Raises InvalidRequest."""
+    """Returns the endpoint that all lines of a batch go to. Raises InvalidRequest."""
     if value not in BATCHED:
         raise InvalidRequest(f"must be one of {', '.join(BATCHED)}, not {value[:80]!r}", "endpoint")
     return value
 
 
 def read_window(value: str, most_ms: int, param: str = "completion_window") -> int:
-    """A span such as ``24h``, in ms. Raises InvalidRequest."""
+    """Returns a duration such as ``24h``, in ms. Raises InvalidRequest."""
     window_ms = parse_span(value, param)
     if not LEAST_WINDOW_MS <= window_ms <= most_ms:
         raise InvalidRequest(f"must be at least 1s and at most {most_ms // 1000}s", param)
@@ -80,7 +83,7 @@ def read_window(value: str, most_ms: int, param: str = "completion_window") -> i
 
 
 def read_metadata(value: object) -> Mapping[str, str] | None:
-    """Up to 16 pairs of texts. Raises InvalidRequest."""
+    """Returns at most 16 pairs of texts. Raises InvalidRequest."""
     if value is None:
         return None
     if not isinstance(value, dict) or len(value) > MOST_PAIRS:
@@ -93,14 +96,14 @@ def read_metadata(value: object) -> Mapping[str, str] | None:
 
 
 def read_callback(value: object) -> str | None:
-    """A callback URL, by its type alone. Raises InvalidRequest."""
+    """Returns a callback URL; checks only that it is a text. Raises InvalidRequest."""
     if value is not None and not isinstance(value, str):
         raise InvalidRequest("must be a URL", "callback_url", "invalid_type")
     return value or None
 
 
 def choose_lane(headers: Mapping[str, str], body: Mapping[str, Any], lanes: Sequence[Lane]) -> Lane:
-    """The lane that header or body name; else `low`, or the least urgent that the caller may use.
+    """Returns the lane in header or body; without one `low`, or the least urgent lane that the caller may use.
 
     Raises:
         InvalidRequest: there is no such lane.
@@ -112,29 +115,29 @@ def choose_lane(headers: Mapping[str, str], body: Mapping[str, Any], lanes: Sequ
 
 
 def naming_of(headers: Mapping[str, str], kind: str, owner: str, asked: Mapping[str, Any], lane: Lane) -> Naming | None:
-    """The name that a caller gave to what it asks for; None without an Idempotency-Key.
+    """Returns the caller's name for its batch or job; None without an Idempotency-Key.
 
     Args:
         headers: names in any case (as Starlette's).
-        kind: BATCH or JOB: the two do not share names.
+        kind: BATCH or JOB, which do not share names.
         owner: id of the caller's API key.
-        asked: the body.
-        lane: as chosen.
+        asked: the body of the request.
+        lane: the chosen lane.
 
     Raises:
-        InvalidRequest: it is too long.
+        InvalidRequest: the key is too long.
     """
     key = headers.get("idempotency-key")
     if not key:
         return None
     digest = hashlib.sha256()
-    for text in json.JSONEncoder(sort_keys=True).iterencode([asked, lane]):  # in steps, on whatever thread this is
+    for text in json.JSONEncoder(sort_keys=True).iterencode([asked, lane]):  # in steps: other threads run in between
         digest.update(text.encode())
     return Naming(f"{kind}{request_id(owner, key)}", digest.hexdigest())
 
 
 def too_much(most_tokens: int) -> ApiError:
-    """The inputs of a tenant's open batches are too large together."""
+    """Returns the refusal of a batch because the inputs of the tenant's open batches are too large together."""
     text = f"the batches that have not ended may have about {most_tokens} tokens together; try again when one has ended"
     return ApiError(
         429, text, "token_limit_exceeded", LIMITED, "input_file_id", retry_after(TOO_MUCH_S), "batch_tokens"
@@ -142,13 +145,13 @@ def too_much(most_tokens: int) -> ApiError:
 
 
 def too_large(most_tokens: int) -> ApiError:
-    """An input that is beyond the limit by itself."""
+    """Returns the refusal of an input that is larger than the limit for all open batches."""
     text = f"this input is larger than all batches that have not ended may be, about {most_tokens} tokens: split it"
     return ApiError(413, text, "batch_too_large", param="input_file_id", headers=NOT_AGAIN, reason="batch_tokens")
 
 
 def not_kept() -> ApiError:
-    """A batch was asked for by this name before, and nothing is left of it."""
+    """Returns the answer for a batch that was asked for by this name before, and is not stored any more."""
     text = "the batch of this Idempotency-Key has ended and is not kept any more; use another key"
     return ApiError(404, text, "batch_not_found", param="Idempotency-Key", headers=NOT_AGAIN)
 

@@ -1,4 +1,7 @@
-"""Whether a line of a batch's file is a request that can be run. Pure."""
+"""Checks lines of a batch's input: each has to be a request that a worker can run. Pure.
+
+`Checker` takes lines in their order and returns requests. It raises BadLine, whose text goes into the error file.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,12 @@ LINE_OVERHEAD_BYTES = 65_536
 
 
 def most_line_bytes(most_body_bytes: int) -> int:
-    """Longest line that is read: a body at its limit with every character escaped, and what stands around it."""
+    """Longest line that is read: a body at its limit with every character escaped, and the fields around the body."""
     return 6 * most_body_bytes + LINE_OVERHEAD_BYTES
 
 
 def least_bytes(text: bytes) -> int:
-    """What a line has at least when it is written without blanks and escapes: what is too long is not read at all."""
+    """Smallest size of a line's text when written without blanks and escapes; a larger one is not parsed."""
     return len(text) - 5 * text.count(b"\\u") - sum(map(text.count, (b" ", b"\t", b"\r")))
 
 
@@ -25,25 +28,25 @@ class Checker:
     """Checks the lines of one file, in their order.
 
     Args:
-        endpoint: where all of them have to go.
+        endpoint: the endpoint that every line has to name.
         most_body_bytes: largest body of a request.
 
     Attributes:
-        refused: how many lines `check` found to be no requests.
+        refused: number of lines that `check` refused.
     """
 
     def __init__(self, endpoint: str, most_body_bytes: int) -> None:
         self._endpoint, self._most_body_bytes = endpoint, most_body_bytes
         self._most_bytes, self._plain_bytes = most_line_bytes(most_body_bytes), most_body_bytes + LINE_OVERHEAD_BYTES
         self.refused = 0
-        # Digests, because custom_ids may be long, and there may be a million of them.
+        # Digests, because a custom_id may be long and a file may have a million of them.
         self._seen: set[bytes] = set()
 
     def check(self, number: int, text: bytes) -> BatchLine:
-        """The request on a line.
+        """Returns the request on a line.
 
         Raises:
-            BadLine: it is none. Its custom_id is None where another line has that already.
+            BadLine: the line is no valid request. Its custom_id is None if an earlier line has the same one.
         """
         try:
             line = self._known(number, text)
@@ -62,7 +65,7 @@ class Checker:
             raise
 
     def read(self, number: int, text: bytes) -> BatchLine:
-        """The same, whatever stands on other lines."""
+        """Returns the request on a line; does not compare it with other lines."""
         if (len(text) > self._plain_bytes and least_bytes(text) > self._plain_bytes) or len(text) > self._most_bytes:
             said = f"the line is too long for a request, whose body has at most {self._most_body_bytes} bytes"
             raise BadLine(number, None, said, None, "request_too_large")
@@ -85,5 +88,5 @@ class Checker:
 
 
 def shown_error(error: BadLine) -> dict[str, object]:
-    """A refused line, as OpenAI shows it among a batch's errors."""
+    """Returns a refused line as OpenAI shows it among a batch's errors."""
     return {"code": error.code, "message": str(error)[:500], "param": error.param, "line": error.number}

@@ -1,4 +1,7 @@
-"""The requests of a batch that are in the queue, whatever queues these are, and their results."""
+"""Requests of a batch that are in queues, and their results as they arrive.
+
+`submit` enqueues lines through the clients of their queues; `take` returns answers, in the order of their end.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from streamfleet.producer.handle import Arrivals, Handle
 
 
 class Ready(NamedTuple):
-    """A line, as it is enqueued."""
+    """A line, prepared to be enqueued."""
 
     line: BatchLine
     queue: str
@@ -23,14 +26,14 @@ class Ready(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """Of what was to be enqueued: what found its lane full, and what another request has the id of."""
+    """Lines that were not enqueued: their lane was full, or another request has their id."""
 
     full: list[Ready]
     conflicts: list[Ready]
 
 
 class Answer(NamedTuple):
-    """A line, and how its request ended."""
+    """A line, and the result of its request."""
 
     number: int
     custom_id: str
@@ -38,10 +41,10 @@ class Answer(NamedTuple):
 
 
 class Gathering:
-    """Requests that are out. Close it.
+    """Requests that have no result yet. Close it.
 
     Args:
-        queues: clients.
+        queues: clients of all queues.
     """
 
     def __init__(self, queues: Queues) -> None:
@@ -51,7 +54,7 @@ class Gathering:
         self._taking: dict[asyncio.Task[list[Result | RequestLost]], str] = {}
 
     def __len__(self) -> int:
-        """How many are out."""
+        """Number of requests without a result."""
         return len(self._lines)
 
     async def submit(self, chunk: Sequence[Ready]) -> Refused:
@@ -75,10 +78,10 @@ class Gathering:
         return refused
 
     async def take(self, timeout_s: float) -> list[Answer]:
-        """What has come; nothing when `timeout_s` pass without.
+        """Returns answers that have arrived; an empty list after `timeout_s` without one.
 
         Raises:
-            RequestLost: Redis lost one: enqueue what is not finished again, by the same ids.
+            RequestLost: Redis lost a request. Enqueue all unfinished lines again, by the same ids.
         """
         if not self._taking:
             await asyncio.sleep(timeout_s)
@@ -97,7 +100,7 @@ class Gathering:
         return answers
 
     def close(self) -> None:
-        """Wait for nothing more; what is out goes on."""
+        """Stop waiting for results; the requests go on."""
         for task in self._taking:
             task.cancel()
         for arrivals in self._arrivals.values():

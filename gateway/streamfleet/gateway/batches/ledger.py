@@ -1,4 +1,8 @@
-"""What a batch got done, until it is written down: lines of its two files, and which lines of its input they answer."""
+"""Finished lines of a batch that are not recorded yet: text for its two files, and numbers of input lines.
+
+Lines come in one by one; `save` writes the text to the store, then records it in Redis together with their numbers, in
+one script. So after a crash each line is recorded wholly or not at all.
+"""
 
 from __future__ import annotations
 
@@ -16,24 +20,24 @@ from streamfleet.producer.batchfile import BadLine, answer_line, refusal_line
 
 MOST_BYTES, MOST_LINES = 4_194_304, 2_000
 SOONEST_S, LATEST_S, PARTS_AN_AGE = 0.5, 60.0, 50
-"""Between two writings. A batch that runs for long is written down less often: its files consist of one content each
-time, and nothing is lost between, because results stay in Redis."""
+"""Seconds between two recordings. A batch that runs for long is recorded less often: each recording adds a content to
+its files, and nothing is lost in between, because results stay in Redis."""
 EXPIRED = "this request was not answered before the batch's completion window was over"
 CANCELLED = "this request was not answered before the batch was cancelled"
 
 
 class BatchLost(StreamfleetError):
-    """Another gateway has the batch: it was taken while this one was silent."""
+    """Another gateway has the batch: it took the batch when this one's lease ended."""
 
 
 class Tangled(StreamfleetError):
-    """What was to be written down does not go with what stands there: begin again with what stands there."""
+    """The ledger does not fit the state in Redis: begin again with that state."""
 
     retryable = True
 
 
 def pause_s(age_s: float) -> float:
-    """How long to gather before writing down, by how long the batch has been running, in seconds. Pure."""
+    """Seconds between two recordings, by the age of the batch in seconds. Pure."""
     return min(LATEST_S, max(SOONEST_S, age_s / PARTS_AN_AGE))
 
 
@@ -41,8 +45,8 @@ class Ledger:
     """Finished lines of one batch.
 
     Args:
-        files, broker: where they go.
-        batch, epoch: whose they are.
+        files, broker: store and Redis.
+        batch, epoch: the batch, and the number of its lease.
     """
 
     def __init__(self, files: Files, broker: BatchBroker, batch: BatchRecord, epoch: int) -> None:
@@ -57,16 +61,16 @@ class Ledger:
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """The lines that are to be written down."""
+        """Numbers of the lines that are not recorded yet."""
         return tuple(self._lines)
 
     @property
     def full(self) -> bool:
-        """Whether they should be, however soon that is."""
+        """True if the lines should be recorded now, without waiting for the next time."""
         return len(self._output) + len(self._errors) >= MOST_BYTES or len(self._lines) >= MOST_LINES
 
     def answer(self, number: int, custom_id: str, result: Result, *, cancelling: bool) -> None:
-        """A request ended."""
+        """Add a line whose request ended."""
         if result.status is Status.EXPIRED:
             self._count("late", 1)
             self.refuse(BadLine(number, custom_id, EXPIRED, None, "batch_expired"))
@@ -81,11 +85,11 @@ class Ledger:
             self._finish(number, "failed", self._errors, answer_line(custom_id, result))
 
     def refuse(self, error: BadLine) -> None:
-        """A line was not run, or its request came to nothing."""
+        """Add a line that was not run, or whose request failed."""
         self._finish(error.number, "failed", self._errors, refusal_line(error))
 
     def late(self, number: int, custom_id: str | None) -> None:
-        """A line's time was over before it was enqueued."""
+        """Add a line that was not enqueued before the batch's time was over."""
         self._count("late", 1)
         self.refuse(BadLine(number, custom_id, EXPIRED, None, "batch_expired"))
 
@@ -94,20 +98,20 @@ class Ledger:
         fields: Mapping[str, str] | None = None,
         move: tuple[BatchStatus, BatchStatus] | None = None,
     ) -> BatchStatus:
-        """Write down what there is.
+        """Record all lines, and clear the ledger.
 
         Args:
-            fields: of the batch, to be set along with it.
-            move: from which status to which.
+            fields: fields of the batch to set in the same call.
+            move: old and new status; None to keep the status.
 
         Returns:
-            Where the batch is then.
+            The status of the batch afterwards.
 
         Raises:
-            BatchLost: it is another gateway's.
-            Tangled: the contents' time was over, or lines are finished that were not when this began.
-            StoreUnavailable: nothing was written down.
-            BrokerUnavailable: nobody knows; who takes the batch next finds out.
+            BatchLost: another gateway has the batch.
+            Tangled: the contents were deleted before they were recorded, or another call finished some of these lines.
+            StoreUnavailable: nothing was recorded.
+            BrokerUnavailable: the outcome is unknown; the gateway that takes the batch next reads it from Redis.
         """
         stored = [
             (self._files.store.new_name(owner), bytes(data))

@@ -1,4 +1,4 @@
-"""The metrics of batches. Labels have few values, all known beforehand; no batch, tenant or model is one."""
+"""Metrics of batches. Labels have few values, all known in advance; no label is a batch, a tenant or a model."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ STATUSES = (
     *(each.value for each in BatchStatus if not each.ended),
     ENDED,
 )
-"""Where an open batch may be; the last one stays open until its end was told."""
+"""Statuses of an open batch; in the last one, its end is still to be announced."""
 RUNS = BACK, WAITS, INTERRUPTED, STUMBLED, LOST = "back", "waits", "interrupted", "stumbled", "lost"
-"""How a gateway's having a batch ends, besides with the end of the batch."""
+"""Why a gateway stops running a batch, other than its end."""
 LINES = COMPLETED, FAILED, EXPIRED = "completed", "failed", "expired"
 FIRST, AGAIN = "first", "again"
 
@@ -42,7 +42,7 @@ LINES_DONE = Counter(
 
 
 def begin() -> None:
-    """Let counters with known labels stand at 0 before they first count."""
+    """Set counters with known labels to 0."""
     for how in (FIRST, AGAIN):
         TAKEN.labels(how)
     for outcome in (ENDED, *RUNS):
@@ -52,12 +52,12 @@ def begin() -> None:
 
 
 def took(epoch: int) -> None:
-    """A batch was taken, which somebody may have had before."""
+    """Count a batch that this gateway took; `epoch` tells if another had it before."""
     TAKEN.labels(FIRST if epoch == 1 else AGAIN).inc()
 
 
 def wrote(counts: Mapping[str, int]) -> None:
-    """Lines were written down. Those that came too late are among what failed."""
+    """Count recorded lines. Those that came too late are part of the failed ones in `counts`."""
     late = counts.get("late", 0)
     for outcome, lines in (
         (COMPLETED, counts.get("completed", 0)),

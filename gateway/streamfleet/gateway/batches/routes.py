@@ -1,4 +1,8 @@
-"""/v1/batches: create, list, look, cancel. Another tenant's batches are not there."""
+"""/v1/batches: create, list, retrieve and cancel batches.
+
+Handlers read the request through `accepting` and hand it to the process's `Batching`. A tenant sees only its own
+batches.
+"""
 
 from __future__ import annotations
 
@@ -64,16 +68,16 @@ async def batch(request: Request, batch_id: str) -> JSONResponse:
 
 @router.post("/v1/batches/{batch_id}/cancel", **operation({200: _BATCH}, (404, 409)))
 async def cancel(request: Request, batch_id: str) -> JSONResponse:
-    """End it. What was answered by then stands in its files."""
+    """Cancel a batch. Answers up to then are in its files."""
     here = await visit(request)
     return JSONResponse(shown(await end(here, batch_id, BATCH)))
 
 
 async def find(here: Visit, batch_id: str, kind: str) -> BatchRecord:
-    """One of the caller's batches, or jobs.
+    """Returns one of the caller's batches or jobs.
 
     Raises:
-        ApiError: there is none of this id.
+        ApiError: the caller has none of this id.
     """
     record = await here.batching.broker.batch(batch_id) if is_id(batch_id, kind) else None
     if record is None or record.tenant != here.tenant:
@@ -82,10 +86,10 @@ async def find(here: Visit, batch_id: str, kind: str) -> BatchRecord:
 
 
 async def end(here: Visit, batch_id: str, kind: str) -> BatchRecord:
-    """Cancel one.
+    """Cancel a batch or job, and return it.
 
     Raises:
-        ApiError: there is none of this id, or it has ended in another way.
+        ApiError: the caller has none of this id, or it ended before.
     """
     await find(here, batch_id, kind)
     status = await here.batching.broker.cancel_batch(batch_id, here.tenant)

@@ -1,4 +1,8 @@
-"""One batch in the hands of this gateway: what all steps of its way share."""
+"""State of one batch that this gateway runs, shared by all steps.
+
+A `Run` is made from a lease in Redis. It reads input lines from the store, finds their queues, and records finished
+lines through its `Ledger`.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +27,14 @@ from streamfleet.producer.batchfile import BadLine, BatchLine
 
 NO_WORKER_MS = 2_000
 OVERDUE_MS = 5_000
-"""How long after its deadline a request's ending may take to come, before it is ended from here."""
+"""Time past the deadline in which a result may still arrive; then the batch ends the request itself."""
 
 
 class NotNow(StreamfleetError):
-    """The batch has to wait for something: hand it back.
+    """The batch has to wait: release it.
 
     Attributes:
-        after_ms: when it is worth another try.
+        after_ms: time until another try may help.
     """
 
     def __init__(self, message: str, after_ms: int) -> None:
@@ -39,10 +43,10 @@ class NotNow(StreamfleetError):
 
 
 class Unusable(StreamfleetError):
-    """The batch as a whole cannot be run.
+    """The whole batch cannot be run.
 
     Attributes:
-        errors: why, as OpenAI shows it.
+        errors: reasons, as OpenAI shows them.
     """
 
     def __init__(
@@ -55,7 +59,7 @@ class Unusable(StreamfleetError):
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What a gateway runs batches with."""
+    """The parts of a gateway that batches need."""
 
     files: Files
     broker: BatchBroker
@@ -66,22 +70,22 @@ class Tools:
 
 
 class Run:
-    """A batch that this gateway took.
+    """A batch that this gateway has taken.
 
     Args:
-        tools: to run it with.
-        taken: it.
-        done: its finished lines, as Redis has them.
-        ahead_ms: what Redis's clock is ahead of `Tools`' machine, by its own monotonic clock.
+        tools: parts of the gateway.
+        taken: the batch and its lease.
+        done: bits of its finished lines, as Redis has them.
+        ahead_ms: Redis's clock minus this machine's monotonic clock.
 
     Attributes:
-        batch, epoch: as it was taken.
-        status: where it is now; renewals of the lease bring what callers did.
-        mark: lines up to this one may have been enqueued.
-        bits: finished lines, those in the ledger not yet.
-        ledger: finished lines that are not written down.
-        waits_since_s: since when it has only waited for its requests, by the machine's monotonic clock; None while it
-            does anything else.
+        batch, epoch: as they were when it was taken.
+        status: current status; renewals of the lease update it.
+        mark: last line that may have been enqueued.
+        bits: finished lines that are recorded.
+        ledger: finished lines that are not recorded yet.
+        waits_since_s: since when it only waits for results, by the machine's monotonic clock; None while it does
+            anything else.
     """
 
     def __init__(self, tools: Tools, taken: Taken, done: bytes, ahead_ms: float) -> None:
@@ -97,7 +101,7 @@ class Run:
 
     @property
     def contender(self) -> Contender:
-        """The batch, as far as its turn depends on it."""
+        """The properties of the batch that decide its turn."""
         return Contender(self.batch.id, self.batch.tenant, frozenset(queue for queue, _ in self.models.values()))
 
     @property
@@ -105,15 +109,15 @@ class Run:
         return self.status is BatchStatus.CANCELLING
 
     def now_ms(self, monotonic_s: float) -> float:
-        """Redis's clock, epoch ms, at this instant of the machine's monotonic clock."""
+        """Redis's clock, epoch ms, at a given time of the machine's monotonic clock."""
         return monotonic_s * 1000 + self._ahead_ms
 
     def checker(self) -> Checker:
-        """For its lines, from the first one on."""
+        """Returns a new checker for its lines, which begins at the first one."""
         return Checker(self.batch.endpoint, self.tools.queue_settings.max_body_bytes)
 
     async def lines(self) -> AsyncIterator[list[Line]]:
-        """Its input, without blank lines, some lines at a time.
+        """Yields its input lines in groups, without blank lines.
 
         Raises:
             Unusable: the input is gone, or has too many lines.
@@ -131,11 +135,11 @@ class Run:
             raise Unusable("input_file_unavailable", "the content of the input file is gone") from None
 
     async def route(self, line: BatchLine) -> tuple[str, str]:
-        """Queue of a line's model, and what its workers call it (empty: no name).
+        """Returns the queue of a line's model, and the workers' name of the model (empty for no name).
 
         Raises:
-            BadLine: there is no such model.
-            NotNow: nobody can say yet which models there are.
+            BadLine: the model does not exist.
+            NotNow: no worker has said yet which models it serves.
         """
         model = line.body.get("model")
         name = model if isinstance(model, str) else ""
@@ -155,14 +159,14 @@ class Run:
     async def save(
         self, fields: Mapping[str, str] | None = None, move: tuple[BatchStatus, BatchStatus] | None = None
     ) -> None:
-        """Write down what there is. Raises as `Ledger.save`."""
+        """Record finished lines. Raises as `Ledger.save`."""
         finished = self.ledger.numbers
         self.status = await self.ledger.save(fields, move)
         for number in finished:
             self.bits.add(number)
 
     async def reserve(self, mark: int) -> None:
-        """From now on lines up to this one may be enqueued. Raises as `save`."""
+        """Allow lines up to this one to be enqueued. Raises as `save`."""
         await self.save({"mark": str(mark)})
         self.mark = mark
 

@@ -1,7 +1,8 @@
-"""Every gateway runs batches: it takes those that nobody has, and keeps them for as long as it renews their leases.
+"""Takes batches and runs them: every gateway takes free batches and keeps them while it renews their leases.
 
-While others wait for its slots, a batch that only waits itself is parked: it is handed back for a while, with its
-requests in their queue, and its results are there when it is taken again. So is one whose tenant or queue has too many.
+A batch that only waits for results gives up its slot if others wait for one: it is released for a while, its requests
+stay in their queue, and its results are there when it is taken again. A batch whose tenant or queue has more than its
+share of the slots does the same.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _CANCELLABLE = frozenset({BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS})
 
 @dataclass(slots=True)
 class _Held:
-    """A batch that has a slot; `run` once its progress was read, `leaves` once it is to give its slot up."""
+    """A batch that has a slot. `run` is set when its progress was read, `leaves` when it has to give up its slot."""
 
     contender: Contender
     task: asyncio.Task[None]
@@ -46,11 +47,11 @@ class _Held:
 
 
 class Runner:
-    """Takes batches and runs them. Start it, and close it: its batches are then anybody's, at once.
+    """Takes batches and runs them. After `close`, other gateways can take them at once.
 
     Args:
-        tools: to run batches with.
-        tell: tells whoever asked for it of a batch's end.
+        tools: parts of the gateway.
+        tell: announces the end of a batch.
     """
 
     def __init__(self, tools: Tools, tell: Tell) -> None:
@@ -65,20 +66,20 @@ class Runner:
 
     @property
     def running(self) -> int:
-        """How many batches this gateway has."""
+        """Number of batches that this gateway runs."""
         return len(self._runs)
 
     def start(self) -> None:
-        """From now on, take what nobody has."""
+        """Take free batches from now on."""
         if self._tools.settings.gateway_batches_at_once:
             self._looking = asyncio.get_running_loop().create_task(self._look_forever())
 
     def nudge(self) -> None:
-        """There is one to take."""
+        """Look for free batches now."""
         self._nudged.set()
 
     async def close(self) -> None:
-        """Take none any more, and hand back those that it has."""
+        """Take no more batches, and release those that run."""
         running = (held.task for held in self._runs.values())
         tasks = [task for task in (self._looking, *running) if task is not None]
         for task in tasks:
@@ -102,16 +103,16 @@ class Runner:
 
     async def _take_some(self) -> None:
         free = await self._broker.free_batches(LOOK_AT, self._skip)
-        # In the table already: its lease was missed, and it does not know yet.
+        # A batch that still runs here may be free in Redis: its lease ended, and its task has not noticed yet.
         waiting = [one for one in free if one.id not in self._runs]
         while (one := next_in_turn(waiting, self._running())) is not None:
             if len(self._runs) >= self._tools.settings.gateway_batches_at_once:
                 if await self._make_room(one):
-                    return  # for this one: it is not skipped at the next look
+                    return  # the next look has to see this batch again
                 break
             waiting.remove(one)
             await self._take(one)
-        # The next ones at the next look: who has many that wait does not hide those of others.
+        # Skip those seen, so that one tenant's many waiting batches do not hide those of others.
         self._skip = self._skip + LOOK_AT if len(free) == LOOK_AT else 0
 
     async def _take(self, one: Contender) -> None:
@@ -126,7 +127,7 @@ class Runner:
         return [held.run.contender if held.run is not None else held.contender for held in self._runs.values()]
 
     async def _make_room(self, one: Contender) -> bool:
-        """Have a batch give up its slot for another, where one should."""
+        """Make a batch give up its slot for this one, if one should. Returns True if a slot will be free."""
         if any(held.leaves for held in self._runs.values()):
             return True
         unfair = gives_way(self._running(), one)
@@ -190,7 +191,7 @@ class Runner:
         await self._release(taken, after_ms, stumbled=stumbled)
 
     def _pause_ms(self, batch_id: str) -> int:
-        """Longer each time: whoever takes it next reads its input from the beginning."""
+        """A pause that grows with each interruption, because the next run reads the input from the beginning."""
         times = self._interrupted.get(batch_id, 0)
         self._interrupted[batch_id] = times + 1
         return min(LATEST_AGAIN_MS, AGAIN_MS << min(times, 5))
@@ -200,7 +201,7 @@ class Runner:
             async with asyncio.timeout(LEAVE_S):
                 await self._broker.release_batch(taken.record.id, taken.epoch, after_ms, stumbled=stumbled)
         except (StreamfleetError, TimeoutError) as error:
-            log.warning("batch_not_released", batch=taken.record.id, error=str(error))  # its lease ends by itself
+            log.warning("batch_not_released", batch=taken.record.id, error=str(error))  # the lease ends by itself
 
     async def _keep_while_running(self, taken: Taken) -> None:
         batch_id = taken.record.id
@@ -211,7 +212,7 @@ class Runner:
         await _first_of(run_to_the_end(run, self._tell), self._renew(run))
 
     async def _renew(self, run: Run) -> None:
-        """Renew the lease until that fails; whatever callers did to the batch is heard of so."""
+        """Renew the lease until that fails. The answers also tell if a caller cancelled the batch."""
         lease_ms = self._tools.settings.gateway_batch_lease_ms
         heard_s = asyncio.get_running_loop().time()
         while True:
@@ -226,16 +227,16 @@ class Runner:
                 raise BatchLost("it was taken while this gateway was silent for a whole lease")
             heard_s = asyncio.get_running_loop().time()
             if status is BatchStatus.CANCELLING and run.status in _CANCELLABLE:
-                run.status = status  # nothing else moves a batch that this gateway has
+                run.status = status  # no other process changes the status while this gateway has the batch
 
 
 def _differ(one: Contender, other: Contender) -> bool:
-    """True if the other may get further where this one does not, or is another tenant's."""
+    """True if the batches have different tenants or queues, so that one may proceed where the other waits."""
     return (one.tenant, one.queues) != (other.tenant, other.queues)
 
 
 async def _first_of(work: Coroutine[Any, Any, None], company: Coroutine[Any, Any, None]) -> None:
-    """Do the work; stop it as soon as its company ends. Raises what either raises."""
+    """Run both until either ends, then cancel the other. Raises the error of the one that ended."""
     loop = asyncio.get_running_loop()
     tasks = [loop.create_task(work), loop.create_task(company)]
     try:

@@ -1,4 +1,8 @@
-"""A batch's way from where somebody left it to its end."""
+"""Runs a batch from its stored status to its end: validate, work, finish, announce.
+
+`run_to_the_end` takes a `Run` and calls `validating`, `working` and `sweeping`. Each step can be repeated after a
+crash.
+"""
 
 from __future__ import annotations
 
@@ -22,16 +26,16 @@ Tell = Callable[[BatchRecord], Awaitable[None]]
 
 
 async def run_to_the_end(run: Run, tell: Tell) -> None:
-    """All that is left to do.
+    """Do every step that is left.
 
     Args:
         run: the batch.
-        tell: tells whoever asked for it of its end.
+        tell: announces the end of the batch.
 
     Raises:
         BatchLost: another gateway has it.
-        NotNow: it has to wait.
-        StreamfleetError: Redis, the store or the queue did not do something: begin again with what is written down.
+        NotNow: the batch has to wait.
+        StreamfleetError: Redis, the store or the queue failed: begin again with the recorded state.
     """
     if not run.status.ended:
         try:
@@ -62,7 +66,7 @@ async def _work(run: Run) -> None:
 
 
 async def _end(run: Run, unusable: Unusable | None = None) -> None:
-    """Its two files appear."""
+    """End the batch, and publish its two files."""
     batch = await run.tools.broker.batch(run.batch.id)
     if batch is None:
         raise BatchLost(f"batch {run.batch.id} is gone")
@@ -88,7 +92,7 @@ async def _end(run: Run, unusable: Unusable | None = None) -> None:
 
 
 async def _leave(run: Run, tell: Tell) -> None:
-    """Whoever dies in between does it again: telling is done once however often it is asked for."""
+    """Announce the end, and close the batch. After a crash this is repeated: an announcement is made only once."""
     batch = await run.tools.broker.batch(run.batch.id)
     if batch is not None:
         await tell(batch)

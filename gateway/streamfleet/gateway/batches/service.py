@@ -1,4 +1,8 @@
-"""Files, batches and the simple service as a part of one gateway process: made with it, started and closed with it."""
+"""Files, batches and the simple service of one gateway process.
+
+`Batching` builds store, broker and runner from the settings; routes call it to accept and list batches. It starts and
+closes together with the gateway, and deletes expired files in the background.
+"""
 
 from __future__ import annotations
 
@@ -37,10 +41,9 @@ from streamfleet.gateway.token_budget import BYTES_A_TOKEN
 log = structlog.get_logger(__name__)
 SWEEP_S = 60.0
 LISTED_AT_ONCE = 10
-"""A batch may have a hundred errors, and each takes its time to be read."""
+"""A batch may have a hundred errors, which take time to parse."""
 MOST_OUTPUT_BYTES, MOST_RESULT_BYTES = 16_384, 1_048_576
-"""Of the outputs that a webhook carries, and of the files that are read for it: all webhooks that are outstanding stand
-in Redis."""
+"""Most bytes of outputs in a webhook, and of the files read for it: Redis holds every outstanding webhook."""
 LOCAL = (
     "files are stored on this machine: with several gateways, put them where all reach them "
     "(STREAMFLEET_GATEWAY_FILES=s3://…, or a folder that all have mounted)"
@@ -48,7 +51,7 @@ LOCAL = (
 
 
 class Webhooks(Protocol):
-    """What is needed of webhooks."""
+    """The part of webhooks that batches use."""
 
     async def check(self, url: object, tenant: str | None = None, param: str = "callback_url") -> None: ...
 
@@ -67,9 +70,9 @@ class Batching:
     """Files and batches of one process.
 
     Args:
-        queue_settings, settings: as the gateway has them.
-        queues, models: the gateway's.
-        webhooks: tells of ends; None where callback URLs are not taken.
+        queue_settings, settings: of the gateway.
+        queues, models: of the gateway.
+        webhooks: announce the ends of batches; None to refuse callback URLs.
 
     Attributes:
         settings, broker, files, runner: its parts.
@@ -104,7 +107,7 @@ class Batching:
         self._sweeping: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Run batches, and clear up, from now on."""
+        """Run batches and delete expired files from now on."""
         if not self._store.shared:
             log.warning("files_are_local", why=LOCAL)
         for begin in (metrics.begin, file_metrics.begin):
@@ -115,7 +118,7 @@ class Batching:
         self._sweeping = asyncio.get_running_loop().create_task(self._sweep_forever())
 
     async def close(self) -> None:
-        """Hand back the batches, and leave."""
+        """Release all batches, and close the store and the connection."""
         await self.runner.close()
         await self._watch.close()
         if self._sweeping is not None:
@@ -125,7 +128,7 @@ class Batching:
         await self.broker.connection.close()
 
     async def check_callback(self, url: str | None, tenant: str) -> None:
-        """Refuse a callback URL when it is given. Raises InvalidRequest."""
+        """Refuse a callback URL that webhooks may not be sent to. Raises InvalidRequest."""
         if url is None:
             return
         if self.webhooks is None:
@@ -133,7 +136,7 @@ class Batching:
         await self.webhooks.check(url, tenant or None)
 
     async def asked_before(self, naming: Naming) -> BatchRecord | None:
-        """The batch of this name; None where there is none. Raises Conflict: something else was asked for under it."""
+        """Returns the batch of this name, or None. Raises Conflict if the name belongs to another request."""
         found = await self.broker.named(naming.name)
         if found is None:
             return None
@@ -151,18 +154,18 @@ class Batching:
     async def accept(
         self, wish: BatchWish, tenant: str, lane: Lane, naming: Naming | None, *, job: bool = False, total: int = 0
     ) -> BatchRecord | None:
-        """A batch that any gateway may take from now on; None when the tenant has no such input file.
+        """Create a batch that any gateway may take; returns None if the tenant has no such input file.
 
         Args:
-            wish: what it is.
-            tenant, lane: whose, and how urgent.
-            naming: the caller's name for it: asked for again, it is the same batch.
-            job: it is one of the simple service.
-            total: how many lines it has, where that is known.
+            wish: its parameters.
+            tenant, lane: owner and priority.
+            naming: the caller's name for it; the same name returns the same batch.
+            job: True for a job of the simple service.
+            total: number of lines, if known.
 
         Raises:
-            Conflict: something else was asked for under this name.
-            ApiError: the tenant's open batches have too much, or it has by itself.
+            Conflict: the name belongs to another request.
+            ApiError: the tenant's open batches are too large with it, or it is too large alone.
         """
         now_ms = await self.broker.now_ms()
         record = BatchRecord(
@@ -202,7 +205,7 @@ class Batching:
         return too_large(most_tokens) if alone else too_much(most_tokens)
 
     async def listed(self, tenant: str, after: str, most: int) -> Sequence[BatchRecord]:
-        """A tenant's batches behind one of them, newest first; those that are not kept any more are struck off."""
+        """Returns a tenant's batches after a given one, newest first. Removes ids of deleted batches from the list."""
         found: list[BatchRecord] = []
         while len(found) < most:
             wanted = min(LISTED_AT_ONCE, most - len(found))
@@ -235,11 +238,11 @@ class Batching:
                 tenant=batch.tenant or None,
             )
         except InvalidRequest as error:
-            # The rules for callbacks were changed meanwhile: nobody is told, and the batch is through all the same.
+            # The rules for callbacks may have changed since: the batch ends all the same, without a webhook.
             log.warning("callback_refused", batch=batch.id, error=str(error))
 
     async def _outputs(self, job: BatchRecord) -> dict[str, Any]:
-        """The outputs of a job as its webhook carries them: themselves, or where they are too large, a link."""
+        """Returns the outputs of a job for its webhook, or a link to them if they are too large."""
         with contextlib.suppress(ContentGone, StoreUnavailable):
             results = await results_of(self.files, job, MOST_RESULT_BYTES)
             if results is not None and len(json.dumps(outputs := outputs_of(results))) <= MOST_OUTPUT_BYTES:

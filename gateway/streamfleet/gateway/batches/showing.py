@@ -1,4 +1,7 @@
-"""A batch as OpenAI shows it. Pure."""
+"""A batch as OpenAI shows it. Pure.
+
+A record goes in; the JSON object of the Batch API comes out.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from streamfleet.common.batch_records import BatchRecord, BatchStatus
 
 
 def shown(batch: BatchRecord) -> dict[str, Any]:
-    """The batch object."""
+    """Returns the batch object."""
     tokens = {"input_tokens": batch.prompt_tokens, "output_tokens": batch.completion_tokens}
     details = {"input_tokens_details": {"cached_tokens": 0}, "output_tokens_details": {"reasoning_tokens": 0}}
     return {

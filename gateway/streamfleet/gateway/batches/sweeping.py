@@ -1,4 +1,8 @@
-"""A batch that was cancelled, or whose time is over: each line that is left ends here, and its request too."""
+"""Ends every unfinished line of a batch that was cancelled, or whose time is over.
+
+`sweep` reads the input again, cancels requests that may have been enqueued, and writes a line for each into one of the
+two files.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +26,13 @@ _OVER = frozenset({Status.CANCELLED, Status.EXPIRED})
 
 
 async def sweep(run: Run) -> None:
-    """Have every line stand in one of the files. What was answered meanwhile counts as answered.
+    """Finish every line. Answers that arrived before are kept.
 
     Raises:
-        Unusable: the input is gone, or too many of its lines are no requests.
-        BatchLost, Tangled, StoreUnavailable, StreamfleetError: begin again with what is written down.
+        Unusable: the input is gone, or too many of its lines are invalid.
+        BatchLost, Tangled, StoreUnavailable, StreamfleetError: begin again with the recorded state.
     """
-    # Where nothing was enqueued yet, the lines may not have been checked to the end.
+    # If nothing was enqueued yet, not all lines may have been checked.
     checker, checked, total = run.checker(), run.mark > 0, 0
     check, breath = checker.read if checked else checker.check, Breath()
     chunk: list[BatchLine] = []
@@ -53,7 +57,7 @@ async def sweep(run: Run) -> None:
 
 
 async def _left(run: Run, check: Callable[[int, bytes], BatchLine], numbered: Line) -> BatchLine | None:
-    """A line whose request may be under way; None for one that has ended, which it does here where it had not."""
+    """Returns a line whose request may be in a queue; finishes any other line, and returns None."""
     number, text = numbered
     try:
         line = await aside(len(text), check, number, text)
@@ -70,7 +74,7 @@ async def _left(run: Run, check: Callable[[int, bytes], BatchLine], numbered: Li
 
 
 async def _end_requests(run: Run, lines: list[BatchLine]) -> None:
-    """Lines that may have been enqueued."""
+    """End the requests of lines that may have been enqueued."""
     by_queue: dict[str, list[BatchLine]] = {}
     for line in lines:
         queue, _ = await run.route(line)
@@ -88,7 +92,7 @@ async def _end_requests(run: Run, lines: list[BatchLine]) -> None:
 
 
 async def _cancel(client: Client, each: str) -> None:
-    with contextlib.suppress(ResultTimeout):  # no worker is there to do it: it stays asked for
+    with contextlib.suppress(ResultTimeout):  # no worker confirms it now: the request to cancel stays
         await client.cancel(each)
 
 

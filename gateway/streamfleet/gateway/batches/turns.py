@@ -1,7 +1,7 @@
-"""The order in which batches get the slots of a gateway, and who gives one up for another. Pure.
+"""Order in which batches get the slots of a gateway, and choice of the batch that gives one up. Pure.
 
-Slots are shared evenly between tenants, and where that leaves a choice, between queues. A batch whose lines were not
-checked yet counts for the queue that has most, as nobody knows its models.
+Slots are shared evenly between tenants, then between queues. A batch with unchecked lines counts for the queue that has
+most slots, because its models are unknown.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ UNSERVED_S, STALLED_S = 2.0, 30.0
 
 
 def crowd(one: Contender, running: Sequence[Contender]) -> tuple[int, int]:
-    """Slots that the tenant of a batch has, and slots that its queues have."""
+    """Returns the number of slots of the batch's tenant, and of its queues."""
     queues = Counter(each.queues for each in running)
     most = queues[one.queues] if one.queues else max(queues.values(), default=0)
     return sum(each.tenant == one.tenant for each in running), most
 
 
 def next_in_turn(waiting: Sequence[Contender], running: Sequence[Contender]) -> Contender | None:
-    """The batch that gets the next slot: of the tenant with fewest, then of the queues with fewest, then the first."""
+    """Returns the batch for the next slot: of the tenant with fewest, then the queues with fewest, then the first."""
     return min(waiting, key=lambda each: crowd(each, running), default=None)
 
 
 def gives_way(running: Sequence[Contender], waiting: Contender) -> Contender | None:
-    """The batch that gives up its slot for one that waits; None where that would make the shares no more even.
+    """Returns the batch that gives up its slot for a waiting one; None if that would not make the shares more even.
 
     Args:
-        running: batches that have a slot, in the order in which they got it. The last one has the least to lose.
-        waiting: the batch that is next in turn.
+        running: batches that have a slot, oldest first. The newest one loses least.
+        waiting: the next batch in turn.
     """
     tenants, queues = crowd(waiting, running)
 
@@ -44,10 +44,10 @@ def gives_way(running: Sequence[Contender], waiting: Contender) -> Contender | N
 
 
 def waits_too_long(for_s: float, *, served: bool) -> bool:
-    """True if a batch whose requests wait should not keep its slot from others.
+    """True if a batch that waits for results should give up its slot.
 
     Args:
-        for_s: since it last got further, in seconds.
-        served: its queues have a worker.
+        for_s: seconds since its last progress.
+        served: True if its queues have a worker.
     """
     return for_s >= (STALLED_S if served else UNSERVED_S)

@@ -1,4 +1,7 @@
-"""A batch's first pass over its input: count the lines, and refuse those that are no requests."""
+"""First pass over a batch's input: count the lines, and refuse invalid ones.
+
+`validate` reads the input from the store, adds refused lines to the ledger, and moves the batch to in_progress.
+"""
 
 from __future__ import annotations
 
@@ -14,21 +17,21 @@ from streamfleet.gateway.batches.run import Run, Unusable
 from streamfleet.producer.batchfile import BadLine
 
 MOST_ERRORS = 100
-"""So many refused lines are shown with the batch itself; all of them are in its error file."""
+"""Most refused lines in the batch object; the error file has all of them."""
 
 
 async def validate(run: Run, expired: bool) -> None:
-    """Check all lines, and have the batch be in progress; or return when somebody cancels it.
+    """Check all lines and set the batch in progress; return early if a caller cancels it.
 
-    What a gateway that died wrote down of it stays; the check itself begins anew.
+    Lines that a former gateway recorded stay recorded; the check itself begins again.
 
     Args:
         run: the batch.
-        expired: its time is over: none of its lines will be run, whatever its model.
+        expired: True if its time is over: no line will be run, so models are not checked.
 
     Raises:
-        Unusable: there is no line, or there are too many, or too many that are no requests.
-        NotNow: nobody can say yet which models there are.
+        Unusable: the input has no line, too many lines, or too many invalid ones.
+        NotNow: no worker has said yet which models it serves.
     """
     checker, breath = run.checker(), Breath()
     total = 0
@@ -53,13 +56,13 @@ async def validate(run: Run, expired: bool) -> None:
 
 
 def too_many_errors(number: int, errors: Sequence[Mapping[str, object]]) -> Unusable:
-    """So many lines are no requests that the input as a whole is none: they fill what is written down at once."""
+    """Returns the error for an input with more refused lines than one recording may have."""
     said = f"line {number} is one of too many that are no requests (about {MOST_LINES}, or {MOST_BYTES} bytes of them)"
     return Unusable("too_many_errors", said, number, errors[: MOST_ERRORS - 1])
 
 
 async def _refusal(run: Run, checker: Checker, numbered: Line, expired: bool) -> BadLine | None:
-    """Why a line will not be run; None when it will."""
+    """Returns the reason why a line will not be run; None if it will."""
     number, text = numbered
     try:
         line = await aside(len(text), checker.check, number, text)

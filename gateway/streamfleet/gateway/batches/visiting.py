@@ -1,4 +1,7 @@
-"""Somebody who calls one of the endpoints of files, batches or the simple service."""
+"""Authenticated caller of an endpoint of files, batches or the simple service.
+
+`visit` admits the sender of a request and returns the parts of the gateway that its handler needs.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from streamfleet.gateway.gateway import Gateway, gateway_of
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """A caller who was let in, and what its handler needs."""
+    """A caller who was admitted, and the gateway's parts for its handler."""
 
     gateway: Gateway
     call: Call
@@ -24,7 +27,7 @@ class Visit:
 
     @property
     def tenant(self) -> str:
-        """Whose files and batches there are; empty where keys are off."""
+        """Tenant whose files and batches the caller sees; empty where keys are off."""
         return self.caller.tenant or ""
 
     @property
@@ -41,14 +44,14 @@ class Visit:
 
 
 async def visit(request: Request, requests: int = 0) -> Visit:
-    """Let a caller in.
+    """Admit a caller.
 
     Args:
-        request: with its key.
-        requests: how many it counts as.
+        request: has an API key.
+        requests: number of requests that it counts as.
 
     Raises:
-        ApiError: it has no key, a wrong one, or a limit is reached.
+        ApiError: the key is missing or wrong, or a limit is reached.
     """
     gateway, call = gateway_of(request), call_of(request)
     caller = await gateway.door.admit(request, requests)

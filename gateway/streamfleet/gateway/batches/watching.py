@@ -1,4 +1,7 @@
-"""Watching Redis and the open batches for the metrics: whether they get further, whoever runs them."""
+"""Watches Redis and the open batches for the metrics, whichever gateways run them.
+
+`Watch` reads the open batches every few seconds and sets gauges. It changes nothing in Redis.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +22,13 @@ from streamfleet.gateway.batches.runner import Runner
 log = structlog.get_logger(__name__)
 LOOK_S = 3.0
 LOOK_AT = 500
-"""More are counted as so many: a look is to stay cheap."""
+"""Most batches that one look reads, so that it stays cheap; more are counted as this many."""
 
 
 class Progress:
-    """What was seen of the open batches, and when each got further last. Pure.
+    """Progress of the open batches, and when each last advanced. Pure.
 
-    A gateway that has just started knows of no progress before, and takes what it sees first for one.
+    A gateway that has just started knows no earlier progress, and takes the first state that it sees for an advance.
     """
 
     def __init__(self) -> None:
@@ -33,11 +36,11 @@ class Progress:
         self._moved_s = 0.0
 
     def stalled_s(self, batches: Sequence[OpenBatch], now_s: float) -> float:
-        """For how long that batch has stood still that has for longest; 0 where none is open.
+        """Longest time any open batch has been stalled, in seconds; 0 if none is open.
 
         Args:
-            batches: all open ones, as they are now. Those that nobody had yet wait their turn, so of them only that
-                counts for which none got further or ended.
+            batches: all open ones, as they are now. Batches that no gateway took yet wait for their turn, so they
+                count as stalled only since the last moment when any batch advanced or ended.
             now_s: a monotonic clock.
         """
         now = {batch.id: batch for batch in batches}
@@ -54,11 +57,11 @@ class Progress:
 
 
 class Watch:
-    """Looks every few seconds, from `start` on.
+    """Looks at Redis every few seconds.
 
     Args:
         broker: knows the batches.
-        runner: this gateway's.
+        runner: of this gateway.
     """
 
     def __init__(self, broker: BatchBroker, runner: Runner) -> None:
@@ -67,11 +70,11 @@ class Watch:
         self._looking: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """From now on."""
+        """Begin to look."""
         self._looking = asyncio.get_running_loop().create_task(self._look_forever())
 
     async def close(self) -> None:
-        """Look no more."""
+        """Stop looking."""
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.gather(self._looking, return_exceptions=True)
@@ -99,12 +102,12 @@ class Watch:
 
 
 def status_label(status: str) -> str:
-    """Where an open batch is, for a label."""
+    """Returns the status of an open batch, for a label."""
     return status if status in metrics.STATUSES else metrics.ENDED
 
 
 def _unknown() -> None:
-    """Nothing is left that could be mistaken for fresh."""
+    """Set the gauges to unknown, so that nobody takes old values for fresh ones."""
     gateway_metrics.REDIS_UP.set(0)
     metrics.OPEN.clear()
     metrics.STALLED.set(math.nan)

@@ -1,4 +1,7 @@
-"""A batch in progress: a window of its lines in the queue, results gathered and written down as they come."""
+"""Runs the lines of a batch in progress: keeps a window of them in the queue, and records results as they arrive.
+
+`Work` reads lines from the `Run`, enqueues them through `gathering`, and adds answers to the ledger.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +24,12 @@ CONFLICT = "another request has the id of this line's request: the input was cha
 
 
 def request_id(batch_id: str, number: int) -> str:
-    """The id of a line's request: the same whichever gateway enqueues it, however often."""
+    """Id of a line's request. It is always the same, so that no line is enqueued twice."""
     return f"{batch_id}-{number}"
 
 
 class Work:
-    """The lines of one batch that are not finished.
+    """Unfinished lines of one batch.
 
     Args:
         run: the batch.
@@ -41,10 +44,10 @@ class Work:
         self._began_s = self._saved_s = _now_s()
 
     async def until_through(self) -> None:
-        """Work until every line is finished; or the batch is cancelled, or its time is over and nothing more comes.
+        """Work until all lines are finished, the batch is cancelled, or its time is over and no more results come.
 
         Raises:
-            BatchLost, Tangled, StoreUnavailable, StreamfleetError: begin again with what is written down.
+            BatchLost, Tangled, StoreUnavailable, StreamfleetError: begin again with the recorded state.
         """
         self._run.waits_since_s = self._began_s
         try:
@@ -97,10 +100,10 @@ class Work:
                 self._run.ledger.refuse(BadLine(line.number, line.custom_id, CONFLICT, None, "conflict"))
             if refused.full:
                 self._ready.extendleft(reversed(refused.full))
-                return  # not an error: room comes with time
+                return  # a full lane is no error: it will have room again
 
     async def _chunk(self, count: int) -> list[Ready]:
-        """The next lines, as many as one call takes, all of one queue."""
+        """Returns the next lines for one call, all of the same queue."""
         chunk: list[Ready] = []
         filled = 0
         while len(chunk) < count:

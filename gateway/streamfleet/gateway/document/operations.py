@@ -1,4 +1,7 @@
-"""What one operation takes and answers, ready for a route's decorator; and the document of all of them."""
+"""Descriptions of operations for routes' decorators, and the whole OpenAPI document.
+
+`operation` returns the arguments of a decorator: answers, errors, body, parameters. `document` collects the routes.
+"""
 
 from __future__ import annotations
 
@@ -38,12 +41,12 @@ ERRORS = {
 
 
 def header(name: str, schema: Schema, about: str) -> Schema:
-    """A header that may be given."""
+    """An optional header."""
     return {"name": name, "in": "header", "required": False, "schema": schema, "description": about}
 
 
 def query(name: str, schema: Schema, about: str) -> Schema:
-    """A part of the query that may be given."""
+    """An optional query parameter."""
     return {"name": name, "in": "query", "required": False, "schema": schema, "description": about}
 
 
@@ -68,7 +71,7 @@ WAITING = (
 
 
 def paging(most: int, usual: int) -> tuple[Schema, Schema]:
-    """What a list may be asked for."""
+    """Parameters of a list: the id to begin after, and the number of items."""
     limit = {"type": "integer", "minimum": 1, "maximum": most, "default": usual}
     return query("after", TEXT, "the last id that you have"), query("limit", limit, "how many")
 
@@ -79,7 +82,7 @@ def body(schema: str, media: str = JSON) -> Schema:
 
 
 def answers(schema: str | Schema, *media: str, about: str = "the answer") -> Schema:
-    """An answer that is none of the errors."""
+    """A successful answer."""
     found = ref(schema) if isinstance(schema, str) else schema
     return {"description": about, "content": {name: {"schema": found} for name in media or (JSON,)}}
 
@@ -92,14 +95,14 @@ def operation(
     *,
     keyed: bool = True,
 ) -> dict[str, Any]:
-    """Arguments for a route's decorator.
+    """Returns the arguments of a route's decorator.
 
     Args:
         good: answers by status.
-        errors: statuses beside those that every operation may answer.
-        takes: its body.
-        parameters: beside those of its path.
-        keyed: whether it needs an API key.
+        errors: statuses, in addition to those that every operation may answer.
+        takes: the request's body.
+        parameters: in addition to those of the path.
+        keyed: True if the operation needs an API key.
     """
     every = ALWAYS | (KEYED if keyed else {})
     refused = {status: ERRORS[status] for status in errors} | every
@@ -115,12 +118,12 @@ def operation(
         found["parameters"] = list(parameters)
     if not keyed:
         found["security"] = []
-    # Response: FastAPI would add an answer of its own to those that are named.
+    # With response_class, FastAPI adds no answer of its own.
     return {"openapi_extra": found, "response_class": Response}
 
 
 def document(app: FastAPI, *, keys_on: bool) -> dict[str, Any]:
-    """The whole document, without what FastAPI adds and no operation answers."""
+    """Returns the whole document, without FastAPI's 422 answers, which no operation gives."""
     if app.openapi_schema is None:
         made = FastAPI.openapi(app)
         for path in made["paths"].values():

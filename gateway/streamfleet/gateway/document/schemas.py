@@ -1,4 +1,4 @@
-"""The objects that operations take and answer, as JSON Schema; the document has each once, by its name."""
+"""Objects of requests and answers, as JSON Schema. The document lists each once, by its name."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ TIERS = ["auto", "default", "flex", "priority", "scale"]
 
 
 def ref(name: str) -> Schema:
-    """One of SCHEMAS."""
+    """A reference to one of SCHEMAS."""
     return {"$ref": f"#/components/schemas/{name}"}
 
 
 def maybe(schema: Schema) -> Schema:
-    """It, or null."""
+    """The schema, or null."""
     return {"anyOf": [schema, {"type": "null"}]}
 
 
 def listed(schema: Schema, **bounds: int) -> Schema:
-    """A list of them."""
+    """A list of such items."""
     return {"type": "array", "items": schema, **bounds}
 
 
@@ -36,17 +36,17 @@ def fixed(*values: str) -> Schema:
 
 
 def whole(**fields: Schema) -> Schema:
-    """An object that has all of these."""
+    """An object that has all of these fields."""
     return {"type": "object", "properties": fields, "required": list(fields)}
 
 
 def loose(needed: list[str], **fields: Schema) -> Schema:
-    """An object that has these, and may have more."""
+    """An object that has these fields, and may have more."""
     return {"type": "object", "required": needed, "properties": fields, "additionalProperties": True}
 
 
 def page(of: str) -> Schema:
-    """A page of a list, as OpenAI's clients turn them."""
+    """A page of a list, in OpenAI's pagination."""
     flag: Schema = {"type": "boolean"}
     ends = {"first_id": maybe(TEXT), "last_id": maybe(TEXT), "has_more": flag}
     return whole(object=fixed("list"), data=listed(ref(of)), **ends)

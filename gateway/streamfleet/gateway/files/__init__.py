@@ -1,1 +1,1 @@
-"""OpenAI's Files API. What is in a file is stored by `store`; which files there are stands in Redis."""
+"""OpenAI's Files API. `store` holds the contents of files; Redis holds their records."""

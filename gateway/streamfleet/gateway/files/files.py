@@ -1,4 +1,8 @@
-"""Files: contents in the store, records in Redis, and nothing of one without the other for long."""
+"""Files: contents in the store, records in Redis, and a sweep that deletes one without the other.
+
+Routes and batches create, read and delete files through `Files`. An upload is announced in Redis before its content is
+written, so that the sweep finds the content if the gateway dies.
+"""
 
 from __future__ import annotations
 
@@ -15,19 +19,19 @@ from streamfleet.gateway.files.store import Store, StoreUnavailable, Writer
 log = structlog.get_logger(__name__)
 PIECE_BYTES = 1_048_576
 UPLOAD_HOLD_MS, SEGMENT_HOLD_MS = 21_600_000, 3_600_000
-"""Within so long an upload, or a piece of a batch's output, has to be complete; then it may be deleted."""
+"""Time in which an upload, or a piece of a batch's output, has to be complete; after it, the sweep may delete it."""
 SWEEP_MOST, STILL_NEEDED_MS = 200, 3_600_000
 
 
 class Files:
-    """What the Files API does, and what batches need of it.
+    """Operations of the Files API, and those that batches need.
 
     Args:
-        broker: records.
+        broker: records in Redis.
         store: contents.
-        most_bytes: of one file.
-        kept_ms: for how long files are kept.
-        most_together: bytes of all files of a tenant; 0 for any.
+        most_bytes: limit for one file.
+        kept_ms: default lifetime of a file.
+        most_together: limit for all files of a tenant, in bytes; 0 for none.
     """
 
     def __init__(self, broker: FileBroker, store: Store, most_bytes: int, kept_ms: int, most_together: int = 0) -> None:
@@ -35,7 +39,7 @@ class Files:
         self._most_bytes, self._kept_ms, self._most_together = most_bytes, kept_ms, most_together
 
     async def begin(self) -> Upload:
-        """A file that is going to be uploaded. Raises BrokerUnavailable, StoreUnavailable."""
+        """Begin an upload. Raises BrokerUnavailable, StoreUnavailable."""
         now_ms = await self.broker.now_ms()
         file_id = new_id(FILE, now_ms)
         name = self.store.new_name(file_id)
@@ -45,11 +49,11 @@ class Files:
     async def add(
         self, upload: Upload, tenant: str, filename: str, purpose: str, kept_ms: int | None = None
     ) -> FileRecord:
-        """Make a file of what was uploaded.
+        """Create the record of an uploaded file.
 
         Raises:
-            ApiError: all files of the tenant together would be too large.
-            StoreUnavailable: it took so long that it may have been deleted meanwhile.
+            ApiError: the tenant's files are too large together.
+            StoreUnavailable: the upload took so long that the sweep may have deleted it.
         """
         now_ms = await self.broker.now_ms()
         ends_ms = now_ms + (self._kept_ms if kept_ms is None else kept_ms)
@@ -62,7 +66,7 @@ class Files:
         return record
 
     async def check_room(self, tenant: str) -> None:
-        """Refuse before anything is sent where nothing more fits. Raises ApiError."""
+        """Refuse an upload early if the tenant's files have reached the limit. Raises ApiError."""
         if self._most_together and await self.broker.file_bytes(tenant) >= self._most_together:
             raise self._no_room()
 
@@ -71,13 +75,13 @@ class Files:
         return ApiError(413, text, "file_quota_exceeded", param="file", headers=NOT_AGAIN, reason="file_quota")
 
     async def read(self, parts: list[Part]) -> AsyncIterator[bytes]:
-        """Contents one after the other. Raises ContentGone, StoreUnavailable."""
+        """Yields contents one after the other. Raises ContentGone, StoreUnavailable."""
         for part in parts:
             async for block in self.store.read(part.name):
                 yield block
 
     async def delete(self, record: FileRecord) -> Deletion:
-        """Delete a file and its contents; those that the store does not delete now are found by `sweep`."""
+        """Delete a file and its contents; `sweep` deletes those that the store cannot delete now."""
         code, parts = await self.broker.delete_file(record)
         try:
             for part in parts:
@@ -89,14 +93,14 @@ class Files:
         return code
 
     async def discard(self, names: list[str]) -> None:
-        """Delete contents that no file owns. Raises StoreUnavailable."""
+        """Delete contents that belong to no file. Raises StoreUnavailable."""
         for name in names:
             await self.store.delete(name)
         if names:
             await self.broker.let_go(names)
 
     async def sweep(self) -> int:
-        """Delete what nobody owns, and files whose time is over. How many were deleted."""
+        """Delete contents without a file, and expired files. Returns how many were deleted."""
         names = await self.broker.loose(SWEEP_MOST)
         await self.discard(names)
         deleted = len(names)
@@ -112,11 +116,11 @@ class Files:
 
 
 class Upload:
-    """A content that comes in pieces.
+    """A content that arrives in pieces.
 
     Attributes:
-        file_id, name: of the file that it is to become, and of its content in the store.
-        bytes: so far.
+        file_id, name: id of the future file, and name of its content in the store.
+        bytes: received so far.
     """
 
     def __init__(self, files: Files, file_id: str, name: str, writer: Writer, most_bytes: int) -> None:
@@ -125,11 +129,11 @@ class Upload:
         self._piece = bytearray()
 
     async def write(self, data: bytes) -> None:
-        """More of it.
+        """Add a piece.
 
         Raises:
-            InvalidRequest: it is too large.
-            StoreUnavailable: the store does not take it.
+            InvalidRequest: the file is too large.
+            StoreUnavailable: the store failed.
         """
         self.bytes += len(data)
         if self.bytes > self._most_bytes:
@@ -141,12 +145,12 @@ class Upload:
             await self._flush()
 
     async def close(self) -> None:
-        """That was all. Raises StoreUnavailable."""
+        """Complete the content. Raises StoreUnavailable."""
         await self._flush()
         await self._writer.close()
 
     async def abort(self) -> None:
-        """Forget it; what cannot be deleted now is found later."""
+        """Delete the content; the sweep deletes it later if that fails now."""
         await _in_any_case(self._writer.abort)
         await _in_any_case(lambda: self._files.discard([self.name]))
 
@@ -159,5 +163,5 @@ class Upload:
 async def _in_any_case(work: Callable[[], Awaitable[object]]) -> None:
     try:
         await work()
-    except Exception as error:  # noqa: BLE001 - the reason for aborting is what the caller has to hear
+    except Exception as error:  # noqa: BLE001 - the caller has to see the error that led to the abort
         log.warning("upload_not_cleared", error=f"{type(error).__name__}: {error}")

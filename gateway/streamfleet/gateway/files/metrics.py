@@ -1,4 +1,4 @@
-"""The metrics of files and their store. Labels have few values, all known beforehand; no name or tenant is one."""
+"""Metrics of files and their store. Labels have few values, all known in advance; no label is a name or a tenant."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STORE_ERRORS = Counter(
 
 
 def begin() -> None:
-    """Let counters with known labels stand at 0 before they first count."""
+    """Set counters with known labels to 0."""
     for direction in DIRECTIONS:
         BYTES.labels(direction)
     for outcome in UPLOADS:
@@ -41,7 +41,7 @@ def begin() -> None:
 
 @contextmanager
 def counted_upload() -> Iterator[None]:
-    """What happens inside is one upload: refused for what it is, or broken: its caller left, or store or Redis fail."""
+    """Counts an upload as stored, refused (by its content) or broken (the caller left, the store or Redis failed)."""
     try:
         yield
     except BaseException as error:

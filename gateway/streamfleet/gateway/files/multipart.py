@@ -1,6 +1,6 @@
-"""A form that is uploaded: small fields, and one file that is handed on in pieces while it comes. No I/O.
+"""Parser for an uploaded form: small fields, and one file whose pieces are passed on as they arrive. No I/O.
 
-Starlette's own form reader keeps what it reads, on disk where it is large; here nothing is kept but the fields.
+Starlette's own form reader stores what it reads, large files on disk; this one keeps only the fields.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ class _Part:
 
 
 class Form:
-    """Reads a form in whatever pieces it comes.
+    """Parses a form that arrives in pieces of any size.
 
     Args:
         content_type: header of the request.
 
     Attributes:
-        fields: by name, without the file.
-        filename: of the file, once it began.
-        complete: the end of the form was seen.
+        fields: fields by name, without the file.
+        filename: name of the file, once the file began.
+        complete: True after the end of the form.
 
     Raises:
-        InvalidRequest: it is no form.
+        InvalidRequest: the header names no form.
     """
 
     def __init__(self, content_type: str | None) -> None:
@@ -74,10 +74,10 @@ class Form:
             raise _broken(error) from None
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Read on; what this holds of the file.
+        """Parse a piece. Returns the pieces of the file in it.
 
         Raises:
-            InvalidRequest: this is no form, or not this kind of form.
+            InvalidRequest: the data is no form, or not such a form.
         """
         self._pieces = []
         try:

@@ -1,4 +1,7 @@
-"""Pages of a list, as OpenAI's clients turn them. Pure."""
+"""Pages of a list, in OpenAI's pagination. Pure.
+
+A query goes in, a `Page` comes out; its `shown` makes the answer.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,12 @@ from streamfleet.common.errors import InvalidRequest
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Which page is wanted.
+    """Parameters of a page.
 
     Attributes:
-        after: the last id that the caller has; empty for the first page.
-        limit: how many it wants.
-        newest_first: in which order.
+        after: id to begin after; empty for the first page.
+        limit: most items.
+        newest_first: order of the items.
     """
 
     after: str
@@ -25,7 +28,7 @@ class Page:
     newest_first: bool
 
     def shown(self, data: Sequence[Mapping[str, Any]], more: bool) -> dict[str, Any]:
-        """The page, as OpenAI shows it."""
+        """Returns the page as OpenAI shows it."""
         return {
             "object": "list",
             "data": list(data),
@@ -36,15 +39,15 @@ class Page:
 
 
 def read_page(query: Mapping[str, str], kind: str, usual: int, most: int) -> Page:
-    """The page that a query asks for.
+    """Returns the page that a query asks for.
 
     Args:
         query: `after`, `limit`, `order`; all optional.
-        kind: what ids begin with.
-        usual, most: limits.
+        kind: prefix of the ids.
+        usual, most: default and largest limit.
 
     Raises:
-        InvalidRequest: one of them is wrong.
+        InvalidRequest: a parameter is wrong.
     """
     after, limit, order = query.get("after", ""), query.get("limit", str(usual)), query.get("order", "desc")
     if after and not is_id(after, kind):

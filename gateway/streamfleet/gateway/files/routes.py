@@ -1,4 +1,7 @@
-"""/v1/files: upload, list, look, download, delete. Another tenant's files are not there."""
+"""/v1/files: upload, list, retrieve, download and delete files.
+
+Handlers move bytes between the caller and `Files`. A tenant sees only its own files.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ from streamfleet.gateway.files.store import ContentGone
 from streamfleet.gateway.files.uploading import receive_file
 
 VISIBLE = ("batch", "batch_output")
-"""Purposes of the files that callers know of; the simple service has others of its own."""
+"""Purposes of files that callers see; those of the simple service stay hidden."""
 MOST_LISTED = 10_000
 LOOK_AT = 500
 router = APIRouter(tags=["files"])
@@ -67,18 +70,18 @@ async def file(request: Request, file_id: str) -> JSONResponse:
 
 @router.get("/v1/files/{file_id}/content", **operation({200: _CONTENT}, (404,)))
 async def content(request: Request, file_id: str) -> Response:
-    """What is in it."""
+    """The content of a file."""
     here = await visit(request)
     record = await find(here, file_id)
     parts = await here.files.broker.parts(file_id)
     blocks = here.files.read(parts)
     try:
-        first = await anext(blocks, b"")  # behind the headers it would be too late to say that it is gone
+        first = await anext(blocks, b"")  # after the headers, a missing content could not be reported
     except ContentGone:
         raise content_gone() from None
     headers = {
         "content-length": str(sum(part.bytes for part in parts)),
-        # Whatever is in it, a browser is to save it, not to show it.
+        # A browser has to save the content, never to show it.
         "content-disposition": f'attachment; filename="{record.id}.jsonl"',
     }
     return StreamingResponse(_behind(first, blocks), media_type="application/octet-stream", headers=headers)
@@ -86,7 +89,7 @@ async def content(request: Request, file_id: str) -> Response:
 
 @router.delete("/v1/files/{file_id}", **operation({200: answers("FileDeleted")}, (404, 409)))
 async def delete(request: Request, file_id: str) -> JSONResponse:
-    """Delete it."""
+    """Delete a file."""
     here = await visit(request)
     code = await here.files.delete(await find(here, file_id))
     if code is Deletion.IN_USE:
@@ -96,15 +99,15 @@ async def delete(request: Request, file_id: str) -> JSONResponse:
 
 
 def content_gone() -> ApiError:
-    """The file is known, and its content is not there."""
+    """Returns the answer for a file whose content is not in the store any more."""
     return ApiError(404, "the content of the file is gone from the store", "content_gone", param="file_id")
 
 
 async def find(here: Visit, file_id: str) -> FileRecord:
-    """One of the caller's files.
+    """Returns one of the caller's files.
 
     Raises:
-        ApiError: there is none of this id.
+        ApiError: the caller has none of this id.
     """
     record = await here.files.broker.file(file_id) if is_id(file_id, FILE) else None
     if record is None or record.tenant != here.tenant or record.purpose not in VISIBLE:
@@ -113,7 +116,7 @@ async def find(here: Visit, file_id: str) -> FileRecord:
 
 
 def shown(record: FileRecord) -> dict[str, Any]:
-    """A file as OpenAI shows it."""
+    """Returns a file as OpenAI shows it."""
     return {
         "id": record.id,
         "object": "file",
@@ -133,7 +136,7 @@ async def _behind(first: bytes, blocks: AsyncIterator[bytes]) -> AsyncIterator[b
 
 
 async def _listed(files: Files, tenant: str, page: Page, purposes: tuple[str, ...]) -> list[dict[str, Any]]:
-    """As many as the page has, and one more when there are more."""
+    """Returns the items of a page, and one more if there are more."""
     found: list[dict[str, Any]] = []
     after = page.after
     while len(found) <= page.limit:

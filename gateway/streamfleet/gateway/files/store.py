@@ -1,7 +1,7 @@
-"""Where the contents of files are: a folder or an object store, whatever fsspec knows by its URL.
+"""Store of file contents: a folder or an object store, by any URL that fsspec knows.
 
-A content is written once, under a name that nobody had before, and never changed. So readers need no lock, and one that
-was written halfway is nothing but garbage, which `FileBroker.loose` knows of.
+A content is written once, under a new random name, and never changed. So readers need no lock, and an incomplete
+content is only garbage, whose name `FileBroker.loose` returns.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ P = ParamSpec("P")
 T = TypeVar("T")
 BLOCK_BYTES = 262_144
 PART_BYTES = 8_388_608
-"""What an object store is sent at once: held in memory by every content that is being written. s3fs's own is 50 MiB."""
+"""Bytes sent to an object store at once. Each content in progress holds so many in memory; s3fs's default is 50 MiB."""
 THREADS = 8
 
 
 class StoreUnavailable(StreamfleetError):
-    """The contents of files cannot be reached; the message names no path."""
+    """The store of contents failed; the message names no path."""
 
     retryable = True
 
 
 class ContentGone(StreamfleetError):
-    """A content is not there: somebody deleted it by hand, or another store was meant."""
+    """A content is not in the store: it was deleted by hand, or the store's URL was changed."""
 
 
 class Store:
-    """Contents by name.
+    """Contents of files, by name.
 
     Args:
-        url: of a folder.
+        url: URL of a folder.
 
     Raises:
-        SettingsError: fsspec does not know the URL, or what it needs for it is not installed.
+        SettingsError: fsspec does not know the URL, or a package for it is missing.
     """
 
     def __init__(self, url: str) -> None:
@@ -58,18 +58,18 @@ class Store:
             self._files, root = fsspec.core.url_to_fs(_expanded(url))
         except ImportError as error:
             raise SettingsError(f"STREAMFLEET_GATEWAY_FILES: {url}: {_how_to_install(url, error)}") from None
-        except (ValueError, RuntimeError) as error:  # the last: a ~ whose home nobody knows
+        except (ValueError, RuntimeError) as error:  # RuntimeError: the home of a ~ is unknown
             raise SettingsError(f"STREAMFLEET_GATEWAY_FILES: {url}: {error}") from None
         self._root = str(root).rstrip("/")
         self._threads = ThreadPoolExecutor(THREADS, "files")
 
     @property
     def shared(self) -> bool:
-        """Whether another machine could reach it: not for certain, but a folder of this one is only by a mount."""
+        """True if other machines may reach the store; a local folder counts as not shared, even if it is a mount."""
         return not isinstance(self._files, (LocalFileSystem, MemoryFileSystem))
 
     def new_name(self, owner: str) -> str:
-        """A name for a content of this file."""
+        """Returns a new name for a content of this file."""
         chance = secrets.token_hex(8)
         return f"{chance[:2]}/{owner}.{chance[2:]}"
 
@@ -79,17 +79,17 @@ class Store:
         return Writer(await self._do(_opened, self._files, path), self._do)
 
     async def put(self, name: str, data: bytes) -> None:
-        """A whole content. Raises StoreUnavailable."""
+        """Store a whole content. Raises StoreUnavailable."""
         writer = await self.write(name)
         await writer.write(data)
         await writer.close()
 
     async def read(self, name: str) -> AsyncIterator[bytes]:
-        """A content, in blocks.
+        """Yields a content, in blocks.
 
         Raises:
-            ContentGone: it is not there.
-            StoreUnavailable: nobody knows.
+            ContentGone: the content does not exist.
+            StoreUnavailable: the store failed.
         """
         file = await self._do(self._files.open, self._path(name), "rb", block_size=BLOCK_BYTES * 4)
         try:
@@ -100,12 +100,12 @@ class Store:
             await self._do(file.close)
 
     async def delete(self, name: str) -> None:
-        """Forget a content; it may be gone already. Raises StoreUnavailable."""
+        """Delete a content, if it exists. Raises StoreUnavailable."""
         with contextlib.suppress(ContentGone):
             await self._do(self._files.rm_file, self._path(name))
 
     async def close(self) -> None:
-        """Let go of the threads."""
+        """Stop the threads."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _path(self, name: str) -> str:
@@ -122,7 +122,7 @@ class Store:
             metrics.STORE_ERRORS.labels(metrics.GONE).inc()
             raise ContentGone("the content of the file is not in the store any more") from None
         except Exception as error:
-            # Each kind of store raises errors of its own.
+            # Each kind of store raises other errors.
             metrics.STORE_ERRORS.labels(metrics.FAILED).inc()
             log.warning("file_store_failed", error=f"{type(error).__name__}: {error}")
             raise StoreUnavailable("the store of file contents cannot be reached, or is full; try again") from error
@@ -135,21 +135,21 @@ class Writer:
         self._file, self._do = file, do
 
     async def write(self, data: bytes) -> None:
-        """More of it."""
+        """Append data."""
         await self._do(self._file.write, data)
         metrics.BYTES.labels(metrics.WRITTEN).inc(len(data))
 
     async def close(self) -> None:
-        """That was all: it is there from now on, also after a power failure where it is a file of this machine."""
+        """Complete the content. After this it survives a crash; in a local folder, also a power failure."""
         try:
             await self._do(_closed, self._file)
-        except ContentGone:  # nothing to put it into: no such bucket, or its folder was taken away
+        except ContentGone:  # the bucket or folder does not exist
             raise StoreUnavailable(
                 "the store of file contents is not there; whoever runs the gateway has to look"
             ) from None
 
     async def abort(self) -> None:
-        """Write no more. What is there by now is deleted by name."""
+        """Stop writing. The caller deletes what was written, by its name."""
         await self._do(self._file.close)
 
 
@@ -159,7 +159,7 @@ def _expanded(url: str) -> str:
 
 
 def _how_to_install(url: str, error: ImportError) -> str:
-    """What is missing for a URL of this kind, and the command that brings it."""
+    """Returns the name of the package that a URL needs, and the command that installs it."""
     scheme = url.partition("://")[0]
     package = str(known_implementations.get(scheme, {}).get("class", "")).partition(".")[0]
     if package == "s3fs":
@@ -171,7 +171,7 @@ def _how_to_install(url: str, error: ImportError) -> str:
 
 def _opened(files: Any, path: str) -> Any:
     if isinstance(files, LocalFileSystem):
-        # Others make folders by themselves, or have none.
+        # Other stores create folders by themselves, or have none.
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         return Path(path).open("xb")
     return files.open(path, "wb", block_size=PART_BYTES)
@@ -181,7 +181,7 @@ def _closed(file: Any) -> None:
     if hasattr(file, "fileno") and not isinstance(file, fsspec.spec.AbstractBufferedFile):
         try:
             number = file.fileno()
-        except OSError:  # in memory
+        except OSError:  # in memory, without a file number
             number = None
         if number is not None:
             file.flush()

@@ -1,4 +1,8 @@
-"""From a form that is being sent to a file, in bounded memory."""
+"""Receives an uploaded form into a file, in bounded memory.
+
+`receive_file` reads the request, parses the form with `multipart`, and writes to the store through `Files`. It removes
+an incomplete upload.
+"""
 
 from __future__ import annotations
 
@@ -16,26 +20,26 @@ from streamfleet.gateway.files.files import Files, Upload
 from streamfleet.gateway.files.multipart import FILE, Form
 
 FORM_BYTES = 65_536
-"""What a form may hold besides the file."""
+"""Most bytes of a form, in addition to the file."""
 PURPOSES = ("batch",)
 LEAST_KEPT_S, MOST_KEPT_S = 3_600, 2_592_000
 _SECONDS = re.compile(r"[0-9]{1,9}")
 
 
 async def receive_file(request: Request, files: Files, tenant: str, most_bytes: int, idle_s: float) -> FileRecord:
-    """The file that a request uploads.
+    """Receive an uploaded file, and return its record.
 
     Args:
-        request: with a form of ``purpose`` and ``file``.
-        files: where to put it.
-        tenant: whose it is to be.
-        most_bytes: of the file.
-        idle_s: how long nothing may come.
+        request: has a form with ``purpose`` and ``file``.
+        files: destination.
+        tenant: owner of the file.
+        most_bytes: limit for the file.
+        idle_s: longest time without a byte.
 
     Raises:
-        InvalidRequest: a field is wrong, or it is too large; nothing of it is kept.
-        ApiError: it is too slow.
-        ClientDisconnect: the client left; nothing of it is kept.
+        InvalidRequest: a field is wrong, or the file is too large; nothing is kept.
+        ApiError: the client is too slow.
+        ClientDisconnect: the client left; nothing is kept.
     """
     announced = request.headers.get("content-length", "")
     if announced.isdecimal() and int(announced) > most_bytes + FORM_BYTES:
@@ -51,8 +55,8 @@ async def receive_file(request: Request, files: Files, tenant: str, most_bytes: 
         adding = True
         return await files.add(upload, tenant, form.filename or "", purpose, kept_ms)
     except BaseException as error:
-        if not (adding and isinstance(error, BrokerUnavailable)):  # then there may be a file, and else it is swept
-            # Shielded: a cancelled handler has to clear up as well.
+        if not (adding and isinstance(error, BrokerUnavailable)):  # the file may exist
+            # Shielded, because a cancelled handler has to clean up as well.
             await asyncio.shield(upload.abort())
         raise
 
@@ -88,7 +92,7 @@ async def _pieces(request: Request, idle_s: float) -> AsyncIterator[bytes]:
 
 
 def check_fields(fields: Mapping[str, str]) -> tuple[str, int | None]:
-    """Purpose, and for how long the file is to be kept (ms; None for as long as usual).
+    """Returns the purpose, and the lifetime of the file (ms; None for the default).
 
     Raises:
         InvalidRequest: a field is wrong.

@@ -1,4 +1,7 @@
-"""Prompts that are answered later: a batch whose input the gateway writes, and whose files it reads."""
+"""Jobs: prompts that are answered later, as a batch whose input the gateway writes and whose files it reads.
+
+`accept` stores the input through `Files` and creates the batch; `shown` returns the job's JSON object.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,9 @@ from streamfleet.gateway.errors import SERVER, ApiError, retry_after
 from streamfleet.gateway.simple.prompts import PromptsWish, input_line, totals
 
 INPUT = "job_input"
+"""Purpose of a job's input file, which callers do not see."""
 INPUT_KEPT_MS = 3_600_000
-"""How long nobody may need it: a batch that is open keeps its input."""
-"""Purpose of its input, which callers do not see."""
+"""Lifetime of a job's input without a batch: an open batch keeps its input."""
 PENDING, PROCESSING, COMPLETED, FAILED = "pending", "processing", "completed", "failed"
 _STATUSES = {
     BatchStatus.VALIDATING: PENDING,
@@ -32,11 +35,11 @@ _STATUSES = {
 
 
 async def accept(here: Visit, prompts: PromptsWish, lane: Lane, naming: Naming | None) -> BatchRecord:
-    """A job that any gateway may take from now on.
+    """Create a job that any gateway may take.
 
     Raises:
-        InvalidRequest: its window or callback URL is not taken.
-        StoreUnavailable, StreamfleetError: it was not accepted.
+        InvalidRequest: its window or callback URL is refused.
+        StoreUnavailable, StreamfleetError: the job was not created.
     """
     settings, files = here.settings, here.files
     window_ms = read_window(prompts.window, settings.gateway_batch_max_window_ms)
@@ -60,27 +63,27 @@ async def accept(here: Visit, prompts: PromptsWish, lane: Lane, naming: Naming |
     try:
         job = await here.batching.accept(wish, here.tenant, lane, naming, job=True, total=len(prompts.bodies))
     finally:
-        if job is None or job.input_file_id != record.id:  # refused, or it was there before
+        if job is None or job.input_file_id != record.id:  # the job was refused, or existed before
             await asyncio.shield(files.delete(record))
-    if job is None:  # somebody deletes files by hand
+    if job is None:  # the input file was deleted by hand
         raise ApiError(503, "the job was not accepted; try again", "not_accepted", SERVER, headers=retry_after(1))
     return job
 
 
 def status_of(job: BatchRecord) -> str:
-    """One of pending, processing, completed, failed. It failed when none of its prompts succeeded, or not all ran."""
+    """Returns pending, processing, completed or failed: failed if no prompt succeeded, or not all were run."""
     if job.status is BatchStatus.COMPLETED and job.failed and not job.completed:
         return FAILED
     return word_for(job.status)
 
 
 def word_for(status: BatchStatus) -> str:
-    """The simple service's word for a status of OpenAI's."""
+    """Returns the simple service's word for a status of OpenAI's API."""
     return _STATUSES[status]
 
 
 def shown(job: BatchRecord, now_ms: int) -> dict[str, Any]:
-    """A job without its results."""
+    """Returns a job without its results."""
     ended_ms = job.times.get(job.status) if job.status.ended else None
     done = job.completed + job.failed
     return {

@@ -1,4 +1,4 @@
-"""Results of a job's prompts, read from its two files."""
+"""Results of a job's prompts, read from its two files in the store."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from streamfleet.gateway.files.files import Files
 from streamfleet.gateway.simple.prompts import of_line
 
 MOST_BYTES = 67_108_864
-"""Of both files together; results of a larger job are read from its files."""
+"""Most bytes of both files; results of a larger job are read from its files only."""
 
 
 async def results_of(files: Files, job: BatchRecord, most_bytes: int = MOST_BYTES) -> list[dict[str, Any]] | None:
-    """How each prompt of a job ended, in their order; None while it goes on, or where the files are larger than that.
+    """Returns the results of a job's prompts, in their order; None while it runs, or if its files are too large.
 
     Raises:
         ContentGone, StoreUnavailable: the files cannot be read.

@@ -1,4 +1,7 @@
-"""/v1/batch: prompts in, outputs out."""
+"""/v1/batch: endpoints of the simple service, prompts in and outputs out.
+
+Handlers read the body with `reading` and `prompts`, and run it with `sync` or `jobs`.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ _RESULTS, _JOB = answers("Results"), answers("Job")
     **operation({200: _RESULTS}, (400, 403, 404, 409, 413), body("PromptsRequest"), WAITING),
 )
 async def sync(request: Request) -> Response:
-    """Answer all prompts, and then answer."""
+    """Run all prompts, and answer with their outputs."""
     here = await visit(request, requests=1)
     asked, prompts = await _read(here, request)
     wish = _wish(here, request, asked)
@@ -70,7 +73,7 @@ async def sync(request: Request) -> Response:
     **operation({202: _JOB}, (400, 403, 404, 409, 413), body("JobRequest"), (LANE, IDEMPOTENCY)),
 )
 async def later(request: Request) -> JSONResponse:
-    """Answer all prompts later."""
+    """Accept prompts, to be run later."""
     here = await visit(request, requests=1)
     asked, prompts = await _read(here, request)
     lane = choose_lane(request.headers, asked, here.caller.lanes)
@@ -81,10 +84,10 @@ async def later(request: Request) -> JSONResponse:
     return JSONResponse(jobs.shown(job, job.created_ms), 202)
 
 
-# Before what takes any id.
+# This route has to precede the one that takes any id.
 @router.get("/v1/batch/stats", **operation({200: answers("Stats")}))
 async def stats(request: Request) -> JSONResponse:
-    """What was done for the tenant so far."""
+    """Statistics of the tenant's calls and jobs."""
     here = await visit(request)
     open_jobs = Counter(map(jobs.word_for, await here.batching.broker.open_jobs(here.tenant)))
     found = await here.batching.broker.stats(here.tenant)
@@ -130,7 +133,7 @@ async def job(request: Request, batch_id: str) -> Response:
 
 @router.post("/v1/batch/{batch_id}/cancel", **operation({200: _JOB}, (404, 409)))
 async def cancel(request: Request, batch_id: str) -> JSONResponse:
-    """End a job. What was answered by then stands in its results."""
+    """Cancel a job. Answers up to then are in its results."""
     here = await visit(request)
     record = await end(here, batch_id, JOB)
     return JSONResponse(jobs.shown(record, await here.batching.broker.now_ms()))
@@ -149,10 +152,10 @@ async def _read(here: Visit, request: Request) -> tuple[Mapping[str, Any], Promp
 
 
 async def _known(here: Visit, model: object) -> None:
-    """A model that there is not is refused at once; where nobody can say yet, the job waits.
+    """Refuse an unknown model at once. If no worker has said yet which models it serves, the job waits.
 
     Raises:
-        InvalidRequest, ApiError: there is no such model.
+        InvalidRequest, ApiError: the model does not exist.
     """
     try:
         await here.gateway.models.choose(model)
@@ -169,7 +172,7 @@ def _wish(here: Visit, request: Request, body: Mapping[str, Any]) -> Wish:
 
 
 def _told(here: Visit, batch_id: str, results: list[dict[str, Any]], latency_ms: float) -> dict[str, Any]:
-    """The answer, and its part of the tenant's statistics."""
+    """Returns the answer, and adds it to the tenant's statistics."""
     succeeded = sum(each["status"] == "succeeded" for each in results)
     prompt_tokens, completion_tokens = tokens_of(results)
     ended = {"succeeded": succeeded, "failed": len(results) - succeeded}

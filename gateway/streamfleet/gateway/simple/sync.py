@@ -1,4 +1,7 @@
-"""Prompts that are answered while the caller waits."""
+"""Calls whose prompts are answered while the caller waits.
+
+`Sync` turns prompts into requests, enqueues them through the queue's client, and collects their results in order.
+"""
 
 from __future__ import annotations
 
@@ -29,15 +32,15 @@ CANCELS_AT_ONCE = 32
 
 
 class Sync:
-    """One call.
+    """One call with many prompts.
 
     Args:
         here: the caller.
-        client: of the queue that answers.
+        client: client of the queue.
         wish: lane and deadline.
 
     Attributes:
-        id: what the ids of its requests begin with.
+        id: prefix of its requests' ids.
     """
 
     def __init__(self, here: Visit, client: Client, wish: Wish) -> None:
@@ -50,15 +53,15 @@ class Sync:
         self._enqueueing = False
 
     async def prepare(self, prompts: PromptsWish, chosen: Chosen) -> list[Submission]:
-        """Requests for `enqueue`; prompts that cannot be asked have ended."""
+        """Returns requests for `enqueue`; an invalid prompt gets its error as result."""
         return await aside(prompts.size_bytes, self._prepared, prompts, chosen)
 
     async def enqueue(self, submissions: Sequence[Submission]) -> None:
-        """Put all of them into the queue; those that are refused have ended.
+        """Enqueue all requests; a refused one gets its error as result.
 
         Raises:
-            QueueFull: not one of them found room.
-            StreamfleetError: the queue cannot be reached; what it took by then is cancelled.
+            QueueFull: the lane had no room for any of them.
+            StreamfleetError: the queue cannot be reached; requests enqueued before are cancelled.
         """
         full = 0
         self._enqueueing = True
@@ -80,7 +83,7 @@ class Sync:
             raise QueueFull(f"lane {self._wish.lane} is full", self._wish.lane)
 
     async def results(self, wait_s: float) -> list[dict[str, Any]]:
-        """How each of them ended, in their order."""
+        """Returns the results of all prompts, in their order."""
         arrivals = self._client.arrivals()
         arrivals.add(self._handles)
         try:
@@ -95,13 +98,13 @@ class Sync:
         return [self._ended[number] for number in sorted(self._ended)]
 
     def used(self, reserved: int) -> int | None:
-        """Tokens that all of them used; None where one has not ended, or may have been enqueued without an answer."""
+        """Tokens that all requests used; None if one has not ended, or was sent and not acknowledged."""
         if self._enqueueing or self._numbers:
             return None
         return total(used_tokens(result, reserved // len(self._ended)) for result in self._results)
 
     def abandon(self) -> None:
-        """Nobody waits for them any more."""
+        """Cancel all requests, unless they should go on when the caller leaves."""
         if self._handles and not self._wish.stays:
             self._here.gateway.errand(_cancel(self._handles), "cancel what nobody waits for")
 

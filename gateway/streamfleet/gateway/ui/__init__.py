@@ -1,1 +1,5 @@
-"""The page /ui: what operators see of the queues, and what they do to them."""
+"""The page /ui, where operators watch queues and act on them.
+
+`routes` answers the page's requests with JSON from the other modules here. The page talks to Redis through `desk`, as a
+Redis user of its own if the settings name one.
+"""

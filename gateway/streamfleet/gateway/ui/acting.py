@@ -1,4 +1,7 @@
-"""Dead letters by the page, and what operators do to them."""
+"""Dead letters as the page shows them, and requeueing them.
+
+Reads pages of dead letters through the broker and returns JSON values. Nothing that Redis holds is trusted to be valid.
+"""
 
 from __future__ import annotations
 
@@ -12,25 +15,25 @@ from streamfleet.gateway.ui.texts import SHORT_CHARS, error_of, line, line_or_no
 from streamfleet.producer.letters import DeadLetter, NotRequeued, read_letter, requeue, revive
 
 MOST_BYTES = 4_194_304
-"""Of one page: letters bring their bodies along."""
+"""Bytes of one page: dead letters contain the request's body."""
 GONE = "there is no such dead letter any more"
 
 
 @dataclass(frozen=True, slots=True)
 class LetterPage:
-    """Some dead letters, newest first, and the id behind which the next page begins; None at the end."""
+    """Some dead letters, newest first, and the id after which the next page begins; None for the last page."""
 
     letters: Sequence[DeadLetter]
     next: str | None
 
 
 async def read_page(broker: Broker, before: str | None, limit: int) -> LetterPage:
-    """One page.
+    """Returns one page of dead letters.
 
     Args:
         broker: the queue.
-        before: only those older than this one; None for the newest.
-        limit: how many at most.
+        before: only letters older than this id; None for the newest.
+        limit: most letters on the page.
     """
     letters: list[DeadLetter] = []
     size = 0
@@ -44,7 +47,7 @@ async def read_page(broker: Broker, before: str | None, limit: int) -> LetterPag
 
 
 def shown(letter: DeadLetter, now_ms: int) -> dict[str, Any]:
-    """A dead letter, as JSON values."""
+    """Returns a dead letter as JSON values."""
     why_not = ""
     try:
         revive(letter, now_ms)
@@ -71,7 +74,7 @@ def shown(letter: DeadLetter, now_ms: int) -> dict[str, Any]:
 
 
 async def requeue_all(broker: Broker, letter_ids: Sequence[str]) -> list[dict[str, Any]]:
-    """Enqueue these dead letters' requests again; what became of each."""
+    """Enqueue the requests of these dead letters again. Returns the outcome of each."""
     now_ms = await broker.now_ms()
     return [await _requeue(broker, letter_id, now_ms) for letter_id in letter_ids]
 

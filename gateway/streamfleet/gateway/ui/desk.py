@@ -1,4 +1,8 @@
-"""Where operators sit: the page's own connections to the queues, and its shared readings of them."""
+"""State of the operators' page in one process: its connections to the queues, and its cached readings of them.
+
+`routes` asks for brokers, clients and readings here. The page has connections of its own, so that a slow look delays no
+request.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +20,17 @@ from streamfleet.gateway.ui.watching import Shared, Watcher
 from streamfleet.producer.client import Client, open_broker
 
 MOST_SEARCHES = 4
-"""At once: each may read megabytes out of Redis."""
+"""Searches at once: each may read megabytes from Redis."""
 BUSY_S = 1
 
 
 class Desk:
-    """The page's part of a gateway process. Nothing is sent before somebody looks.
+    """The page's connections and readings. Sends nothing before somebody opens the page.
 
     Args:
-        queue: where Redis is.
-        settings: which user the page is there.
-        clock: for how long a reading serves.
+        queue: Redis settings.
+        settings: hold the page's own Redis URL, if it has one.
+        clock: for the age of a reading.
 
     Raises:
         SettingsError: the page's Redis URL cannot be read.
@@ -39,25 +43,25 @@ class Desk:
         self._searches = 0
 
     async def client(self, queue: str) -> Client:
-        """The page's own client of a queue. Raises BrokerUnavailable."""
+        """Returns the page's own client of a queue. Raises BrokerUnavailable."""
         return await self._queues.client(queue)
 
     async def broker(self, queue: str) -> Broker:
-        """The same, for what clients do not do."""
+        """Returns the broker of that client, for commands that clients lack. Raises BrokerUnavailable."""
         return (await self._queues.client(queue)).broker
 
     def reading(self, queue: str) -> Shared:
-        """What all who look at a queue see."""
+        """Returns the reading of a queue that all viewers share."""
         if queue not in self._readings:
             self._readings[queue] = Shared(Watcher(lambda: self.broker(queue)).look, self._clock)
         return self._readings[queue]
 
     @contextmanager
     def searching(self) -> Iterator[None]:
-        """While one reads much.
+        """Holds one of the slots for searches.
 
         Raises:
-            ApiError: too many do.
+            ApiError: all slots are taken.
         """
         if self._searches >= MOST_SEARCHES:
             text = "too many searches run at once; try again"
@@ -69,15 +73,15 @@ class Desk:
             self._searches -= 1
 
     async def close(self) -> None:
-        """Leave."""
+        """Close the page's connections."""
         await self._queues.close()
 
 
 def own_settings(queue: QueueSettings, settings: GatewaySettings) -> QueueSettings:
-    """The queue, as the page's own user sees it.
+    """Returns the queue's settings with the page's own Redis URL, if there is one.
 
     Raises:
-        SettingsError: the page's Redis URL cannot be read.
+        SettingsError: the page's Redis URL cannot be parsed.
     """
     if not settings.gateway_ui_redis_url.get_secret_value():
         return queue

@@ -1,4 +1,7 @@
-"""The page's own files, as they are packaged: they hold nothing secret, so nobody needs a key for them."""
+"""The page's static files, from the package.
+
+A file name goes in, its bytes and headers come out. The files hold nothing secret, so no key is needed for them.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
 
 @dataclass(frozen=True, slots=True)
 class PageFile:
-    """One file, its type, and what tells it from another version of it."""
+    """One file, its media type, and its version for ``ETag``."""
 
     content: bytes
     media_type: str
@@ -32,13 +35,13 @@ class PageFile:
 
 
 def page_file(name: str) -> PageFile | None:
-    """A file by its name; None where there is none that is to be served."""
+    """Returns a file by its name; None if no such file is served."""
     suffix = "." + name.rpartition(".")[2]
     return _read(name, TYPES[suffix]) if _NAME.fullmatch(name) and suffix in TYPES else None
 
 
 def is_known(etag: str, asked: str | None) -> bool:
-    """Whether ``If-None-Match`` names this version."""
+    """True if ``If-None-Match`` names this version."""
     return asked is not None and etag in [part.strip().removeprefix("W/") for part in asked.split(",")]
 
 

@@ -1,4 +1,7 @@
-"""Headers of all answers of the page, which keep other sites out, and what its requests have to look like. Pure."""
+"""Security headers of the page's answers, and checks of its requests. Pure.
+
+The headers keep other sites out of the page; the checks keep their forms from acting through a visitor's browser.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +21,14 @@ HEADERS: Mapping[str, str] = {
     "cross-origin-resource-policy": "same-origin",
 }
 FRESH: Mapping[str, str] = {"cache-control": "no-store"}
-"""Of answers with data in them: nothing of it is to stay in a cache."""
+"""Headers of answers with data, which no cache may store."""
 
 
 def check_json(headers: Mapping[str, str]) -> None:
-    """What acts has to say that it is JSON: no form of another site can.
+    """Require JSON for requests that change something: a form on another site cannot send that type.
 
     Raises:
-        ApiError: it does not.
+        ApiError: the body is not declared as JSON.
     """
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
@@ -34,13 +37,13 @@ def check_json(headers: Mapping[str, str]) -> None:
 
 
 def operator_required() -> ApiError:
-    """This key may send requests, and no more."""
+    """Returns the refusal of a key that is no operator's."""
     text = "this is no operator's API key; make one with `streamfleet gateway keys create NAME --operator`"
     return ApiError(403, text, "operator_key_required", REFUSED, headers=NOT_AGAIN, reason="key")
 
 
 def not_permitted() -> ApiError:
-    """The page's user in Redis may not do what an operator does."""
+    """Returns the error for a Redis user that lacks an operator's rights."""
     text = (
         "the Redis user of this gateway may not do this: set STREAMFLEET_GATEWAY_UI_REDIS_URL to the same Redis "
         "with a user of the role operator (`streamfleet acl --role operator` has its rules)"

@@ -1,4 +1,7 @@
-"""How a queue moves, from readings of it that lie some seconds apart. Pure."""
+"""Rates and mean latencies of a queue, from readings some seconds apart. Pure.
+
+`Movement.add` takes snapshots one by one, and returns the change since the oldest one that it keeps.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +14,18 @@ from typing import Any
 from streamfleet.producer.snapshot import Rates, Snapshot, rates
 
 SPAN_MS, KEPT_MS = 10_000, 60_000
-"""Rates are over the first where there are readings so old, and over none older than the second."""
+"""Rates use a reading of the first age if there is one, and none older than the second."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moving:
-    """Between two readings.
+    """Change between two readings.
 
     Attributes:
-        seconds: between them.
-        rates: requests a second that came and ended.
-        ended: the same by terminal status.
-        waiting, running: mean numbers of requests meanwhile.
+        seconds: time between them.
+        rates: requests a second that arrived, and that ended.
+        ended: requests a second that ended, by terminal status.
+        waiting, running: mean numbers of requests in that time.
     """
 
     seconds: float
@@ -32,7 +35,7 @@ class Moving:
     running: float
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values. Mean times are by Little's law: how many are there on average, by how many leave a second."""
+        """As JSON values. Mean times follow from Little's law: mean number of requests by those that leave a second."""
         leave = self.rates.finished
         times = {"total_s": self.waiting + self.running, "waiting_s": self.waiting, "running_s": self.running}
         return {
@@ -51,10 +54,10 @@ class Movement:
         self._readings: deque[Snapshot] = deque()
 
     def add(self, snapshot: Snapshot) -> Moving | None:
-        """Take one more; how the queue moved up to it, None where nothing can be said yet."""
+        """Add a reading. Returns the change up to it, or None if there is none to compare with."""
         readings = self._readings
         if readings and snapshot.now_ms <= readings[-1].now_ms:
-            readings.clear()  # another server's clock, after a failover
+            readings.clear()  # a failover: another server's clock
         readings.append(snapshot)
         while readings[0].now_ms < snapshot.now_ms - KEPT_MS:
             readings.popleft()
@@ -76,11 +79,11 @@ def _between(readings: list[Snapshot]) -> Moving | None:
 
 
 def running_in(snapshot: Snapshot) -> int:
-    """How many requests workers hold."""
+    """Number of requests that workers hold."""
     return sum(lane.running for lane in snapshot.lanes)
 
 
 def _mean(points: list[tuple[int, int]]) -> float:
-    """Mean of what was read at some moments (epoch ms), each step between two weighed by its length."""
+    """Time-weighted mean of values that were read at some moments (epoch ms)."""
     area = sum((one[1] + two[1]) / 2 * (two[0] - one[0]) for one, two in pairwise(points))
     return area / (points[-1][0] - points[0][0])

@@ -1,4 +1,7 @@
-"""What the page shows of a queue at one instant. Pure."""
+"""The page's view of a queue at one instant. Pure.
+
+A snapshot, the queue's movement and the next entries go in; JSON values come out.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ MOST_WORKERS = 200
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Whose an entry is: its request's id, its tenant (None for none), and how long its body is."""
+    """Head of an entry: its request's id, its tenant (None for none), and the size of its body."""
 
     id: str
     tenant: str | None
@@ -28,7 +31,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Next:
-    """What is about to run: its stream id, its rank (epoch ms), and what was read of it; None where it was not."""
+    """An entry that runs soon: its stream id, its rank (epoch ms), and its head; None if the head was not read."""
 
     stream_id: str
     rank_ms: int
@@ -36,12 +39,12 @@ class Next:
 
 
 def overview(snapshot: Snapshot, moving: Moving | None, following: Mapping[Lane, Sequence[Next]]) -> dict[str, Any]:
-    """A queue, as JSON values.
+    """Returns a queue as JSON values.
 
     Args:
-        snapshot: as it stands.
-        moving: how it moved up to now.
-        following: what runs next, by lane.
+        snapshot: its state.
+        moving: its change up to now; None if unknown.
+        following: the next entries, by lane.
     """
     late = lateness(snapshot, moving.rates if moving else None)
     resting = sum(lane.paused_s is not None for lane in snapshot.lanes)
@@ -69,9 +72,9 @@ def overview(snapshot: Snapshot, moving: Moving | None, following: Mapping[Lane,
 
 
 def pressure(lane: LaneView) -> tuple[list[dict[str, int]], bool]:
-    """How many of a lane's ready requests reach their deadline (or patience, without one) soon; whether that is exact.
+    """Returns the ready requests that are due soon (deadline, or default patience), by time, and True if that is exact.
 
-    A long lane was looked at in some places; between two of them it is taken to be even.
+    Of a long lane only some places were read; between two of them, due times are taken to be evenly spread.
     """
     points = [(0.0, float("-inf")), *((place + 1.0, left_s) for place, left_s in lane.due)]
     counts = [{"within_s": within_s, "count": min(lane.ready, _due_by(within_s, points))} for within_s in WITHIN_S]
@@ -79,7 +82,7 @@ def pressure(lane: LaneView) -> tuple[list[dict[str, int]], bool]:
 
 
 def _due_by(within_s: float, points: Sequence[tuple[float, float]]) -> int:
-    """Of requests in order, how many are due by then; some are known, by how many there are up to each."""
+    """Number of requests due by then, interpolated between points that give a number and its due time."""
     reached = max(index for index, (_, left_s) in enumerate(points) if left_s <= within_s)
     count, left_s = points[reached]
     if reached + 1 == len(points):

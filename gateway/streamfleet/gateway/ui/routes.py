@@ -1,4 +1,8 @@
-"""/ui: the page's files for everybody, and what it shows and does for operators alone."""
+"""/ui: the page's files for everybody, its data and actions for operators.
+
+Each handler returns JSON from `desk`, `searching`, `telling` or `acting`. Queue data needs an operator's
+key; where keys are off, only pages of other sites are refused.
+"""
 
 from __future__ import annotations
 
@@ -33,12 +37,12 @@ from streamfleet.producer.whereabouts import Trace, trace
 
 MOST_BODY_BYTES = 65_536
 Handler = Callable[..., Awaitable[dict[str, Any]]]
-# Its JSON is the page's own affair: nobody else is promised that it stays as it is.
+# Only the page uses this JSON: its form may change at any time.
 router = APIRouter(tags=["ui"], include_in_schema=False)
 
 
 def _for_operators(handler: Handler) -> Callable[..., Awaitable[Response]]:
-    """A handler's answer, for whoever may have it."""
+    """Wraps a handler: only operators get its answer."""
 
     @wraps(handler)
     async def handling(request: Request, **path: str) -> Response:
@@ -53,10 +57,10 @@ def _for_operators(handler: Handler) -> Callable[..., Awaitable[Response]]:
 
 
 async def _let_in(request: Request) -> None:
-    """Refuse whoever is no operator.
+    """Refuse callers that are no operators.
 
     Raises:
-        ApiError: there is no key, or it is not an operator's; or, where keys are off, another site's page asks.
+        ApiError: the key is missing, or not an operator's; or, where keys are off, another site's page asks.
     """
     gateway = gateway_of(request)
     if not gateway.keys_on:
@@ -82,7 +86,7 @@ async def index(request: Request) -> Response:
 
 @router.get("/ui/static/{name}")
 async def static(request: Request, name: str) -> Response:
-    """One of its files."""
+    """One of the page's files."""
     return _file(request, name)
 
 
@@ -103,7 +107,7 @@ def _file(request: Request, name: str) -> Response:
 @router.get("/ui/api/overview")
 @_for_operators
 async def overview(request: Request) -> dict[str, Any]:
-    """A queue at this instant."""
+    """The state of a queue at this instant."""
     gateway = gateway_of(request)
     queue = _queue(gateway, request.query_params.get("queue"))
     seen = await gateway.desk.reading(queue).get()
@@ -113,7 +117,7 @@ async def overview(request: Request) -> dict[str, Any]:
 @router.get("/ui/api/requests")
 @_for_operators
 async def requests(request: Request) -> dict[str, Any]:
-    """Requests that fit."""
+    """Requests that match a search."""
     gateway = gateway_of(request)
     queue = _queue(gateway, request.query_params.get("queue"))
     wish = wishes.read_wish(request.query_params)
@@ -134,7 +138,7 @@ async def requests(request: Request) -> dict[str, Any]:
 @router.get("/ui/api/requests/{request_id:path}")
 @_for_operators
 async def story(request: Request, request_id: str) -> dict[str, Any]:
-    """One request's whole story."""
+    """Everything that is known of one request."""
     gateway = gateway_of(request)
     queue = _queue(gateway, request.query_params.get("queue"))
     found = await _trace(gateway, queue, request_id)
@@ -192,14 +196,14 @@ async def purge(request: Request) -> dict[str, Any]:
 @router.post("/ui/api/pause")
 @_for_operators
 async def pause(request: Request) -> dict[str, Any]:
-    """Let lanes rest."""
+    """Pause lanes."""
     return await _steer(request, resting=True)
 
 
 @router.post("/ui/api/resume")
 @_for_operators
 async def resume(request: Request) -> dict[str, Any]:
-    """Let them go on."""
+    """Resume lanes."""
     return await _steer(request, resting=False)
 
 
@@ -231,10 +235,10 @@ async def cancel(request: Request, request_id: str) -> dict[str, Any]:
 
 
 async def _trace(gateway: Gateway, queue: str, request_id: str) -> Trace:
-    """All that there is about a request.
+    """Returns everything that is stored about a request.
 
     Raises:
-        ApiError: nothing.
+        ApiError: nothing is stored.
     """
     with gateway.desk.searching():
         found = await trace(await gateway.desk.broker(queue), request_id)
@@ -244,7 +248,7 @@ async def _trace(gateway: Gateway, queue: str, request_id: str) -> Trace:
 
 
 async def _asked(request: Request) -> tuple[Gateway, str, dict[str, Any]]:
-    """The gateway, the queue and the body of what is to be done."""
+    """Returns the gateway, the queue and the body of an action."""
     gateway = gateway_of(request)
     raw = await read_body(request, MOST_BODY_BYTES, gateway.settings.gateway_body_timeout_s)
     asked = parse_body(raw, MOST_BODY_BYTES)
@@ -252,7 +256,7 @@ async def _asked(request: Request) -> tuple[Gateway, str, dict[str, Any]]:
 
 
 def _queue(gateway: Gateway, name: str | None) -> str:
-    """The queue that is asked for.
+    """Returns the name of the queue that is asked for.
 
     Raises:
         ApiError: the gateway does not serve it.

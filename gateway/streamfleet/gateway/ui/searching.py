@@ -1,4 +1,8 @@
-"""Looking for requests: by id exactly, else among what can be looked at cheaply, and it is said how far that was."""
+"""Search for requests: by id exactly, else in a bounded part of the queue, whose size is reported.
+
+`search` reads entries, dead letters and results through the broker, and returns rows of JSON values. Its cost does not
+grow with the queue.
+"""
 
 from __future__ import annotations
 
@@ -19,20 +23,20 @@ WAITING = "waiting"
 ENDED = ("succeeded", "failed", "expired", "cancelled", "dead")
 STATES = (WAITING, RUNNING, *ENDED)
 MOST_ENTRIES, MOST_LETTERS = 200, 200
-"""Of each lane the newest, or the oldest that workers hold; and the newest dead letters."""
+"""Most entries of each lane (the newest, or the oldest that workers hold), and most dead letters (the newest)."""
 ROUNDS, AT_ONCE, RESULTS_AT_ONCE, MOST_RESULTS = 8, 500, 10, 100
-"""Looks at the database's keys and how many each sees; results read together, and in all."""
+"""SCAN calls, keys of each; results read together, and results in all."""
 MOST_BYTES = 8_388_608
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What is looked for; empty and None where anything will do.
+    """Search criteria; an empty text or None matches everything.
 
     Attributes:
-        text: an id, or a part of one.
+        text: an id, or part of one.
         lane, state, tenant: of the request.
-        limit: how many at most.
+        limit: most rows.
     """
 
     text: str = ""
@@ -42,7 +46,7 @@ class Wish:
     limit: int = 20
 
     def fits(self, row: Mapping[str, Any]) -> bool:
-        """Whether a request is one of those that are looked for."""
+        """True if a request matches."""
         return (
             self.text in row["id"]
             and self.lane in (None, row["lane"])
@@ -53,7 +57,7 @@ class Wish:
 
 @dataclass(slots=True)
 class Looked:
-    """How far somebody looked."""
+    """Extent of a search: the parts of the queue that it has read."""
 
     entries: int = 0
     outstanding: int = 0
@@ -70,7 +74,7 @@ class Looked:
 
     @property
     def note(self) -> str:
-        """The same for people."""
+        """The extent as a sentence for people."""
         if not self.entries and not self.results and not self.dead_letters and not self.outstanding:
             return "found by its id" if not self.results_all else "there is nothing to look at"
         kept = "all stored results" if self.results_all else f"{self.results} stored results, a sample of them"
@@ -82,7 +86,7 @@ class Looked:
 
 @dataclass(slots=True)
 class Found:
-    """What was found, and whether there may be more."""
+    """Result of a search; `more` is True if it stopped at its limit."""
 
     rows: dict[str, dict[str, Any]] = field(default_factory=dict)
     more: bool = False
@@ -90,7 +94,7 @@ class Found:
 
 
 async def search(broker: Broker, wish: Wish) -> Found:
-    """Look for requests. Bounded in commands and bytes, however long the queue is."""
+    """Search for requests, with a bounded number of commands and bytes."""
     found = Found()
     if (exact := await _exactly(broker, wish)) is not None:
         found.rows[exact["id"]] = exact
@@ -132,7 +136,7 @@ async def _standing(broker: Broker, view: StatusView) -> dict[str, Any] | None:
 
 
 async def _entries(broker: Broker, wish: Wish, looked: Looked) -> AsyncIterator[dict[str, Any]]:
-    """Of what has not ended: what workers hold, where only that is asked for, else the newest of each lane."""
+    """Yields outstanding requests: only those that workers hold if these are asked for, else the newest."""
     if wish.state in ENDED:
         return
     for lane in LANES:
@@ -144,15 +148,15 @@ async def _entries(broker: Broker, wish: Wish, looked: Looked) -> AsyncIterator[
 
 
 async def _held(broker: Broker, lane: Lane, looked: Looked) -> tuple[list[tuple[str, Fields]], set[str]]:
-    """The oldest that workers hold, and which of them run: all."""
+    """Returns the oldest entries that workers hold, and the ids of those that run: all of them."""
     ids = await broker.pending_ids(lane, MOST_ENTRIES)
     return await _as_far_as_it_goes(broker.entries_of(lane, ids), looked), set(ids)
 
 
 async def _newest(broker: Broker, lane: Lane, looked: Looked) -> tuple[list[tuple[str, Fields]], set[str]]:
-    """The newest, and which of them run."""
+    """Returns the newest entries, and the ids of those that run."""
     rows = await _as_far_as_it_goes(broker.newest_entries(broker.keys.lane(lane), "+", MOST_ENTRIES), looked)
-    # Twice as many as there are rows: an entry that somebody deleted is held on, and counts here.
+    # Twice as many as rows, because deleted entries that workers still hold count here.
     running = await broker.pending_ids(lane, 2 * MOST_ENTRIES, rows[-1][0]) if rows else []
     return rows, set(running)
 

@@ -1,4 +1,7 @@
-"""One request's whole story, as the page shows it. Pure."""
+"""Everything that is known of one request, as the page shows it. Pure.
+
+A `Trace` goes in; JSON values come out, with the events of the request in order and every text cut to its bound.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ _TEXTS = ("id", "text", "entry", "lane", "worker", "finished_ms", "tenant", "ses
 
 
 class Event(NamedTuple):
-    """Something that happened to a request, or is going to; when (epoch ms), None where nobody knows."""
+    """An event in a request's life, past or expected; its time (epoch ms) is None if unknown."""
 
     at_ms: float | None
     kind: str
@@ -23,7 +26,7 @@ class Event(NamedTuple):
 
 
 def whole_story(trace: Trace) -> dict[str, Any]:
-    """All of it, as JSON values, with nothing in it that is longer than it may be."""
+    """Returns everything as JSON values, each text cut to its bound."""
     story, result, letter = tell(trace), trace.result, trace.letter
     told = as_json_value(trace)
     fields = (trace.place.look.fields if trace.place else None) or (letter.original if letter else {})
@@ -44,7 +47,7 @@ def whole_story(trace: Trace) -> dict[str, Any]:
 
 
 def nothing_known(trace: Trace) -> str:
-    """Why there is nothing to tell, and how far was looked."""
+    """Returns a sentence for a request of which nothing is known; it says how much was searched."""
     name = line(trace.asked, 200)
     if trace.recorded:
         return f"request {name} was enqueued, but its entry is gone and it has no result: somebody deleted it by hand"
@@ -58,7 +61,7 @@ def nothing_known(trace: Trace) -> str:
 
 
 def events(trace: Trace, story: Story) -> list[Event]:
-    """What happened, oldest first; what has no known time stands where it belongs between the others."""
+    """Returns the events, oldest first; an event without a known time keeps its place between the others."""
     found = [*_came(trace, story), *_ran(trace, story), *_ended(trace, story)]
     keyed, last_ms = [], float("-inf")
     for event in found:

@@ -1,4 +1,7 @@
-"""Anybody's bytes as bounded text for the page: what it shows may be hostile, and never breaks an answer. Pure."""
+"""Untrusted bytes as bounded text for the page, so that hostile content breaks no answer. Pure.
+
+Every text that comes from Redis passes through here before it is shown.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from streamfleet.common import jsontext
 from streamfleet.producer.commands.plain import plain
 
 MOST_CHARS, SHORT_CHARS, LINE_CHARS = 65_536, 2_048, 1_024
-"""Of a body or a result; of one in a list; of a field."""
+"""Most characters of a body or a result; of one in a list; of a field."""
 MOST_FIELDS = 32
 MOST_COUNT = 2**53
 _ERROR = ("message", "type", "param", "code")
@@ -18,23 +21,23 @@ _indented = json.JSONEncoder(ensure_ascii=False, check_circular=False, indent=2)
 
 
 def line(value: object, most: int = LINE_CHARS) -> str:
-    """A text cut short; nothing for what is no text."""
+    """Returns a text, cut to its bound; an empty one for a value that is no text."""
     if isinstance(value, bytes):
         value = value[: 4 * most].decode(errors="backslashreplace")
     return plain(value[:most])[:most] if isinstance(value, str) else ""
 
 
 def line_or_none(value: object) -> str | None:
-    """The same; None for what is none, or empty."""
+    """Returns a text, cut to its bound; None for an empty one, or a value that is no text."""
     return line(value) or None
 
 
 def passage(value: bytes | str | None, most: int = MOST_CHARS) -> dict[str, Any] | None:
-    """A body, indented where it is JSON; None for none.
+    """Returns a body, indented if it is JSON; None for None.
 
     Args:
-        value: as it stands in Redis.
-        most: characters to show.
+        value: as Redis holds it.
+        most: most characters to show.
     """
     if value is None:
         return None
@@ -54,7 +57,7 @@ def passage(value: bytes | str | None, most: int = MOST_CHARS) -> dict[str, Any]
 
 
 def error_of(error: Mapping[str, Any] | None) -> dict[str, str | None] | None:
-    """An error object's four texts, whatever else somebody wrote there."""
+    """Returns the four texts of an error object, and nothing else of it."""
     if error is None:
         return None
     said = {name: error.get(name) for name in _ERROR}
@@ -62,14 +65,14 @@ def error_of(error: Mapping[str, Any] | None) -> dict[str, str | None] | None:
 
 
 def reason_of(error: Mapping[str, Any] | None) -> str:
-    """Why something ended, naming the field at fault."""
+    """Returns the message of an error, with the wrong field if it names one."""
     said = error_of(error) or {}
     message = said.get("message") or "no message"
     return f"{said['param']}: {message}" if said.get("param") else message
 
 
 def usage_of(usage: Mapping[str, Any] | None) -> dict[str, int] | None:
-    """What was used, as far as it is numbers that everybody can read."""
+    """Returns token usage: only numbers that JavaScript can represent exactly; None if there are none."""
     counts = {
         line(name, 64): count
         for name, count in list((usage or {}).items())[:MOST_FIELDS]
@@ -79,14 +82,14 @@ def usage_of(usage: Mapping[str, Any] | None) -> dict[str, int] | None:
 
 
 def fields_of(fields: Mapping[bytes, bytes]) -> dict[str, str]:
-    """An entry's fields beside its body."""
+    """Returns an entry's fields, except its body."""
     others = [(name, value) for name, value in fields.items() if name != b"body"]
     return {line(name, 64): line(value) for name, value in others[:MOST_FIELDS]}
 
 
 def _as_json(raw: bytes, most: int) -> tuple[str | None, bool]:
-    """Indented JSON and whether that is all of it; None for what is none. Stops where it is long enough: what is nested
-    deeply becomes a thousand times as long by its indentation."""
+    """Returns indented JSON, and True if it is all of it; None for a text that is no JSON. Stops at the bound, because
+    the indentation of deeply nested JSON is a thousand times its size."""
     parts: list[str] = []
     size = 0
     try:
@@ -95,6 +98,6 @@ def _as_json(raw: bytes, most: int) -> tuple[str | None, bool]:
             size += len(part)
             if size > most:
                 return "".join(parts)[:most], False
-    except (ValueError, RecursionError):  # a UnicodeDecodeError is a ValueError
+    except (ValueError, RecursionError):  # UnicodeDecodeError is a ValueError
         return None, False
     return "".join(parts), True

@@ -1,4 +1,7 @@
-"""One reading of a queue for all who look at it: a hundred viewers cost Redis as much as one."""
+"""One cached reading of each queue for all viewers: a hundred viewers cost Redis as much as one.
+
+`Watcher` reads a queue through the broker and returns JSON values; `Shared` keeps them, or the error, for a second.
+"""
 
 from __future__ import annotations
 
@@ -19,16 +22,16 @@ from streamfleet.producer.whereabouts import own_id
 REUSE_S = 1.0
 SHOWN_NEXT = 5
 MOST_BYTES = 1_048_576
-"""Of what runs next, at most so much is read in one look: an entry brings its body along."""
+"""Most bytes of next entries in one reading: an entry contains its body."""
 MOST_HEADS = 512
 
 
 class Shared:
-    """What one look says, for all who ask within a second; that it failed, too.
+    """Result of a reading, or its error, for all who ask within a second.
 
     Args:
-        look: does it.
-        clock: for how long it serves.
+        look: makes a reading.
+        clock: for its age.
     """
 
     def __init__(self, look: Callable[[], Awaitable[dict[str, Any]]], clock: Clock) -> None:
@@ -39,7 +42,7 @@ class Shared:
         self._looking = asyncio.Lock()
 
     async def get(self) -> dict[str, Any]:
-        """It, at most a second old. Raises what the look raised."""
+        """Returns the result, at most a second old. Raises the error of the reading."""
         if self._is_old:
             async with self._looking:
                 if self._is_old:
@@ -49,7 +52,7 @@ class Shared:
         return self._seen
 
     def forget(self) -> None:
-        """Somebody changed something: look again, also where somebody is looking just now."""
+        """Make the next `get` read again, even if a reading is in progress: something was changed."""
         self._changes += 1
         self._seen_at = float("-inf")
 
@@ -68,10 +71,10 @@ class Shared:
 
 
 class Watcher:
-    """Looks at one queue.
+    """Reads one queue for the page.
 
     Args:
-        broker: gives the queue.
+        broker: returns the queue's broker.
     """
 
     def __init__(self, broker: Callable[[], Awaitable[Broker]]) -> None:
@@ -80,7 +83,7 @@ class Watcher:
         self._heads: dict[str, Head] = {}
 
     async def look(self) -> dict[str, Any]:
-        """The queue, as the page shows it."""
+        """Reads the queue, as the page shows it."""
         broker = await self._broker()
         snapshot = await take_snapshot(broker)
         ready = await broker.next_ready(SHOWN_NEXT)
@@ -92,7 +95,7 @@ class Watcher:
         return overview(snapshot, self._movement.add(snapshot), following)
 
     async def _read_heads(self, broker: Broker, ready: dict[Lane, list[tuple[str, int]]]) -> None:
-        """Read those that were not read before: what stands in an entry does not change."""
+        """Read the heads that are not cached: an entry never changes."""
         size = 0
         for lane, some in ready.items():
             missing = [stream_id for stream_id, _ in some if f"{lane}:{stream_id}" not in self._heads]

@@ -1,4 +1,7 @@
-"""What operators may ask for, read out of a query or a body, and checked. Pure."""
+"""Parameters of the page's requests, read from a query or body and checked. Pure.
+
+Every function returns the checked value, or raises InvalidRequest with the name of the field.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ _DIGITS = re.compile(r"[0-9]{1,4}")
 
 
 def read_wish(query: Mapping[str, str]) -> Wish:
-    """What is looked for. Raises InvalidRequest."""
+    """Returns the search criteria. Raises InvalidRequest."""
     lane, state = query.get("lane") or None, query.get("state") or None
     if lane is not None and lane not in LANES:
         raise InvalidRequest(f"must be one of {', '.join(LANES)}", "lane")
@@ -36,7 +39,7 @@ def read_wish(query: Mapping[str, str]) -> Wish:
 
 
 def read_limit(query: Mapping[str, str]) -> int:
-    """How many. Raises InvalidRequest."""
+    """Returns the number of rows asked for. Raises InvalidRequest."""
     text = query.get("limit") or str(USUAL_LIMIT)
     if not _DIGITS.fullmatch(text) or not 1 <= int(text) <= MOST_LIMIT:
         raise InvalidRequest(f"must be 1 to {MOST_LIMIT}", "limit")
@@ -44,13 +47,13 @@ def read_limit(query: Mapping[str, str]) -> int:
 
 
 def read_before(query: Mapping[str, str]) -> str | None:
-    """Behind which dead letter a page begins; None for the first page. Raises InvalidRequest."""
+    """Returns the id of the dead letter after which a page begins; None for the first page. Raises InvalidRequest."""
     text = query.get("before") or None
     return None if text is None else _letter_id(text, "before")
 
 
 def queue_of(asked: Mapping[str, Any]) -> str | None:
-    """The queue that a body names. Raises InvalidRequest."""
+    """Returns the queue that a body names. Raises InvalidRequest."""
     queue = asked.get("queue")
     if queue is not None and not isinstance(queue, str):
         raise InvalidRequest("must be a string", "queue", "invalid_type")
@@ -58,7 +61,7 @@ def queue_of(asked: Mapping[str, Any]) -> str | None:
 
 
 def letter_ids(asked: Mapping[str, Any]) -> list[str]:
-    """The dead letters that a body names, each once. Raises InvalidRequest."""
+    """Returns the dead letters that a body names, each once. Raises InvalidRequest."""
     ids = asked.get("ids")
     if not isinstance(ids, list) or not all(isinstance(each, str) for each in ids):
         raise InvalidRequest("must be a list of ids of dead letters", "ids", "invalid_type")
@@ -68,7 +71,7 @@ def letter_ids(asked: Mapping[str, Any]) -> list[str]:
 
 
 def lanes_of(asked: Mapping[str, Any]) -> list[Lane]:
-    """The lanes that a body names; all where it names none. Raises InvalidRequest."""
+    """Returns the lanes that a body names; all lanes if it names none. Raises InvalidRequest."""
     lanes = asked.get("lanes")
     if lanes is None:
         return list(LANES)
@@ -80,7 +83,7 @@ def lanes_of(asked: Mapping[str, Any]) -> list[Lane]:
 
 
 def _letter_id(text: str, param: str) -> str:
-    # A stream id, as that of an entry: Redis refuses what looks like one and is too large.
+    # Dead letters have stream ids; Redis refuses ids with numbers that are too large.
     named = read_entry_name(f"{Lane.NORMAL}:{text}")
     if named is None or named[1] == "0-0":
         raise InvalidRequest(f"{text[:40]!r} is no id of a dead letter, such as 1790000000000-0", param)

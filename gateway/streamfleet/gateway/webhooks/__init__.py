@@ -1,14 +1,14 @@
-"""Webhooks, by the Standard Webhooks specification: signed, retried, dead-lettered, and never to where they may not go.
+"""Webhooks, by the Standard Webhooks specification: signed, retried, dead-lettered, and sent to allowed addresses only.
 
 A webhook goes through the files in this order:
 
-    service         a callback URL is checked when it is given; an event is announced, once
-    targets         what a callback URL may look like
-    addresses       where it may lead
-    deliverer       any gateway takes what is due, a few at a time for each host
-    sender          its name is looked up once, and the request goes to the address that was checked
-    signing         with the secrets of its tenant
-    verdict         what an answer means: delivered, later, or given up
+    service         checks a callback URL when it is given; announces each event once
+    targets         checks the form of a callback URL, and looks up its addresses
+    addresses       decides which addresses are allowed
+    deliverer       any gateway takes webhooks that are due, a few at a time for each host
+    sender          looks the name up once, and sends the request to the address that was checked
+    signing         signs with the secrets of the tenant
+    verdict         decides by the answer: delivered, later, or dead
 
-Nothing here needs the rest of the gateway.
+This package imports nothing else of the gateway.
 """

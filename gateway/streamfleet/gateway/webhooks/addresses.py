@@ -1,7 +1,7 @@
-"""Which addresses a webhook may be sent to. Pure.
+"""Decides which IP addresses a webhook may be sent to. Pure.
 
-Whoever may name a callback URL may have this process send a request to it. So only what is public may be called, and of
-IPv6 only what is assigned to be: a list of what is forbidden would be out of date one day.
+A callback URL makes this process send a request for its author. So only public addresses are allowed, and of IPv6 only
+ranges that are assigned: a list of forbidden ranges would soon be incomplete.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class Kind(StrEnum):
-    """What an address is to us."""
+    """Class of an address."""
 
     PUBLIC = "public"
-    PRIVATE = "private"  # an operator may allow it
-    FORBIDDEN = "forbidden"  # nobody may
+    PRIVATE = "private"  # allowed if the operator says so
+    FORBIDDEN = "forbidden"  # never allowed
 
 
 def _networks(*texts: str) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]:
     return tuple(ipaddress.ip_network(text) for text in texts)
 
 
-# Cloud metadata that no range below covers as it should: in private ranges, and one that looks public.
+# Cloud metadata services: some inside private ranges, one at an address that looks public.
 _METADATA = _networks("100.100.100.200/32", "168.63.129.16/32", "fd00:ec2::254/128", "fd20:ce::254/128")
 _PRIVATE = _networks(
     "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "::1/128", "fc00::/7"
@@ -43,7 +43,7 @@ _SIX_TO_FOUR = ipaddress.IPv6Network("2002::/16")
 
 
 def kind_of(address: Address) -> Kind:
-    """What an address is; one that carries an IPv4 address is what that is, at best."""
+    """Returns the class of an address; of an address that contains an IPv4 address, the class of that one."""
     inner = _carried(address)
     if inner is not None:
         return kind_of(inner)
@@ -59,7 +59,7 @@ def kind_of(address: Address) -> Kind:
 
 
 def may_be_called(text: str, allow_private: bool) -> bool:
-    """Whether an address, as a resolver gave it, may be called."""
+    """True if webhooks may be sent to this address, given as text by a resolver."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
@@ -71,7 +71,7 @@ def may_be_called(text: str, allow_private: bool) -> bool:
 
 
 def _carried(address: Address) -> ipaddress.IPv4Address | None:
-    """The IPv4 address that an IPv6 address stands for: mapped, by NAT64, or by 6to4."""
+    """Returns the IPv4 address inside an IPv6 address: mapped, NAT64 or 6to4; None if there is none."""
     if isinstance(address, ipaddress.IPv4Address):
         return None
     if address.ipv4_mapped is not None:

@@ -1,4 +1,7 @@
-"""Delivers webhooks: any gateway takes what is due. What a gateway held that died, another one takes a lease later."""
+"""Delivers webhooks: any gateway takes those that are due. If it dies, another takes them when its lease ends.
+
+`Deliverer` takes deliveries from Redis, sends them through `Sender`, and records each outcome in Redis.
+"""
 
 from __future__ import annotations
 
@@ -25,22 +28,22 @@ from streamfleet.gateway.webhooks.verdict import Answer, Plan, before_trying, se
 
 log = structlog.get_logger(__name__)
 LOOK_MS = 1_000
-"""At least so often, somebody looks for what is due by time or was left behind by the dead."""
+"""Longest time between two looks for webhooks that are due by time, or whose lease ended."""
 MOST_AT_ONCE = 64
 WAITING_PER_SLOT = 8
 PARKED_MS = (2_000, 4_000)
-"""What finds too many waiting for its host comes back so much later, uncounted, so that others get at their turn."""
+"""Pause of a delivery whose host has too many waiting. It counts as no attempt, and lets other hosts proceed."""
 TROUBLE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How many at a time.
+    """Limits of concurrency, and the lease.
 
     Attributes:
         together: attempts at once.
-        per_host: of them at one host.
-        lease_ms: how long a delivery is this process's.
+        per_host: attempts at once to one host.
+        lease_ms: how long this process has a delivery before others may take it.
     """
 
     together: int = 128
@@ -49,22 +52,21 @@ class Pace:
 
     @property
     def most_held(self) -> int:
-        """Deliveries that are this process's at once: more than may run, and wait for their hosts, so that slow hosts
-        never leave no room for others."""
+        """Most deliveries that this process holds: more than may be sent at once, so that slow hosts leave some."""
         return 4 * self.together
 
 
 class Deliverer:
-    """One process's deliveries.
+    """Deliveries of one process.
 
     Args:
-        broker: of its own, as it blocks.
-        sender: sends them.
-        plan: how often to try.
-        pace: how many at a time.
+        broker: has its own connection, because it blocks.
+        sender: sends requests.
+        plan: number and times of attempts.
+        pace: limits of concurrency.
         clock: the time.
-        name: of this process; nobody else's.
-        chance: 0 to 1.
+        name: unique name of this process.
+        chance: returns a random number from 0 to 1.
     """
 
     def __init__(
@@ -88,12 +90,12 @@ class Deliverer:
         self._agent = f"streamfleet/{metadata.version('streamfleet')}"
 
     def start(self) -> None:
-        """Begin."""
+        """Begin to deliver."""
         metrics.begin()
         self._loop = asyncio.get_running_loop().create_task(self._go_on())
 
     async def stop(self, within_s: float) -> None:
-        """Take nothing more; finish what is being sent within `within_s`; hand back the rest, uncounted, at once."""
+        """Take no more; finish attempts within `within_s`; release the rest at once, uncounted."""
         self._stopping = True
         self._freed.set()
         if self._loop is not None:
@@ -157,9 +159,9 @@ class Deliverer:
             return
         async with self._slots.slot(host):
             task = asyncio.current_task()
-            assert task is not None  # noqa: S101 - it runs in one
+            assert task is not None  # noqa: S101 - this is always inside a task
             self._running.add(task)
-            # Waited for so long that its lease could end before the attempt does.
+            # After so long a wait, its lease could end before the attempt does.
             if (self._clock.monotonic() - taken_at_s) * 2_000 > self._pace.lease_ms:
                 await self._end(delivery, self._parked())
                 return
@@ -192,7 +194,7 @@ class Deliverer:
         return await self._sender.post(message.url, headers, body, message.tenant)
 
     async def _end(self, delivery: Delivery, ending: Settlement) -> None:
-        """Write down how it ended. What Redis does not hear of, the lease returns."""
+        """Record the outcome. If Redis cannot be reached, the lease ends and the webhook is delivered again."""
         try:
             written = await self._broker.settle(delivery, ending)
         except StreamfleetError as error:
@@ -205,7 +207,7 @@ class Deliverer:
         self._tell(delivery, ending)
 
     def _tell(self, delivery: Delivery, ending: Settlement) -> None:
-        """No URL: its path and query may be secrets of the receiver's."""
+        """Log and count the outcome, without the URL: its path and query may be secrets of the receiver."""
         message = delivery.message
         about = {"webhook_id": delivery.id, "attempt": delivery.attempt, "host": _host(message) if message else None}
         if ending.ending is Ending.DELIVERED:

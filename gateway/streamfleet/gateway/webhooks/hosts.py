@@ -1,4 +1,7 @@
-"""How many webhooks one host may have at a time: a slow receiver waits for itself, and not the others for it."""
+"""Limits the webhooks that are sent to one host at a time, so that a slow receiver delays only itself.
+
+`HostSlots` counts in memory only; each process has its own.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,13 @@ from contextlib import asynccontextmanager
 
 
 class HostSlots:
-    """Slots for each host; a host without webhooks costs nothing.
+    """Slots for each host; a host without webhooks needs no memory.
 
     Args:
-        per_host: how many at once.
-        per_host_waiting: how many more may wait for their turn.
-        together: how many at once, all hosts together.
-        waiting: how many may wait for their host, all hosts together.
+        per_host: slots of one host.
+        per_host_waiting: most webhooks that wait for a slot of one host.
+        together: slots of all hosts together.
+        waiting: most webhooks that wait, for all hosts together.
     """
 
     def __init__(self, per_host: int, per_host_waiting: int, together: int, waiting: int) -> None:
@@ -24,14 +27,14 @@ class HostSlots:
         self._asking: dict[str, int] = {}
 
     def crowded(self, host: str) -> bool:
-        """Whether one more for this host would have to wait, and nobody may wait any more, for it or for any host."""
+        """True if another webhook for this host would have to wait, and no more may wait, for this host or in total."""
         asking = self._asking.get(host, 0)
         waiting = sum(max(0, each - self._per_host) for each in self._asking.values())
         return asking >= self._most or (asking >= self._per_host and waiting >= self._most_waiting)
 
     @asynccontextmanager
     async def slot(self, host: str) -> AsyncIterator[None]:
-        """A slot of this host, in the order of asking."""
+        """Holds a slot of this host; slots are given in the order of the calls."""
         self._asking[host] = self._asking.get(host, 0) + 1
         slots = self._slots.setdefault(host, asyncio.Semaphore(self._per_host))
         try:

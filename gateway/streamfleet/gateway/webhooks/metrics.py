@@ -1,4 +1,4 @@
-"""The metrics of webhooks. Labels have few values, all known beforehand; no host, type or tenant is one."""
+"""Metrics of webhooks. Labels have few values, all known in advance; no label is a host, a type or a tenant."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from streamfleet.common.gateway_webhooks import Ending, Reason
 from streamfleet.gateway.metrics import REGISTRY
 
 LOST = "lost"
-"""Outcome of an attempt that was somebody else's by the time it ended."""
+"""Outcome of an attempt whose lease had ended, so that another process had the webhook."""
 OUTCOMES = (*Ending, LOST)
 
 ANNOUNCED = Counter(
@@ -40,7 +40,7 @@ OUTSTANDING = Gauge(
 
 
 def begin() -> None:
-    """Let counters with known labels stand at 0 before they first count."""
+    """Set counters with known labels to 0."""
     for outcome in OUTCOMES:
         ATTEMPTS.labels(outcome)
     for reason in Reason:

@@ -1,6 +1,6 @@
-"""Sends one webhook: looks the host's name up once, checks every address, and goes to the one that was checked.
+"""Sends one webhook: looks the host's name up once, checks every address, and connects to a checked one.
 
-What a receiver answers is not kept, shown or followed: of the answer, only the status and Retry-After count.
+Only the status and Retry-After of an answer are used: its body is not stored or shown, and no redirect is followed.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from streamfleet.gateway.webhooks.targets import (
 from streamfleet.gateway.webhooks.verdict import Answer
 
 MOST_ANSWER_BYTES = 4_096
-"""So much of an answer is taken, for receivers that do not like to be cut off; the rest is not."""
+"""Most bytes of an answer that are read: some receivers treat an early close as an error."""
 MOST_ADDRESSES = 3
 CONNECT_S, LINGER_S = 5.0, 1.0
 
 
 class Sender:
-    """Sends webhooks; keeps no connection, so that none that was checked for one host serves another.
+    """Sends webhooks. It reuses no connection, so that an address checked for one host serves no other.
 
     Args:
-        policy: where they may go.
-        timeout_s: how long one may take, from the name to the answer.
-        look_ups: of names.
-        trust: certificates to believe; by default those that httpx does.
+        policy: allowed targets.
+        timeout_s: limit for one webhook, from the name's look-up to the answer.
+        look_ups: resolves names.
+        trust: trusted certificates; httpx's by default.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Sender:
         self._trust = trust or httpx.create_ssl_context(trust_env=False)
 
     async def post(self, url: str, headers: Mapping[str, str], body: bytes, tenant: str) -> Answer:
-        """Send a webhook; whatever goes wrong is an answer too."""
+        """Send a webhook. Errors are returned as an answer too."""
         try:
             async with asyncio.timeout(self._timeout_s):
                 return await self._post(url, headers, body, tenant)
@@ -74,14 +74,14 @@ class Sender:
         return await self._send(target, addresses[-1], headers, body)
 
     async def _send(self, target: httpx.URL, address: str, headers: Mapping[str, str], body: bytes) -> Answer:
-        """The transport alone: a client would follow redirects, read the environment's proxies, and log the URL."""
+        """Send by the transport: a client would follow redirects, use proxies from the environment, and log the URL."""
         request = httpx.Request(
             "POST",
             target.copy_with(host=address),
             headers={"host": target.netloc.decode("ascii"), **headers},
             content=body,
             extensions={
-                # The certificate has to be the name's, whatever the address.
+                # The certificate has to match the name, not the address.
                 "sni_hostname": host_of(target).rstrip("."),
                 "timeout": httpx.Timeout(self._timeout_s, connect=CONNECT_S).as_dict(),
             },
@@ -96,7 +96,7 @@ class Sender:
 
 
 async def _read_some(response: httpx.Response) -> None:
-    """Whatever comes of it, the status was there."""
+    """Read part of the body; errors are ignored, because the status is known."""
     taken = 0
     try:
         async with asyncio.timeout(LINGER_S):
@@ -109,7 +109,7 @@ async def _read_some(response: httpx.Response) -> None:
 
 
 def in_our_words(error: Exception) -> str:
-    """What went wrong, with nothing in it that the receiver wrote."""
+    """Returns a text for an error that contains nothing from the receiver."""
     tls = _of_tls(error)
     if tls is not None:
         return f"TLS failed: {getattr(tls, 'verify_message', None) or tls.reason or 'no reason given'}"

@@ -1,4 +1,7 @@
-"""What the rest of the gateway sees of webhooks: check a callback URL, announce an event, start, stop."""
+"""Interface of webhooks for the rest of the gateway: check a callback URL, announce an event, start, stop.
+
+An announced event is stored in Redis, where any gateway's `deliverer` finds it. Secrets of tenants are read from there.
+"""
 
 from __future__ import annotations
 
@@ -37,17 +40,17 @@ from streamfleet.gateway.webhooks.targets import (
 from streamfleet.gateway.webhooks.verdict import Plan
 
 MOST_BODY_BYTES = 32_768
-"""Of one webhook. It tells that something happened; results are for the receiver to fetch."""
+"""Limit for one webhook, which announces an event; the receiver fetches results itself."""
 LOOK_UP_S = 5.0
 PATIENCE_S = 5.0
 _TYPE = re.compile(r"[A-Za-z0-9_]+(?:\.[A-Za-z0-9_]+)*")
 
 
 def open_webhook_broker(queue: QueueSettings, settings: WebhookSettings) -> WebhookBroker:
-    """The webhooks' keys in Redis; nothing is sent yet.
+    """Returns the broker of the webhooks' keys in Redis. Sends nothing yet.
 
     Raises:
-        SettingsError: the Redis URL cannot be read.
+        SettingsError: the Redis URL cannot be parsed.
     """
     connection = Connection(queue.redis_url.get_secret_value(), PATIENCE_S)
     return WebhookBroker(connection, WebhookNames(queue.key_prefix), settings.webhook_limits())
@@ -57,11 +60,11 @@ class Webhooks:
     """Webhooks of one gateway process. Make it on the event loop that serves.
 
     Args:
-        broker: a connection of its own, as the deliveries block it.
-        settings: where they may go, how often they are tried.
+        broker: has its own connection, because deliveries block it.
+        settings: allowed targets, and times of attempts.
         clock: the time.
-        resolver: looks names up.
-        trust: certificates to believe, by default the usual ones.
+        resolver: resolves names.
+        trust: trusted certificates; httpx's by default.
     """
 
     def __init__(
@@ -93,15 +96,15 @@ class Webhooks:
         )
 
     async def check(self, url: object, tenant: str | None = None, param: str = "callback_url") -> None:
-        """Refuse a callback URL at once, when somebody gives it, and not when there is something to tell.
+        """Refuse a wrong callback URL when it is given, not when there is an event to send.
 
         Args:
-            url: as it was given.
-            tenant: whose; None where keys are off.
-            param: the field that it stood in.
+            url: the callback URL.
+            tenant: its owner; None where keys are off.
+            param: the field that contained it.
 
         Raises:
-            InvalidRequest: webhooks may not go there, or there is nothing to sign them with.
+            InvalidRequest: webhooks may not be sent to it, or the tenant has no secret to sign them with.
         """
         target = read_target(url, self._policy, param)
         if not in_use(read_secrets(await self._broker.secrets(tenant or "")), self._clock.now_ms()):
@@ -117,7 +120,7 @@ class Webhooks:
         except NameUnknown:
             raise InvalidRequest(NOT_A_TARGET, param) from None
         except (OSError, TimeoutError):
-            pass  # names cannot be looked up at the moment; every attempt checks again
+            pass  # a temporary failure; each attempt checks the name again
 
     async def announce(
         self,
@@ -128,20 +131,20 @@ class Webhooks:
         event_id: str,
         tenant: str | None = None,
     ) -> str:
-        """Have an event told to whoever asked for it. Announced again, by anybody, it is the same webhook.
+        """Announce an event to a callback URL. The same event announced again, by any gateway, is the same webhook.
 
         Args:
-            callback_url: where to; one that `check` let pass.
+            callback_url: a URL that `check` accepted.
             event_type: such as ``batch.completed``.
-            data: what happened, for JSON; small, as results are for the receiver to fetch.
-            event_id: what makes this event this event, such as ``batch_abc.completed``.
-            tenant: whose secrets sign it; None where keys are off.
+            data: JSON values; small, because the receiver fetches results itself.
+            event_id: unique id of the event, such as ``batch_abc.completed``.
+            tenant: owner of the secrets that sign it; None where keys are off.
 
         Returns:
-            Its `webhook-id`.
+            The `webhook-id`.
 
         Raises:
-            InvalidRequest: the URL, the type or the data cannot be sent.
+            InvalidRequest: the URL, the type or the data is not valid.
             WebhooksFull: too many are outstanding.
         """
         url = str(read_target(callback_url, self._policy))
@@ -157,17 +160,17 @@ class Webhooks:
         return name
 
     def start(self) -> None:
-        """Deliver, from now on."""
+        """Deliver from now on."""
         self._deliverer.start()
 
     async def stop(self, within_s: float = 10.0) -> None:
-        """Finish what is being sent, hand back the rest, and leave Redis."""
+        """Finish attempts in progress, release the rest, and close the connection."""
         await self._deliverer.stop(within_s)
         await self._broker.close()
 
 
 def payload(event_type: str, data: Mapping[str, Any], now_ms: int) -> str:
-    """The body of a webhook, as the specification suggests it."""
+    """Returns the body of a webhook, in the form that the specification suggests."""
     moment = datetime.fromtimestamp(now_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     try:
         return json.dumps(

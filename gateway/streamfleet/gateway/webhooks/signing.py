@@ -1,6 +1,6 @@
-"""Signatures of the Standard Webhooks specification (`v1`), and the secrets that make them. Pure, but for chance.
+"""Signatures of the Standard Webhooks specification (`v1`), and the secrets that make them.
 
-A secret has to be stored as it is: to sign with it takes the secret itself, so no hash of it would do.
+Secrets are stored as they are, because signing needs the secret itself; a hash would not do.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from streamfleet.common.errors import InvalidRequest
 PREFIX = "whsec_"
 SECRET_BYTES = 32
 MOST_SECRETS = 5
-"""Of one tenant at a time; each adds a signature to every webhook."""
+"""Most secrets of one tenant at a time; each adds a signature to every webhook."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Secret:
     Attributes:
         text: `whsec_` and the key in base64.
         created_ms: epoch ms.
-        until_ms: it signs until then, epoch ms; None for the one that was not replaced.
+        until_ms: end of its use, epoch ms; None for the newest secret.
     """
 
     text: str
@@ -38,32 +38,32 @@ class Secret:
 
     @property
     def fingerprint(self) -> str:
-        """Tells secrets apart without telling them."""
+        """A text that identifies the secret without revealing it."""
         return hashlib.sha256(self.text.encode()).hexdigest()[:12]
 
 
 def new_secret() -> str:
-    """A secret that nobody had before."""
+    """Returns a random secret."""
     return PREFIX + base64.b64encode(secrets.token_bytes(SECRET_BYTES)).decode()
 
 
 def signatures(keys: Sequence[Secret], message_id: str, timestamp_s: int, body: bytes) -> str:
-    """The header `webhook-signature`: one signature for each secret, so that a receiver may have either."""
+    """Returns the header `webhook-signature`: one signature for each secret, of which a receiver needs one."""
     content = f"{message_id}.{timestamp_s}.".encode() + body
     made = (hmac.digest(_key(secret), content, "sha256") for secret in keys)
     return " ".join(f"v1,{base64.b64encode(each).decode()}" for each in made)
 
 
 def in_use(keys: Sequence[Secret], now_ms: int) -> list[Secret]:
-    """The secrets that sign now, newest first."""
+    """Returns the secrets that sign now, newest first."""
     return [secret for secret in keys if secret.until_ms is None or secret.until_ms > now_ms]
 
 
 def rotated(keys: Sequence[Secret], fresh: str, now_ms: int, overlap_ms: int) -> list[Secret]:
-    """A new secret before the others, each of which signs for `overlap_ms` more at most.
+    """Returns a new secret followed by the others, each of which signs for at most `overlap_ms` more.
 
     Raises:
-        InvalidRequest: too many sign already.
+        InvalidRequest: too many secrets would sign.
     """
     end = now_ms + overlap_ms
     kept = [
@@ -78,12 +78,12 @@ def rotated(keys: Sequence[Secret], fresh: str, now_ms: int, overlap_ms: int) ->
 
 
 def encoded(keys: Sequence[Secret]) -> bytes:
-    """As they are stored."""
+    """Returns secrets as they are stored."""
     return json.dumps([asdict(secret) for secret in keys], separators=(",", ":")).encode()
 
 
 def read_secrets(text: bytes) -> list[Secret]:
-    """Secrets as they are stored; none where somebody wrote something else there."""
+    """Parses stored secrets; returns none if the text is not valid."""
     try:
         found: Any = json.loads(text)
         read = [

@@ -1,7 +1,7 @@
-"""What a callback URL may look like, and whose addresses it leads to.
+"""Checks callback URLs, and resolves their hosts to allowed addresses.
 
-A name is looked up by threads of its own: the usual ones of the event loop look up Redis, too, and a name server that
-takes its time for a caller's names would keep the gateway from connecting again.
+Names are resolved on threads of their own. The event loop's default threads resolve Redis too, and a slow name server
+for a caller's host would keep the gateway from reconnecting.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from streamfleet.gateway.webhooks.addresses import may_be_called
 
 MOST_URL_CHARS = 2_048
 NOT_A_TARGET = "names a host that does not exist, or that webhooks may not be sent to"
-"""One text for both, so that nobody learns which names the inner network has."""
+"""One text for both cases, so that nobody learns which names exist in the internal network."""
 LOOK_UPS, LOOK_UPS_PER_TENANT = 32, 4
 _LABEL = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
 _NAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*\.?")
@@ -31,21 +31,21 @@ _NUMERIC = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
-"""Host and port to addresses; raises NameUnknown, or OSError for what may be otherwise in a moment."""
+"""Resolves a host and port to addresses; raises NameUnknown, or another OSError for a temporary failure."""
 
 
 class NameUnknown(OSError):
-    """There is no host of this name."""
+    """The host does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Where webhooks may go.
+    """Targets that webhooks may have.
 
     Attributes:
-        allow_private: to private and loopback addresses as well.
-        allow_http: without encryption as well.
-        ports: on these; 0 among them for any.
+        allow_private: allow private and loopback addresses.
+        allow_http: allow URLs without encryption.
+        ports: allowed ports; 0 among them for any.
     """
 
     allow_private: bool = False
@@ -54,12 +54,12 @@ class Policy:
 
 
 def read_target(text: object, policy: Policy, param: str = "callback_url") -> httpx.URL:
-    """A callback URL, as far as that can be said without looking its name up.
+    """Returns a callback URL after all checks that need no look-up of its name.
 
-    One parser reads it for the check and for the request: two might read two hosts out of one text.
+    The check and the request use the same parser: two parsers might find different hosts in one text.
 
     Raises:
-        InvalidRequest: it is no URL that webhooks may go to.
+        InvalidRequest: webhooks may not be sent to this URL.
     """
     if not isinstance(text, str):
         raise InvalidRequest("must be a URL as a string", param, "invalid_type")
@@ -84,12 +84,12 @@ def read_target(text: object, policy: Policy, param: str = "callback_url") -> ht
 
 
 def host_of(url: httpx.URL) -> str:
-    """The host as it is looked up: `url.host` would have it in the letters of its language."""
+    """Returns the host in the ASCII form that is looked up; `url.host` would decode it to Unicode."""
     return url.raw_host.decode("ascii")
 
 
 def port_of(url: httpx.URL) -> int:
-    """The port that a URL leads to."""
+    """Returns the port of a URL, or the default of its scheme."""
     return _DEFAULT_PORTS[url.scheme] if url.port is None else url.port
 
 
@@ -110,10 +110,10 @@ def _check_host(host: str, policy: Policy, param: str) -> None:
 
 
 class LookUps:
-    """Look-ups of names, a few at once for each tenant.
+    """Resolves names, a few at once for each tenant.
 
     Args:
-        resolver: looks names up.
+        resolver: resolves a name.
     """
 
     def __init__(self, resolver: Resolver) -> None:
@@ -121,29 +121,29 @@ class LookUps:
         self._slots: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     async def addresses(self, host: str, port: int, tenant: str) -> Sequence[str]:
-        """Addresses of a host, in the order of the resolver. Raises as `Resolver`."""
+        """Returns the addresses of a host, in the resolver's order. Raises as `Resolver`."""
         slots = self._slots.setdefault(tenant, asyncio.Semaphore(LOOK_UPS_PER_TENANT))
         await slots.acquire()
         look_up = asyncio.ensure_future(self._resolver(host, port))
         look_up.add_done_callback(lambda _: slots.release())
-        # A thread cannot be stopped: a look-up whose caller left keeps its slot until it ends.
+        # A thread cannot be stopped, so a look-up keeps its slot until it ends, even if its caller left.
         return await asyncio.shield(look_up)
 
 
 async def addresses_of(
     url: httpx.URL, policy: Policy, look_ups: LookUps, tenant: str, param: str = "callback_url"
 ) -> list[str]:
-    """The addresses that a target leads to, looked up once for this tenant, all of them checked.
+    """Returns the addresses of a target, resolved once for this tenant, all of them checked.
 
     Raises:
-        InvalidRequest: one of its addresses is not one that webhooks may go to.
-        NameUnknown: there is no such host, or it has no address.
-        OSError: the name cannot be looked up at the moment.
+        InvalidRequest: webhooks may not be sent to one of its addresses.
+        NameUnknown: the host does not exist, or has no address.
+        OSError: the name cannot be resolved at the moment.
     """
     found = list(dict.fromkeys(await look_ups.addresses(host_of(url), port_of(url), tenant)))
     if not found:
         raise NameUnknown(socket.EAI_NODATA, "no address")
-    # One that may not be called is reason enough: a name that leads here and there is made to try its luck.
+    # One forbidden address is enough to refuse: a name with public and internal addresses is probably an attack.
     if not all(may_be_called(address, policy.allow_private) for address in found):
         raise InvalidRequest(NOT_A_TARGET, param)
     return found
@@ -153,7 +153,7 @@ _THREADS = ThreadPoolExecutor(LOOK_UPS, "webhook-names")
 
 
 async def resolve(host: str, port: int) -> list[str]:
-    """Addresses of a host, from the system's resolver, in its order."""
+    """Returns the addresses of a host from the system's resolver, in its order."""
     loop = asyncio.get_running_loop()
     try:
         found = await loop.run_in_executor(

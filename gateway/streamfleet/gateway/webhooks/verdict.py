@@ -1,4 +1,7 @@
-"""What becomes of a webhook after an attempt. Pure: the answer, the time and the chance are handed in."""
+"""Decides the next step of a webhook after an attempt. Pure: answer, time and random number are arguments.
+
+`before_trying` and `settle` return the `Settlement` that `deliverer` records.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +12,21 @@ from dataclasses import dataclass
 from streamfleet.common.gateway_webhooks import Ending, Reason, Settlement
 
 JITTER = 0.2
-"""Up to this share is added to a delay by chance: what failed together is not tried again together."""
+"""Up to this share is added to a delay at random, so that webhooks that failed together are not tried together."""
 MOST_WAIT_MS = 86_400_000
-"""However long a receiver asks us to wait."""
+"""Longest delay that a receiver may ask for."""
 GONE, ASK_LATER = 410, frozenset({429, 503})
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What an attempt came to.
+    """Outcome of an attempt.
 
     Attributes:
-        status: of HTTP; 0 where none came.
-        error: what went wrong, in our own words; empty where a status came.
-        retry_after: that header, as it came.
-        refused: the receiver's address is not one that may be called.
+        status: HTTP status; 0 if no answer came.
+        error: reason in our own words; empty if a status came.
+        retry_after: the header, as it came.
+        refused: True if webhooks may not be sent to the receiver's address.
     """
 
     status: int = 0
@@ -34,11 +37,11 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How often to try.
+    """Number and times of attempts.
 
     Attributes:
-        delays_s: between the attempts; there is one attempt more.
-        life_ms: no attempt so long after the event.
+        delays_s: pauses between attempts; there is one attempt more than pauses.
+        life_ms: age of the event after which no attempt is made.
     """
 
     delays_s: Sequence[float]
@@ -46,20 +49,20 @@ class Plan:
 
     @property
     def attempts(self) -> int:
-        """How many are made at most."""
+        """Most attempts."""
         return len(self.delays_s) + 1
 
 
 def settle(answer: Answer, attempt: int, since_ms: int, now_ms: int, plan: Plan, chance: float) -> Settlement:
-    """How a delivery ends with this answer.
+    """Returns the outcome of a delivery by an answer.
 
     Args:
         answer: of the receiver.
-        attempt: which this was, from 1.
+        attempt: number of the attempt, from 1.
         since_ms: when the event was announced, epoch ms.
         now_ms: epoch ms.
-        plan: how often to try.
-        chance: 0 to 1, for the jitter.
+        plan: number and times of attempts.
+        chance: random number from 0 to 1, for the jitter.
     """
     if 200 <= answer.status < 300:
         return Settlement(Ending.DELIVERED, status=answer.status)
@@ -83,7 +86,7 @@ def settle(answer: Answer, attempt: int, since_ms: int, now_ms: int, plan: Plan,
 
 
 def before_trying(attempt: int, since_ms: int, now_ms: int, plan: Plan) -> Settlement | None:
-    """Why an attempt is not made at all; None for one that is."""
+    """Returns the outcome of a delivery that must not be tried; None if it may be."""
     if attempt > plan.attempts:
         text = "the gateways that made its last attempts died in the middle of them"
         return Settlement(Ending.DEAD, reason=Reason.LOST, error=text)
@@ -93,7 +96,7 @@ def before_trying(attempt: int, since_ms: int, now_ms: int, plan: Plan) -> Settl
 
 
 def asked_to_wait_ms(header: str, now_ms: int) -> int:
-    """What a Retry-After header asks for, seconds or a date; 0 for none, or one that cannot be read."""
+    """Returns the delay in a Retry-After header, in seconds or as a date; 0 for none or an invalid one."""
     text = header.strip()
     if text.isascii() and text.isdigit() and len(text) <= 10:
         return min(MOST_WAIT_MS, int(text) * 1000)
