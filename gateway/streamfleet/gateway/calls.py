@@ -77,7 +77,7 @@ class Enqueued:
 
     @property
     def wait_s(self) -> float:
-        """How long its answer is waited for."""
+        """Longest wait for the answer, in seconds."""
         return self.wish.ttl_ms / 1000 + GRACE_S
 
     def abandon(self) -> None:

@@ -79,7 +79,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._refused() or self._next_dropped:
             return
-        # What brings neither a header's end nor a piece of a body: half a header, a chunk's extension, a trailer.
+        # Bytes that end no header and belong to no body: half a header, a chunk's extension, a trailer.
         self._unproductive_bytes += len(data)
         super().data_received(data)
         if self._refused() or self._next_dropped:

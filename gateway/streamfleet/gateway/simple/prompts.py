@@ -91,7 +91,7 @@ def input_line(number: int, endpoint: str, body: Mapping[str, Any]) -> bytes:
 
 
 def of_result(number: int, result: Result) -> dict[str, Any]:
-    """How a prompt ended."""
+    """Returns the result of a prompt, from the result of its request."""
     return {
         "index": number,
         "status": "succeeded" if result.ok else "failed",
@@ -118,7 +118,7 @@ def of_error(number: int, message: str, code: str | None, param: str | None = No
 
 
 def of_line(text: bytes) -> dict[str, Any]:
-    """How a prompt of a job ended, by its line in the output or the error file."""
+    """Returns the result of a job's prompt, from its line in the output or the error file."""
     line = json.loads(text)
     custom_id, response, error = line["custom_id"], line["response"], line["error"]
     number = int(custom_id) if custom_id is not None else error.get("line", 1) - 1
