@@ -25,7 +25,7 @@ settings.load_profile("bears stalls")
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Who runs what, where several processes do (`make test`): see tests/scheduling.py."""
+    """Returns the scheduler for several test processes (`make test`): see tests/scheduling.py."""
     from tests.scheduling import Scheduler
 
     return Scheduler(config, log)
@@ -33,7 +33,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where several processes run tests, the long ones begin first."""
+    """Start the long tests first if several processes run tests."""
     if hasattr(config, "workerinput"):
         from tests.scheduling import longest_first
 
@@ -54,6 +54,6 @@ def smollm2() -> Path:
 
 @pytest.fixture(autouse=True)
 def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What happens to be set in the shell that runs the tests must not decide their outcome."""
+    """Settings in the shell that runs the tests must not decide their outcome."""
     for name in ("REDIS_URL", "REDIS_URL_FILE", "VLLM_URL", "BATCH_SIZE", "BATCH_TIMEOUT_MS", "TARGET_LATENCY_MS"):
         monkeypatch.delenv(name, raising=False)

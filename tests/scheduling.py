@@ -1,4 +1,4 @@
-"""Which tests go to the same process, one after the other, where pytest-xdist runs several.
+"""Groups of tests that run in the same process, one after the other, where pytest-xdist runs several processes.
 
 Not by its marks: xdist 3.8 writes a group behind a test's id, where pytest 9.2 does not read it.
 """

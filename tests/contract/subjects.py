@@ -137,7 +137,7 @@ class Collected:
 
     @property
     def text(self) -> str:
-        """What the chunks of the first choice say together."""
+        """The text of the first choice, from all its chunks."""
         choices = [choice for chunk in self.chunks for choice in chunk["choices"] if choice["index"] == 0]
         return "".join(
             choice["delta"].get("content") or "" if "delta" in choice else choice["text"] for choice in choices

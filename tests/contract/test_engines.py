@@ -1,4 +1,4 @@
-"""What every engine owes the worker. The openai one stands in front of a simulated one in another process."""
+"""The engine contract with the worker. The openai engine stands in front of a simulated one in another process."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ async def test_embeddings_of_a_model_that_generates_are_refused(subject: Subject
 
 
 async def test_a_cancelled_request_is_gone_from_the_engine(subject: Subject) -> None:
-    # One that goes on keeps the engine stepping, so that its own count is fresh.
+    # A request that goes on keeps the engine stepping, so that its own count is fresh.
     keeper = asyncio.create_task(subject.engine.run(long_chat("keeper")))
     victim = asyncio.create_task(subject.engine.run(long_chat("victim")))
     try:

@@ -1,4 +1,4 @@
-"""What OpenAI's clients are tried at: Redis, a gateway, and one worker with real vLLM at a time."""
+"""Servers for tests of OpenAI's clients: Redis, a gateway, and one worker with real vLLM at a time."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Stack:
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith("vllm:num_requests_running"))
 
     def found(self, kind: str, language: str, setup: Json) -> Json:
-        """What the client of this language finds at this kind of engine; asked once, even where that fails."""
+        """Findings of this language's client at this kind of engine; the client runs once, even if it fails."""
         if language == "node":
             need_node()
         if (kind, language) not in self._found:

@@ -1,4 +1,4 @@
-"""What OpenAI's own Python client finds at a gateway, as one object; tests/e2e/node/findings.mjs is the same in Node.
+"""Findings of OpenAI's Python client at a gateway, as one object; tests/e2e/node/findings.mjs is the same in Node.
 
 Blocking, as most who use it: the asynchronous client is what tests/integration/test_gateway*.py use.
 """

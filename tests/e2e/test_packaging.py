@@ -49,7 +49,7 @@ asyncio.run(main())
 
 @pytest.fixture(scope="module")
 def wheel(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `pip install .` builds."""
+    """The wheel that `pip install .` builds."""
     folder = tmp_path_factory.mktemp("wheel")
     run(
         sys.executable,

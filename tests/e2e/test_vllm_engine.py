@@ -1,4 +1,4 @@
-"""What only real vLLM can show: how it dies, hangs and is left behind. One engine at a time."""
+"""Tests that need real vLLM: it dies, hangs, and is left behind. One engine at a time."""
 
 from __future__ import annotations
 

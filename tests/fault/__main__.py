@@ -83,7 +83,7 @@ def runs(args: argparse.Namespace) -> list[tuple[str, str]]:
 
 
 def command(args: argparse.Namespace, server: str, size: str, seed: int) -> str:
-    """What repeats a run."""
+    """Returns the command that repeats a run."""
     how = "--engine vllm" if args.engine else f"--{size}" if size != "full" else "--servers one"
     return f"python -m tests.fault --seed {seed} {how}{f' --server {server}' if server else ''}"
 

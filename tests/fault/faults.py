@@ -1,4 +1,4 @@
-"""How each kind of fault strikes, for real."""
+"""The faults themselves: each kind strikes real processes."""
 
 from __future__ import annotations
 

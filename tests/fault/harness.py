@@ -44,7 +44,7 @@ class ProducerProcess:
     ended: asyncio.Future[int] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
     def says(self, event: str) -> bool:
-        """Whether it logged such an event."""
+        """True if it logged such an event."""
         return any(line["e"] == event for line in read(self.journal))
 
 

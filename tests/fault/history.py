@@ -1,4 +1,4 @@
-"""What happened in a run, as plain values: read from the logs of all processes and from Redis at its end."""
+"""The history of a run as plain values: read from the logs of all processes and from Redis at its end."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class History:
     orphans: list[str] = field(default_factory=list)
 
     def moments(self, redis_ms: int) -> list[int]:
-        """When, by the machine's clock, that of Redis may have shown this time; in order, epoch ms."""
+        """Moments of the machine's clock at which Redis's clock may have shown this time; in order, epoch ms."""
         steps = [(0, 0), *self.redis_clock, (2**63, 0)]
         found = [
             redis_ms - ahead_ms

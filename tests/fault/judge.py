@@ -29,7 +29,7 @@ class Violation:
 
 @dataclass
 class Verdict:
-    """What a run comes to.
+    """Outcome of a run.
 
     Attributes:
         violations: empty for a good run.
@@ -73,7 +73,7 @@ def _allowed(history: History, request: Accepted) -> frozenset[str]:
 
 
 def _was_struck_every_time(history: History, name: str) -> bool:
-    """Whether faults, and not the request, used up its attempts: each with a worker that a fault touched.
+    """True if faults, not the request, used up its attempts: each attempt was with a worker that a fault touched.
 
     Not every attempt comes as far as the engine, so the workers count that its dead letter names; and besides them
     those that ran it and lived on when their engines failed.
@@ -178,7 +178,7 @@ def attempts_are_bounded_and_counted(history: History) -> Iterator[Violation]:
 
 
 def _has_two_entries(history: History, name: str) -> bool:
-    """Whether there may be two under one id, on purpose or in doubt: by the protocol both may run."""
+    """True if two entries may exist under one id, on purpose or in doubt: by the protocol both may run."""
     request = history.accepted.get(name)
     return name in history.doubted or (request is not None and request.kind in CONFLICTING)
 

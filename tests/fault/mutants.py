@@ -36,7 +36,7 @@ LEAVE_S = 5.0
 
 @dataclass(frozen=True)
 class Seen:
-    """What the harness said of a scenario: nothing when it passed."""
+    """The harness's complaints about a scenario; empty if it passed."""
 
     said: tuple[str, ...]
     seconds: float
@@ -47,7 +47,7 @@ class Seen:
         return bool(self.said)
 
     def reason(self, mutation: Mutation) -> str:
-        """What was said of the kind that the mutation is expected to cause; empty when nothing was."""
+        """The first complaint of the kind that the mutation is expected to cause; empty if there is none."""
         return next((line for line in self.said if mutation.expected in line), "")
 
 
@@ -102,7 +102,7 @@ class Runner:
         self._launcher, self._mark, self._binary, self._keep = launcher, mark, binary, keep
 
     async def passes(self, name: str, mutation: str = "") -> bool:
-        """Whether a scenario passes with every guard in place; says so."""
+        """True if a scenario passes with every guard in place; prints the outcome."""
         seen = await play(name, mutation, self._launcher, self._mark, self._binary)
         print(f"{'FAILS ' if seen.failed else 'passes'}  {name:<32} {seen.seconds:5.1f} s", flush=True)
         for line in seen.said:
@@ -111,7 +111,7 @@ class Runner:
         return not seen.failed
 
     async def catches(self, mutation: Mutation) -> Seen:
-        """What the harness says without a guard."""
+        """Returns the harness's complaints about a run without a guard."""
         seen = await play(mutation.scenario, mutation.name, self._launcher, self._mark, self._binary)
         said = seen.reason(mutation)
         print(f"{'caught' if said else 'MISSED'}  {mutation.name:<24} {seen.seconds:5.1f} s  {said}", flush=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 
 class Kind(StrEnum):
-    """What a request is, and so how it may end."""
+    """Kind of a request, which decides how it may end."""
 
     GOOD = "good"
     DEADLINE = "deadline"
@@ -77,7 +77,7 @@ class Step:
 
 
 class FaultKind(StrEnum):
-    """What can strike."""
+    """Kinds of faults."""
 
     KILL = "kill"
     STOP = "stop"
@@ -123,7 +123,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Setup:
-    """How a run's fleet is set up; times in the units of their names.
+    """Set-up of a run's fleet; times in the units of their names.
 
     ``start_s``: how long a worker may take to be ready. ``settle_s``: how long everything may take to end after the
     last fault. ``more``: further settings, by name without prefix.
@@ -183,7 +183,7 @@ class Plan:
 
     @property
     def requests(self) -> int:
-        """How many requests will be asked for."""
+        """Number of requests that will be asked for."""
         return sum(len(step.items) for steps in self.producers for step in steps)
 
     def lines(self) -> list[str]:
@@ -203,7 +203,7 @@ def steps_as_json(steps: tuple[Step, ...]) -> str:
 
 
 def steps_from_json(text: str) -> tuple[Step, ...]:
-    """What `steps_as_json` made."""
+    """Reads the text that `steps_as_json` made."""
     return tuple(
         Step(
             step["at_s"],

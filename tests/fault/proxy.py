@@ -31,7 +31,7 @@ class Proxy:
 
     @property
     def url(self) -> str:
-        """Where to connect instead of to Redis."""
+        """URL to connect to instead of Redis."""
         if self._server is None:
             raise RuntimeError("the proxy is not open")
         return f"redis://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/0"
@@ -186,7 +186,7 @@ class _Caller(asyncio.Protocol):
         self._link.asked(data)
 
     def connection_lost(self, _: Exception | None) -> None:
-        # What was sent before the end still goes through: Redis may be about to obey it.
+        # Bytes sent before the end still go through: Redis may be about to obey them.
         target = self._link.to_redis.target
         self._link.to_redis.flush()
         if target is not None:

@@ -31,7 +31,7 @@ MALFORMED: tuple[dict[str, str], ...] = (
 
 @dataclass(frozen=True)
 class Size:
-    """How much of everything.
+    """Amount of everything in a plan.
 
     Attributes:
         requests, seconds: how many are asked for in how long.

@@ -1,4 +1,4 @@
-"""How soon the requests of a worker that goes run elsewhere: `python -m tests.fault.recovery` (see --help)."""
+"""Measures how soon the requests of a leaving worker run elsewhere: `python -m tests.fault.recovery` (see --help)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def measure(way: Way, rounds: int, side_by_side: int, seed: int, say: Say)
 
 
 def missed(measured: Measured) -> str | None:
-    """What a way promises and this measurement did not keep; None when all is well."""
+    """Returns the promise of a way that this measurement did not keep; None if it kept all."""
     lease_s = measured.way.settings["lease_ms"] / 1000
     if measured.way.signum.name == "SIGKILL":
         worst = max(measured.took_s)

@@ -58,7 +58,7 @@ RUNNING = Way("SIGTERM, what runs (no drain)", signal.SIGTERM, 3, 3, {"lease_ms"
 
 @dataclass
 class Measured:
-    """What was measured of one way, in seconds from the signal to the start of the last request that moved."""
+    """Measurements of one way, in seconds from the signal to the start of the last request that moved."""
 
     way: Way
     took_s: list[float] = field(default_factory=list)

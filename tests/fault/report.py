@@ -1,4 +1,4 @@
-"""What a run looks like while it goes on, and what it says at its end."""
+"""Output of a run: its progress, and a summary at its end."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Shown:
         self._bar.stop()
 
     def say(self, ended: int, faults: int, started: int, what: str) -> None:
-        """How far it is."""
+        """Show the progress."""
         total = self._plan.requests
         self._bar.update(self._task, completed=ended, description=f"{faults}/{len(self._plan.faults)} faults")
         if not self._console.is_terminal and ended >= self._said:
@@ -55,7 +55,7 @@ class Shown:
 
 
 def fault_table(ran: Ran) -> Table:
-    """Which faults struck, and which found nothing to strike."""
+    """Returns a table of the faults that struck, and of those that found nothing to strike."""
     table = Table("fault", "struck", "found nothing", title="faults")
     for key in sorted({*ran.struck, *ran.missed}):
         table.add_row(" ".join(key).strip(), str(ran.struck.get(key, 0)), str(ran.missed.get(key, 0)))
@@ -75,7 +75,7 @@ def stops(ran: Ran) -> int:
 
 @dataclass(frozen=True)
 class Figures:
-    """What a run, or several together, came to."""
+    """Figures of a run, or of several together."""
 
     counted: dict[str, int]
     executions: int

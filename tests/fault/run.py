@@ -69,7 +69,7 @@ async def _strike_all(harness: Harness, plan: Plan, striker: Striker, say: Say) 
 
 
 class Patience:
-    """When a fault strikes although progress has not come so far."""
+    """Time limit, after which a fault strikes although the run has not progressed so far."""
 
     def __init__(self, seconds_each: float, least_s: float) -> None:
         self._each, self._least = seconds_each, least_s

@@ -1,4 +1,4 @@
-"""What directed scenarios play on: workers one by one, entries by hand, and waiting for what a witness saw."""
+"""The stage of directed scenarios: workers one by one, entries by hand, and waiting for what a witness saw."""
 
 from __future__ import annotations
 

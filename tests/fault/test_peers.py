@@ -1,4 +1,4 @@
-"""What users of other job queues ran into, row by row, and the tests that show what happens here instead.
+"""Problems of users of other job queues, row by row, and the tests that show what happens here instead.
 
 The table names tests by their node ids; those that no other module has are below it. What is not covered is said.
 """
@@ -213,9 +213,9 @@ async def test_an_idle_fleet_asks_for_nothing_and_has_an_arrival_at_once(fleet: 
         request = await fleet.add()
         await fleet.result(request)
         took_ms.append((time.monotonic() - asked_s) * 1000)
-    # Who polls needs half its period in the middle: 25 ms at the very best of the others' defaults, beside the work.
+    # Polling takes half its period in the median: 25 ms at the very best of the others' defaults, beside the work.
     assert statistics.median(took_ms) < 250
-    # Whoever took a request goes to sleep again, and whoever watches in its place; nobody wakes up in between.
+    # The worker that took a request sleeps again, and so does its successor as watcher; nobody wakes up in between.
     assert await _calls(fleet) - calls < 20 * 3
 
 

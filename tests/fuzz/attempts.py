@@ -10,7 +10,7 @@ E = TypeVar("E", bound=Exception)
 
 
 def attempt(refusal: type[E], call: Callable[[], T]) -> T | E:
-    """What a call gave, or the one kind of error that it may raise; any other is raised."""
+    """Returns a call's value, or the one kind of error that it may raise; raises any other."""
     try:
         return call()
     except refusal as error:

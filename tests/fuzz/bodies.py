@@ -33,7 +33,7 @@ VALID: tuple[dict[str, Any], ...] = (
     },
     {"query": "q", "documents": ["a", "b"], "text_1": "x", "text_2": ["y"]},
 )
-# What JSON text may hold that a tree of Python values cannot.
+# JSON text that no tree of Python values can express.
 RAW_VALUES = (
     "NaN", "Infinity", "-Infinity", "1e400", "-1e400", "0x10", "01", "+1", "1.", ".5", "1" * 5_000, '"\\ud800"',
     '"\\udc00\\ud800"', '"\\ud83d\\ude00"', '"\\u0000"', '"\x01"', "'single'", "undefined", '"\\x41"', "[1,]", "{,}",
@@ -46,7 +46,7 @@ def body(chance: random.Random) -> bytes:
 
 
 def valid(chance: random.Random) -> bytes:
-    """One that the simulated engine answers, or refuses for its endpoint alone."""
+    """Returns a body that the simulated engine answers, or refuses for its endpoint alone."""
     return json.dumps(chance.choice(VALID)).encode()
 
 

@@ -1,4 +1,4 @@
-"""How many examples a test tries: the same few in every ordinary run, many random ones in a long one.
+"""Number of examples of a test: the same few in every ordinary run, many random ones in a long one.
 
 `pytest tests/fuzz --hypothesis-profile=fuzz-long` is the long one: fifty times as many, new ones each time.
 """

@@ -28,7 +28,7 @@ ODD_BYTES = (
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What to XADD.
+    """An entry to XADD.
 
     Attributes:
         lane: to which lane.

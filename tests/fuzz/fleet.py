@@ -48,7 +48,7 @@ SETTINGS: dict[str, object] = {
 
 @dataclass
 class Findings:
-    """What a run came to.
+    """Findings of a run.
 
     Attributes:
         entries: accepted by Redis.
@@ -243,7 +243,7 @@ class FuzzedFleet:
 
 
 def complaints(worker: WorkerProcess) -> list[str]:
-    """What a worker logged as an error, and what it wrote outside its log."""
+    """Returns the worker's errors in its log, and its output outside the log."""
     lines = worker.printed().splitlines()
     return [line[:2_000] for line in lines if not line.startswith("{") or _severe(line)]
 

@@ -47,7 +47,7 @@ def command(chance: random.Random, ids: Sequence[bytes]) -> list[bytes]:
 
 
 def description(chance: random.Random) -> bytes:
-    """What may stand for a worker that describes itself."""
+    """Returns a value for a worker's description of itself, mostly a broken one."""
     return chance.choice((*ODD_DESCRIPTIONS, json.dumps(chance.choice(SILENT)).encode()))
 
 

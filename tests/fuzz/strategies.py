@@ -1,4 +1,4 @@
-"""What hypothesis draws from: JSON of any shape, texts and bytes that programs trip over, whole entries."""
+"""Strategies for hypothesis: JSON of any shape, texts and bytes that programs trip over, whole entries."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def test_a_progress_file_of_any_bytes_is_gone_on_with_or_refused(content: bytes,
 
 
 def job_name(output: Path) -> str:
-    """What the requests of a run that writes there are called by."""
+    """Returns the common name of the requests of a run that writes to this file."""
     with Job(output) as job:
         return job.name
 

@@ -1,4 +1,4 @@
-"""What a Redis client can do by hand beside the protocol, in any order: the scripts go on, and so do views."""
+"""A Redis client acts by hand beside the protocol, in any order: the scripts go on, and so do views."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Meddled:
         await self.try_to(*garbage.command(self.chance, self.accepted))
 
     async def meddle(self) -> None:
-        """What stands under the names of results and replies, and members of sets."""
+        """Change values under the names of results and replies, and members of sets."""
         keys, name = self.queue.keys, self.chance.choice([*self.accepted[-5:], b"m"]).decode()
         result, reply = keys.result(name), keys.reply(self.chance.choice(("r1", "desk")))
         words: tuple[object, ...] = self.chance.choice(

@@ -130,7 +130,7 @@ async def furnished(connection: Connection) -> Queue:
 
 
 async def refused(url: str, call: Call) -> tuple[Exception | None, Dump, Dump]:
-    """What a call raised, and the whole keyspace before and after it."""
+    """Returns the error of a call, and the whole keyspace before and after it."""
     connection = Connection(url)
     try:
         queue = await furnished(connection)

@@ -82,7 +82,7 @@ class Hostile:
         writer.close()
 
     async def asked(self, answer: bytes, more: bytes = b"", times: int = 0) -> EngineReply | EngineError:
-        """What becomes of a request that is answered so."""
+        """Returns the outcome of a request whose server answers these bytes."""
         self.answer, self.more, self.times = answer, more, times
         try:
             return await self.engine.run(REQUEST)

@@ -123,7 +123,7 @@ class ClusterDeployment:
         eventually_blocking(self.healthy, 30, "the cluster is up")
 
     def healthy(self) -> bool:
-        """Whether every node that runs says that the cluster is up, and has heard of every node's role."""
+        """True if every running node says that the cluster is up, and knows every node's role."""
         return all(self._ok(node) for node in self._alive())
 
     def _ok(self, node: RedisServer) -> bool:
@@ -143,7 +143,7 @@ class ClusterDeployment:
         return sum("handshake" not in flags for flags in self._flags(node)) == 6
 
     def _flags(self, node: RedisServer) -> list[str]:
-        """What a node thinks of each node."""
+        """Flags of every node, as this node sees them."""
         return [line.split()[2] for line in str(tell(node.port, "CLUSTER", "NODES")).splitlines() if line]
 
     def _id(self, node: RedisServer) -> str:

@@ -1,4 +1,4 @@
-"""What became of everything that was accepted, seen from outside when all is quiet."""
+"""Judges the outcome of every accepted request, seen from outside when all is quiet."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def info(port: int, section: str = "replication") -> dict[str, Any]:
 
 
 def synced(port: int) -> bool:
-    """Whether this node is a replica with everything that its master has."""
+    """True if this node is a replica with everything that its master has."""
     try:
         found = info(port)
     except redis.RedisError:
@@ -109,7 +109,7 @@ def make_replica(node: RedisServer, master: RedisServer) -> None:
 
 
 def running(node: RedisServer) -> bool:
-    """Whether its process was started and not killed since."""
+    """True if its process was started and not killed since."""
     try:
         return node.pid > 0
     except RuntimeError:

@@ -64,7 +64,7 @@ class SentinelDeployment:
             return None
 
     def complete(self) -> bool:
-        """Whether there is a master with two replicas in step, and every Sentinel knows all others."""
+        """True if there is a master with two replicas in step, and every Sentinel knows all others."""
         master = self.master()
         if master is None:
             return False

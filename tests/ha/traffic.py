@@ -18,7 +18,7 @@ from tests.integration.worker_process import chat
 
 @dataclass
 class Log:
-    """What the users know. Times are monotonic seconds.
+    """Everything that the users know. Times are monotonic seconds.
 
     Attributes:
         accepted: id to when its enqueueing was acknowledged.
@@ -37,7 +37,7 @@ class Log:
     unsure: set[str] = field(default_factory=set)
 
     def gap_s(self, times: dict[str, float], since: float) -> float:
-        """How long nothing came after `since`: the longest silence that began then or was under way."""
+        """Longest silence that began after `since` or was under way then, in seconds."""
         marks = [since, *sorted(at for at in times.values() if at > since)]
         return max((later - earlier for earlier, later in itertools.pairwise(marks)), default=float("inf"))
 

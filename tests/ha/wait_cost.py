@@ -1,4 +1,4 @@
-"""What it costs to wait for replicas when enqueueing: on loopback, where the network costs nothing."""
+"""Cost of waiting for replicas when enqueueing: on loopback, where the network costs nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What families of hostile bodies are made with.
+"""Tools for families of hostile bodies.
 
 A family is a function of a random generator; each call makes one more variant. What it makes is whatever may stand in
 a lane's entry: not only bodies, and not only JSON.

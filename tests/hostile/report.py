@@ -1,4 +1,4 @@
-"""What came of a run, in words and figures."""
+"""Results of a run, in words and figures."""
 
 from __future__ import annotations
 

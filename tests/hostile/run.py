@@ -39,7 +39,7 @@ class Planned:
 
 @dataclass(frozen=True)
 class Ended:
-    """How one ended: status, error code or empty, HTTP status, and ms from its enqueueing to its result."""
+    """End of one request: status, error code or empty, HTTP status, and ms from its enqueueing to its result."""
 
     family: str
     status: str

@@ -19,7 +19,7 @@ START_S = 240.0
 
 @dataclass(frozen=True)
 class Scene:
-    """What runs.
+    """The running processes.
 
     Attributes:
         url: the Redis.

@@ -15,7 +15,7 @@ DAY_MS = 86_400_000
 SILENT_MS = 60_000
 AT_ONCE = 25
 RETRIES = 3
-# How a worker ends: in order; killed while idle; killed while it holds requests; stopped for so long that it was
+# Ways in which a worker ends: in order; killed while idle; killed while it holds requests; stopped until it was
 # forgotten, and then going on; killed before its first sign of life.
 ENDS = {"leaves": 75, "dies": 10, "dies holding": 10, "comes back": 4, "dies unseen": 1}
 
@@ -85,7 +85,7 @@ class Churn:
             await self.queue.broker.complete(name, done)
 
     async def _keep_house(self) -> None:
-        """What worker/maintain.py does in its turns; nobody that lives holds anything between two workers here."""
+        """Do the housekeeping of worker/maintain.py; no living worker holds anything between two workers here."""
         broker = self.queue.broker
         await broker.reclaim(0, RETRIES)
         await broker.promote()

@@ -34,7 +34,7 @@ def command(*arguments: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended."""
+    """Outcome of a command that has ended."""
 
     returncode: int
     stdout: str

@@ -30,7 +30,7 @@ class CuttingLink(TcpLink):
 
     @property
     def url(self) -> str:
-        """Where to connect instead."""
+        """URL to connect to instead."""
         return f"http://127.0.0.1:{self.port}"
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -48,7 +48,7 @@ class CuttingLink(TcpLink):
                 end.close()
 
     def _kept(self, data: bytes) -> bytes:
-        """What comes through of it."""
+        """Returns the part of the data that comes through."""
         room = max(0, self._most_bytes - len(self.forwarded))
         if len(data) <= room:
             return data

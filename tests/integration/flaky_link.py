@@ -26,7 +26,7 @@ class FlakyLink(TcpLink):
 
     @property
     def url(self) -> str:
-        """Where to connect instead."""
+        """URL to connect to instead."""
         return f"redis://127.0.0.1:{self.port}/0"
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -58,7 +58,7 @@ class GatewayProcess:
             )
 
     def command(self) -> list[str]:
-        """What is run."""
+        """The command line of the process."""
         return command("gateway")
 
     @property
@@ -70,7 +70,7 @@ class GatewayProcess:
         return self._log.read_text(errors="replace")
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        """What it logged under this name so far."""
+        """Events of this name that it has logged so far."""
         logged = [json.loads(line) for line in self.printed().splitlines() if line.startswith("{") and line[-1] == "}"]
         return [event for event in logged if event.get("event") == name]
 
@@ -138,7 +138,7 @@ class GatewayProcess:
 
 
 async def status_of(url: str, request_id: str) -> str:
-    """How a request of the default queue ended; empty while it has not."""
+    """Returns the status of a request of the default queue; empty while it has not ended."""
     async with redis.asyncio.Redis.from_url(url) as rows:
         found = await rows.hget(f"{{default}}:result:{request_id}", "status")
     return found.decode() if isinstance(found, bytes) else ""
@@ -146,7 +146,7 @@ async def status_of(url: str, request_id: str) -> str:
 
 @dataclass(frozen=True)
 class Stage:
-    """What a module's tests share.
+    """Everything that a module's tests share.
 
     Attributes:
         url: the Redis.

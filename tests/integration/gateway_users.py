@@ -95,5 +95,5 @@ class Users:
 
 
 async def status_of(gateway: GatewayProcess, path: str) -> int:
-    """What a page of its own says."""
+    """Returns the status of one of the gateway's own pages."""
     return (await asyncio.to_thread(gateway.get, path)).status

@@ -20,7 +20,7 @@ ANSWER = {
 
 @dataclass(frozen=True)
 class Reply:
-    """What to answer: JSON of `body`, after so many seconds."""
+    """An answer to give: JSON of `body`, after so many seconds."""
 
     status: int = 200
     body: object = field(default_factory=lambda: ANSWER)

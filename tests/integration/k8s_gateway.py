@@ -16,12 +16,12 @@ from tests.integration.k8s_references import picks_owner
 GATEWAY_ENDS_S = LAST_S + 1 + 2 * FINISHING_S
 FILES = "STREAMFLEET_GATEWAY_FILES"
 COMMUNITY, F5 = "nginx.ingress.kubernetes.io/", "nginx.org/"
-# What callers are meant to reach. The rest (probes, metrics) asks for no key.
+# Paths for callers. The rest (probes, metrics) asks for no key.
 OUTSIDE = re.compile(r"/(v1|ui)(/.*)?|/openapi\.json")
 
 
 def settings_of(gateway: Manifest, manifests: list[Manifest]) -> GatewaySettings:
-    """What a gateway reads from its environment, less its Secrets."""
+    """Returns the settings in a gateway's environment, without its Secrets."""
     given = environment_of(pod_of(gateway)["containers"][0], manifests)
     with patch.dict(os.environ, given, clear=True):
         return load(GatewaySettings)
@@ -76,7 +76,7 @@ def _leading_nowhere(ingress: Manifest, manifests: list[Manifest]) -> Iterator[s
 
 
 def _cutting(ingress: Manifest, manifests: list[Manifest]) -> Iterator[str]:
-    """What both kinds of NGINX would do to callers who wait, read a stream, or upload."""
+    """Yields every way in which either kind of NGINX would cut callers who wait, read a stream, or upload."""
     said, name = ingress["metadata"].get("annotations", {}), name_of(ingress)
     longest_s = (
         max((settings_of(each, manifests).gateway_max_wait_ms for each in gateways(manifests)), default=0) / 1000

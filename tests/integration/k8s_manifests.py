@@ -33,7 +33,7 @@ def render(folder: Path) -> list[Manifest]:
 
 
 def kustomizations(folder: Path = K8S) -> dict[str, Path]:
-    """What one can apply: the base, and every overlay by its name."""
+    """Returns every kustomization: the base, and every overlay by its name."""
     overlays = sorted(each.parent for each in (folder / "overlays").glob("*/kustomization.yaml"))
     return {"base": folder / "base", **{each.name: each for each in overlays}}
 
@@ -108,7 +108,7 @@ def gateways(manifests: list[Manifest]) -> list[Manifest]:
 
 
 def environment_of(container: Manifest, manifests: list[Manifest]) -> dict[str, str]:
-    """What a container finds in its environment as text: its ConfigMaps, then its own variables, but no Secrets."""
+    """Returns a container's environment as text: its ConfigMaps, then its own variables, but no Secrets."""
     maps = {name_of(each): each["data"] for each in of_kind(manifests, "ConfigMap")}
     sources = [each["configMapRef"]["name"] for each in container.get("envFrom", [])]
     given = {name: value for source in sources for name, value in maps.get(source, {}).items()}
@@ -147,6 +147,6 @@ def redis_pod() -> Manifest:
 
 
 def worker_settings() -> dict[str, str]:
-    """What the ConfigMap puts into the worker's environment."""
+    """Returns the worker's settings from its ConfigMap."""
     data: dict[str, str] = only(base(), "ConfigMap", "streamfleet-worker")["data"]
     return data

@@ -1,4 +1,4 @@
-"""Which connections the NetworkPolicies of a kustomization let through, by the rules of Kubernetes.
+"""Connections that the NetworkPolicies of a kustomization allow, by the rules of Kubernetes.
 
 A pod that no policy picks takes (or starts) any connection. One that is picked takes those that at least one of its
 policies allows. A connection needs both ends to agree.
@@ -32,7 +32,7 @@ class End:
 
 
 def allowed(manifests: list[Manifest], source: End, target: End, port: int, protocol: str = "TCP") -> bool:
-    """Whether a connection gets through. The policies belong to the namespace `FLEET`, and apply to its pods only."""
+    """True if a connection gets through. The policies belong to the namespace `FLEET`, and apply to its pods only."""
     policies = of_kind(manifests, "NetworkPolicy")
     return all(
         _passes([each["spec"] for each in policies if _picks(each["spec"], own)], direction, peer, port, protocol)

@@ -90,7 +90,7 @@ class Cluster:
         return pods[0] if found.get("role") == "master" and states == ["online", "online"] else None
 
     def known(self) -> bool:
-        """Whether every Sentinel knows the other two, and the replicas."""
+        """True if every Sentinel knows the other two, and the replicas."""
         states = [pod.ask("SENTINEL", "MASTERS") for pod in self.sentinels]
         if not all(states):
             return False
@@ -195,7 +195,7 @@ class Pod:
         )
 
     def log(self) -> str:
-        """What it has written so far."""
+        """Its output so far."""
         return (self._folder / "log").read_text(encoding="utf-8", errors="replace")
 
     def _run(self, command: list[str], **streams: Any) -> subprocess.Popen[bytes]:

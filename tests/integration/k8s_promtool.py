@@ -1,4 +1,4 @@
-"""What Prometheus itself makes of a query, by promtool: Debian's package `prometheus` brings it."""
+"""Evaluates queries with Prometheus's own promtool, from Debian's package `prometheus`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.programs import program
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What queries are to say of some series.
+    """Expected values of queries over some series.
 
     Attributes:
         series: values by series, `name{label="value"}`.
@@ -27,7 +27,7 @@ class Case:
 
 
 def complaints(cases: Sequence[Case], folder: Path) -> str:
-    """What promtool has against some cases: empty when all hold to the last bit.
+    """Returns promtool's complaints about some cases: empty if all hold to the last bit.
 
     Args:
         cases: each on its own.

@@ -1,4 +1,4 @@
-"""What the manifests of one kustomization refer to: by name, and by labels."""
+"""References between the manifests of one kustomization: by name, and by labels."""
 
 import re
 from collections.abc import Iterator
@@ -84,7 +84,7 @@ def _wrong(owner: Manifest, found: list[Manifest], selector: dict[str, Any], mea
 
 
 def picks_owner(service: Manifest, workload: Manifest) -> bool:
-    """Whether a Service leads to a workload."""
+    """True if a Service leads to a workload."""
     return selects({"matchLabels": service["spec"]["selector"]}, labels_of(workload))
 
 
@@ -93,7 +93,7 @@ def _ports(workload: Manifest) -> list[Manifest]:
 
 
 def selects(selector: dict[str, Any], labels: dict[str, str]) -> bool:
-    """Whether a label selector picks these labels; an empty one picks everything."""
+    """True if a label selector picks these labels; an empty one picks everything."""
     if not selector.get("matchLabels", {}).items() <= labels.items():
         return False
     return all(_holds(each, labels) for each in selector.get("matchExpressions", []))

@@ -1,4 +1,4 @@
-"""What must hold of every kustomization, as pure functions from its manifests to what is wrong with them.
+"""Rules for every kustomization, as pure functions from its manifests to their faults.
 
 The rules come from what a worker promises: it drains before it is killed, its settings are read, nothing that it needs
 is missing. `broken_rules` applies all of them.
@@ -100,7 +100,7 @@ def stopping(manifests: list[Manifest]) -> Iterator[str]:
 
 
 def _pre_stop_s(container: Manifest) -> float:
-    """How long a preStop hook may take, in seconds; a command has to say so itself, by `timeout`."""
+    """Longest time of a preStop hook, in seconds; a command has to limit itself, by `timeout`."""
     hook = container.get("lifecycle", {}).get("preStop", {})
     if "exec" in hook:
         name, seconds, *_ = hook["exec"]["command"]

@@ -72,7 +72,7 @@ def _cutting_off(scaler: Manifest, gateway: Manifest) -> Iterator[str]:
 
 
 def behavior_of(scaler: Manifest) -> dict[str, Any]:
-    """How a ScaledObject or a HorizontalPodAutoscaler goes up and down."""
+    """Returns the rules by which a ScaledObject or a HorizontalPodAutoscaler goes up and down."""
     spec = scaler["spec"]
     own = spec if scaler["kind"] == "HorizontalPodAutoscaler" else spec["advanced"]["horizontalPodAutoscalerConfig"]
     behavior: dict[str, Any] = own["behavior"]

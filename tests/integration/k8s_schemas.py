@@ -1,4 +1,4 @@
-"""Whether an API server would take a manifest: by the schemas of Kubernetes, and of what is installed beside it.
+"""Checks manifests as an API server would: by the schemas of Kubernetes, and of what is installed beside it.
 
 Kubernetes drops a field of a custom resource that it does not know, or refuses the apply; the schemas in schemas/ name
 the fields that are used here, and no others.
@@ -24,7 +24,7 @@ CUSTOM = ("PodMonitor", "ScaledObject")
 
 
 def refusals(manifest: Manifest) -> Iterator[str]:
-    """What is wrong with one manifest, a line each."""
+    """Yields the faults of one manifest, a line each."""
     yield from _refusals(json.dumps(manifest))
 
 

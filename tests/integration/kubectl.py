@@ -44,7 +44,7 @@ def find_renderer() -> tuple[str, ...]:
 
 
 def recent(*command: str) -> bool:
-    """Whether the command says that it is, or contains, a kustomize that is new enough."""
+    """True if the command says that it is, or contains, a kustomize that is new enough."""
     said = subprocess.run(command, capture_output=True, text=True, check=False).stdout
     # kubectl writes `Kustomize Version: v5.5.0`, kustomize `v5.5.0` or `{Version:kustomize/v5.0.0 ...`.
     version = re.search(r"(?:Kustomize Version: |Version:kustomize/|^)v(\d+)\.", said, re.MULTILINE)

@@ -30,7 +30,7 @@ class Span:
 
 @dataclass
 class Receiver:
-    """What has come in so far."""
+    """Spans received so far."""
 
     url: str = ""
     spans: list[Span] = field(default_factory=list)

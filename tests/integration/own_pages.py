@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Answer:
-    """What a page answered."""
+    """A page's answer."""
 
     status: int
     text: str

@@ -25,7 +25,7 @@ ALLOWED_SECCOMP = frozenset({"RuntimeDefault", "Localhost"})
 
 
 def restricted_violations(pod: Spec) -> list[str]:
-    """What keeps this pod out of a namespace that enforces `restricted`; empty when nothing does."""
+    """Returns the reasons why a namespace that enforces `restricted` refuses this pod; empty if it does not."""
     containers = [*pod.get("initContainers", []), *pod["containers"], *pod.get("ephemeralContainers", [])]
     found = list(_pod_violations(pod))
     for container in containers:

@@ -173,7 +173,7 @@ async def test_who_waits_for_a_deleted_request_is_told(
 async def test_a_broken_key_does_not_keep_others_from_their_results(
     redis_url: str, raw_redis: redis.asyncio.Redis, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
-    """Whether they can come cannot be asked then; a result that is there is found all the same."""
+    """With a broken key, a client cannot ask if results may still come; a result that exists is found all the same."""
     monkeypatch.setattr("streamfleet.producer.slots.DOUBT_S", 0.05)
     async with Client(redis_url, notify=False, patience_s=0) as fleet:
         one, other = await fleet.enqueue_many([{"body": BODY, "lane": "low"}, {"body": BODY}])

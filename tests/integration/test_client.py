@@ -55,7 +55,7 @@ async def fleet(redis_url: str) -> AsyncIterator[Client]:
 
 
 async def entries(client: redis.asyncio.Redis, lane: str) -> list[tuple[str, dict[str, str]]]:
-    """What stands in a lane: stream ids and fields."""
+    """Returns the entries of a lane: stream ids and fields."""
     found: Any = await client.xrange(f"{{default}}:lane:{lane}")
     return list(found)
 

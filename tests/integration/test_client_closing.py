@@ -117,7 +117,7 @@ def in_thread(call: Callable[[], T]) -> Future[T]:
 
 
 async def ended(future: Future[Any]) -> Any:
-    """What came of it. Raises TimeoutError: it goes on."""
+    """Returns the future's value. Raises TimeoutError if it does not end."""
     return await asyncio.wait_for(asyncio.wrap_future(future), WITHIN_S)
 
 
@@ -137,7 +137,7 @@ async def finish(broker: Any, count: int = 1) -> None:
 
 
 def child(work: Callable[[], object]) -> str:
-    """What a forked process says of doing this; "hangs" where it says nothing."""
+    """Returns the outcome of this work in a forked process; "hangs" without one."""
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe()
 

@@ -223,7 +223,7 @@ async def test_work_goes_on_when_the_slot_moves_and_its_master_is_killed(
             failover = await fail_over(scene, master, [cluster.replica_of(master)], lambda: cluster.owner(slot))
         killed = scene.verdict
         assert killed is not None
-        # What the replica had not received when its master died is lost, with all that was known of it.
+        # Writes that the replica had not received when its master died are lost, with all that was known of them.
         assert killed.with_result > 2 * ANSWERS, scene.line()
         assert killed.lost <= AT_ONCE, scene.line()
         assert (killed.notified_twice, killed.books) == (0, []), scene.line()

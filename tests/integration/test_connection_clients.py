@@ -77,7 +77,7 @@ async def test_a_connection_that_the_server_closed_meanwhile_is_opened_again(cli
 async def test_a_blocking_connection_that_was_closed_meanwhile_is_an_error_first(
     blocking: BlockingClient, raw_redis: Redis
 ) -> None:
-    """Whoever waits on it has to know that there was a time when nothing could reach it."""
+    """Otherwise the waiting caller does not learn that there was a time when nothing could reach it."""
     before = await blocking.send("CLIENT", "ID")
     await kill(raw_redis, before)
     with pytest.raises(RedisConnectionError):

@@ -1,4 +1,4 @@
-"""What a request costs, counted and not timed: commands and script calls of Redis, and calls of Python's functions.
+"""Cost of a request, counted and not timed: commands and script calls of Redis, and calls of Python's functions.
 
 These hold on a busy machine as on an idle one. A change that makes a request dearer fails here at once; one that makes
 it much cheaper should lower the numbers. docs/performance.md says what the same work takes in time.

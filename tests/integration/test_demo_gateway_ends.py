@@ -25,14 +25,14 @@ PARTS = 3
 
 
 class Demo:
-    """One that runs, as somebody sees it at a terminal."""
+    """A running demo, as somebody sees it at a terminal."""
 
     def __init__(self, process: subprocess.Popen[bytes], screen: int, folders: Path) -> None:
         self.process, self._screen, self._folders = process, screen, folders
         self._seen = b""
 
     def shows(self, text: str) -> bool:
-        """Whether this stands on the screen by now."""
+        """True if the screen shows this text by now."""
         # Nothing there yet, or the other end is closed: Linux says that in this way too.
         with contextlib.suppress(OSError):
             while read := os.read(self._screen, 65_536):
@@ -64,7 +64,7 @@ class Demo:
         return self.process.wait()
 
     def left(self) -> list[str]:
-        """What it has left in the folder for temporary files."""
+        """Names that it has left in the folder for temporary files."""
         return sorted(path.name for path in self._folders.iterdir())
 
 
@@ -94,7 +94,7 @@ def demo(folder: Path, *arguments: str) -> Iterator[Demo]:
 
 
 def gone(pids: list[int]) -> bool:
-    """Whether none of them runs any more."""
+    """True if none of the processes runs any more."""
     return not any(Path(f"/proc/{pid}/exe").exists() for pid in pids)
 
 

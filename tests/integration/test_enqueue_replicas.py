@@ -71,7 +71,7 @@ def stopped(replica: RedisServer) -> Iterator[None]:
 
 
 def waits(master: RedisServer) -> int:
-    """How many WAIT commands the server has had."""
+    """Number of WAIT commands that the server has had."""
     return int(info(master.port, "commandstats").get("cmdstat_wait", {}).get("calls", 0))
 
 

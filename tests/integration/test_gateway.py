@@ -41,7 +41,7 @@ def special(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture
 async def rows(stage: Stage) -> AsyncIterator[redis.asyncio.Redis]:
-    """What is in Redis, as text."""
+    """Yields a client for the keys in Redis, as text."""
     async with redis.asyncio.Redis.from_url(stage.url, decode_responses=True, socket_timeout=None) as client:
         yield client
 

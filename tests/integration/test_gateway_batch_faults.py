@@ -89,7 +89,7 @@ def many(prefix: str, count: int = COUNT, tokens: int = 40, last_tokens: int = 2
 
 
 async def accepted(rows: Any, batch_id: str) -> int:
-    """How many requests of a batch there ever were: each has its record."""
+    """Number of requests that a batch ever had: each has its record."""
     return len([key async for key in rows.scan_iter(f"{{default}}:request:{batch_id}-*", 1_000)])
 
 

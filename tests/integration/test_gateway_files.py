@@ -41,7 +41,7 @@ class Place:
 
     @property
     def stored(self) -> int:
-        """How many contents there are."""
+        """Number of contents in the store."""
         return sum(path.is_file() for path in self.folder.rglob("*"))
 
     async def add(self, data: bytes = b"{}") -> FileRecord:

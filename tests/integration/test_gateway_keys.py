@@ -100,7 +100,7 @@ def test_a_key_lives_from_create_to_revoke(stage: Stage) -> None:
 
 
 async def test_a_gateway_remembers_a_key_and_hears_when_it_is_revoked(stage: Stage) -> None:
-    """One that is deleted by hand, it does not hear of: that shows that it remembers."""
+    """A key deleted by hand is announced to nobody: that it still works shows that the gateway remembers keys."""
     broker = GatewayBroker(Connection(stage.url), GatewayNames())
     try:
         with stage.gateway.http_blocking(new_secret()) as deleted, stage.gateway.http_blocking(new_secret()) as revoked:
@@ -204,7 +204,7 @@ async def test_requests_per_minute_hold_across_gateways(stage: Stage, strict: Ga
 
 
 async def test_tokens_per_minute(stage: Stage) -> None:
-    """What a request may use is taken before it runs, and what it did not use is put back."""
+    """The largest possible use is taken before a request runs, and the unused part is put back."""
     key, _ = await add_key(stage.url, "thrifty", limits=(None, 400))
     async with stage.gateway.http(key) as http:
         large = await http.post(PATH, json={**BODY, "max_tokens": 1_000})

@@ -1,4 +1,4 @@
-"""What a gateway does about requests that Redis lost: a batch asks for them again, everybody else is told to."""
+"""A gateway and requests that Redis lost: a batch asks for them again, everybody else is told to."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ async def test_who_waits_is_told_to_send_it_again(ground: Ground, stream: bool) 
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_its_tokens_are_put_back(redis_url: str, tmp_path: Path, stream: bool) -> None:
-    """Who sends it again would pay twice."""
+    """Otherwise a caller that sends it again pays twice."""
     with gateway_on(redis_url, tmp_path, gateway_models=MODELS) as gateway:
         key, _ = await add_key(redis_url, "thrifty", limits=(None, 10_000))
         async with (

@@ -1,4 +1,4 @@
-"""What a gateway's metrics say of streams, batches, files and Redis, while these are as they are."""
+"""A gateway's metrics show streams, batches, files and Redis in their present state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds one tenant back for the sake of the others: bytes of files, tokens of batches; and batches with names."""
+"""Limits of one tenant for the sake of the others: bytes of files, tokens of batches; and batches with names."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ async def test_a_path_without_an_end_is_refused(stage: Stage) -> None:
 
 
 async def test_chunk_extensions_and_trailers_without_an_end_are_refused(stage: Stage) -> None:
-    """What is neither a header nor a body would be read for ever."""
+    """Bytes that are neither header nor body would be read for ever."""
     lines = [f"POST {PATH} HTTP/1.1", "Host: x", f"Authorization: Bearer {stage.key}", "Transfer-Encoding: chunked"]
     for rest in (b"1;" + b"e" * 3_000_000, b"1\r\n{\r\n0\r\nX-Trailer: " + b"t" * 3_000_000):
         before = stage.gateway.resident_bytes()
@@ -233,7 +233,7 @@ async def abandoned(stage: Stage, **headers: str) -> str:
 
 
 def departures(stage: Stage) -> list[dict[str, Any]]:
-    """What was logged of callers that left."""
+    """Returns the log lines of callers that left."""
     return [event for event in stage.gateway.events("http_request") if event.get("left") and "request_id" in event]
 
 

@@ -1,4 +1,4 @@
-"""What schemathesis makes of the OpenAPI document: no answer is a 5xx, and each is one that the document has."""
+"""schemathesis plays the OpenAPI document: no answer is a 5xx, and each is one that the document has."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def known(stage: Stage) -> dict[str, str]:
 
 
 def checks() -> list[Any]:
-    """What an answer has to stand; loaded here because it takes seconds."""
+    """Returns the checks of every answer; loaded here because that takes seconds."""
     from schemathesis.checks import not_a_server_error
     from schemathesis.specs.openapi import checks as openapi
 
@@ -62,7 +62,7 @@ def checks() -> list[Any]:
 
 
 def broken(case: Any, known: dict[str, str], session: Any) -> str:
-    """What is wrong with the answer to a case; empty where nothing is."""
+    """Returns the fault of the answer to a case; empty if it has none."""
     for name, value in known.items():
         if case.path_parameters and name in case.path_parameters:
             case.path_parameters[name] = value

@@ -45,7 +45,7 @@ class Event:
 
     @property
     def text(self) -> str:
-        """What it adds to the first choice."""
+        """The text that it adds to the first choice."""
         choices = json.loads(self.data).get("choices") or [{}]
         return str(choices[0].get("delta", {}).get("content") or "")
 

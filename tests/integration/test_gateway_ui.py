@@ -1,4 +1,4 @@
-"""What stands behind the page /ui: who may look and act, what is shown of anything, and that acting acts."""
+"""The API behind the page /ui: who may look and act, what is shown of anything, and that acting acts."""
 
 from __future__ import annotations
 

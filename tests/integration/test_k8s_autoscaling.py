@@ -98,7 +98,7 @@ def test_mistake_in_a_scaled_object_is_found(spoil: Callable[[Manifest], object]
 
 
 def scale_down(manifests: list[Manifest]) -> Manifest:
-    """How the ScaledObject goes down."""
+    """Returns the rules by which the ScaledObject goes down."""
     found: Manifest = behavior_of(only(manifests, "ScaledObject"))["scaleDown"]
     return found
 

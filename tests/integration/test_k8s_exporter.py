@@ -40,7 +40,7 @@ def exporters(name: str) -> list[Manifest]:
 
 
 def environment(name: str, exporter: Manifest) -> dict[str, str]:
-    """What it finds in its environment as text."""
+    """Returns the exporter's environment as text."""
     return environment_of(pod_of(exporter)["containers"][0], manifests_of(name))
 
 

@@ -28,7 +28,7 @@ PARTS: dict[str, Callable[[View], float]] = {
 
 
 def series(view: View, queue: str = "default", pod: str = "a") -> dict[str, float]:
-    """What the exporter says of a fleet that looks so."""
+    """Returns the exporter's series for a fleet in this state."""
     own = f'namespace="fleet",pod="{pod}",queue="{queue}"'
     found: dict[str, float] = {
         f"streamfleet_queue_worker_running{{{own}}}": view.running,
@@ -47,7 +47,7 @@ def series(view: View, queue: str = "default", pod: str = "a") -> dict[str, floa
 
 
 def case(view: View, more: dict[str, float] | None = None, said: dict[str, str] | None = None) -> Case:
-    """What the formula says of a view, for the queries to say too."""
+    """Returns a case: the queries have to give the formula's values for this view."""
     asked = queries() if said is None else said
     return Case(series(view) | (more or {}), {query: PARTS[name](view) for name, query in asked.items()})
 

@@ -62,7 +62,7 @@ def overlay_of(k8s: Path, fleet: str, components: tuple[str, ...], more: str = "
 
 
 def broken(manifests: list[Manifest]) -> list[str]:
-    """What is wrong, the gateway's own by the schemas too: those of the fleet are validated where that is tested."""
+    """Returns the gateway's faults, by the schemas too; the fleet's manifests are validated where they are tested."""
     wrong = [line for each in manifests if "gateway" in name_of(each) for line in refusals(each)]
     return wrong or [line for rule in RULES if rule is not schema for line in rule(manifests)]
 
@@ -91,7 +91,7 @@ def test_rules_hold_with_the_components(components: tuple[str, ...]) -> None:
 def test_rules_hold_on_another_fleet(fleet: str) -> None:
     manifests = composed(fleet=fleet)
     assert broken(manifests) == []
-    # What holds for the queue is said once, at the workers.
+    # Settings of the whole queue stand once, at the workers.
     (pool,) = pools(manifests)
     theirs = environment_of(pod_of(pool)["containers"][0], manifests)
     mine = environment_of(container_of(manifests), manifests)
@@ -187,7 +187,7 @@ def test_s3_takes_the_place_of_the_volume() -> None:
     assert [volume["name"] for volume in pod_of(gateway)["volumes"]] == ["tmp"]
     assert [mount["name"] for mount in container_of(manifests)["volumeMounts"]] == ["tmp"]
     given = {each["name"]: each["valueFrom"]["secretKeyRef"] for each in container_of(manifests)["env"]}
-    # What a store needs, one of the cloud's own pods may lack; where it is, nobody may.
+    # Credentials for a store may be absent (a pod of the cloud needs none); its address never.
     required = {name for name, reference in given.items() if not reference.get("optional")}
     assert required == {"REDIS_URL", "STREAMFLEET_GATEWAY_FILES"}
 

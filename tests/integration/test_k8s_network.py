@@ -1,4 +1,4 @@
-"""Who may connect to whom under the NetworkPolicies of the base and of each overlay."""
+"""Allowed connections under the NetworkPolicies of the base and of each overlay."""
 
 import copy
 

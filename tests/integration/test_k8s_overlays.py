@@ -244,7 +244,7 @@ def test_gpu_pods_go_to_gpu_nodes_and_keep_their_models(name: str, pool: str, gp
 
 
 def shared(claim: Manifest) -> bool:
-    """Whether pods of several nodes may mount it."""
+    """True if pods of several nodes may mount it."""
     return bool(claim["spec"]["accessModes"] == ["ReadWriteMany"])
 
 

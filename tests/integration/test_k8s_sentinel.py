@@ -198,7 +198,7 @@ def test_last_master_that_stays_away_is_replaced_by_hand_as_the_readme_says(clus
 
 
 def down(sentinel: Pod) -> bool:
-    """Whether a Sentinel takes the master for dead."""
+    """True if a Sentinel takes the master for dead."""
     row = sentinel.ask("SENTINEL", "MASTERS")
     return bool(row) and "s_down" in dict(zip(row[0][::2], row[0][1::2], strict=True))["flags"]
 

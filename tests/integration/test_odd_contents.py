@@ -1,4 +1,4 @@
-"""What anybody may have written into a queue's keys, as those find it who only look: each release, no crash."""
+"""Odd values in a queue's keys, written by anybody: those who only look find them on each release, without a crash."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ async def used_memory(queue: Queue) -> int:
 
 
 def grown(sizes: dict[str, int]) -> dict[str, int]:
-    """What is larger than anything should be."""
+    """Returns the keys that are larger than anything should be."""
     return {name: size for name, size in sizes.items() if size > BOUND and name not in ("counts", "sched")}
 
 

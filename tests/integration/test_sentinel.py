@@ -40,7 +40,7 @@ def sentinels(deployment: SentinelDeployment) -> str:
 
 
 async def refusal(url: str) -> str:
-    """What a connection to this URL says, in one line."""
+    """Returns the error of a connection to this URL, in one line."""
     connection = Connection(url, patience_s=0)
     with pytest.raises((SettingsError, BrokerUnavailable)) as caught:
         await connection.command("GET", "x")

@@ -24,7 +24,7 @@ EVICTING = {"maxmemory": "100mb", "maxmemory-policy": "allkeys-lru"}
 
 
 async def events(url: str, limits: QueueLimits | None = None) -> list[str]:
-    """What is found on a server."""
+    """Returns the findings on a server."""
     broker = Broker(Connection(url), Keys("q"), limits)
     try:
         return [finding.event for finding in await check_server(broker)]

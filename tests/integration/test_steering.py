@@ -1,4 +1,4 @@
-"""What operators tell a fleet at work by the command line: `pause`, `resume`, `drain`."""
+"""Operators' commands to a fleet at work: `pause`, `resume`, `drain`."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ async def test_names_that_anybody_may_write_do_not_command_the_terminal(fleet: F
 
 
 async def test_a_silent_worker_cannot_be_told(fleet: Fleet) -> None:
-    """Who waited for it would wait in vain."""
+    """Otherwise an operator waits for it in vain."""
     await fleet.redis.hset("{default}:workers", "w1", '{"state": "ready", "seen_ms": 1}')
     told_so = await told(fleet, "drain", "w1")
     assert told_so.returncode == 1

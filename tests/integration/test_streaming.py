@@ -28,7 +28,7 @@ COUNTED = (metrics.STREAM_GROUPS, metrics.STREAM_CHUNKS, metrics.STREAM_CHUNKS_D
 
 
 def text_of(tokens: int) -> str:
-    """What the simulated engine answers to `chat`."""
+    """Returns the simulated engine's answer to `chat`."""
     return " ".join(["[simulated]", *itertools.islice(itertools.cycle(["Say", "hi"]), tokens - 1)])
 
 

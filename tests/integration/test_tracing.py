@@ -53,7 +53,7 @@ asyncio.run(main())
 
 @pytest.fixture
 def collected(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
-    """Where the spans of this test's processes go."""
+    """Yields the receiver of the spans of this test's processes."""
     with receiver() as received:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", received.url)
         monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "50")

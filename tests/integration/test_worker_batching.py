@@ -1,4 +1,4 @@
-"""How much a worker takes and when it starts it: caps, windows, prefetch, room by KV cache."""
+"""Number of requests that a worker takes, and when it starts them: caps, windows, prefetch, room by KV cache."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ async def test_adaptive_keeps_the_target_that_continuous_exceeds(fleet: Fleet) -
 
 @pytest.fixture
 def seldom_kept_house(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What comes soon comes by itself, not because somebody looks once a second."""
+    """Make housekeeping so rare that early arrivals are not its work."""
     monkeypatch.setattr("streamfleet.worker.maintain.TICK_S", 60.0)
 
 
@@ -240,7 +240,7 @@ def _last_half(results: list[Result]) -> list[Result]:
 
 
 def _run_ms(result: Result) -> float:
-    """How long it was in the engine."""
+    """Time in the engine, in ms."""
     times = result.timings
     assert times.total_ms is not None
     return times.total_ms - (times.queued_ms or 0) - (times.waited_ms or 0)

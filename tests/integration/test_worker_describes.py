@@ -1,4 +1,4 @@
-"""What a living worker says of itself in Redis, and what an operator makes of it."""
+"""A living worker's description of itself in Redis, and what an operator makes of it."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ async def test_a_slot_waiting_in_front_of_the_engine_goes_back_before_the_drain_
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever leaves soon does so by itself, and not because its last read or its last write gives up."""
+    """A worker that leaves soon does so by itself, not because its last read or its last write gives up."""
     monkeypatch.setattr("streamfleet.worker.worker.LAST_WRITES_S", 30.0)
     monkeypatch.setattr("streamfleet.worker.pull.WAIT_MS", 60_000)
 

@@ -1,4 +1,4 @@
-"""What the health server says of a worker, and how it keeps off the queue while its engine is broken."""
+"""The health server's answers about a worker, which stays off the queue while its engine is broken."""
 
 from __future__ import annotations
 

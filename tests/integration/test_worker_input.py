@@ -143,13 +143,13 @@ class Desk:
         return [letter for _, letter in found if letter[b"_id"] == request_id.encode()]
 
     def told(self, request_id: str) -> int:
-        """How often the reply stream was told of it."""
+        """Number of notifications of it in the reply stream."""
         found = self.redis.xrevrange("{default}:reply:me", count=20)
         return sum(notice[b"id"] == request_id.encode() for _, notice in found)
 
 
 def _result_id(given: Any, stream_id: str) -> str:
-    """What names the result: the id if it is usable, else the entry."""
+    """Returns the name of the result: the id if it is usable, else the entry."""
     text = given if isinstance(given, str) else given.decode("latin-1")
     usable = 0 < len(text) <= 256 and all("!" <= char <= "~" for char in text) and text != "high:1-1"
     return text if usable else f"normal:{stream_id}"

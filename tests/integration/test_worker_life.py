@@ -202,7 +202,7 @@ async def test_a_description_written_by_hand_keeps_a_worker_for_a_while_only(fle
 
 
 async def test_arrivals_at_the_very_moment_of_leaving_are_not_held_back(fleet: Fleet) -> None:
-    """What the blocking read of a leaving worker brings is there for the next one at once."""
+    """An entry that the blocking read of a leaving worker brings is there for the next one at once."""
     workers = [await fleet.worker(f"w{number}", **NO_RECLAIM) for number in range(2)]
     await eventually(lambda: _both_watch(fleet), what="both watch")
     for worker in workers:

@@ -1,4 +1,4 @@
-"""What each guard of the worker is for: with it taken out, what the other tests rely on no longer holds.
+"""Purpose of each guard of the worker: without it, something that the other tests rely on no longer holds.
 
 If one of these fails, the test of that guard has gone blind: it would pass without the guard.
 """

@@ -1,4 +1,4 @@
-"""How requests end: cancelled, expired, retried, dead, failed; queued and running."""
+"""Ends of requests: cancelled, expired, retried, dead, failed; queued and running."""
 
 from __future__ import annotations
 

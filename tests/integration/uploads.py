@@ -38,7 +38,7 @@ async def peak_while(stage: Stage, work: Any) -> int:
 
 
 def contents(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> set[Path]:
-    """What the store holds."""
+    """Returns the contents in the store."""
     folder = next(tmp_path_factory.getbasetemp().glob("batches*"))
     return {path for path in (folder / "files").rglob("*") if path.is_file()}
 

@@ -24,7 +24,7 @@ class Came:
 
 @dataclass(frozen=True)
 class Say:
-    """What to answer, after so many seconds; then the connection stays for so many.
+    """An answer to give after so many seconds; then the connection stays open for so many.
 
     A status of 0 answers nothing, and hangs up.
     """

@@ -50,7 +50,7 @@ def without_names() -> None:
 
 
 def without_disown() -> None:
-    """What a lost answer left in the worker's name stays there."""
+    """Entries that a lost answer left in the worker's name stay there."""
     Broker.disown = _nothing  # type: ignore[method-assign]
 
 
@@ -60,7 +60,7 @@ def hasty() -> None:
 
 
 def patient() -> None:
-    """Whoever leaves soon does so by itself, and not because its last read or its last write gives up."""
+    """A worker that leaves soon does so by itself, not because its last read or its last write gives up."""
     worker.LAST_WRITES_S = 30.0
     pull.WAIT_MS = 60_000
 

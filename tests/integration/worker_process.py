@@ -84,7 +84,7 @@ class WorkerProcess:
         self._process.send_signal(signum)
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        """What it logged under this name so far."""
+        """Events of this name that it has logged so far."""
         lines = self._log.read_text(errors="replace").splitlines()
         logged = [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
         return [event for event in logged if event.get("event") == name]
@@ -201,11 +201,11 @@ class Fleet:
         return await eventually(all_there, within_s, f"results of {', '.join(ids[:3])}, {len(ids)} in all")
 
     async def finished(self) -> int:
-        """How many requests have ended."""
+        """Number of requests that have ended."""
         return sum((await self.broker.audit()).ended.values())
 
     async def running(self) -> dict[str, int]:
-        """How many requests each worker runs."""
+        """Number of requests that each worker runs."""
         total: dict[str, int] = {}
         for lane in LANES:
             for name, count in (await self.broker.running_by_worker(lane)).items():

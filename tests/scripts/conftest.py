@@ -46,7 +46,7 @@ def shifted_clock() -> Iterator[ShiftedServer]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Which test noticed that a guard was missing; each by itself with -v."""
+    """Print the test that noticed each missing guard; each by itself with -v."""
     passed = terminalreporter.stats.get("passed", [])
     caught = [
         f"{report.head_line.partition('[')[2].rstrip(']')} -> {value}"

@@ -108,7 +108,7 @@ class Queue:
             await self.command("CONFIG", "SET", "maxmemory", 0)
 
     async def hand_out(self, lane: str = "high") -> list[Hint]:
-        """What a watcher's blocking read does to one new entry of a lane; the watcher has not pulled yet."""
+        """Do to one new entry of a lane what a watcher's blocking read does; the watcher has not pulled yet."""
         reply = await self.command(
             "XREADGROUP", "GROUP", GROUP, NOBODY, "COUNT", 1, "STREAMS", self.keys.lane(lane), ">"
         )

@@ -17,7 +17,7 @@ HOUR_MS = 3_600_000
 
 
 async def lives_ms(queue: Queue, request_id: str) -> int:
-    """How much longer a result is kept."""
+    """Remaining life of a result, in ms."""
     return int(await queue.command("PTTL", queue.keys.result(request_id)))
 
 
@@ -212,7 +212,7 @@ async def test_one_in_a_lane_without_a_group_leaves_it_at_once(queue: Queue) -> 
 
 
 async def test_a_record_that_names_another_entry_removes_nothing(queue: Queue) -> None:
-    """Whoever may enqueue may write records."""
+    """A record may name any entry, because every producer may write records."""
     (other,) = await queue.broker.enqueue([submission("r2")])
     await queue.command("SET", queue.keys.request("r1"), f"d1 {other.entry} ", "PX", HOUR_MS)
     assert await queue.broker.cancel("r1")

@@ -12,7 +12,7 @@ SILENT_MS = 60_000
 
 
 async def leave_consumers(queue: Queue, *names: str) -> None:
-    """What a pull of each worker leaves behind."""
+    """Leave the consumers that a pull of each worker creates."""
     for name in names:
         await queue.command("XGROUP", "CREATECONSUMER", queue.keys.lane("high"), GROUP, name)
 
@@ -70,7 +70,7 @@ async def test_a_name_that_came_back_is_alive(queue: Queue) -> None:
     later = queue.at(NOW + SILENT_MS + 1)
     await later.broker.check_in("w1", {"pid": 2})
     assert await later.broker.check_out(silent_ms=SILENT_MS) == 0
-    # What the first of that name held is taken back like anybody's, and cannot be finished by either under that lease.
+    # Entries of the first worker of that name are taken back as usual; neither can finish them under that lease.
     await later.broker.reclaim(0, 5)
     assert (await later.claim("w1")).attempt == 2
     assert await later.complete("w1", lease) == [0]

@@ -406,7 +406,7 @@ async def test_a_batch_that_failed_says_why(queue: Queue) -> None:
 
 
 async def everything(queue: Queue, found: BatchBroker) -> dict[str, Any]:
-    """What is there after an end, some of which expires."""
+    """Returns everything that exists after an end, some of which expires."""
     record = await found.batch(BATCH.id)
     assert record is not None
     return {

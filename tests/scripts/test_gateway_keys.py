@@ -116,7 +116,7 @@ async def test_a_key_is_revoked_by_an_operator_with_the_rules_of_an_older_releas
 
 
 async def blocked(server: redis.asyncio.Redis) -> bool:
-    """Whether somebody waits in a blocking read."""
+    """True if some client waits in a blocking read."""
     return int((await server.info("clients"))["blocked_clients"]) > 0
 
 

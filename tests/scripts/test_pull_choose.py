@@ -92,7 +92,7 @@ async def test_an_urgent_deadline_does_not_jump_lanes(queue: Queue) -> None:
 
 
 async def test_a_flood_that_is_not_in_order_yet_is_not_passed_by_what_is_less_urgent(queue: Queue) -> None:
-    """What a pull brings in order is bounded: it must take no low ones in place of high ones beyond that bound."""
+    """A pull stages a bounded number of entries: beyond that it must not take low ones in place of high ones."""
     strict = queue.with_limits(shares=(0, 0, 0, 0))
     await fill(queue, "low", "normal", number=100)
     await fill(queue, "high", number=600)

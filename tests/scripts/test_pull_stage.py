@@ -167,7 +167,7 @@ async def test_a_missing_group_is_made_again_and_finds_what_stood_there(queue: Q
 
 
 async def test_what_a_group_made_anew_brings_to_a_watcher_is_counted_once(queue: Queue) -> None:
-    """One that ran is neither ready nor delayed by then; one that came meanwhile was never counted."""
+    """An entry that ran is neither ready nor delayed by then; one that came meanwhile was never counted."""
     await queue.running("high", "1000-0")
     await queue.command("XGROUP", "DESTROY", queue.keys.lane("high"), GROUP)
     await queue.broker.ensure_groups()

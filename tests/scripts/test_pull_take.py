@@ -144,7 +144,7 @@ async def test_an_oversized_entry_fails_and_its_dead_letter_is_cut_short(queue: 
     assert after["counts"] == {"staged": "1", "failed": "1"}
     assert "lane:high" not in after
     (letter,) = after["dead"]
-    # What is left of 2000 bytes after the id and the field before it; then nothing is left for meta.
+    # The rest of 2000 bytes after the id and the field before it; then nothing is left for meta.
     assert letter[-6:] == [
         ("id", "big"),
         ("x" * 256, "y"),

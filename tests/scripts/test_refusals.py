@@ -1,4 +1,4 @@
-"""What Redis refuses halfway through a script: nothing is lost by it, nothing uncounted, nobody left untold."""
+"""Redis refuses a command halfway through a script: nothing is lost by it, nothing uncounted, nobody left untold."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ async def test_what_loses_no_body_is_mended_and_every_request_has_one_result(que
     assert {found.kind for found in report.found} == kinds
     assert report.audit is not None
     assert report.audit.counts.get("vanished", 0) == 0
-    # Whoever runs a request keeps it.
+    # A worker that runs a request keeps it.
     assert await finish(scene.queue, "w1", scene.lease) == [0 if name in LEASE_LOST - {"results by hand"} else 1]
     assert await drained(scene) == ALL_DONE
 
@@ -56,7 +56,7 @@ async def test_what_lost_its_body_is_counted_and_answered(queue: Queue, name: st
     scene = await build(queue)
     await spoil(scene)
     report = await mended(scene)
-    # What no worker had seen is known of as long as the stream is there that it was added to.
+    # Entries that no worker had seen are known of while the stream exists to which they were added.
     unseen = lost & {"undelivered", "undelivered-too"} | (lost & {"handed-out"} if name.startswith("lane") else set())
     if unseen and name == "undelivered entry deleted":
         unseen = set() if await tells_entries_added(queue) else unseen
@@ -218,7 +218,7 @@ async def test_consumers_of_workers_that_nobody_knows_are_found_once_they_are_si
 
 
 async def test_counters_are_right_after_several_kinds_of_damage_at_once(queue: Queue) -> None:
-    """What skipped the staging and what vanished unseen would hide each other from a mere sum."""
+    """Otherwise entries that skipped the staging and entries that vanished unseen hide each other in a mere sum."""
     scene = await build(queue)
     await scene.command("XGROUP", "SETID", scene.lane, GROUP, "$")
     await scene.command("XDEL", scene.lane, scene.entries["undelivered"])
@@ -299,7 +299,7 @@ ENDING_WRITES = ("tries", "counts", "dead")  # what complete.lua writes to, besi
 
 @pytest.mark.parametrize("name", ["ready:low", "tries", "counts", "sched", "delayed", "watch", "dead", "wake", "bench"])
 async def test_a_key_of_another_type_is_noticed_before_anything_is_written(queue: Queue, name: str) -> None:
-    """What a script had written by then would never be counted, nor the rest of it done."""
+    """Otherwise the script's first writes are never counted, and the rest of it is not done."""
     queue.connection._patience_s = 0
     scene = await build(queue)
     queue, broker = scene.queue, scene.queue.broker
@@ -340,7 +340,7 @@ async def test_a_delayed_number_too_large_for_a_stream_id_does_not_stop_the_prom
 
 
 async def refused(attempt: Callable[[], Awaitable[object]]) -> bool:
-    """Whether it was, with what to do about it."""
+    """True if it was refused, with advice on what to do."""
     try:
         await attempt()
     except BrokerUnavailable as error:

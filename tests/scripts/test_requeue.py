@@ -112,7 +112,7 @@ async def test_a_newer_success_is_not_deleted(queue: Queue) -> None:
 
 @pytest.mark.parametrize("digest", ["d1", "d2"])
 async def test_a_newer_request_that_has_not_ended_keeps_its_id(queue: Queue, digest: str) -> None:
-    """Whoever waits for it by its id would get the answer to the older one."""
+    """Otherwise a caller that waits for it by its id gets the answer to the older one."""
     letter = await forgotten(queue)
     await queue.broker.enqueue([submission("r0", digest=digest)])
     assert await refused(queue, letter) == "outstanding"

@@ -196,7 +196,7 @@ async def test_a_tick_mends_a_watcher_that_died(queue: Queue) -> None:
 
 
 async def test_a_tick_says_again_that_work_waits(queue: Queue) -> None:
-    """Whoever took the token died with it."""
+    """The worker that took the token may have died with it."""
     await queue.command("ZADD", queue.keys.watch, NOW + 5, "w1", NOW + 5, "w2")
     await queue.add("high", "1000-0")
     await queue.pull("w3", 0)

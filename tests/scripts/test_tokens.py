@@ -28,7 +28,7 @@ def ended(status: str, attempt: int | None = None, chunks: int | None = None) ->
 
 
 async def tokens(queue: Queue, request_id: str = "r1") -> list[dict[str, str]]:
-    """What stands in a request's tokens."""
+    """Returns the entries of a request's tokens."""
     found: list[dict[str, str]] = (await queue.dump()).get(f"tokens:{request_id}", [])
     return found
 

@@ -63,7 +63,7 @@ class Hooks:
         return await self.broker.settle(delivery, how)
 
     async def dump(self) -> dict[str, Any]:
-        """What is due (ids), who holds what, and the other keys as they are; nothing for an empty one."""
+        """Returns the due ids, the holders, and the other keys as they are; nothing for an empty one."""
         send, names = self.queue.command, self.names
         due = [dict(pairs(fields))["id"] for _, fields in await send("XRANGE", names.due, "-", "+")]
         held = await send("XPENDING", names.due, "deliverers", "-", "+", 100) if await send("EXISTS", names.due) else []
@@ -85,7 +85,7 @@ class Hooks:
 
 
 async def refusal(work: Awaitable[object]) -> str:
-    """What an operation is refused with; empty when it is not. (What pytest.raises raises, a mutant's test misses.)"""
+    """Returns an operation's refusal, or "". (A mutant's test misses the exception of pytest.raises.)"""
     try:
         await work
     except (WebhooksFull, InvalidRequest) as error:

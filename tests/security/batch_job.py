@@ -1,4 +1,4 @@
-"""What gateways do about files and batches, all of it."""
+"""The complete work of gateways on files and batches."""
 
 from __future__ import annotations
 

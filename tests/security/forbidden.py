@@ -1,4 +1,4 @@
-"""What each role tries in vain: commands as redis-cli takes them, with `; ` between them. {q} is the role's queue."""
+"""Commands that each role is refused, as redis-cli takes them, with `; ` between them. {q} is the role's queue."""
 
 from __future__ import annotations
 

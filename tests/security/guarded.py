@@ -34,7 +34,7 @@ class Guarded:
         return redis.Redis.from_url(self.server.url, decode_responses=True)
 
     def url(self, role: Role | str) -> str:
-        """Where a user of the role logs in."""
+        """URL at which a user of the role logs in."""
         return f"redis://{role}:{PASSWORD}@127.0.0.1:{self.server.port}/0"
 
     def enlist(self, role: Role, queue: str = QUEUE, *, every: bool = False) -> str:

@@ -107,7 +107,7 @@ async def cancelled(fleet: Broker, client: Client) -> None:
 
 
 async def by_hand(broker: Broker) -> None:
-    """What a program without the client sends."""
+    """Send everything that a program without the client sends."""
     keys = broker.keys
     for lane in LANES:
         assert await broker.connection.command("XADD", keys.lane(lane), "*", "id", f"h-{lane}", "body", "{}")
@@ -320,7 +320,7 @@ async def mends(fleet: Broker, me: Broker) -> None:
 
 
 async def sees_to(fleet: Broker, me: Broker, client: Client) -> None:
-    """What went wrong, and how the queue stands."""
+    """See to failed requests, and look at the queue."""
     await fleet.ensure_groups()
     await fleet.check_in("w1", {"engine": "simulated"})
     for lane in LANES:
@@ -349,7 +349,7 @@ async def sees_to(fleet: Broker, me: Broker, client: Client) -> None:
 
 
 async def looks(me: Broker) -> None:
-    """What the operations page has people type."""
+    """Type every command of the operations page."""
     keys = me.keys
     for words in (
         ("SELECT", 0),
@@ -373,7 +373,7 @@ async def looks(me: Broker) -> None:
 
 
 async def scale(guarded: Guarded, url: str) -> None:
-    """What KEDA's scaler for Redis streams asks, and the sum of the lanes."""
+    """Ask what KEDA's scaler for Redis streams asks, and the sum of the lanes."""
     async with guarded.broker() as fleet, guarded.broker(url) as me:
         await fleet.ensure_groups()
         await me.connection.ping()

@@ -1,4 +1,4 @@
-"""What each role must not do: tried for real, plainly and from inside a script, and nothing has changed afterwards."""
+"""Forbidden commands of each role, tried for real, plainly and from inside a script: nothing has changed afterwards."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_script_is_no_way_around(lived_in: Guarded, role: Role) -> None:
 
 
 def refused(me: redis.Redis, *command: str) -> bool:
-    """Whether the server refuses it for want of a permission, and for nothing else."""
+    """True if the server refuses it because a permission is missing, and for no other reason."""
     try:
         me.execute_command(*command)  # type: ignore[no-untyped-call]
     except redis.exceptions.NoPermissionError:
@@ -157,7 +157,7 @@ def all_keys(queue: str) -> dict[str, list[str]]:
 
 
 def covers(grant: Grant, key: str, queue: str) -> bool:
-    """Whether a grant names the key, or the family that it is of. Without the server's help, and without globs."""
+    """True if a grant names the key, or its family. Without the server's help, and without globs."""
     base = Keys(queue).base
     for pattern in grant.keys:
         name = pattern.partition("~")[2].partition("}:")[2]

@@ -40,7 +40,7 @@ async def test_nothing_is_granted_that_the_job_can_do_without(guarded: Guarded, 
 
 
 def refusals(entries: list[Any], role: Role) -> list[str]:
-    """What Redis refused to the role's user; less the client's introduction, which no release before 7.2 knows."""
+    """Returns Redis's refusals to the role's user; less the client's introduction, unknown to releases before 7.2."""
     found = []
     for entry in entries:
         values = dict(zip(entry[::2], entry[1::2], strict=True)) if isinstance(entry, list) else entry

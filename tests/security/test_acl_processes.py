@@ -26,7 +26,7 @@ DEFAULT = "default"
 
 @pytest.fixture
 def urls(any_guarded: Guarded) -> dict[Role, str]:
-    """Where the user of each role logs in, for the queue `default`."""
+    """Returns the URLs at which the user of each role logs in, for the queue `default`."""
     return {role: any_guarded.enlist(role, DEFAULT) for role in Role}
 
 

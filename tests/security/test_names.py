@@ -45,7 +45,7 @@ def server() -> Iterator[redis.Redis]:
 
 
 def usable_in_lua(server: redis.Redis, names: Sequence[bytes]) -> list[bool]:
-    """What lua/lib/entry.lua says of each, run by a real server."""
+    """Returns the verdict of lua/lib/entry.lua on each name, run by a real server."""
     folder = resources.files("streamfleet.common").joinpath("lua", "lib")
     library = "\n".join(folder.joinpath(f"{name}.lua").read_text("utf-8") for name in ("keys", "entry"))
     loop = "local found = {} for i = 2, #ARGV do found[i - 1] = usable_name(ARGV[i]) and 1 or 0 end return found"

@@ -30,7 +30,7 @@ PASSWORD = f"p@ss/{MARK}?#:%2F&=[]+"
 
 @pytest.fixture
 def url(guarded: Guarded) -> str:
-    """Where a worker logs in with that password."""
+    """URL at which a worker logs in with that password."""
     with guarded.admin() as admin:
         words = rules(Role.WORKER, Patterns(Keys("default")))
         admin.execute_command("ACL", "SETUSER", "worker", "reset", *words, f">{PASSWORD}")
@@ -53,7 +53,7 @@ def in_redis(guarded: Guarded) -> str:
 
 
 def shown_by_the_system(pid: int) -> str:
-    """What anybody on the machine sees of a process."""
+    """Returns everything that anybody on the machine sees of a process."""
     path = Path(f"/proc/{pid}/cmdline")
     if not path.exists():
         pytest.skip("no /proc on this system")

@@ -42,7 +42,7 @@ def steps(page: str) -> list[str]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """Where the steps are done; whatever they started is ended."""
+    """Folder of the steps; processes that they started are ended."""
     yield tmp_path
     for name in ("redis.pid", "worker.pid"):
         if (tmp_path / name).exists():
@@ -74,7 +74,7 @@ def test_the_five_minutes_work_as_written(steps: list[str], folder: Path) -> Non
     at = steps[SERVER].replace("redis-server ", f"{server} --pidfile {folder}/redis.pid --dir {folder} ", 1)
     assert run(at.replace("users.acl", f"{folder}/users.acl"), folder, port).returncode == 0
     eventually_blocking((folder / "redis.pid").exists, 10, "the server runs")
-    # What a shell starts in its background ends with the test.
+    # A process that a shell starts in its background ends with the test.
     fleet = steps[FLEET].replace("simulated &", f"simulated > worker.log 2>&1 & echo $! > {folder}/worker.pid")
     done = run(fleet, folder, port)
     assert done.returncode == 0, done.stderr + (folder / "worker.log").read_text()

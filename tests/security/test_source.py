@@ -46,7 +46,7 @@ def trees(repository: Path) -> Iterator[tuple[str, ast.AST]]:
 
 
 def dangers(tree: ast.AST) -> list[str]:
-    """What in a module's source turns data into code."""
+    """Returns the names in a module's source that turn data into code."""
     found = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

@@ -43,7 +43,7 @@ def need_browser() -> None:
 
 @dataclass
 class Scene:
-    """What stands there.
+    """The running servers.
 
     Attributes:
         url: the gateway's.

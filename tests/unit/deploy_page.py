@@ -57,7 +57,7 @@ def blocks(text: str, language: str) -> list[str]:
 
 
 def sections(text: str) -> list[str]:
-    """What stands under each heading of the second level, and before the first."""
+    """Returns the text under each heading of the second level, and before the first."""
     return re.split(r"^## ", text, flags=re.MULTILINE)
 
 
@@ -109,7 +109,7 @@ def of_overlay(block: str) -> list[Manifest]:
 
 @cache
 def rules_broken_by(block: str) -> list[str]:
-    """What is wrong with a kustomization that the page shows. What ours have as well, their own tests validate."""
+    """Returns the faults of a kustomization that the page shows; manifests of ours in it have tests of their own."""
     found = of_overlay(block)
     wrong = [line for each in found if each not in everything() for line in schema([each])]
     return wrong or [line for rule in RULES if rule is not schema for line in rule(found)]
@@ -128,7 +128,7 @@ def overlays(text: str) -> list[str]:
 
 
 def rendered(text: str) -> list[list[Manifest]]:
-    """What is applied in a text: folders of this repository, and overlays that are shown."""
+    """Returns the manifests that a text applies: folders of this repository, and overlays that are shown."""
     folders = {found for found in APPLIED.findall("\n".join(blocks(text, "sh"))) if found.startswith("k8s/")}
     return [*map(of_folder, sorted(folders)), *map(of_overlay, overlays(text))]
 
@@ -231,7 +231,7 @@ def unmade(text: str) -> list[str]:
 
 
 def jobs(manifests: list[Manifest]) -> list[Manifest]:
-    """What runs once."""
+    """Returns the Jobs, which run once."""
     return of_kind(manifests, "Job")
 
 
@@ -300,7 +300,7 @@ def refusal(words: list[str]) -> list[str]:
 
 
 def unknown_events(text: str) -> list[str]:
-    """What stands there as an event of the log, and no source logs it."""
+    """Returns names that the text gives as events of the log, and no source logs."""
     named = set(re.findall(r"`([a-z]+(?:_[a-z]+)+)`", text))
     sources = [
         path for root in ("common", "producer", "worker", "gateway", "cli") for path in (ROOT / root).rglob("*.py")

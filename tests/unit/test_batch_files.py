@@ -1,4 +1,4 @@
-"""What a batch writes survives being killed at any instant."""
+"""Files of a batch survive being killed at any instant."""
 
 from __future__ import annotations
 

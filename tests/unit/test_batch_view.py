@@ -1,4 +1,4 @@
-"""How a batch shows where it is."""
+"""Display of a batch's progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all measurements stand on: medians, ratios, percentiles, reports and tables."""
+"""Common base of all measurements: medians, ratios, percentiles, reports and tables."""
 
 from __future__ import annotations
 

@@ -195,7 +195,7 @@ def measurements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def measurement(folder: Path, name: str, code: str) -> None:
-    """One that runs this code, and writes `report` if that is set."""
+    """Write a measurement that runs this code, and writes `report` if that is set."""
     main = """
         import pathlib, sys
         assert sys.argv[1:3] == ["--quick", "--out"]

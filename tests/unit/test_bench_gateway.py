@@ -36,7 +36,7 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
 
 
 def seen(loop: asyncio.AbstractEventLoop, came: Sequence[tuple[float, bytes]]) -> Stream:
-    """What a reader makes of it."""
+    """Returns a reader's result from these pieces."""
     return looked_at(Reader(loop.create_future(), list(came)))
 
 

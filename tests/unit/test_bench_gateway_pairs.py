@@ -66,7 +66,7 @@ def two_ways(added_ms: float) -> dict[str, Way]:
 
 
 def found_of(ways: dict[str, Way], rounds: int = 2) -> Found:
-    """What asking them gives."""
+    """Returns the findings of asking them."""
     return asyncio.run(ask(ways, WORK, rounds, "m"))
 
 

@@ -11,7 +11,7 @@ from bench.engine.setup import add_choice, chosen, is_usual
 
 
 def parsed(*words: str) -> argparse.Namespace:
-    """What the command line says."""
+    """Returns the arguments of a command line."""
     parser = argparse.ArgumentParser()
     add_choice(parser)
     return parser.parse_args(words)

@@ -1,4 +1,4 @@
-"""What `streamfleet backlog` makes of the counts."""
+"""Output of `streamfleet backlog` from the counts."""
 
 from __future__ import annotations
 

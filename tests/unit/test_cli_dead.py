@@ -1,4 +1,4 @@
-"""What a dead letter says, and what of it is enqueued again."""
+"""Display of a dead letter, and what of it is enqueued again."""
 
 from __future__ import annotations
 

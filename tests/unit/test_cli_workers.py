@@ -1,4 +1,4 @@
-"""What `streamfleet workers` makes of what workers, or others, write about them."""
+"""Output of `streamfleet workers` from anything that workers, or others, write about them."""
 
 from __future__ import annotations
 

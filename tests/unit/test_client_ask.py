@@ -25,7 +25,7 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=8,
 )
-# What may be sent as text, wrong as often as right.
+# Values that may be sent as text, wrong as often as right.
 TEXTS: dict[str, st.SearchStrategy[str]] = {
     "endpoint": st.sampled_from([*sorted(ENDPOINTS), "/v1/models", ""]),
     "tenant": st.text(max_size=300),
@@ -142,7 +142,7 @@ def test_wrong_fields_are_named(param: str, options: dict[str, Any]) -> None:
 
 
 def read(submission: Submission, stream_id: str = "5-0") -> Request:
-    """What a worker makes of it."""
+    """Returns the request that a worker reads from it."""
     return decode({name.encode(): value for name, value in submission.fields.items()}, submission.lane, stream_id)
 
 

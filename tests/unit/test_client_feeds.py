@@ -1,4 +1,4 @@
-"""What comes for a reader: kept until it is taken, or handed over at once where that overtakes nothing."""
+"""Chunks for a reader: kept until it takes them, or handed over at once where that overtakes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the entries of one request's tokens mean to one reader."""
+"""Events that a reader gets from the entries of one request's tokens."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def group(attempt: int, run: str, seq: int, *texts: str) -> dict[bytes, bytes]:
 
 
 def read(follower: Follower, *entries: dict[bytes, bytes], first: int = 1) -> list[Event]:
-    """What entries tell, at the stream ids 1-0, 2-0, …."""
+    """Returns the events from entries at the stream ids 1-0, 2-0, …."""
     return [event for at, fields in enumerate(entries, first) for event in follower.read(f"{at}-0", fields)]
 
 

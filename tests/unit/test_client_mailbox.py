@@ -1,4 +1,4 @@
-"""How the client waits: what it remembers of notifications, and that it asks Redis no more than it must."""
+"""The client's waiting: what it remembers of notifications, and that it asks Redis no more than it must."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.waiting import eventually
 
 
 class Redis:
-    """What the mailbox needs of a broker, from memory.
+    """A mailbox's broker, from memory.
 
     Attributes:
         told: notifications to come, ids or errors to raise instead.
@@ -90,7 +90,7 @@ class Redis:
         return Handle(name, False, self.entry, self.mailbox, self.mailbox.mark, cast("Any", None))
 
     def looked(self, name: str) -> int:
-        """How often its result was asked for."""
+        """Number of times that its result was asked for."""
         return sum(name in names for names in self.asked)
 
     async def away(self) -> None:

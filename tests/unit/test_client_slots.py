@@ -1,4 +1,4 @@
-"""When a client looks at a result by itself, and what it remembers."""
+"""Times at which a client looks at a result by itself, and what it remembers."""
 
 from __future__ import annotations
 

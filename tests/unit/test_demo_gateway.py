@@ -1,4 +1,4 @@
-"""What `streamfleet demo-gateway` decides by itself: whether a signature is right, and what an output file lacks."""
+"""Decisions of `streamfleet demo-gateway` itself: whether a signature is right, and what an output file lacks."""
 
 from __future__ import annotations
 

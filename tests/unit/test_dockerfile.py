@@ -221,7 +221,7 @@ def test_gateway_image_pins_all_that_it_asks_for(dockerfile: str) -> None:
     asked = {name_in(line) for line in project["dependencies"] + extras["gateway"] + extras["s3"]}
     pinned = (ROOT / "requirements/gateway.txt").read_text(encoding="utf-8").splitlines()
     assert asked <= {name_in(line) for line in pinned}
-    # What the tests run with is what the image has.
+    # The tests run with the versions that the image has.
     tested = (ROOT / "requirements/dev.txt").read_text(encoding="utf-8").splitlines()
     names = {name_in(line) for line in tested}
     assert {line for line in pinned if name_in(line) in names} <= set(tested)

@@ -124,7 +124,7 @@ def test_keys_named_are_the_keys_there_are(repository: Path, pages: dict[Path, s
 
 
 def key_names(text: str) -> list[str]:
-    """What comes after the queue's braces in every key of a text."""
+    """Returns the part after the queue's braces of every key in a text."""
     return re.findall(r"\{(?:q|default)\}+:([a-z]+)", text)
 
 

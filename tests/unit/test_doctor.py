@@ -1,4 +1,4 @@
-"""What `streamfleet doctor` makes of what it sees: each way in which something can be wrong."""
+"""Findings of `streamfleet doctor`: each way in which something can be wrong."""
 
 from __future__ import annotations
 

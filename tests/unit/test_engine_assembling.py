@@ -52,7 +52,7 @@ def pieces(draw: st.DrawFn, text: str) -> list[str]:
 
 
 def deltas_of(draw: st.DrawFn, choice: dict[str, Any]) -> list[dict[str, Any]]:
-    """What a choice's chunks say, in an order in which an engine could say it."""
+    """Draws the deltas of a choice's chunks, in an order in which an engine could send them."""
     message = choice["message"]
     found: list[dict[str, Any]] = []
     for name in ("reasoning_content", "refusal", "content"):

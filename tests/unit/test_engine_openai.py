@@ -1,4 +1,4 @@
-"""How the openai engine reads a server's answers: the network is replaced, all else is real."""
+"""The openai engine reads a server's answers: the network is replaced, all else is real."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each engine makes of a streamed answer; the servers are replaced, all else is real."""
+"""Each engine's result from a streamed answer; the servers are replaced, all else is real."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Collected:
         return [json.loads(line) for line in self.lines]
 
     def text(self, index: int = 0) -> str:
-        """What a choice's chunks say together."""
+        """The text of a choice, from all its chunks."""
         found = ""
         for chunk in self.chunks:
             for choice in chunk["choices"]:

@@ -1,5 +1,5 @@
-"""What the vllm engine makes of its application's answers. A small ASGI application stands in for vLLM's; the real
-one is in tests/contract and tests/e2e.
+"""The vllm engine reads its application's answers. A small ASGI application stands in for vLLM's; the real one is in
+tests/contract and tests/e2e.
 """
 
 from __future__ import annotations

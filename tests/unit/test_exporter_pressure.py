@@ -1,4 +1,4 @@
-"""How fast a queue moves and how late its requests will be: pure arithmetic, held against what can be worked out."""
+"""Speed of a queue and lateness of its requests: pure arithmetic, held against values that can be worked out."""
 
 from __future__ import annotations
 

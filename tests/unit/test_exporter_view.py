@@ -1,4 +1,4 @@
-"""What a look becomes: numbers that are right, and as many of them whatever anybody wrote into Redis."""
+"""Metrics from a look: numbers that are right, and as many of them whatever anybody wrote into Redis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which batch gets a slot of a gateway, and which gives one up: no tenant and no queue keeps the others waiting."""
+"""Choice of the batch that gets a slot of a gateway, or gives one up: no tenant or queue keeps the others waiting."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ def test_a_custom_id_is_used_once() -> None:
     assert checker.check(2, line("b")).custom_id == "b"
     second = refused(line("a"), checker)
     assert (second.code, second.custom_id) == ("duplicate_custom_id", None)
-    # What was refused for another reason has its custom_id in the error file: nobody else may have it.
+    # A line refused for another reason has its custom_id in the error file: no other line may have that id.
     assert refused(line("c", method="GET"), checker).custom_id == "c"
     assert refused(line("c"), checker).code == "duplicate_custom_id"
     assert refused(line("c", method="GET"), checker).custom_id is None
@@ -305,7 +305,7 @@ def test_a_call_is_read_as_any_json(fields: dict[str, Any], texts: list[str], pr
 
 
 def found_by(read: Callable[[], dict[str, Any]]) -> object:
-    """What was read, or the code of its refusal; None where a prompt is no text, which only one of the two refuses."""
+    """Returns the value, or the code of its refusal; None for a prompt that is no text, which only one refuses."""
     try:
         found = read()
     except InvalidRequest as error:

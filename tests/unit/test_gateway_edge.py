@@ -96,7 +96,7 @@ async def asked(app: ASGIApp, write_timeout_s: float, request: bytes = REQUEST) 
 
 
 def cut() -> float:
-    """How many callers were."""
+    """Number of callers that were cut."""
     return float(metrics.REFUSED.labels("slow_reader")._value.get())
 
 

@@ -1,4 +1,4 @@
-"""What becomes of tokens as server-sent events."""
+"""Tokens as server-sent events."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def framed(event: Chunk) -> bytes:
 
 
 def code_of(error: ApiError | None) -> str:
-    """Which error, if any."""
+    """Returns the code of an error; empty for none."""
     return "" if error is None else error.error["code"]
 
 

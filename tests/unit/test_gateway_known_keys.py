@@ -1,4 +1,4 @@
-"""What a gateway remembers of API keys: when it need not ask Redis, and when it must."""
+"""A gateway's memory of API keys: when it need not ask Redis, and when it must."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LIMITED = Left(5, 4, 1_000)
 
 
 class Redis:
-    """What is needed of a broker, from memory.
+    """A cache's broker, from memory.
 
     Attributes:
         told: what the blocking reads answer, in turn: whether there was a change, or an error.
@@ -70,7 +70,7 @@ class Stage:
         await eventually(lambda: len(self.redis.positions) > before)
 
     async def ask(self, *secrets: str) -> int:
-        """How many of these requests were asked for in Redis."""
+        """Number of these requests that were asked for in Redis."""
         before = len(self.redis.asked)
         for secret in secrets:
             assert await self.keys.admit(secret) is self.redis.admission

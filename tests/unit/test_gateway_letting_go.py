@@ -1,4 +1,4 @@
-"""What is let go: the request of a reader who takes nothing. What is not: a content whose file may have been made."""
+"""The request of a reader who takes nothing is let go; a content whose file may have been made is not."""
 
 from __future__ import annotations
 

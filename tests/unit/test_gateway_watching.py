@@ -1,4 +1,4 @@
-"""What gateways tell of batches and streams in their metrics: how long nothing moved, and what counts as what."""
+"""Gateways' metrics of batches and streams: how long nothing moved, and what counts as what."""
 
 from __future__ import annotations
 

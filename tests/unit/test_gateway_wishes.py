@@ -1,4 +1,4 @@
-"""What headers and bodies of the gateway's callers say: lane, deadline, session, id, and what is wrong with them."""
+"""Request parameters from headers and bodies of callers: lane, deadline, session, id, and errors in them."""
 
 from __future__ import annotations
 

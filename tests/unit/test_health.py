@@ -14,7 +14,7 @@ from streamfleet.common.health import Health, HealthServer
 
 
 class Patient:
-    """Whose health is asked for."""
+    """A process whose health is asked for."""
 
     def __init__(self) -> None:
         self.health = Health(live=True, ready=True, reason="ready")

@@ -39,7 +39,7 @@ def test_both_forms_are_what_json_writes(value: Any) -> None:
 
 
 def both(body: Any) -> tuple[str, str]:
-    """What `texts` promises, said in json's own words."""
+    """Returns the promises of `texts`, in json's own words."""
     sent = json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return sent, json.dumps(json.loads(sent), sort_keys=True, separators=(",", ":"))
 

@@ -16,7 +16,7 @@ names = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=
 
 
 def tag(key: str) -> str:
-    """What Redis Cluster hashes: between the first brace and the next one that closes it."""
+    """Returns the part that Redis Cluster hashes: between the first brace and the next one that closes it."""
     opened = key.index("{")
     return key[opened + 1 : key.index("}", opened)]
 

@@ -1,4 +1,4 @@
-"""What the layout promises: one name for each module, a light client, Lua, complete contracts."""
+"""Promises of the layout: one name for each module, a light client, Lua, complete contracts."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from streamfleet.common.settings import LogSettings
 
 
 class Terminal(io.StringIO):
-    """What is written to a terminal."""
+    """A terminal, and the text written to it."""
 
     def isatty(self) -> bool:
         return True

@@ -20,7 +20,7 @@ KNOTS = {1, 2, 4, 8, 16, 32}
 
 
 def wave(prompt: int, lengths: Iterable[int], noise: float = 0.0, chance: random.Random | None = None) -> Wave:
-    """What a simulated worker makes of so many requests at once."""
+    """Returns a simulated worker's wave of so many requests at once."""
     arrivals = [Arrival(0.0, Lane.NORMAL, prompt, length) for length in lengths]
     found = Simulation(Fleet(EngineProfile(SMOLLM2_135M_CPU), 1), arrivals).run()
     spoilt = 1 + (chance or random.Random(0)).gauss(0, noise)
@@ -54,7 +54,7 @@ def test_noise_comes_through_no_larger_than_it_is() -> None:
 
 
 def test_answers_that_end_by_themselves_are_as_good() -> None:
-    """Where lengths differ, fewer and fewer run together: also between the numbers that are measured."""
+    """With different lengths, fewer and fewer requests run together: also between the numbers that are measured."""
     mixed = [
         wave(40, [length * 2 + more for length in range(1, together + 1)]) for together in (1, 4) for more in (0, 9)
     ]

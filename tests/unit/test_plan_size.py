@@ -1,4 +1,4 @@
-"""How many workers: the search, what arrives, the files, and wrong input."""
+"""Number of workers: the search, what arrives, the files, and wrong input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the broker's operations take and give."""
+"""Arguments and results of the broker's operations."""
 
 from __future__ import annotations
 

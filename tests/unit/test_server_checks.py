@@ -1,4 +1,4 @@
-"""What INFO shows to be wrong, and what it does not."""
+"""Faults that INFO shows, and those that it does not."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ Env = pytest.MonkeyPatch
 
 
 def refusal(group: type[Group], **given: object) -> str:
-    """What is said about these settings."""
+    """Returns the error about these settings."""
     with pytest.raises(SettingsError) as caught:
         load(group, **given)
     return str(caught.value)

@@ -1,4 +1,4 @@
-"""What `streamfleet trace` says of what was found, whatever that is."""
+"""Output of `streamfleet trace` about anything that it found."""
 
 from __future__ import annotations
 

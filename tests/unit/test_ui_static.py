@@ -21,7 +21,7 @@ MOST_LINES, MOST_CHARS, MOST_BYTES = 220, 120, 120_000
 
 
 class Page(HTMLParser):
-    """What the strict Content-Security-Policy forbids, the ids, and what is fetched."""
+    """A page's contents: what the strict Content-Security-Policy forbids, the ids, and what is fetched."""
 
     def __init__(self) -> None:
         super().__init__()

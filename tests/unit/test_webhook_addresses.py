@@ -1,4 +1,4 @@
-"""Where webhooks may go: every kind of address, every way of writing one, and what a URL may have in it."""
+"""Targets of webhooks: every kind of address, every way of writing one, and what a URL may have in it."""
 
 from __future__ import annotations
 

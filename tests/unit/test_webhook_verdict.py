@@ -1,4 +1,4 @@
-"""What an answer means: delivered, later, given up; and how long later is."""
+"""Meaning of an answer: delivered, later, given up; and how long later is."""
 
 from __future__ import annotations
 

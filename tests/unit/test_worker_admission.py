@@ -1,4 +1,4 @@
-"""What a request may cost, and what of its body the engine gets."""
+"""Largest cost of a request, and what of its body the engine gets."""
 
 from __future__ import annotations
 

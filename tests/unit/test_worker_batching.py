@@ -1,4 +1,4 @@
-"""When to pull and when to start: continuous, by window, and adaptive."""
+"""Times to pull and to start: continuous, by window, and adaptive."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def test_it_settles_on_any_engine_and_mix_and_does_not_swing(
     odd = [max(1, round(usual_tokens * share)) for share in others]
     draw = one_of(*[usual_tokens] * (3 * len(odd) + 1), *odd)
     plant = Plant(LatencyLimit(target_s), step_s, draw, slots=64, jitter=jitter).run(2_000)
-    # Where latency hardly depends on the limit, many limits keep the target as closely as can be told apart.
+    # If latency hardly depends on the limit, many limits keep the target as closely as can be told apart.
     least, most = (right_limit(step_s, usual_tokens, target_s * share, 64) for share in (0.85, 1.05))
     assert least * 0.9 - 2 <= min(plant.settled())
     assert max(plant.settled()) <= most + 1

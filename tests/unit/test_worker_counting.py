@@ -1,4 +1,4 @@
-"""What a worker's metrics say of the requests that it ended, held against histories that are known."""
+"""A worker's metrics of the requests that it ended, held against histories that are known."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NORMAL = {"lane": "normal", "status": "succeeded"}
 
 
 class Growth:
-    """How far samples of the registry have grown since it was made; others may have counted before."""
+    """Growth of the registry's samples since this was made; others may have counted before."""
 
     def __init__(self) -> None:
         self._before = self._now()

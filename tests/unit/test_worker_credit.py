@@ -1,4 +1,4 @@
-"""How many requests to pull: sequences, KV tokens, prefetch, caps."""
+"""Number of requests to pull: sequences, KV tokens, prefetch, caps."""
 
 from __future__ import annotations
 

@@ -181,7 +181,7 @@ async def test_a_deadline_aborts_the_request() -> None:
 
 
 async def test_a_deadline_counts_from_rediss_clock_at_the_claim() -> None:
-    """What passed on this machine since then counts too; what its wall clock says does not."""
+    """Time that passed on this machine since then counts too; its wall clock does not."""
     rig, one = Rig(ScriptedEngine(answers)), flight(deadline=str(CLAIMED_MS + 2_000).encode())
     rig.clock.seconds += 1.9
     outcome = await rig.run(one)

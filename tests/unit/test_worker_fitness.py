@@ -1,4 +1,4 @@
-"""When a worker takes its hands off the queue, when it tries again, and what it makes of an engine's 500s meanwhile."""
+"""The circuit breaker: when a worker leaves the queue, when it tries again, and how it treats an engine's 500s."""
 
 from __future__ import annotations
 

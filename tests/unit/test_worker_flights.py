@@ -1,4 +1,4 @@
-"""What a worker holds: load, revisions, leaving."""
+"""In-flight requests of a worker: load, revisions, leaving."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ async def test_nothing_passes_what_did_not_fit_until_there_is_room_for_it() -> N
 
 
 async def test_a_request_of_many_sequences_is_admitted_while_a_slot_is_free() -> None:
-    """What waits for a slot in the engine takes none from others, and an engine that is emptied for it would idle."""
+    """A request that waits for a slot in the engine takes none from others; an engine emptied for it would idle."""
     flights, capacity = Flights(), Capacity(8)
     assert admit(flights, 1, Demand(7, 0), capacity)
     assert admit(flights, 2, Demand(8, 0), capacity)

@@ -150,7 +150,7 @@ async def test_what_is_late_ends_in_one_turn_however_much_it_is() -> None:
 
 
 async def test_the_gone_are_forgotten_at_its_first_turn_and_then_every_minute() -> None:
-    """Where no worker lives for a minute, none would ever come to it otherwise."""
+    """If no worker lives for a minute, none would ever come to it otherwise."""
     clock, ledger, maintainer = housekeeping()
     began = clock.now
     await rounds(clock, ledger, 62, maintainer)
@@ -244,7 +244,7 @@ def test_what_the_clock_shows_at_most_follows_from_when_it_was_read() -> None:
 
 
 def watching() -> OutageGuard:
-    """One that has watched for more than a lease a Redis whose clock is 7 s ahead."""
+    """Returns a guard that has watched, for more than a lease, a Redis whose clock is 7 s ahead."""
     guard = OutageGuard(LEASE_S, 1.0)
     for second in range(80, 101):
         guard.heard(float(second))

@@ -1,4 +1,4 @@
-"""How an engine's reply is judged."""
+"""Judgement of an engine's reply."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from tests.waiting import eventually
 
 
 class Redis:
-    """What the loop needs of a broker: pulls give what a test says, and then nothing; waits last until unblocked.
+    """The loop's broker, from memory: pulls give what a test says, and then nothing; waits last until unblocked.
 
     Attributes:
         happened: in order.

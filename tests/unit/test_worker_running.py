@@ -1,4 +1,4 @@
-"""What is launched and what goes back untried: an unfit worker, and requests that were lost with a worker before."""
+"""Requests that are launched and that go back untried: an unfit worker, and requests lost with a worker before."""
 
 from __future__ import annotations
 

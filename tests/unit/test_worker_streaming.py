@@ -68,7 +68,7 @@ class Rig:
         return OK
 
     async def run(self, *flights: Flight) -> list[tuple[str, Any]]:
-        """What is written of these requests."""
+        """Returns everything that is written of these requests."""
         for one in flights:
             self.completer.put(one, await self.executor.execute(one))
         self.completer.close()

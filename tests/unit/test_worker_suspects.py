@@ -1,4 +1,4 @@
-"""How much company a request may have that was lost with a worker before."""
+"""Number of other requests beside one that was lost with a worker before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What releases have to agree on beside Redis, as one of them has it: `python -m tests.upgrade.agreed`.
+"""Agreements between releases beside Redis, as one of them has it: `python -m tests.upgrade.agreed`.
 
 An id that was enqueued by one release and is enqueued again by another (a batch that goes on after the upgrade, a
 caller that tries again) has to be the same request. Rules for Redis's users are given once, and have to do for both.

@@ -27,7 +27,7 @@ Edit = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class Break:
-    """What a release changed without a thought for the others.
+    """A release's change without a thought for the others.
 
     Attributes:
         name: short.
@@ -88,7 +88,7 @@ def broken(which: Break, folder: Path) -> Path:
 
 
 async def noticed(which: Break) -> str:
-    """What the rollout says of it; empty for nothing."""
+    """Returns the rollout's complaint about it; empty for none."""
     with tempfile.TemporaryDirectory(prefix="streamfleet-break-") as name:
         folder = Path(name)
         today = broken(which, folder / "today")

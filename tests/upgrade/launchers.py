@@ -22,7 +22,7 @@ OLD = ("w0.", "w1.", "w2.", "producer-0")
 
 @dataclass(frozen=True)
 class Code:
-    """What a release's processes run: files of its modules, and hashes of its scripts by verb."""
+    """Code of a release's processes: files of its modules, and hashes of its scripts by verb."""
 
     files: tuple[Path, ...]
     shas: dict[str, str]

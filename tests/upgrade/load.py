@@ -1,4 +1,4 @@
-"""What producers ask for during a rollout: every kind of request, in all lanes, at a steady rate. Pure."""
+"""Requests of producers during a rollout: every kind, in all lanes, at a steady rate. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MALFORMED: tuple[dict[str, str], ...] = ({}, {"body": "{not json"}, {"body": bod
 
 
 def steps(name: str, seconds: float) -> list[Step]:
-    """What one producer does.
+    """Returns the steps of one producer.
 
     Args:
         name: begins all ids, and tells its requests from those of others.

@@ -40,7 +40,7 @@ def test_it_holds_sources_and_nothing_else(archive: Path) -> None:
 
 @cache
 def said_by(archive: Path, folder: Path) -> Any:
-    """What `agreed` says in a release."""
+    """Returns the output of `agreed` in a release."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.upgrade.agreed"],
         cwd=REPOSITORY,

@@ -1,4 +1,4 @@
-"""What the queue must look like after every step of a history, kept in Python and compared with the whole keyspace."""
+"""Expected state of the queue after every step of a history, in Python, compared with the whole keyspace."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LATER_FIELDS = re.compile(r"entry|lane|enqueued_ms|tenant|session|traceparent|m
 
 @dataclass(frozen=True)
 class Entry:
-    """What an entry's fields mean, as the protocol has it."""
+    """Meaning of an entry's fields, by the protocol."""
 
     lane: str
     stream_id: str
@@ -58,7 +58,7 @@ def understand(lane: str, stream_id: str, fields: Mapping[str, str]) -> Entry:
 
 
 class Model:
-    """Where every entry stands, and what has been said about every request."""
+    """Place of every entry, and everything said about every request."""
 
     def __init__(self) -> None:
         self.entries: dict[str, Entry] = {}
@@ -85,7 +85,7 @@ class Model:
     # -- deadlines and order -----------------------------------------------------------------------------------
 
     def enqueued(self, entry: Entry) -> int:
-        """When an entry was enqueued, as far as its id is to be believed."""
+        """Time at which an entry was enqueued, as far as its id can be believed."""
         return self.kept.get(entry.name, min(entry.enqueued, self.now))
 
     def deadline(self, entry: Entry) -> int | None:
@@ -110,7 +110,7 @@ class Model:
         self.ranks[name] = self.enqueued(entry) + LIMITS.patience_ms if deadline is None else deadline
 
     def rank_anew(self) -> None:
-        """What was staged ahead of a clock that was set back since counts from now."""
+        """Rank entries from now if they were staged ahead of a clock that was set back since."""
         for name, entry in self.entries.items():
             staged = self.staged_up_to.get(entry.lane, (0, 0))
             ahead = entry.enqueued > self.now and id_key(entry.stream_id) <= staged
@@ -142,7 +142,7 @@ class Model:
         return True
 
     def holds(self, worker: str, lease: Lease) -> bool:
-        """Whether the fence lets this worker write about its lease."""
+        """True if the fence lets this worker write about its lease."""
         return self.places.get(lease.entry) == ("running", worker, lease.attempt)
 
     def end(self, name: str, status: str, attempts: int, *, letter: bool = True) -> bool:
@@ -308,7 +308,7 @@ class Model:
 
 
 def places_of(dump: Dump) -> dict[str, Place]:
-    """Where every entry stands.
+    """Returns the place of every entry.
 
     Raises:
         AssertionError: one stands nowhere, or in two places.

@@ -63,7 +63,7 @@ class Pulling(FleetState):
         worker.state = {Role.NONE: "awake", Role.WATCH: "watching", Role.BENCH: "benched"}[pulled.role]
 
     def _vanishing(self, hints: Sequence[str]) -> int:
-        """How many of what a blocking read delivered were deleted by hand since."""
+        """Number of entries that a blocking read delivered and that were deleted by hand since."""
         return sum(
             name in self.model.ghosts and self.model.places[name] == HANDED_OUT
             for name in hints

@@ -32,7 +32,7 @@ class Worker:
 
     @property
     def moves(self) -> bool:
-        """Whether it will pull without being woken."""
+        """True if it will pull without being woken."""
         return self.state in ("read", "unsure") or (self.state == "awake" and len(self.leases) < ROOM)
 
 
@@ -68,7 +68,7 @@ class FleetState:
     def _check_wake_ups(self) -> None:
         assert self.dump.get("bench", ["1"]) == ["1"]
         assert self.dump.get("wake", {}).get("undelivered", 0) <= 1
-        # Who blocks on the lanes sees an entry come; with those gone, nobody does until the next housekeeping.
+        # A blocked watcher sees an entry come; with all watchers gone, nobody does until the next housekeeping.
         places = self.model.places.values()
         work = READY in places or (UNDELIVERED in places and not self.dead_watches)
         idle = [worker for worker in self.workers if worker.state in ("watching", "benched")]

@@ -1,4 +1,4 @@
-"""What happens in a history, and how often.
+"""Steps of a history, and their frequencies.
 
 A history is a list of steps, each a verb and three numbers whose meaning depends on what there is to act on; so any
 step may be left out of a failing history, and what remains is still a history.

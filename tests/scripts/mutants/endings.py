@@ -1,4 +1,4 @@
-"""How requests end: written once, counted once, told once, removed last; and what entries mean."""
+"""Guards of endings: written once, counted once, told once, removed last; and what entries mean."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is let go of when its time has come: workers that are gone, dead letters, ids."""
+"""Guards of forgetting in time: workers that are gone, dead letters, ids."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What brings things back, ends them or forgets them."""
+"""Guards of scripts that bring entries back, end them or forget them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What workers may do with what they hold."""
+"""Guards of a worker's actions on entries that it holds."""
 
 from __future__ import annotations
 

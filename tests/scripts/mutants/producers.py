@@ -1,4 +1,4 @@
-"""What producers and operators do."""
+"""Guards of producers' and operators' actions."""
 
 from __future__ import annotations
 

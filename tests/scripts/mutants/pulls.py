@@ -1,4 +1,4 @@
-"""What a pull stages, chooses and takes, and whom it wakes."""
+"""Guards of pulls: what a pull stages, chooses and takes, and whom it wakes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What looks for damage done by hand, and mends it."""
+"""Guards of the repair of damage done by hand."""
 
 from __future__ import annotations
 

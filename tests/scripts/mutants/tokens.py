@@ -1,4 +1,4 @@
-"""What readers of tokens are told: one end, however a request ends, and nothing that holds up its ending."""
+"""Guards of tokens: readers are told one end, however a request ends, and nothing holds up its ending."""
 
 from __future__ import annotations
 
