@@ -1,4 +1,4 @@
-"""`python -m streamfleet.worker`: one worker, all its settings from the environment."""
+"""`python -m streamfleet.worker`: runs one worker; the environment holds all its settings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ EXIT_WRONG_SETTINGS = 2
 
 
 def main() -> int:
-    """The exit status; wrong settings are named on the error output, one line for each."""
+    """Returns the exit status. Wrong settings are printed to the error output, one line for each."""
     try:
         return run_worker(*load_all())
     except SettingsError as error:

@@ -1,4 +1,8 @@
-"""What a request may cost, checked before the engine sees it: one request must not starve the others."""
+"""Cost check of a request before the engine sees it, so that one request cannot starve the others.
+
+A parsed body goes in. `admit` returns the demand on the engine, `for_engine` the body that the engine gets; a body that
+asks for too much raises InvalidRequest. Pure: no access to Redis or to the engine.
+"""
 
 from __future__ import annotations
 
@@ -18,24 +22,24 @@ from streamfleet.worker.credit import OUTPUT_LIMITS, Demand, demand_of, estimate
 
 __all__ = ["CostLimits", "admit", "check_cost", "for_engine"]
 
-# The worker's own business: a result is one whole response, and order inside the engine follows lane and deadline.
+# These fields are the worker's own: a result is one whole response, and lane and deadline set the order in the engine.
 _NOT_FOR_THE_ENGINE = frozenset(
     {"stream", "stream_options", "background", "priority", "request_id", "kv_transfer_params", "ec_transfer_params"}
 )
-# A prompt has hardly more tokens than this many bytes for each. Where it matters, erring costs an answer its end.
+# A prompt rarely has more than one token for this many bytes. A wrong estimate can cut off the end of an answer.
 _DENSE_BYTES_PER_TOKEN = 3
 
 
 def check_cost(body: Mapping[str, Any], limits: CostLimits, longest: int | None = None, endpoint: str = "") -> None:
-    """Let a body pass that costs no more than allowed. Its types are the engine's to check, where that can.
+    """Raise if a body costs more than allowed. The engine checks types, where this module can leave that to it.
 
-    Takes time linear in the body's size, whatever is in it.
+    Takes time linear in the body's size.
 
     Args:
         body: any JSON object.
         limits: what is allowed.
-        longest: most tokens of one sequence; None where the engine does not tell.
-        endpoint: where it goes.
+        longest: most tokens of one sequence; None if the engine does not tell.
+        endpoint: OpenAI path of the request.
 
     Raises:
         InvalidRequest: naming the field that asks for too much.
@@ -46,7 +50,7 @@ def check_cost(body: Mapping[str, Any], limits: CostLimits, longest: int | None 
         check_amounts(body, limits, longest)
         check_prompt(body, limits, longest, endpoint)
         check_grammars(body, limits)
-    except RecursionError:  # where the limit of depth is set beyond what Python follows
+    except RecursionError:  # the operator set a depth limit beyond Python's recursion limit
         raise InvalidRequest("is nested too deeply", "body", "invalid_json") from None
 
 
@@ -58,7 +62,7 @@ def admit(
     endpoint: str = "",
     prompt_ratio: float = 1.0,
 ) -> Demand:
-    """Let a body pass that costs no more than allowed, and say what it will ask of the engine.
+    """Check the cost of a body, as `check_cost` does, and return its demand on the engine.
 
     Args:
         body: any JSON object.
@@ -79,10 +83,11 @@ def admit(
 def for_engine(
     body: Mapping[str, Any], endpoint: str = "", limits: CostLimits | None = None, longest: int | None = None
 ) -> dict[str, Any]:
-    """The body without the fields that are not for the engine, and with a limit of output where it has none.
+    """Return the body without the fields that the engine must not get, and with an output limit if it has none.
 
     Raises:
-        InvalidRequest: several sequences of a prompt so long that only the caller can say what is to be left for each.
+        InvalidRequest: the prompt is long and several sequences are asked for, so only the caller can choose the limit
+            for each.
     """
     passed = dict(body)
     if not _NOT_FOR_THE_ENGINE.isdisjoint(passed):
@@ -92,21 +97,21 @@ def for_engine(
 
 
 def _output_cap(body: Mapping[str, Any], endpoint: str, limits: CostLimits, longest: int | None) -> int | None:
-    """What each sequence may be given where the body leaves it open; None where nothing has to be said."""
+    """Output limit for each sequence if the body sets none; None if no limit has to be added."""
     for name in OUTPUT_LIMITS:
         if body.get(name) is not None:
             return None
-    if endpoint != CHAT and not (endpoint == COMPLETIONS and "max_tokens" in body):  # its default is 16
+    if endpoint != CHAT and not (endpoint == COMPLETIONS and "max_tokens" in body):  # the default limit is 16
         return None
     asked, most = sequences(body), most_output_tokens(limits, longest)
     if asked * longest <= most if longest else not limits.max_output_tokens:
-        return None  # it cannot exceed the limit; or nobody set one, and only the engine knows what fits
+        return None  # it cannot exceed the limit; or there is no limit, and only the engine knows what fits
     cap = max(1, most // asked)
     prompt_tokens = sum(len(str(body.get(name, ""))) for name in ("messages", "prompt", "tools"))
     prompt_tokens //= _DENSE_BYTES_PER_TOKEN
     if longest is None or cap + prompt_tokens <= longest:
         return cap
     if asked == 1:
-        return None  # what the prompt leaves is about as much, and the engine knows it exactly
+        return None  # the prompt leaves about as much, and the engine knows the exact number
     message = f"is not set, and {asked} sequences may together have {most} output tokens: set it to at most {cap}"
     raise too_expensive("max_tokens", message)

@@ -1,4 +1,4 @@
-"""How long to wait before a passing fault is tried again. Pure but for the random number handed in."""
+"""Delay before a request is tried again after a passing fault. Pure: the caller passes the random number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Cancels that somebody asked for who may not write results himself: the producers' role may only add to a stream."""
+"""Cancels requests on behalf of producers, whose Redis role may only add to a stream.
+
+The housekeeping loop calls `CancelDesk.see_to`, which reads the stream of cancel requests, cancels each, and removes
+it.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +20,11 @@ SMALL_BYTES = 65_536
 
 
 class CancelDesk:
-    """Sees to the cancels that were asked for.
+    """Processes the cancel requests of one queue.
 
     Args:
         broker: the queue.
-        heard: told whenever Redis has answered, because many cancels take their time.
+        heard: called after each answer of Redis, because many cancels take time.
     """
 
     def __init__(self, broker: Broker, heard: Callable[[], None] = lambda: None) -> None:
@@ -28,14 +32,14 @@ class CancelDesk:
         self._refused = False
 
     async def see_to(self, most: int) -> int:
-        """Cancel what was asked for, oldest first, `most` at most; what cannot be an id is dropped. Returns how many.
+        """Process up to `most` entries, oldest first; one that cannot be an id is dropped. Returns their number.
 
-        An ask is removed after its cancel: one that is met twice, because a worker died in between, changes nothing.
+        An entry is removed after its cancel. If a worker dies in between, the second cancel changes nothing.
         """
         try:
             return await self._see_to(most)
         except NotPermitted as error:
-            # Rules of an earlier release: everything else that this worker keeps in order must go on.
+            # Access rules of an earlier release refuse this; the rest of the housekeeping must go on.
             if not self._refused:
                 log.warning("cancel_requests_refused", error=str(error))
             self._refused = True
@@ -53,19 +57,19 @@ class CancelDesk:
             seen += len(asks)
             if len(asks) < chunk:
                 break
-            # Whoever may ask could ask with megabytes: never read many of those together.
+            # A producer can add entries of megabytes, so many of those are never read together.
             small = sum(len(request_id) for _, request_id in asks) < SMALL_BYTES
             chunk = min(chunk * 2, AT_ONCE) if small else 1
         return seen
 
     async def _cancel(self, request_id: str) -> str:
-        """Why it cannot be cancelled; empty when it was."""
+        """Cancel one request. Returns the reason if that is impossible, else an empty string."""
         if not is_request_id(request_id):
             return "no request can have its id"
         try:
             await self._broker.cancel(request_id)
         except StreamfleetError:
             raise
-        except Exception as error:  # noqa: BLE001 - kept, one odd ask would stop every worker's housekeeping for ever
+        except Exception as error:  # noqa: BLE001 - logged: one odd entry would stop all housekeeping for ever
             return f"what Redis holds of it cannot be read: {type(error).__name__}"
         return ""

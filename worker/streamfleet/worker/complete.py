@@ -1,4 +1,4 @@
-"""The completing loop: outcomes, batched, into Redis; each flight leaves only when its outcome is written."""
+"""The completing loop: writes outcomes to Redis in batches. A flight is removed only after its outcome is written."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ log = structlog.get_logger(__name__)
 MOST_AT_ONCE = 128
 REFUSED_AGAIN_S = 1.0
 RESPONSE_BYTES_AT_ONCE = 4_194_304
-ENTRY_BYTES_AT_ONCE = 1_048_576  # handing back copies the entries into Lua, and nobody else is served meanwhile
+ENTRY_BYTES_AT_ONCE = 1_048_576  # handing back copies the entries into Lua, and Redis serves nobody else meanwhile
 _CARRIED = tuple((name.encode(), name) for name in ("tenant", "session", "traceparent", "meta"))
 _usage = json.JSONEncoder().encode
 T = TypeVar("T")
 
 
 class Completer:
-    """Writes outcomes until told to stop and nothing is left.
+    """Writes outcomes until it is closed and nothing is left.
 
     Args:
-        broker: a broker that waits for Redis rather than give up: an outcome is never dropped.
+        broker: a broker that waits for Redis instead of giving up: an outcome is never dropped.
         worker: this worker's name.
-        flights: flights leave from here.
+        flights: completed flights are removed from here.
         clock: for timings.
-        max_deliveries, retry_base_ms, retry_max_ms: how passing faults are tried again.
-        publisher: has the chunks of those that are read along; None where nobody reads along.
+        max_deliveries, retry_base_ms, retry_max_ms: rules for retries after passing faults.
+        publisher: holds the chunks of streamed answers; None if streaming is off.
     """
 
     def __init__(
@@ -70,12 +70,12 @@ class Completer:
         self._closed = False
 
     def put(self, flight: Flight, outcome: Outcome) -> None:
-        """Hand over a flight's outcome."""
+        """Add a flight's outcome, to be written soon."""
         self._waiting.append((flight, outcome))
         self._some.set()
 
     def close(self) -> None:
-        """No more outcomes will come."""
+        """Accept no more outcomes."""
         self._closed = True
         self._some.set()
 
@@ -123,7 +123,7 @@ class Completer:
                 metrics.RELEASED.labels(flight.lease.lane).inc()
 
     async def _each_or_all(self, write: Callable[[Sequence[T]], Awaitable[None]], items: Sequence[T]) -> None:
-        """All in one call; if Redis refuses that, one by one, so that one odd outcome spoils no other."""
+        """Write all in one call; if Redis refuses that, one by one, so that one odd outcome harms no other."""
         while True:
             try:
                 return await write(items)
@@ -159,12 +159,12 @@ class Completer:
                 log.warning("lease_lost_before_completion", request_id=flight.lease.request_id)
             elif code is not CompleteCode.ENDED_BEFORE or outcome.status is Status.CANCELLED:
                 tally.finished(flight, outcome)
-            else:  # whoever was first has counted it
+            else:  # the first worker to end it has counted it
                 count_wasted(outcome, "ended_before")
         tally.close()
 
     def _completion(self, flight: Flight, outcome: Finished) -> Completion:
-        """All that the script does not write by itself: lane, entry, worker and attempt are its to sign with."""
+        """The outcome as the script needs it. The script itself adds lane, entry, worker and attempt."""
         enqueued_ms = flight.enqueued_ms
         queued_ms = max(0, flight.claimed_ms - enqueued_ms)
         held_ms = (self._clock.monotonic() - flight.claimed_at) * 1000
@@ -218,7 +218,7 @@ class Completer:
                 metrics.RETRIED.labels(lane).inc()
             elif code is RetryCode.LOST:
                 metrics.LEASES_LOST.inc()
-            elif code is not RetryCode.ANSWERED:  # an answered one was ended, and counted, by whoever did
+            elif code is not RetryCode.ANSWERED:  # an answered one was ended, and counted, by another worker
                 tally.given_up(flight, code)
         tally.close()
 
@@ -227,12 +227,12 @@ class Completer:
             return 0
         spread = random.random()  # noqa: S311 - spreads retries, guards nothing
         usual = backoff_ms(flight.lease.attempt, self._retry_base_ms, self._retry_max_ms, spread)
-        # "At once" would use up all tries in a moment, and "tomorrow" is more than anybody waits for.
+        # The server may ask for a retry at once, which would use up all attempts in a moment, or far too late.
         return max(usual, min(outcome.retry_after_ms or 0, self._retry_max_ms))
 
 
 def _parts(items: Sequence[T], size_of: Callable[[T], int], most: int) -> list[list[T]]:
-    """Items in order, cut where their sizes together pass `most`; one that is larger goes alone."""
+    """Items in order, split where the sum of their sizes exceeds `most`; a larger item goes alone."""
     parts: list[list[T]] = []
     size = 0
     for item in items:

@@ -1,4 +1,4 @@
-"""What a worker's metrics say of the requests that it ended, and of the room that its engine has."""
+"""Metrics of the requests that a worker ended, and of the room that its engine has."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _BY_CODE = {
 
 
 class Tally:
-    """Counts a batch of requests whose endings are written; counters are touched once for the whole batch.
+    """Counts a batch of requests whose outcomes are written; each counter changes once for the whole batch.
 
     Args:
-        now: monotonic seconds, for all of them.
+        now: monotonic seconds, the same for all requests of the batch.
     """
 
     def __init__(self, now: float) -> None:
@@ -38,7 +38,7 @@ class Tally:
         self._tokens: Counter[str] = Counter()
 
     def finished(self, flight: Flight, outcome: Finished) -> None:
-        """This worker's outcome is the request's."""
+        """Count a request that ended with this worker's outcome."""
         lane, status = flight.claim.lease.lane, outcome.status
         self._count(flight, lane, status)
         if outcome.first_token_ms is not None:
@@ -50,13 +50,13 @@ class Tally:
             metrics.of(metrics.DEAD_LETTERS, _reason(outcome)).inc()
 
     def given_up(self, flight: Flight, code: RetryCode) -> None:
-        """It was to be tried again, and ended instead: that was its last attempt, or its deadline is too near."""
+        """Count a request that ended instead of a retry: it has no attempt left, or its deadline is too near."""
         status, reason = _ENDED_BY_RETRYING[code]
         self._count(flight, flight.claim.lease.lane, status)
         metrics.of(metrics.DEAD_LETTERS, reason).inc()
 
     def close(self) -> None:
-        """Bring the counters up."""
+        """Add the counts to the metrics."""
         for labels, number in self._ended.items():
             metrics.of(metrics.FINISHED, *labels).inc(number)
         for labels, number in self._attempts.items():
@@ -74,24 +74,24 @@ class Tally:
 
 
 def count_wasted(outcome: Finished, why: str) -> None:
-    """An answer that nobody gets: its tokens, as the engine counted them.
+    """Count the tokens of an answer that nobody gets, as the engine reported them.
 
     Args:
-        outcome: what was thrown away.
+        outcome: the discarded outcome.
         why: ``lease_lost``, or ``ended_before``: the request had a result already.
     """
     metrics.of(metrics.TOKENS_WASTED, why).inc(tokens_used(outcome.usage, "completion_tokens") or 0)
 
 
 def how_it_ended(outcome: Outcome) -> str:
-    """The label of one attempt's run: its terminal status, or what became of it instead."""
+    """Returns the label of one attempt's run: its terminal status, or ``postponed``, ``released`` or ``lost``."""
     if isinstance(outcome, Finished):
         return outcome.status
     return "postponed" if isinstance(outcome, Postponed) else "released" if isinstance(outcome, HandedBack) else "lost"
 
 
 def show_occupancy(flights: Flights, capacity: Capacity) -> None:
-    """From now on the gauges tell what an engine has, and what is asked of it: looked up when somebody asks."""
+    """Set the gauges of the engine's capacity and of its load; the load is read at each scrape."""
     metrics.SLOTS.set(capacity.slots)
     metrics.KV_TOKENS.set(math.nan if capacity.kv_tokens is None else capacity.kv_tokens)
     metrics.SEQUENCES.set_function(lambda: flights.load().sequences)
@@ -99,7 +99,7 @@ def show_occupancy(flights: Flights, capacity: Capacity) -> None:
 
 
 def _reason(outcome: Finished) -> metrics.Reason:
-    """By the status and the error's code; an engine's own words never become a label."""
+    """Returns the reason by status and error code; the engine's own words never become a label."""
     if outcome.status is Status.EXPIRED:
         return metrics.Reason.DEADLINE
     by_status = metrics.Reason.REFUSED if outcome.http_status < 500 else metrics.Reason.ENGINE

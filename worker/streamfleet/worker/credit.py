@@ -1,4 +1,4 @@
-"""How many more requests the engine can usefully hold: pure arithmetic on what it has and what it was given."""
+"""Number of further requests that the engine can usefully hold: pure arithmetic on its capacity and its load."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _SCORED = ("query", "queries", "text_1", "text_2", "data_1", "data_2", "document
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What one request asks of an engine.
+    """Demand of one request on an engine.
 
     Attributes:
-        sequences: that run together.
-        tokens: of KV cache, at most.
-        prompt: its prompt in tokens by its size alone, to be compared with what the engine counts.
+        sequences: number of sequences that run together.
+        tokens: most tokens of KV cache.
+        prompt: prompt tokens, estimated from its size alone; compared with the engine's count later.
     """
 
     sequences: int = 1
@@ -43,9 +43,9 @@ class Demand:
 
 @dataclass(slots=True)
 class Load:
-    """What several requests ask of an engine together.
+    """Demand of several requests on an engine together.
 
-    Added up as they come and go: to count a thousand of them at every pull would cost as much as the pull.
+    Kept as a running sum: to add up a thousand requests at every pull would cost as much as the pull.
     """
 
     requests: int = 0
@@ -53,33 +53,33 @@ class Load:
     tokens: int = 0
 
     def add(self, demand: Demand, sign: int) -> None:
-        """Take one more request into account, or with a sign of -1 one less."""
+        """Add the demand of one request, or subtract it with a sign of -1."""
         self.requests += sign
         self.sequences += sign * demand.sequences
         self.tokens += sign * demand.tokens
 
 
 class Typical:
-    """Running means: of demands, to count room in requests before they are seen, and of how far estimates are off.
+    """Running means: of demands, to count room in requests before they are known, and of the error of estimates.
 
     Attributes:
-        tokens: KV tokens that the next request will likely ask for.
-        prompt_ratio: prompt tokens as engines count them, to those by size.
+        tokens: expected KV tokens of the next request.
+        prompt_ratio: prompt tokens as engines count them, divided by the estimate from the size.
     """
 
     def __init__(self) -> None:
         self.tokens = float(Demand().tokens)
         self.prompt_ratio = 1.0
         self._seen = 0
-        self._estimated = self._counted = 1_000.0  # a weight, so that one odd prompt does not decide
+        self._estimated = self._counted = 1_000.0  # a weight, so that one unusual prompt changes little
 
     def saw(self, demand: Demand) -> None:
-        """Take a demand into account: the first ones replace the guess that nothing was known for, later ones less."""
+        """Add a demand to the mean: the first ones replace the initial guess, later ones weigh less."""
         self._seen += 1
         self.tokens += max(SMOOTHING, 1 / self._seen) * (demand.tokens - self.tokens)
 
     def counted(self, demand: Demand, prompt_tokens: int | None) -> None:
-        """Take into account how many prompt tokens an engine counted; None where it does not say."""
+        """Add an engine's count of prompt tokens; None if it reports none."""
         if not demand.prompt or not prompt_tokens:
             return
         self._estimated += SMOOTHING * (demand.prompt - self._estimated)
@@ -90,14 +90,14 @@ class Typical:
 def estimate(
     body: Mapping[str, Any], body_bytes: int, longest: int | None, endpoint: str = CHAT, prompt_ratio: float = 1.0
 ) -> Demand:
-    """What a body will ask for: its prompt by its size, and for each choice its own limit of output or a typical one.
+    """Expected demand of a body: its prompt by its size, and for each choice its output limit or a typical one.
 
     Args:
         body: the OpenAI body.
-        body_bytes: its size as JSON text; of media, as much text as an engine reads them as.
-        longest: most tokens of one sequence; None where the engine does not tell.
-        endpoint: where it goes.
-        prompt_ratio: correction of what the size says.
+        body_bytes: its size as JSON text; a medium counts as text of as many tokens.
+        longest: most tokens of one sequence; None if the engine does not tell.
+        endpoint: OpenAI path of the request.
+        prompt_ratio: factor that corrects the estimate from the size.
     """
     if endpoint not in POOLING:
         output = output_tokens(body, TYPICAL_OUTPUT)
@@ -108,21 +108,21 @@ def estimate(
 
 
 def demand_of(body_bytes: int, choices: int, output: int, longest: int | None, prompt_ratio: float = 1.0) -> Demand:
-    """The same from what is known of a body: its size, its choices, and the output tokens of each."""
+    """The demand by the body's size, its number of choices, and the output tokens of each."""
     prompt = body_bytes // BYTES_PER_TOKEN
     tokens = int(prompt * prompt_ratio) + choices * output
     return Demand(choices, min(tokens, choices * (longest or MOST_TOKENS)), prompt)
 
 
 def sequences(body: Mapping[str, Any]) -> int:
-    """Sequences that run together for a body: its choices, for each of its prompts."""
+    """Number of sequences that run together for a body: its choices, for each of its prompts."""
     prompt = body.get("prompt")
     several = isinstance(prompt, list) and prompt and not isinstance(prompt[0], int)  # integers: one prompt in tokens
     return (whole(body.get("n")) or 1) * (len(prompt) if isinstance(prompt, list) and several else 1)
 
 
 def inputs(body: Mapping[str, Any], endpoint: str) -> int:
-    """Sequences of a body that generates nothing: texts, prompts in tokens or conversations, or pairs to score."""
+    """Number of sequences of a body that generates nothing: texts, prompts in tokens, conversations or pairs."""
     names = ("input", "messages") if endpoint not in ("/v1/score", "/v1/rerank") else _SCORED
     return max(map(_items, (body.get(name) for name in names), names), default=1)
 
@@ -135,33 +135,33 @@ def _items(value: Any, name: str) -> int:
 
 
 def output_tokens(body: Mapping[str, Any], otherwise: int) -> int:
-    """Most output tokens of one choice, as the body limits them."""
+    """Most output tokens of one choice, as the body limits them; `otherwise` if it does not."""
     given = (whole(body.get(name)) for name in OUTPUT_LIMITS)
     return next((tokens for tokens in given if tokens is not None), otherwise)
 
 
 def within(demand: Demand, slots: int) -> Demand:
-    """A demand of more sequences than the engine runs together, as what runs of it together."""
+    """A demand, reduced to the sequences that the engine runs together."""
     if demand.sequences <= slots:
         return demand
     return Demand(slots, demand.tokens * slots // demand.sequences, demand.prompt)
 
 
 def credit(capacity: Capacity, load: Load, *, typical_tokens: float, prefetch: int, most: int = 0) -> int:
-    """Requests to pull now.
+    """Number of requests to pull now.
 
     Args:
-        capacity: what the engine holds.
-        load: what was given to it and is not done.
-        typical_tokens: KV tokens that the next request will likely ask for.
+        capacity: most that the engine holds.
+        load: work given to it that is not done.
+        typical_tokens: expected KV tokens of the next request.
         prefetch: requests to hold beyond the slots, so that a freed slot is never empty for a round trip.
         most: cap on requests at once; 0 for none.
     """
     room = capacity.slots + prefetch - load.sequences
     if most:
-        room = min(room, most - load.requests)  # whatever is pulled runs, so the prefetch is within the cap
+        room = min(room, most - load.requests)  # all pulled requests run, so the prefetch is within the cap
     if capacity.kv_tokens is not None:
-        # An idle engine takes at least one, however large: it is the only way to find out.
+        # An idle engine takes at least one request, however large: only a run shows if it fits.
         fitting = int((capacity.kv_tokens - load.tokens) / max(1.0, typical_tokens))
         room = min(room, max(fitting, 1 if load.requests == 0 else 0))
     return max(0, room)

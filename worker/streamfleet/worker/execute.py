@@ -1,4 +1,7 @@
-"""One request through named steps to one outcome: decode, admit, run, judge."""
+"""Takes one request through named steps to one outcome: decode, admit, run, judge.
+
+A claimed flight goes in, an Outcome comes out. This module calls the engine but does not write to Redis.
+"""
 
 from __future__ import annotations
 
@@ -47,17 +50,17 @@ log = structlog.get_logger(__name__)
 
 
 class Executor:
-    """Runs flights on the engine; every flight ends in exactly one outcome, whatever happens.
+    """Runs flights on the engine; every flight ends in exactly one outcome.
 
     Args:
-        engine: where requests run.
+        engine: runs the requests.
         clock: monotonic time for deadlines.
-        flights: told what a request asks for, once it is decoded.
-        typical: told as well.
-        limits: what one request may cost.
+        flights: gets the demand of a request, once it is decoded.
+        typical: gets the demand too.
+        limits: cost limits of one request.
         max_body_bytes: largest body accepted.
-        publisher: where chunks go while they come; None where nobody is to read along.
-        prefetch: requests that may be held beyond the slots.
+        publisher: gets the chunks of streamed answers; None if streaming is off.
+        prefetch: most requests to hold beyond the slots.
     """
 
     def __init__(
@@ -86,7 +89,7 @@ class Executor:
         self._traces = traces
 
     async def execute(self, flight: Flight) -> Outcome:
-        """Take a flight to its outcome. Raises nothing but CancelledError."""
+        """Run a flight to its outcome. Raises nothing but CancelledError."""
         speak_of(flight.lease)
         if self._traces is not None:
             flight.trace = self._traces.begin(flight)
@@ -97,22 +100,22 @@ class Executor:
             log.info("request_refused", param=error.param, code=error.code)  # the message may quote the request
             outcome = refused(error)
         except Exception as error:  # noqa: BLE001 - a bug of ours must end this request, not the worker
-            # Without its message, which may hold anything that stands in the body.
+            # Logged without its message, which may quote the body.
             frames = "".join(traceback.format_tb(error.__traceback__))
             log.critical("request_broke_the_worker", error=type(error).__name__, traceback=frames)
             outcome = broken(f"the worker could not handle the request: {type(error).__name__}")
-        if isinstance(outcome, Finished) and outcome.response:  # of one that was ended early, some engines only guess
+        if isinstance(outcome, Finished) and outcome.response:  # if a run was ended early, some engines only guess
             self._typical.counted(flight.demand, tokens_used(outcome.usage, "prompt_tokens"))
         log.debug("request_done", outcome=type(outcome).__name__)
         return outcome
 
     def _admit(self, flight: Flight) -> Request | None:
-        """The request; None where it does not fit into the engine now that its size is known."""
+        """Returns the request; None if it does not fit into the engine, now that its size is known."""
         claim = flight.claim
         lease = claim.lease
         request = decode(claim.fields, lease.lane, lease.stream_id, self._max_body_bytes, claim.enqueued_ms)
         capacity, size, ratio = self._engine.capacity(), len(claim.fields[b"body"]), self._typical.prompt_ratio
-        # Only what may run counts: one absurd wish must not make the next hundred requests look large.
+        # Only requests that may run count: one absurd body must not make the next hundred requests look large.
         demand = admit(request.body, size, self._limits, capacity.max_model_len, request.endpoint, ratio)
         if not self._flights.admit(flight, within(demand, capacity.slots), capacity, self._prefetch):
             log.debug("request_does_not_fit", tokens=flight.demand.tokens, sequences=flight.demand.sequences)
@@ -146,10 +149,10 @@ class Executor:
                 too_late.cancel()
 
     async def _in_the_engine(self, flight: Flight, request: EngineRequest) -> Outcome:
-        """The engine's answer, or what the flight's fate makes of it; the engine has forgotten the request by then.
+        """Returns the engine's answer or the outcome for the flight's fate; the engine has dropped the request by then.
 
-        In this very task: one of its own for each request would cost as much as all else here. So a fate cancels this
-        task, and what that does to it ends here.
+        Runs in the calling task, because a task for each request would cost as much as everything else here. So a fate
+        cancels this task, and this method ends the cancellation.
         """
         task = asyncio.current_task()
         if task is None:
@@ -162,7 +165,7 @@ class Executor:
             hit(Point.RESULT_COMPUTED)
         except asyncio.CancelledError:
             if task.cancelling() > cancels_before and flight.fate is None:
-                raise  # somebody ends this task, not the request
+                raise  # the task is to end, not the request
         except EngineError as error:
             answer = error
         except Exception as error:
@@ -176,21 +179,21 @@ class Executor:
         if flight.fate is None or isinstance(answer, EngineReply):
             return _landed(answer)
         outcome = _stopped(flight.fate)
-        if isinstance(outcome, Finished):  # nobody else will generate them either
+        if isinstance(outcome, Finished):  # no other worker will generate them either
             outcome.usage = request.usage or {}
             wished = output_tokens(request.body, 0) * flight.demand.sequences
             metrics.TOKENS_SAVED.inc(min(wished, flight.demand.tokens))
         return outcome
 
     def _remaining_s(self, flight: Flight, request: Request) -> float | None:
-        """Seconds until the deadline: by Redis's clock at the claim, by our own since then; None for no deadline."""
+        """Seconds until the deadline: by Redis's clock until the claim, by ours since then; None for no deadline."""
         if request.deadline_ms is None:
             return None
         return (request.deadline_ms - flight.claimed_ms) / 1000 - (self._clock.monotonic() - flight.claimed_at)
 
 
 def _wants_usage(request: Request) -> bool:
-    """Whether the caller wants the tokens counted in a chunk of their own, as one does of OpenAI."""
+    """True if the caller asked for the token counts in a chunk of their own (`stream_options.include_usage`)."""
     options = request.body.get("stream_options")
     return isinstance(options, dict) and options.get("include_usage") is True
 
@@ -207,7 +210,7 @@ def _landed(answer: EngineReply | EngineError | None) -> Outcome:
             return Postponed(f"the engine died while it ran the request: {answer}", engine_died=True)
         case EngineError():
             return Postponed(str(answer))
-        case None:  # cancelled, and not by us
+        case None:  # cancelled, and not by this worker
             return Postponed("the engine dropped the request")
 
 
@@ -226,10 +229,10 @@ def _stopped(fate: Fate) -> Outcome:
 
 
 async def _take_back_cancel(task: asyncio.Task[Any], before: int) -> None:
-    """Undo our own cancelling of this task, also where it has not struck yet: the answer came in the same moment.
+    """Undo this worker's cancelling of this task, also if it has not been raised yet because the answer came just then.
 
     Raises:
-        CancelledError: somebody else cancelled it besides.
+        CancelledError: the task was cancelled by another caller too.
     """
     task.uncancel()
     try:

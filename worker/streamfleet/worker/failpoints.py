@@ -1,6 +1,6 @@
-"""Named points on a request's way at which fault tests may kill, stop or stall this very process.
+"""Named points on a request's way at which fault tests may kill, stop or stall this process.
 
-In production nothing is ever installed here, no setting can do it, and a point costs one comparison.
+In production nothing is ever installed here, no setting can do so, and a point costs one comparison.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from enum import StrEnum
 
 
 class Point(StrEnum):
-    """Where a fault may strike, in the order in which a request meets them."""
+    """Points at which a fault can be injected, in the order in which a request meets them."""
 
     BEFORE_PULL = "before_pull"
     AFTER_PULL = "after_pull"  # claimed in Redis, unknown to every other loop
@@ -31,12 +31,12 @@ _strike: Callable[[Point], None] | None = None
 
 
 def install(strike: Callable[[Point], None] | None) -> None:
-    """Call `strike` at every point from now on, on whichever thread meets it; None for nothing."""
-    global _strike  # noqa: PLW0603 - one process, one hook: a parameter through every loop would cost more than it says
+    """Call `strike` at every point from now on, on the thread that reaches it; None to call nothing."""
+    global _strike  # noqa: PLW0603 - one process, one hook: a parameter through every loop would cost more
     _strike = strike
 
 
 def hit(point: Point) -> None:
-    """This point has been reached."""
+    """Report that this point has been reached."""
     if _strike is not None:
         _strike(point)

@@ -1,11 +1,11 @@
-"""Whether this worker does any good: one whose requests all meet engine faults must not eat the queue.
+"""Circuit breaker of a worker: if all its requests meet engine faults, it must not use up the queue.
 
-An engine's 500 says that a request and an engine do not go together, not whose fault that is. Two rules decide:
+An engine's 500 shows that a request and an engine do not go together, not which of them is at fault. Two rules decide:
 
-- Between another fault and the next success nobody knows whether the engine works, so a 500 is no verdict on the
-  request: it is tried again, counted, best elsewhere. A broken engine thus fails one request for good, not the queue.
-- Of one request, only the first try's 500 speaks against a worker. A request that breaks every engine takes part in the
-  fall of one worker at most; it cannot make them unfit one after the other.
+- After a fault and until the next success nobody knows if the engine works, so a 500 then is no verdict on the request:
+  it is tried again, with the attempt counted, best elsewhere. A broken engine thus fails one request, not the queue.
+- Of one request, only the first attempt's 500 counts against a worker. So a request that breaks every engine helps to
+  make one worker unfit at most, and not one worker after the other.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ class Fitness:
     """Counts engine faults since the last success; outcomes that say nothing about the engine do not count.
 
     Args:
-        most: so many make the worker unfit. After a rest it tries one request at a time, until one succeeds.
+        most: number of faults that makes the worker unfit. After a rest it tries one request at a time, until one
+        succeeds.
     """
 
     def __init__(self, most: int) -> None:
@@ -32,11 +33,11 @@ class Fitness:
         self.last_fault = ""
 
     def weigh(self, outcome: Outcome, attempt: int, now: float) -> Outcome:
-        """Take an outcome into account; what is to become of its request.
+        """Record an outcome and return the one to write.
 
         Args:
-            outcome: as the engine left it.
-            attempt: which of the request's tries it was, from 1.
+            outcome: outcome of the run.
+            attempt: number of the request's attempt, from 1.
             now: monotonic seconds.
         """
         if isinstance(outcome, Finished):
@@ -60,11 +61,11 @@ class Fitness:
 
     @property
     def fit(self) -> bool:
-        """Whether the engine is believed to work."""
+        """True if the engine is believed to work."""
         return self._faults < self._most
 
     def allowance(self, now: float) -> int | None:
-        """Requests to hold at most now: None for no limit, 0 while it rests, then one to try the engine with."""
+        """Most requests to hold now: None for no limit, 0 during the rest, then 1 to try the engine."""
         if self.fit:
             return None
         return 1 if now >= self._rests_until else 0

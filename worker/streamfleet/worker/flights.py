@@ -1,4 +1,4 @@
-"""The requests that this worker holds: what the loops share, and all that they share."""
+"""The requests that this worker holds; the only state that its loops share."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ if TYPE_CHECKING:
 
 
 class Fate(Enum):
-    """Why a request is stopped from outside."""
+    """Reason to stop a request from outside."""
 
     CANCELLED = "cancelled"  # it has a result already: the engine must not go on with it
-    LOST = "lost"  # the lease is another worker's: nothing may be written
-    RELEASED = "released"  # this worker drains: hand it back, not counted
-    WORKER_FAILED = "worker_failed"  # hand it back, counted: it may be what the worker or its engine failed of
+    LOST = "lost"  # another worker has the lease: nothing may be written
+    RELEASED = "released"  # this worker drains: hand the request back, attempt not counted
+    WORKER_FAILED = "worker_failed"  # hand it back, attempt counted: it may be the cause of the failure
     LATE = "late"  # its deadline passed: nobody wants the answer
 
 
 @dataclass(eq=False, slots=True)
 class Flight:
-    """One request in this worker's hands, from the claim until its outcome is written.
+    """One request that this worker holds, from the claim until its outcome is written.
 
     Attributes:
-        claim: what the pull gave.
+        claim: the result of the pull.
         claimed_at: monotonic seconds of the claim.
-        claimed_ms: Redis's clock at the claim, epoch ms; the two together turn deadlines into local time.
-        demand: what it asks of the engine; a guess until it is decoded.
-        admitted: it is decoded, and fits into the engine.
-        enqueued_ms: when it was enqueued, epoch ms.
+        claimed_ms: Redis's clock at the claim, epoch ms; with `claimed_at` it turns deadlines into local time.
+        demand: its demand on the engine; a guess until it is decoded.
+        admitted: true if it is decoded, and fits into the engine.
+        enqueued_ms: time of its enqueueing, epoch ms.
         started_at: monotonic seconds of the hand-over to the engine; None before.
-        landed: the engine is done with it, its outcome is being written.
-        fate: why it is stopped; None while it is not.
-        abort: what stops it, for as long as the engine has it.
-        trace: its spans; None where nobody traces.
-        tokens: where its chunks go while they come; None where nobody reads along.
+        landed: true if the engine is done with it, and its outcome is being written.
+        fate: reason to stop it; None if there is none.
+        abort: callback that stops it, set while the engine has it.
+        trace: its spans; None if tracing is off.
+        tokens: gets its chunks; None if it is not streamed.
     """
 
     claim: Claim
@@ -68,7 +68,7 @@ class Flight:
         self.enqueued_ms = self.claim.enqueued_ms
 
     def stop(self, fate: Fate) -> None:
-        """Decide its fate; the first decision stands. Only on the event loop's thread."""
+        """Set its fate, unless it has one. Only on the event loop's thread."""
         if self.fate is None:
             self.fate = fate
             if self.abort is not None:
@@ -80,7 +80,7 @@ class Flights:
 
     Attributes:
         changed: set when there may be more room.
-        awaited_tokens: KV tokens of the request for which room is made: it did not fit and went back. 0 for none.
+        awaited_tokens: KV tokens of a request that did not fit and went back, and for which room is made. 0 for none.
     """
 
     def __init__(self) -> None:
@@ -99,7 +99,7 @@ class Flights:
         self._asked.add(flight.demand, 1)
 
     def land(self, flight: Flight) -> None:
-        """The engine has no more work with it: its room is free."""
+        """Record that the engine has no more work with it, which frees its room."""
         if not flight.landed:
             flight.landed = True
             self._asked.add(flight.demand, -1)
@@ -108,10 +108,10 @@ class Flights:
         self.changed.set()
 
     def admit(self, flight: Flight, demand: Demand, capacity: Capacity, prefetch: int) -> bool:
-        """Its demand is known now. True if that fits into the engine beside what was admitted before.
+        """Set its demand, now that it is known. Returns True if it fits into the engine beside the admitted requests.
 
-        If not, it is to go back, and nothing is admitted until there is room for it, however small: else small requests
-        would always pass a large one.
+        If it does not fit, it is to go back, and nothing is admitted until there is room for it, not even a small
+        request: otherwise small requests would always pass a large one.
         """
         self._revise(flight, demand)
         needed = max(demand.tokens, self.awaited_tokens)
@@ -125,7 +125,7 @@ class Flights:
         return True
 
     def _revise(self, flight: Flight, demand: Demand) -> None:
-        """What was guessed too high is free for others."""
+        """Replace the guessed demand; a guess that was too high frees room for others."""
         before, flight.demand = flight.demand, demand
         if not flight.landed:
             self._asked.add(before, -1)
@@ -134,11 +134,11 @@ class Flights:
             self.changed.set()
 
     def leave(self, flights: Collection[Flight]) -> None:
-        """Their outcomes are written: they are nobody's business here any more."""
+        """Remove flights whose outcomes are written."""
         with self._lock:
             for flight in flights:
                 lease = flight.claim.lease
-                if self._by_lease.get(lease) is flight:  # handed back, it may be here again under an equal lease
+                if self._by_lease.get(lease) is flight:  # after a hand-back it may be here again under an equal lease
                     del self._by_lease[lease]
         for flight in flights:
             self.land(flight)
@@ -158,7 +158,7 @@ class Flights:
             return [flight for lease, flight in self._by_lease.items() if lease.request_id in request_ids]
 
     def active(self) -> list[Flight]:
-        """Flights that need the engine, in the order in which they came."""
+        """Flights that need the engine, in the order of their arrival."""
         return [flight for flight in self._by_lease.values() if not flight.landed]
 
     def load(self) -> Load:

@@ -1,8 +1,8 @@
-"""The lease loop: renews what this worker holds, on a thread and a connection of its own.
+"""The lease loop: renews the leases of this worker, on a thread and a connection of its own.
 
-A busy engine or event loop cannot hold it up, so a lease that ran out means that the whole process stopped. The
-thread also reads cancellations and gives the worker's sign of life. Should the event loop itself hang, the thread
-ends the process: renewing for ever what nobody works on would hold the requests back.
+A busy engine or event loop cannot delay it, so a lease that expired means that the whole process stopped. The thread
+also reads cancellations and writes the worker's heartbeat. If the event loop hangs, the thread ends the process:
+otherwise it would renew the leases of requests for ever that nobody works on.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ RENEWALS_PER_LEASE = 4
 LEAST_ANSWER_S = 1.0
 """Redis has at least so long for the answer to a renewal; else it is tried again when the next one would be due."""
 PAUSE_S = 0.5
-QUIET_SHARE = 0.8  # of a lease: a worker about which nothing is new counts as silent after one and a half
+QUIET_SHARE = 0.8  # of a lease: a worker that writes no heartbeat counts as silent after one and a half
 AT_ONCE = 500
-CANCELS_BLOCK_MS = 30_000  # whoever hears nothing here is told when it renews
+CANCELS_BLOCK_MS = 30_000  # a cancel that is missed here is found by the next renewal
 CANCELS_GAP_S = 0.1
 EXIT_LOOP_HUNG = 70
 
 
 class Pulse:
-    """The event loop's heartbeat, as the lease thread sees it."""
+    """Time of the event loop's last beat, as the lease thread sees it."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -52,17 +52,17 @@ class Pulse:
 
 
 class LeaseKeeper:
-    """Keeps leases on its own thread; `start` from the event loop that the flights live on, `stop` from anywhere.
+    """Keeps leases on its own thread; call `start` from the event loop that the flights live on, `stop` from anywhere.
 
     Args:
-        open_broker: makes the thread's own broker, without patience.
+        open_broker: makes the thread's own broker, which does not wait for Redis.
         worker: this worker's name.
-        flights: what to renew; told of lost and cancelled ones.
-        clock: for late renewals.
-        lease_ms: the lease.
-        describe: the worker's description for its sign of life.
+        flights: flights to renew; lost and cancelled ones are stopped.
+        clock: source of time, to detect late renewals.
+        lease_ms: length of a lease.
+        describe: returns the worker's description for its heartbeat.
         pulse: the event loop's heartbeat.
-        hang_s: an event loop silent for so long has hung.
+        hang_s: an event loop without a beat for so long has hung.
     """
 
     def __init__(
@@ -92,13 +92,14 @@ class LeaseKeeper:
         self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
 
     def when_told_to_drain(self, leave: Callable[[], None]) -> None:
-        """What to call on the event loop then; before `start`."""
+        """Set the callback that runs on the event loop when an operator asks for a drain; before `start`."""
         self._leave = leave
 
     def listen_behind(self, notice: str) -> None:
-        """Read the notices that come behind this one; before `start`, and found before anything is claimed.
+        """Read only notices behind this one. Call it before `start`, with a notice found before anything is claimed.
 
-        Without it the thread looks for itself: what was cancelled before it did runs on until it is renewed.
+        Otherwise the thread looks up the last notice itself: a request cancelled before that runs until its next
+        renewal.
 
         Args:
             notice: its stream id.
@@ -110,7 +111,7 @@ class LeaseKeeper:
         self._thread.start()
 
     async def stop(self) -> None:
-        self._stopped = True  # for a thread that has not come so far as to make its event
+        self._stopped = True  # for a thread that has not made its event yet
         own, stopping = self._own, self._stopping
         if own is not None and stopping is not None:
             with contextlib.suppress(RuntimeError):
@@ -122,7 +123,7 @@ class LeaseKeeper:
         try:
             asyncio.run(self._keep())
         except Exception:
-            # Without renewals every request would be taken away again and again: better no worker than that.
+            # Without renewals every request would be taken away again and again: no worker is better than that.
             log.critical("lease_thread_broke", exc_info=True)
             os._exit(EXIT_LOOP_HUNG)
 
@@ -131,7 +132,7 @@ class LeaseKeeper:
         if self._stopped:
             return
         broker = self._open_broker()
-        # A connection may be dead without a word: another one has to be tried while the leases last.
+        # A connection may be dead without an error: another one must be tried while the leases last.
         connection, renewal_s = broker.connection, self._lease_s / RENEWALS_PER_LEASE
         connection.answer_timeout_s = min(connection.answer_timeout_s, max(LEAST_ANSWER_S, renewal_s))
         loops = [asyncio.create_task(self._renewals(broker)), asyncio.create_task(self._cancels(broker))]
@@ -167,7 +168,7 @@ class LeaseKeeper:
             await self._clock.sleep(pause_s)
 
     async def _check_in(self, broker: Broker, now: float) -> None:
-        """Give the sign of life. Five hundred idle workers must not keep Redis busy with saying the same."""
+        """Write the heartbeat if it is new or due: five hundred idle workers must not keep Redis busy."""
         description = self._describe()
         if description != self._said or now - self._said_at > self._lease_s * QUIET_SHARE:
             await broker.check_in(self._worker, description)
@@ -178,7 +179,7 @@ class LeaseKeeper:
         for start in range(0, len(flights), AT_ONCE):
             part = flights[start : start + AT_ONCE]
             codes = await broker.renew(self._worker, [flight.lease for flight in part])
-            # The flight that was asked for: handed back meanwhile, its request may be here again under an equal lease.
+            # Stop this very flight: its request may have been handed back and be here again under an equal lease.
             for flight, code in zip(part, codes, strict=True):
                 if code is not RenewCode.RENEWED:
                     self._tell(flight.stop, Fate.LOST if code is RenewCode.LOST else Fate.CANCELLED)
@@ -194,7 +195,7 @@ class LeaseKeeper:
             except StreamfleetError as error:
                 log.debug("reading_cancels_failed", error=str(error))
                 await self._clock.sleep(1.0)
-            # Many cancels in a row are read together: a fleet must not wake up for each of them.
+            # Many cancels in a row are read together, so that a fleet does not wake up for each of them.
             await self._clock.sleep(CANCELS_GAP_S)
 
     def _heed(self, notices: Notices) -> None:
@@ -214,7 +215,7 @@ class LeaseKeeper:
         now = self._clock.monotonic()
         slept_s, self._looked_at = now - self._looked_at, now
         if slept_s > self._hang_s / 2:
-            return  # the whole process was stopped, this thread included: let the event loop beat first
+            return  # the whole process was stopped, this thread too: let the event loop beat first
         if self._pulse.age_s > self._hang_s:
             log.critical("event_loop_hung", silent_s=round(self._pulse.age_s, 1))
             os._exit(EXIT_LOOP_HUNG)

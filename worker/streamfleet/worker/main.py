@@ -1,4 +1,4 @@
-"""The worker as a process: settings in, an exit status out."""
+"""The worker as a process: settings go in, an exit status comes out."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def run_worker(
 
     Args:
         queue, engine, worker, log_settings: all settings.
-        make_engine: the engine, from its settings and the most sequences of one request.
+        make_engine: builds the engine from its settings and the most sequences of one request.
 
     Returns:
         0 drained; 3 the engine failed; 4 a bug ended a loop.
 
     Raises:
         SettingsError: a setting cannot be used: the engine's package is missing, a port or the worker's name is taken,
-            Redis refuses us.
+            or Redis refuses us.
     """
     logs.configure(log_settings)
     for name, nearest in unknown_variables().items():

@@ -1,4 +1,7 @@
-"""The housekeeping loop: every worker runs it, a short lock lets one at a time through."""
+"""The housekeeping loop: every worker runs it, and a short lock in Redis lets one at a time work.
+
+Each round reads and writes the queue's keys through the broker; it never touches the engine or this worker's flights.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ STAGE_ROUNDS = 50
 RECLAIM_ROUNDS = 200
 EXPIRE_ROUNDS = 200
 FORGET_EVERY_S = 60.0
-FORGET_PAUSE_MS = 55_000  # of the queue, whoever has the turn
+FORGET_PAUSE_MS = 55_000  # of the whole queue, not of one worker
 FORGET_AT_ONCE = 500
 FORGET_ROUNDS = 100
 CANCELS_PER_TICK = 500
@@ -37,16 +40,16 @@ SILENT_LEASES = 6
 
 
 class Maintainer:
-    """Reclaims, promotes, brings arrivals in order, cancels and ends what is due, and forgets dead workers.
+    """Reclaims, promotes, stages arrivals, cancels and ends due requests, and forgets dead workers.
 
     Args:
         broker: the queue.
         worker: this worker's name.
-        clock: for the tick.
-        lease_ms: when a silent worker's requests are taken back.
-        max_deliveries: when a request is given up.
+        clock: source of time.
+        lease_ms: silence of a worker after which its requests are reclaimed.
+        max_deliveries: attempts after which a request is given up.
         retry_max_ms: longest wait of a request for its next attempt; None for any.
-        random: numbers in [0, 1), so that workers that came together do not ask together for ever.
+        random: returns numbers in [0, 1), so that workers that started together do not ask together for ever.
     """
 
     def __init__(
@@ -68,10 +71,10 @@ class Maintainer:
         self._random = random
         self._seen: Looked | None = None
         self._turn_ends_at = 0.0
-        self._forget_at = 0.0  # at its first turn: where workers live briefly, none would come to another
+        self._forget_at = 0.0  # at its first turn: short-lived workers would not come to a second one
 
     def redis_is_asked(self) -> None:
-        """A worker that begins asks Redis from now on: should it have gone, the outage counts from here."""
+        """Start the outage guard's clock: a worker asks Redis from now on, so silence counts from here."""
         self._outage.looks_from(self._clock.monotonic())
 
     async def run(self) -> None:
@@ -105,17 +108,17 @@ class Maintainer:
         self._outage.heard(self._clock.monotonic())
 
     async def tick(self) -> None:
-        """One round of housekeeping."""
+        """Run one round of housekeeping."""
         if self._outage.may_reclaim(self._clock.monotonic()):
             await self._reclaim()
         await self._stage()
         await self._expire()
-        # By time, not by turns: in a large fleet a worker's turns may be many minutes apart.
+        # By time, not by turns: in a large fleet many minutes may pass between two turns of a worker.
         if self._clock.monotonic() >= self._forget_at:
             self._forget_at = self._clock.monotonic() + FORGET_EVERY_S
             await self._forget()
         self._heard()
-        await self._cancels.see_to(CANCELS_PER_TICK)  # last: others write what is read there
+        await self._cancels.see_to(CANCELS_PER_TICK)  # last: producers write the entries that are read there
 
     async def _reclaim(self) -> None:
         for _ in range(RECLAIM_ROUNDS):
@@ -139,7 +142,7 @@ class Maintainer:
                 return
 
     async def _forget(self) -> None:
-        """Let go of workers that are gone, and of dead letters that have been kept for long enough."""
+        """Forget workers that are gone, and dead letters whose retention is over."""
         for _ in range(FORGET_ROUNDS):
             silent_ms = self._lease_ms * SILENT_LEASES
             gone = await self._broker.check_out(silent_ms=silent_ms, limit=FORGET_AT_ONCE, pause_ms=FORGET_PAUSE_MS)
@@ -150,16 +153,16 @@ class Maintainer:
                 break
 
     async def _promote(self) -> float:
-        """Bring back what is due; seconds until there is more to do."""
+        """Return due retries to their lanes; returns the seconds until more are due."""
         _, next_ms = await self._broker.promote(most_delay_ms=self._retry_max_ms)
         self._heard()
         return TICK_S if next_ms is None else min(TICK_S, max(0.01, next_ms / 1000))
 
     async def _stage(self) -> None:
-        """Bring arrivals in order even while every engine is full: an urgent one must not wait behind a backlog."""
+        """Stage arrivals even while every engine is full: an urgent one must not wait behind a backlog."""
         for _ in range(STAGE_ROUNDS):
             pulled = await self._broker.pull(self._worker, 0, stage_entries=STAGE_ENTRIES)
-            _count_expired(pulled.dropped)  # a pull of nothing ends only what came too late to be staged
+            _count_expired(pulled.dropped)  # a pull with no room ends only arrivals that expired before staging
             if pulled.staged == 0:
                 return
             await asyncio.sleep(0)
@@ -168,7 +171,7 @@ class Maintainer:
         now = self._clock.monotonic()
         if stepped_s := self._outage.read_clock(redis_ms, asked_at, now):
             log.warning("redis_clock_stepped", by_s=round(stepped_s, 3))
-            self._forget_at = now + FORGET_EVERY_S  # all seem silent until they have given their next sign of life
+            self._forget_at = now + FORGET_EVERY_S  # all workers seem silent until their next heartbeat
 
 
 def _count_expired(requests: int) -> None:
@@ -177,10 +180,10 @@ def _count_expired(requests: int) -> None:
 
 
 def asking_pause_s(workers: int, random: float) -> float:
-    """How long a worker waits before it asks again whose turn it is.
+    """Seconds until a worker asks again whose turn it is.
 
     Args:
-        workers: how many are alive.
+        workers: number of workers that are alive.
         random: a number in [0, 1).
     """
     fair_s = min(SELDOM_S, workers / ASKS_PER_S)

@@ -1,8 +1,8 @@
-"""Telling silent workers from a silent Redis, and from a clock of Redis's that was set.
+"""Reclaim guard: tells silent workers from a silent Redis, and from a step of Redis's clock.
 
 While Redis is away nobody can renew, so afterwards every lease looks as if its worker had been silent. The same happens
-when Redis's wall clock steps forward, because Redis measures idle times by it. Reclaiming then would start healthy
-requests over, and count an attempt each time. Pure: times are handed in, in monotonic seconds.
+when Redis's wall clock steps forward, because Redis measures idle times by it. Reclaiming then would restart healthy
+requests, and count an attempt each time. Pure: the caller passes all times, in monotonic seconds.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ class OutageGuard:
     """Holds reclaiming back until Redis has answered, and its clock has run evenly, for one lease.
 
     Args:
-        lease_s: how long a lease lasts; its owner renews it well within that.
-        tick_s: how often Redis is heard of when all is well.
+        lease_s: length of a lease; its worker renews it well within that.
+        tick_s: usual interval between two answers of Redis.
 
     Attributes:
         gap_s: a silence of more than this is an outage.
@@ -22,7 +22,7 @@ class OutageGuard:
     def __init__(self, lease_s: float, tick_s: float) -> None:
         self._lease_s = lease_s
         self.gap_s = max(lease_s / 2, 2 * tick_s)
-        self._step_s = lease_s / 8  # renewed four times a lease, a lease is safe from several such steps
+        self._step_s = lease_s / 8  # with four renewals per lease, a lease is safe from several such steps
         self._heard_at: float | None = None
         self._heard_since = 0.0
         self._unbroken_s = self._asked_at = 0.0
@@ -30,36 +30,36 @@ class OutageGuard:
         self._uneven_until = 0.0
 
     def heard(self, now: float) -> None:
-        """Redis has just answered."""
+        """Record an answer of Redis."""
         if self._heard_at is None or now - self._heard_at > self.gap_s:
             self._heard_since = now
         self._heard_at = now
 
     def looks_from(self, now: float) -> None:
-        """Redis is looked at from now on, or was already: silence counts from the first such moment."""
+        """Record that Redis is asked from now on; only the first call counts, and silence is measured from it."""
         if self._heard_at is None:
             self.heard(now)
 
     def others_heard(self, unbroken_s: float, asked_at: float) -> None:
-        """Up to `asked_at` some worker or other had heard of Redis for so long, without a gap.
+        """Record for how long, up to `asked_at`, the workers together have heard from Redis without a gap.
 
-        In a large fleet each looks seldom, so that what it sees by itself always looks like an outage.
+        In a large fleet each worker asks rarely, so that its own view alone always looks like an outage.
         """
         self._unbroken_s, self._asked_at = unbroken_s, asked_at
 
     def read_clock(self, redis_ms: int, asked_at: float, answered_at: float) -> float:
-        """Redis's clock showed `redis_ms`, epoch ms, at some moment between these two.
+        """Record that Redis's clock showed `redis_ms`, epoch ms, at a moment between `asked_at` and `answered_at`.
 
         Returns:
-            By how many seconds it has stepped since it was read before, at least; 0 where it ran evenly.
+            Seconds by which it has stepped since the last reading, at least; 0 if it ran evenly.
         """
-        least, most = redis_ms / 1000 - answered_at, redis_ms / 1000 - asked_at  # how far it is ahead of ours
+        least, most = redis_ms / 1000 - answered_at, redis_ms / 1000 - asked_at  # bounds of its lead over our clock
         before = self._sighted
         stepped_s = 0.0 if before is None else max(least - before[1], 0.0) + min(most - before[0], 0.0)
         uneven = abs(stepped_s) > self._step_s
         if uneven:
             self._uneven_until = answered_at + self._lease_s
-        # Kept for a lease, so that small steps add up; not for longer, because clocks drift apart.
+        # A reading is kept for a lease, so that small steps add up; not for longer, because clocks drift apart.
         if before is None or uneven or answered_at - before[2] > self._lease_s:
             self._sighted = least, most, answered_at
         return stepped_s if uneven else 0.0
@@ -69,7 +69,7 @@ class OutageGuard:
         return None if self._sighted is None else int((self._sighted[1] + self._step_s + now) * 1000)
 
     def may_reclaim(self, now: float) -> bool:
-        """Whether an idle lease is its worker's fault."""
+        """True if an idle lease must be its worker's fault."""
         if self._heard_at is None or now < self._uneven_until:
             return False
         others = self._unbroken_s >= self._lease_s and now - self._asked_at <= self.gap_s

@@ -1,4 +1,4 @@
-"""How one attempt at a request ended, and how an engine's reply is judged. Pure."""
+"""Outcomes of one attempt at a request, and the rules that judge an engine's reply. Pure."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from streamfleet.worker.engine.base import EngineReply
 
 @dataclass(slots=True)  # frozen ones take three times as long to make
 class Finished:
-    """A terminal status, with what the result hash says beside it.
+    """A terminal status, with the other fields of the result hash.
 
-    ``error``: JSON of the OpenAI error object; empty with success. ``engine_ok``: True shows that the engine works,
-    False that something is wrong with it or with the request; None says nothing about the engine.
+    ``error``: JSON of the OpenAI error object; empty with success. ``engine_ok``: True if the engine works, False if
+    the engine or the request is at fault, None if the outcome says nothing about the engine.
     """
 
     status: Status
@@ -34,9 +34,10 @@ class Finished:
 class Postponed:
     """A fault that may pass: try again later, this attempt counted.
 
-    ``retry_after_ms``: how long the engine asked to be left alone. ``engine_died``: this worker is done for, so another
-    one may try at once. ``engine_hangs``: nobody's request will be answered by it for now. ``said``: the engine's own
-    words, which may repeat what it was sent: for the request's owner only, never for a log.
+    ``retry_after_ms``: wait that the engine asked for. ``engine_died``: this worker ends, so another one may try at
+    once.
+    ``engine_hangs``: the engine answers no request for now. ``said``: the engine's own words, which may repeat the
+    request: for its owner only, never for a log.
     """
 
     reason: str
@@ -53,9 +54,9 @@ class Postponed:
 
 @dataclass(frozen=True, slots=True)
 class HandedBack:
-    """Not this worker's to finish: back to the queue at once, this attempt not counted.
+    """This worker does not finish it: back to the queue at once, this attempt not counted.
 
-    ``in_turn``: it could not even start here, so that its lane's turn comes again.
+    ``in_turn``: it could not start here, so its lane gets its turn back.
     """
 
     in_turn: bool = False
@@ -63,7 +64,7 @@ class HandedBack:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """The lease was lost: another worker finishes it, nothing is written."""
+    """The lease was lost: another worker finishes the request, nothing is written."""
 
 
 Outcome = Finished | Postponed | HandedBack | Gone
@@ -71,18 +72,18 @@ MOST_TOKENS = 2**53
 
 
 def tokens_used(usage: Mapping[str, Any], name: str) -> int | None:
-    """What an engine counted; None where it says nothing, or what cannot be: an engine may be anybody's."""
+    """An engine's count of tokens; None if it is missing or not possible, because any server can be the engine."""
     used = usage.get(name)
     return used if isinstance(used, int) and 0 <= used <= MOST_TOKENS else None
 
 
 def refused(error: InvalidRequest) -> Finished:
-    """The request is wrong."""
+    """Returns the outcome of an invalid request."""
     return Finished(Status.FAILED, 400, error=error.to_openai())
 
 
 def expired(where: str) -> Finished:
-    """The deadline passed ``where`` ("while it was running", …)."""
+    """Returns the outcome of a deadline that passed ``where`` ("while it was running", …)."""
     return Finished(
         Status.EXPIRED,
         504,
@@ -91,20 +92,20 @@ def expired(where: str) -> Finished:
 
 
 def cancelled() -> Finished:
-    """Its result stands already; writing this one only removes the entry."""
+    """Returns the outcome of a cancelled request, which has its result already; writing it only removes the entry."""
     return Finished(
         Status.CANCELLED, 499, error=openai_error("cancelled by the caller", "cancelled", None, "cancelled")
     )
 
 
 def broken(message: str) -> Finished:
-    """A fault of ours that no retry will mend."""
+    """Returns the outcome of a bug in the worker, which no retry can mend."""
     error = openai_error(message, "server_error", None, "internal_error")
     return Finished(Status.FAILED, 500, error=error, engine_ok=False)
 
 
 def judge(reply: EngineReply) -> Outcome:
-    """What an engine's reply means: success, the request's own fault, or a fault that may pass."""
+    """Returns the outcome for an engine's reply: success, the request's own fault, or a passing fault."""
     body = _parse(reply.body)
     if 200 <= reply.status < 300:
         if not isinstance(body, dict):
@@ -122,7 +123,7 @@ def judge(reply: EngineReply) -> Outcome:
         )
     if reply.status in (408, 409, 425, 429, 502, 503, 504):
         return Postponed(f"the engine answered {reply.status}", said=_message(body))
-    # A front end refuses wrong requests, and what it does not serve, also while the engine behind it is broken.
+    # A front end refuses wrong requests and unknown paths even if the engine behind it is broken.
     refusal = reply.status < 500 or reply.status in (501, 505)
     return Finished(
         Status.FAILED, reply.status, error=_error_of(body, reply.status), engine_ok=None if refusal else False
@@ -151,7 +152,7 @@ def _message(body: Any) -> str:
 
 
 def _error_of(body: Any, status: int) -> str:
-    """The engine's error in the OpenAI shape, whatever shape it came in."""
+    """Returns the engine's error in the OpenAI shape."""
     error = body.get("error") if isinstance(body, dict) else None
     given = error if isinstance(error, dict) else {}
     kind = given.get("type") or ("invalid_request_error" if status < 500 else "server_error")

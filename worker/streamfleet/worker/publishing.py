@@ -1,6 +1,6 @@
-"""The publishing loop: chunks of the answers that are being made, in small groups, to those who read along.
+"""The publishing loop: writes chunks of running answers to Redis in small groups, for clients that stream.
 
-Readers come second: nothing here ever holds up a request. What Redis does not take is dropped, and readers are told
+Streaming comes second: nothing here ever delays a request. Chunks that Redis refuses are dropped, and readers are told
 that chunks are missing; the result has them all.
 """
 
@@ -27,20 +27,20 @@ GROUP_BYTES = 65_536
 BYTES_AT_ONCE = 1_048_576
 MOST_HELD_BYTES = 33_554_432
 """Of all requests together, while Redis does not take them."""
-GROUPS_AT_ONCE = 2  # the first may only say whose turn it is: the first token is not to wait for an interval
+GROUPS_AT_ONCE = 2  # the first may hold only the role: the first token must not wait for an interval
 TOGETHER_S = 0.005
 LONGEST_LASTING_S = 600.0
 
 
 class Tokens:
-    """The chunks of one execution of one request, on their way to its readers.
+    """Chunks of one execution of one request that are not published yet.
 
     Args:
         flight: the execution.
-        publisher: who writes them.
+        publisher: writes them.
 
     Attributes:
-        total: how many chunks there were so far, published or not.
+        total: number of chunks so far, published or not.
     """
 
     def __init__(self, flight: Flight, publisher: Publisher) -> None:
@@ -56,9 +56,9 @@ class Tokens:
         self.lasting_at = 0.0
 
     def add(self, chunk: bytes) -> None:
-        """The engine has made a chunk: JSON on one line."""
+        """Add a chunk that the engine has made: JSON on one line."""
         self.total += 1
-        if self.flight.fate is not None:  # it is nobody's business here any more
+        if self.flight.fate is not None:  # the request is stopped: its chunks are not wanted any more
             self.drop()
             return
         self._waiting.append(chunk)
@@ -67,16 +67,16 @@ class Tokens:
 
     @property
     def overflows(self) -> bool:
-        """Whether there is as much as one group takes."""
+        """True if the waiting chunks fill one group."""
         return self._bytes >= GROUP_BYTES
 
     @property
     def hurries(self) -> bool:
-        """Whether the next group goes at once."""
+        """True if the next group goes at once."""
         return self._groups < GROUPS_AT_ONCE
 
     def take(self, lasting: bool) -> list[TokenGroup]:
-        """All that waits, as groups in order; the first gives the stream its life anew where `lasting`."""
+        """Returns all waiting chunks, as groups in order; the first renews the stream's expiry if `lasting`."""
         seq, groups = self.total - len(self._waiting), []
         for part in _parts(self._waiting):
             lease = self.flight.lease
@@ -87,7 +87,7 @@ class Tokens:
         return groups
 
     def drop(self) -> None:
-        """Forget what waits: readers will see that it is missing."""
+        """Drop the waiting chunks: readers will see that they are missing."""
         if self._waiting:
             metrics.STREAM_CHUNKS_DROPPED.inc(len(self._waiting))
             self._clear()
@@ -98,16 +98,16 @@ class Tokens:
 
 
 class Publisher:
-    """Writes the chunks of all requests that this worker runs, many requests' in one call.
+    """Writes the chunks of all requests that this worker runs, those of many requests in one call.
 
     Args:
         broker: the queue.
-        clock: time between groups.
-        interval_ms: least time between two groups of one request, but for its first ones and full ones.
-        cap: about how many groups Redis keeps of one request.
+        clock: source of time.
+        interval_ms: least time between two groups of one request, except its first groups and full ones.
+        cap: approximate number of groups that Redis keeps of one request.
 
     Attributes:
-        held_bytes: chunks that wait here.
+        held_bytes: bytes of chunks that wait here.
     """
 
     def __init__(self, broker: Broker, clock: Clock, *, interval_ms: int, cap: int) -> None:
@@ -124,13 +124,13 @@ class Publisher:
         metrics.STREAMING.set_function(lambda: len(self._open))
 
     def open(self, flight: Flight) -> Tokens:
-        """Where the chunks of a flight go."""
+        """Returns the buffer for the chunks of a flight."""
         tokens = Tokens(flight, self)
         self._open.add(tokens)
         return tokens
 
     def holds(self, tokens: Tokens, size: int) -> None:
-        """A chunk of so many bytes has come."""
+        """Plan the next group, now that a chunk of so many bytes has been added."""
         self.held_bytes += size
         if self.held_bytes > MOST_HELD_BYTES:
             tokens.drop()
@@ -140,7 +140,7 @@ class Publisher:
             self._plan(tokens, tokens.due_at)
 
     async def run(self) -> None:
-        """Write groups as they are due, for ever."""
+        """Write groups as they become due, for ever."""
         while True:
             self._some.clear()
             due = self._take_due()
@@ -153,13 +153,13 @@ class Publisher:
                     await self._some.wait()
 
     async def flush(self, flights: Iterable[Flight]) -> None:
-        """Write what is left of these, in time for the last entry; returns when Redis has it, or has refused it."""
+        """Write the rest of these flights' chunks; returns when Redis has taken or refused them."""
         tokens = [flight.tokens for flight in flights if flight.tokens is not None]
         if tokens:
             await self._write(tokens)
 
     def leave(self, flights: Iterable[Flight]) -> None:
-        """Nothing more of these is for readers."""
+        """Drop the chunks of these flights."""
         for flight in flights:
             if flight.tokens is not None:
                 flight.tokens.drop()
@@ -174,7 +174,7 @@ class Publisher:
         self._some.set()
 
     def _take_due(self) -> list[Tokens]:
-        """Those whose time has come, and those whose time is near: they go along."""
+        """Returns the buffers that are due, and those that are due soon, to go in the same call."""
         now = self._clock.monotonic()
         due: list[Tokens] = []
         while self._plans:
@@ -188,7 +188,7 @@ class Publisher:
         return due
 
     async def _write(self, due: Sequence[Tokens]) -> None:
-        # One at a time, or a later group could overtake an earlier one on another connection.
+        # One call at a time, or a later group could overtake an earlier one on another connection.
         async with self._writing:
             now, groups = self._clock.monotonic(), []
             for tokens in due:
@@ -203,16 +203,16 @@ class Publisher:
                 groups += taken
             for part in _in_calls(groups):
                 if not await self._publish(part):
-                    for tokens in due:  # its life may have been refused with the rest
+                    for tokens in due:  # the renewed expiry may have been refused too
                         tokens.lasting_at = 0.0
 
     async def _publish(self, groups: Sequence[TokenGroup]) -> bool:
-        """Whether Redis took all of them."""
+        """Returns True if Redis took all of them."""
         try:
             await self._broker.publish_tokens(groups, self._cap)
         except StreamfleetError as error:
             return self._lose(groups, error)
-        except Exception as error:  # noqa: BLE001 - somebody's key of another type must not cost the others their tokens
+        except Exception as error:  # noqa: BLE001 - one key of a wrong type must not cost other requests their tokens
             if len(groups) == 1:
                 return self._lose(groups, error)
             return all([await self._publish([group]) for group in groups])
@@ -223,7 +223,7 @@ class Publisher:
     def _lose(self, groups: Sequence[TokenGroup], error: Exception) -> bool:
         metrics.STREAM_CHUNKS_DROPPED.inc(sum(map(_chunks, groups)))
         kind = type(error).__name__
-        if kind not in self._said:  # once: it may be every group from now on
+        if kind not in self._said:  # logged once: every group may fail from now on
             log.warning("tokens_not_published", error=kind, reason=str(error))
         self._said.add(kind)
         return False
@@ -234,7 +234,7 @@ def _chunks(group: TokenGroup) -> int:
 
 
 def _parts(chunks: Sequence[bytes]) -> list[list[bytes]]:
-    """Chunks in groups of bounded size; one that is larger goes alone."""
+    """Chunks in groups of bounded size; a larger chunk goes alone."""
     parts: list[list[bytes]] = []
     size = 0
     for chunk in chunks:

@@ -1,4 +1,7 @@
-"""The pulling loop: credit into claims, and between them the cheapest wait that misses nothing."""
+"""The pulling loop: claims as many requests as the engine has room for, and waits cheaply in between.
+
+Claims come from Redis through the broker and leave as flights, through the batching policy, to `launch`.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +24,12 @@ from streamfleet.worker.flights import Flight, Flights
 
 log = structlog.get_logger(__name__)
 WAIT_MS = 5_000
-AT_ONCE = 128  # while Redis gives out the next so many, those before are on their way into the engine
-BENCH_MS = 40_000  # who sits on the bench is called; five hundred of them should not look by themselves all the time
+AT_ONCE = 128  # while Redis gives out the next part, the previous one is on its way into the engine
+BENCH_MS = 40_000  # idle waiters are woken; five hundred of them must not poll all the time
 WATCH_MS = 7_000
 RECONNECT_S = 0.5
 UNBLOCK_AGAIN_S = 0.02
-LOOK_AGAIN_S = 1.0  # while room is made for a large request, something smaller and more urgent may come
+LOOK_AGAIN_S = 1.0  # while room is made for a large request, a smaller and more urgent one may come
 
 
 class Puller:
@@ -35,15 +38,15 @@ class Puller:
     Args:
         broker: the queue.
         worker: this worker's name.
-        engine: asked for its capacity.
-        policy: how much to pull and when to start it.
-        flights: where claims go.
-        typical: what the next request will likely ask for.
-        clock: for claim times.
+        engine: tells its capacity.
+        policy: decides how much to pull and when to start it.
+        flights: gets the claims.
+        typical: expected demand of the next request.
+        clock: source of claim times.
         launch: starts a flight.
 
     Attributes:
-        credit: how many more requests it had room for when it last looked.
+        credit: room for further requests at the last look.
     """
 
     def __init__(
@@ -70,7 +73,7 @@ class Puller:
         self._unblocking: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
-        """Until `stop`; what a blocking read brought last is put back."""
+        """Pull until `stop`; entries that a last blocking read brought are put back."""
         while not self._stopping:
             try:
                 await self._round()
@@ -80,13 +83,13 @@ class Puller:
         await self._leave()
 
     async def stop(self) -> None:
-        """Pull no more; a blocking wait ends at once."""
+        """Stop pulling; a blocking wait ends at once."""
         self._stopping = True
         self._flights.changed.set()
         await self._unblock()
 
     def allow(self, most: int | None) -> None:
-        """Hold at most so many requests: None for no limit, 0 to pull nothing; a blocking wait then ends soon."""
+        """Set the most requests to hold: None for no limit, 0 to pull nothing; a blocking wait then ends soon."""
         if most == self._most:
             return
         self._most = most
@@ -96,7 +99,7 @@ class Puller:
 
     async def _unblock(self) -> None:
         while self._blocked:
-            # Again until it worked: the read may not have reached the server yet.
+            # Repeated until it works: the read may not have reached the server yet.
             with contextlib.suppress(BrokerUnavailable):
                 await self._broker.unblock()
             await asyncio.sleep(UNBLOCK_AGAIN_S)
@@ -108,7 +111,7 @@ class Puller:
             role = (await self._pull(room)).role
         self._start([])
         if role is not Role.NONE:
-            # What was started goes to the engine before the next wait is asked for, which takes as long.
+            # Lets started requests go to the engine before the next wait is sent, which takes as long.
             await asyncio.sleep(0)
         self.credit = room = self._room()
         metrics.CREDIT.set(room)
@@ -128,7 +131,7 @@ class Puller:
         return room if self._most is None else min(room, max(0, self._most - load.requests))
 
     def _awaited_tokens(self) -> int:
-        """KV tokens of a request for which room is made; 0 once that took long, so that what comes first is seen."""
+        """KV tokens of a request for which room is made; 0 after `LOOK_AGAIN_S`, so that other requests are seen."""
         now = self._clock.monotonic()
         if not self._flights.awaited_tokens:
             self._look_again_at = now + LOOK_AGAIN_S
@@ -165,8 +168,8 @@ class Puller:
     async def _wait_for_work(self, role: Role) -> None:
         longest_ms = BENCH_MS if role is Role.BENCH else WAIT_MS
         timeout_ms = min(longest_ms, self._policy.wait_ms(self._clock.monotonic()) or longest_ms)
-        # Whoever watches or took a wake-up owes the queue a pull, even if its room is gone by then: only a pull lets
-        # another worker take the watch, what the watch brought, and the wake-up.
+        # A worker that watches or took a wake-up owes the queue a pull, even if its room is gone by then: only a pull
+        # frees the watch, the entries that it brought, and the wake-up for another worker.
         self._blocked = self._owing = True
         try:
             self._hints = await self._broker.wait(role, timeout_ms)
@@ -185,7 +188,7 @@ class Puller:
             pass
 
     async def _reconnect(self) -> None:
-        """Wait for Redis, then hand back what a lost answer left in this worker's name."""
+        """Wait for Redis, then hand back requests that were claimed for this worker in an answer that was lost."""
         while not self._stopping:
             try:
                 await self._broker.connection.ping()

@@ -1,4 +1,4 @@
-"""The requests in the engine: each a task of its own, from its launch to its outcome."""
+"""The requests in the engine: each runs in a task of its own, from its launch to its outcome."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ log = structlog.get_logger(__name__)
 
 
 class Running:
-    """Launches flights as far as that does good, and hands back, untried, what is not to start here and now.
+    """Launches flights as far as that is useful, and hands back the others without a try.
 
-    Nothing is launched once it is closed or the engine was found dead; no more than an unfit worker may try; and no
-    more together than is good for the suspects among them.
+    It launches nothing after it is closed or the engine has died; no more than an unfit worker may try; and no more
+    together than the suspects among them allow.
 
     Args:
-        executor: takes one flight to its outcome.
+        executor: runs one flight to its outcome.
         completer: gets the outcomes.
-        flights: flights land here.
-        fitness: told of every outcome.
-        clock: for run times.
-        max_deliveries: tries of a request.
-        slots: how many requests this worker holds at most; None when that is not known.
-        observe: told of every flight that was launched, its outcome, and when it came to it, in monotonic seconds.
+        flights: gets the flights that landed.
+        fitness: gets every outcome.
+        clock: source of run times.
+        max_deliveries: most attempts of a request.
+        slots: returns the most requests that this worker holds; None if unknown.
+        observe: called with every launched flight, its outcome, and the time of the outcome, in monotonic seconds.
     """
 
     def __init__(
@@ -63,15 +63,15 @@ class Running:
         self._broke: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def feed_from(self, puller: Puller) -> None:
-        """Where flights come from, to be told how many may come."""
+        """Set the puller, which is told how many requests to hold."""
         self._puller = puller
 
     async def run(self) -> None:
-        """Until a flight's task breaks, and then raise what it broke of: its request would be held for ever."""
+        """Wait until a flight's task fails, then raise its error: otherwise its lease is renewed for ever."""
         await self._broke
 
     def launch(self, flight: Flight) -> None:
-        """Start a flight, or hand it back untried."""
+        """Start a flight, or hand it back without a try."""
         if self._closed or not self._fits(flight):
             self._hand_back(flight, in_turn=True)
             self._limit_pulls()
@@ -89,9 +89,10 @@ class Running:
         self._closed = True
 
     def heed_fitness(self) -> None:
-        """Pull as much as the worker is fit for.
+        """Pull as much as the worker's fitness allows.
 
-        One that has just turned unfit lets go of its work at once: other engines may work, and here it would only fail.
+        A worker that has just become unfit hands back its work at once: other engines may work, and here it would only
+        fail.
         """
         fit, was_fit, self._was_fit = self._fitness.fit, self._was_fit, self._fitness.fit
         self._limit_pulls()
@@ -103,7 +104,7 @@ class Running:
             self._stop_all(Fate.RELEASED)
 
     def release_waiting(self, slots: int) -> None:
-        """What only waits in front of the engine goes back at once: another worker may have a free slot."""
+        """Hand back requests that only wait in front of the engine: another worker may have a free slot."""
         for flight in self._flights.active():
             slots -= flight.demand.sequences
             if flight not in self._tasks:
@@ -112,12 +113,12 @@ class Running:
                 flight.stop(Fate.RELEASED)
 
     async def idle(self) -> None:
-        """Returns once nothing runs."""
+        """Wait until nothing runs."""
         while self._tasks:
             await asyncio.wait(set(self._tasks.values()))
 
     async def stop(self, fate: Fate, within_s: float) -> None:
-        """Stop everything that runs; what never started goes back untried."""
+        """Stop all running requests; those that never started go back without a try."""
         self._stop_all(fate)
         if self._tasks:
             await asyncio.wait(set(self._tasks.values()), timeout=within_s)
@@ -131,14 +132,15 @@ class Running:
 
     @property
     def _nothing_special(self) -> bool:
-        """A fit worker without suspects: nothing limits it, and nothing has to be told."""
+        """True for a fit worker without suspects: nothing limits it, and nobody has to be told."""
         return self._was_fit and self._fitness.fit and not self._company and self._making_room is None
 
     def _fits(self, flight: Flight) -> bool:
-        """Whether it may run beside what runs.
+        """True if the flight may run beside the running ones.
 
-        A suspect that may not goes back: waiting here, it could be lost with this worker without having been tried. But
-        room is made for it, by pulling nothing until it would fit; else a busy fleet would never run it.
+        A suspect that may not run goes back: waiting here, it could be lost with this worker without a try. But room is
+        made for
+        it, by pulling nothing until it would fit; otherwise a busy fleet would never run it.
         """
         if self._nothing_special and flight.claim.lost == 0:
             return True
@@ -192,7 +194,7 @@ class Running:
             self.heed_fitness()
 
     def _declare_dead(self, reason: str) -> None:
-        # Before the room that this flight frees is seen: a dead engine would fail request after request in no time.
+        # Done before the room of this flight is seen: a dead engine would fail request after request at once.
         self.close()
         if self._puller is not None:
             self._puller.allow(0)

@@ -1,10 +1,11 @@
-"""How many requests may run beside one that was lost with a worker before: one of those may be what the worker died of.
+"""Limits the requests that run beside a suspect, which is a request that was lost with a worker before.
 
-A request that kills its worker takes along whatever runs beside it, and all of them come back with an attempt counted.
-Were they run together again and again, the innocent would be given up with the guilty one. So company shrinks as tries
-run out, to a quarter each time, until on its last try a request runs alone: what is given up then has killed a worker
-that had nothing else to do. In a worker with few slots it shrinks from what they hold, or the innocent would share most
-of their tries with the guilty one, and have none to spare for another fault. Pure.
+A suspect may be the cause of that loss. A request that kills its worker takes down all requests beside it, and all of
+them come back with an attempt counted. If they ran together again and again, innocent requests would be given up with
+the guilty one. So company shrinks with each attempt, to a quarter each time, until a request runs alone on its last
+attempt: if it is given up then, it has killed a worker that ran nothing else. In a worker with few slots, company
+shrinks from the number of slots; otherwise innocent requests would share most of their attempts with the guilty one,
+and have none left for another fault. Pure.
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ SHRINKS_BY = 4
 
 
 def company(claim: Claim, max_deliveries: int, slots: int | None = None) -> int | None:
-    """Most requests that may be in the engine while this one is, itself included; None for no limit.
+    """Most requests that may be in the engine together with this one, itself included; None for no limit.
 
     Args:
-        claim: the request, and how many workers it was lost with.
-        max_deliveries: tries of a request.
-        slots: requests that this worker holds at most; None when that is not known. Losing one worker is no reason to
-            run fewer beside each other, losing the second one is.
+        claim: the request, with the number of workers that it was lost with.
+        max_deliveries: most attempts of a request.
+        slots: most requests that this worker holds; None if unknown. The first lost worker does not reduce company, the
+            second does.
 
-    A passing fault of an engine, however often it was met, makes nothing suspect: only workers that were lost do.
+    A passing fault of an engine never makes a request suspect; only a lost worker does.
     """
     if claim.lost == 0:
         return None
@@ -33,5 +34,5 @@ def company(claim: Claim, max_deliveries: int, slots: int | None = None) -> int 
 
 
 def least(*limits: int | None) -> int | None:
-    """The smallest of several limits; None for no limit."""
+    """The smallest of several limits; None if there is none."""
     return min((limit for limit in limits if limit is not None), default=None)

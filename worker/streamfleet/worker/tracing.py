@@ -1,7 +1,7 @@
-"""OpenTelemetry spans of a worker, off unless asked for: one request, and within it its wait, its run, its publishing.
+"""OpenTelemetry spans of a worker, off by default: one for each request, and within it its wait, run and publishing.
 
-A request belongs to the trace that its entry names (`traceparent`, W3C Trace Context), else it begins one. All times
-are Redis's: a span must not end before it began because two machines' clocks differ.
+A request belongs to the trace that its entry names (`traceparent`, W3C Trace Context); without one it begins a trace.
+All times are Redis's: with two machines' clocks a span could end before it began.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ USAGE = (("prompt_tokens", "gen_ai.usage.input_tokens"), ("completion_tokens", "
 
 
 class Trace(Protocol):
-    """One request's spans."""
+    """Spans of one request."""
 
     @property
     def traceparent(self) -> str:
-        """Its run, as a parent of what the engine does."""
+        """Trace context of its run, the parent of the engine's spans."""
         ...
 
     def starts(self, now: float) -> None:
-        """It goes into the engine."""
+        """Record that it goes into the engine."""
         ...
 
     def landed(self, outcome: Outcome, now: float) -> None:
-        """It has an outcome, which is to be written."""
+        """Record its outcome, which is to be written."""
         ...
 
     def left(self, now: float) -> None:
-        """The outcome is written."""
+        """Record that the outcome is written."""
         ...
 
 
@@ -57,7 +57,7 @@ class Traces:
 
     Args:
         queue, worker: names, for the spans' attributes.
-        exporter: where spans go; None for OTLP over HTTP, as the standard ``OTEL_…`` variables say.
+        exporter: gets the spans; None for OTLP over HTTP, configured by the standard ``OTEL_…`` variables.
 
     Raises:
         SettingsError: OpenTelemetry is not installed, or cannot read one of its variables.
@@ -84,7 +84,7 @@ class Traces:
         }
 
     def begin(self, flight: Flight) -> Trace | None:
-        """A request was taken: its span, which began when it was enqueued. None where OpenTelemetry fails at it."""
+        """Returns the trace of a pulled request; its span began when it was enqueued. None if OpenTelemetry fails."""
         try:
             return _Spans(self._tracer, flight, self._attributes)
         except Exception:
@@ -92,8 +92,8 @@ class Traces:
             return None
 
     def close(self) -> None:
-        """Send what is left, for `FLUSH_S` at most."""
-        # OpenTelemetry's own limits do not hold: with a collector that does not answer, either call takes a minute.
+        """Send the remaining spans, for `FLUSH_S` at most."""
+        # OpenTelemetry's own limits do not hold: if the collector does not answer, either call takes a minute.
         closing = threading.Thread(target=self._provider.shutdown, name="traces", daemon=True)
         closing.start()
         closing.join(FLUSH_S)
@@ -109,7 +109,7 @@ def _provider(worker: str, exporter: SpanExporter | None) -> TracerProvider:
 
         exporter = OTLPSpanExporter()
     resource = Resource({"service.instance.id": worker}).merge(Resource.create())
-    # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES go before ours.
+    # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES take precedence over our names.
     if str(resource.attributes["service.name"]).startswith("unknown_service"):
         resource = resource.merge(Resource({"service.name": SERVICE}))
     provider = TracerProvider(resource=resource)
@@ -118,7 +118,7 @@ def _provider(worker: str, exporter: SpanExporter | None) -> TracerProvider:
 
 
 def _never_raises(step: Callable[P, None]) -> Callable[P, None]:
-    """Whatever a sampler or the like raises must end neither a request nor the worker."""
+    """Decorator that suppresses errors: an error of a sampler must end neither a request nor the worker."""
 
     @functools.wraps(step)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -137,7 +137,7 @@ class _Spans:
 
         self._tracer, self._flight = tracer, flight
         lease = flight.claim.lease
-        # An id that somebody made up may lie far ahead: no span could be sent together with such a one.
+        # A forged stream id may lie far ahead; a span with such a time cannot be sent.
         began = min(flight.enqueued_ms, flight.claimed_ms) * 1_000_000
         given = flight.claim.fields.get(b"traceparent", b"").decode(errors="replace")
         self._request: Span = tracer.start_span(
@@ -179,7 +179,7 @@ class _Spans:
                 if (tokens := tokens_used(outcome.usage, field)) is not None:
                     self._request.set_attribute(attribute, tokens)
         if not (isinstance(outcome, Finished) and outcome.status == "succeeded"):
-            # Never the engine's own words: they may repeat what it was sent.
+            # Never the engine's own words: they may repeat the request.
             reason = outcome.reason if isinstance(outcome, Postponed) else name
             self._request.set_status(Status(StatusCode.ERROR, reason))
         self._next("streamfleet.publish", now)
@@ -196,7 +196,7 @@ class _Spans:
         self._step = self._tracer.start_span(name, context=self._within, start_time=at)
 
     def _at(self, now: float) -> int:
-        """Redis's clock, in epoch nanoseconds, at a monotonic time of this worker's."""
+        """Redis's clock, in epoch nanoseconds, at a monotonic time of this worker."""
         flight = self._flight
         return flight.claimed_ms * 1_000_000 + round((now - flight.claimed_at) * 1e9)
 

@@ -1,4 +1,8 @@
-"""One worker: puts the loops together, and takes them from start to drain."""
+"""One worker: builds the loops from the settings, and runs them from start to drain.
+
+The pulling, running, completing, lease, publishing and housekeeping loops share only `Flights`. The exit status says
+why the worker ended.
+"""
 
 from __future__ import annotations
 
@@ -41,8 +45,8 @@ from streamfleet.worker.tracing import Traces
 log = structlog.get_logger(__name__)
 BEAT_S = 0.5
 AGAIN_S = 1.0
-PLACE_S = 2.0  # then the thread that reads cancels asks for itself where they begin: a start must not hang on it
-NAME_LEASES = 1.5  # a worker that is alive gives a sign of it more often
+PLACE_S = 2.0  # after it the thread that reads cancels finds the start itself: a start must not wait for Redis
+NAME_LEASES = 1.5  # a worker that is alive writes its heartbeat more often
 LOOKS_PER_LEASE = 8
 LAST_WRITES_S = 4.0  # four of them and drain_ms fit the pod's grace period
 EXIT_DRAINED = 0
@@ -52,7 +56,7 @@ EXIT_BROKEN = 4
 
 
 class EngineStartError(Exception):
-    """The engine could not be started; its cause says why."""
+    """The engine could not be started; ``__cause__`` is the reason."""
 
 
 class Worker:
@@ -60,13 +64,13 @@ class Worker:
 
     Args:
         name: unique name; the consumer in the lanes' groups.
-        broker: the queue, with a broker that waits for Redis for ever.
-        open_broker: makes another one, without patience, for the lease thread.
-        engine: not started yet.
+        broker: the queue; this broker waits for Redis without limit.
+        open_broker: makes another one for the lease thread, which does not wait for Redis.
+        engine: an engine that is not started yet.
         settings: the worker's settings.
         max_body_bytes: largest request body.
-        clock: time.
-        watchdog_s: an event loop silent for so long has hung.
+        clock: source of time.
+        watchdog_s: an event loop without a beat for so long has hung.
     """
 
     _keeper_kind: type[LeaseKeeper] = LeaseKeeper
@@ -150,13 +154,13 @@ class Worker:
         self._executor.trace_with(traces)
 
     def ask_to_stop(self) -> None:
-        """Drain; asked a second time, hand everything back at once."""
+        """Drain; a second call hands everything back at once."""
         if self._stop_asked.is_set():
             self._hurry.set()
         self._stop_asked.set()
 
     def describe(self) -> dict[str, Any]:
-        """What `{queue}:workers` says of this worker."""
+        """Returns this worker's entry in `{queue}:workers`."""
         held, health = self._flights.held(), self.health()
         more: dict[str, Any] = {"oldest_held_ms": min(flight.claimed_ms for flight in held)} if held else {}
         if not (health.live and health.ready):
@@ -178,7 +182,7 @@ class Worker:
         }
 
     def health(self) -> Health:
-        """How the probes see it."""
+        """Returns the state for the health probes."""
         live = self._pulse.age_s < max(10.0, BEAT_S * 4)
         reason = "the event loop does not answer" if not live else self._state
         if self._state == "unfit":
@@ -216,11 +220,11 @@ class Worker:
         self._slots = self._engine.capacity().slots
         show_occupancy(self._flights, self._engine.capacity())
         self._maintainer.redis_is_asked()
-        await self._wait_for_name()  # again: another one may have loaded its model meanwhile
+        await self._wait_for_name()  # again: another worker may have loaded its model meanwhile
         await self._find_place()
 
     async def _wait_for_name(self) -> None:
-        """Wait until a worker that had this name is silent: a restarted one may have it, two at a time may not.
+        """Wait until a worker that had this name is silent: a restarted worker may reuse it, two at a time may not.
 
         Raises:
             SettingsError: another worker of this name is alive.
@@ -246,9 +250,9 @@ class Worker:
                 )
 
     async def _namesake(self) -> tuple[str, int] | None:
-        """When a worker of this name last gave a sign of life, as it stands in Redis, and how long ago that is, in ms.
+        """Last heartbeat of another worker of this name, as Redis stores it, and its age in ms.
 
-        None where there is none, or Redis does not say: an outage, or a broken key, keeps a worker from no work.
+        None if there is none, or Redis does not tell: an outage, or a broken key, must not keep a worker from its work.
         """
         with contextlib.suppress(StreamfleetError, TimeoutError):
             async with asyncio.timeout(PLACE_S):
@@ -260,7 +264,7 @@ class Worker:
         return None
 
     async def _find_place(self) -> None:
-        """Note up to where cancels are none of its business. An outage, or a broken key, keeps it from no work."""
+        """Find the last notice: only cancels behind it matter. An outage or a broken key must not stop the worker."""
         with contextlib.suppress(StreamfleetError, TimeoutError):
             async with asyncio.timeout(PLACE_S):
                 self._keeper.listen_behind(await self._broker.last_notice())
@@ -268,7 +272,7 @@ class Worker:
     async def _groups_exist(self) -> bool:
         try:
             await self._broker.ensure_groups()
-        except BrokerOutOfMemory as error:  # only for a queue that is new; the keys of a known one are there
+        except BrokerOutOfMemory as error:  # only for a new queue; the keys of a known one exist
             log.warning("waiting_for_room_in_redis", reason=str(error))
             return False
         return True
@@ -325,13 +329,13 @@ class Worker:
         return status
 
     async def _engine_failed(self) -> str:
-        """Why the engine is gone, as soon as it says so or a request finds out."""
+        """Returns the reason as soon as the engine says that it failed, or a request finds out."""
         told = asyncio.ensure_future(self._engine.failed())
         found = self._running.engine_died
         try:
             await asyncio.wait({told, found}, return_when=asyncio.FIRST_COMPLETED)
             return found.result() if found.done() else await told
-        except Exception as error:  # noqa: BLE001 - an engine that cannot be watched is as good as dead
+        except Exception as error:  # noqa: BLE001 - an engine that cannot be watched counts as dead
             return f"it could not be watched: {type(error).__name__}: {error}"
         finally:
             told.cancel()
@@ -342,7 +346,7 @@ class Worker:
             return EXIT_ENGINE_FAILED
         for name, task in loops.items():
             if task.done() and isinstance(task.exception(), SettingsError):
-                # A password or a permission is gone, which no restart brings back.
+                # A password or a permission is gone, and no restart brings it back.
                 log.critical("redis_refuses", loop=name, reason=str(task.exception()))
                 return EXIT_REFUSED
             if task.done():
@@ -366,8 +370,8 @@ class Worker:
         await self._running.stop(Fate.RELEASED if in_order else Fate.WORKER_FAILED, LAST_WRITES_S)
         self._completer.close()
         await asyncio.wait({loops["complete"]}, timeout=LAST_WRITES_S)
-        await self._keeper.stop()  # or its last sign of life would come after the check-out
-        # Where a loop broke, what is left may be what it broke on: its lease runs out, and the attempt counts.
+        await self._keeper.stop()  # otherwise its last heartbeat would come after the deregistration
+        # If a loop broke, a remaining request may be the cause: its lease expires, and the attempt counts.
         if status != EXIT_BROKEN:
             await self._check_out()
 

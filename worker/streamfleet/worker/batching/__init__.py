@@ -1,4 +1,4 @@
-"""Batching policies: when to pull, how much, and when to start what was pulled."""
+"""Batching policies: they decide when to pull, how many requests, and when to start the pulled ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""As many requests at once as keep their latency at a target."""
+"""Batching policy that runs as many requests at once as keep their latency at a target."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ log = structlog.get_logger(__name__)
 
 
 class Adaptive:
-    """Starts everything at once, as `Continuous` does, within a limit that follows the latency in the engine.
+    """Starts everything at once, as `Continuous` does, up to a limit that follows the latency in the engine.
 
     Args:
         target_ms: wanted run time of a request of the usual length.
-        most: cap on requests at once; 0 leaves it to the engine's slots.
+        most: cap on requests at once; 0 for no cap but the engine's slots.
     """
 
     def __init__(self, target_ms: int, most: int = 0) -> None:
@@ -31,11 +31,11 @@ class Adaptive:
 
     def room(self, capacity: Capacity, load: Load, typical_tokens: float) -> int:
         self._limit.bound(min(capacity.slots, self._most or capacity.slots))
-        # No prefetch: what waits in front of the engine is late without giving the engine more to do.
+        # No prefetch: a request that waits in front of the engine gets late and does not give the engine more work.
         return credit(capacity, load, typical_tokens=typical_tokens, prefetch=0, most=self._limit.value)
 
     def gather(self, pulled: list[Flight], now: float) -> list[Flight]:
-        for flight in [flight for flight in self._runs if flight.landed]:  # handed back, untried
+        for flight in [flight for flight in self._runs if flight.landed]:  # handed back without having run
             self._limit.left(self._runs.pop(flight), now)
         for flight in pulled:
             self._runs[flight] = self._limit.started(now)
@@ -45,7 +45,7 @@ class Adaptive:
         return None
 
     def ended(self, flight: Flight, outcome: Outcome, now: float) -> None:
-        """Take its run time into account, if it says something about the engine."""
+        """Use its run time to adjust the limit, if the outcome tells something about the engine's speed."""
         run = self._runs.pop(flight, None)
         if run is None:
             return
@@ -69,7 +69,7 @@ class Adaptive:
 
 
 def _work(flight: Flight, usage: dict[str, Any]) -> float:
-    """From an engine's own account, which may be missing or odd."""
+    """Length of a request, by the usage that the engine reports, which may be missing or wrong."""
     read, written = (_tokens(usage.get(name)) for name in ("prompt_tokens", "completion_tokens"))
     return work(read, written, flight.demand.sequences)
 

@@ -1,29 +1,28 @@
-"""How many requests may run at once for their latency to stay at a target: moved by what finished requests show. Pure.
+"""Limit of concurrent requests that keeps latency at a target, adjusted by finished requests. Pure.
 
-What can be seen of every engine is when a request went in, when it came out, and its usage in tokens. The run time
-itself says little: one answer takes a hundred times as long as another, however idle the engine is. But an engine that
-batches continuously makes a token for everybody in each of its steps, so the time for each token is the batch's, not
-the request's. Hence the latency that is held against the target is
-
+Of every engine one can see when a request went in, when it came out, and its usage in tokens. The run time alone
+says little: one answer can take a hundred times as long as another in an idle engine. But an engine with continuous
+batching makes one token for each sequence in each of its steps, so the time per token depends on the batch, not on the
+request. Therefore the latency that is compared with the target is
     time per token, of the requests that finished in this round   x   tokens of the median request
 
-which is the run time of a request of the usual length. A long answer has more tokens as well as more time, and does
-not look like overload; and as long as they are fewer than half, long ones do not move the median either.
+which is the run time of a request of the usual length. A long answer has more tokens and takes more time, so it does
+not look like overload. Long answers do not move the median either, as long as they are fewer than half.
 
-The limit goes by two results that are well known. Once a round, as TCP Vegas compares what it gets with what it wants
-once a round trip (Brakmo and Peterson, "TCP Vegas", 1994), and by a gradient, the latency wanted over the latency seen,
-down to a half of the limit at most and with no growth while the limit is not used up, as Netflix's concurrency-limits
-does (Gradient2Limit). Here the latency wanted is given, so none has to be learnt from moments without load.
+The limit follows two known algorithms. Once a round, it compares the measured value with the wanted one, as TCP Vegas
+does once a round trip (Brakmo and Peterson, "TCP Vegas", 1994). It changes by a gradient, wanted latency over measured
+latency, down to half of the limit at most and without growth while the limit is not used up, as Netflix's
+concurrency-limits does (Gradient2Limit). Here the wanted latency is given, so it need not be learnt without load.
 
-Why it settles: each finished request knows its company, the mean number of requests in the engine during its own life.
-Where latency grows with company, but at most in proportion (a step of an engine costs something by itself, and
-something for each sequence), the figure
+The limit converges: each finished request knows its company, the mean number of requests in the engine during its run.
+If latency grows with company, but at most in proportion (a step of an engine has a fixed cost and a cost for each
+sequence), the value
 
     right  =  company  x  target / latency
 
-lies between company and the limit that is looked for, on whichever side the company is. So no step passes the goal, and
-requests from before the last step, which had other company, cannot mislead: a decrease is not made twice for them. To
-grow, only half of the way is gone (in ratio), so that latency may even grow with the square of company.
+lies between the company and the wanted limit, from either side. So no step overshoots. Requests from before the last
+step, which had another company, cannot mislead: a decrease is not made twice because of them. Growth goes only half of
+the way (as a ratio), so that latency may even grow with the square of company.
 """
 
 from __future__ import annotations
@@ -49,12 +48,12 @@ the mix of long prompts and long answers changes."""
 
 
 def work(prompt_tokens: int, output_tokens: int, sequences: int = 1) -> float:
-    """How long a request is, in tokens written one after the other; at least 1, as with embeddings.
+    """Length of a request, in tokens written one after the other; at least 1, also for embeddings.
 
     Args:
         prompt_tokens: tokens read.
         output_tokens: tokens written, by all sequences together.
-        sequences: how many it has, which run side by side.
+        sequences: number of sequences, which run side by side.
     """
     return max(1.0, output_tokens / max(1, sequences)) + prompt_tokens * PROMPT_SHARE
 
@@ -64,9 +63,9 @@ class Run:
     """One request in the engine.
 
     Attributes:
-        began_s: when it went in, monotonic seconds.
+        began_s: time at which it went in, monotonic seconds.
         spent_s: request-seconds that the engine had spent by then, on all requests.
-        work: how long it was; None until it is finished.
+        work: its length; None until it is finished.
     """
 
     began_s: float
@@ -75,9 +74,10 @@ class Run:
 
 
 class LatencyLimit:
-    """The limit, and what it goes by.
+    """Limit of concurrent requests and the measurements behind it.
 
-    Every request that runs is `started` once, and then `finished`, `stopped` or `left` once, in the order of time.
+    Call `started` once for each request that runs, then one of `finished`, `stopped` or `left` once, in the order of
+    time.
 
     Args:
         target_s: wanted run time of a request of the usual length, in seconds.
@@ -99,16 +99,16 @@ class LatencyLimit:
 
     @property
     def out_of_reach(self) -> bool:
-        """Even alone in the engine, requests of the usual length take longer than the target."""
+        """True if requests of the usual length take longer than the target even alone in the engine."""
         return self.value == 1 and self.latency_s is not None and self.latency_s > self._target_s
 
     def bound(self, most: int) -> None:
-        """The limit never passes `most`, which is at least 1."""
+        """Cap the limit at `most`, which is at least 1."""
         self._most = most
         self._limit = min(self._limit, most)
 
     def started(self, now: float) -> Run:
-        """One more runs."""
+        """Record that a request starts to run."""
         self._pass_time(now)
         self._running += 1
         self._peak = max(self._peak, self._running)
@@ -119,15 +119,15 @@ class LatencyLimit:
         return run
 
     def finished(self, run: Run, work: float, now: float) -> bool:
-        """It ran to its end. True when a round ended with it, and the limit was thought over."""
+        """Record that a request ran to its end. Returns True if this ended a round, which adjusts the limit."""
         self._leave(now)
         run.work = work
         return self._count(run, work, now)
 
     def stopped(self, run: Run, most_work: float, now: float) -> bool:
-        """It ran out of time, with `most_work` to do at most. Counts where even that is slower than the target.
+        """Record that a request ran out of time. It counts if it is too slow even for its largest length, `most_work`.
 
-        Else, an engine that is so overloaded that nothing finishes would never be found out.
+        Otherwise an engine so overloaded that nothing finishes would never be noticed.
         """
         self._leave(now)
         self._forget(run)
@@ -137,7 +137,7 @@ class LatencyLimit:
         return self._count(run, most_work, now)
 
     def left(self, run: Run, now: float) -> None:
-        """It ended in a way that says nothing about the engine's speed."""
+        """Record that a request ended in a way that says nothing about the engine's speed."""
         self._leave(now)
         self._forget(run)
 
@@ -171,10 +171,11 @@ class LatencyLimit:
         return usual is not None
 
     def _usual_work(self) -> float | None:
-        """The median request, of those launched before the ones that run now; None as long as they are too few.
+        """Length of the median request, of those started before the ones that run now; None while they are too few.
 
-        By the order of launches, because the first to finish are the short ones: while the limit grows, they would be
-        all that is seen. Those of them that still run are longer than the rest.
+        The order of starts counts, because short requests finish first: while the limit grows, only they would be seen.
+        Those
+        of them that still run count as longer than the rest.
         """
         earlier = len(self._launched) - self._running
         if earlier < FEWEST:

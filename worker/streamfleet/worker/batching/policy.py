@@ -1,4 +1,4 @@
-"""What a batching policy is, and the two that look at no latency: continuous, and by window."""
+"""Protocol of batching policies, and the two policies that ignore latency: continuous, and by window."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ DEFAULT_WINDOW = 32
 
 
 class Policy(Protocol):
-    """When to pull, how much, and when to start what was pulled."""
+    """Decides when to pull, how many requests, and when to start the pulled ones."""
 
     def room(self, capacity: Capacity, load: Load, typical_tokens: float) -> int:
-        """How many requests to pull now."""
+        """Return the number of requests to pull now."""
         ...
 
     def gather(self, pulled: list[Flight], now: float) -> list[Flight]:
-        """Add what was pulled; what is to start now. `now` in monotonic seconds."""
+        """Add pulled requests and return those to start now. `now` in monotonic seconds."""
         ...
 
     def wait_ms(self, now: float) -> int | None:
-        """When to look again even if nothing comes, in ms; None for whenever."""
+        """Return the longest wait until the next look if nothing arrives, in ms; None for no limit."""
         ...
 
     def ended(self, flight: Flight, outcome: Outcome, now: float) -> None:
-        """A flight that was started came to this outcome. `now` in monotonic seconds."""
+        """Record the outcome of a flight that was started. `now` in monotonic seconds."""
         ...
 
 
 class Continuous:
-    """Start everything at once; the engine batches by itself, step by step."""
+    """Starts everything at once; the engine batches by itself, step by step."""
 
     def __init__(self, prefetch: int, most: int = 0) -> None:
         self._prefetch, self._most = prefetch, most
@@ -48,11 +48,11 @@ class Continuous:
         return None
 
     def ended(self, flight: Flight, outcome: Outcome, now: float) -> None:
-        """Nothing follows from it."""
+        """Ignore the outcome."""
 
 
 class Window:
-    """Gather up to `size` requests for up to `timeout_ms`, run them together, and only then gather again."""
+    """Gathers up to `size` requests for up to `timeout_ms`, runs them together, and only then gathers again."""
 
     def __init__(self, size: int, timeout_ms: int) -> None:
         self._size, self._timeout_s = size or DEFAULT_WINDOW, timeout_ms / 1000
@@ -61,7 +61,7 @@ class Window:
         self._opened_at: float | None = None
 
     def room(self, capacity: Capacity, load: Load, typical_tokens: float) -> int:
-        # An engine that holds fewer fills no larger window.
+        # The engine may hold fewer requests than the window.
         self._full = credit(capacity, Load(), typical_tokens=typical_tokens, prefetch=0, most=self._size)
         waiting = sum(not flight.landed for flight in self._gathered)
         return 0 if load.requests > waiting else max(0, self._full - waiting)
@@ -84,4 +84,4 @@ class Window:
         return max(1, int((self._opened_at + self._timeout_s - now) * 1000))
 
     def ended(self, flight: Flight, outcome: Outcome, now: float) -> None:
-        """Nothing follows from it: the load says when the window is done."""
+        """Ignore the outcome: the load shows when the window is done."""

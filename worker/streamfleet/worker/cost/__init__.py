@@ -1,1 +1,1 @@
-"""What one request may cost: each module judges one kind of wish, in time linear in the size of the body."""
+"""Cost rules of one request: each module judges one kind of demand, in time linear in the size of the body."""

@@ -1,4 +1,4 @@
-"""What a body asks for in numbers: sequences, output tokens, inputs, log probabilities, lists of options."""
+"""Checks the numbers in a body: sequences, output tokens, inputs, log probabilities, lists of options."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from streamfleet.worker.credit import OUTPUT_LIMITS, sequences
 UNKNOWN_CONTEXT = 32_768
 """Most output tokens of a request where neither a setting nor the engine says how many."""
 _CHOICES = ("n", "best_of")
-# Each of their items is a sequence of its own to the engine, one after the other.
+# To the engine, each of their items is a sequence of its own, one after the other.
 INPUTS = ("input", "documents", "text_1", "text_2", "queries", "data_1", "data_2", "items")
 _LOGPROBS = ("logprobs", "top_logprobs", "prompt_logprobs")
-# What has limits of its own, or is a part of the prompt. Everything else is options.
+# These fields have limits of their own, or are part of the prompt. All others are options.
 _NO_OPTIONS = frozenset(
     {*INPUTS, "messages", "prompt", "response_format", "structured_outputs", "text", "guided_json"}
     | {"guided_choice", "previous_input_messages"}
@@ -24,15 +24,15 @@ _NO_OPTIONS = frozenset(
 
 
 def most_output_tokens(limits: CostLimits, longest: int | None) -> int:
-    """Output tokens of one request, all its sequences together: as set, or as many as one sequence can hold."""
+    """Output tokens of one request, all its sequences together: the configured limit, or the length of one sequence."""
     return limits.max_output_tokens or longest or UNKNOWN_CONTEXT
 
 
 def check_amounts(body: Mapping[str, Any], limits: CostLimits, longest: int | None) -> None:
-    """Let a body pass whose numbers and lists are within the limits; their types are the engine's to check.
+    """Raise if a number or a list is beyond its limit; the engine checks types.
 
     Raises:
-        InvalidRequest: naming the field that asks for too much, or for what is not allowed.
+        InvalidRequest: names the field that asks for too much, or for something that is not allowed.
     """
     _check_sequences(body, limits)
     _check_output(body, most_output_tokens(limits, longest))

@@ -1,6 +1,6 @@
-"""Wrong types on which an engine's front end breaks, where it should refuse: its answer would be 500.
+"""Checks types that an engine's front end should refuse but breaks on, so that it would answer 500.
 
-Which looks like an engine that is broken, and makes a worker wary of it. All other types are the engine's to check.
+A 500 looks like a broken engine and counts against the worker's fitness. The engine checks all other types.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ _OBJECTS = ("structured_outputs",)
 
 
 def check_forms(body: Mapping[str, Any]) -> None:
-    """Let a body pass whose lists are lists, and whose objects are objects, where nobody else would look.
+    """Raise if a field that nobody else checks is not the list or the object that it must be.
 
     Raises:
-        InvalidRequest: naming the field that is neither.
+        InvalidRequest: names the field.
     """
     if "messages" in body and not isinstance(body["messages"], list):
         raise InvalidRequest("must be a list of messages", "messages", "invalid_type")
@@ -32,7 +32,7 @@ def check_forms(body: Mapping[str, Any]) -> None:
         calls = message.get("tool_calls") if isinstance(message, dict) else None
         if calls is not None and not isinstance(calls, list):
             raise InvalidRequest("has a message whose tool_calls are no list", "messages", "invalid_type")
-    chosen = isinstance(body.get("tool_choice"), dict) and "messages" in body  # it is looked for among their names
+    chosen = isinstance(body.get("tool_choice"), dict) and "messages" in body  # the engine looks its name up there
     if chosen and not all(_has_name(tool) for tool in body.get("tools") or []):
         raise InvalidRequest("must be objects, each with a function that has a name", "tools", "invalid_type")
 

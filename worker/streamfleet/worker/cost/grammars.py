@@ -1,9 +1,9 @@
-"""What a body wants its answer to match: schemas, regular expressions, choices, grammars.
+"""Cost of the constraints on an answer: schemas, regular expressions, choices, grammars.
 
-vLLM translates a schema in its front end, on the event loop that every answer goes through, and compiles it on a thread
-that all such requests share; then it asks the result at every step which tokens may follow. A schema of 60 bytes could
-hold the first for two minutes, the second for good, and the third for a second a token. The numbers here are the ones
-that were measured, see docs/reliability.md.
+vLLM translates a schema in its front end, on the event loop that every answer goes through, and compiles it on a
+thread that all such requests share. At every step it then asks the result which tokens may follow. A schema of 60 bytes
+could block the event loop for two minutes, the thread for good, and each step for a second. The numbers here are
+measured, see docs/reliability.md.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _SCHEMA_MS, _RANGE_MS, _CHARACTER_MS, _COUNTED, _ABSENT_MS, _CHOICE_MS = 0.2, 2.
 
 
 def check_grammars(body: Mapping[str, Any], limits: CostLimits) -> None:
-    """Let a body pass whose answer can be kept to its form at little cost.
+    """Raise if matching the answer to its constraints would cost too much.
 
     Args:
         body: no deeper than `shape.check_shape` allows.
         limits: what is allowed.
 
     Raises:
-        InvalidRequest: naming the field, and what in it is too much.
+        InvalidRequest: names the field, and the part of it that is too much.
     """
     for name in _FIELDS:
         if body.get(name) is not None:
@@ -53,7 +53,7 @@ def check_grammars(body: Mapping[str, Any], limits: CostLimits) -> None:
         if tools is not None:
             for tool in tools if isinstance(tools, list) else [tools]:
                 _check_bytes(name, tool, limits)
-            if body.get("tool_choice") not in (None, "none", "auto"):  # then they are compiled, into one
+            if body.get("tool_choice") not in (None, "none", "auto"):  # then all of them are compiled into one
                 _check_bytes(name, tools, limits)
             _Meter(name, limits).take(name, tools)
 
@@ -65,7 +65,7 @@ def _check_bytes(name: str, value: Any, limits: CostLimits) -> None:
 
 
 class _Meter:
-    """Adds up what compiling one field takes; what occurs again is compiled once."""
+    """Adds up the time to compile one field; a repeated part is compiled once."""
 
     def __init__(self, field: str, limits: CostLimits) -> None:
         self._field, self._limits = field, limits
@@ -74,7 +74,7 @@ class _Meter:
         self._seen: set[object] = set()
 
     def take(self, key: str, value: Any) -> None:
-        """Everything within a value; engines do not agree on where a schema may stand, so all of it counts."""
+        """Count everything within a value: engines do not agree on where a schema may stand."""
         waiting: list[tuple[str, Any]] = [(key, value)]
         while waiting:
             key, found = waiting.pop()
@@ -103,7 +103,7 @@ class _Meter:
         except RecursionError:
             raise too_expensive(self._field, "nests too deeply") from None
         except ValueError:
-            return None  # the engine's to refuse
+            return None  # the engine refuses it
         check_shape({self._field: value}, self._limits)
         return value
 

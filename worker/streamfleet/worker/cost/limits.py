@@ -1,4 +1,4 @@
-"""The limits, and how a wish beyond one is refused."""
+"""The cost limits of one request, and the error for a request beyond one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from streamfleet.common.settings import WorkerSettings
 
 
 class Feature(StrEnum):
-    """What a request may ask for only where the worker's settings allow it."""
+    """Feature that a request may use only if the worker's settings allow it."""
 
     BEAM_SEARCH = "beam_search"
     CHAT_TEMPLATES = "chat_templates"
@@ -24,7 +24,7 @@ class Feature(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CostLimits:
-    """What one request may ask for at most; the settings of the same names explain each."""
+    """Limits for one request; the settings of the same names explain each."""
 
     max_sequences: int = 16
     max_output_tokens: int = 0
@@ -43,19 +43,19 @@ class CostLimits:
 
     @classmethod
     def of(cls, settings: WorkerSettings) -> CostLimits:
-        """The limits that a worker was set up with."""
+        """Return the limits in a worker's settings."""
         return cls(**{name: getattr(settings, name) for name in cls.__dataclass_fields__})
 
     def require(self, feature: Feature, field: str, why: str) -> None:
-        """Refuse a field whose feature is not allowed.
+        """Raise if a field needs a feature that is not allowed.
 
         Raises:
-            InvalidRequest: naming the field, and what an operator would have to allow.
+            InvalidRequest: names the field and the setting that would allow it.
         """
         if feature not in self.allow:
             raise InvalidRequest(f"{why}; workers allow it with STREAMFLEET_ALLOW={feature}", field, "not_allowed")
 
 
 def too_expensive(field: str, message: str) -> InvalidRequest:
-    """The refusal of a wish that is larger than its limit; ``message`` says by how much."""
+    """Returns the error for a request beyond a limit; ``message`` tells by how much."""
     return InvalidRequest(message, field, "too_expensive")

@@ -1,4 +1,4 @@
-"""Numbers as engines read them: a body may write a number as text, and a text may be no number at all."""
+"""Numbers as engines read them: a body may write a number as text, and some text is not a number."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ MOST_DIGITS = 400
 
 
 def number(value: Any) -> float | None:
-    """What an engine takes for a number: numbers, and text that reads as one. None for everything else.
+    """Value of a number, or of text that an engine reads as one. None for everything else.
 
-    Text of more than `MOST_DIGITS` characters that begins as a number does counts as infinite. Booleans are no numbers
+    Text of more than `MOST_DIGITS` characters that starts like a number counts as infinite. Booleans are not numbers
     here: as 0 and 1 they cost nothing.
     """
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
@@ -29,7 +29,7 @@ def number(value: Any) -> float | None:
 
 
 def whole(value: Any) -> int | None:
-    """The same as a whole number of 1 or more; None where it is none, or not finite."""
+    """The same as a whole number of 1 or more; None if it is less, or not finite."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value if value >= 1 else None
     read = number(value)
@@ -37,7 +37,7 @@ def whole(value: Any) -> int | None:
 
 
 def shown(value: Any) -> str:
-    """A value for a message, short whatever it is."""
+    """A value for a message, shortened."""
     if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 128:
         return "a number of more than 38 digits"
     text = str(value)

@@ -1,6 +1,6 @@
-"""Arithmetic of regular expressions: what is known of a part, and of parts put together.
+"""Arithmetic of regular expressions: properties of a part, and of several parts put together.
 
-From the structure alone, nothing is matched and nothing is written out. Where it errs, it says more than is true.
+Uses only the structure; nothing is matched or expanded. Estimates err on the high side.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ MOST = 10**9
 ASCII = (1 << 128) - 1
 OTHERS = 1 << 128
 """Every character beyond ASCII, as one."""
-# Milliseconds of CPU that compiling took, measured: a plain character, a class, a class of many characters; and for
-# each round of a counted repeat of a class, which is written out up to about `_WRITTEN_OUT` rounds.
+# Measured CPU milliseconds to compile: a plain character, a class, a class of many characters; and for each round of a
+# counted repeat of a class, which is expanded up to about `_WRITTEN_OUT` rounds.
 _LITERAL_MS, _CLASS_MS, _WIDE_MS = 0.01, 1.0, 5.0
 _WIDE = 64
 _WRITTEN_OUT = 190
-_ENDING_MS = 2.0  # as often as a round may be the last one, it costs about twice
+_ENDING_MS = 2.0  # each round that may be the last one costs about twice
 _LEAD = 32
 
 
@@ -35,18 +35,18 @@ def mask_of(chars: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What is known of a part of a pattern. Sets of characters are bits.
+    """Properties of a part of a pattern. Sets of characters are bit masks.
 
     Attributes:
-        least, most: characters that it matches; ``most`` is `MOST` where there is no end.
-        size: its characters once repeats are written out.
-        ways: places in it at which one may be at once, when it is entered at one place of the text only.
-        first, last, chars: characters that it may begin with, end with, and hold at all.
-        onward: characters that may go on where it might have ended.
-        lead: what its first characters are, as far as they are the same on every way through it.
-        exact: whatever it reads, it is clear where in the text it ends, once the next character is known.
-        compile_ms: CPU time of compiling it, roughly.
-        one_class: it is a single class of characters.
+        least, most: number of characters that it matches; ``most`` is `MOST` if there is no end.
+        size: number of characters after repeats are expanded.
+        ways: number of places in it that one text can have reached, if it is entered at one place of the text only.
+        first, last, chars: characters that it may begin with, end with, and contain.
+        onward: characters that may continue it where it might have ended.
+        lead: its first characters, as far as they are the same on every way through it.
+        exact: true if its end in the text is known as soon as the next character is known.
+        compile_ms: approximate CPU time to compile it.
+        one_class: true if it is a single class of characters.
         rounds: the largest number of a repeat in it.
     """
 
@@ -81,12 +81,12 @@ def _character(mask: int, compile_ms: float) -> Part:
 
 
 def joined(a: Part, b: Part) -> Part:
-    """One after the other."""
+    """Parts in sequence: `a`, then `b`."""
     apart = not a.onward & b.first and not (a.least == 0 and a.first & b.first)
     exact = a.exact and b.exact and apart
     if exact or a.least == a.most or (a.exact and apart):  # `b` is entered once
         ways = max(a.ways, b.ways)
-    elif not a.last & b.chars:  # entered anew, `b` has just stumbled over what ended `a`
+    elif not a.last & b.chars:  # `b`, entered anew, has just failed on the character that ended `a`
         ways = a.ways + b.ways
     else:
         ways = a.ways + b.size
@@ -107,7 +107,7 @@ def joined(a: Part, b: Part) -> Part:
 
 
 def one_of_these(parts: Sequence[Part]) -> Part:
-    """One or another of them."""
+    """Alternatives: one of several parts."""
     exact, ways = _told_apart(parts, 0)
     return Part(
         least=min(part.least for part in parts),
@@ -126,7 +126,7 @@ def one_of_these(parts: Sequence[Part]) -> Part:
 
 
 def _told_apart(parts: Sequence[Part], at: int) -> tuple[bool, int]:
-    """Do their first characters, from the one at ``at`` on, leave only one of them? And how many until then?"""
+    """`exact` and `ways` of alternatives, told apart by their first characters from the one at ``at`` on."""
     if len(parts) == 1:
         return parts[0].exact, parts[0].ways
     blurred = False, sum(part.ways for part in parts)
@@ -145,7 +145,7 @@ def _told_apart(parts: Sequence[Part], at: int) -> tuple[bool, int]:
 
 
 def _overlapping(parts: Sequence[Part], at: int) -> list[tuple[int, list[Part]]]:
-    """Groups that share no character at ``at``, each with the characters that its parts have there."""
+    """Groups of parts that share no character at ``at``; each group with its characters there."""
     by_mask: dict[int, list[Part]] = {}
     for part in parts:
         by_mask.setdefault(part.lead[at] if at else part.first, []).append(part)
@@ -163,7 +163,7 @@ def _union(masks: Iterable[int]) -> int:
 
 
 def repeated(part: Part, least: int, most: int | None) -> Part:
-    """Over and over: ``least`` to ``most`` times; None for no end."""
+    """A part repeated ``least`` to ``most`` times; None for no end."""
     if most == 0 or part.size == 0:
         return Part()
     again = most is None or most > 1

@@ -1,8 +1,8 @@
-"""What a regular expression costs an engine that lets a model write only what matches it.
+"""Cost of a regular expression to an engine that constrains a model's output to match it.
 
-Two things make one expensive, and neither shows in its length:
+Two properties make one expensive, and its length shows neither:
 
-- **ways**: after a text, at how many places in the pattern one may be at once. An engine walks all of them for every
+- **ways**: the number of places in the pattern that one text can have reached. An engine follows all of them for every
   token of its vocabulary, at every step, and every request in it waits. `(.?){100}x` has 101.
 - **size**: characters of the pattern once its repeats are written out. Compiling may take time in its square.
 
@@ -41,11 +41,11 @@ _CONTROLS = {"n": "\n", "t": "\t", "r": "\r", "f": "\f", "v": "\v", "0": "\0"}
 
 
 class Unreadable(ValueError):
-    """The pattern is not one whose cost can be told; the message says what in it."""
+    """The cost of the pattern cannot be told; the message names the part at fault."""
 
 
 def weigh(pattern: str) -> Part:
-    """What the whole pattern costs.
+    """Cost of the whole pattern.
 
     Raises:
         Unreadable: it looks around or back, sets flags, nests deeper than `MOST_GROUPS`, or is not well formed.
@@ -93,7 +93,7 @@ class _Reader:
         end = self._text.find("}", self.at, self.at + 40)
         low, comma, high = self._text[self.at + 1 : max(end, self.at + 1)].partition(",")
         if end < 0 or not (low + high).isascii() or not (low + high).isdigit():
-            return None  # a brace like any other character
+            return None  # a brace is like any other character here
         self.at = end + 1
         least = min(MOST, int(low or 0))
         return (least, least) if not comma else (least, max(least, min(MOST, int(high)))) if high else (least, None)

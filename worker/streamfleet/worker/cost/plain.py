@@ -1,4 +1,4 @@
-"""The bodies that nearly all requests have, told apart in a few microseconds; all others are looked at closely."""
+"""Fast path: recognises the bodies of nearly all requests in a few microseconds. All others get the full check."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from streamfleet.worker.cost.limits import CostLimits
 from streamfleet.worker.cost.prompts import BYTES_PER_TOKEN
 from streamfleet.worker.credit import OUTPUT_LIMITS, TYPICAL_OUTPUT
 
-# One value each, and none that costs more than another.
+# Each holds one value, and no value costs more than another.
 _SCALARS = frozenset(
     {*OUTPUT_LIMITS, "model", "temperature", "top_p", "top_k", "min_p", "seed", "user", "ignore_eos", "stream"}
     | {"presence_penalty", "frequency_penalty", "repetition_penalty"}
@@ -25,17 +25,18 @@ def plain_output(
 ) -> int | None:
     """Most output tokens of a body that is one conversation or prompt in text with only ordinary options.
 
-    Sound, not complete: what is plain passes `admission.check_cost`, and runs as one sequence.
+    Sound, not complete: a plain body passes `admission.check_cost` and runs as one sequence.
 
     Args:
         body: any JSON object.
-        size: its bytes as JSON text, which are no fewer than those of the text in it.
+        size: its bytes as JSON text; at least the bytes of the text in it.
         limits: what is allowed.
-        longest: most tokens of one sequence; None where the engine does not tell.
-        endpoint: where it goes.
+        longest: most tokens of one sequence; None if the engine does not tell.
+        endpoint: OpenAI path of the request.
 
     Returns:
-        As many as it asks for, `TYPICAL_OUTPUT` where it does not say; None when it is not plain, or beyond a limit.
+        The number that it asks for, `TYPICAL_OUTPUT` if it gives none; None if the body is not plain, or beyond a
+        limit.
     """
     name = "messages" if endpoint == CHAT else "prompt"
     most_bytes = limits.max_prompt_bytes or (longest * BYTES_PER_TOKEN if longest else size)

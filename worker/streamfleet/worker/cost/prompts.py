@@ -1,4 +1,4 @@
-"""What a body brings for the model to read: how much text, how many messages, and nothing that has to be fetched."""
+"""Checks a body's prompt: amount of text, number of messages, and no reference that the engine would have to fetch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from streamfleet.worker.credit import BYTES_PER_TOKEN as USUAL_BYTES_PER_TOKEN
 BYTES_PER_TOKEN = 16
 """More text than this for each token that fits is more than fits: English takes 4."""
 _TOKEN_BYTES = 4
-# Read together: as one prompt, or as prompts that share the engine's next step.
+# These fields are read together: as one prompt, or as prompts that share the engine's next step.
 _TOGETHER = (
     "prompt",
     "messages",
@@ -28,7 +28,7 @@ _EACH = ("query", "suffix", *INPUTS)
 _MESSAGES = ("messages", "previous_input_messages", "input")
 _MEDIA = frozenset({"image", "video", "audio", "file", "image_pil"})
 _MEDIA_URLS = frozenset({"image_url", "video_url", "audio_url", "file_url", "server_url"})
-# Tokens that a medium is read as, in the middle of what models make of it; `usage` corrects the estimate.
+# Tokens of one medium, in the middle of the range of known models; `usage` corrects the estimate.
 _MEDIUM_TOKENS = {
     "image": 1_300,  # a megapixel in patches of 28 x 28 (Qwen2.5-VL); Gemma 3 takes 256, Pixtral 4,096
     "audio": 750,  # 30 s at 25 tokens a second (Qwen2-Audio)
@@ -40,16 +40,16 @@ _PROCESSING = ("mm_processor_kwargs", "media_io_kwargs")
 
 
 def check_prompt(body: Mapping[str, Any], limits: CostLimits, longest: int | None = None, endpoint: str = "") -> None:
-    """Let a body pass whose prompt is of a reasonable size, and complete in itself.
+    """Raise if the prompt is too large, or refers to something outside the body.
 
     Args:
         body: no deeper than `shape.check_shape` allows.
         limits: what is allowed.
-        longest: most tokens of one sequence; None where the engine does not tell.
-        endpoint: where it goes.
+        longest: most tokens of one sequence; None if the engine does not tell.
+        endpoint: OpenAI path of the request.
 
     Raises:
-        InvalidRequest: naming the field that is too large, or that brings what is not allowed.
+        InvalidRequest: names the field that is too large, or that brings something that is not allowed.
     """
     _check_features(body, limits)
     _check_messages(body, limits, endpoint)
@@ -62,7 +62,7 @@ def check_prompt(body: Mapping[str, Any], limits: CostLimits, longest: int | Non
 
 
 def readable_bytes(body: Mapping[str, Any], size: int) -> int:
-    """A body's size in bytes, each medium in it counted as the text of as many tokens.
+    """A body's size in bytes, where each medium counts as text of the same number of tokens.
 
     Args:
         body: one that `check_prompt` let pass.
@@ -76,7 +76,7 @@ def readable_bytes(body: Mapping[str, Any], size: int) -> int:
 
 
 def _readable_as(key: str, value: Any) -> int:
-    """Bytes of text that a medium counts as, beyond its own; 0 where there is none."""
+    """Bytes of text that a medium counts as, beyond its own bytes; 0 if it is not a medium."""
     given = value if isinstance(value, str) else ""
     if isinstance(value, dict):
         given = next((text for name in _MEDIA_CONTENTS if isinstance(text := value.get(name), str)), "")
@@ -110,7 +110,7 @@ def _check_messages(body: Mapping[str, Any], limits: CostLimits, endpoint: str) 
         messages = body.get(name)
         if not isinstance(messages, list):
             continue
-        inputs = name == "input" and endpoint != RESPONSES  # texts and tokens, each a prompt of its own
+        inputs = name == "input" and endpoint != RESPONSES  # texts and prompts in tokens, each a prompt of its own
         talk = [item for item in messages if isinstance(item, dict)] if inputs else messages
         contents = (item.get("content") for item in talk if isinstance(item, dict))
         parts = sum(len(content) for content in contents if isinstance(content, list))
@@ -121,7 +121,7 @@ def _check_messages(body: Mapping[str, Any], limits: CostLimits, endpoint: str) 
 
 
 def _strings_and_parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """Everything within a value that is no list, with the key that it stands under."""
+    """Every value that is not a list, with its key, from all levels of a value."""
     waiting: list[tuple[str, Any]] = [("", value)]
     while waiting:
         key, found = waiting.pop()
@@ -147,10 +147,10 @@ def _check_bytes(body: Mapping[str, Any], most: int) -> None:
     sizes = {name: sum(map(_prompt_bytes, _items(body.get(name)))) for name in _TOGETHER}
     for name in _EACH:
         items = _items(body.get(name))
-        if name == "documents" and "messages" in body:  # of one conversation
+        if name == "documents" and "messages" in body:  # parts of one conversation
             sizes[name] = sum(map(_prompt_bytes, items))
             continue
-        if name == "input":  # texts are inputs of their own, objects are messages
+        if name == "input":  # texts are separate inputs, objects are messages
             sizes[name] = sum(_prompt_bytes(item) for item in items if isinstance(item, dict))
             items = [item for item in items if not isinstance(item, dict)]
         for item in items:
@@ -172,6 +172,6 @@ def _check_size(name: str, size: int, most: int) -> None:
 
 
 def _text_bytes(value: Any) -> int:
-    """Bytes of all text within a value, media aside: an upper bound of its tokens."""
+    """Bytes of all text within a value, without media: an upper bound of its tokens."""
     texts = (text for key, text in _strings_and_parts(value) if isinstance(text, str) and key not in ("data", "url"))
     return sum(len(text.encode("utf-8", "replace")) for text in texts if text[:5].lower() != "data:")

@@ -1,6 +1,6 @@
-"""How large a body is once it is read: engines take longer over many small values than over many bytes.
+"""Checks the shape of a parsed body: engines take longer over many small values than over many bytes.
 
-A megabyte of `{"messages": [{}, {}, …]}` held vLLM's front end, and everybody's answers, for half a minute.
+A megabyte of `{"messages": [{}, {}, …]}` blocked vLLM's front end, and with it all answers, for half a minute.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 from streamfleet.common.protocol import COMPLETIONS, EMBEDDINGS, RESPONSES
 from streamfleet.worker.cost.limits import CostLimits, too_expensive
 
-# Where a prompt may stand as tokens. Elsewhere an engine would look at each of them for what else it might be.
+# Fields that may hold a prompt as tokens. In other fields an engine examines each item for other meanings.
 _TOKENS = {COMPLETIONS: "prompt", EMBEDDINGS: "input", "/pooling": "input", "/classify": "input"}
 
 FORMS = 8
@@ -19,10 +19,10 @@ FORMS = 8
 
 
 def check_shape(body: Mapping[str, Any], limits: CostLimits, endpoint: str = "") -> None:
-    """Let a body pass that is neither too deep nor of too many values. A prompt in tokens is one value.
+    """Raise if a body is too deep or has too many values. A prompt in tokens counts as one value.
 
     Raises:
-        InvalidRequest: naming the top-level field that is too much.
+        InvalidRequest: names the top-level field at fault.
     """
     left = limits.max_values
     for name, field in body.items():
@@ -50,5 +50,5 @@ def _children(value: Any, *, prompt: bool) -> list[Any]:
 
 
 def is_tokens(value: list[Any]) -> bool:
-    """Is it a prompt in tokens: whole numbers of 32 bits, and nothing else?"""
+    """True if it is a prompt in tokens: only whole numbers of 32 bits."""
     return bool(value) and set(map(type, value)) == {int} and min(value) >= 0 and max(value) < 2**32

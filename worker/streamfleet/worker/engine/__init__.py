@@ -1,4 +1,4 @@
-"""Engines: what turns one OpenAI-shaped request into one OpenAI-shaped answer.
+"""Engines: each turns one OpenAI-shaped request into one OpenAI-shaped answer.
 
-Nothing is imported here: vLLM loads `orphan_guard` in each of its processes, and that must stay cheap.
+This file imports nothing: vLLM loads `orphan_guard` in each of its processes, and that must stay cheap.
 """

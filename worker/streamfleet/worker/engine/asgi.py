@@ -1,7 +1,7 @@
 """Calls an ASGI application in this process, without a socket, as one HTTP request.
 
-Unlike httpx's ASGITransport, a cancelled call tells the application that the client is gone and waits for it
-to stop, so an engine behind it drops the request instead of generating on.
+Unlike httpx's ASGITransport, a cancelled call tells the application that the client is gone and waits until it stops,
+so an engine behind it drops the request instead of generating on.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DISCONNECT_GRACE_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A whole HTTP response; without its body where that was streamed."""
+    """A whole HTTP response; without its body if that was streamed."""
 
     status: int
     body: bytes
@@ -29,7 +29,7 @@ class Response:
 
 
 class NoResponse(Exception):
-    """The application ended without a complete response; ``__cause__`` is what it raised, if anything."""
+    """The application ended without a complete response; ``__cause__`` is its exception, if it raised one."""
 
 
 async def post(
@@ -41,13 +41,13 @@ async def post(
 ) -> Response:
     """POST a JSON body and wait for the whole response.
 
-    Where `on_part` is given and the response is an event stream, its body goes there while it comes.
+    If `on_part` is given and the response is an event stream, each part of the body goes there at once.
 
     When the calling task is cancelled, the application sees ``http.disconnect`` and gets `DISCONNECT_GRACE_S`
     to end by itself; then it is cancelled too.
 
     Raises:
-        NoResponse: the application gave none.
+        NoResponse: the application gave no complete response.
     """
     exchange = _Exchange(body, on_part)
     task = asyncio.ensure_future(app(_scope(path, headers, body), exchange.receive, exchange.send))
@@ -58,7 +58,7 @@ async def post(
         await _end(task)
         raise
     error = None if task.cancelled() else task.exception()
-    # Starlette answers 500 and then raises what made it do so: a complete response counts.
+    # Starlette answers 500 and then raises the exception behind it: a complete response counts.
     if exchange.complete:
         return Response(exchange.status, b"".join(exchange.chunks), exchange.streamed)
     raise NoResponse(f"no response to POST {path}") from error
@@ -73,7 +73,7 @@ async def _end(task: asyncio.Future[None]) -> None:
 
 
 def _seen(task: asyncio.Future[None]) -> None:
-    """Takes the exception, so that it is not reported as never retrieved: nobody wants this answer."""
+    """Retrieve the exception, so that asyncio does not report it: nobody wants this answer."""
     if not task.cancelled():
         task.exception()
 
@@ -107,7 +107,7 @@ class _Exchange:
                 self.chunks.append(part)
             if not message.get("more_body", False):
                 self.complete = True
-                self.disconnected.set()  # as servers do: nothing more is to come from this client
+                self.disconnected.set()  # as servers do: the client sends nothing more
 
 
 def _is_event_stream(headers: Iterable[tuple[bytes, bytes]]) -> bool:
@@ -120,7 +120,7 @@ def _scope(path: str, headers: Mapping[str, str], body: bytes) -> dict[str, Any]
     raw += [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     return {
         "type": "http",
-        # 2.4 would make Starlette ignore a disconnect while it streams, until a send fails; ours never does.
+        # With 2.4 Starlette would ignore a disconnect while it streams, until a send fails; here sends never fail.
         "asgi": {"version": "3.0", "spec_version": "2.3"},
         "http_version": "1.1",
         "method": "POST",

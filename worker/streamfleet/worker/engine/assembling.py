@@ -1,4 +1,4 @@
-"""A whole answer put together from its chunks, in the shape that the same engine gives one without them. Pure."""
+"""Puts a whole answer together from its chunks, in the shape of the same engine's unstreamed answer. Pure."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 _OBJECTS = {"chat.completion.chunk": "chat.completion"}
-# Texts that name something, and come once or again and again; all others come in pieces.
+# These texts are names, and come whole, once or repeatedly; all other texts come in pieces.
 _NAMES = frozenset({"role", "id", "type", "name", "finish_reason", "stop_reason", "object"})
 
 
 class _Pieces(list[str]):
-    """A text that comes in pieces."""
+    """A text that arrives in pieces."""
 
 
 class _Numbered(dict[int, dict[str, Any]]):
-    """A list whose items come in pieces, each piece with the `index` of its item."""
+    """A list whose items arrive in pieces, each piece with the `index` of its item."""
 
 
 class Assembly:
@@ -26,7 +26,7 @@ class Assembly:
         self._choices: dict[int, dict[str, Any]] = {}
 
     def add(self, chunk: Mapping[str, Any]) -> None:
-        """One chunk, whatever its order among those of other choices."""
+        """Add one chunk, in any order relative to the chunks of other choices."""
         for name, value in chunk.items():
             if name != "choices" and (value is not None or name not in self._head):
                 self._head[name] = value
@@ -37,7 +37,7 @@ class Assembly:
 
     @property
     def finished(self) -> bool:
-        """Whether every choice that has begun has ended."""
+        """True if every choice that has begun has ended."""
         return bool(self._choices) and all(choice.get("finish_reason") for choice in self._choices.values())
 
     def answer(self) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""What the worker asks of an engine: one small protocol, three siblings behind it.
+"""The protocol between worker and engine, which three engines implement.
 
 An engine takes one OpenAI-shaped request at a time from many tasks at once and batches them as it
-sees fit. It never raises for what the request got wrong: that is an answer (`EngineReply` with an
-HTTP status of 400 or more). It raises only for what the engine got wrong.
+sees fit. A mistake in the request is an answer (`EngineReply` with an HTTP status of 400 or more); only a fault of the
+engine raises.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class EngineRequest:
         endpoint: OpenAI path, such as ``/v1/chat/completions``.
         body: the parsed OpenAI body, without ``stream`` and ``stream_options``.
         lane: the lane it came from.
-        deadline_ms: epoch milliseconds after which nobody wants the answer; None for no deadline.
-        traceparent: W3C trace context of its run, for spans of the engine's own; empty where nobody traces.
-        on_chunk: told of each chunk of the answer while it comes: an OpenAI chunk object as JSON, on one line. None
-            where nobody wants them. The whole answer is returned all the same.
-        tells_usage: the last chunk, which only counts tokens, is wanted too.
-        usage: tokens used until the request was ended early, as OpenAI counts them. The engine sets it; None where
+        deadline_ms: epoch milliseconds after which the answer is useless; None for no deadline.
+        traceparent: W3C trace context of its run, for spans of the engine's own; empty if tracing is off.
+        on_chunk: called with each chunk of the answer as it arrives: an OpenAI chunk object as JSON, on one line.
+            None if the caller wants no chunks. The whole answer is returned all the same.
+        tells_usage: true if the caller wants the last chunk too, which only counts tokens.
+        usage: tokens used until the request was ended early, as OpenAI counts them. The engine sets it; None if
             nobody counted.
     """
 
@@ -56,7 +56,7 @@ class EngineRequest:
 
     @property
     def streams(self) -> bool:
-        """Whether its chunks are wanted, and can be had."""
+        """True if the caller wants its chunks and the endpoint can stream."""
         return self.on_chunk is not None and self.endpoint in STREAMED
 
     @property
@@ -70,12 +70,12 @@ class EngineRequest:
 
 @dataclass(slots=True)
 class EngineReply:
-    """What came back for one request.
+    """Reply to one request.
 
     Attributes:
         status: HTTP status; 2xx is a full answer, 4xx the request's own fault, 5xx see ``body``.
-        body: response JSON as it came from the engine, unchanged.
-        first_token_ms: milliseconds from submission to the first token; None where the engine cannot tell.
+        body: response JSON, unchanged.
+        first_token_ms: milliseconds from submission to the first token; None if the engine cannot tell.
     """
 
     status: int
@@ -85,12 +85,12 @@ class EngineReply:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """How much an engine holds at once; the worker tracks what it has given.
+    """Most that an engine holds at once; the worker tracks what it has given.
 
     Attributes:
-        slots: sequences that run together.
-        kv_tokens: tokens of KV cache for all sequences together; None where the engine cannot tell.
-        max_model_len: prompt plus output tokens of one sequence; None where unknown.
+        slots: number of sequences that run together.
+        kv_tokens: tokens of KV cache for all sequences together; None if the engine cannot tell.
+        max_model_len: prompt plus output tokens of one sequence; None if unknown.
     """
 
     slots: int
@@ -99,7 +99,7 @@ class Capacity:
 
 
 class EngineError(Exception):
-    """The engine, not the request, is at fault. ``counted``: does the try count as an attempt?"""
+    """The engine, not the request, is at fault. ``counted``: true if this run counts as an attempt."""
 
     counted = True
 
@@ -111,7 +111,7 @@ class EngineDied(EngineError):
 class EngineUnavailable(EngineError):
     """A passing fault (connection refused, 429, 502, 503, time-out): retry later.
 
-    ``retry_after_ms``: what the server asked for, when it did. ``hangs``: it answers nothing at all, whoever asks.
+    ``retry_after_ms``: the server's Retry-After, if any. ``hangs``: the server answers nothing at all, to anybody.
     ``said``: its own words, which may repeat what it was sent: for the request's owner only, never for a log.
     """
 
@@ -123,7 +123,7 @@ class EngineUnavailable(EngineError):
 
 
 class EngineAborted(EngineError):
-    """The engine dropped the request without finishing it, and not by our wish: hand it back."""
+    """The engine dropped the request without finishing it, and not at our wish: hand it back."""
 
 
 class Engine(Protocol):

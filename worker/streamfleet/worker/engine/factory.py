@@ -1,4 +1,4 @@
-"""The engine that the settings ask for; each is imported only when it is wanted."""
+"""Builds the engine that the settings ask for; the module of each engine is imported only when it is wanted."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from streamfleet.worker.engine.base import Engine
 
 
 def build(settings: EngineSettings, max_sequences: int = 16) -> Engine:
-    """An engine that has not been started.
+    """Returns an engine that has not been started.
 
     Args:
-        settings: which, and how.
+        settings: kind of engine and its options.
         max_sequences: most choices of one request; an engine with a limit of its own must not have a smaller one.
 
     Raises:
-        SettingsError: what it needs is not installed, or it cannot use its settings; says what to do.
+        SettingsError: a package that it needs is missing, or it cannot use its settings; the message tells what to do.
     """
     if settings.engine == "simulated":
         from streamfleet.worker.engine.simulated import SimulatedEngine

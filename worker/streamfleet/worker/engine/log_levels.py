@@ -1,4 +1,4 @@
-"""What a worker logs is its operator's choice: libraries that change levels for the whole process are undone."""
+"""Keeps the operator's log levels: undoes changes that libraries make for the whole process."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def log_levels_kept() -> Iterator[None]:
-    """Within, libraries may do what they like to the root logger; afterwards it is as it was.
+    """Context in which libraries may change the root logger; afterwards its level and handlers are restored.
 
-    vLLM 0.32 silences everything up to INFO while it probes configurations, and forgets to end that where a probe
-    raises. model-hosting-container-standards, which its application loads, sets the root logger and its handlers to
-    ERROR.
+    vLLM 0.32 silences everything up to INFO while it probes configurations, and does not undo this if a probe raises.
+    model-hosting-container-standards, which its application loads, sets the root logger and its handlers to ERROR.
     """
     root = logging.getLogger()
     disabled, level = root.manager.disable, root.level

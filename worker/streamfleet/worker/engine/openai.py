@@ -1,4 +1,4 @@
-"""An OpenAI-compatible server as an engine, at a URL: `vllm serve`, or another that answers alike."""
+"""Engine behind a URL: `vllm serve`, or another OpenAI-compatible server."""
 
 from __future__ import annotations
 
@@ -36,28 +36,27 @@ MOST_ANSWER_BYTES = 64 * 1_048_576
 """Far beyond what a body within the limits can be answered with: a server that says more says it without end."""
 _PROBE_S = 1.0
 _PROBE_ANSWERS_S = 10.0
-# Everything that another try may not meet again, every 5xx but two included. A 500 may be the request's own
-# fault, but as often it is a server that restarts: tries are counted, so the former ends as dead instead of
-# failed, and the latter is not lost. 401 and 403 concern this worker's key, not the request; 408 is the
-# server's time-out for reading what we sent.
+# Faults that another attempt may not meet, with every 5xx but two. A 500 may be the request's own fault, but as often a
+# server restarts: attempts are counted, so the former ends as dead instead of failed, and the latter is not lost. 401
+# and 403 concern this worker's key, not the request; 408 is the server's time-out while it reads the request.
 _PASSING = frozenset({401, 403, 408, 425, 429})
 _PERMANENT_5XX = frozenset({501, 505})
 
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """Where the server is and how to treat it.
+    """Address of the server and limits for calls to it.
 
     Attributes:
-        base_url: with or without the trailing ``/v1``. A user name and password in it are sent as basic
-            authentication, unless there is an API key.
-        max_concurrency: requests sent to it at once; it does not tell its own capacity.
-        timeout_s: longest wait for one whole answer, however it trickles in.
+        base_url: with or without the trailing ``/v1``. A user name and password in it are sent as basic authentication,
+            unless there is an API key.
+        max_concurrency: requests sent to it at once; a server does not tell its own capacity.
+        timeout_s: longest wait for one whole answer, even if parts of it arrive.
         connect_timeout_s: longest wait for a connection.
-        watchdog_s: a server that has answered nothing for so long, with requests inside, is asked for its models; if it
-            does not answer that either, it hangs.
-        dead_after_s: seconds of not being reachable after which the engine counts as failed; None for never.
-        kv_tokens: tokens of its KV cache; None where nobody says.
+        watchdog_s: seconds without any answer, with requests inside, after which the server is asked for its models; if
+            it does not answer that either, it hangs.
+        dead_after_s: seconds of being unreachable after which the engine counts as failed; None for never.
+        kv_tokens: tokens of its KV cache; None if unknown.
     """
 
     base_url: str
@@ -79,15 +78,15 @@ class _Answer:
 
 
 class OpenAIEngine:
-    """Sends each request on as it is, and hands back the answer as it came.
+    """Sends each request on unchanged, and returns the answer unchanged.
 
-    What is not streamed has no first-token time. The key is kept out of every message and representation.
+    An answer that is not streamed has no first-token time. Messages and representations never contain the key.
 
     Args:
         upstream: the server.
         api_key: sent as a bearer token; None for none.
         transport: replaces the network, for tests.
-        clock: what time it is.
+        clock: source of time.
     """
 
     kind: str = "openai"
@@ -118,18 +117,18 @@ class OpenAIEngine:
             made = httpx.AsyncClient(
                 base_url=self._shown,
                 auth=basic,
-                # A few bytes in an encoding may stand for as many gigabytes.
+                # A few encoded bytes could decode to gigabytes.
                 headers={"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {api_key}"} if api_key else {}),
                 timeout=httpx.Timeout(upstream.timeout_s, connect=upstream.connect_timeout_s, pool=None),
                 limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
                 transport=transport,
             )
-            # A cookie kept would go along with every later request, and a server may set as many as it likes.
+            # A stored cookie would be sent with every later request, and a server may set any number of them.
             made.cookies.jar.set_policy(DefaultCookiePolicy(allowed_domains=()))
             return made
 
         self._client = client(upstream.max_concurrency + 1)
-        self._prober = client(1)  # whether the server answers must not depend on a free connection
+        self._prober = client(1)  # a probe must not wait for a free connection
 
     def __repr__(self) -> str:
         return f"OpenAIEngine({self._shown})"
@@ -139,7 +138,7 @@ class OpenAIEngine:
 
         Raises:
             EngineUnavailable: it cannot be reached, is not ready, or does not answer as an OpenAI server.
-            EngineError: it does not take our key.
+            EngineError: it refuses our key.
         """
         response = await self._send("GET", "/v1/models")
         if response.status_code in {401, 403}:
@@ -152,7 +151,7 @@ class OpenAIEngine:
         self._max_model_len = min((length for length in models.values() if length), default=None)
 
     async def run(self, request: EngineRequest) -> EngineReply:
-        """Answer one request. Cancelling the task closes its connection, upon which servers drop the request.
+        """Answer one request. If the task is cancelled, the connection closes, and servers then drop the request.
 
         Raises:
             EngineUnavailable: unreachable, too slow, busy (429, 503), failing (500, 502, 504), or it refuses
@@ -190,14 +189,14 @@ class OpenAIEngine:
         return reply
 
     def capacity(self) -> Capacity:
-        """As it was set: a server does not tell how much it holds."""
+        """Capacity by the settings: a server does not tell how much it holds."""
         return Capacity(self._upstream.max_concurrency, self._upstream.kv_tokens, self._max_model_len)
 
     async def failed(self) -> str:
-        """Returns once the server has been unreachable for ``dead_after_s``; never where that is None.
+        """Return the reason once the server has been unreachable for ``dead_after_s``; never if that is None.
 
-        Meanwhile it watches the server. A server elsewhere may come back, so one that hangs is no end: what waits for
-        it fails with EngineUnavailable, and is tried again.
+        Meanwhile it watches the server. A remote server may come back, so a hang does not end the engine: requests that
+        wait for it fail with EngineUnavailable, and are tried again.
         """
         limit_s = self._upstream.dead_after_s
         while True:
@@ -215,7 +214,7 @@ class OpenAIEngine:
         await self._prober.aclose()
 
     def _with_model(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Servers other than vLLM insist on a model; a sender that names none gets the server's first."""
+        """Add the server's first model if the sender names none: servers other than vLLM require one."""
         if body.get("model") is not None or not self.models:
             return body
         return {**body, "model": self.models[0]}
@@ -225,11 +224,11 @@ class OpenAIEngine:
         return None if since_s is None else self._clock.monotonic() - since_s
 
     async def _answers(self) -> bool:
-        """Whether the server answers anything at all, soon."""
+        """True if the server answers anything at all within a short time."""
         try:
             async with asyncio.timeout(min(_PROBE_ANSWERS_S, self._upstream.watchdog_s)):
                 async with self._prober.stream("GET", "/v1/models"):
-                    pass  # whatever it says
+                    pass  # any answer will do
         except (TimeoutError, httpx.HTTPError):
             return False
         self._unreachable_since_s = None
@@ -250,7 +249,7 @@ class OpenAIEngine:
         headers: dict[str, str] | None = None,
         relay: Relay | None = None,
     ) -> _Answer:
-        scope = asyncio.timeout(self._upstream.timeout_s)  # httpx's own time-outs begin again with every byte
+        scope = asyncio.timeout(self._upstream.timeout_s)  # httpx's own time-outs restart with every byte
         self._inside.add(scope)
         try:
             async with scope:
@@ -333,7 +332,8 @@ def _root(base_url: str) -> httpx.URL:
     try:
         url = httpx.URL(base_url.strip().rstrip("/").removesuffix("/v1"))
     except httpx.InvalidURL as error:
-        # Where a password holds one of / ? # unescaped, what is taken for the port is a part of it: not to be shown.
+        # If a password contains an unescaped / ? or #, the "port" in the message is a part of the password: never show
+        # it.
         why = "its port is no number, or its password holds an unescaped / ? or #" if "port" in str(error) else error
         raise ValueError(f"the engine's URL is not one: {why}") from None
     if url.scheme not in {"http", "https"} or not url.host:
@@ -342,7 +342,7 @@ def _root(base_url: str) -> httpx.URL:
 
 
 def _models(response: _Answer) -> dict[str, int | None]:
-    """Names of the models that a server lists, with their context length where it tells."""
+    """Names of the models that a server lists, with their context length if it tells."""
     try:
         listed = json.loads(response.content)["data"] if response.status_code == 200 else []
         return {str(model["id"]): _length(model.get("max_model_len")) for model in listed}
@@ -355,7 +355,7 @@ def _length(told: object) -> int | None:
 
 
 def _message(body: bytes) -> str:
-    """The server's own words, shortened; nothing where it has none."""
+    """The server's own words, shortened; empty if it has none."""
     try:
         error = json.loads(body)["error"]
         return str(error["message"] if isinstance(error, dict) else error)[:200]

@@ -1,8 +1,8 @@
 """One long-lived thread that builds an engine, keeps it, and shuts it down.
 
-The kernel ends an engine's processes when the thread that made them ends: PR_SET_PDEATHSIG follows the
-thread, not the process. So a thread of a pool will not do; and as building blocks for many seconds, neither
-will the event loop's.
+The kernel ends an engine's processes when the thread that made them ends, because PR_SET_PDEATHSIG follows the thread,
+not the process. So a thread of a pool will not do. The event loop's thread will not do either, because building
+blocks for many seconds.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _END_TIMEOUT_S = 10.0
 
 
 class Owner(Generic[T]):
-    """Owns what ``build`` returns, from `start` to `stop`, on its own thread.
+    """Owns the engine that ``build`` returns, from `start` to `stop`, on its own thread.
 
     Args:
-        build: makes the thing; blocking is fine.
-        shutdown: ends it; must not wait for long.
+        build: makes the engine; it may block.
+        shutdown: ends it; it must not block for long.
     """
 
     def __init__(self, build: Callable[[], T], shutdown: Callable[[T], None]) -> None:
@@ -37,14 +37,14 @@ class Owner(Generic[T]):
 
     @property
     def children(self) -> frozenset[Process]:
-        """The processes that building brought about and that still run."""
+        """Processes that ``build`` started and that still run."""
         return frozenset(filter(alive, self._children))
 
     async def start(self) -> T:
-        """Build and wait for it.
+        """Build the engine and wait for it.
 
         Raises:
-            Exception: whatever building raised; nothing is left running then.
+            Exception: the exception of ``build``; no process is left running then.
         """
         loop = asyncio.get_running_loop()
         built: asyncio.Future[T] = loop.create_future()
@@ -54,7 +54,7 @@ class Owner(Generic[T]):
         return await built
 
     async def stop(self) -> None:
-        """Shut down and leave no process behind, also when building has not ended yet."""
+        """Shut down and leave no process behind, even if ``build`` has not ended yet."""
         thread = self._thread
         if thread is None:
             return
@@ -63,14 +63,14 @@ class Owner(Generic[T]):
 
     def _join(self, thread: threading.Thread) -> None:
         thread.join(_END_TIMEOUT_S / 2)
-        # Either it still builds, and fails once its processes are gone, or its shutdown left something.
+        # Either ``build`` still runs, and fails once its processes are gone, or the shutdown left some processes.
         end_all(self._children or self._created(), _END_TIMEOUT_S / 2)
         thread.join(_END_TIMEOUT_S / 2)
 
     def _run(self, loop: asyncio.AbstractEventLoop, built: asyncio.Future[T]) -> None:
         try:
             engine = self._build()
-        except BaseException as error:  # noqa: BLE001 - handed to whoever awaits it, SystemExit included
+        except BaseException as error:  # noqa: BLE001 - passed on to the awaiting task, SystemExit included
             end_all(self._created(), _END_TIMEOUT_S)
             _tell(loop, built, error=error)
             return
@@ -84,7 +84,7 @@ class Owner(Generic[T]):
 
     def _created(self) -> frozenset[Process]:
         new = descendants(os.getpid()) - self._before
-        # multiprocessing's tracker serves the whole process, and ends with it by itself.
+        # multiprocessing's resource tracker serves the whole process, and ends with it.
         return frozenset(process for process in new if "resource_tracker" not in command_line(process))
 
 

@@ -1,4 +1,4 @@
-"""The processes below this one, read from /proc: to leave none behind."""
+"""Reads the processes below this one from /proc, so that none is left behind."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Process:
 
     Attributes:
         pid: process id.
-        started_ticks: when it started, in clock ticks since boot.
+        started_ticks: time of its start, in clock ticks since boot.
     """
 
     pid: int
@@ -26,7 +26,7 @@ class Process:
 
 
 def descendants(pid: int) -> frozenset[Process]:
-    """All processes below ``pid`` that still run. Empty where there is no /proc."""
+    """All processes below ``pid`` that still run. Empty if there is no /proc."""
     children: dict[int, list[Process]] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         found = _read(int(folder.name))
@@ -42,13 +42,13 @@ def descendants(pid: int) -> frozenset[Process]:
 
 
 def alive(process: Process) -> bool:
-    """Does it still run? A zombie, which only waits for its parent to take note, does not."""
+    """True if it still runs. A zombie, which only waits for its parent to reap it, does not."""
     found = _read(process.pid)
     return found is not None and found[1] == process
 
 
 def command_line(process: Process) -> str:
-    """Its command line; empty when it is gone."""
+    """Its command line; empty if it is gone."""
     try:
         return Path(f"/proc/{process.pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     except OSError:
@@ -56,10 +56,10 @@ def command_line(process: Process) -> str:
 
 
 def end_all(processes: frozenset[Process], timeout_s: float) -> frozenset[Process]:
-    """SIGKILL what still runs and wait until it is gone. Blocks.
+    """SIGKILL the processes that still run and wait until they are gone. Blocks.
 
     Returns:
-        what outlived ``timeout_s`` (stuck in the kernel).
+        the processes that outlived ``timeout_s`` (stuck in the kernel).
     """
     deadline = time.monotonic() + timeout_s
     remaining = frozenset(filter(alive, processes))
@@ -73,7 +73,7 @@ def end_all(processes: frozenset[Process], timeout_s: float) -> frozenset[Proces
 
 
 def _read(pid: int) -> tuple[int, Process] | None:
-    """Parent id and identity of a process that runs; None for none or a zombie."""
+    """Parent id and identity of a process that runs; None if there is none, or a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (OSError, UnicodeDecodeError):

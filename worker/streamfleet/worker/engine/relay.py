@@ -1,4 +1,4 @@
-"""A streamed answer on its way through: its chunks are handed on as they come, and put together to the whole answer."""
+"""Parser of a streamed answer: passes its chunks on as they arrive, and puts the whole answer together."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ _DONE = b"[DONE]"
 
 
 def streamed_body(body: Mapping[str, Any]) -> dict[str, Any]:
-    """The body that asks for a streamed answer. Tokens are counted for the result, whoever wants them in a chunk."""
+    """Returns the body that asks for a streamed answer, always with token counts, which the result needs."""
     return {**body, "stream": True, "stream_options": {"include_usage": True}}
 
 
 class Relay:
-    """Takes the server-sent events of one answer.
+    """Parses the server-sent events of one answer.
 
     Args:
-        request: whose answer; its `on_chunk` gets the chunks.
+        request: the request that is answered; its `on_chunk` gets the chunks.
         clock: monotonic seconds.
 
     Attributes:
-        first_at: when the first chunk came that says something; None before.
-        chunks: how many say something, which is about how many tokens have come.
+        first_at: time of the first chunk with content; None before.
+        chunks: number of chunks with content, which is about the number of tokens so far.
     """
 
     def __init__(self, request: EngineRequest, clock: Callable[[], float]) -> None:
@@ -43,7 +43,7 @@ class Relay:
         self._done = self._aborted = self._broken = False
 
     def feed(self, part: bytes) -> None:
-        """Bytes as they come, cut anywhere."""
+        """Add bytes as they arrive, cut anywhere."""
         *lines, self._rest = (self._rest + part).split(b"\n")
         for line in lines:
             self._take(line.removesuffix(b"\r"))
@@ -51,7 +51,7 @@ class Relay:
             self._broken, self._rest = True, b""
 
     def outcome(self) -> tuple[int, bytes] | None:
-        """HTTP status and body of the same answer, had it not been streamed; None where it broke off.
+        """HTTP status and body of the same answer without streaming; None if it broke off.
 
         An answer that the engine broke off by itself has the finish reason ``abort``.
         """
@@ -89,7 +89,7 @@ class Relay:
         choices = chunk.get("choices")
         said = [choice for choice in choices if isinstance(choice, dict)] if isinstance(choices, list) else []
         if any(choice.get("finish_reason") == "abort" for choice in said):
-            self._aborted = True  # no reader may take it for an end
+            self._aborted = True  # no reader may mistake it for an end
             return
         if some := sum(map(_says_something, said)):
             self.chunks += some
@@ -106,7 +106,7 @@ def _says_something(choice: dict[str, Any]) -> bool:
 
 
 def _status_of(error: Any) -> int:
-    """An error object that came after the status 200 says in `code` what the status would have been, or nothing."""
+    """HTTP status by the `code` of an error object that came after the status 200."""
     code = error.get("code") if isinstance(error, dict) else None
     code = int(code) if isinstance(code, str) and code.isascii() and code.isdigit() and len(code) == 3 else code
     return code if isinstance(code, int) and 400 <= code < 600 else 400

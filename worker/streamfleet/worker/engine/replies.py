@@ -1,4 +1,4 @@
-"""Replies that an engine gives without asking a model, and what can be read off a model's own."""
+"""Replies that an engine gives without its model, and checks of a model's own replies."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def error_reply(status: int, message: str, param: str | None, code: str | None =
 
 
 def refuse_endpoint(endpoint: str) -> EngineReply | None:
-    """A 404 for a path that requests may not reach; None for one that they may.
+    """Returns a 404 for a path that requests may not reach; None for an allowed path.
 
     Engines check this themselves, because the applications behind them also serve administrative paths.
     """
@@ -31,7 +31,7 @@ def refuse_endpoint(endpoint: str) -> EngineReply | None:
 
 
 def encode_body(body: Mapping[str, Any]) -> bytes | EngineReply:
-    """The body as JSON text, or the 400 that says why it has none."""
+    """Returns the body as JSON text, or a reply with status 400 if it has none."""
     try:
         return json.dumps(body, separators=(",", ":"), allow_nan=False).encode("ascii")
     except (TypeError, ValueError, RecursionError) as error:
@@ -39,7 +39,7 @@ def encode_body(body: Mapping[str, Any]) -> bytes | EngineReply:
 
 
 def is_object(body: bytes) -> bool:
-    """Does a reply hold a JSON object, as every OpenAI answer does?"""
+    """True if a reply holds a JSON object, as every OpenAI answer does."""
     try:
         return isinstance(json.loads(body), dict)
     except (ValueError, RecursionError):
@@ -47,11 +47,11 @@ def is_object(body: bytes) -> bool:
 
 
 def was_aborted(body: bytes) -> bool:
-    """Did the engine drop the request in mid-air and answer with what it had?
+    """True if the engine dropped the request before its end and answered with the tokens so far.
 
     vLLM then answers 200 with the finish reason ``abort``; that is no success.
     """
-    if b'"abort"' not in body:  # spares the parsing of nearly every answer
+    if b'"abort"' not in body:  # saves parsing nearly every answer
         return False
     try:
         answer = json.loads(body)
@@ -64,9 +64,9 @@ def was_aborted(body: bytes) -> bool:
 
 
 def openai_shaped(reply: EngineReply, endpoint: str) -> EngineReply:
-    """An error reply as it is if it holds an OpenAI error object, else one around what it says.
+    """Returns an error reply with an OpenAI error object: unchanged if it has one, else one around its text.
 
-    Frameworks answer for paths that they do not serve in shapes of their own.
+    Web frameworks answer in shapes of their own for paths that they do not serve.
     """
     try:
         answer = json.loads(reply.body)

@@ -1,7 +1,7 @@
-"""A simulated engine: the latency of a measured one, and answers that say that they are simulated.
+"""A simulated engine: the latency of a measured one, and answers that are marked as simulated.
 
 For tests, load tests and capacity planning. It batches continuously as vLLM does: requests join and leave
-between steps, a step takes longer the more sequences it carries, and the waiting ones go in by priority.
+between steps, a step takes longer the more sequences it runs, and waiting requests enter by priority.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _SHORTEST_SLEEP_S = 0.005  # below it, several steps go into one sleep: timers a
 
 @dataclass(slots=True)
 class Faults:
-    """What is to go wrong next; each count goes down by one with each request that it hits.
+    """Faults to inject; each count goes down by one with each request that it hits.
 
     Attributes:
-        unavailable: requests to be turned away as by a busy server.
-        retry_after_ms: what they are told.
-        aborts: requests to be dropped as by an engine that shuts down.
-        errors: requests to be answered with a 500.
+        unavailable: number of requests to refuse, as a busy server does.
+        retry_after_ms: Retry-After of these refusals.
+        aborts: number of requests to drop, as an engine does that shuts down.
+        errors: number of requests to answer with a 500.
     """
 
     unavailable: int = 0
@@ -63,13 +63,13 @@ class SimulatedEngine:
     """Answers at the speed of a profile. Deterministic for a seed and the same order of requests.
 
     Args:
-        profile: how fast and how large.
-        seed: of the jitter and of where answers end.
-        speed: how many times faster than the profile; ``float("inf")`` for no latency at all.
+        profile: speed and capacity.
+        seed: seed of the jitter and of the lengths of answers.
+        speed: factor over the profile's speed; ``float("inf")`` for no latency at all.
         models: names that requests may ask for. Answers always say ``simulated``.
-        embeddings: whether it serves embeddings; a model that generates usually does not.
+        embeddings: true if it serves embeddings; a model that generates usually does not.
         watchdog_s: seconds without a step, with requests inside, after which it counts as hung.
-        clock: how time passes, between steps too.
+        clock: source of time, also between steps.
     """
 
     kind: str = "simulated"
@@ -108,7 +108,7 @@ class SimulatedEngine:
 
     @property
     def running(self) -> int:
-        """Sequences that run now."""
+        """Number of sequences that run now."""
         return sum(job.plan.sequences for job in self._running)
 
     async def start(self) -> None:
@@ -117,11 +117,11 @@ class SimulatedEngine:
         self._loop = asyncio.create_task(self._steps())
 
     async def run(self, request: EngineRequest) -> EngineReply:
-        """Answer one request in simulated time. Cancelling the task takes it out at once.
+        """Answer one request in simulated time. Cancelling the task removes it at once.
 
         Raises:
             EngineDied: after `die`.
-            EngineUnavailable, EngineAborted: as `faults` says.
+            EngineUnavailable, EngineAborted: as `faults` asks.
         """
         if self._reason is not None:
             raise EngineDied(self._reason)
@@ -153,11 +153,11 @@ class SimulatedEngine:
         return EngineReply(200, simulated_api.answer(plan, self._clock.now_ms() // 1000), job.first_token_ms)
 
     def capacity(self) -> Capacity:
-        """As the profile says."""
+        """Capacity of the profile."""
         return Capacity(self._profile.slots, self._profile.kv_tokens, self._profile.max_model_len)
 
     async def failed(self) -> str:
-        """Returns why, once the engine is dead or hangs."""
+        """Return the reason once the engine is dead or hangs."""
         while self._reason is None:
             reason = self._watchdog.check()
             if reason is not None:
@@ -167,14 +167,14 @@ class SimulatedEngine:
         return self._reason or "the simulated engine died"
 
     async def stop(self) -> None:
-        """End it with whatever runs in it."""
+        """End it, with all that runs in it."""
         self.die("the simulated engine was stopped")
         if self._loop is not None:
             self._loop.cancel()
             await asyncio.wait({self._loop})
 
     def die(self, reason: str = "the simulated engine was told to die") -> None:
-        """Fault: everything inside fails, and nothing gets in any more."""
+        """Fault: all requests inside fail, and new ones are refused."""
         self._reason = self._reason or reason
         self._dead.set()
         for job in [*self._running, *(job for *_, job in self._waiting)]:
@@ -182,7 +182,7 @@ class SimulatedEngine:
                 job.done.set_exception(EngineDied(self._reason))
 
     def hang(self) -> None:
-        """Fault: no step from now on, without a word."""
+        """Fault: no step from now on, and no error."""
         self._moving.clear()
 
     def resume(self) -> None:
@@ -239,7 +239,7 @@ class SimulatedEngine:
                     job.done.set_result(None)
 
     def _join(self) -> list[_Job]:
-        """Let in whoever waits and fits, most urgent first; none passes one that does not fit."""
+        """Let waiting requests in as far as they fit, most urgent first; none passes one that does not fit."""
         joined = []
         while self._waiting:
             job = self._waiting[0][2]
@@ -258,7 +258,7 @@ class SimulatedEngine:
         return sum(job.plan.kv_tokens for job in self._running)
 
     def _stride(self, each_s: float) -> int:
-        """How many steps to make in one sleep: never past the next one that ends."""
+        """Number of steps to make in one sleep: never past the next request that ends."""
         left = min((job.steps_left for job in self._running), default=1)
         wall_s = each_s / self._speed
         return left if wall_s == 0 else max(1, min(left, int(_SHORTEST_SLEEP_S / wall_s)))

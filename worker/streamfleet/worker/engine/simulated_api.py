@@ -1,7 +1,7 @@
-"""The OpenAI surface of the simulated engine: what a body asks for, and an answer of that shape.
+"""The OpenAI surface of the simulated engine: reads a body, and makes an answer of its shape.
 
-Refuses what a real server refuses, with the field named, and marks every answer as simulated. It refuses what it cannot
-do too (tools, schemas, logprobs, …): an answer that ignores a field would let a test pass that should not.
+It refuses requests that a real server refuses, with the field named, and marks every answer as simulated. It also
+refuses features that it lacks (tools, schemas, logprobs, …): ignoring a field would let a wrong test pass.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _OUTPUT_LIMITS = {
     RESPONSES: ("max_output_tokens",),
 }
 _MOST_STOPS = 4
-# Field: values that ask for nothing, beside null, false and what is empty.
+# Field: values that ask for nothing, besides null, false and empty ones.
 _NOT_SIMULATED: dict[str, tuple[object, ...]] = {
     "tools": (),
     "tool_choice": ("none", "auto"),
@@ -74,15 +74,15 @@ _NUMBERS: dict[str, tuple[tuple[type, ...], int | None, int | None]] = {
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a request asks of the engine.
+    """Demand of one request on the engine.
 
     Attributes:
         request: the request itself.
         prompts: the text of each prompt.
-        prompt_tokens: all prompts together.
+        prompt_tokens: sum over all prompts.
         lengths: output tokens of each sequence; empty for embeddings.
         finish_reasons: why each sequence ends.
-        stops: texts that end a sequence, and are no part of it.
+        stops: texts that end a sequence, and are not a part of it.
     """
 
     request: EngineRequest
@@ -94,7 +94,7 @@ class Plan:
 
     @property
     def sequences(self) -> int:
-        """Slots that it takes."""
+        """Number of slots that it takes."""
         return max(1, len(self.lengths))
 
     @property
@@ -104,12 +104,12 @@ class Plan:
 
     @property
     def kv_tokens(self) -> int:
-        """KV-cache tokens when it is done."""
+        """KV-cache tokens at its end."""
         return self.prompt_tokens + sum(self.lengths)
 
 
 def plan(request: EngineRequest, models: Sequence[str], max_model_len: int, seed: int) -> Plan | EngineReply:
-    """What to do for a request, or the error that it gets."""
+    """Returns the plan of a request, or the error reply that it gets."""
     body = request.body
     refusal = _check_model(body, models) or _check_numbers(body) or _check_simulated(body) or _check_stop(body)
     if refusal is not None:
@@ -167,14 +167,14 @@ def answer(done: Plan, created_s: int) -> bytes:
 
 
 def texts(done: Plan) -> list[str]:
-    """What each choice says; one word, one token."""
+    """Text of each choice; one word is one token."""
     per_prompt = len(done.lengths) // len(done.prompts)
     whole = (_text(done.prompts[index // per_prompt], length) for index, length in enumerate(done.lengths))
     return [text[: min(_starts(text, done.stops), default=None)] for text in whole]
 
 
 def usage_of(done: Plan) -> dict[str, int]:
-    """The tokens that it took."""
+    """Usage in tokens."""
     return _usage(done.prompt_tokens, sum(done.lengths))
 
 
@@ -234,13 +234,13 @@ def _check_stop(body: Mapping[str, Any]) -> EngineReply | None:
 
 
 def _stops(request: EngineRequest) -> tuple[str, ...]:
-    """Texts that end an answer; endpoints without the field have none."""
+    """Texts that end an answer; empty for endpoints without the field."""
     given = request.body.get("stop") if request.endpoint in (CHAT, COMPLETIONS) else None
     return tuple(filter(None, given if isinstance(given, list) else [given]))
 
 
 def _stopped(prompt: str, length: int, stops: Sequence[str]) -> tuple[int, str] | None:
-    """Tokens up to the end of the first stop, and the finish reason; None where there is none so far."""
+    """Tokens up to the end of the first stop, and the finish reason; None if there is no stop so far."""
     text = _text(prompt, length) if stops else ""
     ends = [text.index(stop) + len(stop) for stop in stops if stop in text]
     return (len(text[: min(ends)].split(" ")), "stop") if ends else None
@@ -319,7 +319,7 @@ def _too_long(prompt_tokens: int, asked: int | None, max_model_len: int) -> Engi
 
 
 def _natural_length(seed: int, request_id: str) -> int:
-    """Where the answer would end by itself: the same for the same seed and id."""
+    """Length at which the answer would end without a limit: the same for the same seed and id."""
     chance = random.Random(f"{seed}:{request_id}")  # noqa: S311 - not for secrets
     return min(1024, max(4, round(chance.lognormvariate(4.0, 0.6))))
 

@@ -1,4 +1,4 @@
-"""What the simulated engine's answers look like while they come: the same words, a chunk at a time."""
+"""Streamed answers of the simulated engine: the same words, one chunk at a time."""
 
 from __future__ import annotations
 

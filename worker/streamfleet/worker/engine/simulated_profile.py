@@ -1,4 +1,4 @@
-"""How fast an engine is: profiles that the simulated engine follows."""
+"""Speed and capacity of engines: profiles that the simulated engine follows."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from itertools import pairwise
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Latency and room of one engine with one model on one machine.
+    """Latency and capacity of one engine with one model on one machine.
 
     Attributes:
-        name: what was measured.
+        name: engine, model and machine that were measured.
         prefill_s_per_token: seconds that each prompt token costs before the first output token.
         throughput: (sequences running together, output tokens per second of all together), ascending.
-        slots: sequences that run together at most.
+        slots: most sequences that run together.
         kv_tokens: tokens of KV cache.
         max_model_len: prompt plus output tokens of one sequence.
         jitter: relative standard deviation of a step's duration.
@@ -29,7 +29,7 @@ class Profile:
     jitter: float = 0.05
 
     def step_s(self, running: int) -> float:
-        """Seconds of one decoding step with so many sequences; between measurements, a straight line."""
+        """Seconds of one decoding step with so many sequences, interpolated between measurements."""
         points = [(batch, batch / rate) for batch, rate in self.throughput]
         if len(points) == 1 or running <= points[0][0]:
             return points[0][1]
@@ -49,7 +49,7 @@ SMOLLM2_135M_CPU = Profile(
     max_model_len=8_192,
 )
 
-# Not measured: round numbers in the range of a mid-size model on one data-centre GPU, for load tests.
+# Not measured; round numbers in the range of a mid-size model on one data-centre GPU, for load tests.
 GENERIC_FAST = Profile(
     name="generic fast engine (not measured)",
     prefill_s_per_token=0.000_05,

@@ -1,6 +1,6 @@
-"""Two small taps on an in-process engine's front end: how many requests are inside, and of each its tokens so far.
+"""Taps on an in-process engine's front end: the number of requests inside, and the tokens of each so far.
 
-Wraps the two methods through which every request goes; neither bodies nor answers are touched.
+Wraps the two methods that every request passes; bodies and answers stay unchanged.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ class Timing:
     """Progress of one request, filled in while it runs.
 
     Attributes:
-        first_token_ms: submission to first token; None where the engine does not tell.
-        ids: the engine's names of its parts, one for each prompt, for `abort`.
-        prompt_tokens, output_tokens: of all parts, as far as the engine has told.
+        first_token_ms: milliseconds from submission to first token; None if the engine does not tell.
+        ids: the engine's ids of its parts, one for each prompt, for `abort`.
+        prompt_tokens, output_tokens: sums over all parts, as far as the engine has told.
     """
 
     first_token_ms: float | None = None
@@ -33,12 +33,12 @@ class Timing:
 _ID_AT = 2
 """Position of ``request_id`` among the arguments of both methods."""
 
-# The context travels with the tasks that the application starts for a request: no ids to match.
+# The application's tasks for a request inherit the context, so no ids need to be matched.
 current_timing: ContextVar[Timing | None] = ContextVar("streamfleet_timing", default=None)
 
 
 def tap(engine: Any, watchdog: Watchdog) -> None:
-    """Watch ``engine.generate`` and ``engine.encode``, for this one object."""
+    """Wrap ``engine.generate`` and ``engine.encode`` of this one object."""
     engine.generate = _tapped(engine.generate, watchdog)
     engine.encode = _tapped(engine.encode, watchdog)
 
@@ -53,7 +53,8 @@ def _tapped(method: Callable[..., Any], watchdog: Watchdog) -> Callable[..., Asy
         first = True
         watchdog.entered()
         try:
-            # Closed with us: an inner generator left to the garbage collector would abort its request late.
+            # Closed together with this generator; an inner one left to the garbage collector would abort its request
+            # late.
             async with aclosing(method(*args, **kwargs)) as outputs:
                 async for output in outputs:
                     if timing is not None:
@@ -70,7 +71,7 @@ def _note(timing: Timing, output: Any, *, first: bool) -> None:
     if first:
         timing.prompt_tokens += len(getattr(output, "prompt_token_ids", None) or ())
     choices = getattr(output, "outputs", None)
-    if isinstance(choices, list):  # of generated text: each output tells of new tokens, a whole answer of all at once
+    if isinstance(choices, list):  # of generated text: each output holds new tokens, a whole answer all of them
         timing.output_tokens += sum(len(getattr(choice, "token_ids", ())) for choice in choices)
     latency_s = getattr(getattr(output, "metrics", None), "first_token_latency", None)
     if timing.first_token_ms is None and isinstance(latency_s, (int, float)) and latency_s > 0:

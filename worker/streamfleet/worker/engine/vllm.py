@@ -1,4 +1,4 @@
-"""vLLM in this process: its own OpenAI application, called without a socket."""
+"""Engine in this process: calls vLLM's own OpenAI application without a socket."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ class VllmEngine:
         model: folder or Hugging Face name of the model.
         engine_args: vLLM's own arguments; see `vllm_setup.arguments`.
         watchdog_s: seconds without a step, with requests inside, after which the engine counts as hung.
-        cpu: whether vLLM's CPU build runs; None finds out.
-        max_sequences: largest ``n`` that vLLM is to take.
-        clock: what time it is.
+        cpu: true for vLLM's CPU build; None finds out.
+        max_sequences: largest ``n`` that vLLM accepts.
+        clock: source of time.
     """
 
     kind: str = "vllm"
@@ -84,16 +84,16 @@ class VllmEngine:
 
     @property
     def inside(self) -> int:
-        """Requests that vLLM has taken in and not yet let out."""
+        """Number of requests that vLLM has taken in and not yet let out."""
         return self._watchdog.inside
 
     async def start(self) -> None:
-        """Load the model and open for requests. Takes from 10 seconds up.
+        """Load the model and accept requests. Takes 10 seconds or more.
 
         Raises:
-            ImportError: vLLM is absent or of a release that is not known.
+            ImportError: vLLM is missing, or its release is unknown.
             ValueError: vLLM does not take the engine arguments, or cannot start with them.
-            Exception: whatever else vLLM raises when it cannot start.
+            Exception: any other error of vLLM at its start.
         """
         try:
             with log_levels_kept():
@@ -110,7 +110,7 @@ class VllmEngine:
         self._monitor = asyncio.create_task(self._watch(hosted, self._failure))
 
     async def run(self, request: EngineRequest) -> EngineReply:
-        """Answer one request. Cancelling the task takes it out of the engine.
+        """Answer one request. Cancelling the task removes it from the engine.
 
         Raises:
             EngineDied: the engine core is gone or hangs.
@@ -123,7 +123,7 @@ class VllmEngine:
         hosted, app, failure = self._running()
         relay = Relay(request, self._clock.monotonic) if request.streams else None
         asked = request.body if relay is None else streamed_body(request.body)
-        if hosted.by_priority:  # in the body: vLLM reads a header only where it generates
+        if hosted.by_priority:  # in the body: vLLM reads a header only for endpoints that generate
             asked = {**asked, "priority": request.priority}
         body = encode_body(asked)
         if isinstance(body, EngineReply):
@@ -156,23 +156,23 @@ class VllmEngine:
         return reply if reply.status < 400 else openai_shaped(reply, request.endpoint)
 
     def capacity(self) -> Capacity:
-        """Slots and KV-cache tokens as the engine found room for them; known after `start`."""
+        """Slots and KV-cache tokens as the engine reports them; known after `start`."""
         if self._capacity is None:
             self._capacity = self._running()[0].capacity()
         return self._capacity
 
     async def failed(self) -> str:
-        """Returns why, once the engine is dead (within 0.5 s) or hung (within ``watchdog_s``)."""
+        """Return the reason once the engine is dead (within 0.5 s) or hung (within ``watchdog_s``)."""
         return await asyncio.shield(self._running()[2])
 
     async def stop(self) -> None:
-        """End the engine with whatever runs in it, and all its processes."""
+        """End the engine with all that runs in it, and all its processes."""
         if self._monitor is not None:
             self._monitor.cancel()
             await asyncio.wait({self._monitor})
         if self._failure is not None and not self._failure.done():
             self._failure.set_result("the engine was stopped")
-        if self._calls:  # the application must not lose its state under them
+        if self._calls:  # the application must keep its state until they end
             await asyncio.wait(self._calls, timeout=2 * asgi.DISCONNECT_GRACE_S)
         if self._hosted is not None:
             vllm_host.close_front(self._hosted)
@@ -233,15 +233,15 @@ class VllmEngine:
 
 
 async def _end_early(hosted: vllm_host.Hosted, call: asyncio.Future[asgi.Response], timing: Timing) -> None:
-    """Abort a request such that vLLM still tells how many tokens it made; a call that is only cancelled loses them."""
-    with contextlib.suppress(Exception):  # the call is cancelled next, which needs no answer
+    """Abort a request such that vLLM still reports its token count; a call that is only cancelled loses it."""
+    with contextlib.suppress(Exception):  # the call is cancelled next, whether or not this fails
         async with asyncio.timeout(_ABORT_S):
             await hosted.engine.abort(timing.ids)
             await asyncio.wait({call})
 
 
 def _whole(response: asgi.Response, relay: Relay | None) -> asgi.Response:
-    """What would have been answered, had the response not been streamed."""
+    """Returns the response as it would be without streaming."""
     if relay is None or not response.streamed:
         return response
     outcome = relay.outcome()

@@ -1,8 +1,8 @@
-"""The only place that knows names of vLLM.
+"""The only module that uses names of vLLM.
 
-It hosts vLLM's own OpenAI application in this process: chat templates, tools, structured outputs, logprobs,
-LoRA, embeddings, exactly as `vllm serve`. The names moved between releases and will again; `find_names` says
-which.
+It hosts vLLM's own OpenAI application in this process: chat templates, tools, structured outputs, logprobs, LoRA,
+embeddings, exactly as `vllm serve`. These names moved between releases and will move again; `find_names` tells which
+ones are missing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from streamfleet.worker.engine.orphan_guard import OWNER_VARIABLE
 
 log = structlog.get_logger(__name__)
 
-# Where each name has lived, newest first.
+# Modules that have held each name, newest first.
 _NAMES: dict[str, tuple[str, ...]] = {
     "AsyncLLM": ("vllm.v1.engine.async_llm",),
     "AsyncEngineArgs": ("vllm.engine.arg_utils",),
@@ -40,16 +40,16 @@ _NAMES: dict[str, tuple[str, ...]] = {
 
 
 class VllmMoved(ImportError):
-    """This release of vLLM has a name elsewhere than any release known here."""
+    """This release of vLLM has a name in a place that is not known here."""
 
 
 class VllmArguments(ValueError):
-    """vLLM does not take these engine arguments; the message names the one at fault."""
+    """vLLM does not accept these engine arguments; the message names the one at fault."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hosted:
-    """A running vLLM engine and what describes it.
+    """A running vLLM engine and its description.
 
     Attributes:
         engine: vLLM's AsyncLLM.
@@ -61,12 +61,12 @@ class Hosted:
 
     @property
     def dead(self) -> bool:
-        """Is the engine core gone?"""
+        """True if the engine core is gone."""
         return bool(self.engine.errored)
 
     @property
     def by_priority(self) -> bool:
-        """Does it schedule by priority? Otherwise it refuses requests that carry one."""
+        """True if it schedules by priority; otherwise it refuses requests that have one."""
         return str(getattr(self.args, "scheduling_policy", "")) == "priority"
 
     @property
@@ -78,12 +78,12 @@ class Hosted:
 
     @property
     def authorization(self) -> dict[str, str]:
-        """The header that the application wants if vLLM was given a key, for calls from this very process."""
+        """The header that the application requires if vLLM was given a key, for calls from this process."""
         keys = [key for key in (self.args.api_key or [os.environ.get("VLLM_API_KEY")]) if key]
         return {"Authorization": f"Bearer {keys[0]}"} if keys else {}
 
     def capacity(self) -> Capacity:
-        """Capacity of the engine as it found at its start, all its cores together."""
+        """Capacity that the engine found at its start, all its cores together."""
         config = self.engine.vllm_config
         parallel = config.parallel_config
         cores = parallel.data_parallel_size
@@ -97,10 +97,10 @@ class Hosted:
 
 
 def find_names() -> SimpleNamespace:
-    """Everything used of vLLM, by name.
+    """Returns everything used of vLLM, by name.
 
     Raises:
-        ImportError: vLLM is not installed, or cannot be loaded; the message says what to do.
+        ImportError: vLLM is not installed, or cannot be loaded; the message tells what to do.
         VllmMoved: a name is in none of the known places.
     """
     try:
@@ -133,7 +133,7 @@ def build(model: str, argv: Sequence[str], stat_logger: Any) -> Hosted:
     Raises:
         VllmArguments: an argument is unknown or has a wrong value.
         VllmMoved: see `find_names`.
-        Exception: whatever vLLM raises when it cannot start.
+        Exception: any error of vLLM at its start.
     """
     names = find_names()
     args = _parse(names, model, argv)
@@ -143,37 +143,37 @@ def build(model: str, argv: Sequence[str], stat_logger: Any) -> Hosted:
             names.AsyncEngineArgs.from_cli_args(args), stat_loggers=[lambda *_: stat_logger]
         )
     finally:
-        # Processes that the worker starts later are no engine's.
+        # Processes that the worker starts later are not engine processes.
         del os.environ[OWNER_VARIABLE]
     return Hosted(engine, args)
 
 
 async def open_application(hosted: Hosted, stack: AsyncExitStack) -> Application:
-    """vLLM's OpenAI application around the engine; what it needs closed is put on ``stack``."""
+    """Returns vLLM's OpenAI application around the engine, and registers its clean-up on ``stack``."""
     names = find_names()
     tasks = await hosted.engine.get_supported_tasks()
     app = names.build_app(hosted.args, tasks, hosted.engine.model_config)
     await names.init_app_state(hosted.engine, app.state, hosted.args, tasks)
-    app.state.server = SimpleNamespace(should_exit=False)  # what it would tell uvicorn when the engine dies
+    app.state.server = SimpleNamespace(should_exit=False)  # vLLM sets it to tell uvicorn that the engine died
     await stack.enter_async_context(app.router.lifespan_context(app))
     application: Application = app
     return application
 
 
 def endpoints_of(app: Any) -> tuple[str, ...]:
-    """Paths of the application that requests may reach: vLLM gives it the routes of what its model can do."""
+    """Paths of the application that requests may reach: vLLM adds the routes that its model supports."""
     return tuple(sorted(ENDPOINTS & {getattr(route, "path", "") for route in getattr(app, "routes", ())}))
 
 
 def close_front(hosted: Hosted) -> None:
-    """Stop reading the core's outputs, on the event loop: vLLM would log the end of the core as a crash."""
+    """Stop reading the core's outputs, on the event loop: otherwise vLLM logs the end of the core as a crash."""
     handler = getattr(hosted.engine, "output_handler", None)
     if handler is not None:
         handler.cancel()
 
 
 def shutdown(hosted: Hosted) -> None:
-    """End the engine's processes at once. Blocks for a moment; anything but 0 would for up to 16 s."""
+    """End the engine's processes at once. Blocks for a moment; any time-out but 0 would block for up to 16 s."""
     hosted.engine.shutdown(timeout=0)
 
 
@@ -196,7 +196,7 @@ def _parse(names: SimpleNamespace, model: str, argv: Sequence[str]) -> Any:
 
 
 def _kv_tokens(cache: Any, cores: int) -> int | None:
-    """Tokens of the KV caches of all cores; None for a model without one."""
+    """Tokens of the KV caches of all cores; None if the model has none."""
     told = getattr(cache, "kv_cache_size_tokens", None)  # of one core, by vLLM's own function
     if told:
         return int(told * cores)

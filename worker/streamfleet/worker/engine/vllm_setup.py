@@ -1,4 +1,4 @@
-"""What vLLM is given before it starts: its arguments and its environment. Imports nothing of it."""
+"""Prepares vLLM's arguments and environment before it starts. Does not import vLLM."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ GUARD = "streamfleet_orphan_guard"  # the name of its entry points
 EngineArgs = Mapping[str, Any] | Sequence[str]
 
 _GRAMMARS = "structured-outputs-config"
-# Order within the engine is the fleet's order only with this policy. Left to choose, vLLM takes the compiler of
-# grammars that its first such request needs, and keeps it for all: what a request costs would hang on who came first.
+# Only with this policy does the engine keep the fleet's order. The grammar backend is fixed because vLLM otherwise
+# keeps the one that its first such request needs: the cost of a request would then depend on the first one.
 _DEFAULTS: Mapping[str, Any] = {"scheduling-policy": "priority", f"{_GRAMMARS}.backend": "xgrammar"}
-# Measured on vLLM's CPU build: a `seed` together with chunked prefill kills the engine core, and compiling
-# costs more than it gives on few cores. Speed flattens out beyond 32 sequences (349 tokens/s; 418 with 128).
+# Measured on vLLM's CPU build: a `seed` together with chunked prefill kills the engine core, and compiling costs more
+# than it gains on few cores. Speed flattens out beyond 32 sequences (349 tokens/s; 418 with 128).
 _CPU_DEFAULTS: Mapping[str, Any] = {
     "enforce-eager": True,
     "enable-chunked-prefill": False,
@@ -29,7 +29,7 @@ _CPU_DEFAULTS: Mapping[str, Any] = {
 
 
 def is_cpu_build() -> bool:
-    """Is the installed vLLM its CPU build? Told by the package's name and version, without importing it."""
+    """True if the installed vLLM is its CPU build, by the package's name and version, without importing it."""
     if os.environ.get("VLLM_TARGET_DEVICE") == "cpu" or sys.platform == "darwin":
         return True
     try:
@@ -39,16 +39,16 @@ def is_cpu_build() -> bool:
 
 
 def arguments(engine_args: EngineArgs, *, cpu: bool) -> list[str]:
-    """Command-line arguments for vLLM: our defaults first, so that what is asked for overrides them.
+    """Returns command-line arguments for vLLM: our defaults first, so that the given ones override them.
 
     Args:
-        engine_args: names as in ``vllm serve --help`` without the dashes, such as ``{"max-num-seqs": 64}``.
-            True and False become ``--name`` and ``--no-name``, None is left out, lists are spread, objects
-            become JSON. Or a list of arguments, passed as it is.
-        cpu: whether the CPU defaults apply.
+        engine_args: names as in ``vllm serve --help`` without the dashes, such as ``{"max-num-seqs": 64}``. True and
+            False become ``--name`` and ``--no-name``, None is left out, lists are spread, objects become JSON. Or a
+            list of arguments, passed unchanged.
+        cpu: true if the CPU defaults apply.
 
     Raises:
-        ValueError: a name that cannot be one.
+        ValueError: a name is not an argument name.
     """
     defaults = {**_DEFAULTS, **(_CPU_DEFAULTS if cpu else {})}
     if isinstance(engine_args, Mapping):
@@ -58,22 +58,22 @@ def arguments(engine_args: EngineArgs, *, cpu: bool) -> list[str]:
 
 
 def _without(defaults: Mapping[str, Any], given: Iterable[str]) -> dict[str, Any]:
-    """The defaults, less a part of an argument that is given as a whole: vLLM would take the part alone."""
+    """Returns the defaults, without a part of an argument that is given as a whole: vLLM would take the part alone."""
     whole = any(name.replace("_", "-").lstrip("-").startswith(_GRAMMARS) for name in given)
     return {name: value for name, value in defaults.items() if not (whole and name.startswith(_GRAMMARS))}
 
 
 def prepare_environment(model: str, *, cpu: bool, max_sequences: int = 16) -> None:
-    """Set what vLLM reads from the environment when it is imported; anything set already stays.
+    """Set variables that vLLM reads from the environment at import; a variable that is set already stays.
 
-    Only to a list of chosen plugins the one is added that keeps processes from being orphaned.
+    If the operator chose a list of plugins, the plugin that guards against orphaned processes is added to it.
 
     Args:
         model: a folder or the name of a model on the Hugging Face hub.
-        cpu: whether vLLM's CPU build runs.
+        cpu: true for vLLM's CPU build.
         max_sequences: largest ``n`` of a request.
     """
-    # Forked children would skip the plugins that guard them, and forking beside threads is unsafe.
+    # Forked children would skip the plugins that guard them, and a fork beside threads is unsafe.
     os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
     chosen = os.environ.get("VLLM_PLUGINS")
     if chosen is not None and GUARD not in chosen.split(","):
@@ -84,15 +84,15 @@ def prepare_environment(model: str, *, cpu: bool, max_sequences: int = 16) -> No
     if cpu:
         # Without a C++ compiler the first request with `logprobs` would kill the engine core.
         os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
-        # In GiB. By default it wants a share of all memory, and refuses to start where others use it.
+        # In GiB. By default vLLM wants a share of all memory, and refuses to start if other processes use it.
         os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
 
 
 def check_libraries() -> None:
-    """See that vLLM's CPU build finds what it does not bring along; its own message about it misleads.
+    """Check that vLLM's CPU build finds the libraries that it does not bring along; its own message misleads.
 
     Raises:
-        ImportError: naming the library and how to install it.
+        ImportError: names the library and how to install it.
     """
     if not sys.platform.startswith("linux"):
         return

@@ -1,7 +1,7 @@
-"""Tells a hung engine from a busy and from an idle one.
+"""Tells a hung engine from a busy one and from an idle one.
 
-vLLM does not notice that its worker process stopped: health says ok while every request waits for good. What
-gives it away is that requests are in the engine and no step has been reported for a while.
+vLLM does not notice that its worker process stopped: health says ok while every request waits for good. The sign of
+a hang is that requests are in the engine and no step has been reported for a while.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from collections.abc import Callable
 
 
 class Watchdog:
-    """Counts what is in the engine and remembers when it last moved.
+    """Counts the requests in the engine and remembers the time of its last step.
 
-    Not thread-safe: everything happens on the event loop that runs the engine's front end.
+    Not thread-safe: all calls come from the event loop that runs the engine's front end.
 
     Args:
-        limit_s: seconds without a step, with requests inside, after which the engine counts as hung. Longer
+        limit_s: seconds without a step, with requests inside, after which the engine counts as hung. It must be longer
             than the longest single step: a whole unchunked prefill, or the compilation of a grammar.
         clock: monotonic seconds.
-        max_gap_s: longest pause between two checks that counts in full. Beyond it this process itself stood
+        max_gap_s: longest pause between two checks that counts in full. After a longer pause this process itself stood
             still (suspended machine, blocked event loop), and steps may wait unread: not the engine's fault.
     """
 
@@ -33,25 +33,25 @@ class Watchdog:
 
     @property
     def inside(self) -> int:
-        """Requests in the engine now."""
+        """Number of requests in the engine now."""
         return self._inside
 
     def entered(self) -> None:
-        """A request went into the engine."""
+        """Record that a request went into the engine."""
         if self._inside == 0:  # an idle engine owes no steps
             self._moved_at = self._clock()
         self._inside += 1
 
     def left(self) -> None:
-        """A request is out again, however it ended."""
+        """Record that a request left the engine."""
         self._inside -= 1
 
     def stepped(self) -> None:
-        """The engine reported a step."""
+        """Record a step of the engine."""
         self._moved_at = self._clock()
 
     def check(self) -> str | None:
-        """Why the engine counts as hung, or None. To be called more often than every ``max_gap_s``."""
+        """Return the reason why the engine counts as hung, or None. Call it more often than every ``max_gap_s``."""
         now = self._clock()
         lost_s = now - self._checked_at - self._max_gap_s
         if lost_s > 0:
@@ -64,7 +64,7 @@ class Watchdog:
 
 
 class StepLogger:
-    """A vLLM stat logger that tells the watchdog of each step. Duck-typed: vLLM's base class may move."""
+    """A vLLM stat logger that reports each step to the watchdog. Duck-typed: vLLM's base class may move."""
 
     def __init__(self, watchdog: Watchdog) -> None:
         self._watchdog = watchdog
