@@ -1,4 +1,4 @@
-"""What is measured here, with which command, and how its targets stand."""
+"""Lists all measurements, each with its command, and the targets of the saved reports."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ examples:
 
 
 def main() -> int:
-    """Print the targets of the reports that are there."""
+    """Print the targets of the saved reports."""
     parser = argparse.ArgumentParser(
         prog="python -m bench",
         description=__doc__,

@@ -1,7 +1,7 @@
-"""What docs/performance.md says of the reports: the text between its markers.
+"""Makes the parts of docs/performance.md that come from reports: the text between its markers.
 
-The page is written by hand but for what stands between `<!-- bench:NAME:begin -->` and `<!-- bench:NAME:end -->`. NAME
-is `targets` (all of them), a report (`broker`: what it ran on, and the tables that no picture has), or a picture, which
+The page is written by hand except the text between `<!-- bench:NAME:begin -->` and `<!-- bench:NAME:end -->`. NAME is
+`targets` (all of them), a report (`broker`: its machine, and the tables that belong to no picture), or a picture, which
 brings its tables with it.
 """
 
@@ -24,14 +24,14 @@ MARKER = re.compile(r"<!-- bench:(\w+):(?:begin|end) -->")
 
 
 class PageError(Exception):
-    """The page cannot be made; the message says why, and what to do."""
+    """The page cannot be made; the message gives the reason and the remedy."""
 
 
 def fill(text: str, reports: Reports) -> str:
-    """The page with every block as it should be.
+    """Returns the page with every block filled.
 
     Raises:
-        PageError: a block has no such name, a picture or a report has no place, or a marker has no partner.
+        PageError: a block's name is unknown, a picture or a report has no place, or a marker has no partner.
     """
     makers = block_makers(reports)
     names = [found[2] for found in BLOCK.finditer(text)]
@@ -48,7 +48,7 @@ def fill(text: str, reports: Reports) -> str:
 
 
 def block_makers(reports: Reports) -> dict[str, Callable[[], str]]:
-    """What writes each block, by its name."""
+    """Returns the function that makes each block, by the block's name."""
     makers: dict[str, Callable[[], str]] = {"targets": partial(all_targets, reports)}
     for name in BENCHMARKS:
         makers[name] = partial(report_block, name, reports)
@@ -58,10 +58,10 @@ def block_makers(reports: Reports) -> dict[str, Callable[[], str]]:
 
 
 def refilled(text: str, kind: str, makers: Mapping[str, Callable[[], str]]) -> str:
-    """A page with all blocks of a kind, `<!-- KIND:NAME:begin -->` to `<!-- KIND:NAME:end -->`, made anew.
+    """Returns a page with all blocks of a kind made again, `<!-- KIND:NAME:begin -->` to `<!-- KIND:NAME:end -->`.
 
     Raises:
-        PageError: a block has no such name.
+        PageError: a block's name is unknown.
     """
     block = re.compile(rf"(<!-- {kind}:(\w+):begin -->\n)(.*?)(<!-- {kind}:\2:end -->)", re.DOTALL)
     if unknown := [found[2] for found in block.finditer(text) if found[2] not in makers]:
@@ -70,7 +70,7 @@ def refilled(text: str, kind: str, makers: Mapping[str, Callable[[], str]]) -> s
 
 
 def all_targets(reports: Reports) -> str:
-    """Every target of every report, and what was not run."""
+    """Every target of every report, and the measurements that were not run."""
     parts = []
     for name in BENCHMARKS:
         if name in reports and reports[name][0].targets:
@@ -81,7 +81,7 @@ def all_targets(reports: Reports) -> str:
 
 
 def report_block(name: str, reports: Reports) -> str:
-    """What a report ran on, and the tables that belong to no picture. Its targets stand with all others."""
+    """Machine of a report, and its tables that belong to no picture. All targets stand together elsewhere."""
     if name not in reports:
         return not_run(name)
     report = reports[name][0]
@@ -105,7 +105,7 @@ def picture_block(picture: Picture, reports: Reports) -> str:
 
 
 def about(report: Report) -> str:
-    """When, on what, and at what sizes, in a few lines."""
+    """Date, machine and sizes of a report, in a few lines."""
     machine = dict(report.machine)
     packages = machine.pop("packages", {})
     words = [
@@ -126,7 +126,7 @@ def about(report: Report) -> str:
 
 
 def plain(value: Any) -> str:
-    """A setting as words: lists with commas, mappings as name and value."""
+    """A setting as text: lists with commas, mappings as name and value."""
     if isinstance(value, Mapping):
         return ", ".join(f"{name.replace('_', ' ')} {plain(each)}" for name, each in value.items())
     if isinstance(value, list | tuple):
@@ -137,12 +137,12 @@ def plain(value: Any) -> str:
 
 
 def titled(table: Table) -> str:
-    """A table under its title; one of settings is folded away, since it is long and seldom wanted."""
+    """A table under its title; one of settings is folded away, because it is long and rarely wanted."""
     if table.title.startswith("Settings"):
         return f"<details>\n<summary>{table.title}</summary>\n\n{markdown(table)}\n\n</details>"
     return f"**{table.title}**\n\n{markdown(table)}"
 
 
 def not_run(name: str) -> str:
-    """What to say where a report is missing."""
+    """Text in place of a missing report."""
     return f"*No results of `{name}` yet: `make bench-{name}` measures, `make bench-docs` writes them here.*"

@@ -20,7 +20,7 @@ MOST_NOTE_CHARS = 40
 
 @dataclass(frozen=True)
 class Line:
-    """One figure: of which measurement, what it is, what is asked, what was measured, and hold, MISS or FAILED."""
+    """One figure: its measurement, its name, its limit, its value, and hold, MISS or FAILED."""
 
     report: str
     name: str
@@ -30,7 +30,7 @@ class Line:
 
 
 def lines(report: Report) -> list[Line]:
-    """A report's targets."""
+    """Targets of a report."""
     found = []
     for target in report.targets:
         measured = "not measured" if target.value is None else f"{shown(target.value)} {target.unit}"
@@ -41,7 +41,7 @@ def lines(report: Report) -> list[Line]:
 
 
 def shown_lines(found: Sequence[Line]) -> RichTable:
-    """The table, a section for each measurement; fits a terminal of 80 columns."""
+    """The table, with a section for each measurement; fits a terminal of 80 columns."""
     table = RichTable("", "figure", "asked", "measured")
     table.columns[0].no_wrap = True
     before = ""

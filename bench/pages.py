@@ -1,6 +1,6 @@
 """Write the tables and pictures of docs/performance.md from the reports in bench/results.
 
-What stands between the page's markers (`bench.blocks`) and the pictures beside it are made; the rest is by hand.
+The text between the page's markers (`bench.blocks`) and the pictures beside it are made; the rest is by hand.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ examples:
 
 
 def stale(reports: Reports, folder: Path) -> list[Picture]:
-    """Pictures that are not what would be drawn now."""
+    """Pictures that differ from those that would be drawn now."""
     return [
         picture
         for picture in drawable(reports)
@@ -34,7 +34,7 @@ def stale(reports: Reports, folder: Path) -> list[Picture]:
 
 
 def drawable(reports: Reports) -> list[Picture]:
-    """Pictures whose figures are there."""
+    """Pictures whose figures are in the reports."""
     return [each for each in PICTURES if each.report in reports and not each.missing(reports[each.report][0])]
 
 
@@ -44,13 +44,13 @@ def wanted(picture: Picture, reports: Reports) -> str:
 
 
 def left_over(reports: Reports, folder: Path) -> list[Path]:
-    """Files of pictures that nothing draws any more."""
+    """Files of pictures that no module draws any more."""
     names = {f"{picture.name}.svg" for picture in drawable(reports)}
     return [path for path in sorted(folder.glob("*.svg")) if path.name not in names]
 
 
 def check(reports: Reports, page: Path, text: str) -> list[str]:
-    """What is out of date, as lines."""
+    """Lines about everything that is out of date."""
     folder = page.parent / PICTURES_FOLDER
     same = page.is_file() and page.read_text(encoding="utf-8") == text
     wrong = [] if same else [f"{page.name}: its tables are not those of the results"]
@@ -60,7 +60,7 @@ def check(reports: Reports, page: Path, text: str) -> list[str]:
 
 
 def write(reports: Reports, page: Path, text: str, *, everything: bool) -> None:
-    """Write the page and the pictures that are out of date, or all of them."""
+    """Write the page, and the pictures that are out of date, or all of them."""
     folder = page.parent / PICTURES_FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     for picture in drawable(reports) if everything else stale(reports, folder):
@@ -79,7 +79,7 @@ def write(reports: Reports, page: Path, text: str, *, everything: bool) -> None:
 
 
 def main() -> int:
-    """Write, or with `--check` tell whether everything is fresh."""
+    """Write the page, or with `--check` tell if everything is up to date."""
     args = arguments()
     page = args.out / PAGE.name if args.out else PAGE
     try:
@@ -104,7 +104,7 @@ def main() -> int:
 
 
 def arguments() -> argparse.Namespace:
-    """What the command line says."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.pages",
         description=__doc__,

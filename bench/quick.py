@@ -1,6 +1,6 @@
 """The measurements at small size, one after the other, then one table of ratios and targets with hold or MISS.
 
-A miss is printed and is no error: small sizes on a busy machine say little. A measurement that fails is one.
+A miss is printed and does not count as an error: small sizes on a busy machine say little. A failed measurement does.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ examples:
 
 @dataclass(frozen=True)
 class Ran:
-    """How a measurement ended: "" when well, otherwise what happened."""
+    """Result of a measurement: "" if it succeeded, otherwise the reason."""
 
     problem: str
     seconds: float
@@ -47,10 +47,10 @@ class Ran:
 def run_one(name: str, out: Path, limit_s: float) -> Ran:
     """Run one measurement in a process of its own, which writes to this terminal."""
     started = time.monotonic()
-    # What an earlier run left would pass for the figures of one that fails now.
+    # A report of an earlier run would pass for the figures of a run that fails now.
     (out / f"{name}.json").unlink(missing_ok=True)
     command = [sys.executable, "-m", f"bench.{name}", "--quick", "--out", str(out)]
-    # In a group of its own: Ctrl-C reaches it once, from here, so that a second one does not cut its cleaning up short.
+    # In a group of its own: Ctrl-C reaches it once, from here, so that a second one does not interrupt its clean-up.
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, process_group=0) as process:
         try:
             status = process.wait(limit_s)
@@ -69,7 +69,7 @@ def run_one(name: str, out: Path, limit_s: float) -> Ran:
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
-    """End a measurement by an interrupt, so that it ends what it started; if that is not enough, kill all of it."""
+    """Interrupt a measurement, so that it ends its processes; if that is not enough, kill all of them."""
     process.send_signal(signal.SIGINT)
     try:
         process.wait(STOP_S)
@@ -90,7 +90,7 @@ def summary(names: Sequence[str], ran: Mapping[str, Ran], out: Path) -> list[Lin
 
 
 def main() -> int:
-    """Run them; 0 when all ran, whatever they found, 1 when one failed, 130 when interrupted."""
+    """Run all; returns 0 if all ran, even with misses, 1 if one failed, 130 if interrupted."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.quick",
         description=__doc__,

@@ -1,4 +1,4 @@
-"""The reports of all measurements that are there."""
+"""Reads the saved reports of all measurements."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Reports = Mapping[str, tuple[Report, bytes]]
 
 
 class BadReport(Exception):
-    """A file is no report; the message says what to do."""
+    """A file is not a report; the message gives the remedy."""
 
 
 def read_reports(folder: Path) -> dict[str, tuple[Report, bytes]]:
-    """The reports that are there.
+    """Load all saved reports.
 
     Raises:
-        BadReport: a file is no report.
+        BadReport: a file is not a report.
     """
     found = {}
     for name in BENCHMARKS:

@@ -1,1 +1,1 @@
-"""A simulated day of bursty traffic under several ways to choose how many workers there are. No Redis, no engine."""
+"""A simulated day of bursty traffic under several ways to choose the number of workers. No Redis, no engine."""

@@ -1,4 +1,4 @@
-"""The day, the policies on it, and what is said of them."""
+"""Simulates the day under each policy, and makes tables and targets of the outcomes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MOST_OF_FIXED, MOST_OF_PENDING, MOST_MISSED_PERCENT = 0.75, 1.0, 0.1
 
 @dataclass
 class Part:
-    """What goes into the report."""
+    """Tables, targets and data for the report."""
 
     settings: dict[str, Any]
     tables: list[Table] = field(default_factory=list)
@@ -40,7 +40,7 @@ class Part:
 
 
 def report_of(hours: tuple[float, float]) -> Part:
-    """Simulate these hours under every policy, and under the fixed fleets to hold them against."""
+    """Simulate these hours under every policy, and under the fixed fleets that are compared with them."""
     trace = diurnal(SEED, hours, KINDS, PER_S, day_bursts(SEED))
     _say(f"{hours[0]:g} to {hours[1]:g} o'clock, {len(trace):,} requests")
     found = {name: simulate(name, trace, policy) for name, policy in POLICIES.items()}
@@ -62,14 +62,14 @@ def report_of(hours: tuple[float, float]) -> Part:
 
 
 def simulate(name: str, trace: Sequence[Arrival], policy: Policy, workers: int = 2) -> Outcome:
-    """One policy on the trace, from so many workers on."""
+    """One policy on the trace, starting with so many workers."""
     outcome = Simulation(trace, Scaler(policy), workers).run()
     _say(f"{name}: {outcome.worker_hours:.0f} worker hours, {outcome.missed_percent:.2f} % missed")
     return outcome
 
 
 def smallest_fixed(trace: Sequence[Arrival], missed: int) -> int:
-    """The smallest fixed fleet that misses no more than so many; MOST where none does."""
+    """The smallest fixed fleet that misses no more than so many requests; MOST if none does."""
     low, high = 1, MOST
     while low < high:
         middle = (low + high) // 2

@@ -1,8 +1,8 @@
-"""A queue, a fleet that grows and shrinks, and a trace: one event after the other. Pure.
+"""A queue, a fleet that grows and shrinks, and a trace: a simulation event by event. Pure.
 
-Workers are alike and have slots; a request takes its tokens at one speed, whatever runs beside it. More urgent lanes
-go first, within a lane the earliest deadline, as in pull.lua. What is past its deadline is dropped, or ended where it
-runs.
+Workers are alike and have slots; a request takes its tokens at one speed, independent of the requests beside it. More
+urgent lanes go first, within a lane the earliest deadline, as in pull.lua. A request past its deadline is dropped, or
+ended if it runs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _RANK = {str(lane): at for at, lane in enumerate(LANES)}
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """How it stood at one look: seconds from the start."""
+    """State at one time, in seconds from the start."""
 
     at_s: float
     ready: int
@@ -38,14 +38,14 @@ class Moment:
 
 @dataclass
 class Outcome:
-    """What a policy came to.
+    """Result of a policy.
 
     Attributes:
-        requests, missed: in all; missed are those whose deadline passed before they were done.
-        missed_by_lane: the same of each lane.
+        requests, missed: totals; a request is missed if its deadline passed before it was done.
+        missed_by_lane: the same for each lane.
         worker_s: seconds of all workers together, from their start to their end.
-        most: most workers at once.
-        moments: one each `STEP_S`.
+        most: largest number of workers at once.
+        moments: one for each `STEP_S`.
     """
 
     requests: int = 0
@@ -65,7 +65,7 @@ class Outcome:
 
 
 class Fleet:
-    """Workers that take `START_S` to be ready; those that are to go take nothing more and end with what they run."""
+    """Workers that take `START_S` to start; those told to stop take no more requests and end after their last one."""
 
     def __init__(self, workers: int) -> None:
         self.ready = workers
@@ -90,7 +90,7 @@ class Fleet:
     def resize(self, now_s: float, workers: int) -> None:
         for _ in range(workers - self.having):
             heapq.heappush(self._starting, now_s + START_S)
-        # Those that only start are the first to go: they hold nothing.
+        # Workers that still start are stopped first: they hold no request.
         for _ in range(self.having - workers):
             if self._starting:
                 self._starting.remove(max(self._starting))
@@ -99,12 +99,12 @@ class Fleet:
 
 
 class Simulation:
-    """One run.
+    """One simulated run.
 
     Args:
-        trace: what comes.
+        trace: arrivals.
         scaler: chooses the number of workers.
-        workers: how many are there at the start.
+        workers: number of workers at the start.
     """
 
     def __init__(self, trace: Sequence[Arrival], scaler: Scaler, workers: int) -> None:
@@ -116,7 +116,7 @@ class Simulation:
         self._outcome = Outcome(requests=len(trace))
 
     def run(self) -> Outcome:
-        """From the first arrival until the last request has ended."""
+        """Run from the first arrival until the last request has ended."""
         looked_s = 0.0
         for now_s in self._times():
             self._account(now_s - looked_s)
@@ -125,7 +125,7 @@ class Simulation:
         return self._outcome
 
     def _times(self) -> Iterator[float]:
-        """Every moment to look at, with all that happened by then behind it."""
+        """Yields each time at which the policy looks, after all events up to then."""
         at, look_s = 0, STEP_S
         trace, fleet = self._trace, self._fleet
         while at < len(trace) or self._ends or any(self._waiting):
@@ -167,7 +167,7 @@ class Simulation:
                 heapq.heappush(self._ends, (min(end_s, due_s), end_s <= due_s))
 
     def _account(self, passed_s: float) -> None:
-        # A worker that is to go is paid for until its requests are done.
+        # A worker that is told to stop is paid for until its requests are done.
         busy = -(-self._fleet.running // SLOTS)
         self._outcome.worker_s += passed_s * max(self._fleet.having, busy)
 
@@ -180,7 +180,7 @@ class Simulation:
         outcome.moments.append(Moment(now_s, fleet.ready, fleet.having - fleet.ready, waiting, outcome.missed))
 
     def _view(self, now_s: float) -> View:
-        """By the exporter's own arithmetic."""
+        """Returns the policy's view, by the exporter's own arithmetic."""
         waiting = {lane: len(heap) for lane, heap in zip(LANES, self._waiting, strict=True)}
         outstanding = sum(waiting.values()) + self._fleet.running
         now_ms = round(now_s * 1000)

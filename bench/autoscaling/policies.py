@@ -1,4 +1,4 @@
-"""How many workers there should be: the formula for autoscalers, and what it is held against. Pure.
+"""Policies for the number of workers: the formula for autoscalers, and the ones it is compared with. Pure.
 
 Each trigger gives a number of workers, and the largest counts, as with the triggers of a KEDA ScaledObject or the
 metrics of a HorizontalPodAutoscaler.
@@ -31,14 +31,14 @@ STABLE_S = 300.0
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What an autoscaler sees.
+    """State that an autoscaler sees.
 
     Attributes:
-        ready: workers that take requests.
-        slots: of each of them.
-        running, outstanding: requests.
-        work_s: what is outstanding, divided by the throughput; None while that is not known.
-        pressure_s: deadline pressure, the largest of all lanes; None where nothing that waits has a deadline.
+        ready: number of workers that take requests.
+        slots: slots of each of them.
+        running, outstanding: number of requests.
+        work_s: outstanding work divided by throughput; None while that is unknown.
+        pressure_s: deadline pressure, the largest of all lanes; None if no waiting request has a deadline.
     """
 
     ready: int
@@ -54,37 +54,37 @@ Policy = Callable[[View], float]
 
 
 def busy(view: View) -> float:
-    """As many as carry what runs, with room to spare."""
+    """Workers that carry the running requests, with some spare capacity."""
     return view.running / view.slots / BUSY_SHARE
 
 
 def kept(view: View) -> float:
-    """The same, but never more than there are: full engines say that there is work, not that it is late."""
+    """The same, but at most the present number: full engines show that there is work, not that it is late."""
     return min(float(view.ready), busy(view))
 
 
 def backlog(view: View) -> float:
-    """As many as do what is outstanding in `CLEAR_S`."""
+    """Workers that finish the outstanding work in `CLEAR_S`."""
     return 0.0 if view.work_s is None else view.ready * view.work_s / CLEAR_S
 
 
 def pressure(view: View) -> float:
-    """As many as catch up in `CATCH_UP_S` with what would be late."""
+    """Workers that catch up with the late work in `CATCH_UP_S`."""
     return 0.0 if view.pressure_s is None else view.ready * (1 + (view.pressure_s + LEAD_S) / CATCH_UP_S)
 
 
 def by_deadlines(view: View) -> float:
-    """What streamfleet proposes."""
+    """The policy that streamfleet proposes."""
     return max(kept(view), backlog(view), pressure(view), float(view.outstanding > 0))
 
 
 def by_pending(view: View) -> float:
-    """By the entries that workers hold, as KEDA's scaler for Redis Streams counts them by default."""
+    """Workers by the entries that workers hold, as KEDA's scaler for Redis Streams counts them by default."""
     return max(busy(view), float(view.outstanding > 0))
 
 
 def fixed(workers: int) -> Policy:
-    """Always as many."""
+    """A constant number of workers."""
     return lambda _: float(workers)
 
 
@@ -93,11 +93,11 @@ POLICIES: Mapping[str, Policy] = {"deadlines": by_deadlines, "pending": by_pendi
 
 @dataclass
 class Scaler:
-    """What stands between wanting and having: tolerance, bounds, and patience on the way down.
+    """Turns a wanted number of workers into an actual one: tolerance, bounds, and a delay before scaling down.
 
     Attributes:
-        policy: what is wanted.
-        least, most: bounds.
+        policy: computes the wanted number.
+        least, most: bounds of the number of workers.
     """
 
     policy: Policy
@@ -106,12 +106,12 @@ class Scaler:
     _wanted: deque[tuple[float, int]] = field(default_factory=deque)
 
     def workers(self, now_s: float, having: int, view: View) -> int:
-        """How many there are to be from now on.
+        """Returns the number of workers from now on.
 
         Args:
-            now_s: seconds.
-            having: workers that are ready or on their way.
-            view: what is seen.
+            now_s: time in seconds.
+            having: number of workers that are ready or starting.
+            view: state that the policy sees.
         """
         wish = self.policy(view)
         near = having > 0 and abs(wish / having - 1) <= TOLERANCE

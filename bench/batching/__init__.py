@@ -22,11 +22,11 @@ Runs = dict[str, list[Run]]
 
 
 def run(quick: bool, rounds: int | None = None) -> Report:
-    """Measure.
+    """Run the measurement.
 
     Args:
-        quick: small sizes, to see whether all is well.
-        rounds: in place of what `quick` says.
+        quick: small sizes, as a quick check.
+        rounds: number of rounds instead of the size's own.
     """
     sizes = QUICK_SIZES if quick else FULL_SIZES
     sizes = replace(sizes, rounds=rounds or sizes.rounds)
@@ -35,7 +35,7 @@ def run(quick: bool, rounds: int | None = None) -> Report:
     report = Report("batching", datetime.now(UTC).date().isoformat(), describe(), settings)
     report.data["samples"] = {}
     with served(setup) as server:
-        served_runs.run(server, continuous(4), bodies(8, 8, 0))  # whatever is done once
+        served_runs.run(server, continuous(4), bodies(8, 8, 0))  # one-time work, not measured
         alone_ms = _sizes(report, server, sizes)
         _policies(report, server, sizes)
         _adaptive(report, server, sizes, alone_ms)
@@ -72,24 +72,24 @@ def _adaptive(report: Report, server: Served, sizes: Sizes, alone_ms: float) -> 
 
 
 def continuous(size: int) -> Policy:
-    """At most so many at once; 0 for all slots."""
+    """Settings for at most so many at once; 0 for all slots."""
     return {"STREAMFLEET_BATCHING": "continuous", "STREAMFLEET_BATCH_SIZE": size}
 
 
 def window(size: int) -> Policy:
-    """So many together, and the next ones when they are all done."""
+    """Settings for so many together, and the next ones when all of these are done."""
     return {"STREAMFLEET_BATCHING": "window", "STREAMFLEET_BATCH_SIZE": size}
 
 
 def adaptive(target_ms: int) -> Policy:
-    """As many as keep the target."""
+    """Settings for as many as keep the target."""
     return {"STREAMFLEET_BATCHING": "adaptive", "STREAMFLEET_TARGET_LATENCY_MS": target_ms}
 
 
 def _interleaved(
     report: Report, server: Served, sizes: Sizes, wanted: Mapping[str, tuple[Policy, Sequence[Body]]], part: str
 ) -> tuple[dict[str, list[Sample]], Runs]:
-    """Run each once a round; their figures, which go into the report under `part` as well, and what they are of."""
+    """Run each policy once a round. Returns figures, which also go into the report under `part`, and runs."""
     runs: Runs = {name: [] for name in wanted}
 
     def measure(name: str, policy: Policy, asked: Sequence[Body]) -> Sample:

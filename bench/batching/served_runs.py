@@ -1,7 +1,7 @@
 """One run: requests through a real worker, with one batching policy, to a vLLM server that stays up between runs.
 
 A worker that hosts vLLM itself would start a new engine for every policy. Here each policy gets a worker of its own,
-with the engine `openai`, in front of the same server: a deployment as it is found, and every run meets one engine.
+with the engine `openai`, in front of the same server, so that every run meets one engine.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class Stay:
     """A request in the engine; times in seconds since the run's first one went in.
 
     Attributes:
-        began_s, ended_s: when it was there.
-        total_ms: from enqueueing to its answer.
-        tokens: of its answer.
+        began_s, ended_s: start and end of that time.
+        total_ms: time from enqueueing to its answer.
+        tokens: number of tokens in its answer.
     """
 
     began_s: float
@@ -50,12 +50,12 @@ class Stay:
 
 @dataclass(frozen=True)
 class Run:
-    """A run.
+    """One run: requests through one worker with one policy.
 
     Attributes:
         stays: its requests, in the order in which they ended.
-        steps: of the engine, by its own count.
-        written: tokens, by its own count.
+        steps: the engine's steps, by its own count.
+        written: tokens written, by its own count.
     """
 
     stays: Sequence[Stay]
@@ -64,7 +64,7 @@ class Run:
 
     @property
     def span_s(self) -> float:
-        """From the first request's start to the last one's end."""
+        """Time from the first request's start to the last one's end."""
         return max(stay.ended_s for stay in self.stays)
 
     def running(self, from_s: float = 0.0, to_s: float | None = None) -> float:
@@ -74,7 +74,7 @@ class Run:
         return inside_s / (until_s - from_s)
 
     def timeline(self, points: int = 60) -> list[tuple[float, float]]:
-        """Requests in the engine over time: middles of as many spans, in seconds, and their means."""
+        """Requests in the engine over time, as pairs: the middle of each interval in seconds, and the mean in it."""
         width_s = self.span_s / points
         return [
             ((number + 0.5) * width_s, self.running(number * width_s, (number + 1) * width_s))
@@ -82,7 +82,7 @@ class Run:
         ]
 
     def figures(self) -> dict[str, float]:
-        """Name to figure; `settled` is the second half of the requests, when a limit has had time to find its place."""
+        """Name to figure; `settled` is the second half of the requests, when an adaptive limit is steady."""
         settled = self.stays[len(self.stays) // 2 :]
         run_ms, total_ms = [stay.run_ms for stay in self.stays], [stay.total_ms for stay in self.stays]
         return {
@@ -100,7 +100,7 @@ class Run:
         }
 
     def _settled_running(self, settled: Sequence[Stay]) -> float:
-        """From where `settled` begins to the last start, after which the engine only empties."""
+        """Mean number in the engine from the start of `settled` to the last start; after it the engine empties."""
         from_s, last_s = settled[0].ended_s, max(stay.began_s for stay in self.stays)
         return self.running(from_s, last_s) if last_s > from_s else self.running(0.0, from_s)
 
@@ -113,17 +113,17 @@ def run(
     slots: int = SLOTS,
     meanwhile: AbstractContextManager[object] | None = None,
 ) -> Run:
-    """Start a worker with this policy, have it answer these requests, all enqueued at once.
+    """Start a worker with this policy and have it answer these requests, all enqueued at once.
 
     Args:
-        server: vLLM.
+        server: the vLLM server.
         policy: settings of the worker, by the full names of their variables.
-        asked: bodies.
-        slots: of the server.
-        meanwhile: open from the first submission to the last answer.
+        asked: request bodies.
+        slots: slots of the server.
+        meanwhile: context that is open from the first submission to the last answer.
 
     Raises:
-        RuntimeError: other tokens were written than were asked for.
+        RuntimeError: the number of tokens written is not the number asked for.
     """
     environment = {
         "STREAMFLEET_ENGINE": "openai",
@@ -151,7 +151,7 @@ def stays(results: Sequence[Result]) -> list[Stay]:
         times = result.timings
         total_ms = times.total_ms or 0.0
         run_ms = total_ms - (times.queued_ms or 0.0) - (times.waited_ms or 0.0)
-        # By the clock of Redis at the claim and the worker's since: in fractions of ms, as `finished_ms` is not.
+        # Redis's clock at the claim plus the worker's time since: in fractions of ms, unlike `finished_ms`.
         ended_s = (int(result.fields["enqueued_ms"]) + total_ms) / 1000
         tokens = int((result.usage or {}).get("completion_tokens", 0))
         found.append((ended_s - run_ms / 1000, ended_s, total_ms, tokens))
@@ -163,7 +163,7 @@ def stays(results: Sequence[Result]) -> list[Stay]:
 
 
 def counters(url: str) -> dict[str, float]:
-    """What vLLM has counted so far: its steps, and the tokens that it wrote."""
+    """Returns vLLM's counters so far: its steps, and the tokens that it wrote."""
     found = dict.fromkeys((STEPS, WRITTEN), 0.0)
     for line in httpx.get(f"{url}/metrics", timeout=30.0).text.splitlines():
         name, _, value = line.rpartition(" ")

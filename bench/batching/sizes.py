@@ -1,4 +1,4 @@
-"""How much is measured."""
+"""Sizes of the measurement of batching."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ class Sizes:
     """Sizes of one measurement.
 
     Attributes:
-        rounds: of everything.
-        batches: requests of a run, by batch size.
-        tokens: of each answer where all are alike.
-        mixed_tokens: lengths that answers draw from where they are not.
-        mixed_requests: of a run with those.
-        mixed_size: batch size of both policies there.
-        targets: of the adaptive limit, as multiples of the run time of a request alone.
-        adaptive_requests: of a run.
+        rounds: number of rounds of everything.
+        batches: requests in a run, by batch size.
+        tokens: tokens of each answer if all are alike.
+        mixed_tokens: lengths that answers are drawn from otherwise.
+        mixed_requests: requests in a run with mixed lengths.
+        mixed_size: batch size of both policies with mixed lengths.
+        targets: targets of the adaptive limit, as multiples of the run time of a request alone.
+        adaptive_requests: requests in a run with the adaptive limit.
     """
 
     rounds: int

@@ -14,7 +14,7 @@ Samples = Mapping[str, Sequence[Sample]]
 
 
 def add_sizes(report: Report, samples: Samples) -> None:
-    """Throughput, latency and how full the engine is, by batch size."""
+    """Throughput, latency and occupancy of the engine, by batch size."""
     found = [{"size": int(name), **_middles(each)} for name, each in samples.items()]
     found.sort(key=lambda row: row["size"])
     alone = found[0]["tokens_per_s"]
@@ -36,7 +36,7 @@ def add_sizes(report: Report, samples: Samples) -> None:
 
 
 def add_policies(report: Report, samples: Samples, runs: Mapping[str, Sequence[Run]], size: int) -> None:
-    """Continuous beside window, answers of mixed length."""
+    """Continuous beside window, with answers of mixed length."""
     found = {name: _middles(each) for name, each in samples.items()}
     rows = [
         {
@@ -58,7 +58,7 @@ def add_policies(report: Report, samples: Samples, runs: Mapping[str, Sequence[R
 
 
 def add_adaptive(report: Report, samples: Samples, runs: Mapping[str, Sequence[Run]], alone_ms: float) -> None:
-    """What a target latency costs and gives, beside no limit."""
+    """Cost and gain of a target latency, compared with no limit."""
     found = {name: _middles(each) for name, each in samples.items()}
     unlimited = found[CONTINUOUS]["tokens_per_s"]
     rows: list[dict[str, Any]] = [
@@ -87,8 +87,11 @@ def _middles(samples: Sequence[Sample]) -> dict[str, float]:
 
 
 def _series(runs: Mapping[str, Sequence[Run]]) -> dict[str, Any]:
-    """By name: requests in the engine over time, of the first run, as pairs of seconds and number; and all times spent
-    there, sorted, in ms."""
+    """Series by name of the run.
+
+    Each has the number of requests in the engine over time, of the first run, as pairs of seconds and number; and all
+    times spent there, sorted, in ms.
+    """
     return {
         "timeline": {
             name: [(round(at_s, 2), round(running, 2)) for at_s, running in found[0].timeline()]

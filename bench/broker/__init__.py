@@ -1,7 +1,7 @@
 """streamfleet beside other queues and beside the raw limits of Redis and of its client library, in one run.
 
-Jobs do nothing; payload and result are 500 B. Every figure is taken on an empty Redis of its own, with raw redis-py on
-the same work right before, so that ratios are of neighbours.
+Jobs do nothing; payload and result are 500 B. Every figure is taken on an empty Redis of its own, right after raw
+redis-py with the same work, so that each ratio compares neighbours in time.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from streamfleet.cli.demo.server import find_servers
 
 
 def run(quick: bool, rounds: int | None = None, only: Sequence[str] = (), server: str = "") -> Report:
-    """Measure.
+    """Run the measurement.
 
     Args:
         quick: small sizes.
-        rounds: in place of the size's own.
-        only: names of systems; all when empty.
-        server: release of Redis such as ``redis-7.0``; the newest found when empty.
+        rounds: number of rounds instead of the size's own.
+        only: names of systems; all if empty.
+        server: release of Redis such as ``redis-7.0``; the newest found if empty.
 
     Raises:
-        ValueError: there is no system, or no server, of a name.
+        ValueError: a name of a system or a server is unknown.
     """
     console = Console(stderr=True)
     sizes = QUICK_SIZES if quick else FULL_SIZES

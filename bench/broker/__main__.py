@@ -21,7 +21,7 @@ The first run installs each peer into build/bench/peers: about a minute more, fr
 
 
 def main() -> int:
-    """Run, save, print; 2 when the command line asks for what is not there."""
+    """Run, save, print; returns 2 if the command line names an unknown system or server."""
     known = parser("broker", __doc__, EXAMPLES)
     known.add_argument("--rounds", type=int, metavar="N", help="how often each system is measured")
     known.add_argument("--only", default="", metavar="NAMES", help="these systems, with commas between; see --list")

@@ -31,7 +31,7 @@ class NotThere(Exception):
 
 
 def command(system: System) -> tuple[list[str], Path]:
-    """How its adapter is started, and in which folder; see `prepare`."""
+    """Returns the command that starts a system's adapter, and its working folder; see `prepare`."""
     if system.environment == NODE:
         return ["node", str(PEERS / system.adapter)], HOME / NODE
     if not system.environment:
@@ -41,10 +41,10 @@ def command(system: System) -> tuple[list[str], Path]:
 
 
 def prepare(systems: Sequence[System], console: Console) -> dict[str, str]:
-    """Make what environments are missing, with a line for each.
+    """Make the missing environments, and print a line for each.
 
     Returns:
-        For each system that cannot be measured, why.
+        The systems that cannot be measured, each with the reason.
     """
     missing = [each for each in systems if each.environment and _stamp(HOME / each.environment) != _wanted(each)]
     with ThreadPoolExecutor(max_workers=AT_ONCE) as pool:
@@ -53,7 +53,7 @@ def prepare(systems: Sequence[System], console: Console) -> dict[str, str]:
 
 
 def versions(system: System) -> dict[str, str]:
-    """Of its packages, as they are installed."""
+    """Installed versions of a system's packages."""
     if system.environment == NODE:
         there = {name: _node_version(name) for name in system.packages}
         return there | {"node": _said(["node", "--version"]).removeprefix("v")}
@@ -65,7 +65,7 @@ def versions(system: System) -> dict[str, str]:
 
 
 def _make(system: System, console: Console) -> str:
-    """Make the environment anew; returns why it cannot be made, else nothing."""
+    """Make the environment anew; returns the reason if that fails, else an empty string."""
     folder = HOME / system.environment
     console.print(f"installing {system.title} into {folder.relative_to(ROOT)} …")
     try:
@@ -82,7 +82,7 @@ def _pins(system: System) -> Path:
 
 
 def _wanted(system: System) -> str:
-    """What the environment's stamp says when it is up to date."""
+    """Content of the environment's stamp if it is up to date."""
     return f"{hashlib.sha256(_pins(system).read_bytes()).hexdigest()} {sys.version.split()[0]}"
 
 
@@ -92,7 +92,7 @@ def _stamp(folder: Path) -> str:
 
 
 def _make_python(folder: Path, pins: Path) -> None:
-    # Our own pip installs into it: one less to unpack for each of nine.
+    # Our own pip installs into it, so that pip need not be installed nine times.
     venv.EnvBuilder(clear=True, with_pip=False, symlinks=True).create(folder)
     pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin/python"), "install", "--quiet", "--no-input"]
     _run("pip", [*pip, "--disable-pip-version-check", "--requirement", str(pins)], folder)

@@ -1,4 +1,4 @@
-"""From samples to tables, targets and series."""
+"""Makes tables, targets and series from samples."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COLUMNS = (
 
 
 def middle(samples: Sequence[Sample], figure: str) -> float | None:
-    """The median of the rounds that have the figure; None when none has."""
+    """The median of the rounds that have the figure; None if no round has it."""
     values = [sample[figure] for sample in samples if figure in sample]
     return median(values) if values else None
 
@@ -48,7 +48,7 @@ def against(ours: Sequence[Sample], theirs: Sequence[Sample], figure: str) -> fl
 
 
 def fastest(systems: Sequence[System], samples: Samples, figure: str, kinds: Sequence[str]) -> System | None:
-    """The peer of these kinds with the largest median; None when none was measured."""
+    """The peer of these kinds with the largest median; None if none was measured."""
     found = [(middle(samples[each.name], figure), each) for each in systems if each.kind in kinds]
     return max(((value, each) for value, each in found if value is not None), default=(0, None), key=_first)[1]
 
@@ -58,7 +58,7 @@ def _first(pair: tuple[float, System]) -> float:
 
 
 def main_table(systems: Sequence[System], samples: Samples, failures: Failures) -> Table:
-    """One row a system; what could not be measured says why."""
+    """One row for each system; a figure that is missing shows the reason."""
     rows = []
     for system in systems:
         mine, failed = samples[system.name], failures.get(system.name, {})
@@ -87,7 +87,7 @@ def _round_trip(samples: Sequence[Sample], way: str) -> str | None:
 
 
 def settings_table(systems: Sequence[System], versions: Mapping[str, Mapping[str, str]]) -> Table:
-    """What each was told, and which release it is."""
+    """Settings and release of each system."""
     columns = ("", "versions", "enqueue and drain", "round trip, defaults", "round trip, tuned")
     rows = [
         {
@@ -103,7 +103,7 @@ def settings_table(systems: Sequence[System], versions: Mapping[str, Mapping[str
 
 
 def targets(systems: Sequence[System], samples: Samples) -> list[Target]:
-    """What is asked of streamfleet; empty when it was not measured."""
+    """Targets of streamfleet; empty if it was not measured."""
     if "streamfleet" not in samples:
         return []
     ours, node = samples["streamfleet"], samples.get("bullmq-node", ())
@@ -134,7 +134,7 @@ def _memory_note(ours: Sequence[Sample]) -> str:
 
 
 def series(systems: Sequence[System], samples: Samples) -> list[dict[str, Any]]:
-    """For plots: one row a system, medians and ratios, None where there is none."""
+    """Series for plots: one row for each system, medians and ratios, None if there is none."""
     figures = ("enqueue", "drain", "bytes", "staged_bytes", "defaults_p50", "defaults_p99", "tuned_p50", "tuned_p99")
     return [
         {

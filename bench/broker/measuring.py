@@ -33,16 +33,16 @@ SHARES = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
 
 
 class AdapterFailed(Exception):
-    """An adapter gave no figure; the message is its last words."""
+    """An adapter gave no figure; the message is the end of its output."""
 
 
 class Measurer:
-    """Takes samples, and keeps what goes beyond single figures.
+    """Takes samples, and keeps results that are not single figures.
 
     Args:
-        sizes: how much is measured.
-        server: release of Redis, as `own_server` takes it.
-        console: where failures are told at once.
+        sizes: sizes of the run.
+        server: release of Redis, as for `own_server`.
+        console: gets each failure at once.
 
     Attributes:
         round_trips: system to way (`defaults`, `tuned`) to one row of quantiles a round, in ms, at SHARES.
@@ -56,7 +56,7 @@ class Measurer:
         self.failures: dict[str, dict[str, list[str]]] = {}
 
     def sample(self, system: System) -> dict[str, float]:
-        """Every figure that the system has; those that failed are not in it."""
+        """Every figure of the system, without those that failed."""
         sizes, found, taken = self._sizes, dict[str, float](), self._taken.get(system.name, 0)
         self._taken[system.name] = taken + 1
         raw_jobs = str(sizes.raw_jobs)
@@ -105,7 +105,7 @@ class Measurer:
 
 
 def settled_bytes(client: redis.Redis) -> int:
-    """Bytes of data, once no other connection is left whose buffers would count as well."""
+    """Bytes of data, once all other connections are closed, because their buffers would count as well."""
     give_up = time.monotonic() + GONE_TIMEOUT_S
     while len(client.client_list()) > 1 and time.monotonic() < give_up:
         time.sleep(0.02)
@@ -113,10 +113,10 @@ def settled_bytes(client: redis.Redis) -> int:
 
 
 def run_adapter(system: System, url: str, words: Sequence[str]) -> dict[str, Any]:
-    """What an adapter found.
+    """Run an adapter and return its figures.
 
     Raises:
-        AdapterFailed: it ended with an error, took too long, or said nothing.
+        AdapterFailed: it ended with an error, took too long, or printed no figure.
     """
     start, folder = command(system)
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("STREAMFLEET_", "PYTHON"))}

@@ -1,7 +1,7 @@
-"""streamfleet, with the command line that the adapters of its peers have, and a `stage` of its own.
+"""streamfleet, with the same command line as the adapters of its peers, and one more command, `stage`.
 
-`python -m bench.broker.ours URL drain 20000`. Everything on its defaults: the client of a service, one worker whose
-engine answers at once. Producer and worker use the event loop that they come with.
+`python -m bench.broker.ours URL drain 20000`. All settings have their defaults: a service's client, one worker whose
+engine answers at once. Producer and worker use their default event loops.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ COUNTS = "{default}:counts"
 
 
 def body() -> dict[str, object]:
-    """A request whose JSON has as many bytes as the payload of a peer."""
+    """A request whose JSON has the size of a peer's payload."""
     empty = {"messages": [{"role": "user", "content": ""}], "max_tokens": 16, "temperature": 0}
     content = "x" * (len(PAYLOAD) - len(json.dumps(empty, separators=(",", ":"))))
     return {**empty, "messages": [{"role": "user", "content": content}]}
@@ -44,7 +44,7 @@ class Ours(Peer):
             await self._client.enqueue_many([{"body": self._body} for _ in range(some)])
             count -= some
 
-    async def call(self, *, tuned: bool) -> str:  # noqa: ARG002 - nothing is there to be tuned
+    async def call(self, *, tuned: bool) -> str:  # noqa: ARG002 - there is nothing to tune
         result = await (await self._client.enqueue(self._body)).result(timeout=10)
         result.raise_for_status()
         return RESULT if result.text else ""
@@ -69,7 +69,7 @@ class Ours(Peer):
 
 
 async def stage(url: str) -> int:
-    """Bring every request that waits into its lane's ready set, as a worker's pulls do; returns how many."""
+    """Move every waiting request into its lane's ready set, as a worker's pulls do; returns the number of requests."""
     staged = 0
     async with Client(url) as client:
         while some := (await client.broker.pull("stager", 0)).staged:

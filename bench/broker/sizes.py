@@ -1,4 +1,4 @@
-"""How much is measured: full sizes for docs/performance.md, small ones to see whether all is well."""
+"""Sizes of the run: full sizes for docs/performance.md, small ones for a quick check."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class Sizes:
     """Sizes of a run.
 
     Attributes:
-        rounds: how often each system is measured.
-        divisor: jobs are so many times fewer than a system's own numbers, but for drains that UNDIVIDED names.
-        raw_jobs: enqueued and drained by raw redis-py next to each system.
-        calls: most round trips; streamfleet makes all of them.
-        calls_s: for others no further one begins after so many seconds; but five are made at least.
-        peers_rounds: in how many of the rounds the round trips of peers are measured.
+        rounds: number of times that each system is measured.
+        divisor: a system's own number of jobs is divided by it, except the drains that UNDIVIDED names.
+        raw_jobs: jobs that raw redis-py enqueues and drains next to each system.
+        calls: largest number of round trips; streamfleet makes all of them.
+        calls_s: seconds after which other systems begin no further round trip; but they make five at least.
+        peers_rounds: number of rounds in which the round trips of peers are measured.
     """
 
     rounds: int

@@ -1,4 +1,4 @@
-"""What is measured: streamfleet, the raw limits, and every peer, with sizes and the settings that gained most."""
+"""The measured systems: streamfleet, the raw limits, and every peer, with sizes and their best settings."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ Kind: TypeAlias = Literal["ours", "limit", "python", "node"]
 
 @dataclass(frozen=True)
 class System:
-    """One contender.
+    """One system under measurement.
 
     Attributes:
-        name: for the command line and in the report's data.
-        title: as people call it.
-        kind: streamfleet itself, a limit with no queue on top, or a peer on Python or Node.
+        name: name on the command line and in the report's data.
+        title: usual name.
+        kind: streamfleet itself, a limit without a queue, or a peer on Python or Node.
         adapter: file in peers/, or a module with dots.
-        packages: whose versions decide what the figures mean, the peer's own first.
-        settings: the worker and the bulk call in words, as they are measured for enqueue and drain.
-        defaults: settings of round trips as it comes; empty when that is not measured.
-        tuned: settings of round trips with everything that shortens them; empty when there is nothing to tune.
-        jobs: how many are enqueued in bulk and, as the second, drained; about two seconds of work.
-        enqueues: whether its way of putting jobs in is another than that of a contender before it.
-        environment: of the interpreter; empty for the one that streamfleet runs in.
+        packages: packages whose versions decide the figures, the peer's own first.
+        settings: settings of the worker and of the bulk call, in words, for enqueue and drain.
+        defaults: default settings, for round trips; empty if that is not measured.
+        tuned: settings that shorten round trips; empty if there is nothing to tune.
+        jobs: numbers of jobs to enqueue in bulk and to drain; about two seconds of work.
+        enqueues: true if it enqueues in another way than the systems before it.
+        environment: name of its virtual environment; empty for streamfleet's own.
         variables: further environment variables.
     """
 
@@ -215,10 +215,10 @@ SYSTEMS: tuple[System, ...] = (
 
 
 def choose(names: Sequence[str]) -> list[System]:
-    """The systems of these names, in the order of the table; all when none is named.
+    """The systems of these names, in the order of the table; all if no name is given.
 
     Raises:
-        ValueError: there is none of a name; says which there are.
+        ValueError: a name is unknown; the message lists the known ones.
     """
     known = [system.name for system in SYSTEMS]
     if unknown := [name for name in names if name not in known]:

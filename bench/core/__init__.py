@@ -1,1 +1,1 @@
-"""What all measurements share: samples in turn, reports on disk, targets, servers and workers to measure."""
+"""Common parts of all measurements: interleaved samples, reports on disk, targets, servers and workers to measure."""

@@ -1,4 +1,4 @@
-"""What the command lines of all measurements share: small or full sizes, where the report goes, how it is shown."""
+"""Common command line of all measurements: small or full sizes, the place of the report, and its printing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bench.core import machine
 from bench.core.reports import FULL, PARTIAL, QUICK, Report
 from bench.core.tables import markdown, targets_markdown
 
-_BEGAN = machine.cpu_ticks()  # a measurement is a process: it is about to begin
+_BEGAN = machine.cpu_ticks()  # each measurement is a process, and begins here
 
 
 def parser(name: str, description: str | None, examples: str) -> argparse.ArgumentParser:
@@ -29,12 +29,12 @@ def parser(name: str, description: str | None, examples: str) -> argparse.Argume
 
 
 def finish(report: Report, args: argparse.Namespace, *, whole: bool = True) -> None:
-    """Save a report where the command line says, and print its tables and targets.
+    """Save a report to the path of the command line, and print its tables and targets.
 
     Args:
-        report: what was measured.
-        args: of a `parser`.
-        whole: nothing was left out; else it must not take the place of a report that has all.
+        report: the report to save.
+        args: arguments parsed by a `parser`.
+        whole: true if no part was left out; a report with gaps must not replace a complete one.
     """
     report.machine = {**report.machine, "stolen_percent": machine.stolen_percent(_BEGAN, machine.cpu_ticks())}
     usual = QUICK if args.quick else FULL

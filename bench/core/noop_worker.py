@@ -1,7 +1,7 @@
-"""A worker whose engine answers at once, always the same: what is left is the queue's own cost.
+"""A worker whose engine answers at once, always the same, so that only the queue's own cost remains.
 
-Everything but the engine is the real worker: `python -m bench.core.noop_worker`, with the settings of a worker
-in its environment. BENCH_ANSWER_BYTES is the size of an answer; BENCH_SLOTS how many requests the engine holds.
+All except the engine is the real worker: `python -m bench.core.noop_worker`, with the settings of a worker in its
+environment. BENCH_ANSWER_BYTES is the size of an answer; BENCH_SLOTS the number of requests that the engine holds.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from streamfleet.worker.main import run_worker
 
 
 class NoopEngine:
-    """Answers every request with the same chat completion, without doing anything."""
+    """Answers every request with the same chat completion, without any work."""
 
     kind = "no-op"
     models: tuple[str, ...] = ("none",)
@@ -37,7 +37,7 @@ class NoopEngine:
         return self._capacity
 
     async def failed(self) -> str:
-        """Never."""
+        """Never return."""
         reason: str = await asyncio.get_running_loop().create_future()
         return reason
 

@@ -1,4 +1,4 @@
-"""A Redis of a measurement's own, and what it says of its work."""
+"""A Redis server for one measurement, and its own counters of its work."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from streamfleet.cli.demo.server import RedisServer, find_servers
 
 @contextmanager
 def own_server(label: str = "", options: Mapping[str, str] | None = None) -> Iterator[RedisServer]:
-    """A server started for this, and ended after it; nothing is written to disk.
+    """Start a server, and end it afterwards; nothing is written to disk.
 
     Args:
-        label: release such as ``redis-7.0`` as `find_servers` calls it; the newest Redis when empty.
+        label: release such as ``redis-7.0``, as `find_servers` names it; the newest Redis if empty.
         options: further configuration, as in redis.conf.
     """
     found = find_servers()

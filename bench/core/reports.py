@@ -1,4 +1,4 @@
-"""What a measurement leaves behind: one JSON file that tables and plots are made from."""
+"""Reports of measurements: one JSON file each, from which tables and plots are made."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ PARTIAL = ROOT / "build" / "bench" / "partial"
 
 @dataclass(frozen=True)
 class Target:
-    """One figure that has to hold.
+    """A limit for one figure.
 
     Attributes:
-        name: what is asked, as one short line.
-        value: what was measured; None when it could not be.
-        limit: where it holds from, or up to.
-        kind: on which side of the limit it holds.
-        unit: of both; "x" for a ratio, "%" for a share.
-        note: why it is missed, or what it says in small sizes.
+        name: the requirement, as one short line.
+        value: measured value; None if it could not be measured.
+        limit: bound of the value.
+        kind: the side of the limit that holds.
+        unit: unit of value and limit; "x" for a ratio, "%" for a share.
+        note: reason for a miss, or a remark on small sizes.
     """
 
     name: str
@@ -55,15 +55,15 @@ class Table:
 
 @dataclass
 class Report:
-    """One measurement.
+    """Report of one measurement.
 
     Attributes:
-        name: file name without its ending; the measurement's own.
+        name: the measurement's name, and the file name without its ending.
         made: date, YYYY-MM-DD.
-        machine: what it ran on; see `machine.describe`.
-        settings: sizes, rounds, and whatever decides what the figures mean.
+        machine: description of the machine; see `machine.describe`.
+        settings: sizes, rounds, and all else that decides the figures.
         tables: for docs/performance.md.
-        targets: what was asked of it.
+        targets: targets of the measurement.
         data: series for plots, and samples.
     """
 
@@ -79,7 +79,7 @@ class Report:
         """Write it to `folder`; returns the file."""
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{self.name}.json"
-        # Whole or not at all: who is stopped meanwhile keeps what was measured before.
+        # Written whole or not at all: an interrupted run keeps the earlier report.
         half_done = path.with_suffix(".part")
         half_done.write_text(json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         half_done.replace(path)
@@ -87,7 +87,7 @@ class Report:
 
 
 def load(path: Path) -> Report:
-    """A report that was saved."""
+    """Load a saved report."""
     raw = json.loads(path.read_text(encoding="utf-8"))
     raw["tables"] = [Table(**table) for table in raw["tables"]]
     raw["targets"] = [Target(**target) for target in raw["targets"]]

@@ -1,4 +1,4 @@
-"""Samples in turn, so that whatever else the machine does meets all of them alike; medians and ratios of them."""
+"""Interleaved samples, so that other load on the machine meets all of them alike; medians and ratios of them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Sample: TypeAlias = Mapping[str, float]
 def interleave(
     measures: Mapping[str, Callable[[], Sample]], rounds: int, *, seed: int = 1, title: str = "rounds"
 ) -> dict[str, list[Sample]]:
-    """Run every measure once a round, each round in another order, with a progress bar.
+    """Run every measure once a round, in another order each round, with a progress bar.
 
     Returns:
-        For each measure its samples, one a round, in the order of rounds.
+        For each measure its samples, one for each round, in the order of rounds.
     """
     chance = random.Random(seed)
     samples: dict[str, list[Sample]] = {name: [] for name in measures}

@@ -1,4 +1,4 @@
-"""Series of points, as reports keep them."""
+"""Series of points for reports."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def thinned(values: Sequence[T], most: int = MOST_POINTS) -> list[T]:
-    """At most so many of the values, evenly spread, the first and the last among them: files stay small."""
+    """At most so many of the values, evenly spread, with the first and the last: keeps files small."""
     if len(values) <= most:
         return list(values)
     return [values[round(index * (len(values) - 1) / (most - 1))] for index in range(most)]

@@ -9,7 +9,7 @@ from bench.core.reports import Table, Target
 
 
 def markdown(table: Table) -> str:
-    """A table, numbers to the right."""
+    """A table in Markdown, numbers aligned to the right."""
     columns = list(table.columns)
     right = [all(_is_number(row.get(column)) for row in table.rows) for column in columns]
     lines = [
@@ -21,7 +21,7 @@ def markdown(table: Table) -> str:
 
 
 def targets_markdown(targets: Sequence[Target]) -> str:
-    """Each target with its figure, and whether it holds."""
+    """Each target with its figure, and hold or miss."""
     rows = [
         {
             "target": target.name,
@@ -36,7 +36,7 @@ def targets_markdown(targets: Sequence[Target]) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value as people read it: three significant digits, thousands apart; nothing for None."""
+    """A value for readers: three significant digits, thousands separated; empty for None."""
     if value is None:
         return ""
     if isinstance(value, bool) or not isinstance(value, (int, float)):

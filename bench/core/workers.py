@@ -1,4 +1,4 @@
-"""Worker processes to measure: started by their command, ready before anything is timed, ended by SIGTERM."""
+"""Worker processes to measure: started by their command, ready before any timing, ended by SIGTERM."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ def workers(
     module: str = "streamfleet.worker",
     environment: Mapping[str, object] | None = None,
 ) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """So many workers on the queue ``default``, all ready; they drain at the end.
+    """Start so many workers on the queue ``default``, wait until all are ready, and drain them at the end.
 
     Args:
         redis_url: their Redis.
-        count: how many processes.
-        module: what to run: ``bench.core.noop_worker`` for an engine that does nothing.
+        count: number of processes.
+        module: module to run: ``bench.core.noop_worker`` for an engine that does nothing.
         environment: settings, by the full names of their variables.
 
     Raises:
-        RuntimeError: one did not become ready; with what it wrote.
+        RuntimeError: one did not become ready; the message has its output.
     """
     settings = {
         "REDIS_URL": redis_url,

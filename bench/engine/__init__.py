@@ -22,15 +22,15 @@ from bench.engine.work import Body, bodies
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is measured.
+    """Sizes of the measurement.
 
     Attributes:
-        rounds: each starts every contender's engine once.
-        batches: of every contender in a round.
-        requests: of a batch.
-        output_tokens: of each answer.
-        front_end_s: how long the no-op worker is watched.
-        warm_up: requests of a start before any batch.
+        rounds: number of rounds; each starts every contender's engine once.
+        batches: batches of every contender in a round.
+        requests: requests in a batch.
+        output_tokens: tokens of each answer.
+        front_end_s: seconds for which the no-op worker is measured.
+        warm_up: requests after a start and before any batch.
     """
 
     rounds: int
@@ -47,12 +47,12 @@ GPU_SIZES = Sizes(rounds=3, batches=2, requests=512, output_tokens=96, front_end
 
 
 def run(quick: bool, setup: EngineSetup, rounds: int | None = None) -> Report:
-    """Measure.
+    """Run the measurement.
 
     Args:
-        quick: small sizes, to see whether all is well.
-        setup: of the engine; its build says what full sizes are.
-        rounds: in place of what `quick` says.
+        quick: small sizes, as a quick check.
+        setup: the engine's setup; its build decides the full sizes.
+        rounds: number of rounds instead of the size's own.
     """
     sizes = QUICK_SIZES if quick else FULL_SIZES if setup.cpu else GPU_SIZES
     sizes = Sizes(**{**asdict(sizes), "rounds": rounds or sizes.rounds})
@@ -89,7 +89,7 @@ def _bare(
 def _http(
     setup: EngineSetup, warming: Sequence[Body], asked: Sequence[Sequence[Body]], batches: Mapping[str, list[Batch]]
 ) -> Sample:
-    """Whole answers and streamed ones in turn, from the same server."""
+    """Whole answers and streamed ones by turns, from the same server."""
 
     async def measure() -> None:
         await server.run(warming)
@@ -123,6 +123,6 @@ def _checked(batch: Batch, asked: Sequence[Body]) -> Batch:
 
 
 def _means(batches: Sequence[Batch]) -> dict[str, float]:
-    """Every figure, over the batches of one start."""
+    """Mean of every figure over the batches of one start."""
     figures = [batch.figures() for batch in batches]
     return {name: fmean(each[name] for each in figures) for name in figures[0]}

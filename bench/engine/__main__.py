@@ -1,4 +1,4 @@
-"""Measure a worker with real vLLM beside bare AsyncLLM.generate and vllm serve, and hold it against the targets."""
+"""Measure a worker with real vLLM beside bare AsyncLLM.generate and vllm serve, and compare it with the targets."""
 
 from __future__ import annotations
 

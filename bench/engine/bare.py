@@ -1,7 +1,7 @@
-"""Bare `AsyncLLM.generate`, everything submitted at once: the limit that whatever is built around it is held against.
+"""Bare `AsyncLLM.generate`, with all requests submitted at once: the limit for everything built around it.
 
 This module is also the process that holds the engine: `python -m bench.engine.bare MODEL ARGUMENT…` reads bodies, one
-JSON list a line, and writes what became of them, in the same form. Prompts are given in tokens: no front end at all.
+JSON list a line, and writes the answers' rows in the same form. Prompts are given in tokens: no front end at all.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ READY = "ready"
 
 
 class Bare:
-    """The engine in its process."""
+    """An engine in a process of its own."""
 
     def __init__(self, child: Child) -> None:
         self._child = child
 
     async def run(self, asked: Sequence[Body]) -> Batch:
-        """Submit all at once."""
+        """Submit all requests at once."""
 
         async def ask() -> list[Row]:
             answer = await asyncio.to_thread(self._child.ask, json.dumps(asked))
@@ -44,7 +44,7 @@ class Bare:
 
 @contextmanager
 def bare(setup: EngineSetup) -> Iterator[Bare]:
-    """A bare engine, ready."""
+    """Start a bare engine and wait until it is ready."""
     with started(["-m", "bench.engine.bare", str(setup.folder), *setup.argv], talks=True) as child:
         child.wait_for(READY)
         yield Bare(child)
@@ -54,7 +54,7 @@ def bare(setup: EngineSetup) -> Iterator[Bare]:
 
 
 async def serve(engine: Any, tokenizer: Any, asks: IO[str], answers: IO[str]) -> None:
-    """Answer lines until there are no more."""
+    """Answer lines until the input ends."""
     print(READY, file=answers, flush=True)
     number = 0
     while line := await asyncio.to_thread(asks.readline):
@@ -78,7 +78,7 @@ def tokens_of(tokenizer: Any, body: Body) -> list[int]:
 
 
 async def generate(engine: Any, request_id: str, prompt: list[int], output_tokens: int) -> dict[str, Any]:
-    """One request; a Row as a mapping."""
+    """Run one request; returns a Row as a mapping."""
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
@@ -104,7 +104,7 @@ async def generate(engine: Any, request_id: str, prompt: list[int], output_token
 def main() -> None:
     """Hold an engine until standard input ends."""
     model, *argv = sys.argv[1:]
-    # What is printed by vLLM must not come between the answers.
+    # Keeps vLLM's own prints out of the answers.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     prepare_environment(model, cpu=is_cpu_build())

@@ -1,4 +1,4 @@
-"""What became of a batch of requests, and the figures of it."""
+"""Results of a batch of requests, and their figures."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class Row:
     """One request; times in ms.
 
     Attributes:
-        prompt_tokens, output_tokens: by the engine's own account.
-        first_ms: from submission to the first token; None where the way of asking does not show it.
+        prompt_tokens, output_tokens: counted by the engine.
+        first_ms: time from submission to the first token; None if this contender does not show it.
         between_ms: mean time between two tokens; None as above.
-        total_ms: from submission to the whole answer.
+        total_ms: time from submission to the whole answer.
     """
 
     prompt_tokens: int
@@ -32,12 +32,12 @@ class Row:
 
 @dataclass(frozen=True)
 class Batch:
-    """One batch, submitted at once.
+    """One batch of requests, all submitted at once.
 
     Attributes:
         rows: its requests.
-        wall_s: from the first submission to the last answer.
-        front_s: CPU time meanwhile of the front end's process: all but the engine core's, and the driver.
+        wall_s: time from the first submission to the last answer.
+        front_s: CPU time of the front end's process meanwhile: all but the engine core's, and the driver.
     """
 
     rows: Sequence[Row]
@@ -45,7 +45,7 @@ class Batch:
     front_s: float
 
     def figures(self) -> dict[str, float]:
-        """Name to figure; those of tokens that were not seen are left out."""
+        """Name to figure, without figures of tokens that were not seen."""
         found = {
             "tokens_per_s": sum(row.output_tokens for row in self.rows) / self.wall_s,
             "total_ms_p50": median(row.total_ms for row in self.rows),
@@ -64,11 +64,11 @@ class Batch:
 
 
 class OtherWork(RuntimeError):
-    """A contender did not do the work that was asked for, so its figures cannot be compared."""
+    """A contender did not do the work that it was given, so its figures cannot be compared."""
 
 
 async def timed(pid: int, run: Callable[[], Awaitable[Sequence[Row]]]) -> Batch:
-    """Run a batch; `pid` is the front end's process."""
+    """Run a batch and measure it; `pid` is the front end's process."""
     cpu_s, began = cpu_seconds(pid), time.perf_counter()
     rows = await run()
     wall_s = time.perf_counter() - began
@@ -76,10 +76,10 @@ async def timed(pid: int, run: Callable[[], Awaitable[Sequence[Row]]]) -> Batch:
 
 
 def check_output(batch: Batch, asked: Sequence[Body]) -> None:
-    """See that every answer has as many tokens as were asked for.
+    """Check that every answer has the number of tokens that was asked for.
 
     Raises:
-        OtherWork: one has not.
+        OtherWork: an answer has another number.
     """
     wanted = sorted(body["max_tokens"] for body in asked)
     if sorted(row.output_tokens for row in batch.rows) != wanted:
@@ -87,10 +87,10 @@ def check_output(batch: Batch, asked: Sequence[Body]) -> None:
 
 
 def check_same_work(batches: Mapping[str, Batch]) -> None:
-    """See that contenders read and wrote the same number of tokens.
+    """Check that contenders read and wrote the same number of tokens.
 
     Raises:
-        OtherWork: they did not; with the numbers.
+        OtherWork: they did not; the message has the numbers.
     """
     done = {
         name: (sum(row.prompt_tokens for row in batch.rows), sum(row.output_tokens for row in batch.rows))

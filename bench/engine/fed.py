@@ -16,7 +16,7 @@ ANSWER_S = 600.0
 
 
 class Fed:
-    """A queue with one worker that is ready."""
+    """A queue with one ready worker."""
 
     def __init__(self, url: str, pid: int) -> None:
         self._url, self._pid = url, pid
@@ -33,23 +33,23 @@ class Fed:
 
 @contextmanager
 def fed(environment: Mapping[str, str], module: str = "streamfleet.worker") -> Iterator[Fed]:
-    """A worker with these settings, on a Redis of its own."""
+    """Start a worker with these settings, on a Redis of its own."""
     with own_server() as server, workers(server.url, module=module, environment=environment) as processes:
         yield Fed(server.url, processes[0].pid)
 
 
 async def drained(client: Client, asked: Sequence[Body]) -> list[Result]:
-    """Every result, in the order in which they came.
+    """Every result, in the order of arrival.
 
     Raises:
-        RequestFailed: one did not succeed.
+        RequestFailed: a request did not succeed.
     """
     handles = await client.enqueue_many([{"body": body} for body in asked])
     return [result.raise_for_status() async for result in client.as_completed(handles, timeout=ANSWER_S)]
 
 
 def row_of(result: Result) -> Row:
-    """A result's timings, from enqueueing on."""
+    """Timings of a result, from enqueueing on."""
     times, usage = result.timings, result.usage or {}
     before_ms, total_ms = (times.queued_ms or 0.0) + (times.waited_ms or 0.0), times.total_ms or 0.0
     read, written = int(usage.get("prompt_tokens", 0)), int(usage.get("completion_tokens", 0))

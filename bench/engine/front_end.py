@@ -19,11 +19,11 @@ BODY = {"messages": [{"role": "user", "content": "Say hi. " * 50}], "max_tokens"
 
 @dataclass(frozen=True)
 class FrontEnd:
-    """What a worker's process used.
+    """CPU time of a worker's process.
 
     Attributes:
-        seconds: how long it was watched, with requests and without.
-        requests: how many came.
+        seconds: length of the measurement with requests, and of the one without.
+        requests: number of requests.
         busy_s, idle_s: CPU time with requests, and without any.
     """
 
@@ -34,19 +34,19 @@ class FrontEnd:
 
     @property
     def busy_percent(self) -> float:
-        """Of one core."""
+        """Per cent of one core with requests."""
         return self.busy_s / self.seconds * 100
 
     @property
     def idle_percent(self) -> float:
-        """Of one core."""
+        """Per cent of one core without requests."""
         return self.idle_s / self.seconds * 100
 
 
 def measure(seconds: float, rate_per_s: int = RATE_PER_S) -> FrontEnd:
-    """A worker with the engine that does nothing, at so many requests a second for so many seconds."""
+    """Measure a worker whose engine does nothing, at a constant rate of requests."""
     with _noop_worker() as (url, pid):
-        asyncio.run(_feed(url, rate_per_s, rate_per_s))  # whatever is done once
+        asyncio.run(_feed(url, rate_per_s, rate_per_s))  # one-time work, not measured
         before_s = cpu_seconds(pid)
         time.sleep(seconds)
         began_s = cpu_seconds(pid)
@@ -62,7 +62,7 @@ def _noop_worker() -> Iterator[tuple[str, int]]:
 
 
 async def _feed(url: str, count: int, rate_per_s: int) -> float:
-    """Enqueue evenly, wait for all results; the seconds that took."""
+    """Enqueue evenly and wait for all results; returns the seconds it took."""
     loop = asyncio.get_running_loop()
     async with Client(url) as client:
         handles: list[Handle] = []

@@ -1,4 +1,4 @@
-"""Processes that a measurement starts: their output kept for when they fail, and nothing of them left behind."""
+"""Processes that a measurement starts: keeps their output for error messages, and ends all of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LOOK_AGAIN_S = 0.1
 
 
 class Child:
-    """A Python process that is asked and answers in lines, or is only started and ended."""
+    """A Python process that answers lines, or is only started and ended."""
 
     def __init__(self, process: subprocess.Popen[str], log: IO[bytes]) -> None:
         self._process, self._log = process, log
@@ -32,7 +32,7 @@ class Child:
         """Write a line and read the next one.
 
         Raises:
-            RuntimeError: it has ended; with its last words.
+            RuntimeError: the process has ended; the message has the end of its output.
         """
         if self._process.stdin is None or self._process.stdout is None:
             raise RuntimeError("it was started without pipes")
@@ -41,19 +41,19 @@ class Child:
         return self._answer()
 
     def wait_for(self, word: str) -> None:
-        """Wait for a line that says so.
+        """Wait for a line that holds this word.
 
         Raises:
-            RuntimeError: it has ended, or said something else.
+            RuntimeError: the process has ended, or printed something else.
         """
         if (said := self._answer()) != word:
             raise RuntimeError(f"a process said {said[:200]!r} in place of {word!r}")
 
     def wait_until(self, ready: Callable[[], bool]) -> None:
-        """Wait until `ready` says so.
+        """Wait until `ready` returns True.
 
         Raises:
-            RuntimeError: it has ended, or is not ready in time; with its last words.
+            RuntimeError: it has ended, or is not ready in time; the message has the end of its output.
         """
         give_up = time.monotonic() + START_S
         while not ready():
@@ -75,12 +75,12 @@ class Child:
 
 @contextmanager
 def started(words: Sequence[str], *, talks: bool, environment: Mapping[str, str] | None = None) -> Iterator[Child]:
-    """Run Python with these words; at the end it is told to stop, and killed with all below it if it does not.
+    """Run Python with these words; at the end it is asked to stop, then killed with all processes below it.
 
     Args:
-        words: what comes after `python`.
-        talks: whether it is asked in lines; if not, what it prints goes to its log.
-        environment: all of it; None for this process's own.
+        words: arguments of `python`.
+        talks: true if it answers lines; if not, its output goes to its log.
+        environment: the whole environment; None for this process's own.
     """
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(

@@ -26,9 +26,9 @@ class Served:
     """A server that is ready.
 
     Attributes:
-        url: where.
-        pid: of the process that speaks HTTP.
-        headers: what it is sent with every request.
+        url: base URL.
+        pid: process that speaks HTTP.
+        headers: headers of every request.
     """
 
     def __init__(self, url: str, pid: int, headers: Mapping[str, str] | None = None) -> None:
@@ -37,7 +37,7 @@ class Served:
 
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[None]:
-        """Inside, one `run` after the other goes over the same connections, as a service's requests do."""
+        """Context in which all `run` calls use the same connections, as a service's requests do."""
         async with self._new_client() as client:
             self._client = client
             try:
@@ -46,7 +46,7 @@ class Served:
                 self._client = None
 
     async def run(self, asked: Sequence[Body], *, stream: bool = False, in_turn: bool = False) -> Batch:
-        """Ask for all at once, or each when the one before it is answered; streamed, tokens are seen as they come."""
+        """Send all requests at once, or one after the other; with `stream`, tokens are seen as they arrive."""
         if self._client is not None:
             return await self._run(self._client, asked, stream, in_turn)
         async with self._new_client() as client:
@@ -70,7 +70,7 @@ class Served:
 
 @contextmanager
 def served(setup: EngineSetup) -> Iterator[Served]:
-    """A server, ready."""
+    """Start a server and wait until it is ready."""
     port = free_port()
     where = ["--host", HOST, "--port", str(port), "--disable-uvicorn-access-log"]
     url = f"http://{HOST}:{port}"
@@ -96,7 +96,7 @@ async def _streamed(client: httpx.AsyncClient, body: Body) -> Row:
         async for line in response.aiter_lines():
             if not line.startswith("data: {"):
                 continue
-            if first_ms is None:  # vLLM sends its first chunk when there is a token
+            if first_ms is None:  # vLLM sends its first chunk with the first token
                 first_ms = (time.perf_counter() - began) * 1000
             elif '"usage":{' in line:
                 usage = json.loads(line.removeprefix("data: "))["usage"]
@@ -108,14 +108,14 @@ async def _streamed(client: httpx.AsyncClient, body: Body) -> Row:
 
 
 def free_port() -> int:
-    """A port that nobody listens at."""
+    """Returns a port on which nobody listens."""
     with socket.socket() as found:
         found.bind((HOST, 0))
         return int(found.getsockname()[1])
 
 
 def is_ready(url: str) -> bool:
-    """Whether it says that it is well."""
+    """True if the server's health check succeeds."""
     try:
         return httpx.get(f"{url}/health", timeout=5.0).status_code == 200
     except httpx.HTTPError:

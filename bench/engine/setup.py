@@ -11,18 +11,18 @@ from pathlib import Path
 from streamfleet.cli.demo.model import MODEL_NAME, model_folder
 from streamfleet.worker.engine.vllm_setup import arguments, is_cpu_build
 
-# Without the prefix cache: contenders get the same prompts, and answering known ones would be less work.
+# Without the prefix cache: contenders get the same prompts, and a cached prompt is less work.
 GIVEN = ("--max-model-len", "2048", "--no-enable-prefix-caching", "--served-model-name", MODEL_NAME)
 
 
 @dataclass(frozen=True)
 class EngineSetup:
-    """What an engine is started with.
+    """Model and arguments of an engine.
 
     Attributes:
-        folder: the model.
-        given: vLLM's arguments that a worker is given.
-        cpu: whether vLLM's CPU build is installed.
+        folder: folder of the model.
+        given: vLLM's arguments in a worker's settings.
+        cpu: true if vLLM's CPU build is installed.
         environment: variables for vLLM itself.
     """
 
@@ -33,7 +33,7 @@ class EngineSetup:
 
     @property
     def argv(self) -> list[str]:
-        """All of vLLM's arguments: those given, and those that a worker adds."""
+        """All of vLLM's arguments: the given ones, and those that a worker adds."""
         return arguments(self.given, cpu=self.cpu)
 
     def worker_environment(self) -> Mapping[str, str]:
@@ -47,31 +47,31 @@ class EngineSetup:
 
 
 def engine_setup(*more: str, folder: Path | None = None) -> EngineSetup:
-    """A model, and the arguments that a worker gives vLLM.
+    """Returns the setup of a model with the arguments that a worker gives vLLM.
 
     Args:
         more: further arguments of vLLM.
-        folder: the model; the demo's, made on first use, when not given.
+        folder: the model; None for the demo's, which is made on first use.
 
     Raises:
-        ModelMissing: what the model is made from is not installed.
+        ModelMissing: a package that the model is made from is not installed.
     """
     return EngineSetup(folder or model_folder(print), GIVEN + more, is_cpu_build())
 
 
 def add_choice(parser: argparse.ArgumentParser) -> None:
-    """Let a command line choose another model than the demo's, and further arguments of vLLM."""
+    """Add options for another model than the demo's, and for further arguments of vLLM."""
     parser.add_argument("--model", type=_model, metavar="DIR", help="a Hugging Face folder (default: the demo's model)")
     parser.add_argument("--engine-args", default="", metavar="WORDS", help="further arguments of vLLM, in one word")
 
 
 def chosen(args: argparse.Namespace) -> EngineSetup:
-    """What the command line says, see `add_choice`."""
+    """Returns the setup that the command line chooses, see `add_choice`."""
     return engine_setup(*shlex.split(args.engine_args), folder=args.model)
 
 
 def is_usual(args: argparse.Namespace) -> bool:
-    """Nothing else was chosen: only then may a report take the place of the one that docs/performance.md shows."""
+    """True if nothing else was chosen: only then may a report replace the one that docs/performance.md shows."""
     return args.model is None and not args.engine_args
 
 

@@ -35,13 +35,13 @@ def fill(
     batches: Mapping[str, Sequence[Batch]],
     front_end: FrontEnd,
 ) -> None:
-    """Put everything into the report.
+    """Put all tables, targets and series into the report.
 
     Args:
-        report: gets it.
-        samples: one a round of each engine that was started.
-        batches: every batch of every contender, those of one number alike.
-        front_end: of the worker without an engine.
+        report: report to fill.
+        samples: one for each round of each engine that was started.
+        batches: every batch of every contender; those of one number belong together.
+        front_end: result of the worker without an engine.
     """
     to_bare = ratio(samples[WORKER], samples[BARE], "tokens_per_s")
     to_http = ratio(samples[WORKER], samples[HTTP], "tokens_per_s")
@@ -70,7 +70,7 @@ def fill(
 
 
 def _sorted(batches: Mapping[str, Sequence[Batch]], figure: Callable[[Row], float | None]) -> dict[str, list[float]]:
-    """One figure of all requests, by contender; empty where it was not seen."""
+    """One figure of all requests, by contender; empty if it was not seen."""
     seen = {name: [figure(row) for batch in found for row in batch.rows] for name, found in batches.items()}
     return {name: sorted(round(ms, 1) for ms in found if ms is not None) for name, found in seen.items()}
 
@@ -87,7 +87,7 @@ def _figures(batches: Mapping[str, Sequence[Batch]]) -> dict[str, dict[str, floa
 def _contenders(batches: Mapping[str, Sequence[Batch]], samples: Mapping[str, Sequence[Sample]]) -> Table:
     rows: list[dict[str, Any]] = []
     for name, figures in _figures(batches).items():
-        # Streamed answers come from the server of the whole ones: a figure of that start.
+        # Streamed answers come from the same server as whole ones, so they share the figure of that start.
         start, figure = (HTTP, "streamed_per_s") if name == STREAMED else (name, "tokens_per_s")
         shares = [mine[figure] / base["tokens_per_s"] for mine, base in zip(samples[start], samples[BARE], strict=True)]
         shown = {column: figures.get(figure) for figure, column in COLUMNS.items()}
@@ -97,7 +97,7 @@ def _contenders(batches: Mapping[str, Sequence[Batch]], samples: Mapping[str, Se
 
 
 def _front_ends(batches: Mapping[str, Sequence[Batch]], front_end: FrontEnd) -> Table:
-    """What 50 requests a second would take of a core, by measured CPU time for each."""
+    """Share of a core that 50 requests a second would take, by measured CPU time for each."""
     rows: list[dict[str, Any]] = [
         {
             "front end": "streamfleet worker, an engine that does nothing",

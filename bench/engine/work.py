@@ -1,4 +1,4 @@
-"""Requests of known work: chat prompts of mixed length, answers of a length that is fixed beforehand."""
+"""Requests of known work: chat prompts of mixed length, answers of fixed length."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ PROMPT_WORDS = (8, 16, 32, 64, 128)
 def bodies(
     count: int, output_tokens: int | Sequence[int], seed: int, prompt_words: Sequence[int] = PROMPT_WORDS
 ) -> list[Body]:
-    """Chat requests, always the same for a seed.
+    """Chat requests, the same for the same seed.
 
     Args:
-        count: how many.
-        output_tokens: of each answer; of several, each request draws one.
-        seed: of the draws.
-        prompt_words: lengths of prompts, of which each request draws one.
+        count: number of requests.
+        output_tokens: length of each answer; of several, each request draws one.
+        seed: seed of the draws.
+        prompt_words: lengths of prompts; each request draws one.
     """
     chance = random.Random(seed)
     lengths = [output_tokens] if isinstance(output_tokens, int) else list(output_tokens)
@@ -42,5 +42,5 @@ def _body(prompt: str, tokens: int) -> Body:
         "messages": [{"role": "user", "content": prompt}],
         "max_tokens": tokens,
         "temperature": 0,
-        "ignore_eos": True,  # or answers would end where they like, and contenders do different work
+        "ignore_eos": True,  # otherwise answers end early, and contenders do different work
     }

@@ -1,4 +1,4 @@
-"""The gateway: a thousand streams through one process, and what it adds to an engine that speaks HTTP itself."""
+"""The gateway: a thousand streams through one process, and the time it adds to an engine that speaks HTTP itself."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ PARTS = ("streams", "turns", "beside")
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is measured.
+    """Sizes of the measurement.
 
     Attributes:
-        load: of the streams.
-        runs: how often it is put on.
-        work: of a round.
-        rounds: of the gateway side by side with a server.
+        load: load of the streams.
+        runs: number of runs of that load.
+        work: requests of a round.
+        rounds: rounds of the gateway side by side with a server.
         turns: rounds of one server asked both ways, with half of the single requests.
     """
 
@@ -61,14 +61,14 @@ def run(
     parts: tuple[str, ...] = PARTS,
     rate: float = 0,
 ) -> Report:
-    """Measure.
+    """Run the measurement.
 
     Args:
-        quick: small sizes, to see whether all is well.
-        setup: of vLLM; None for the simulated engine, for a look that takes seconds.
-        rounds: of the part beside, in place of what `quick` says.
+        quick: small sizes, as a quick check.
+        setup: setup of vLLM; None for the simulated engine, which takes only seconds.
+        rounds: rounds of the part beside, instead of the size's own.
         parts: some of `PARTS`.
-        rate: tokens a second of each stream, in place of what the sizes say.
+        rate: tokens a second of each stream, instead of the size's own.
     """
     sizes = QUICK_SIZES if quick else FULL_SIZES
     sizes = replace(sizes, rounds=rounds or sizes.rounds)

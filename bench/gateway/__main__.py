@@ -1,4 +1,4 @@
-"""Measure the gateway: many streams through one process, and what it adds, side by side with vllm serve."""
+"""Measure the gateway: many streams through one process, and the time it adds, side by side with vllm serve."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Two ways to the same answers, both up: a request the one way, then the same request the other, in any order.
+"""Asks two ways to the same answers, both running: each request one way, then the other, in random order.
 
-Two starts of one engine, and one engine at two times, differ by more than what is looked for: two requests right after
-each other do not. Each is alone in its engine.
+Two starts of one engine, or one engine at two times, differ by more than the gateway adds. Two requests in direct
+succession do not. Each is alone in its engine.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Ways = Mapping[str, Served]
 
 
 async def ask(ways: Ways, work: Work, rounds: int, model: str) -> Found:
-    """Warm both up, then ask both the same, so many rounds: a batch, pairs, and pairs that are streamed."""
+    """Warm both up, then ask both the same for so many rounds: a batch, pairs, and streamed pairs."""
     chance = random.Random(1)
     for server in ways.values():
         for stream in (False, True):
@@ -42,7 +42,7 @@ async def ask(ways: Ways, work: Work, rounds: int, model: str) -> Found:
 
 
 async def in_pairs(ways: Ways, asked: Sequence[Body], chance: random.Random, *, stream: bool) -> dict[str, Batch]:
-    """Each request one way and then the other; by way, the answers in the order of the requests."""
+    """Send each request one way and then the other; returns the answers by way, in the order of the requests."""
     answers: dict[str, list[Batch]] = {name: [] for name in ways}
     async with AsyncExitStack() as stack:
         for server in ways.values():
@@ -58,7 +58,7 @@ async def in_pairs(ways: Ways, asked: Sequence[Body], chance: random.Random, *, 
 
 
 async def _one_after_the_other(ways: Ways, asked: Sequence[Body], chance: random.Random) -> dict[str, Batch]:
-    """All at once the one way, then all the other."""
+    """Send all requests at once one way, then all the other way."""
     return {name: _checked(await ways[name].run(asked), asked) for name in _shuffled(ways, chance)}
 
 

@@ -1,6 +1,6 @@
-"""The simulated engine behind HTTP and nothing else: what `vllm serve` is to vLLM. `bare_server PORT`.
+"""The simulated engine behind plain HTTP, as `vllm serve` is for vLLM. `bare_server PORT`.
 
-For a comparison without vLLM: what the gateway adds is the same, and a round takes seconds.
+For a comparison without vLLM: the gateway adds the same, and a round takes seconds.
 """
 
 from __future__ import annotations

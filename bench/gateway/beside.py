@@ -1,8 +1,8 @@
-"""The gateway side by side with a server that speaks HTTP itself, each with an engine of its own: what it adds.
+"""The gateway side by side with a server that speaks HTTP itself, each with an engine of its own.
 
-Both are up all the time: an engine that is not asked leaves the cores to the other. vLLM's CPU build would not: its
-worker, a process of its own, spins for a second behind each step. So both get the executor that they would have on a
-GPU, in the process of the engine's core, which waits without spinning.
+Both run all the time: an idle engine leaves the cores to the other. vLLM's CPU build would not: its worker, a process
+of its own, spins for a second after each step. So both get the executor that they would have on a GPU, in the process
+of the engine's core, which waits without spinning.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ def measure(starts: Mapping[str, Start], work: Work, rounds: int, model: str) ->
 
 
 def with_vllm(setup: EngineSetup) -> dict[str, Start]:
-    """`vllm serve`, and a gateway before a worker that hosts the same vLLM."""
+    """`vllm serve`, and a gateway in front of a worker that hosts the same vLLM."""
     return {DIRECT: lambda: served(setup), GATEWAY: lambda: behind(setup.worker_environment())}
 
 
 def simulated() -> dict[str, Start]:
-    """The simulated engine behind bare HTTP, and a gateway before a worker that hosts the same."""
+    """The simulated engine behind plain HTTP, and a gateway in front of a worker that hosts the same."""
     return {DIRECT: _bare, GATEWAY: lambda: behind({"STREAMFLEET_ENGINE": "simulated"})}
 
 
 def sharing(setup: EngineSetup) -> EngineSetup:
-    """A setup of which two do not disturb each other. What the user has named stays as it is.
+    """A setup whose two instances do not disturb each other. Arguments that the user gave stay unchanged.
 
-    On a CPU, see above; on a GPU, vLLM takes nearly all of the memory unless told otherwise.
+    On a CPU, see above; on a GPU, vLLM takes nearly all memory by default.
     """
     option, value, environment = (EXECUTOR, "uni", ONE_PROCESS) if setup.cpu else (GPU_SHARE, "0.45", {})
     if any(word.replace("_", "-").partition("=")[0] == option for word in setup.given):
@@ -56,7 +56,7 @@ def sharing(setup: EngineSetup) -> EngineSetup:
 
 @contextmanager
 def behind(environment: Mapping[str, object]) -> Iterator[Served]:
-    """A gateway before a worker with these settings."""
+    """Start a gateway in front of a worker with these settings."""
     with staged(environment) as stage:
         yield Served(stage.url, stage.pids["gateway"], stage.headers)
 

@@ -1,7 +1,7 @@
-"""One server, asked directly and through a gateway by turns: what the gateway adds, whatever the engine does that day.
+"""One server, asked directly and through a gateway by turns, so that both meet the same engine.
 
-Behind the gateway, the worker asks the same server over HTTP, one hop more than a worker has that hosts its engine:
-what is measured is the most that is added.
+Behind the gateway, the worker asks the same server over HTTP, which is one hop more than with an in-process engine. So
+the result is an upper bound of the added time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bench.gateway.work import Work
 
 
 def measure(start: Start, work: Work, rounds: int, model: str) -> Found:
-    """Start a server, and a gateway and a worker before it; ask both ways the same, so many rounds."""
+    """Start a server, with a gateway and a worker in front of it; ask both ways the same, so many rounds."""
     with start() as server, _before(server, work.batch) as gateway:
         return asyncio.run(ask({DIRECT: server, GATEWAY: gateway}, work, rounds, model))
 

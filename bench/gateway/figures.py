@@ -1,4 +1,4 @@
-"""What became of a round, in figures: of each way, and of the pairs."""
+"""Results of a round, as figures: for each way, and for the pairs."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ WHOLE, FIRST = "whole_ms", "first_ms"
 
 @dataclass(frozen=True)
 class Answers:
-    """What one way gave in a round: a batch, single requests, and the same streamed."""
+    """Answers of one way in a round: a batch, single requests, and the same streamed."""
 
     batch: Batch
     whole: Batch
     streamed: Batch
 
     def times(self) -> dict[str, list[float]]:
-        """Of each single request: how long its answer took, and its first token; ms."""
+        """Time of each single request's answer, and of its first token; ms."""
         return {
             WHOLE: [row.total_ms for row in self.whole.rows],
             FIRST: [row.first_ms for row in self.streamed.rows if row.first_ms is not None],
@@ -40,18 +40,18 @@ class Answers:
 
 @dataclass
 class Found:
-    """What all rounds gave.
+    """Results of all rounds.
 
     Attributes:
-        samples: of each way, one a round; the gateway's has what it added, the median of the round's pairs.
-        pairs: of each time, what the gateway took longer than the direct way; ms, all rounds.
+        samples: one for each round of each way; the gateway's has the added time, the median of the round's pairs.
+        pairs: for each kind of time, the gateway's minus the direct way's; ms, all rounds.
     """
 
     samples: Mapping[str, list[Sample]] = field(default_factory=lambda: {DIRECT: [], GATEWAY: []})
     pairs: Mapping[str, list[float]] = field(default_factory=lambda: {WHOLE: [], FIRST: []})
 
     def add(self, answers: Mapping[str, Answers]) -> None:
-        """Keep a round."""
+        """Add a round."""
         gateway, direct = answers[GATEWAY], answers[DIRECT]
         own, sample = direct.times(), gateway.sample()
         for name, values in gateway.times().items():

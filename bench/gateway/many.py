@@ -1,4 +1,4 @@
-"""Many streams at once through one gateway: none cut, all alike, and how late each token is."""
+"""Many streams at once through one gateway: checks that none is cut, all are alike, and measures token lag."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ SPARE, SPARE_SLOTS = 1.25, 4
 
 @dataclass(frozen=True)
 class Load:
-    """What the readers ask for.
+    """Requests of the readers.
 
     Attributes:
-        streams: at once.
-        tokens_per_s: that each gets.
-        tokens: of each answer.
-        workers: that share them.
-        over_s: in which they all begin.
-        model: that they name.
+        streams: number of concurrent streams.
+        tokens_per_s: rate of each stream.
+        tokens: tokens of each answer.
+        workers: number of workers that share the streams.
+        over_s: seconds in which all streams begin.
+        model: model that the requests name.
     """
 
     streams: int
@@ -43,22 +43,23 @@ class Load:
 
     @property
     def body(self) -> dict[str, object]:
-        """Of every request."""
+        """Body of every request."""
         messages = [{"role": "user", "content": "one two three four five six seven eight nine ten"}]
         return {"model": self.model, "messages": messages, "max_tokens": self.tokens, "ignore_eos": True}
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What came of it.
+    """Result of a run.
 
     Attributes:
-        streams, whole, texts, at_once: how many were asked for, ended well, differ, and ran together at most.
-        same: whether all that ended well say what the same request says unstreamed.
+        streams, whole, texts, at_once: numbers of streams asked for, ended well, with different texts, and at once at
+        most.
+        same: true if all that ended well have the text of the same request unstreamed.
         p50_ms, p99_ms, most_ms: lag from an entry's time in Redis to its arrival.
         entries, sends: groups of tokens in Redis, and pieces in which they arrived.
-        seconds: from the first to the last byte.
-        cores: by part, the share of a core that it took.
+        seconds: time from the first to the last byte.
+        cores: share of a core that each part took.
     """
 
     streams: int
@@ -76,7 +77,7 @@ class Seen:
 
 
 def measure(load: Load) -> Seen:
-    """Start everything, read, and end it."""
+    """Start everything, read all streams, and end everything."""
     slots = round(SPARE * load.streams / load.workers) + SPARE_SLOTS
     environment = paced_worker.environment(load.tokens_per_s, slots)
     with staged(environment, module="bench.gateway.paced_worker", count=load.workers) as stage:

@@ -1,7 +1,7 @@
-"""A worker whose engine gives every request the same number of tokens a second, however many there are.
+"""A worker whose engine gives every request the same number of tokens a second, however many requests run.
 
-Everything but the engine's pace is the real worker: `python -m bench.gateway.paced_worker`, with the settings of a
-worker in its environment. BENCH_TOKENS_PER_S is what each request gets; BENCH_SLOTS how many run at once.
+All except the engine's pace is the real worker: `python -m bench.gateway.paced_worker`, with the settings of a worker
+in its environment. BENCH_TOKENS_PER_S is the rate of each request; BENCH_SLOTS the number of requests at once.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ MODEL_LENGTH = 8_192
 
 
 def paced(tokens_per_s: float, slots: int) -> Profile:
-    """As many tokens a second for each, from one request to `slots` of them."""
+    """Profile with the same rate for each request, from one request to `slots` of them."""
     throughput = ((1, tokens_per_s), (max(2, slots), tokens_per_s * max(2, slots)))
     return Profile("paced", 0.0, throughput, slots, KV_TOKENS, MODEL_LENGTH, jitter=0.0)
 
 
 def environment(tokens_per_s: float, slots: int) -> dict[str, object]:
-    """What this module reads."""
+    """Variables that this module reads."""
     return {"BENCH_TOKENS_PER_S": tokens_per_s, "BENCH_SLOTS": slots}
 
 

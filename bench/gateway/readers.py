@@ -1,7 +1,7 @@
-"""Many readers of streams in one process, which does as little as it can: it keeps what comes, and when.
+"""Many readers of streams in one process, which only stores the bytes that arrive, and their times.
 
-`python -m bench.gateway.readers PORT STREAMS OVER_S`; the request, as the bytes of its body, and the API key come over
-standard input, a line each. What came is looked at when all have ended: a line of JSON to standard output.
+`python -m bench.gateway.readers PORT STREAMS OVER_S`. Standard input has the bytes of the request's body and the API
+key, a line each. When all streams have ended, the bytes are parsed, and a line of JSON goes to standard output.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Reader(asyncio.Protocol):
     """One connection with one request.
 
     Attributes:
-        came: bytes, each with the time at which they came, epoch ms.
-        ended: done when the answer is complete or the connection gone.
+        came: bytes that arrived, each part with its time of arrival, epoch ms.
+        ended: done when the answer is complete or the connection is gone.
     """
 
     ended: asyncio.Future[None]
@@ -48,13 +48,13 @@ class Reader(asyncio.Protocol):
 
 @dataclass(frozen=True)
 class Stream:
-    """What one reader saw.
+    """One stream, parsed.
 
     Attributes:
-        text: of the first choice; None where it did not end well.
-        lags_ms: from each entry's time in Redis to its last event's arrival.
-        sends: pieces that came.
-        began_ms, ended_ms: first and last of them, epoch ms.
+        text: text of the first choice; None if it did not end well.
+        lags_ms: times from each entry's time in Redis to the arrival of its last event.
+        sends: number of pieces that arrived.
+        began_ms, ended_ms: times of the first and the last piece, epoch ms.
     """
 
     text: str | None
@@ -65,7 +65,7 @@ class Stream:
 
 
 async def read_all(port: int, request: bytes, streams: int, over_s: float) -> tuple[list[Reader], float]:
-    """Connect and send all requests evenly over so many seconds, and wait for their ends; the CPU time it took."""
+    """Connect, send all requests evenly over so many seconds, and wait for their ends. Returns readers and CPU time."""
     loop = asyncio.get_running_loop()
     readers = []
     cpu_s, began_s = time.process_time(), loop.time()
@@ -79,7 +79,7 @@ async def read_all(port: int, request: bytes, streams: int, over_s: float) -> tu
 
 
 def looked_at(reader: Reader) -> Stream:
-    """What a reader saw. An event counts as come when its last byte has."""
+    """Parse a reader's stream. An event has arrived when its last byte has."""
     lags_ms, held = [], b""
     for came_ms, data in reader.came:
         held += data
@@ -108,7 +108,7 @@ def _text(reader: Reader) -> str | None:
 
 
 def _unchunked(body: bytes) -> bytes:
-    """A body in chunked transfer coding, without it."""
+    """A body in chunked transfer coding, decoded."""
 
     def parts() -> Iterator[bytes]:
         at = 0
@@ -120,7 +120,7 @@ def _unchunked(body: bytes) -> bytes:
 
 
 def at_once(seen: list[Stream]) -> int:
-    """How many streams ran at the same time, at most."""
+    """Largest number of streams that ran at the same time."""
     steps = sorted([(each.began_ms, 1) for each in seen] + [(each.ended_ms, -1) for each in seen])
     most = now = 0
     for _, step in steps:
@@ -130,7 +130,7 @@ def at_once(seen: list[Stream]) -> int:
 
 
 def said(readers: list[Reader], cpu_s: float) -> dict[str, Any]:
-    """What all of them saw, in figures."""
+    """Figures of all readers."""
     seen = [looked_at(reader) for reader in readers]
     texts = Counter(each.text for each in seen if each.text is not None)
     return {
@@ -147,7 +147,7 @@ def said(readers: list[Reader], cpu_s: float) -> dict[str, Any]:
 
 
 def request_of(body: bytes, key: str) -> bytes:
-    """An HTTP request for a streamed answer."""
+    """Bytes of an HTTP request for a streamed answer."""
     head = (
         f"POST /v1/chat/completions HTTP/1.1\r\nhost: {HOST}\r\nauthorization: Bearer {key}\r\n"
         f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
@@ -156,7 +156,7 @@ def request_of(body: bytes, key: str) -> bytes:
 
 
 def main() -> None:
-    """Read, and say what came."""
+    """Read all streams and print the result."""
     port, streams, over_s = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
     body, key = sys.stdin.readline().strip(), sys.stdin.readline().strip()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

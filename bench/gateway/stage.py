@@ -1,4 +1,4 @@
-"""A gateway to measure: a process in front of workers, on a Redis of its own, with an API key without limits."""
+"""A gateway to measure: its process, workers behind it, a Redis of its own, and an API key without limits."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ HOST = "127.0.0.1"
 
 @dataclass(frozen=True)
 class Stage:
-    """Everything that answers, ready.
+    """A gateway with everything behind it, ready.
 
     Attributes:
-        redis_url: of the Redis behind it.
-        port: the gateway's.
+        redis_url: URL of the Redis behind it.
+        port: port of the gateway.
         key: an API key.
         pids: process ids by part: redis, gateway, and workers as worker 1, worker 2, …
     """
@@ -44,7 +44,7 @@ class Stage:
 
     @property
     def headers(self) -> dict[str, str]:
-        """What a caller sends."""
+        """Headers of a caller's request."""
         return {"Authorization": f"Bearer {self.key}"}
 
     def cpu(self) -> dict[str, float]:
@@ -54,12 +54,12 @@ class Stage:
 
 @contextmanager
 def staged(environment: Mapping[str, object], *, module: str = "streamfleet.worker", count: int = 1) -> Iterator[Stage]:
-    """A gateway in front of so many workers.
+    """Start a gateway in front of so many workers.
 
     Args:
         environment: settings of the workers.
-        module: what a worker runs.
-        count: how many workers.
+        module: module that a worker runs.
+        count: number of workers.
     """
     with own_server() as server, workers(server.url, count, module=module, environment=environment) as running:
         port = free_port()
@@ -67,7 +67,7 @@ def staged(environment: Mapping[str, object], *, module: str = "streamfleet.work
             "REDIS_URL": server.url,
             "STREAMFLEET_GATEWAY_PORT": str(port),
             "STREAMFLEET_GATEWAY_HEALTH_PORT": "0",
-            "STREAMFLEET_LOG_FORMAT": "json",  # a line for each request: that is what it does in production
+            "STREAMFLEET_LOG_FORMAT": "json",  # a line for each request, as in production
         }
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(("STREAMFLEET_", *SHORT))}
         with started(["-m", "streamfleet.cli", "gateway"], talks=False, environment=inherited | settings) as child:

@@ -25,7 +25,7 @@ TIMES = {WHOLE: "a short answer", FIRST: "the first streamed token"}
 
 
 def add_streams(report: Report, load: Load, runs: Sequence[Seen]) -> None:
-    """Many streams at once. A figure of all runs is the median, of what must not happen the worst."""
+    """Many streams at once. Over all runs, a time is the median, and a count of failures is the worst."""
     rows = [_stream_row(number, seen) for number, seen in enumerate(runs, 1)]
     what = f"{load.streams} streams of {load.tokens_per_s:g} tokens/s each, through one gateway"
     cores = [{"run": number, **_cores(seen)} for number, seen in enumerate(runs, 1)]
@@ -108,7 +108,7 @@ def _targets(server: str, found: Found, how: str) -> list[Target]:
 
 
 def _added(name: str, found: Found) -> float:
-    """The median over rounds, of which each has the median of its pairs."""
+    """Median over rounds of each round's median of pairs."""
     return middle(found.samples[GATEWAY], f"added_{name}")
 
 

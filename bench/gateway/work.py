@@ -1,4 +1,4 @@
-"""What both ways are asked."""
+"""Requests that both ways get."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ SHORT_WORDS = (8, 16)
 
 @dataclass(frozen=True)
 class Work:
-    """What is asked in a round.
+    """Requests of a round.
 
     Attributes:
-        batch, batch_tokens: requests all at once, and the length of their answers.
-        singles, single_tokens: requests one after the other, whole and then streamed, and the length of their answers.
-        warm_up: requests before the first round.
+        batch, batch_tokens: number of requests sent all at once, and the length of their answers.
+        singles, single_tokens: number of requests sent one after the other, whole and then streamed, and their length.
+        warm_up: number of requests before the first round.
     """
 
     batch: int
@@ -31,11 +31,11 @@ class Work:
         return _of(model, bodies(self.warm_up, self.single_tokens, 0, SHORT_WORDS))
 
     def together(self, model: str) -> list[Body]:
-        """Those all at once."""
+        """Requests sent all at once."""
         return _of(model, bodies(self.batch, self.batch_tokens, 1, PROMPT_WORDS))
 
     def alone(self, model: str) -> list[Body]:
-        """Those one after the other."""
+        """Requests sent one after the other."""
         return _of(model, bodies(self.singles, self.single_tokens, 2, SHORT_WORDS))
 
 

@@ -1,13 +1,13 @@
 """Prove on an NVIDIA GPU, within minutes, that the whole works and how fast; without a GPU, a dry run on CPU.
 
-The steps, most valuable first. What does not fit into the minutes is left out and named.
+The steps, most valuable first. Steps that do not fit into the minutes are left out and named.
   1  the in-process worker starts, answers through Redis, and after SIGKILL the GPU's memory is free
   2  tokens/s of that worker, of vllm serve and of bare AsyncLLM
   3  batch sizes: tokens/s, p50, p95, p99, utilisation of the GPU
   6  streams from that worker through the gateway
 
-Each result is in gpu.json of --out at once. A run with the same --out goes on with what has no result there; a step
-that --steps names is measured again.
+Each result is written to gpu.json of --out at once. A run with the same --out adds the missing results; a step that
+--steps names is measured again.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ examples:
 
 
 def main() -> int:
-    """Run; 0 when all that was run gave a result, 1 when something failed or is missing, 130 when interrupted."""
+    """Run; returns 0 if all pieces gave a result, 1 if something failed or is missing, 130 if interrupted."""
     args = arguments()
     dry = args.dry_run or not nvidia.present()
     if dry and not args.dry_run:
@@ -55,7 +55,7 @@ def main() -> int:
 
 
 def prove(args: argparse.Namespace, *, dry: bool) -> int:
-    """Measure what is asked for and save each result; imports what `missing` has found to be there."""
+    """Measure the chosen pieces and save each result; imports packages only after `missing` has checked them."""
     from rich.console import Console
 
     from bench.core.tables import markdown
@@ -105,7 +105,7 @@ def prove(args: argparse.Namespace, *, dry: bool) -> int:
 
 
 def chosen_setup(args: argparse.Namespace, *, dry: bool) -> tuple[Any, str]:
-    """What engines are started with, and the model in words."""
+    """Setup of the engines, and the model in words."""
     from bench.engine.setup import engine_setup
     from bench.gpu.shapes import RANDOM_WEIGHTS, shape_folder
 
@@ -120,7 +120,7 @@ def opened(folder: Path, settings: dict[str, Any]) -> Report:
     """The report in a folder, or a new one.
 
     Raises:
-        SystemExit: the one there is of another machine, model or kind of run.
+        SystemExit: the existing one is of another machine, model or kind of run.
     """
     from bench.core.machine import describe
     from bench.core.reports import Report, load
@@ -137,12 +137,12 @@ def opened(folder: Path, settings: dict[str, Any]) -> Report:
 
 @contextmanager
 def limited(seconds: float) -> Iterator[None]:
-    """Raises `OutOfTime` inside when the time is over, whatever hangs; lets children open as many files as they may."""
+    """Raise `OutOfTime` inside when the time is over, even in a hang; raises children's limit of open files."""
     from bench.gpu.schedule import OutOfTime
     from streamfleet.worker.engine.processes import descendants, end_all
 
     def ring(*_: object) -> None:
-        end_all(descendants(os.getpid()), END_S)  # or waiting for what hangs would go on
+        end_all(descendants(os.getpid()), END_S)  # otherwise the wait for a hung process would go on
         raise OutOfTime
 
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -157,7 +157,7 @@ def limited(seconds: float) -> Iterator[None]:
 
 
 def arguments() -> argparse.Namespace:
-    """What the command line says."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.gpu",
         description=__doc__,
@@ -181,7 +181,7 @@ def _steps(text: str) -> tuple[int, ...]:
 
 
 def say(text: str) -> None:
-    """A line of progress, at once."""
+    """Print a line of progress at once."""
     print(f"bench.gpu: {text}", flush=True)
 
 

@@ -1,4 +1,4 @@
-"""Things that this machine lacks for a proof, found before engines start. Imports nothing that may be absent."""
+"""Checks for what a proof needs on this machine, before engines start. Imports nothing that may be absent."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ CUDA_S = 120.0
 
 
 def missing(*, gpu: bool) -> list[str]:
-    """A line for each thing that is missing, with what to do about it.
+    """A line for each missing thing, with its remedy.
 
     Args:
-        gpu: whether it is to run on a GPU.
+        gpu: true if the proof runs on a GPU.
     """
     lines = [*_python(), *_packages(tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"])]
     if not lines:
@@ -36,7 +36,7 @@ def _python() -> Iterator[str]:
 
 
 def _packages(project: Mapping[str, Any]) -> Iterator[str]:
-    """What streamfleet itself needs, as pyproject.toml says, and its own entry points."""
+    """Packages that streamfleet needs, by pyproject.toml, and its own entry points."""
     if util.find_spec("packaging") is None:
         yield "packaging: not installed"
         return
@@ -49,7 +49,7 @@ def _packages(project: Mapping[str, Any]) -> Iterator[str]:
             yield f"{requirement}: not installed"
         elif not requirement.specifier.contains(version, prereleases=True):
             yield f"{requirement}: {version} is installed"
-        for extra in requirement.extras:  # of redis, hiredis is the one
+        for extra in requirement.extras:  # for redis, hiredis is such an extra
             if _version(extra) is None:
                 yield f"{extra}: not installed"
     if not metadata.entry_points(group="vllm.platform_plugins", name="streamfleet_orphan_guard"):
@@ -81,7 +81,7 @@ def _vllm(*, gpu: bool) -> Iterator[str]:
     elif gpu and is_cpu_build():
         yield "vllm: this is its CPU build; name a Python that has the one for CUDA: PYTHON=… make gpu-proof"
     elif gpu:
-        # A process of its own: CUDA must not be initialised in the one that starts engines.
+        # In a process of its own: CUDA must not be initialised in the one that starts engines.
         words = [sys.executable, "-c", CUDA]
         ran = subprocess.run(words, capture_output=True, text=True, timeout=CUDA_S, check=False)
         if ran.returncode:

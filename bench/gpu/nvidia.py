@@ -1,4 +1,4 @@
-"""Memory and utilisation of the GPU, as `nvidia-smi` says, which comes with NVIDIA's driver."""
+"""Memory and utilisation of the GPU, by `nvidia-smi`, which comes with NVIDIA's driver."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def memory_mib() -> float | None:
 
 @contextmanager
 def watching(busy: list[float]) -> Iterator[None]:
-    """Adds to a list, five times a second while open, in which percent of the time the GPU ran anything."""
+    """Add to a list, five times a second, the per cent of the time in which the GPU was busy."""
     if not present():
         yield
         return
@@ -52,5 +52,5 @@ def watching(busy: list[float]) -> Iterator[None]:
 
 
 def _read(lines: IO[str] | None, busy: list[float]) -> None:
-    # "[N/A]" where a GPU does not say.
+    # A GPU may print "[N/A]" instead of a number.
     busy.extend(float(line) for line in lines or () if line.strip().isdigit())

@@ -1,6 +1,6 @@
 """Write the tables of docs/gpu.md from the reports of real GPU runs in bench/results.
 
-What stands between `<!-- gpu:NAME:begin -->` and `<!-- gpu:NAME:end -->` is made; the rest is by hand. NAME is `proof`
+The text between `<!-- gpu:NAME:begin -->` and `<!-- gpu:NAME:end -->` is made; the rest is by hand. NAME is `proof`
 (gpu.json, of `make gpu-proof`) or `earlier` (h100/gateway-*.json, of `bench.gateway`).
 """
 
@@ -20,20 +20,20 @@ PAGE = ROOT / "docs" / "gpu.md"
 
 
 def fill(text: str, results: Path) -> str:
-    """The page with every block as it should be.
+    """Returns the page with every block filled.
 
     Args:
-        text: the page as it is.
+        text: the present page.
         results: folder of reports.
 
     Raises:
-        PageError: a block has no such name, or a report is not of a GPU.
+        PageError: a block's name is unknown, or a report is not of a GPU.
     """
     return refilled(text, "gpu", {"proof": partial(proof, results), "earlier": partial(earlier, results)})
 
 
 def proof(results: Path) -> str:
-    """Targets and tables of the last proof; without one, its steps, not yet run."""
+    """Targets and tables of the last proof; without one, its steps as not yet run."""
     path = results / "gpu.json"
     if not path.is_file():
         return titled(steps({}))
@@ -46,12 +46,12 @@ def earlier(results: Path) -> str:
 
 
 def shown(report: Report) -> str:
-    """What a report ran on, its targets and its tables."""
+    """Machine, targets and tables of a report."""
     return "\n\n".join([about(report), targets_markdown(report.targets), *map(titled, report.tables)])
 
 
 def of_gpu(path: Path) -> Report:
-    """A report.
+    """Load a report of a GPU.
 
     Raises:
         PageError: it is of a dry run, or of a machine without a GPU.
@@ -63,7 +63,7 @@ def of_gpu(path: Path) -> Report:
 
 
 def main() -> int:
-    """Write, or with `--check` tell whether the page is fresh."""
+    """Write the page, or with `--check` tell if it is up to date."""
     known = argparse.ArgumentParser(prog="python -m bench.gpu.page", description=__doc__)
     known.add_argument("--check", action="store_true", help="write nothing; exit 1 when the page is out of date")
     known.add_argument("--results", type=Path, default=FULL, metavar="DIR", help="where gpu.json is")

@@ -1,7 +1,7 @@
 """Measurements by engine: three starts for all of them.
 
-The in-process worker stands behind a gateway on a Redis of its own and ends by SIGKILL; `vllm serve` is asked directly,
-and by one worker for each batch size; bare AsyncLLM is only asked. A further step registers its pieces in `pieces`,
+The in-process worker runs behind a gateway on a Redis of its own and ends by SIGKILL. `vllm serve` is asked directly,
+and by one worker for each batch size. Bare AsyncLLM is only asked. A further step registers its pieces in `pieces`,
 with its tables in `bench.gpu.tables` and its number in `bench.gpu.__main__`.
 """
 
@@ -42,17 +42,17 @@ SPARE_MIB = 100.0
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is measured, and how long that takes.
+    """Sizes of the measurement, and its expected duration.
 
     Attributes:
-        start_s: time that an engine takes to start.
-        seconds: time of a piece, by its name; of `tokens_per_s`, of each engine.
-        warm_up: requests of a start before anything else, all at once.
+        start_s: start time of an engine.
+        seconds: time of a piece, by its name; for `tokens_per_s`, of each engine.
+        warm_up: requests after a start and before anything else, all at once.
         at_once: numbers of requests that are submitted at once.
-        repeats: of each of these.
-        tokens: of each answer.
-        batches: requests of a run, by batch size.
-        load: of the gateway.
+        repeats: repeats of each of these.
+        tokens: tokens of each answer.
+        batches: requests in a run, by batch size.
+        load: load of the gateway.
     """
 
     start_s: float
@@ -66,7 +66,7 @@ class Sizes:
 
 
 GPU_SIZES = Sizes(
-    # Llama 3 8B's shape on an H100: a start and 9,000 tokens/s of 1,024 requests are measured, the rest follows.
+    # Llama 3 8B's shape on an H100: measured are a start and 9,000 tokens/s with 1,024 requests; the rest follows.
     start_s=100,
     seconds={ANSWERS: 5, "tokens_per_s": 40, STREAMS: 70, KILL: 20, SIZES: 120},
     warm_up=64,
@@ -89,14 +89,14 @@ DRY_SIZES = Sizes(
 
 
 class Contender(Protocol):
-    """Whatever answers many requests at once."""
+    """Protocol of a system that answers many requests at once."""
 
     async def run(self, asked: Sequence[Body]) -> Batch: ...
 
 
 @dataclass(frozen=True)
 class Killable:
-    """The in-process worker.
+    """The in-process worker, which a piece may kill.
 
     Attributes:
         stage: gateway, Redis and worker.
@@ -116,7 +116,7 @@ class Killable:
 
 
 def engines(setup: EngineSetup) -> dict[str, Callable[[], AbstractContextManager[Any]]]:
-    """What starts each engine."""
+    """Functions that start each engine."""
     return {WORKER: partial(_worker, setup), SERVE: partial(served, setup), BARE: partial(bare, setup)}
 
 
@@ -128,7 +128,7 @@ def _worker(setup: EngineSetup) -> Iterator[Killable]:
 
 
 def pieces(sizes: Sizes) -> list[Piece]:
-    """All pieces: those of an engine after each other, and the worker's end last of its own."""
+    """All pieces: those of an engine in a row, and the worker's end as its last one."""
     took = sizes.seconds
     speed = partial(tokens_per_s, sizes=sizes)
     return [
@@ -148,7 +148,7 @@ def speed_of(engine: str) -> str:
 
 
 def answers(contender: Contender, count: int) -> Found:
-    """Requests all at once; each must get an answer of the length that was asked for."""
+    """Send requests all at once; each must get an answer of the right length."""
     asked = bodies(count, 8, 0)
     batch = asyncio.run(contender.run(asked))
     check_output(batch, asked)
@@ -186,12 +186,12 @@ def batch_sizes(server: Served, sizes: Sizes) -> Found:
 
 
 def streams(stage: Stage, load: Load) -> Found:
-    """Many streams at once through the gateway, from the engine itself."""
+    """Many streams at once through the gateway, from the real engine."""
     return asdict(read(stage, load))
 
 
 def killed(worker: Killable) -> Found:
-    """SIGKILL the worker, and see its processes end and the GPU's memory come free."""
+    """SIGKILL the worker, and check that its processes end and the GPU's memory is freed."""
     itself = {process for process in descendants(os.getpid()) if process.pid == worker.pid}
     processes, with_mib = itself | descendants(worker.pid), nvidia.memory_mib()
     os.kill(worker.pid, signal.SIGKILL)
@@ -207,11 +207,11 @@ def freed(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Found:
-    """Wait until no process is left and memory is as before, for at most `FREE_WITHIN_S`; what was seen last.
+    """Wait until no process is left and memory is as before, for at most `FREE_WITHIN_S`; returns the last state.
 
     Args:
-        left: how many processes still run.
-        memory_mib: memory in use; None without a GPU.
+        left: returns the number of processes that still run.
+        memory_mib: returns the memory in use; None without a GPU.
         before_mib: memory in use before the start.
     """
     began = clock()

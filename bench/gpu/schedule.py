@@ -1,4 +1,4 @@
-"""Which pieces fit into the time that is left, and running them: values of steps first, one engine after the other."""
+"""Chooses the pieces that fit into the remaining time, and runs them: valuable steps first, engine by engine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Found: TypeAlias = dict[str, Any]
 
 
 class OutOfTime(KeyboardInterrupt):
-    """The minutes are over. Not an `Exception`, so that asyncio and pieces do not take it for a failure of theirs."""
+    """The time is over. Not an `Exception`, so that asyncio and pieces do not handle it as a failure of theirs."""
 
 
 @dataclass(frozen=True)
@@ -22,11 +22,11 @@ class Piece:
     """A measurement that needs one engine.
 
     Attributes:
-        name: under which its result is kept.
-        step: that it belongs to; the smaller, the more valuable.
-        engine: that is up meanwhile. Pieces of an engine follow each other.
-        seconds: that it takes, the engine's start not counted.
-        measure: from the running engine to figures.
+        name: key of its result.
+        step: number of its step; a smaller one is more valuable.
+        engine: engine that it needs. Pieces of one engine run in a row.
+        seconds: its duration, without the engine's start.
+        measure: returns figures, given the running engine.
     """
 
     name: str
@@ -40,9 +40,9 @@ def fitting(left: Sequence[Piece], time_s: float, start_s: float, running: str =
     """The pieces that fit into a time: whole steps, the most valuable first, then pieces of steps that do not fit.
 
     Args:
-        left: pieces to choose from.
-        time_s: that is left.
-        start_s: of an engine.
+        time_s: remaining time.
+        start_s: start time of an engine.
+        running: engine that needs no start.
         running: engine that needs no start.
     """
     chosen: list[Piece] = []
@@ -61,11 +61,11 @@ class Prover:
     """Runs pieces within a time.
 
     Attributes:
-        engines: that start, by name.
+        engines: functions that start the engines, by name.
         budget_s: time for everything.
-        start_s: time that an engine takes to start; the last start's, after one.
-        keep: takes each piece's name with its result: its figures and `took_s`, or `failed` with the reason.
-        tell: takes lines of progress.
+        start_s: expected start time of an engine; after a start, that of the last one.
+        keep: gets each piece's name with its result: its figures and `took_s`, or `failed` with the reason.
+        tell: gets lines of progress.
         clock: monotonic, in seconds.
     """
 
@@ -77,7 +77,7 @@ class Prover:
     clock: Callable[[], float] = time.monotonic
 
     def run(self, pieces: Sequence[Piece]) -> None:
-        """Run those that fit, in their order."""
+        """Run the pieces that fit, in their order."""
         self._began = self.clock()
         for engine, of_engine in groupby(pieces, lambda piece: piece.engine):
             group = list(of_engine)
@@ -104,7 +104,7 @@ class Prover:
                         began = self.clock()
                         found = piece.measure(running)
                         self.keep(doing, {**found, "took_s": round(self.clock() - began, 1)})
-                    doing = f"ending {engine}"  # which takes no result from a piece that has one
-        except Exception as error:  # noqa: BLE001 - the other engines' pieces are to be run whatever it was
+                    doing = f"ending {engine}"  # takes no result from a piece that has one
+        except Exception as error:  # noqa: BLE001 - the other engines' pieces must still run
             self.keep(doing, {"failed": f"{type(error).__name__}: {error}"})
             self.tell(f"{doing} FAILED: {error}")

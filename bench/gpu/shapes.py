@@ -1,7 +1,7 @@
-"""Folders that vLLM starts from offline: the shape of a known model, for random weights, and a tokenizer.
+"""Model folders that vLLM loads offline: the shape of a known model, for random weights, and a tokenizer.
 
-The work of a model is that of its shape; its texts are not. The tokenizer knows the words of the measurements' prompts
-(`bench.engine.work`) and has as many tokens as the model has ids, because random weights write any of them.
+A model's shape decides its work; its texts do not. The tokenizer knows the words of the measurements' prompts
+(`bench.engine.work`) and has as many tokens as the model has ids, because random weights produce any of them.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
 
 
 def shape_folder(name: str, parent: Path | None = None) -> Path:
-    """The folder of one of `SHAPES`, written anew.
+    """Write the folder of one of `SHAPES` and return it.
 
     Args:
-        name: of the shape.
-        parent: where the folder goes; streamfleet's cache when None. At the same path, vLLM finds again what it has
-            compiled for it.
+        name: name of the shape.
+        parent: parent folder; streamfleet's cache if None. With the same path, vLLM finds its earlier compilation
+            again.
     """
     folder = (parent or cache_folder()) / f"{name}-random"
     folder.mkdir(parents=True, exist_ok=True)

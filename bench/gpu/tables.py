@@ -30,7 +30,7 @@ SPEED = {name: speed_of(name) for name in (WORKER, SERVE, BARE)}
 
 
 def fill(report: Report) -> None:
-    """Make tables and targets anew from the results in `report.data`; a dry run has no targets."""
+    """Make tables and targets from the results in `report.data`; a dry run has no targets."""
     results = report.data["pieces"]
     good = {name: found for name, found in results.items() if "failed" not in found}
     report.tables = [steps(results), *(make(good) for needed, make in TABLES if not needed.isdisjoint(good))]
@@ -39,7 +39,7 @@ def fill(report: Report) -> None:
 
 
 def steps(results: Results) -> Table:
-    """All pieces by step: how each went, how long it took, and how long it takes on an H100."""
+    """All pieces by step: result, duration, and duration on an H100."""
     rows = [
         {
             "step": piece.step,
@@ -86,7 +86,7 @@ def _speeds(good: Results) -> Table:
 
 
 def _to(good: Results, other: str, count: str) -> float | None:
-    """The worker's tokens/s, to another's; None where one is missing, or other work was done."""
+    """The worker's tokens/s divided by another's; None if one is missing, or their work differs."""
     mine, theirs = (good.get(SPEED[name], {}).get("at_once", {}).get(count) for name in (WORKER, other))
     if not mine or not theirs or _work(mine) != _work(theirs):
         return None

@@ -1,7 +1,7 @@
 """Download the wheels that a GPU machine without internet lacks, in parts that each fit one transfer.
 
-Runs here, with a Python of the release that the GPU machine has, and needs nothing but pip. Writes folders
-part-001, part-002, … of wheels, or of pieces of one, and install.sh, which puts them together there and installs them.
+Runs on a machine with internet, with the GPU machine's release of Python, and needs only pip. Writes folders part-001,
+part-002, … of wheels, or of pieces of one, and install.sh, which joins and installs them on the GPU machine.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ examples:
 
 
 def main() -> int:
-    """Download, cut, say how much it is."""
+    """Download, cut, and print the sizes."""
     args = arguments()
     have = installed(args.have.read_text(encoding="utf-8")) if args.have else {}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = [line for extra in EXTRAS for line in project["optional-dependencies"][extra]]
-    # The releases that are tested, unless something else has a say in them.
+    # The tested releases, unless the caller gives requirements.
     tested = () if args.requirements else ("--constraint", str(ROOT / "requirements" / "gateway.txt"))
     wanted = lacking(resolved([*project["dependencies"], *extras, REDIS, *args.requirements, *tested], have), have)
     with tempfile.TemporaryDirectory(dir=args.out.parent) as folder:
@@ -64,18 +64,18 @@ def main() -> int:
 
 
 def installed(freeze: str) -> dict[str, str]:
-    """Name to version, local parts such as +cu130 left out, from what `pip freeze` says."""
+    """Name to version, without local parts such as +cu130, from the output of `pip freeze`."""
     lines = re.findall(r"^([\w.-]+)==([^\s;+]+)", freeze, re.MULTILINE)
     return {plain(name): version for name, version in lines}
 
 
 def plain(name: str) -> str:
-    """A package's name as indexes compare it."""
+    """A package's name in the form that indexes compare."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def resolved(requirements: Sequence[str], have: Mapping[str, str]) -> dict[str, str]:
-    """Every package that requirements come to, with its version; the PyTorch that is there stays."""
+    """Every package that requirements resolve to, with its version; the installed PyTorch stays."""
     options = ("--dry-run", "--ignore-installed", "--quiet", "--only-binary=:all:", "--report", "-")
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as pins:
         pins.write(f"torch=={have['torch']}\n" if "torch" in have else "")
@@ -86,14 +86,14 @@ def resolved(requirements: Sequence[str], have: Mapping[str, str]) -> dict[str, 
 
 
 def lacking(wanted: Mapping[str, str], have: Mapping[str, str]) -> list[str]:
-    """What is to be brought, as requirements."""
+    """Missing packages, as requirements."""
     return [f"{name}=={version}" for name, version in wanted.items() if have.get(name) != version]
 
 
 def cut(files: Sequence[Path], out: Path, most: int) -> int:
-    """Copy files into folders of at most so many bytes, each full but the last; the number of folders.
+    """Copy files into folders of at most so many bytes, each full but the last; returns the number of folders.
 
-    A file that does not fit into what is left of a folder is cut: NAME.000, NAME.001, …
+    A file that does not fit into the rest of a folder is cut: NAME.000, NAME.001, …
     """
     number = room = 0
     for path in files:
@@ -110,13 +110,13 @@ def cut(files: Sequence[Path], out: Path, most: int) -> int:
 
 
 def pip(*words: str) -> str:
-    """Run pip of this Python; what it printed."""
+    """Run this Python's pip; returns its output."""
     command = [sys.executable, "-m", "pip", *words, "--disable-pip-version-check"]
     return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
 
 
 def arguments() -> argparse.Namespace:
-    """What the command line says."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
     )

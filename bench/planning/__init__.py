@@ -1,9 +1,9 @@
-"""How well `streamfleet plan` predicts runs that it has not seen.
+"""Accuracy of `streamfleet plan` for runs that it has not seen.
 
-A worker is measured as users do it, by requests through its queue; what the simulated engine's profile really is, the
-plan never gets to see. From the measurement it predicts several loads, which are then really run: real Redis, real
-worker processes. The same with real vLLM, smaller: ``--engine vllm``. Each engine's part of the report stays when the
-other one is measured.
+A worker is measured as users do it, by requests through its queue; the plan never sees the real profile of the
+simulated
+engine. From the measurement it predicts several loads, which are then run: real Redis, real worker processes. The same
+with real vLLM, at a smaller size: ``--engine vllm``. If one engine is measured, the other's part of the report stays.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MOST_WORKERS = 8
 
 
 class Say:
-    """What is being done now, in a few words, on the terminal."""
+    """Prints the present step, in a few words, on the terminal."""
 
     def __init__(self, progress: Progress, task: TaskID) -> None:
         self._progress, self._task = progress, task
@@ -45,17 +45,17 @@ class Say:
 
 
 def run(quick: bool, engine: str, earlier: Path, seconds: float | None = None) -> Report:
-    """Measure.
+    """Run the measurement.
 
     Args:
-        quick: small sizes, to see whether all is well.
+        quick: small sizes, as a quick check.
         engine: one of `ENGINES`.
-        earlier: a report whose parts of other engines stay, where there is one.
-        seconds: of each load, in place of what `quick` says.
+        earlier: earlier report, whose parts of other engines stay; it may be missing.
+        seconds: length of each load, instead of the size's own.
     """
     sizes = sizes_of(engine, quick)
     sizes = replace(sizes, seconds=seconds or sizes.seconds)
-    busy = round(os.getloadavg()[0], 1)  # by what else runs here, this is off as well
+    busy = round(os.getloadavg()[0], 1)  # other work on this machine adds to the error
     with Progress(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()) as progress:
         say = Say(progress, progress.add_task("planning", total=None))
         say("measuring a profile")
@@ -80,7 +80,7 @@ def run(quick: bool, engine: str, earlier: Path, seconds: float | None = None) -
 
 
 def environment_of(engine: str, sizes: Sizes) -> Environment:
-    """Settings of a worker."""
+    """Returns the settings of a worker."""
     if engine == "vllm":
         from bench.engine.setup import engine_setup
 
@@ -93,13 +93,13 @@ def environment_of(engine: str, sizes: Sizes) -> Environment:
 
 
 def predicted(profile: EngineProfile, workers: int, runs: Sequence[Sequence[Arrival]]) -> Figures:
-    """Of the runs on so many workers."""
+    """Figures predicted for the runs on so many workers."""
     found = [Simulation(Fleet(profile, workers), arrivals).run() for arrivals in runs]
     return figures(workers, profile.engine.slots, found)
 
 
 def add_part(report: Report, engine: str, settings: Any, tables: list[Table], targets: list[Target], data: Any) -> None:
-    """Put an engine's part into the report."""
+    """Add an engine's part to the report."""
     report.settings = {**report.settings, judging.NAMES[engine]: settings}
     report.tables += tables
     report.targets += targets
@@ -107,7 +107,7 @@ def add_part(report: Report, engine: str, settings: Any, tables: list[Table], ta
 
 
 def keep_other(report: Report, engine: str, earlier: Path) -> None:
-    """Take over what an earlier report has of other engines."""
+    """Copy an earlier report's parts of other engines."""
     if not earlier.is_file():
         return
     before = load_report(earlier)
@@ -139,7 +139,7 @@ def _compare(profile: EngineProfile, environment: Environment, load: Load, sizes
 def _try_answer(
     engine: str, profile: EngineProfile, environment: Environment, load: Load, sizes: Sizes, say: Say
 ) -> Target:
-    """Ask the plan for a fleet from what is known beforehand, and run that one and one worker fewer."""
+    """Ask the plan for a fleet, given only the traffic, and run this fleet and one with one worker fewer."""
     fleet, runs = Fleet(profile, 1), other_runs(load, sizes.seconds)
     evaluate = evaluator(fleet, runs)
     try:

@@ -1,4 +1,4 @@
-"""Predict loads from a measured engine, run them, and say by how much the prediction was off."""
+"""Predict loads from a measured engine, run them, and print the error of the prediction."""
 
 from __future__ import annotations
 

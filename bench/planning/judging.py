@@ -1,4 +1,4 @@
-"""Predicted against observed: tables, targets, and the series of the picture. Pure."""
+"""Compares predicted and observed figures: tables, targets, and the series of the picture. Pure."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ NAMES = {"simulated": "Simulated engine", "vllm": "vLLM"}
 
 @dataclass(frozen=True)
 class Compared:
-    """One load.
+    """One load, predicted and observed.
 
     Attributes:
-        name: of it.
-        workers: how many there were.
-        followed: predicted for the very arrivals that were sent, as from a recorded trace.
-        blind: predicted from rate, lengths and deadlines alone, over other arrivals.
-        blind_p99_s: its p99 until the answer, of each of those runs.
-        observed: of the real run.
-        sent_late_s: by how much the latest request was enqueued late.
+        name: name of the load.
+        workers: number of workers.
+        followed: prediction for the same arrivals that were sent, as from a recorded trace.
+        blind: prediction from rate, lengths and deadlines alone, over other arrivals.
+        blind_p99_s: p99 of the time until the answer, for each of those runs.
+        observed: figures of the real run.
+        sent_late_s: delay of the latest request at its enqueueing.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Compared:
     sent_late_s: float
 
     def series(self) -> dict[str, Any]:
-        """For the picture, and for whoever looks closer."""
+        """Data for the picture and for a closer look."""
         return {
             "name": self.name,
             "workers": self.workers,
@@ -52,7 +52,7 @@ class Compared:
 
 
 def tables(engine: str, compared: Sequence[Compared], profile: EngineProfile) -> list[Table]:
-    """Both predictions beside what was observed, and the profile that they are made from."""
+    """Both predictions beside the observed figures, and the profile behind them."""
     rows = [_row(each) for each in compared]
     steps = [
         {"at once": together, "step ms": together / per_s * 1000, "output tokens/s": per_s}
@@ -84,7 +84,7 @@ def _row(each: Compared) -> dict[str, Any]:
 
 
 def targets(engine: str, compared: Sequence[Compared]) -> list[Target]:
-    """What was asked of the predictions."""
+    """Targets of the predictions."""
     name = NAMES[engine]
     late_s, tokens = (_errors(compared, "followed", value) for value in ("total_p99_s", "tokens_per_s"))
     found = [
@@ -101,7 +101,7 @@ def targets(engine: str, compared: Sequence[Compared]) -> list[Target]:
 
 
 def answer_target(engine: str, workers: int, late: float, tried: Figures, fewer: Figures | None) -> Target:
-    """Whether the fleet that the plan proposes is really enough; the note says what one worker fewer came to."""
+    """Target: the proposed fleet is really enough; the note tells the result of one worker fewer."""
     note = f"{workers} worker{'s' * (workers != 1)}"
     if fewer is not None:
         note += f"; with one fewer {fewer.late * 100:.3g} %"
@@ -112,7 +112,7 @@ def answer_target(engine: str, workers: int, late: float, tried: Figures, fewer:
 
 
 def no_answer(engine: str, late: float, reason: str) -> Target:
-    """The same where the plan says that no fleet is enough."""
+    """The same if the plan says that no fleet is enough."""
     return Target(f"{NAMES[engine]}: {ANSWER}", None, late * 100, "at most", "%", f"no plan: {reason}")
 
 

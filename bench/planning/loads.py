@@ -1,4 +1,4 @@
-"""The loads that are predicted and then run, and how much of it. None was seen by the measurement. Pure."""
+"""Loads that are predicted and then run, and their sizes. The measurement has seen none of them. Pure."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Load:
 
     Attributes:
         name: what it is called.
-        workers: how many there are.
-        kinds: what arrives, each kind by itself at random moments.
+        workers: number of workers.
+        kinds: kinds of arrivals, each at random times of its own.
     """
 
     name: str
@@ -26,7 +26,7 @@ class Load:
     kinds: tuple[Traffic, ...]
 
     def arrivals(self, seed: int, seconds: float) -> list[Arrival]:
-        """All kinds together, for so long; the same for a seed."""
+        """Arrivals of all kinds, for so many seconds; the same for the same seed."""
         found = [
             arrival
             for place, kind in enumerate(self.kinds)
@@ -41,13 +41,13 @@ class Sizes:
     """Sizes of one measurement.
 
     Attributes:
-        speed: of the simulated engine, as a multiple of its profile. Its steps stay above 5 ms, so that a timer is set
-            for each of them, as in a real one.
-        prompt_tokens, output_tokens, rounds, up_to: of the measured waves.
-        seconds: of each load.
-        loads: what is predicted and run.
-        sized: traffic for which the plan says how many workers, and whether they are enough is tried.
-        late: share of it that may be late, 0 to 1.
+        speed: speed of the simulated engine, as a multiple of its profile. Its steps stay above 5 ms, so that each has
+            a timer, as in a real engine.
+        prompt_tokens, output_tokens, rounds, up_to: sizes of the measured waves.
+        seconds: length of each load.
+        loads: loads that are predicted and run.
+        sized: traffic for which the plan proposes a number of workers, which is then tried.
+        late: allowed share of late requests, 0 to 1.
     """
 
     speed: float
@@ -96,12 +96,12 @@ VLLM_QUICK_SIZES = Sizes(1.0, 64, 24, 1, VLLM_SLOTS, 15.0, _VLLM_FULL[:1])
 
 
 def sizes_of(engine: str, quick: bool) -> Sizes:
-    """How much is measured on which engine."""
+    """Sizes of the measurement of an engine."""
     if engine == "vllm":
         return VLLM_QUICK_SIZES if quick else VLLM_FULL_SIZES
     return QUICK_SIZES if quick else FULL_SIZES
 
 
 def other_runs(load: Load, seconds: float, count: int = 30) -> Sequence[Sequence[Arrival]]:
-    """Runs of the same load with other arrivals than those that are really sent: all that is known beforehand."""
+    """Runs of the same load with other arrivals than the real ones, which nobody knows beforehand."""
     return [load.arrivals(SEED + 1 + at, seconds) for at in range(count)]

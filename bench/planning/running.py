@@ -1,4 +1,4 @@
-"""A load on a real fleet: real Redis, real worker processes. What became of it, in the plan's own terms."""
+"""A load on a real fleet, with real Redis and worker processes, and its outcome in the plan's own terms."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WARM = 4
 
 
 def measured(environment: Environment, options: MeasureOptions) -> EngineProfile:
-    """The profile of a worker with this environment, by `streamfleet plan measure`'s own way."""
+    """The profile of a worker with this environment, measured by `streamfleet plan measure`."""
 
     async def ask(url: str) -> EngineProfile:
         async with Client(url) as client:
@@ -41,7 +41,7 @@ def observed(environment: Environment, count: int, arrivals: Sequence[Arrival]) 
     """Run the load on so many workers.
 
     Returns:
-        Its figures, and by how many seconds the latest request was enqueued late. Slots are not looked at.
+        Its figures, without slots, and the delay in seconds of the latest request at its enqueueing.
     """
     with (
         own_server() as server,
@@ -54,7 +54,7 @@ def observed(environment: Environment, count: int, arrivals: Sequence[Arrival]) 
 
 
 def run_of(arrivals: Sequence[Arrival], outcomes: Sequence[Outcome]) -> Run:
-    """What really happened, as if it had been simulated."""
+    """The real outcomes in the form of a simulated run."""
     ends_s = [
         arrival.at_s + (outcome.finished_ms - outcome.enqueued_ms) / 1000
         for arrival, outcome in zip(arrivals, outcomes, strict=True)
@@ -86,7 +86,7 @@ async def _sent(url: str, arrivals: Sequence[Arrival]) -> float:
 
 
 async def _replay(client: Client, arrivals: Sequence[Arrival], asks: Sequence[Mapping[str, Any]]) -> float:
-    """Each at its time; those that are due together in one call. Returns how late the latest was, in s."""
+    """Enqueue each request at its time; those that are due together in one call. Returns the largest delay, in s."""
     loop = asyncio.get_running_loop()
     start, at, latest_s = loop.time(), 0, 0.0
     while at < len(asks):

@@ -1,1 +1,1 @@
-"""One module a picture, each drawn from a saved report alone; `bench.plots.catalogue` lists them."""
+"""One module for each picture, drawn from a saved report alone; `bench.plots.catalogue` lists them."""

@@ -1,4 +1,4 @@
-"""Workers and missed deadlines over a simulated day, by how the number of workers is chosen."""
+"""Workers and missed deadlines over a simulated day, by policy for the number of workers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ COLORS = {"deadlines": style.OURS, "pending": style.OTHER, "fixed": style.PEER, 
 
 
 def draw(data: Mapping[str, Any]) -> Any:
-    """From `data["day"]`: arrivals a second, and of each policy its workers and misses by the hour."""
+    """Draw `data["day"]`: arrivals a second, and each policy's workers and misses by the hour."""
     found = data["day"]
     figure, (above, below) = style.panels(2, 1, width_in=9.0, height_in=4.6, sharex=True)
     first, last = found["hours"]

@@ -1,4 +1,4 @@
-"""What an adaptive limit with a target latency gives up and gains."""
+"""Cost and gain of an adaptive limit with a target latency."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SHADES = (style.THIRD, style.OURS, "#E69F00", style.OTHER)
 
 
 def draw(data: Mapping[str, Any]) -> Any:
-    """From `data["adaptive"]`: figures by target in ms, and how many requests were in the engine over time."""
+    """Draw `data["adaptive"]`: figures by target in ms, and the number of requests in the engine over time."""
     found = data["adaptive"]
     targets = sorted((name for name in found["figures"] if name != NO_TARGET), key=float)
     colors = {NO_TARGET: style.PEER_DARK, **dict(zip(targets, SHADES, strict=False))}
@@ -31,7 +31,7 @@ def draw(data: Mapping[str, Any]) -> Any:
 def _trade(
     axes: Any, figures: Mapping[str, Mapping[str, float]], targets: list[str], colors: Mapping[str, str]
 ) -> None:
-    """Throughput over latency, and each target beside what it came to."""
+    """Throughput over latency, with each target beside its result."""
     for name in (NO_TARGET, *targets):
         latency, rate = figures[name]["settled_run_ms_p50"], figures[name]["tokens_per_s"]
         axes.plot([latency], [rate], "o", color=colors[name], markersize=8, zorder=3, label=_named(name))

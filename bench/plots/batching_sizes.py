@@ -1,4 +1,4 @@
-"""Throughput, latency and how full the engine is, by the number of requests at once."""
+"""Throughput, latency and occupancy of the engine, by the number of requests at once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bench.plots import parts, style
 
 
 def draw(data: Mapping[str, Any]) -> Any:
-    """From `data["sizes"]`: one mapping of figures for each batch size, least first."""
+    """Draw `data["sizes"]`: one mapping of figures for each batch size, smallest first."""
     rows = data["sizes"]
     sizes = [row["size"] for row in rows]
     figure, (left, middle, right) = style.panels(1, 3, width_in=9.5, height_in=2.9)

@@ -11,7 +11,7 @@ COLORS = {"continuous": style.OURS, "window": style.PEER_DARK}
 
 
 def draw(data: Mapping[str, Any]) -> Any:
-    """From `data["policies"]`: figures of each policy, and how many requests were in the engine over time."""
+    """Draw `data["policies"]`: figures of each policy, and the number of requests in the engine over time."""
     found = data["policies"]
     figure, (left, middle, right) = style.panels(1, 3, width_in=9.5, height_in=2.5, width_ratios=[1, 1, 1.7])
     _bars(left, found["figures"], "tokens_per_s", "Throughput", "output tokens per s")

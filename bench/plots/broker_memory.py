@@ -1,4 +1,4 @@
-"""What a queued job takes in Redis, by queue."""
+"""Memory of a queued job in Redis, by queue."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TARGET_BYTES = 760
 
 
 def draw(data: Mapping[str, Any]) -> Any:
-    """From `data["systems"]`: median bytes a job; of ours also those of one that was brought in order."""
+    """Draw `data["systems"]`: median bytes of a job; for streamfleet also of a staged one."""
     bars = [
         parts.Bar(short_title(system), system["bytes"], parts.short(system["bytes"]), color_of(system))
         for system in data["systems"]

@@ -1,4 +1,4 @@
-"""Round trips of every queue one at a time, p50 to p99, as it comes and tuned."""
+"""Round trips of every queue one at a time, p50 to p99, with default and tuned settings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WAYS = {"defaults": "", "tuned": ", tuned"}
 
 
 def draw(data: Mapping[str, Any]) -> Any:
-    """From `data["systems"]`: medians of p50 and p99 in ms, on defaults and tuned; the quickest on top."""
+    """Draw `data["systems"]`: medians of p50 and p99 in ms, default and tuned; the fastest on top."""
     rows = [
         parts.Span(
             short_title(system) + ("" if system["kind"] == "limit" else words),

@@ -13,12 +13,12 @@ KINDS = {"ours": style.OURS, "limit": style.PEER_DARK}
 
 
 def color_of(row: Mapping[str, Any]) -> str:
-    """Ours stands out, limits are darker than peers."""
+    """Returns the colour of a row: ours is highlighted, limits are darker than peers."""
     return KINDS.get(row["kind"], style.PEER)
 
 
 def draw(data: Mapping[str, Any]) -> Any:
-    """From `data["systems"]`: one mapping of medians and ratios for each queue."""
+    """Draw `data["systems"]`: one mapping of medians and ratios for each queue."""
     figure, (left, right) = style.panels(1, 2, width_in=9.5, height_in=0.9 + 0.24 * len(data["systems"]))
     _ratios(left, data["systems"], "enqueue", "Bulk enqueue")
     _ratios(right, data["systems"], "drain", "Drain by one worker")
@@ -26,7 +26,7 @@ def draw(data: Mapping[str, Any]) -> Any:
 
 
 def _ratios(axes: Any, rows: Sequence[Mapping[str, Any]], figure: str, title: str) -> None:
-    """Bars of those that have the figure, the largest on top."""
+    """Bars of the rows that have the figure, the largest on top."""
     found = [row for row in rows if row[f"{figure}_of_raw"] is not None]
     found.sort(key=lambda row: -row[f"{figure}_of_raw"])
     end = max([MOST, *(row[f"{figure}_of_raw"] for row in found if row["kind"] != "limit")])

@@ -1,4 +1,4 @@
-"""Which pictures there are, what each is drawn from, and what it shows in words. Only drawing one takes matplotlib."""
+"""List of all pictures: the data of each, and its description in words. Only drawing needs matplotlib."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Picture:
     """One picture.
 
     Attributes:
-        name: of its module here, of its file, and of its place on the page.
-        report: the measurement that it is drawn from.
-        needs: what it takes of `Report.data`; without these it cannot be drawn.
-        alt: what is to be seen, for who cannot see it.
-        tables: titles, or beginnings of titles, of the tables that stand below it.
+        name: name of its module here, of its file, and of its place on the page.
+        report: measurement with its data.
+        needs: keys of `Report.data` without which it cannot be drawn.
+        alt: description for readers who cannot see it.
+        tables: titles, or beginnings of titles, of the tables below it.
     """
 
     name: str
@@ -34,11 +34,11 @@ class Picture:
     tables: tuple[str, ...] = ()
 
     def missing(self, report: Report) -> list[str]:
-        """What it needs and the report does not have."""
+        """Keys that it needs and the report does not have."""
         return [name for name in self.needs if not report.data.get(name)]
 
     def fingerprint(self, report_bytes: bytes) -> str:
-        """Of all that decides what it looks like: the report, the modules for its pictures, and what those share."""
+        """Hash of everything that decides its look: the report, its module, and the modules that all pictures share."""
         digest = hashlib.sha256()
         sources = sorted([*HERE.glob(f"{self.report}_*.py"), HERE / "parts.py", HERE / "style.py"])
         for part in (report_bytes, *(path.read_bytes() for path in sources)):
@@ -46,7 +46,7 @@ class Picture:
         return f"{self.report}.json sha256:{digest.hexdigest()}"
 
     def draw(self, report: Report, path: Path, fingerprint: str) -> None:
-        """Draw it into a file; takes matplotlib."""
+        """Draw it into a file; needs matplotlib."""
         from bench.plots import style
 
         module = importlib.import_module(f"bench.plots.{self.name}")
@@ -55,7 +55,7 @@ class Picture:
 
 
 def fingerprint_of(path: Path) -> str:
-    """The fingerprint that a drawn picture carries; empty when there is none."""
+    """The fingerprint in a drawn picture; empty if there is none."""
     if not path.is_file():
         return ""
     with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""Time to the first token and between tokens, by how vLLM is asked."""
+"""Time to the first token and between tokens, by contender."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FIGURES = {"first": "Time to first token", "between": "Time between tokens"}
 
 
 def draw(data: Mapping[str, Any]) -> Any:
-    """From `data["contenders"]`: p50 and p99 in ms, of those whose tokens can be seen."""
+    """Draw `data["contenders"]`: p50 and p99 in ms, of contenders that show their tokens."""
     figure, panels = style.panels(1, 2, width_in=9.0, height_in=2.2)
     for axes, (figure_name, title) in zip(panels, FIGURES.items(), strict=True):
         rows = [

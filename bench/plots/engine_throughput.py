@@ -1,4 +1,4 @@
-"""Tokens a second of a worker fed from Redis beside bare vLLM and `vllm serve`, and what the front ends take."""
+"""Tokens a second of a worker fed from Redis beside bare vLLM and `vllm serve`, and CPU time of the front ends."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ NAMES = {
 
 
 def color_of(contender: str) -> str:
-    """Ours stands out."""
+    """Returns the colour of a contender: ours is highlighted."""
     return style.OURS if contender.startswith(OURS) else style.PEER
 
 
 def draw(data: Mapping[str, Any]) -> Any:
-    """From `contenders` (medians of each), `ratios`, `batches` (each one a dot), and `front_end`."""
+    """Draw `contenders` (medians of each), `ratios`, `batches` (each one a dot), and `front_end`."""
     figure, (left, right) = style.panels(1, 2, width_in=9.0, height_in=2.7, width_ratios=[1.5, 1])
     contenders = data["contenders"]
     to_bare = {OURS: f" ({data['ratios']['to_bare']:.2f} of bare)"}

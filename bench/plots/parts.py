@@ -1,4 +1,4 @@
-"""Kinds of drawing that several pictures share."""
+"""Drawing functions that several pictures share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bench.plots import style
 
 @dataclass(frozen=True)
 class Bar:
-    """One bar: its name, its length, what is written at its end, and its colour."""
+    """One bar: its name, its length, the text at its end, and its colour."""
 
     name: str
     length: float
@@ -25,10 +25,10 @@ def bars(axes: Any, found: Sequence[Bar], *, title: str, x_label: str, line: tup
     """Horizontal bars from zero, the first on top, each with its figure at its end.
 
     Args:
-        axes: where.
+        axes: axes to draw on.
         found: the bars.
-        title, x_label: of the axes.
-        line: a limit to be seen beside the bars: where, and what it is called.
+        title, x_label: texts of the axes.
+        line: position and name of a limit beside the bars.
     """
     places = list(range(len(found)))
     axes.barh(places, [bar.length for bar in found], color=[bar.color for bar in found], height=0.72)
@@ -54,14 +54,14 @@ def bars(axes: Any, found: Sequence[Bar], *, title: str, x_label: str, line: tup
 
 
 def emphasise(axes: Any, bold: Sequence[bool]) -> None:
-    """Names of rows in bold, where they are ours."""
+    """Print the names of our rows in bold."""
     for label, is_bold in zip(axes.get_yticklabels(), bold, strict=True):
         label.set_fontweight("bold" if is_bold else "normal")
 
 
 @dataclass(frozen=True)
 class Span:
-    """A row of a dot plot: from p50 to p99."""
+    """One row of a dot plot: from p50 to p99."""
 
     name: str
     p50: float
@@ -70,7 +70,7 @@ class Span:
 
 
 def spans(axes: Any, found: Sequence[Span], *, title: str, x_label: str, shown: Callable[[float], str]) -> None:
-    """Rows of a dot at p50 and a tick at p99, with a line between, on a logarithmic scale; the first on top."""
+    """Rows with a dot at p50 and a tick at p99, with a line between, on a logarithmic scale; the first on top."""
     for place, row in enumerate(found):
         axes.plot([row.p50, row.p99], [place, place], color=row.color, linewidth=2.2, solid_capstyle="round", zorder=2)
         axes.plot([row.p50], [place], marker="o", markersize=6, color=row.color, zorder=3)
@@ -99,14 +99,14 @@ def steps(
     log: bool = False,
     most: float | None = None,
 ) -> None:
-    """What share of values is not above x.
+    """Step lines: the share of values that are not above x.
 
     Args:
-        axes: where.
+        axes: axes to draw on.
         lines: name to sorted values and colour.
-        title, x_label: of the axes.
-        log: whether x is logarithmic.
-        most: where x ends; what lies beyond is not seen.
+        title, x_label: texts of the axes.
+        log: true for a logarithmic x axis.
+        most: end of the x axis; values beyond it are not shown.
     """
     for name, (values, color) in lines.items():
         x, y = style.cumulative(values)
@@ -122,7 +122,7 @@ def steps(
 
 
 def limit_line(axes: Any, x: float, text: str, height: float = 0.04) -> None:
-    """A dashed line upright, with its name beside it, at a height from 0 to 1."""
+    """A vertical dashed line with its name beside it, at a height from 0 to 1."""
     axes.axvline(x, color=style.INK, linewidth=1, linestyle=(0, (4, 3)))
     axes.annotate(
         text, (x, height), xycoords=("data", "axes fraction"), xytext=(4, 0), textcoords="offset points", fontsize=7.5
@@ -130,7 +130,7 @@ def limit_line(axes: Any, x: float, text: str, height: float = 0.04) -> None:
 
 
 def plain_ticks(axis: Any) -> None:
-    """0.1, 1, 10 on a logarithmic axis instead of powers of ten; on a short one 2 and 5 too."""
+    """0.1, 1, 10 instead of powers of ten on a logarithmic axis; on a short one 2 and 5 too."""
     low, high = axis.get_view_interval()
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high / low < 300 else (1.0,)))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
@@ -139,7 +139,7 @@ def plain_ticks(axis: Any) -> None:
 
 @dataclass(frozen=True)
 class End:
-    """The last point of a line, and what is written there."""
+    """The last point of a line, and the text there."""
 
     x: float
     y: float
@@ -148,7 +148,7 @@ class End:
 
 
 def name_ends(axes: Any, ends: Sequence[End], *, apart_pt: float = 12.0) -> None:
-    """Write lines' names at their ends, in their colours, apart from one another; after the limits are set."""
+    """Write the lines' names at their ends, in their colours, apart from each other; call it after setting limits."""
     figure = axes.get_figure()
     height_pt = axes.get_position().height * figure.get_figheight() * 72
     scale = axes.yaxis.get_transform().transform
@@ -162,7 +162,7 @@ def name_ends(axes: Any, ends: Sequence[End], *, apart_pt: float = 12.0) -> None
 
 
 def spread(places: Sequence[float], apart: float) -> list[float]:
-    """Sorted places, moved as little as needed until each is so far from the one before."""
+    """Sorted places, moved as little as possible until each has the distance from the one before."""
     groups: list[tuple[float, int]] = []  # middle and number of those that stand close together
     for place in places:
         middle, count = place, 1
@@ -174,17 +174,17 @@ def spread(places: Sequence[float], apart: float) -> list[float]:
 
 
 def short(value: float) -> str:
-    """A figure at a bar's end: three significant digits, thousands apart."""
+    """A figure at a bar's end: three significant digits, thousands separated."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def legend(axes: Any, place: str) -> None:
-    """A legend without a frame, where lines run too close for names at their ends."""
+    """A legend without a frame, for lines that run too close for names at their ends."""
     axes.legend(loc=place, frameon=False, fontsize=8)
 
 
 def legend_above(axes: Any, *, reverse: bool = False) -> None:
-    """A legend in one row between the title and the axes, where lines may run anywhere."""
+    """A legend in one row between the title and the axes, for lines that may run anywhere."""
     axes.set_title(axes.get_title(loc="left"), pad=22)
     handles, labels = axes.get_legend_handles_labels()
     order = -1 if reverse else 1

@@ -1,4 +1,4 @@
-"""What a plan predicted beside what really came of it."""
+"""Predictions of a plan beside the observed results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BASES = {"followed": ("arrivals known", True), "blind": ("rate known", False)}
 
 
 def draw(data: Mapping[str, Any]) -> Any:
-    """From `data["simulated"]`, and `data["vllm"]` where it was measured: figures predicted and observed, by load."""
+    """Draw `data["simulated"]`, and `data["vllm"]` if it was measured: predicted and observed figures, by load."""
     figure, (left, right) = style.panels(1, 2, width_in=9.5, height_in=3.9)
     found = {name: data[name]["loads"] for name in ENGINES if data.get(name)}
     _answers(left, found)

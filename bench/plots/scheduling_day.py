@@ -1,4 +1,4 @@
-"""A day of traffic at a hundred times its speed: what came, what waited, what came too late."""
+"""A day of traffic at a hundred times its speed: arrivals, waiting requests, and late ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LANES = ("critical", "high", "normal", "low")
 
 
 def draw(data: Mapping[str, Any]) -> Any:
-    """From `data["day"]`: the queue's depth over the hours, and arrivals, ends and misses in equal spells."""
+    """Draw `data["day"]`: the queue's depth over the hours, and arrivals, ends and misses in equal intervals."""
     found = data["day"]
     figure, (top, middle, bottom) = style.panels(
         3, 1, width_in=9.0, height_in=6.0, sharex=True, height_ratios=[1, 1.3, 0.6]

@@ -11,7 +11,7 @@ COLORS = {"EDF": style.OURS, "FIFO": style.PEER, "FIFO, callers cancel": style.P
 
 
 def draw(data: Mapping[str, Any]) -> Any:
-    """From `data["deadlines"]`: missed per cent of each way; arrivals and misses of each second."""
+    """Draw `data["deadlines"]`: missed per cent of each way; arrivals and misses of each second."""
     found = data["deadlines"]
     figure, (left, right) = style.panels(1, 2, width_in=9.0, height_in=2.8, width_ratios=[1, 1.5])
     bars = [

@@ -1,4 +1,4 @@
-"""Bytes that a queued request takes in Redis, by server and by who added it."""
+"""Bytes of a queued request in Redis, by server and by the way it was added."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ COLORS = (style.PEER_DARK, style.THIRD, style.OURS)
 
 
 def draw(data: Mapping[str, Any]) -> Any:
-    """From `data["memory"]["bytes"]`: of each server and way, not staged (hollow) and staged (filled)."""
+    """Draw `data["memory"]["bytes"]`: for each server and way, not staged (hollow) and staged (filled)."""
     found = data["memory"]["bytes"]
     figure, axes = style.panels(width_in=8.0, height_in=1.0 + 0.55 * len(found))
     for row, ways in enumerate(found.values()):

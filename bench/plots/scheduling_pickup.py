@@ -1,4 +1,4 @@
-"""How soon an idle fleet takes a request, and what its idling costs, by the number of workers."""
+"""Pickup time of an idle fleet, and the cost of its idling, by the number of workers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SHADES = (style.PEER, style.PEER_DARK, style.OURS)
 
 
 def draw(data: Mapping[str, Any]) -> Any:
-    """From `data["pickup"]`: sorted ms, and per cent of a core that Redis takes, by the number of idle workers."""
+    """Draw `data["pickup"]`: sorted ms, and Redis's per cent of a core, by the number of idle workers."""
     found = data["pickup"]
     figure, (left, right) = style.panels(1, 2, width_in=9.0, height_in=3.0, width_ratios=[1.6, 1])
     fleets = list(found["pickup_ms_cdf"])

@@ -1,4 +1,4 @@
-"""What a pull costs the server at different depths of the queue."""
+"""Server time of a pull at different depths of the queue."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ COLORS = (style.OURS, style.THIRD, style.OTHER)
 
 
 def draw(data: Mapping[str, Any]) -> Any:
-    """From `data["pull_cost"]`: µs of pulls by depth and by how many they took; µs of staging an entry by depth."""
+    """Draw `data["pull_cost"]`: µs of pulls by depth and by number of requests; µs of staging an entry by depth."""
     found = data["pull_cost"]
     figure, axes = style.panels(width_in=7.0, height_in=3.2)
     depths = list(found["pull_us_cdf"])

@@ -1,4 +1,4 @@
-"""What each lane gets while the lanes above it never run empty, beside what it is guaranteed."""
+"""Share of each lane while the lanes above it never run empty, beside its guaranteed share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LANES = ("high", "normal", "low")
 
 
 def draw(data: Mapping[str, Any]) -> Any:
-    """From `data["starvation"]`: per cent of each lane, over all picks and by windows of picks."""
+    """Draw `data["starvation"]`: per cent of each lane, over all picks and by windows of picks."""
     found = data["starvation"]
     figure, (left, right) = style.panels(1, 2, width_in=9.0, height_in=2.7, width_ratios=[1.3, 1])
     _over_all(left, found)
@@ -20,7 +20,7 @@ def draw(data: Mapping[str, Any]) -> Any:
 
 
 def _over_all(axes: Any, found: Mapping[str, Any]) -> None:
-    """One bar a load, of the lanes one after the other."""
+    """One bar for each load, with the lanes in a row."""
     loads = list(found["percent"])
     for place, load in enumerate(loads):
         start = 0.0

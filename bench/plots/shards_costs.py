@@ -1,4 +1,4 @@
-"""Server CPU of a request by verb: by how many go in one call, and by how large they are."""
+"""Server CPU of a request by verb, by the number of requests in a call, and by their size."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COLORS = {
 
 
 def draw(data: Mapping[str, Any]) -> Any:
-    """From `data["costs"]["requests"]`: rounds by case, named "<bytes> B by <requests in a call>"."""
+    """Draw `data["costs"]["requests"]`: rounds by case, named "<bytes> B by <requests in a call>"."""
     found = data["costs"]["requests"]
     cases = [
         (int(name.split()[0]), int(name.split()[-1]), rounds) for name, rounds in found.items() if " B by " in name

@@ -1,4 +1,4 @@
-"""Shards that a fleet needs, by its size and by what it does."""
+"""Shards that a fleet needs, by its size and its kind of traffic."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ COLORS = (style.PEER, style.THIRD, style.OURS, style.OTHER, style.PEER_DARK)
 
 
 def draw(data: Mapping[str, Any]) -> Any:
-    """From `data["needs"]`: workers and shards of each kind of traffic."""
+    """Draw `data["needs"]`: workers and shards of each kind of traffic."""
     figure, axes = style.panels(width_in=7.5, height_in=3.6)
     ends = []
     for row, color in zip(data["needs"].values(), COLORS, strict=False):

@@ -1,4 +1,4 @@
-"""How all pictures look, and how they become files that are the same whenever and wherever they are drawn."""
+"""Common style of all pictures, and their files, which are identical whenever and wherever they are drawn."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from bench.core.series import thinned
 
-# Of Okabe and Ito's palette, which people of any colour vision tell apart; peers step back in grey.
+# From the palette of Okabe and Ito, which is safe for all colour vision; peers are grey.
 OURS = "#0072B2"
 OTHER = "#D55E00"
 THIRD = "#009E73"
@@ -25,8 +25,8 @@ FAINT = "#DDDDDD"
 LANES = {"critical": "#D55E00", "high": "#E69F00", "normal": "#0072B2", "low": "#56B4E9"}
 
 _RULES = {
-    "svg.fonttype": "none",  # text stays text: it can be searched, and read out
-    "svg.hashsalt": "streamfleet",  # the ids inside would differ from run to run
+    "svg.fonttype": "none",  # text stays text, for search and screen readers
+    "svg.hashsalt": "streamfleet",  # otherwise the ids inside differ from run to run
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial", "sans-serif"],
     "font.size": 9,
@@ -46,7 +46,7 @@ _RULES = {
     "xtick.color": INK,
     "ytick.color": INK,
     "lines.linewidth": 1.8,
-    # Viewers have light and dark pages; the picture brings its own.
+    # Viewers have light and dark pages, so the picture has a background of its own.
     "figure.facecolor": "white",
     "axes.facecolor": "white",
     "savefig.facecolor": "white",
@@ -57,7 +57,7 @@ _RULES = {
 
 @contextmanager
 def rules() -> Iterator[None]:
-    """The rules above and nothing of the machine's own configuration, while something is drawn and saved."""
+    """Context with the rules above and without the machine's own configuration, for drawing and saving."""
     with mpl.rc_context():
         mpl.rcdefaults()
         mpl.rcParams.update(_RULES)
@@ -73,10 +73,10 @@ def panels(
 
 
 def save(figure: Figure, path: Path, fingerprint: str) -> None:
-    """Write a figure as SVG, without dates, and with the fingerprint of what it was made from."""
+    """Write a figure as SVG, without dates, with the fingerprint of its sources."""
     metadata = {"Date": None, "Creator": "bench.plots", "Description": fingerprint}
     figure.savefig(path, format="svg", metadata=metadata)
-    # matplotlib leaves spaces at the ends of lines, which git complains about, and writes millionths of a point.
+    # matplotlib leaves spaces at line ends, which git complains about, and writes millionths of a point.
     text = re.sub(r"(\d\.\d\d)\d+", r"\1", path.read_text(encoding="utf-8"))
     path.write_text("\n".join(line.rstrip() for line in text.splitlines()) + "\n", encoding="utf-8")
 

@@ -1,4 +1,4 @@
-"""How requests are ordered, shared out and picked up: real Redis, real worker code, engines that are simulated."""
+"""Order, shares and pickup of requests: real Redis, real worker code, simulated engines."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ PARTS: Mapping[str, Callable[[bool, Say], Part]] = {
 
 
 def run(quick: bool, only: Sequence[str] = tuple(PARTS), hours: tuple[float, float] | None = None) -> Report:
-    """Measure.
+    """Run the measurement.
 
     Args:
-        quick: small sizes, to see whether all is well.
+        quick: small sizes, as a quick check.
         only: names of parts.
-        hours: of the day that is replayed; None for what `quick` says.
+        hours: hours of the day to replay; None for the size's own.
     """
     report = Report("scheduling", datetime.now(UTC).date().isoformat(), describe(), {"quick": quick})
     parts: dict[str, Callable[[bool, Say], Part]] = {**PARTS, "day": functools.partial(day.measure, hours=hours)}

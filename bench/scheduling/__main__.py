@@ -1,4 +1,4 @@
-"""Measure how requests are ordered, shared out and picked up, and hold it against the targets."""
+"""Measure how requests are ordered, shared out and picked up, and compare it with the targets."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def main() -> int:
 
 
 def arguments(words: list[str] | None = None) -> argparse.Namespace:
-    """What the command line says."""
+    """Parse the command line."""
     known = parser("scheduling", __doc__, EXAMPLES)
     known.add_argument(
         "--only",

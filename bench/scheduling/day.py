@@ -1,7 +1,7 @@
 """A day of traffic at a hundred times its speed: quiet nights, busy afternoons, bursts, four lanes, deadlines.
 
-Everything of the trace shrinks with time: gaps, lives, the patience of requests without a deadline, the latencies of
-the simulated engine. What streamfleet itself takes does not: a millisecond of it counts as a tenth of a second.
+All times of the trace shrink: gaps, lives, default deadlines, the latencies of the simulated engine. streamfleet's own
+time does not shrink: a millisecond of it counts as a tenth of a second.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ QUICK_HOURS, FULL_HOURS = (15.0, 15.5), (0.0, 24.0)
 
 @dataclass(frozen=True)
 class Sample:
-    """How the queue stood at one moment: hour of the day, entries in each lane, requests running."""
+    """State of the queue at one time: hour of the day, entries in each lane, requests running."""
 
     hour: float
     depth: Mapping[str, int]
@@ -54,14 +54,14 @@ class Sample:
 
 @dataclass(frozen=True)
 class Day:
-    """What was seen.
+    """Observations of the day.
 
     Attributes:
-        trace: what came.
-        outcomes: of each of it, in the same order.
+        trace: arrivals.
+        outcomes: outcome of each arrival, in the same order.
         samples: the queue over time.
-        late_s: how late the latest request was sent, in s of real time.
-        problems: what the audit found not to add up.
+        late_s: delay of the latest request at its sending, in s of real time.
+        problems: contradictions that the audit found.
         accepted: requests that the queue counts.
         took_s: real time from the first request to the last outcome.
     """
@@ -99,7 +99,7 @@ def measure(quick: bool, say: Say, hours: tuple[float, float] | None = None) -> 
 
 
 def report(hours: tuple[float, float], day: Day) -> Part:
-    """The figures of a day; times are the day's own, a hundred times what was measured."""
+    """Figures of a day; times are the day's own, a hundred times the measured ones."""
     lost = sum(not outcome.status for outcome in day.outcomes) + abs(day.accepted - len(day.trace))
     rows = [_lane_row(lane, day) for lane in LANES]
     ended = Counter(outcome.status or "no result" for outcome in day.outcomes)
@@ -141,7 +141,7 @@ def _of_lane(lane: str, day: Day) -> list[tuple[Arrival, Outcome]]:
 
 
 def _totals_s(lane: str, day: Day) -> list[float]:
-    """From enqueueing to the end, in seconds of the day."""
+    """Times from enqueueing to the end, in seconds of the day."""
     return [(item.finished_ms - item.enqueued_ms) * SPEED / 1000 for _, item in _of_lane(lane, day) if item.status]
 
 
@@ -166,7 +166,7 @@ def _missed(arrival: Arrival, outcome: Outcome) -> bool:
 
 
 def _per_bin(hours: tuple[float, float], day: Day, bins: int = 288) -> dict[str, list[float]]:
-    """Arrivals, ends and missed ones per second of the day, in equal spells; ends are placed by when they came."""
+    """Arrivals, ends and misses per second of the day, in equal intervals; a miss counts at its arrival's time."""
     width_h = (hours[1] - hours[0]) / bins
     arrived, finished, missed = [0.0] * bins, [0.0] * bins, [0.0] * bins
     each = 1 / (width_h * 3600)

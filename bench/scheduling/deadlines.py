@@ -1,8 +1,8 @@
-"""Earliest deadline first against first in, first out: the same bursty trace, the same workers, at the same time.
+"""Earliest deadline first against first in, first out: the same bursty trace and workers, at the same time.
 
-Each way has a Redis and workers of its own. First in, first out is had from the same code by not telling it the
-deadlines: then a request ranks by its arrival. Whether it came too late is judged from outside, by the deadlines of the
-trace. Such a queue also runs what nobody waits for any more; so there is a third way: callers cancel what is late.
+Each way has a Redis and workers of its own. First in, first out uses the same code without deadlines, so that a request
+ranks by its arrival; misses are judged by the deadlines of the trace. Such a queue also runs requests whose caller has
+given up, so there is a third way: callers cancel late requests.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ CLASSES = {
 
 @dataclass(frozen=True)
 class Run:
-    """One way's outcomes, in the trace's order, and how late the latest request was sent, in s."""
+    """One way's outcomes, in the trace's order, and the delay of the latest request at its sending, in s."""
 
     outcomes: Sequence[Outcome]
     late_s: float
@@ -106,20 +106,20 @@ def report(trace: Sequence[Arrival], runs: dict[str, Run], settings: dict[str, f
 
 
 def missed_percent(trace: Sequence[Arrival], outcomes: Sequence[Outcome]) -> float:
-    """Per cent of a trace's requests that ended after their deadline, or never in success."""
+    """Per cent of a trace's requests that ended after their deadline or did not succeed."""
     late = sum(outcome.missed(arrival.ttl_ms) for arrival, outcome in zip(trace, outcomes, strict=True))
     return 100 * late / len(trace) if trace else 0.0
 
 
 def of_class(trace: Sequence[Arrival], outcomes: Sequence[Outcome], name: str) -> tuple[list[Arrival], list[Outcome]]:
-    """Those of a trace whose life is within a class, with their outcomes."""
+    """The requests whose life is within a class, with their outcomes."""
     low, high = CLASSES[name]
     pairs = [pair for pair in zip(trace, outcomes, strict=True) if low <= (pair[0].ttl_ms or 0) < high]
     return [arrival for arrival, _ in pairs], [outcome for _, outcome in pairs]
 
 
 def spare_ms(trace: Sequence[Arrival], outcomes: Sequence[Outcome]) -> list[float]:
-    """How long before its deadline each request ended; below 0 when after."""
+    """Time from each request's end to its deadline; below 0 if it ended after it."""
     return [
         (arrival.ttl_ms or 0) - (outcome.finished_ms - outcome.enqueued_ms)
         for arrival, outcome in zip(trace, outcomes, strict=True)
@@ -128,12 +128,12 @@ def spare_ms(trace: Sequence[Arrival], outcomes: Sequence[Outcome]) -> list[floa
 
 
 def missed_times(trace: Sequence[Arrival], outcomes: Sequence[Outcome]) -> list[float]:
-    """When those arrived that were missed, in s."""
+    """Arrival times of the missed requests, in s."""
     return [item.at_s for item, outcome in zip(trace, outcomes, strict=True) if outcome.missed(item.ttl_ms)]
 
 
 def per_second(times_s: Sequence[float]) -> list[int]:
-    """How many fall into each second."""
+    """Number of times in each second."""
     counts = [0] * (int(max(times_s, default=0.0)) + 1)
     for at_s in times_s:
         counts[int(at_s)] += 1
@@ -157,7 +157,7 @@ async def _run(url: str, trace: Sequence[Arrival], way: str) -> Run:
 
 
 async def _cancel_late(fleet: Client, trace: Sequence[Arrival]) -> None:
-    """Cancel each request of a trace at its deadline, whatever became of it."""
+    """Cancel each request of a trace at its deadline, even if it has ended."""
     loop = asyncio.get_running_loop()
     start = loop.time()
     for due_s, request_id in sorted((item.at_s + (item.ttl_ms or 0) / 1000, f"r{n}") for n, item in enumerate(trace)):

@@ -1,4 +1,4 @@
-"""Putting traces and backlogs into a queue, and reading what became of them."""
+"""Puts traces and backlogs into a queue, and reads their outcomes."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ KEYS = Keys("default")
 LOOK_AGAIN_S = 0.05
 FILL_AT_ONCE = 5_000
 READ_AT_ONCE = 2_000
-# In the server, so that a million entries take seconds. `deadline` spreads the entries at random over an hour from
-# ARGV[4], so that the order of taking is not that of arrival; without it they have none.
+# A script, so that a million entries take seconds. `deadline` spreads the entries at random over an hour from ARGV[4],
+# so that they are not taken in the order of arrival; without it they have no deadlines.
 FILL = """
 math.randomseed(tonumber(ARGV[5]))
 for i = 1, tonumber(ARGV[1]) do
@@ -35,18 +35,18 @@ end
 
 
 def body(tokens: int, prompt: str = "go on") -> dict[str, Any]:
-    """A completion of exactly so many tokens."""
+    """A body that asks for exactly so many tokens."""
     return {"prompt": prompt, "max_tokens": tokens, "ignore_eos": True}
 
 
 def padded_body(size: int) -> bytes:
-    """JSON text of a completion that is so many bytes long."""
+    """JSON text of a body, padded to so many bytes."""
     empty = len(json.dumps(body(16, ""), separators=(",", ":")))
     return json.dumps(body(16, "x" * (size - empty)), separators=(",", ":")).encode()
 
 
 def queue_settings(url: str, **more: Any) -> QueueSettings:
-    """Defaults, on the given Redis, for lanes of any length."""
+    """Default settings, on the given Redis, for lanes of any length."""
     return load(QueueSettings, redis_url=url, lane_limit=10_000_000, **more)
 
 
@@ -64,11 +64,11 @@ def fill(
 
     Args:
         client: the server.
-        lane: where they go.
-        count: how many.
-        name: of the ids.
-        content: the body; a short completion of 16 tokens when None.
-        first_deadline_ms: deadlines at random within an hour from here, epoch ms; None for no deadlines.
+        lane: their lane.
+        count: number of entries.
+        name: beginning of the ids.
+        content: the body; None for a short one of 16 tokens.
+        first_deadline_ms: start of the hour in which deadlines lie at random, epoch ms; None for no deadlines.
         queue: the queue.
     """
     text = json.dumps(body(16)) if content is None else content
@@ -89,13 +89,13 @@ async def replay(
     """Enqueue every request of a trace at its time, as ``r0``, ``r1``, …; those that are due together go in one call.
 
     Args:
-        client: open.
+        client: an open client.
         trace: in order of time.
-        speed: how much faster than the trace's own time; lives shrink with it.
-        deadlines: whether requests carry theirs.
+        speed: factor over the trace's own time; lives shrink with it.
+        deadlines: true if requests carry their deadlines.
 
     Returns:
-        How late the latest was sent, in seconds of real time.
+        Delay of the latest request at its sending, in seconds of real time.
     """
     loop = asyncio.get_running_loop()
     start, at, latest_s = loop.time(), 0, 0.0
@@ -121,7 +121,7 @@ def _ask(arrival: Arrival, number: int, speed: float, deadlines: bool) -> dict[s
 
 
 async def stage_all(broker: Broker, *, at_once: int = 1_000) -> int:
-    """Bring everything that arrived into its lane's order, as the housekeeping does; how many that were."""
+    """Stage everything that has arrived, as the housekeeping does; returns the number of entries."""
     staged = 0
     while found := (await broker.pull("stager", 0, stage_entries=at_once)).staged:
         staged += found
@@ -135,12 +135,12 @@ async def drained(client: Client, within_s: float = 120.0) -> None:
         TimeoutError: something still is.
     """
     async with asyncio.timeout(within_s):
-        while (await client.broker.audit()).outstanding:  # noqa: ASYNC110 - it is other processes that are waited for
+        while (await client.broker.audit()).outstanding:  # noqa: ASYNC110 - the wait is for other processes
             await asyncio.sleep(LOOK_AGAIN_S)
 
 
 def read_outcomes(client: redis.Redis, ids: Iterable[str]) -> list[Outcome]:
-    """What became of each; an empty status where there is no result."""
+    """Outcome of each id; with an empty status if there is no result."""
     names, found = list(ids), []
     for start in range(0, len(names), READ_AT_ONCE):
         pipe = client.pipeline(transaction=False)

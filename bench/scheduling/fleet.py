@@ -1,8 +1,7 @@
 """Many real workers in one process, on one event loop: `python -m bench.scheduling.fleet`.
 
-Each is a whole `Worker`, with its own connections, housekeeping, and lease thread; only the health server and the
-process of its own are left out. The engine answers with how long ago its request was enqueued. BENCH_FLEET_WORKERS is
-how many.
+Each is a whole `Worker`, with its own connections, housekeeping, and lease thread, but without a health server or a
+process of its own. The engine's answer is the age of its request. BENCH_FLEET_WORKERS is the number of workers.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ SWITCH_S = 0.0005
 
 
 class ProbeEngine:
-    """Answers at once; the text is the nanoseconds since the moment that the request's id ends with."""
+    """Answers at once; the text is the nanoseconds since the time at the end of the request's id."""
 
     kind = "probe"
     models: tuple[str, ...] = ("none",)
@@ -47,7 +46,7 @@ class ProbeEngine:
         return Capacity(SLOTS)
 
     async def failed(self) -> str:
-        """Never."""
+        """Never return."""
         never: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         return await never
 
@@ -56,18 +55,18 @@ class ProbeEngine:
 
 
 def probe_id(number: int) -> str:
-    """An id that carries this moment, by the clock that all processes of a machine share."""
+    """An id that ends with the present time, by the clock that all processes of a machine share."""
     return f"probe-{number}-{time.monotonic_ns()}"
 
 
 def raise_file_limit() -> None:
-    """As many open files as the system lets this process have; each worker has some five connections."""
+    """Allow this process as many open files as the system permits; each worker has about five connections."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 async def work(queue: QueueSettings, settings: WorkerSettings, count: int) -> None:
-    """So many workers until SIGTERM."""
+    """Run so many workers until SIGTERM."""
 
     def open_broker(patience_s: float | None) -> Broker:
         connection = Connection(queue.redis_url.get_secret_value(), patience_s=patience_s)
@@ -100,7 +99,7 @@ async def work(queue: QueueSettings, settings: WorkerSettings, count: int) -> No
 def main() -> int:
     """Run the fleet that the environment asks for."""
     raise_file_limit()
-    # Every worker here has a thread, and one that wants to run waits so long for another: alone, it would not wait.
+    # Each worker here has a thread, which waits this long for another one; in a process of its own it would not wait.
     sys.setswitchinterval(SWITCH_S)
     queue, _, settings, log_settings = load_all(engine="simulated", health_port=0)
     logs.configure(log_settings)

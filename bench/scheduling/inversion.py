@@ -1,7 +1,7 @@
-"""A critical request behind a deep backlog of low ones, with the engine full: how soon does a worker start it?
+"""A critical request behind a deep backlog of low ones, with the engine full: measures the time until it starts.
 
-Started means handed to the engine. A full engine has room again only when one of its sequences ends, and sequences end
-with a step; here about six end with every step. So the wait is what is left of the engine's step, and then the queue.
+Started means handed to the engine. A full engine has room again only when one of its sequences ends, which happens with
+a step; here about six end with every step. So the wait is the rest of the engine's step, and then the queue.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ENVIRONMENT = {"STREAMFLEET_ENGINE": "simulated", "STREAMFLEET_SIMULATED_PROFILE
 
 @dataclass(frozen=True)
 class Sizes:
-    """Depth of the backlog, critical requests, and how many of them come a second."""
+    """Depth of the backlog, number of critical requests, and their rate per second."""
 
     backlog: int
     requests: int
@@ -49,7 +49,7 @@ QUICK, FULL = Sizes(10_000, 150, 12.0), Sizes(100_000, 1_000, 12.0)
 
 @dataclass(frozen=True)
 class Seen:
-    """Outcomes of the critical requests, ends of everything (epoch ms), and the backlog's depth then."""
+    """Outcomes of the critical requests, ends of all requests (epoch ms), and the backlog's depth then."""
 
     critical: list[Outcome]
     ended_ms: list[float]
@@ -71,13 +71,13 @@ def measure(quick: bool, say: Say) -> Part:
         asyncio.run(_ask(server.url, sizes))
         depth = int(client.xlen(KEYS.lane("low")))
         critical = read_outcomes(client, (f"critical-{number}" for number in range(sizes.requests)))
-        # Ends of low ones come in about the order of arrival: no later ones can have ended.
+        # Low requests end in about the order of arrival, so no later ones can have ended.
         ended = read_outcomes(client, low[: len(low) - depth + 2 * PROFILE.slots])
     return report(sizes, Seen(critical, [item.finished_ms for item in [*ended, *critical] if item.status], depth))
 
 
 def report(sizes: Sizes, seen: Seen) -> Part:
-    """The figures of what was seen."""
+    """Figures of the observations."""
     waits = [(item.enqueued_ms, item.started_ms) for item in seen.critical if item.started_ms is not None]
     start_ms = [started - enqueued for enqueued, started in waits]
     ran_ms = gaps(seen.ended_ms, together_ms=TOGETHER_MS)
@@ -111,7 +111,7 @@ def report(sizes: Sizes, seen: Seen) -> Part:
 
 
 def _fill_low(client: redis.Redis, count: int) -> list[str]:
-    """Low ones of mixed lengths, so that the engine's sequences do not end all at once; their ids in order."""
+    """Add low requests of mixed lengths, so that sequences do not end all at once; returns their ids in order."""
     chance = random.Random(1)
     bodies = {tokens: json.dumps(body(tokens)) for tokens in LOW_TOKENS}
     ids = [f"low-{number}" for number in range(count)]

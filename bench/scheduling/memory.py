@@ -1,7 +1,7 @@
-"""What a queued request of 500 B takes in Redis: added by XADD and by the client, not yet staged and staged.
+"""Memory of a queued request of 500 B in Redis: added by XADD and by the client, not yet staged and staged.
 
-By the server's own account of its memory, before and after, over the number of requests. On the newest Redis, and at
-full size on the others at hand.
+It is the server's own count of its memory, before and after, divided by the number of requests. It runs on the newest
+Redis, and at full size on the other installed servers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WAYS = ("XADD of the body", "client, no notifications", "client, as by default")
 
 
 def measure(quick: bool, say: Say) -> Part:
-    """Every way on every server."""
+    """Measure every way on every server."""
     count = QUICK if quick else FULL
     found = find_servers()
     latest = next(label for label, path in found.items() if path == newest(found))
@@ -38,7 +38,7 @@ def measure(quick: bool, say: Say) -> Part:
 
 
 def report(count: int, latest: str, sizes: Mapping[str, Mapping[str, tuple[float, float]]]) -> Part:
-    """The figures: bytes a request by server and way, not staged and staged."""
+    """Figures: bytes of a request by server and way, not staged and staged."""
     rows = [
         {"server": label, "added by": way, "not staged, B": waiting, "staged, B": staged}
         for label, ways in sizes.items()
@@ -64,7 +64,7 @@ def report(count: int, latest: str, sizes: Mapping[str, Mapping[str, tuple[float
 
 
 def _one(label: str, way: str, count: int) -> tuple[float, float]:
-    """Bytes a request, not staged and staged."""
+    """Bytes of a request, not staged and staged."""
     with own_server(label) as server, redis.Redis.from_url(server.url) as client:
         return asyncio.run(_grow(server.url, client, way, count))
 
@@ -72,7 +72,7 @@ def _one(label: str, way: str, count: int) -> tuple[float, float]:
 async def _grow(url: str, client: redis.Redis, way: str, count: int) -> tuple[float, float]:
     async with Client(settings=queue_settings(url), notify=way == WAYS[2]) as fleet:
         await fleet.broker.ensure_groups()
-        await _add(client, fleet, way, 100)  # buffers, scripts and what else the first ones bring
+        await _add(client, fleet, way, 100)  # the first requests also cost buffers, scripts and the like
         await stage_all(fleet.broker)
         before = memory_bytes(client)
         await _add(client, fleet, way, count)

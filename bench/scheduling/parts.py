@@ -1,4 +1,4 @@
-"""What each part of this measurement hands in, and how it says what it is at."""
+"""Result of each part of this measurement, and the type of its progress messages."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Say: TypeAlias = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Part:
-    """One part's figures.
+    """Results of one part.
 
     Attributes:
         tables: for people.
-        targets: what was asked of it.
+        targets: targets of the part.
         data: series for plots, and samples.
-        settings: sizes that decide what the figures mean.
+        settings: sizes that decide the figures.
     """
 
     tables: list[Table] = field(default_factory=list)

@@ -1,8 +1,8 @@
-"""How soon an idle fleet takes a request, and what its idling costs Redis: 1, 50 and 500 workers.
+"""Pickup time of an idle fleet, and the load of its idling on Redis: 1, 50 and 500 workers.
 
-Pickup is from just before the client's enqueue call to the call of the engine, in whatever process the worker is; all
-processes of a machine share the clock. Hundreds of workers share a few processes here, so that one may have to wait for
-its neighbours' housekeeping, which it would not in a process of its own: these figures err on the high side.
+Pickup lasts from just before the client's enqueue call to the call of the engine, in any process; all processes of a
+machine share the clock. Hundreds of workers share a few processes here, so one may have to wait for its neighbours'
+housekeeping, unlike in a process of its own: these figures are upper bounds.
 """
 
 from __future__ import annotations
@@ -35,8 +35,10 @@ CPU_LIMIT, PICKUP_LIMIT_MS = 2.0, 5.0
 
 @dataclass(frozen=True)
 class Sizes:
-    """Requests picked up by each fleet; how long the largest idles, in s, the others a third as long; and for how long
-    its calls are logged, in s: in 40 a worker that nobody calls looks once, and gives four signs of life.
+    """Sizes: requests that each fleet picks up, seconds of idling, and seconds of logging calls.
+
+    The largest fleet idles for the given time, the others a third as long. Its calls are logged for long enough: in
+    40 s an idle waiter polls once, and writes four heartbeats.
     """
 
     probes: int
@@ -49,11 +51,11 @@ QUICK, FULL = Sizes(100, 10.0, 3.0), Sizes(1_000, 30.0, 40.0)
 
 @dataclass(frozen=True)
 class Idle:
-    """What an idle fleet costs.
+    """CPU use of an idle fleet.
 
     Attributes:
-        redis_percent: of Redis, per cent of one core.
-        fleet_percent: of the fleet's own processes.
+        redis_percent: Redis's per cent of one core.
+        fleet_percent: per cent of one core of the fleet's own processes.
     """
 
     redis_percent: float
@@ -61,9 +63,9 @@ class Idle:
 
 
 def measure(quick: bool, say: Say) -> Part:
-    """Each fleet in turn, on a new server each."""
+    """Measure each fleet in turn, on a new server each."""
     sizes = QUICK if quick else FULL
-    raise_file_limit()  # the server that is started inherits it
+    raise_file_limit()  # the server, started next, inherits it
     pickups: dict[int, list[float]] = {}
     idles: dict[int, Idle] = {}
     calls: dict[str, dict[str, float]] = {}
@@ -94,13 +96,13 @@ def report(
     calls: Mapping[str, Mapping[str, float]],
     settings: Mapping[str, object],
 ) -> Part:
-    """The figures of the fleets.
+    """Figures of the fleets.
 
     Args:
-        pickups: ms of every request, by how many workers idled.
-        idles: what idling costs, by how many.
-        calls: of the largest fleet, see `calls_cost`: executing them alone, without reading and answering.
-        settings: what decides what the figures mean.
+        pickups: ms of every request, by the number of idle workers.
+        idles: CPU use, by the number of idle workers.
+        calls: calls of the largest fleet, see `calls_cost`: only their execution, without reading and answering.
+        settings: settings that decide the figures.
     """
     rows = [
         {
@@ -133,7 +135,7 @@ def report(
 
 
 def _targets(most: int, pickup_ms: float, redis_percent: float, often: str) -> list[Target]:
-    """Of the largest fleet; `often`: its dearest calls."""
+    """Targets of the largest fleet; `often`: its most expensive calls."""
     shared = f"{most} whole workers in {-(-most // PER_PROCESS)} processes"
     dearest = f"{shared}; dearest: {often}"
     return [
@@ -143,11 +145,11 @@ def _targets(most: int, pickup_ms: float, redis_percent: float, often: str) -> l
 
 
 def calls_cost(calls: Sequence[tuple[str, float]], seconds: float) -> dict[str, dict[str, float]]:
-    """By name of the call: calls per second, µs of each, per cent of a core of all.
+    """For each name of a call: calls per second, µs of each, per cent of a core of all.
 
     Args:
         calls: (name, µs) of every call.
-        seconds: in what time they came.
+        seconds: duration in which they came.
     """
     totals: dict[str, tuple[int, float]] = {}
     for name, took_us in calls:
@@ -170,7 +172,7 @@ def _wait_ready(client: redis.Redis, count: int) -> None:
 
 
 def _idle(client: redis.Redis, pids: Sequence[int], seconds: float) -> Idle:
-    time.sleep(SETTLE_S)  # what starting left to do
+    time.sleep(SETTLE_S)  # work left over from the start
     fleet_s = sum(processes.cpu_seconds(pid) for pid in pids)
     redis_s, began = server_side.cpu_seconds(client), time.monotonic()
     time.sleep(seconds)
@@ -188,7 +190,7 @@ def _log_calls(client: redis.Redis, seconds: float) -> list[tuple[str, float]]:
     client.config_set("slowlog-log-slower-than", -1)
     found = []
     for row in client.slowlog_get(MOST_LOGGED):
-        if row["client_address"] in (b"", b"?:0"):  # called by a script, whose time has it
+        if row["client_address"] in (b"", b"?:0"):  # called by a script, whose time includes it
             continue
         name, _, rest = row["command"].decode(errors="replace").partition(" ")
         first = rest.partition(" ")[0]
@@ -198,7 +200,7 @@ def _log_calls(client: redis.Redis, seconds: float) -> list[tuple[str, float]]:
 
 
 async def _probe(url: str, probes: int) -> list[float]:
-    """Milliseconds from enqueueing to the engine, one request at a time, each some time after the one before."""
+    """Milliseconds from enqueueing to the engine, one request at a time, with a pause between them."""
     chance = random.Random(5)
     found = []
     async with Client(settings=queue_settings(url)) as fleet:

@@ -1,7 +1,7 @@
-"""What one pull costs the server at different depths of the queue, in microseconds of its own account.
+"""Server time of one pull at different depths of the queue, in microseconds by the server's own account.
 
-The backlog is one lane, all staged, its deadlines at random: what a pull takes is spread all over the stream. What was
-taken is completed, and as much is added and staged, so that the depth stays. The depths are measured in turn.
+The backlog is one lane, all staged, with random deadlines, so that a pull takes entries from all over the stream. The
+claimed requests are completed, and as many are added and staged, so that the depth stays. The depths take turns.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MOST_RATIO = 1.5
 
 @dataclass(frozen=True)
 class Sizes:
-    """Depths of the queue, least first, and how many pulls of each size at each depth."""
+    """Depths of the queue, smallest first, and the number of pulls of each size at each depth."""
 
     depths: tuple[int, ...]
     pulls: int
@@ -45,14 +45,14 @@ QUICK, FULL = Sizes((1_000, 10_000, 100_000), 100), Sizes((1_000, 100_000, 1_000
 
 
 def measure(quick: bool, say: Say) -> Part:
-    """All depths on one server, each a queue of its own."""
+    """Measure all depths on one server, each on a queue of its own."""
     sizes = QUICK if quick else FULL
     with own_server() as server, redis.Redis.from_url(server.url) as client:
         return asyncio.run(_measure(server.url, client, sizes, say))
 
 
 def report(sizes: Sizes, staging: Mapping[int, float], pulls: Mapping[int, Mapping[int, Sequence[float]]]) -> Part:
-    """The figures: staging in µs an entry by depth; pulls in µs by depth and by how many they took."""
+    """Figures: staging in µs an entry by depth; pulls in µs by depth and by number of requests."""
     low, high = sizes.depths[0], sizes.depths[-1]
     rows = [
         {
@@ -88,8 +88,10 @@ def report(sizes: Sizes, staging: Mapping[int, float], pulls: Mapping[int, Mappi
 
 
 def trimmed_mean(costs: Sequence[float]) -> float:
-    """Mean of the middle four fifths: server times are whole µs, too coarse for a median of a small one, and a few
-    were interrupted by whatever else the machine does."""
+    """Mean of the middle four fifths.
+
+    Server times are whole µs, too coarse for a median of small ones, and other work on the machine interrupts a few.
+    """
     ordered = sorted(costs)
     cut = len(ordered) // 10
     return mean(ordered[cut : len(ordered) - cut])
@@ -118,7 +120,7 @@ async def _measure(url: str, client: redis.Redis, sizes: Sizes, say: Say) -> Par
 
 
 async def _deepen(client: redis.Redis, broker: Broker, count: int, name: str) -> float:
-    """Add so many requests and bring them in order; server µs an entry of the latter."""
+    """Add so many requests and stage them; returns the staging's server µs for each entry."""
     await broker.ensure_groups()
     fill(
         client,
@@ -136,7 +138,7 @@ async def _deepen(client: redis.Redis, broker: Broker, count: int, name: str) ->
 
 
 async def _pull(client: redis.Redis, broker: Broker, wanted: int) -> tuple[float, Pulled]:
-    """One pull, and what it cost the server in µs."""
+    """Make one pull; returns its server time in µs, and its result."""
     client.config_resetstat()
     pulled = await broker.pull("w1", wanted)
     cost = _script_us(client)
@@ -150,6 +152,6 @@ async def _complete(broker: Broker, pulled: Pulled) -> None:
 
 
 def _script_us(client: redis.Redis) -> float:
-    """Server time of all script calls since the counters were set back; the commands inside are part of it."""
+    """Server time of all script calls since the counters were reset, with the commands inside them."""
     stats = client.info("commandstats")
     return float(sum(row["usec"] for name, row in stats.items() if name in ("cmdstat_evalsha", "cmdstat_eval")))

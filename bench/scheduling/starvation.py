@@ -1,7 +1,8 @@
-"""What share of the workers' picks each lane gets while the lanes above it never run empty.
+"""Share of the workers' picks for each lane while the lanes above it never run empty.
 
-Twice: a deep backlog in all three lanes and a worker that answers at once, so that picks come hundreds at a time; and
-engines that are slower than the high lane's arrivals, so that they come one or two at a time.
+There are two loads: a deep backlog in all three lanes and a worker that answers at once, so that picks come in
+hundreds;
+and engines that are slower than the high lane's arrivals, so that picks come one or two at a time.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ HIGH = Kind(1, "high", None, (MEAN_TOKENS // 2, MEAN_TOKENS * 3 // 2))
 
 @dataclass(frozen=True)
 class Sizes:
-    """Requests in each lane's backlog; and how long the high lane is fed beyond what the engine can do."""
+    """Requests in each lane's backlog, and the seconds for which the high lane gets more than the engine can do."""
 
     backlog: Mapping[str, int]
     seconds: float
@@ -49,7 +50,7 @@ FULL = Sizes({"high": 60_000, "normal": 15_000, "low": 10_000}, 60.0)
 
 
 def measure(quick: bool, say: Say) -> Part:
-    """Both loads."""
+    """Measure both loads."""
     sizes = QUICK if quick else FULL
     say("a deep backlog, and a worker that answers at once")
     picks = {"deep backlog, many at a time": _deep(sizes)}
@@ -59,7 +60,7 @@ def measure(quick: bool, say: Say) -> Part:
 
 
 def report(picks: Mapping[str, Sequence[str]], settings: Mapping[str, object]) -> Part:
-    """The shares of the picks, and how far low's is off."""
+    """Shares of the picks, and the error of the low lane's."""
     rows: list[dict[str, Any]] = []
     for load, lanes in picks.items():
         got = shares(lanes)

@@ -1,4 +1,4 @@
-"""Seeded traces of arrivals, and how much of them a simulated engine can carry. Pure."""
+"""Seeded traces of arrivals, and the capacity of a simulated engine. Pure."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class Arrival:
     """One request of a trace.
 
     Attributes:
-        at_s: when it comes, seconds from the start.
+        at_s: time of arrival, seconds from the start.
         lane: its lane.
         tokens: output tokens that it asks for.
-        ttl_ms: after so long its answer is worthless; None for never.
+        ttl_ms: time after which its answer is worthless; None for never.
     """
 
     at_s: float
@@ -32,7 +32,7 @@ class Kind:
     """A kind of request in a trace.
 
     Attributes:
-        weight: how frequent, relative to the other kinds.
+        weight: frequency relative to the other kinds.
         lane: its lane.
         ttl_s: shortest and longest life; None for requests without a deadline.
         tokens: fewest and most output tokens.
@@ -44,7 +44,7 @@ class Kind:
     tokens: tuple[int, int]
 
     def arrive(self, at_s: float, chance: random.Random) -> Arrival:
-        """One of this kind."""
+        """Returns one arrival of this kind."""
         tokens = chance.randint(*self.tokens)
         ttl_ms = None if self.ttl_s is None else round(chance.uniform(*self.ttl_s) * 1000)
         return Arrival(at_s, self.lane, tokens, ttl_ms)
@@ -52,7 +52,7 @@ class Kind:
 
 @dataclass(frozen=True)
 class Burst:
-    """A spell in which a rate is `factor` times as high as usual."""
+    """A period in which the rate is `factor` times the usual one."""
 
     start_s: float
     end_s: float
@@ -68,16 +68,16 @@ BURSTY_KINDS = (
 
 
 def capacity_per_s(profile: Profile, slots: int, tokens: float, prompt_tokens: float) -> float:
-    """Requests per second of one engine with all `slots` full, each of so many tokens; nominal, nothing idles."""
+    """Requests per second of one engine with all `slots` full, each of so many tokens, with no idle time."""
     request_s = tokens * profile.step_s(slots) / slots + prompt_tokens * profile.prefill_s_per_token
     return 1 / request_s
 
 
 def bursty(seed: int, seconds: float, capacity: float) -> list[Arrival]:
-    """On-off Poisson arrivals: spells of about 3 s at twice the capacity, and of about 7 s at three tenths of it.
+    """On-off Poisson arrivals: periods of about 3 s at twice the capacity, and of about 7 s at three tenths of it.
 
     Args:
-        seed: of everything.
+        seed: seed of all random numbers.
         seconds: length of the trace.
         capacity: requests per second that the fleet can carry.
     """
@@ -104,11 +104,11 @@ def diurnal(
     """A part of a day: quiet at 4 in the morning, busiest at 16, a wave between; bursts on top.
 
     Args:
-        seed: of everything.
-        hours: from and to, hours of the day.
-        kinds: what comes.
-        per_s: mean of the day in requests per second, bursts aside.
-        bursts: by seconds of the day.
+        seed: seed of all random numbers.
+        hours: first and last hour of the day.
+        kinds: kinds of arrivals.
+        per_s: mean of the day in requests per second, without bursts.
+        bursts: bursts, by seconds of the day.
 
     Returns:
         Arrivals with times in seconds from the first hour.
@@ -126,19 +126,19 @@ def diurnal(
 
 
 def day_wave(hour: float) -> float:
-    """How busy an hour of the day is: mean 1, from 0.3 at 4 to 1.7 at 16."""
+    """Relative rate at an hour of the day: mean 1, from 0.3 at 4 to 1.7 at 16."""
     return 1 - 0.7 * math.cos((hour - 4) / 24 * 2 * math.pi)
 
 
 def day_bursts(seed: int, each_s: float = 300.0, factor: float = 2.5) -> list[Burst]:
-    """One burst in every second hour of a day, somewhere in it."""
+    """One burst in every second hour of a day, at a random time."""
     chance = random.Random(seed)
     starts = [hour * 3600 + chance.uniform(0, 7200 - each_s) for hour in range(0, 24, 2)]
     return [Burst(start, start + each_s, factor) for start in starts]
 
 
 def by_lane(trace: Sequence[Arrival]) -> Mapping[str, int]:
-    """How many arrivals each lane has."""
+    """Number of arrivals in each lane."""
     lanes: dict[str, int] = {}
     for arrival in trace:
         lanes[arrival.lane] = lanes.get(arrival.lane, 0) + 1
@@ -155,7 +155,7 @@ def _poisson(chance: random.Random, start_s: float, end_s: float, rate: float) -
 def _thinned(
     chance: random.Random, start_s: float, end_s: float, highest: float, rate: Callable[[float], float]
 ) -> Iterator[float]:
-    """A Poisson process whose rate changes: one at the highest rate, of which the right share is kept."""
+    """A Poisson process with a changing rate: one at the highest rate, of which the right share is kept."""
     for at_s in _poisson(chance, start_s, end_s, highest):
         if chance.random() * highest < rate(at_s):
             yield at_s

@@ -1,7 +1,8 @@
-"""Scaling past one Redis: what one shard carries by measurement, what 1,000 and 10,000 workers need by simulation.
+"""Scaling beyond one Redis: one shard's capacity by measurement, the needs of 1,000 and 10,000 workers by simulation.
 
-A shard is one Redis server, which executes commands on one core. All costs are the server's own account of its CPU, so
-that other work on the machine touches them little; the simulation is held against real fleets of up to 1,000 workers.
+A shard is one Redis server, which executes commands on one core. All costs are the server's own count of its CPU time,
+so that other work on the machine hardly changes them; the simulation is compared with real fleets of up to 1,000
+workers.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ SHOWN_BODY = 500
 
 
 def run(sizes: Sizes = FULL, only: Sequence[str] = PARTS, *, quick: bool = False) -> Report:
-    """Measure.
+    """Run the measurement.
 
     Args:
-        sizes: how much.
+        sizes: sizes of the measurement.
         only: names of parts.
-        quick: what the report says of its sizes.
+        quick: value of this name in the report's settings.
     """
     settings: dict[str, Any] = {
         "quick": quick,
@@ -61,7 +62,7 @@ def run(sizes: Sizes = FULL, only: Sequence[str] = PARTS, *, quick: bool = False
 
 def measure_costs(sizes: Sizes) -> tuple[dict[str, list[Sample]], dict[str, list[Sample]]]:
     """Samples of the requests' verbs by `case`, and of everything else by name; each on a server of its own."""
-    raise_file_limit()  # the servers that are started inherit it
+    raise_file_limit()  # the servers, started next, inherit it
     say("costs: requests")
     with own_server() as server:
         measures = {
@@ -84,7 +85,7 @@ def measure_costs(sizes: Sizes) -> tuple[dict[str, list[Sample]], dict[str, list
 def add_fleets(
     report: Report, costs: Mapping[int, Costs], memory: Mapping[int, Mapping[str, float]], sizes: Sizes, measured: bool
 ) -> None:
-    """Measure fleets, hold the simulation against them, and simulate what cannot be measured."""
+    """Measure fleets, compare the simulation with them, and simulate fleets that are too large to measure."""
     seconds = sizes.simulated_s
     shown = costs[SHOWN_BODY]
     if measured:
@@ -108,7 +109,7 @@ def add_fleets(
 
 
 def add_cluster(report: Report, samples: dict[str, list[Sample]]) -> None:
-    """What three masters carry."""
+    """Capacity of three masters."""
     rows = cluster.rows(samples)
     report.tables.append(tables.of_rows("Cluster: the same requests over three masters", rows))
     report.data["cluster"] = {"rows": rows, "rounds": samples}
@@ -121,7 +122,7 @@ def add_cluster(report: Report, samples: dict[str, list[Sample]]) -> None:
 
 
 def check_targets(found: Sequence[checks.Check]) -> list[Target]:
-    """How far the simulation may be off."""
+    """Largest allowed errors of the simulation."""
     figures = {
         "CPU of a fleet's Redis, simulated": "% of a core",
         "script calls of a fleet, simulated": "script calls/s",
@@ -145,5 +146,5 @@ def middle_of(values: Sequence[float]) -> float:
 
 
 def say(what: str) -> None:
-    """What is being done now."""
+    """Print the present step."""
     print(what, file=sys.stderr, flush=True)

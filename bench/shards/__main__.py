@@ -1,4 +1,4 @@
-"""Measure what one shard carries, and simulate what 1,000 and 10,000 workers need."""
+"""Measure the capacity of one shard, and simulate the needs of 1,000 and 10,000 workers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def main() -> int:
 
 
 def arguments(words: list[str] | None = None) -> argparse.Namespace:
-    """What the command line says."""
+    """Parse the command line."""
     known = parser("shards", __doc__, EXAMPLES)
     known.add_argument(
         "--only", type=_parts, default=PARTS, metavar="NAME,…", help=f"some of {', '.join(PARTS)}; fleets needs costs"

@@ -1,4 +1,4 @@
-"""The simulation held against the fleets that were measured: the same workers, slots, load and lease."""
+"""Compares the simulation with the measured fleets: the same workers, slots, load and lease."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Check:
 
     @property
     def error_percent(self) -> float:
-        """How far the simulation is off, of what was measured; below 0: too little."""
+        """Error of the simulation, in per cent of the measured value; below 0 if it is too low."""
         return 100 * (self.simulated / self.measured - 1) if self.measured else 0.0
 
 
@@ -30,8 +30,8 @@ def checks(seen: Sequence[Seen], costs: Costs, seconds: float) -> list[Check]:
     """CPU and script calls of every fleet, idle and under load.
 
     Args:
-        seen: the fleets.
-        costs: for bodies of the size that they had.
+        seen: the measured fleets.
+        costs: costs for bodies of the fleets' size.
         seconds: virtual time of each simulation.
     """
     found = []
@@ -49,7 +49,7 @@ def checks(seen: Sequence[Seen], costs: Costs, seconds: float) -> list[Check]:
 
 
 def table(found: Sequence[Check]) -> Table:
-    """For people."""
+    """A table of all checks."""
     rows = [
         {
             "workers": check.workers,
@@ -64,5 +64,5 @@ def table(found: Sequence[Check]) -> Table:
 
 
 def worst_percent(found: Sequence[Check], beginning: str) -> float:
-    """The largest error of figures whose names begin so, either way."""
+    """The largest error, in either direction, of figures whose names begin so."""
     return max(abs(check.error_percent) for check in found if check.what.startswith(beginning))

@@ -1,8 +1,9 @@
 """Queues over a Redis Cluster: the same requests through one queue, three on one master, and three on three masters.
 
-What counts is the CPU of the busiest master for each request of all: it is what says when a cluster is full. Throughput
-by the wall clock says nothing where the masters share two cores. What a node takes that is asked nothing, for its
-replica and the other nodes, is measured first and taken off: it comes by the second, and not by the request.
+The result is the CPU time of the busiest master, divided by the number of all requests: this master decides when a
+cluster is full. Wall-clock throughput says nothing if the masters share two cores. The CPU time of an idle node, for
+its
+replica and the other nodes, is measured first and subtracted: it grows with time, not with requests.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ RECIPE = ROOT / "examples" / "many_queues.py"
 
 @functools.cache
 def recipe() -> ModuleType:
-    """examples/many_queues.py: what is measured is what is shown."""
+    """examples/many_queues.py: the measured code is the published example."""
     spec = importlib.util.spec_from_file_location("many_queues", RECIPE)
     assert spec is not None
     assert spec.loader is not None
@@ -49,10 +50,11 @@ def recipe() -> ModuleType:
 
 
 def measure(sizes: Sizes, say: Say) -> dict[str, list[Sample]]:
-    """All three in turn, on one cluster of three masters, each with a replica.
+    """Measure all three in turn, on one cluster of three masters, each with a replica.
 
     Returns:
-        For each, its rounds: CPU µs a request of each master ("master 1 us"), of the busiest ("busiest us"), of all.
+        For each, its rounds: CPU µs of a request, of each master ("master 1 us"), of the busiest ("busiest us"), of
+        all.
     """
     say("starting a cluster of 3 masters and 3 replicas")
     with ClusterDeployment(newest(find_servers())) as cluster:
@@ -64,13 +66,13 @@ def measure(sizes: Sizes, say: Say) -> dict[str, list[Sample]]:
         def through(some: Sequence[str]) -> Sample:
             return asyncio.run(one_round(cluster.url, masters, some, sizes.cluster_requests, idle_us))
 
-        through(queues[APART])  # scripts loaded everywhere
+        through(queues[APART])  # loads scripts on all masters
         measures = {title: functools.partial(through, some) for title, some in queues.items()}
         return interleave(measures, sizes.rounds, title="cluster")
 
 
 def names(port: int) -> dict[str, list[str]]:
-    """Queue names for each of the three: where they live is looked up in the cluster."""
+    """Queue names for each of the three; the cluster tells on which master a name lives."""
     many_queues: Any = recipe()
     ranges = many_queues.slot_ranges("127.0.0.1", port)
     apart: list[str] = many_queues.names_apart("fleet", MASTERS, ranges)
@@ -80,7 +82,7 @@ def names(port: int) -> dict[str, list[str]]:
 
 
 def idle(masters: Sequence[RedisServer]) -> list[float]:
-    """CPU µs a second of masters that are asked nothing."""
+    """CPU µs a second of idle masters."""
     before, began = [_look(master) for master in masters], time.monotonic()
     time.sleep(IDLE_S)
     seconds = time.monotonic() - began
@@ -90,14 +92,14 @@ def idle(masters: Sequence[RedisServer]) -> list[float]:
 async def one_round(
     url: str, masters: Sequence[RedisServer], queues: Sequence[str], requests: int, idle_us: Sequence[float]
 ) -> Sample:
-    """So many requests, the same number through each queue, all queues at once.
+    """Send so many requests, the same number through each queue, all queues at once.
 
     Args:
-        url: of the cluster.
-        masters: whose CPU is looked at.
+        url: URL of the cluster.
+        masters: masters whose CPU time is measured.
         queues: their names.
-        requests: in all.
-        idle_us: CPU that each master takes in a second in which it is asked nothing.
+        requests: total number.
+        idle_us: CPU µs that each idle master uses in a second.
     """
     async with AsyncExitStack() as opened:
         clients = [
@@ -130,7 +132,7 @@ def _look(master: RedisServer) -> float:
 
 
 def rows(samples: dict[str, list[Sample]]) -> list[dict[str, Any]]:
-    """For a table."""
+    """Rows of the table."""
     return [
         {
             "queues": title,

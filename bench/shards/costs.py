@@ -1,4 +1,4 @@
-"""What each verb costs a server, as values: by how many requests a call has, and how many there are in all. Pure."""
+"""Costs of each verb on a server, as values: by requests in a call, and by requests in total. Pure."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ CALLS = ("check_in", "take_turn", "empty_pull", "bench", "watch", "notices")
 
 @dataclass(frozen=True)
 class CallCost:
-    """CPU of one call.
+    """CPU time of one call.
 
     Attributes:
-        points: (requests in the call, µs), by requests; measured.
+        points: measured pairs (requests in the call, µs), sorted by requests.
     """
 
     points: tuple[tuple[int, float], ...]
 
     def us(self, requests: int) -> float:
-        """Between the points on a straight line; beyond the last as between the last two."""
+        """Interpolated between the points; beyond the last one extrapolated from the last two."""
         points = self.points
         if len(points) == 1 or requests <= points[0][0]:
             return points[0][1]
@@ -36,7 +36,7 @@ class CallCost:
 
 @dataclass(frozen=True)
 class Growing:
-    """CPU of something that grows with what there is: µs for nothing, and for each."""
+    """CPU time that grows with a number: µs at zero, and µs for each."""
 
     fixed_us: float
     each_us: float
@@ -50,13 +50,13 @@ class Costs:
     """All that a simulation needs.
 
     Attributes:
-        verbs: of each verb of `VERBS`, by its name, for one size of bodies.
+        verbs: costs of each verb of `VERBS`, by its name, for one size of bodies.
         calls: µs of each call of `CALLS`.
-        tick: one round of housekeeping, by requests that are held.
-        forget: looking for workers that are gone, by workers.
-        connection_us: a second, of an open connection that does nothing.
-        alone_us: a second, of a server that does nothing.
-        connections: that a worker has open.
+        tick: one round of housekeeping, by number of held requests.
+        forget: the search for workers that are gone, by number of workers.
+        connection_us: µs a second of an open, idle connection.
+        alone_us: µs a second of an idle server.
+        connections: number of open connections of a worker.
     """
 
     verbs: Mapping[str, CallCost]
@@ -68,17 +68,17 @@ class Costs:
     connections: float = field(default=5.0)
 
     def us(self, verb: str, requests: int = 1) -> float:
-        """Of one call."""
+        """CPU µs of one call."""
         return self.verbs[verb].us(requests) if verb in self.verbs else self.calls[verb]
 
 
 def case(body: int, batch: int) -> str:
-    """Name of a case: bodies of so many bytes, so many requests in a call."""
+    """Name of a case: bodies of so many bytes, and so many requests in a call."""
     return f"{body} B by {batch}"
 
 
 def memory_case(body: int) -> str:
-    """Name of the case that has the memory of requests of so many bytes."""
+    """Name of the case with the memory of requests of so many bytes."""
     return f"memory of {body} B"
 
 
@@ -89,8 +89,8 @@ def costs_of(
 
     Args:
         requests: samples by `case`, with "<verb> us" for each request.
-        upkeep: samples of everything else, see `bench.shards.upkeep`.
-        body: which size of bodies.
+        upkeep: samples of all other calls, see `bench.shards.upkeep`.
+        body: size of bodies.
         batches: requests in a call.
     """
 
@@ -117,5 +117,5 @@ def costs_of(
 
 
 def growing(none_us: float, many_us: float, number: float) -> Growing:
-    """From what it takes with none and with so many; noise must not make it shrink."""
+    """From the cost at zero and at `number`; never below zero, because noise must not make it shrink."""
     return Growing(none_us, max(0.0, many_us - none_us) / number)

@@ -1,9 +1,9 @@
 """Very many real workers in one process, on one event loop: `python -m bench.shards.fleet_process`.
 
-Each is a whole `Worker`, with its own connections, leases, signs of life and housekeeping. Left out are the health
-server, the process of its own, and the lease thread: here the same lease loops run on the common event loop, because a
-thousand threads would measure Python's scheduling of them. The engine holds a request for as many ms as it asks for
-tokens. BENCH_FLEET_WORKERS is how many, BENCH_SLOTS how many requests each of them holds.
+Each is a whole `Worker`, with its own connections, leases, heartbeats and housekeeping. It has no health server, no
+process of its own, and no lease thread: the same lease loops run on the common event loop, because a thousand threads
+would measure Python's scheduling. The engine holds a request for as many ms as it asks for tokens. BENCH_FLEET_WORKERS
+is the number of workers, BENCH_SLOTS the number of requests that each holds.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ START_AT_ONCE = 50
 
 
 class HoldingEngine:
-    """Holds each request for `max_tokens` ms; the text is the ns from the moment that its id ends with to its start."""
+    """Holds each request for `max_tokens` ms; the text is the ns from the time at the end of its id to its start."""
 
     kind = "holding"
     models: tuple[str, ...] = ("none",)
@@ -53,7 +53,7 @@ class HoldingEngine:
         return self._capacity
 
     async def failed(self) -> str:
-        """Never."""
+        """Never return."""
         never: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         return await never
 
@@ -78,13 +78,13 @@ class LoopKeeper(LeaseKeeper):
 
 
 class LoopWorker(Worker):
-    """A worker without a thread."""
+    """A worker without a lease thread."""
 
     _keeper_kind = LoopKeeper
 
 
 async def work(queue: QueueSettings, settings: WorkerSettings, count: int, slots: int) -> None:
-    """So many workers until SIGTERM."""
+    """Run so many workers until SIGTERM."""
 
     def open_broker(patience_s: float | None) -> Broker:
         connection = Connection(queue.redis_url.get_secret_value(), patience_s=patience_s)
@@ -100,7 +100,7 @@ async def work(queue: QueueSettings, settings: WorkerSettings, count: int, slots
             settings,
             queue.max_body_bytes,
             SystemClock(),
-            # A thousand workers' heartbeats share this event loop; that it is slow is no hang of one of them.
+            # A thousand workers' heartbeats share this event loop, so a slow beat does not mean a hang.
             watchdog_s=3_600.0,
         )
         for number, broker in enumerate(brokers)
@@ -115,7 +115,7 @@ async def work(queue: QueueSettings, settings: WorkerSettings, count: int, slots
     for signum in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(signum, stop)
     lives = []
-    for first in range(0, count, START_AT_ONCE):  # all at once, they would tick at once ever after
+    for first in range(0, count, START_AT_ONCE):  # workers that start together would tick together from then on
         lives += [asyncio.create_task(worker.run()) for worker in fleet[first : first + START_AT_ONCE]]
         await asyncio.sleep(0.2)
     await asyncio.gather(*lives)

@@ -1,4 +1,4 @@
-"""Fleets of hundreds of real workers on one real server: what they cost it, idle and under load, and hold open.
+"""Fleets of hundreds of real workers on one real server: their load on it, idle and under load, and their connections.
 
 The workers run in `bench.shards.fleet_process`, some hundreds to a process. Requests come one by one through the real
 client, as from a service that answers its users.
@@ -39,11 +39,11 @@ LEASE_MS = 10_000
 
 @dataclass(frozen=True)
 class Spell:
-    """What a server did in a spell of time, a second.
+    """Work of a server, per second, in a period.
 
     Attributes:
-        cpu_percent: of one core.
-        calls_per_s: script calls.
+        cpu_percent: per cent of one core.
+        calls_per_s: script calls per second.
         in_bytes_per_s, out_bytes_per_s: over the network.
     """
 
@@ -55,17 +55,17 @@ class Spell:
 
 @dataclass(frozen=True)
 class Seen:
-    """A fleet.
+    """One measured fleet.
 
     Attributes:
-        workers: how many.
-        run_ms: how long requests run, on average.
-        idle, loaded: spells.
-        rate_per_s: requests a second that came under load, as counted.
-        connections: that a worker has open, when idle.
-        connection_bytes: of the server's memory for each, when idle.
-        pickup_ms: from the enqueue call to the engine, under load, sorted.
-        load_average: of the machine, over the last minute, when the fleet ended.
+        workers: number of workers.
+        run_ms: mean run time of requests.
+        idle, loaded: the server's work without and with requests.
+        rate_per_s: counted requests per second under load.
+        connections: open connections of a worker, when idle.
+        connection_bytes: the server's memory for each of them, when idle.
+        pickup_ms: times from the enqueue call to the engine, under load, sorted.
+        load_average: the machine's, over the last minute, at the end of the fleet.
     """
 
     workers: int
@@ -80,8 +80,8 @@ class Seen:
 
 
 def measure(sizes: Sizes, say: Say) -> list[Seen]:
-    """Each fleet in turn, on a new server each."""
-    raise_file_limit()  # the server that is started inherits it
+    """Measure each fleet in turn, on a new server each."""
+    raise_file_limit()  # the server, started next, inherits it
     return [_one(count, sizes, say) for count in sizes.fleets]
 
 
@@ -120,10 +120,10 @@ def _one(count: int, sizes: Sizes, say: Say) -> Seen:
 
 
 def wait_ready(client: redis.Redis, count: int) -> int:
-    """Wait until so many workers are ready; how many are.
+    """Wait until so many workers are ready; returns the number of ready ones.
 
     Raises:
-        RuntimeError: they were not in time.
+        RuntimeError: they were not ready in time.
     """
     give_up = time.monotonic() + READY_WITHIN_S
     ready = 0
@@ -136,7 +136,7 @@ def wait_ready(client: redis.Redis, count: int) -> int:
 
 
 def spell(before: Look, after: Look, seconds: float) -> Spell:
-    """What came between two looks, a second."""
+    """Difference of two looks, per second."""
     return Spell(
         cpu_percent=(after.cpu_us - before.cpu_us) / seconds / 1e4,
         calls_per_s=(after.script_calls - before.script_calls) / seconds,
@@ -153,7 +153,7 @@ def _spell(client: redis.Redis, seconds: float) -> tuple[Spell, Look]:
 
 
 async def _load(client: redis.Redis, url: str, sizes: Sizes) -> tuple[Spell, float, list[float]]:
-    """Requests as a Poisson stream: the spell once they have settled, its requests a second, ms of their pickup."""
+    """Send requests as a Poisson stream; returns the work once it is steady, requests per second, ms of pickups."""
     chance = random.Random(7)
     loop = asyncio.get_running_loop()
     warm_s = max(sizes.settle_s, 1.5 * sizes.run_ms / 1000)
@@ -184,7 +184,7 @@ async def _load(client: redis.Redis, url: str, sizes: Sizes) -> tuple[Spell, flo
 
 
 def rows(seen: Sequence[Seen]) -> list[dict[str, Any]]:
-    """For a table."""
+    """Rows of the table."""
     return [
         {
             "workers": fleet.workers,
@@ -203,5 +203,5 @@ def rows(seen: Sequence[Seen]) -> list[dict[str, Any]]:
 
 
 def data(seen: Sequence[Seen]) -> list[Mapping[str, Any]]:
-    """For JSON."""
+    """Data for JSON."""
     return [{**row, "load average": fleet.load_average} for row, fleet in zip(rows(seen), seen, strict=True)]

@@ -1,6 +1,6 @@
-"""The life of requests, verb by verb, through the real client and the real broker, on a server that is watched.
+"""Measures the life of requests, verb by verb, through the real client and broker, on a server of its own.
 
-Each verb is done for all requests before the next, so that the server's own counters tell them apart.
+Each verb is done for all requests before the next one, so that the server's counters keep them apart.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ CALLERS = 16
 
 
 def number_of(batch: int, calls: int, body: int) -> int:
-    """How many requests a round has: `calls` of one, four times as many of larger calls, in whole calls."""
+    """Number of requests in a round: `calls` of one, four times as many of larger calls, in whole calls."""
     wanted = calls if batch == 1 else 4 * calls
     affordable = max(batch, MOST_BYTES // body)
     return max(batch, min(wanted, affordable) // batch * batch)
 
 
 def one_round(url: str, batch: int, count: int, body: int) -> Sample:
-    """So many requests from enqueueing to their results, on the server at `url`, which is empty again afterwards.
+    """Take so many requests from enqueueing to their results, on the server at `url`, which is empty again afterwards.
 
     Returns:
-        "<verb> us", "<verb> script us", "<verb> in B" and "<verb> out B" for each request; and "pulls".
+        "<verb> us", "<verb> script us", "<verb> in B" and "<verb> out B" of each request; and "pulls".
     """
     with redis.Redis.from_url(url) as client:
         try:
@@ -77,10 +77,10 @@ async def _one_round(client: redis.Redis, url: str, batch: int, count: int, body
 
 
 def memory(url: str, count: int, body: int) -> Sample:
-    """So many requests on the server at `url`, which is empty again afterwards.
+    """Memory of so many requests on the server at `url`, which is empty again afterwards.
 
     Returns:
-        "queued B" and "kept B": memory of a request that waits, and of one that has ended.
+        "queued B" and "kept B": memory of a waiting request, and of an ended one.
     """
     with redis.Redis.from_url(url) as client:
         try:
@@ -92,7 +92,7 @@ def memory(url: str, count: int, body: int) -> Sample:
 async def _memory(client: redis.Redis, url: str, count: int, body: int) -> Sample:
     found = []
     ended = ("pull", "complete")
-    # A client of its own for each step: with it go the buffers of its connections, which are no part of the data.
+    # Each step has a client of its own, because its connections' buffers do not belong to the data.
     for steps, number in ((("enqueue", *ended), 2), ((), 0), (("enqueue",), count), (ended, count)):
         async with Client(settings=queue_settings(url)) as fleet:
             await fleet.broker.ensure_groups()
@@ -107,10 +107,10 @@ async def _memory(client: redis.Redis, url: str, count: int, body: int) -> Sampl
 
 
 class Life:
-    """Requests on their way; each verb takes all of them one step further.
+    """A set of requests; each verb takes all of them one step further.
 
     Args:
-        fleet: an open client, whose notifications nobody else reads.
+        fleet: an open client, whose notifications have no other reader.
         batch: requests in a call.
         body: bytes of a body, and of an answer.
     """
@@ -125,7 +125,7 @@ class Life:
         self._seen = "0-0"
 
     def verbs(self) -> Mapping[str, Callable[[], Awaitable[None]]]:
-        """What there is to do, in order."""
+        """The steps of a life, by verb, in order."""
         return {
             "enqueue": self.enqueue,
             "pull": self.pull,
@@ -135,14 +135,14 @@ class Life:
         }
 
     async def warm_up(self) -> None:
-        """A few requests, so that scripts are loaded and connections open."""
+        """Run a few requests, so that scripts are loaded and connections are open."""
         await self._broker.ensure_groups()
         self.prepare(2)
         for work in self.verbs().values():
             await work()
 
     def prepare(self, count: int) -> None:
-        """Have so many requests to enqueue."""
+        """Make so many requests to enqueue."""
         self._prepared = [self._fleet.prepare(Ask(body=self._body)) for _ in range(count)]
         self._count, self._claims = count, []
 
@@ -167,7 +167,7 @@ class Life:
         assert all(all(some) for some in codes), "a lease was lost"
 
     async def results(self) -> None:
-        """As a caller learns of them: the notifications, then the results."""
+        """Read notifications, then results, as a caller does."""
         read = 0
         key = self._broker.keys.reply(self._fleet.mailbox.name)
         while read < self._count:
@@ -198,7 +198,7 @@ class Life:
 
 
 async def together(calls: Iterable[Awaitable[T]]) -> list[T]:
-    """What the calls give, `CALLERS` of them under way at once."""
+    """Results of the calls, with `CALLERS` of them running at once."""
     free = asyncio.Semaphore(CALLERS)
 
     async def one(call: Awaitable[T]) -> T:
@@ -209,6 +209,6 @@ async def together(calls: Iterable[Awaitable[T]]) -> list[T]:
 
 
 def parts(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    """In order, so many at a time."""
+    """The items in order, in parts of `size`."""
     for first in range(0, len(items), size):
         yield items[first : first + size]

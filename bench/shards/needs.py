@@ -1,4 +1,4 @@
-"""What one shard carries, and how many shards fleets need: searched by simulation, with half of a core as the limit."""
+"""Capacity of one shard, and shards that fleets need: searched by simulation, with half of a core as the limit."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Kind:
     """A kind of traffic.
 
     Attributes:
-        title: of it.
-        run_s: how long a request runs, on average; 0 for a fleet that is idle.
+        title: its title.
+        run_s: mean run time of a request; 0 for an idle fleet.
         together: requests that its producers enqueue in one call.
     """
 
@@ -36,7 +36,7 @@ class Kind:
     together: int = 1
 
     def load(self, workers: int, slots: int = SLOTS, lease_s: float = 10.0) -> Load:
-        """Of so many workers that are `BUSY`."""
+        """Load of so many workers that are `BUSY`."""
         rate = BUSY * workers * slots / self.run_s if self.run_s else 0.0
         return Load(workers, slots, self.run_s, rate, lease_s, self.together)
 
@@ -52,12 +52,12 @@ KINDS: Mapping[str, Kind] = {
 
 @dataclass(frozen=True)
 class Need:
-    """What a fleet needs.
+    """Shards that a fleet needs.
 
     Attributes:
-        workers: of the whole fleet.
+        workers: workers of the whole fleet.
         shards: queues, each on a master of its own.
-        one: what the simulation says of one of them.
+        one: simulated outcome of one shard.
     """
 
     workers: int
@@ -66,14 +66,14 @@ class Need:
 
 
 def most_workers(kind: Kind, costs: Costs, seconds: float, **more: Any) -> tuple[int, Outcome]:
-    """Most workers that one shard carries within `MOST_PERCENT`, to about 2 %; and how it goes then."""
-    # Thousands that are idle say in a short time what dozens that work say in a long one.
+    """Most workers that one shard carries within `MOST_PERCENT`, to about 2 %, and its outcome then."""
+    # Thousands of idle workers give in a short time the same precision as dozens of busy ones in a long time.
     counted_s = seconds if kind.run_s else seconds / 4
     return largest(lambda workers: simulate(kind.load(workers, **more), costs, counted_s))
 
 
 def largest(run: Callable[[int], Outcome]) -> tuple[int, Outcome]:
-    """The largest number that keeps within `MOST_PERCENT`, to about 3 %, where CPU grows about as the number does."""
+    """Largest number within `MOST_PERCENT`, to about 3 %, if CPU time grows about as the number does."""
     number, outcome = FIRST_GUESS, run(FIRST_GUESS)
     for _ in range(MOST_GUESSES):
         better = max(1, int(number * min(MOST_STEP, 0.985 * MOST_PERCENT / outcome.cpu_percent)))
@@ -90,10 +90,10 @@ def need(kind: Kind, workers: int, most: int, costs: Costs, seconds: float) -> N
     """The fewest shards that carry a fleet within `MOST_PERCENT` each.
 
     Args:
-        kind: of traffic.
-        workers: of the whole fleet.
+        kind: kind of traffic.
+        workers: workers of the whole fleet.
         most: workers that one shard carries.
-        costs: by the call.
+        costs: costs of each call.
         seconds: virtual time of each simulation.
     """
 
@@ -107,10 +107,10 @@ def need(kind: Kind, workers: int, most: int, costs: Costs, seconds: float) -> N
 
 
 def carry_table(costs: Mapping[int, Costs], memory: Mapping[int, Mapping[str, float]], seconds: float) -> Table:
-    """What one shard carries, by kind of traffic and size of bodies.
+    """Capacity of one shard, by kind of traffic and size of bodies.
 
     Args:
-        costs: by bytes of a body.
+        costs: costs by bytes of a body.
         memory: bytes "queued" and "kept" of a request, by bytes of a body.
         seconds: virtual time of each simulation.
     """
@@ -134,7 +134,7 @@ def carry_table(costs: Mapping[int, Costs], memory: Mapping[int, Mapping[str, fl
 
 
 def needs(costs: Costs, seconds: float, fleets: Sequence[int]) -> dict[str, list[Need]]:
-    """Of every kind of traffic, for fleets of several sizes."""
+    """Needs of fleets of several sizes, for every kind of traffic."""
     found = {}
     for name, kind in KINDS.items():
         most, _ = most_workers(kind, costs, seconds)
@@ -143,7 +143,7 @@ def needs(costs: Costs, seconds: float, fleets: Sequence[int]) -> dict[str, list
 
 
 def needs_table(found: Mapping[str, Sequence[Need]], costs: Costs) -> Table:
-    """Shards for fleets, and what each of them is asked to bear."""
+    """Shards of fleets, and the load of each shard."""
     rows = []
     for name, several in found.items():
         for each in several:
@@ -183,5 +183,5 @@ def settings_table(costs: Costs, seconds: float) -> Table:
 
 
 def with_connections(costs: Mapping[int, Costs], connections: float) -> dict[int, Costs]:
-    """The same with the number of connections that workers were seen to have."""
+    """The same costs with the number of connections that workers were seen to have."""
     return {body: replace(each, connections=connections) for body, each in costs.items()}

@@ -1,6 +1,6 @@
 """Write the tables of docs/scaling.md from the report in bench/results.
 
-What stands between `<!-- shards:NAME:begin -->` and `<!-- shards:NAME:end -->` is made; the rest is by hand. NAME is
+The text between `<!-- shards:NAME:begin -->` and `<!-- shards:NAME:end -->` is made; the rest is by hand. NAME is
 `about`, or the first word of a table's title in small letters.
 """
 
@@ -20,10 +20,10 @@ PAGE = ROOT / "docs" / "scaling.md"
 
 
 def fill(text: str, report: Report) -> str:
-    """The page with every block as it should be.
+    """Returns the page with every block filled.
 
     Raises:
-        PageError: a block has no such name.
+        PageError: a block's name is unknown.
     """
     makers: dict[str, Callable[[], str]] = {"about": partial(about, report)}
     makers |= {re.split(r"\W", table.title)[0].lower(): partial(titled, table) for table in report.tables}
@@ -31,7 +31,7 @@ def fill(text: str, report: Report) -> str:
 
 
 def main() -> int:
-    """Write, or with `--check` tell whether the page is fresh."""
+    """Write the page, or with `--check` tell if it is up to date."""
     known = argparse.ArgumentParser(prog="python -m bench.shards.page", description=__doc__)
     known.add_argument("--check", action="store_true", help="write nothing; exit 1 when the page is out of date")
     known.add_argument("--results", type=Path, default=FULL, metavar="DIR", help="where shards.json is")

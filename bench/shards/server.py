@@ -1,4 +1,4 @@
-"""What a server has spent between two looks at it, by its own account: CPU, script time, bytes, memory, clients."""
+"""A server's own counters, and their difference between two looks: CPU, script time, bytes, memory, clients."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ SCRIPTS = ("cmdstat_evalsha", "cmdstat_eval")
 
 @dataclass(frozen=True)
 class Look:
-    """One look.
+    """Counters at one time.
 
     Attributes:
-        cpu_us: CPU time of the thread that executes commands, user and system; of all where it is not told apart.
-        script_us, script_calls: in scripts; a part of `cpu_us`.
-        in_bytes, out_bytes: over the network.
-        memory_bytes: allocated.
-        clients, clients_bytes: connections, and the memory that they take.
+        cpu_us: CPU time of the thread that executes commands, user and system; of all threads if it is not known alone.
+        script_us, script_calls: time and number of script calls; a part of `cpu_us`.
+        in_bytes, out_bytes: bytes over the network.
+        memory_bytes: allocated bytes.
+        clients, clients_bytes: connections, and their memory.
     """
 
     cpu_us: float
@@ -35,7 +35,7 @@ class Look:
 
 @dataclass(frozen=True)
 class Spent:
-    """Between two looks; `memory_bytes` may shrink."""
+    """Difference of two looks; `memory_bytes` may be below 0."""
 
     cpu_us: float
     script_us: float
@@ -46,16 +46,16 @@ class Spent:
 
 
 def look(client: redis.Redis) -> Look:
-    """Look at a server now; costs it some 0.2 ms."""
+    """Read the counters now; this costs the server about 0.2 ms."""
     found: Any = client.info("all")
     return read(found)
 
 
 def read(info: Mapping[str, Any]) -> Look:
-    """What INFO says.
+    """Returns the counters in a reply to INFO.
 
     Args:
-        info: its names and values, as redis-py reads them.
+        info: names and values, as redis-py parses them.
     """
     rows = [info[name] for name in SCRIPTS if name in info]
     user = info.get("used_cpu_user_main_thread", info["used_cpu_user"])
@@ -73,7 +73,7 @@ def read(info: Mapping[str, Any]) -> Look:
 
 
 def spent(before: Look, after: Look) -> Spent:
-    """What came between."""
+    """Returns the difference of two looks."""
     return Spent(
         cpu_us=after.cpu_us - before.cpu_us,
         script_us=after.script_us - before.script_us,

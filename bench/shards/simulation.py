@@ -1,7 +1,7 @@
-"""One shard and its workers in virtual time: who calls when, what each call costs the server, how long requests wait.
+"""One shard and its workers in virtual time: calls, their cost on the server, and the waits of requests.
 
-The server does one call after the other. Workers do as worker/ does: two idle ones watch, the others sit on a bench;
-one that is full pulls again when an outcome is written; outcomes that wait while others are written go together; leases
+The server does one call after the other. Workers behave as in worker/: two idle ones watch, the others wait without
+looking; a full one pulls again when an outcome is written; outcomes that wait for a running write go together; leases
 are renewed four times a lease. Pure: the same load, costs and seed give the same outcome.
 """
 
@@ -30,16 +30,16 @@ SPREAD = 0.5
 
 @dataclass(frozen=True)
 class Load:
-    """What one shard is given.
+    """Load of one shard.
 
     Attributes:
-        workers: of its queue.
-        slots: requests that each holds.
-        run_s: how long a request runs, on average.
-        rate_per_s: requests that come, one by one or `together` in one call.
+        workers: number of workers.
+        slots: requests that each worker holds.
+        run_s: mean run time of a request.
+        rate_per_s: arriving requests per second, one by one or `together` in one call.
         lease_s: the lease.
-        together: requests of one enqueue call.
-        fresh: whether the workers have just come: none has waited for long enough to look by itself.
+        together: requests in one enqueue call.
+        fresh: true if the workers have just started, so that none has waited long enough to look by itself.
     """
 
     workers: int
@@ -53,15 +53,15 @@ class Load:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of it.
+    """Result of a simulation.
 
     Attributes:
-        cpu_percent: of the server's core; more than 100 means that it falls behind.
-        share: by verb, of all CPU, and of `connections` and `alone`.
-        calls_per_s: by verb.
-        ended_per_s: requests.
-        pickup_ms: p50 and p99 of the time from a request's entry to its worker; None where none came.
-        pulled, completed: requests in a call of each, on average.
+        cpu_percent: per cent of the server's core; more than 100 means that it falls behind.
+        share: share of all CPU time, by verb, and for `connections` and `alone`.
+        calls_per_s: calls per second, by verb.
+        ended_per_s: ended requests per second.
+        pickup_ms: p50 and p99 of the time from a request's entry to its worker; None if no request came.
+        pulled, completed: mean number of requests in a call of each.
     """
 
     cpu_percent: float
@@ -74,7 +74,7 @@ class Outcome:
 
     @property
     def scripts_per_s(self) -> float:
-        """Script calls a second: all but the blocking reads and what a caller reads."""
+        """Script calls per second: all calls except blocking reads and a caller's reads."""
         return sum(rate for verb, rate in self.calls_per_s.items() if verb not in NO_SCRIPTS)
 
 
@@ -99,7 +99,7 @@ class Worker:
 
 @dataclass
 class Spending:
-    """What the server did since counting began."""
+    """The server's work since counting began."""
 
     us: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     calls: Counter[str] = field(default_factory=Counter)
@@ -107,12 +107,12 @@ class Spending:
 
 
 class Shard:
-    """One run.
+    """One simulated run.
 
     Args:
-        load: what it is given.
-        costs: by the call.
-        seed: of all that is random.
+        load: load of the shard.
+        costs: costs of each call.
+        seed: seed of all random numbers.
     """
 
     def __init__(self, load: Load, costs: Costs, seed: int = 1) -> None:
@@ -130,7 +130,7 @@ class Shard:
         self._ended = 0
 
     def run(self, seconds: float, warm_s: float) -> Outcome:
-        """Count for so long, after having run for `warm_s`.
+        """Count for so long, after a warm-up of `warm_s`.
 
         Args:
             seconds: virtual time that counts.
@@ -149,11 +149,11 @@ class Shard:
     # -- the server ----------------------------------------------------------------------------------------
 
     def _call(self, now: float, verb: str, requests: int = 1, us: float | None = None) -> float:
-        """A call that is sent now; when its answer is back."""
+        """Send a call now; returns the time at which its answer is back."""
         return self._serve(now + LINK_S, verb, requests, us) + LINK_S
 
     def _serve(self, now: float, verb: str, requests: int = 1, us: float | None = None) -> float:
-        """What the server has to do from now on; when it is done."""
+        """Give the server work from now on; returns the time at which it is done."""
         cost_us = self._costs.us(verb, requests) if us is None else us
         self._free_s = max(now, self._free_s) + cost_us / 1e6
         self._spent.us[verb] += cost_us
@@ -186,7 +186,7 @@ class Shard:
             self._at(chance.expovariate(load.rate_per_s / load.together), "arrive")
 
     def _sit_down(self, now: float, who: int, wait_s: float = BENCH_MS / 1000) -> None:
-        """Watch, where nobody does; else wait on the bench."""
+        """Make the worker watch if fewer than two do; otherwise make it wait on the bench."""
         worker = self._workers[who]
         worker.sat_down += 1
         if self._watches < WATCHERS:
@@ -212,7 +212,7 @@ class Shard:
             self._wake(now, self._watching.popleft())
 
     def _wake(self, now: float, who: int) -> None:
-        """Who waited is told, and pulls. A watch lasts until the pull ends it."""
+        """Wake a waiting worker, which then pulls. A watch lasts until the pull ends it."""
         worker = self._workers[who]
         verb, worker.on = worker.on, f"{worker.on}, woken"
         self._at(self._serve(now, verb) + LINK_S, "pull", who)
@@ -251,7 +251,7 @@ class Shard:
             self._wake(now, self._bench.popleft())
 
     def _on_bored(self, now: float, who: int, sat_down: int) -> None:
-        """Nobody called for so long: it looks by itself."""
+        """Make a worker look by itself after its longest wait."""
         worker = self._workers[who]
         if worker.on == "bench" and worker.sat_down == sat_down:
             self._bench.remove(who)
@@ -338,5 +338,5 @@ def _mean(spent: Spending, verb: str) -> float:
 
 
 def simulate(load: Load, costs: Costs, seconds: float, seed: int = 1) -> Outcome:
-    """One load, counted from when it has settled."""
+    """Simulate one load, and count from when it is steady."""
     return Shard(load, costs, seed).run(seconds, warm_s=min(4.0, seconds))

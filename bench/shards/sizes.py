@@ -1,4 +1,4 @@
-"""How much is measured: full sizes for docs/scaling.md, small ones to see whether all is well, tiny ones for tests."""
+"""Sizes of the measurement: full ones for docs/scaling.md, small ones for a quick check, tiny ones for tests."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ class Sizes:
     """Sizes of one measurement.
 
     Attributes:
-        rounds: of the costs, and of the cluster.
-        batches: requests in one call.
-        bodies: bytes of a request's body, and of its answer.
-        calls: most calls of each kind in a round.
+        rounds: rounds of the costs, and of the cluster.
+        batches: numbers of requests in one call.
+        bodies: sizes in bytes of a request's body, and of its answer.
+        calls: largest number of calls of each kind in a round.
         running: requests that are held while the housekeeping is measured.
-        described: workers that are known while those that are gone are looked for.
-        sockets: idle connections that are held open.
+        described: workers in the registry while the search for gone ones is measured.
+        sockets: number of idle connections.
         fleets: workers of each fleet.
-        rate_per_s: requests a second that a fleet is given.
-        run_ms: how long its requests run.
-        settle_s: before anything of a fleet is counted.
-        look_s: for which it is counted, idle and under load.
-        cluster_requests: that go through the cluster in a round.
+        rate_per_s: requests per second for each fleet.
+        run_ms: run time of the fleets' requests.
+        settle_s: seconds before anything of a fleet is counted.
+        look_s: seconds of counting, idle and under load.
+        cluster_requests: requests through the cluster in a round.
         simulated_s: virtual time of one simulation.
     """
 

@@ -1,4 +1,4 @@
-"""What is measured here as tables for people, and as series for pictures."""
+"""Tables for readers, and series for pictures."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def of_rows(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def requests_table(samples: Mapping[str, Sequence[Sample]], sizes: Sizes) -> Table:
-    """CPU µs of the server for each request, by verb, and bytes."""
+    """CPU µs of the server and bytes for each request, by verb."""
     rows = []
     for body in sizes.bodies:
         memory = memory_of(samples, body)
@@ -76,13 +76,13 @@ def upkeep_table(samples: Mapping[str, Sequence[Sample]]) -> Table:
 
 
 def memory_of(samples: Mapping[str, Sequence[Sample]], body: int) -> dict[str, float]:
-    """Bytes of a request that waits ("queued") and of one that has ended ("kept")."""
+    """Bytes of a waiting request ("queued") and of an ended one ("kept")."""
     found = samples[memory_case(body)]
     return {"queued": middle(found, "queued B"), "kept": middle(found, "kept B")}
 
 
 def fleets_table(seen: Sequence[Seen]) -> Table:
-    """Of the fleets that were measured."""
+    """The measured fleets."""
     return of_rows("Fleets: real workers on one server", fleet_rows(seen))
 
 

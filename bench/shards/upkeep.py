@@ -1,4 +1,4 @@
-"""What workers ask of a server whatever they run: signs of life, turns, waits, the housekeeping, open connections."""
+"""Calls of workers that do not depend on requests: heartbeats, turns, waits, housekeeping, open connections."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ RUNNING, KNOWN, TURNS = "running", "known", "turns"
 
 
 def description(number: int) -> dict[str, object]:
-    """As a worker describes itself: see `Worker.describe`."""
+    """A worker's description of itself, as `Worker.describe` makes it."""
     return {
         "state": "ready",
         "version": "0.1.0",
@@ -53,11 +53,11 @@ def description(number: int) -> dict[str, object]:
 
 
 def measures(url: str, sizes: Sizes) -> dict[str, Callable[[], Sample]]:
-    """What to measure, by name: "us" of each call, and for what grows, "number" of what there was.
+    """Measures by name; each gives "us" of a call, and "number" if the cost grows with a number.
 
     Args:
-        url: a server that nobody else uses, which `furnish` has prepared.
-        sizes: how much.
+        url: a server for this measurement alone, prepared by `furnish`.
+        sizes: sizes of the measurement.
     """
 
     def calls(work: Callable[[Broker, int], Awaitable[object]], queue: str = "default") -> Callable[[], Sample]:
@@ -86,12 +86,12 @@ def measures(url: str, sizes: Sizes) -> dict[str, Callable[[], Sample]]:
 
 
 def name(number: int) -> str:
-    """A worker's, as long as such names are."""
+    """A worker's name of realistic length."""
     return f"worker-large-7d9f8b6c5d-{number % NAMES:05d}-7-3fa9c1"
 
 
 async def furnish(url: str, sizes: Sizes) -> None:
-    """Queues in which much is held, and many are known."""
+    """Make queues that hold many requests and know many workers."""
     with redis.Redis.from_url(url) as client:
         async with _broker(url, RUNNING) as broker:
             await broker.ensure_groups()
@@ -114,7 +114,7 @@ def _broker(url: str, queue: str) -> _Opened:
 
 
 class _Opened:
-    """A broker for as long as a context."""
+    """Context with an open broker."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -127,7 +127,7 @@ class _Opened:
 
 
 async def _each(url: str, queue: str, number: int, work: Callable[[Broker, int], Awaitable[object]]) -> Sample:
-    """µs of CPU of each call, of so many."""
+    """CPU µs of each of so many calls."""
     with redis.Redis.from_url(url) as client:
         async with _broker(url, queue) as broker:
             await work(broker, 0)
@@ -138,7 +138,7 @@ async def _each(url: str, queue: str, number: int, work: Callable[[Broker, int],
 
 
 async def _waits(url: str, number: int, wait: Callable[[Broker], Awaitable[object]]) -> Sample:
-    """µs of a blocking read that brings nothing. Many at once: the server ends them a tenth of a second late."""
+    """µs of a blocking read that brings nothing. Many run at once, because the server ends each 0.1 s late."""
     brokers = [open_broker(queue_settings(url, queue=TURNS)) for _ in range(min(number, NAMES))]
     rounds = -(-number // len(brokers))
     with redis.Redis.from_url(url) as client:
@@ -156,12 +156,12 @@ async def _waits(url: str, number: int, wait: Callable[[Broker], Awaitable[objec
 
 
 async def _tick(broker: Broker, _: int) -> None:
-    """What the worker does whose turn it is, once a second."""
+    """One second's work of the worker whose turn it is."""
     clock = SystemClock()
     maintainer = Maintainer(broker, name(0), clock, lease_ms=LEASE_MS, max_deliveries=5, retry_max_ms=30_000)
-    maintainer._outage.heard(clock.monotonic() - LEASE_MS / 1000)  # noqa: SLF001 - it has watched Redis for a lease
+    maintainer._outage.heard(clock.monotonic() - LEASE_MS / 1000)  # noqa: SLF001 - as after a lease of watching Redis
     maintainer._outage.gap_s = float("inf")  # noqa: SLF001
-    maintainer._forget_at = float("inf")  # noqa: SLF001 - once a minute, and measured by itself
+    maintainer._forget_at = float("inf")  # noqa: SLF001 - once a minute, and measured separately
     await broker.promote()
     await maintainer.tick()
 
@@ -171,7 +171,7 @@ async def _forget(broker: Broker, _: int) -> None:
 
 
 async def _watched(url: str, number: int) -> Sample:
-    """µs of the blocking read by which a watcher is given one arrival; it is taken out of the queue unmeasured."""
+    """µs of the blocking read that gives a watcher one arrival; removing the arrival is not measured."""
     with redis.Redis.from_url(url) as client:
         async with _broker(url, "default") as broker:
             fill(client, "normal", number, name="watched-")
@@ -185,7 +185,7 @@ async def _watched(url: str, number: int) -> Sample:
 
 
 def _open(url: str, sockets: int) -> Sample:
-    """µs a second of a server that has so many connections open and is asked nothing; "bytes" that each takes."""
+    """µs a second of a server with so many idle connections; "bytes" of each connection."""
     with redis.Redis.from_url(url) as client:
         without = look(client)
         with _sockets(client, sockets):

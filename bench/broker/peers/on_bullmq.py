@@ -28,7 +28,7 @@ class BullMQ(Peer):
         self._waiting: dict[str, asyncio.Future[Any]] = {}
 
     async def close(self) -> None:
-        if self._events is not None:  # its own close() waits for ever: the read under way outlives being cancelled
+        if self._events is not None:  # its own close() waits for ever, because the pending read survives its cancelling
             self._events.closing = True
             await asyncio.sleep(2 * EVENTS_BLOCK_MS / 1000)
         await self._queue.close()
@@ -41,7 +41,7 @@ class BullMQ(Peer):
 
     async def call(self, *, tuned: bool) -> Any:  # noqa: ARG002 - nothing polls that could be shortened
         if self._events is None:
-            # From the stream's beginning: it says nothing about when it has begun to listen.
+            # From the stream's beginning: the library does not tell when it has begun to listen.
             options = {"connection": self.url, "lastEventId": "0", "blockingTimeout": EVENTS_BLOCK_MS}
             self._events = QueueEvents("bench", options)
             self._events.on("completed", self._completed)
@@ -49,7 +49,7 @@ class BullMQ(Peer):
         return await self._waiting.setdefault(job.id, asyncio.get_running_loop().create_future())
 
     def _completed(self, event: dict[str, Any], _: str) -> None:
-        # It may come before `add` has returned.
+        # The event may come before `add` has returned.
         future = self._waiting.setdefault(event["jobId"], asyncio.get_running_loop().create_future())
         future.set_result(event["returnvalue"])
 
@@ -67,7 +67,7 @@ class BullMQ(Peer):
             return RESULT
 
         async def run() -> None:
-            # Without a name, it would be collected while it waits, and its tasks with it.
+            # Without a reference, the worker would be collected while it waits, with its tasks.
             worker = Worker("bench", noop, {"connection": self.url, "concurrency": CONCURRENCY[mode]})
             await asyncio.Event().wait()
             await worker.close()

@@ -29,7 +29,7 @@ class Saq(Peer):
     async def open(self) -> None:
         self._queue = Queue.from_url(self.url, name="bench")
         await self._queue.connect()
-        # As if a worker had swept just now: one that sweeps while it picks its first job aborts that as lost.
+        # As if a worker had swept just now: a worker that sweeps while it picks its first job aborts that job as lost.
         await self._queue.redis.setex("saq:bench:sweep", 60, 1)
 
     async def close(self) -> None:

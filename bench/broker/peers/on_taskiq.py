@@ -28,7 +28,7 @@ class Taskiq(Peer):
     def __init__(self, url: str) -> None:
         super().__init__(url)
         results: Any = RedisAsyncResultBackend(url, result_ex_time=RESULT_TTL_S, prefix_str="result")
-        # From the stream's beginning: its default leaves what was there before the first worker.
+        # From the stream's beginning: by default it skips jobs from before the first worker.
         self._broker = RedisStreamBroker(url, queue_name=STREAM, consumer_id="0").with_result_backend(results)
 
         async def noop(payload: str) -> str:  # noqa: ARG001 - it is carried, not used

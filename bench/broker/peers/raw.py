@@ -1,4 +1,4 @@
-"""The limit of redis-py: the same work as bare commands, 100 jobs to a pipeline, no queue on top.
+"""The limit of redis-py: the same work as plain commands, 100 jobs in a pipeline, without a queue.
 
 A job is a stream entry with an id of 32 characters and the payload. The worker reads 100 through a consumer group; for
 each it stores the result with a time to live, acknowledges and deletes the entry. It fences, orders and notifies

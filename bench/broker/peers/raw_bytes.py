@@ -15,7 +15,7 @@ STREAM, GROUP, CONSUMER = "jobs", "workers", "w"
 AT_ONCE = 100
 RESULT_TTL_MS = 86_400_000
 SOME = 1 << 18
-# Whatever changes from job to job stands as 32 question marks, in the place of the id.
+# The part that changes from job to job is 32 question marks, in the place of the id.
 NAME = "?" * 32
 ADD = encode("XADD", STREAM, "*", "id", NAME, "body", PAYLOAD).split(NAME.encode())
 SET = encode("SET", f"result:{NAME}", RESULT, "PX", RESULT_TTL_MS).split(NAME.encode())
@@ -77,14 +77,14 @@ class RawBytes(Peer):
             self._send(commands, lines=len(commands))
 
     def _answer(self) -> bytes:
-        """What XREADGROUP gave: whole when it ends like a job, and has as many of them as its head says."""
+        """Reply of XREADGROUP: complete if it ends like a job, and has as many jobs as its head says."""
         got = self._wire.socket.recv(SOME)
         while not (got.endswith(BODY_END) and (head := HEAD.match(got)) and got.count(BODY_END) == int(head[1])):
             got += self._wire.socket.recv(SOME)
         return got
 
     def _send(self, commands: list[bytes], lines: int) -> None:
-        """Send all in one piece, and wait for so many lines of answers."""
+        """Send all in one piece, and wait for so many lines of replies."""
         self._wire.socket.sendall(b"".join(commands))
         while lines > 0:
             lines -= self._wire.socket.recv(SOME).count(b"\n")

@@ -1,7 +1,7 @@
-"""What all adapters share: the command line, the clock, and a look into Redis that needs no client library.
+"""Common part of all adapters: the command line, the clock, and access to Redis without a client library.
 
-An adapter runs in the virtual environment of its peer, where nothing of streamfleet is installed. So this file takes
-the standard library alone, and is found because it lies beside the adapters.
+An adapter runs in the virtual environment of its peer, where streamfleet is not installed. So this file uses only the
+standard library, and is found because it lies beside the adapters.
 
     python on_rq.py REDIS_URL enqueue 10000          put jobs in, in bulk
     python on_rq.py REDIS_URL drain 2000             put jobs in, then start one worker and time it
@@ -51,8 +51,8 @@ class Peer:
         url: its Redis, empty at the start.
 
     Attributes:
-        uvloop: whether its event loop is uvloop's.
-        jobs: how many are to be drained.
+        uvloop: true if its event loop is uvloop's.
+        jobs: number of jobs to drain.
     """
 
     uvloop = False
@@ -68,36 +68,36 @@ class Peer:
         """Disconnect the producer."""
 
     async def enqueue(self, count: int) -> None:
-        """Put jobs with PAYLOAD in, as many at once as the peer can; return when Redis has acknowledged all."""
+        """Enqueue jobs with PAYLOAD, as many at once as the peer can; return when Redis has acknowledged all."""
         raise NotImplementedError
 
     async def call(self, *, tuned: bool) -> Any:
-        """Put one job in, wait for its result, and return that."""
+        """Enqueue one job, wait for its result, and return that."""
         raise NotImplementedError
 
     def queued(self, wire: Wire) -> int:
-        """How many jobs wait."""
+        """Number of jobs that wait."""
         raise NotImplementedError
 
     def finished(self, wire: Wire) -> int:
-        """How many jobs are finished, by one cheap command."""
+        """Number of finished jobs, by one cheap command."""
         raise NotImplementedError
 
     def stored(self, wire: Wire) -> int:
-        """How many results are stored; asked once, after the end."""
+        """Number of stored results; asked once, after the end."""
         raise NotImplementedError
 
     def picked(self, wire: Wire) -> bool:  # noqa: ARG002 - most cannot tell
-        """Whether the worker has taken anything yet, where that can be seen before anything is finished."""
+        """True if the worker has taken a job; adapters define it if that shows before a job is finished."""
         return False
 
     def work(self, mode: Mode) -> None:
-        """Be the one worker, until SIGTERM."""
+        """Run the only worker, until SIGTERM."""
         raise NotImplementedError
 
     @contextlib.contextmanager
     def worker(self, mode: Mode) -> Iterator[Callable[[], bool]]:
-        """The worker in a process of its own; gives a function that says whether it still runs."""
+        """Start the worker in a process of its own; gives a function that tells if it still runs."""
         command = [sys.executable, os.path.abspath(sys.argv[0]), self.url, "work", mode]  # noqa: PTH100
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sys.stderr)
         try:
@@ -112,10 +112,10 @@ class Peer:
 
 
 class Watcher:
-    """Looks every 5 ms how many jobs are finished, in a thread, until all are.
+    """Counts the finished jobs every 5 ms, in a thread, until all are finished.
 
-    The clock starts with the worker's first pick. Where only finished jobs can be counted, it starts with the first
-    look that sees some, and those are not counted.
+    The clock starts with the worker's first pick. If only finished jobs can be counted, it starts with the first look
+    that sees some, and those are not counted.
     """
 
     def __init__(self, peer: Peer, jobs: int) -> None:
@@ -134,7 +134,7 @@ class Watcher:
         self._thread.join()
 
     def wait(self, running: Callable[[], bool]) -> tuple[int, float]:
-        """Jobs and the seconds they took; RuntimeError when they do not finish, or the worker ends."""
+        """Jobs and the seconds they took; RuntimeError if they do not finish, or the worker ends."""
         give_up = time.monotonic() + DRAIN_TIMEOUT_S
         while self._thread.is_alive() and running() and time.monotonic() < give_up:
             self._thread.join(0.5)
@@ -158,7 +158,7 @@ class Watcher:
 
 
 async def measure_enqueue(peer: Peer, jobs: int) -> dict[str, Any]:
-    """Seconds for so many jobs, some put in before to warm up; `total` are in Redis afterwards."""
+    """Seconds for so many jobs, after some to warm up; `total` are in Redis afterwards."""
     await peer.open()
     warm_up = min(jobs, WARM_UP_JOBS)
     await peer.enqueue(warm_up)
@@ -187,11 +187,11 @@ async def measure_drain(peer: Peer, jobs: int) -> dict[str, Any]:
 
 
 async def measure_roundtrip(peer: Peer, calls: int, most_s: float, *, tuned: bool) -> dict[str, Any]:
-    """Milliseconds of each call, one after the other, at least five, preceded by others that warm up."""
+    """Milliseconds of each call, one after the other, at least five, after some to warm up."""
     await peer.open()
     with peer.worker("tuned" if tuned else "defaults"):
         async with asyncio.timeout(CALLS_TIMEOUT_S + most_s):
-            await _checked(peer, tuned=tuned)  # waits for the worker, however long that takes to start
+            await _checked(peer, tuned=tuned)  # waits for the worker, which may take long to start
             await _calls(peer, 1, WARM_UP_CALLS, WARM_UP_S, tuned=tuned)
             milliseconds = await _calls(peer, 5, calls, most_s, tuned=tuned)
         await peer.close()
@@ -215,7 +215,7 @@ async def _checked(peer: Peer, *, tuned: bool) -> None:
 
 
 async def each(count: int, at_once: int, one: Any) -> None:
-    """Await `one()` so many times, so many at once."""
+    """Await `one()` `count` times, `at_once` of them concurrently."""
     left = iter(range(count))
 
     async def some() -> None:
@@ -226,7 +226,7 @@ async def each(count: int, at_once: int, one: Any) -> None:
 
 
 def main(make: type[Peer]) -> None:
-    """The command line of an adapter."""
+    """Run the command line of an adapter."""
     parser = argparse.ArgumentParser(description="Measure one queue; prints one line of JSON.")
     parser.add_argument("url", help="an empty Redis, redis://host:port/0")
     commands = parser.add_subparsers(dest="command", required=True)

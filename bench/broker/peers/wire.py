@@ -1,4 +1,4 @@
-"""Redis's protocol on a socket: for looking at a queue, and for the limit of raw bytes. Standard library only."""
+"""Redis's protocol on a socket, to look at a queue and to measure the limit of raw bytes. Standard library only."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Part: TypeAlias = str | bytes | int
 
 
 class Wire:
-    """A connection to Redis that speaks RESP2 by itself."""
+    """A connection to Redis that implements RESP2."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -19,12 +19,12 @@ class Wire:
         self._file = self.socket.makefile("rb")
 
     def ask(self, *parts: Part) -> Any:
-        """Send one command and return its reply; RuntimeError when Redis refuses it."""
+        """Send one command and return its reply; RuntimeError if Redis refuses it."""
         self.socket.sendall(encode(*parts))
         return self.read()
 
     def read(self) -> Any:
-        """The next reply: bytes, int, None or a list."""
+        """Return the next reply: bytes, int, None or a list."""
         line = self._file.readline()
         kind, rest = line[:1], line[1:-2]
         if kind == b"+":
@@ -55,7 +55,7 @@ class Wire:
 
 
 def encode(*parts: Part) -> bytes:
-    """A command as Redis reads it."""
+    """A command in the wire format of Redis."""
     chunks = [b"*%d\r\n" % len(parts)]
     for part in parts:
         data = part if isinstance(part, bytes) else str(part).encode()
