@@ -74,7 +74,7 @@ MUTANTS = (
     ),
     Mutant(
         "promote: bytes are bounded",
-        "  if bytes >= MOST_BYTES then break end   -- bodies are copied: the next call goes on\n  local lane, id",
+        "  if bytes >= MOST_BYTES then break end   -- bodies are copied: the next call continues\n  local lane, id",
         "  local lane, id",
         "retry_later.promoting_is_bounded_in_bytes",
     ),

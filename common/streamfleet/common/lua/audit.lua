@@ -1,9 +1,9 @@
 -- @include info
 -- Count everything at one instant. Reads only.
--- KEYS: shared. ARGV: 1 configuration; 2 how many undelivered entries to count at most in each lane (and 4 MB of them,
+-- KEYS: shared. ARGV: 1 configuration; 2 most undelivered entries to count in each lane (and at most 4 MB of them,
 --   because counting copies them).
 -- Returns {counters as a flat list, delayed, tries, dead letters, lanes}; a lane is {length, ready, running, held by
---   nobody, undelivered or -1 when more than the bound, entries ever added or -1 where the server does not know}.
+--   nobody, undelivered or -1 if more than the bound, entries ever added or -1 if the server does not know}.
 local bound = tonumber(ARGV[2])
 local LAST_ID = '18446744073709551615-18446744073709551615'
 
@@ -16,7 +16,7 @@ end
 local function undelivered(lane, last)
   local counted, bytes, chunk = 0, 0, 1
   while counted <= bound and bytes < 4194304 do
-    if last == LAST_ID then return counted end   -- there is nothing behind it, and XRANGE refuses to look
+    if last == LAST_ID then return counted end   -- nothing can follow it, and XRANGE refuses to look
     local entries = call('XRANGE', lane_key(lane), '(' .. last, '+', 'COUNT', chunk)
     for _, entry in ipairs(entries) do bytes = bytes + size_of(entry[2]) end
     counted = counted + #entries

@@ -1,10 +1,10 @@
 -- @include info
--- Bring the counters to what is there, when all that could be mended is: entries that nobody saw disappear are counted as
--- vanished. How many there ever were is the most that anything knows of: the counters, what is there and what has ended,
--- and from Redis 7.0 on the streams.
+-- Set the counters right after everything else has been repaired: entries that disappeared unseen are counted as
+-- vanished. The true number of entries ever is the largest of three: the counters; what exists plus what has ended; and
+-- from Redis 7.0 on the streams' own count.
 -- KEYS: shared. ARGV: 1 configuration.
--- Returns {entries never counted as staged, entries that vanished, how far the streams' own count is off}; all 0 when the
---   counters are right. Nothing where ready, delayed and pending entries are more than there are.
+-- Returns {entries never counted as staged, entries that vanished, error of the streams' own count}; all 0 when the
+--   counters are right. Empty if there are more ready, delayed and pending entries than entries in all.
 local NAMES = {'succeeded', 'failed', 'expired', 'cancelled', 'dead', 'duplicate', 'vanished'}
 
 local function counter(name) return tonumber(call('HGET', COUNTS, name) or 0) or 0 end
@@ -31,11 +31,11 @@ local seen, ended = staged + outstanding - staged_now, 0
 for _, name in ipairs(NAMES) do ended = ended + counter(name) end
 local known = ended + outstanding
 local truth = math.max(seen, known)
--- Fewer than SCHED has seen staged: the counters were deleted, and what ended before is no one's to count.
+-- Fewer than SCHED has seen staged: the counters were deleted, and requests that ended before are not counted again.
 if added and staged >= mirror then truth = math.max(truth, added + counter('forgotten')) end
 local off = {truth - seen, truth - known, added and truth - added - counter('forgotten') or 0}
 open_for_writes()
--- What nobody holds yet was not counted above, so it is to be counted when it is staged.
+-- An entry that nobody holds yet was not counted above, so it is counted when it is staged.
 call('HDEL', SCHED, 'again:1', 'again:2', 'again:3', 'again:4')
 for i, name in ipairs({'staged', 'vanished', 'forgotten'}) do
   if off[i] ~= 0 then call('HINCRBY', COUNTS, name, string.format('%.0f', off[i])) end

@@ -1,14 +1,15 @@
 -- @include finish
 -- @include leave
--- Cancel a request, wherever it is: its result is written now. A queued entry that can be found leaves its lane at once. Any
--- other entry is dropped when its turn comes, a running one by its worker, which reads the stream of cancels: until then
--- the result lives as long as the record of a request that waits.
+-- Cancel a request in any state: its result is written now. A queued entry that can be found leaves its lane at once.
+-- Any other entry is dropped when its turn comes, a running one by its worker, which reads the stream of cancels; until
+-- then the result lives as long as the record of a waiting request.
 -- KEYS: shared; its result; its reply stream (its result again when it has none); its tokens.
--- ARGV: 1 configuration; 2 request id; 3 reply name or ''; 4 error JSON; 5 its entry, <lane>:<stream id>, where known.
+-- ARGV: 1 configuration; 2 request id; 3 reply name or ''; 4 error JSON; 5 its entry, <lane>:<stream id>, if known.
 -- Returns 1 cancelled; 0 it had already ended.
 local id = ARGV[2]
 
--- Returns the lane, the stream id and what the fields say; nothing where the record is wrong: it may be anybody's work.
+-- Returns the lane, the stream id and the parsed fields; nothing if the record is wrong, because its entry may belong
+-- to another request.
 local function find_entry()
   local name, given = string.match(ARGV[5], '^(%a+):(%d+%-%d+)$')
   for lane = 1, name and LANE_COUNT or 0 do
@@ -21,12 +22,12 @@ local function find_entry()
   end
 end
 
-open_for_writes()   -- first: who may not write results has nothing else refused
+open_for_writes()   -- first: a caller that may not write results fails here
 local lane, entry_id, entry = find_entry()
 local leaves, delivered = false, false
 if lane then leaves, delivered = can_leave(lane, entry_id) end
-local reply = ARGV[3] ~= '' and ARGV[3] or leaves and entry.reply   -- first: a refusal here leaves the entry to a pull
--- Of an entry that cannot be found, only what was streamed already tells that there are readers.
+local reply = ARGV[3] ~= '' and ARGV[3] or leaves and entry.reply   -- first: after a refusal here a pull ends the entry
+-- If the entry cannot be found, only tokens that were already streamed show that there are readers.
 local read = redis.pcall('EXISTS', KEYS[21]) == 1
 if entry then read = streamed(entry) end
 local tokens = read and {} or nil

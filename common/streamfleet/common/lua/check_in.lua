@@ -1,5 +1,5 @@
 -- @include keys
--- A worker's sign of life, with what it is and does.
+-- Write a worker's heartbeat, with its description.
 -- KEYS: shared. ARGV: 1 configuration; 2 worker; 3 JSON description.
 -- Returns the server's time in epoch ms.
 open_for_writes()   -- a full server must not make the workers that drain it look dead

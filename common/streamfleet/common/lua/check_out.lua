@@ -1,14 +1,13 @@
 -- @include keys
--- Forget workers that left or died: description, watch, and consumers where nothing is pending (deleting a consumer discards
--- its pending rows: those wait for the reclaim). A consumer of a worker that nobody knows goes by its own silence.
--- KEYS: shared. ARGV: 1 configuration; 2 worker that leaves, or '' to look for those that are gone; 3 silence after which
---   one counts as gone (ms); 4 how many to forget at most; 5 '1' to count them only; 6 how long to leave it at that once
---   nobody is left to forget, whoever asks (ms): it looks at every worker, and each of them asks.
+-- Forget workers that left or died: description, watch, and consumers without pending entries (deleting one would discard
+-- its pending entries, which wait for the reclaim). A consumer without a description is judged by its own idle time.
+-- KEYS: shared. ARGV: 1 configuration; 2 worker that leaves, or '' to look for gone ones; 3 silence after which a worker
+--   counts as gone (ms); 4 most to forget; 5 '1' to only count; 6 pause for all callers after a look that found none (ms).
 -- Returns how many were forgotten.
 local leaving, silent_ms, most, pause_ms = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[6] or '0')
 local forgotten, look_only = 0, ARGV[5] == '1'
 require_groups()
-local since = now_ms() - (tonumber(call('HGET', SCHED, 'forgot')) or 0)   -- below 0 where the clock was set back
+local since = now_ms() - (tonumber(call('HGET', SCHED, 'forgot')) or 0)   -- below 0 if the clock was set back
 if since >= 0 and since < pause_ms then return 0 end
 if not look_only then open_for_writes() end
 
@@ -28,7 +27,8 @@ local function forget(worker)
   call('ZREM', WATCH, worker)
 end
 
--- Who gave a sign of life lately; the others are forgotten. One from before the clock was set back counts as one of now.
+-- Workers with a recent heartbeat; all others are forgotten. A heartbeat from before the clock was set back counts as
+-- new.
 local function living()
   local flat, now, alive = call('HGETALL', WORKERS), now_ms(), {}
   for i = 1, #flat, 2 do

@@ -3,21 +3,21 @@
 -- @include outcomes
 -- @include sign
 -- Publish outcomes and remove their entries: fenced, written once, notified, all at once.
--- KEYS: shared; then for each outcome its result and its reply stream (its result again when it has none): they are
+-- KEYS: shared; then for each outcome its result and its reply stream (its result again if it has none): they are
 --   declared because they may not exist yet, and a migrating cluster slot then refuses the call before any write. Then
---   the tokens of those that are streamed: their results have the field `streamed`, how many chunks there were.
--- ARGV: 1 configuration; 2 worker; then for each outcome: lane, stream id, attempt, request id, reply name or '', status,
---   error JSON or '', and of the result: number of its fields, and their names; or -1 where they are those of the outcome
---   before; then their values.
--- Returns for each outcome: 1 published; 2 the id already had a result (cancelled, or a duplicate): entry removed;
---   0 the lease was lost: nothing written; 3 this very attempt was published by an earlier call whose answer got lost.
+--   the tokens of the streamed ones, whose results have the field `streamed`, the number of chunks.
+-- ARGV: 1 configuration; 2 worker; then for each outcome: lane, stream id, attempt, request id, reply name or '',
+--   status, error JSON or '', and of the result: number of its fields, and their names; or -1 if they are those of the
+--   outcome before; then their values.
+-- Returns for each outcome: 1 published; 2 the id already had a result (cancelled, or a duplicate): entry removed; 0
+--   the lease was lost: nothing written; 3 this same attempt was published by an earlier call whose answer was lost.
 local worker, outcomes, ids, results = ARGV[2], read_outcomes()
--- This look at its lanes raises NOGROUP or WRONGTYPE while nothing has been written yet, as do those behind it.
+-- This read of the lanes raises NOGROUP or WRONGTYPE before any write, as do the ones that follow.
 local holds, gone = held_of(ids, worker), {}
 for _, key in ipairs({TRIES, COUNTS}) do call('HLEN', key) end
 call('XLEN', DEAD)
 open_for_writes()
--- Hardly ever is there a result: one look for all of them. Not a number where this user may not ask so.
+-- One check for all results, because there is rarely one. Not a number if this user may not run EXISTS.
 local absent = #results > 0 and redis.pcall('EXISTS', unpack(results)) == 0
 local tried = {}
 
@@ -49,7 +49,7 @@ local function complete(item)
 end
 
 local codes = {}
--- Whatever breaks halfway through, what was published by then is removed and counted.
+-- If anything fails halfway, the outcomes published so far are removed and counted.
 local ok, refusal = pcall(function()
   for i, item in ipairs(outcomes) do codes[i] = complete(item) end
 end)

@@ -1,21 +1,21 @@
 -- Accept requests, each id once.
 -- KEYS: the four lanes; then the request records; then, in the same order, the results.
--- ARGV: 1 lane limit (entries); 2 life of the record of a request that does not end (ms); 3 `touch` when replicas are
---   waited for, or ''; then for each run of requests that are alike: how many, lane, its name, reply name or '', number
---   of fields, their names; and of each request of the run: digest, the values of its fields.
+-- ARGV: 1 lane limit (entries); 2 life of the record of a request that has not ended (ms); 3 `touch` if the caller
+--   waits for replicas, or ''; then for each run of similar requests: their number, lane, its name, reply name or '',
+--   number of fields, their names; and of each request of the run: digest, the values of its fields.
 -- Returns for each request code, entry: 1 accepted; 2 the same request was accepted before (entry of then);
 --   3 conflict: the id belongs to another request; 4 the lane is full; 5 the id already has a result.
 local call, limit, record_ttl, touch = redis.call, tonumber(ARGV[1]), ARGV[2], ARGV[3] == 'touch'
 local count = (#KEYS - 4) / 2
 local length, replies = {}, {}
--- Nothing here writes results, and hardly ever is there one: one look for all of them.
+-- This script writes no results, and there is rarely one: one check for all of them.
 local answered = count > 0 and call('EXISTS', unpack(KEYS, 5 + count)) > 0
 
 local function accept(record_key, result, lane, lane_name, reply, digest, words)
   local record = call('GET', record_key)
   if record then
     local known, entry = string.match(record, '^(%S+) (%S+)')
-    -- WAIT is about what its connection wrote: a request known already is written once more, as it is.
+    -- WAIT covers only writes of its own connection, so a known record is written again, unchanged.
     if touch and known == digest then call('SET', record_key, record, 'KEEPTTL') end
     return known == digest and 2 or 3, entry or ''
   end

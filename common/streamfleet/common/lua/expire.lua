@@ -1,17 +1,18 @@
 -- @include set_back
--- End queued requests when their deadline passes, not only when their turn comes: with all engines full that may be late.
--- What comes to be ready with its deadline passed has ended there (finish.lua), so that nothing need be looked at twice.
--- KEYS: shared. ARGV: 1 configuration; 2 how many to look at in each lane at most; 3 how many of them to end; 4 JSON of what
---   an earlier call returned: up to where it has looked; or '[]'.
--- Returns {ended, 1 where a bound cut the look short, rank (ms) and place within that rank up to which each lane has been
---   looked through}.
+-- End queued requests when their deadline passes, not only when their turn comes, which may be late with all engines
+-- full. An entry that is late when it becomes ready has been ended by then (finish.lua), so nothing needs a second
+-- look.
+-- KEYS: shared. ARGV: 1 configuration; 2 most entries to examine in each lane; 3 most of them to end; 4 JSON of the
+--   position that an earlier call returned; or '[]'.
+-- Returns {ended, 1 if a bound cut the look short, rank (ms) and position within that rank up to which each lane has
+--   been examined}.
 require_types()
 open_for_writes()
 local now, looked_at, most, places = now_ms(), ARGV[2], tonumber(ARGV[3]), cjson.decode(ARGV[4])
 local ended, cut, bytes, endings = 0, 0, 0, 0
 
--- A rank that patience gives is no deadline. Told from the id alone, because a backlog that waits for long is full of
--- such entries, and reading them all would hold up the server; a deadline that happens to equal it is left to the pull.
+-- A rank from the default deadline is not a deadline. The id alone shows it: a long backlog is full of such entries,
+-- and reading all of them would hold up the server. The pull ends an entry whose real deadline happens to equal it.
 local function ranks_by_patience(lane, id, rank) return enqueued_ms(lane, id) + cfg.patience_ms == tonumber(rank) end
 
 -- True if the entry waits no more.
@@ -29,14 +30,14 @@ local function end_if_late(lane, member, rank)
   return true
 end
 
--- The next call begins with this rank, but passes over what was looked at only if all of it was of this rank: pulls take
--- from there meanwhile.
+-- The next call begins with this rank, but skips examined entries only if all of them have this rank, because pulls
+-- take entries from there meanwhile.
 local function cut_at(rank, place, first)
   cut = 1
   return rank, rank == first and tostring(place) or '0'
 end
 
--- Returns up to where the lane has been looked through.
+-- Returns the position up to which the lane has been examined.
 local function end_late_in(lane, rank, place)
   local late = call('ZRANGEBYSCORE', ready_key(lane), rank, now, 'WITHSCORES', 'LIMIT', place, looked_at)
   bytes, endings = 0, 0

@@ -1,10 +1,10 @@
 -- @include bucket
--- Let a caller of the HTTP gateway in: whose key is it, and may it send one more request?
--- KEYS: 1 all keys, a hash of SHA-256 to JSON record; 2 what is left to this key, a hash.
--- ARGV: 1 SHA-256 of the key, hex; 2 requests to count, 0 or 1; 3 and 4 requests and tokens a minute where its record
---   names none, 0 for any number; 5 epoch ms in place of the server's, or ''.
--- Returns code, record, requests left, ms until all are there again, the same of tokens, ms to wait: code 1 let in;
---   0 there is no such key; 2 its time is over; 3 no request is left; 4 no token is left. -1 left where there is no limit.
+-- Admit a caller of the HTTP gateway: look up its key, and check its limits.
+-- KEYS: 1 all keys, a hash of SHA-256 to JSON record; 2 allowance of this key, a hash.
+-- ARGV: 1 SHA-256 of the key, hex; 2 requests to count, 0 or 1; 3 and 4 default requests and tokens a minute if its
+--   record has none, 0 for no limit; 5 epoch ms in place of the server's, or ''.
+-- Returns code, record, requests left, ms until all are there again, the same of tokens, ms to wait: code 1 admitted; 0
+--   there is no such key; 2 it has expired; 3 no request is left; 4 no token is left. -1 left if there is no limit.
 local text = redis.call('HGET', KEYS[1], ARGV[1])
 if not text then return {0} end
 local readable, record = pcall(cjson.decode, text)

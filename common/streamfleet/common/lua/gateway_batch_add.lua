@@ -1,11 +1,12 @@
--- Accept a batch. Its input cannot be deleted from now on until it has ended.
--- KEYS: 1 the batch, a hash; 2 the batches of its tenant; 3 open batches; 4 its input file, a hash; 5 what its tenant uses,
---   a hash; 6 the batch of its Idempotency-Key, a hash.
--- ARGV: 1 batch id; 2 its tenant; 3 when it was made (epoch ms): who waits for longest is taken first; 4 how many bytes the
---   inputs of a tenant's open batches may have, or 0 for any; 5 digest of what was asked for under the key, or '' without
---   one; 6 for how long the key is kept (ms); then names and values of its fields.
--- Returns code and the batch's id: code 1 accepted, now or by the same call before; 0 the tenant has no such file; 2 its
---   open batches have too much; 3 something else was asked for under the key; 4 the same was, and this is that batch.
+-- Accept a batch. Its input cannot be deleted from now on until the batch has ended.
+-- KEYS: 1 the batch, a hash; 2 the batches of its tenant; 3 open batches; 4 its input file, a hash; 5 use of its
+--   tenant, a hash; 6 the batch of its Idempotency-Key, a hash.
+-- ARGV: 1 batch id; 2 its tenant; 3 time of its creation (epoch ms), because the oldest is taken first; 4 most bytes of
+--   the inputs of a tenant's open batches, or 0 for any; 5 digest of the request under the key, or '' without a key; 6
+--   life of the key (ms); then names and values of its fields.
+-- Returns code and the batch's id: code 1 accepted, now or by the same call before; 0 the tenant has no such file; 2
+--   its open batches are too large; 3 the key belongs to another request; 4 the key belongs to the same request, which
+--   made this batch.
 if redis.call('EXISTS', KEYS[1]) == 1 then return {1, ARGV[1]} end
 if ARGV[5] ~= '' then
   local named = redis.call('HMGET', KEYS[6], 'batch', 'digest')

@@ -1,8 +1,8 @@
 -- @include gateway_clock
--- Ask for a batch to end. Whoever has it cancels what is outstanding, and writes down what is there.
+-- Ask for a batch to end. The gateway that has it cancels its outstanding requests, and saves the answers so far.
 -- KEYS: 1 the batch, a hash.
 -- ARGV: 1 its tenant; 2 epoch ms in place of the server's, or ''.
--- Returns its status from now on; '' when the tenant has no such batch.
+-- Returns its new status; '' if the tenant has no such batch.
 local found = redis.call('HMGET', KEYS[1], 'tenant', 'status')
 if found[1] ~= ARGV[1] then return '' end
 if found[2] ~= 'validating' and found[2] ~= 'in_progress' then return found[2] end

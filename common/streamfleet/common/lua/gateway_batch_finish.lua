@@ -1,21 +1,21 @@
 -- @include gateway_clock
 -- @include gateway_batch
 -- @include gateway_use
--- End a batch: its output and error files appear, its input may be deleted again.
+-- End a batch: its output and error files appear, and its input may be deleted again.
 -- KEYS: 1 the batch, a hash; 2 its finished lines; 3 and 4 output file, a hash, and its contents; 5 and 6 the same of the
 --   error file; 7 the files of its tenant; 8 when files end; 9 its input file, a hash; 10 what was done for its tenant;
 --   11 what its tenant uses, a hash.
 -- ARGV: 1 batch id; 2 epoch; 3 final status; 4 for how long its files and it are kept (ms); 5 JSON: `files` (ids of output
 --   and error file), `fields` (of both files), `names` (of each), `stats` (field to what to add), `errors` (JSON or false);
 --   6 epoch ms in place of the server's, or ''.
--- Returns 1 ended, now or by the same call before; 0 it is somebody else's.
+-- Returns 1 ended, now or by the same call before; 0 another gateway has it.
 if theirs() then return 0 end
 local status = call('HGET', KEYS[1], 'status')
 if status == ARGV[3] then return 1 end
 local say, now = cjson.decode(ARGV[5]), clock_ms(ARGV[6])
 local ends = string.format('%.0f', now + tonumber(ARGV[4]))
 local queued = used(KEYS[11], 'queued_bytes')
-call('DEL', KEYS[2])   -- first: it needs no memory, and a full server then lets the rest pass as well
+call('DEL', KEYS[2])   -- first: it needs no memory, and a full server then allows the rest too
 local bytes = call('HMGET', KEYS[1], 'output_bytes', 'error_bytes', 'queued_bytes')
 give_back(KEYS[11], 'queued_bytes', tonumber(bytes[3]) or 0, queued)
 for i = 1, 2 do

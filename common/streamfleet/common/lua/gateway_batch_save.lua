@@ -1,13 +1,13 @@
 -- @include gateway_clock
 -- @include gateway_batch
--- Write down how far a batch is: what was stored, which lines it answers, and the counts, all at once.
+-- Save a batch's progress: the stored contents, the lines that they answer, and the counts, all at once.
 -- KEYS: 1 the batch, a hash; 2 its finished lines, a bitmap; 3 contents that no file owns; 4 and 5 contents of its output
 --   and of its error file, lists.
 -- ARGV: 1 batch id; 2 epoch; 3 JSON: `lines` (numbers from 1), `parts` (list of: 1 output or 2 error, name, bytes),
 --   `counts` (field to what to add), `fields` (field to its value), `from` and `to` (statuses); 4 epoch ms in place of the
 --   server's, or ''.
--- Returns code and status: code 1 written; 0 the batch is somebody else's; 2 a line is finished already; 3 a content's
---   time is over. Nothing was written unless 1. The status changes only where it is `from`.
+-- Returns code and status: code 1 written; 0 another gateway has the batch; 2 a line is finished already; 3 a content
+--   has expired. Nothing is written unless the code is 1. The status changes only if it is `from`.
 if theirs() then return {0, ''} end
 local step, now = cjson.decode(ARGV[3]), clock_ms(ARGV[4])
 local status = call('HGET', KEYS[1], 'status')
@@ -18,7 +18,7 @@ for _, part in ipairs(step.parts) do
   local held = call('ZSCORE', KEYS[3], part[2])
   if not held or tonumber(held) <= now then return {3, status} end
 end
--- Needs no memory, and a full server then lets the rest pass as well: what is finished can be stored.
+-- Needs no memory, and a full server then allows the rest too, so that finished lines can be stored.
 call('ZREM', KEYS[3], '')
 for _, part in ipairs(step.parts) do
   local bytes = string.format('%.0f', part[3])

@@ -1,7 +1,7 @@
 -- @include gateway_clock
--- Take the reservations that are due for a look; no other gateway looks at them for a while.
--- KEYS: 1 reservations by when a gateway looks at them next.
--- ARGV: 1 how many at most; 2 ms until they are due again; 3 epoch ms in place of the server's, or ''.
+-- Take the reservations that are due for a check; no other gateway checks them for a while.
+-- KEYS: 1 reservations by the time of their next check.
+-- ARGV: 1 most reservations; 2 ms until they are due again; 3 epoch ms in place of the server's, or ''.
 -- Returns their names.
 local now = clock_ms(ARGV[3])
 local names = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT', 0, ARGV[1])

@@ -1,12 +1,12 @@
 -- @include gateway_clock
--- Make a file of a content that was stored.
+-- Make a file from stored contents.
 -- KEYS: 1 the file, a hash; 2 its contents, a list; 3 the files of its tenant; 4 when files end; 5 contents that no file
 --   owns; 6 what its tenant uses, a hash.
 -- ARGV: 1 file id; 2 the content's name; 3 its entry in the list; 4 epoch ms in place of the server's, or ''; 5 when the
 --   file ends (epoch ms); 6 its bytes; 7 how many bytes the files of a tenant may have, or 0 for any; then names and values
 --   of its fields.
--- Returns 1 made, now or by the same call before; 0 the content's time is over, and somebody may be deleting it; 2 the
---   tenant's files would be too large together.
+-- Returns 1 made, now or by the same call before; 0 the contents have expired, and may be being deleted; 2 the tenant's
+--   files would be too large together.
 if redis.call('EXISTS', KEYS[1]) == 1 then return 1 end
 local held = redis.call('ZSCORE', KEYS[5], ARGV[2])
 if not held or tonumber(held) <= clock_ms(ARGV[4]) then return 0 end

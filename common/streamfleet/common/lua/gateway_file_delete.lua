@@ -1,17 +1,18 @@
 -- @include gateway_clock
 -- @include gateway_use
--- Delete a file; its contents are nobody's from then on.
+-- Delete a file; its contents then belong to no file.
 -- KEYS: 1 the file, a hash; 2 its contents, a list; 3 the files of its tenant; 4 when files end; 5 contents that no file
 --   owns; 6 what its tenant uses, a hash.
 -- ARGV: 1 file id; 2 its tenant; 3 epoch ms in place of the server's, or ''.
--- Returns code and its contents as the list had them: code 1 deleted; 0 the tenant has no such file; 2 a batch needs it.
+-- Returns code and its entry in the list of contents: code 1 deleted; 0 the tenant has no such file; 2 a batch needs
+--   it.
 local found = redis.call('HMGET', KEYS[1], 'tenant', 'uses', 'bytes')
 if found[1] ~= ARGV[2] then return {0, {}} end
 if (tonumber(found[2]) or 0) > 0 then return {2, {}} end
 local contents = redis.call('LRANGE', KEYS[2], 0, -1)
 local together = used(KEYS[6], 'file_bytes')
-redis.call('DEL', KEYS[1])   -- first: it needs no memory, and a full server then lets the rest pass as well
-redis.call('DEL', KEYS[2])   -- by itself: the ACL allows it by another rule
+redis.call('DEL', KEYS[1])   -- first: it needs no memory, and a full server then allows the rest too
+redis.call('DEL', KEYS[2])   -- separate: another rule of the ACL allows it
 redis.call('ZREM', KEYS[3], ARGV[1])
 redis.call('ZREM', KEYS[4], ARGV[1])
 give_back(KEYS[6], 'file_bytes', tonumber(found[3]) or 0, together)

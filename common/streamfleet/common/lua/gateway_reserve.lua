@@ -1,12 +1,12 @@
 -- @include bucket
--- Reserve tokens: take what a request is expected to use out of its key's allowance. The reservation stays until
--- gateway_settle.lua sets it right by what was used. One request has one reservation, however often it is sent.
--- KEYS: 1 what is left to the key, a hash; 2 the reservation, a hash; 3 reservations by when a gateway looks at them next.
--- ARGV: 1 tokens a minute; 2 tokens to take; 3 name of the reservation; 4 ms until a gateway looks at it; 5 serial of the
---   settled reservation of this name that this one replaces, or ''; 6 its own serial; 7 epoch ms in place of the server's,
---   or ''; then names and values of its fields.
--- Returns code, tokens left, ms until all are there again, ms to wait, serial: code 1 taken; 0 not so many are left; 2 they
---   were taken when the same request was sent before; 3 that request has been settled.
+-- Reserve tokens: subtract the expected use of a request from its key's allowance. The reservation stays until
+-- gateway_settle.lua replaces it with the actual use. A request has one reservation, however often it is sent.
+-- KEYS: 1 allowance of the key, a hash; 2 the reservation, a hash; 3 reservations by the time of their next check.
+-- ARGV: 1 tokens a minute; 2 tokens to take; 3 name of the reservation; 4 ms until its first check; 5 serial of the
+--   settled reservation of this name that this one replaces, or ''; 6 its own serial; 7 epoch ms in place of the
+--   server's, or ''; then names and values of its fields.
+-- Returns code, tokens left, ms until all are there again, ms to wait, serial: code 1 taken; 0 not enough are left; 2
+--   they were taken when the same request was sent before; 3 that request has been settled.
 local capacity, tokens, now = tonumber(ARGV[1]), tonumber(ARGV[2]), bucket_now_ms(ARGV[7])
 local known = redis.call('HMGET', KEYS[2], 'tokens', 'used', 'serial')
 local left = left_of(KEYS[1], 'tokens', capacity, now)

@@ -1,14 +1,14 @@
 -- @include bucket
--- Settle a reservation, once, whoever comes first: charge what was used in place of what was reserved.
--- KEYS: 1 what is left to the key, a hash; 2 the reservation, a hash; 3 reservations by when a gateway looks at them next.
--- ARGV: 1 name of the reservation; 2 tokens used, or '' from a sender whose request was refused: the last of them gives
---   everything back; 3 how long a named request's reservation is remembered as settled (ms), so that nobody pays for it
---   when it is sent again; 4 epoch ms in place of the server's, or ''; 5 serial of the reservation.
--- Returns 1 settled; 0 it was before, or there is none; 2 another sender's request may have been accepted.
+-- Settle a reservation once, for the first caller: charge the used tokens instead of the reserved ones.
+-- KEYS: 1 allowance of the key, a hash; 2 the reservation, a hash; 3 reservations by the time of their next check.
+-- ARGV: 1 name of the reservation; 2 tokens used, or '' from a sender whose request was refused: the last of these
+--   senders returns everything; 3 time for which a named request's reservation stays marked as settled (ms), so that
+--   sending it again costs nothing; 4 epoch ms in place of the server's, or ''; 5 serial of the reservation.
+-- Returns 1 settled; 0 it was settled before, or does not exist; 2 another sender's request may have been accepted.
 local found = redis.call('HMGET', KEYS[2], 'tokens', 'limit', 'used', 'named', 'senders', 'serial')
 local reserved, capacity, now = tonumber(found[1]), tonumber(found[2]), bucket_now_ms(ARGV[4])
 if found[3] or found[6] and found[6] ~= ARGV[5] then return 0 end
-redis.call('ZREM', KEYS[3], '')   -- first: it needs no memory, and a full server then lets the rest pass as well
+redis.call('ZREM', KEYS[3], '')   -- first: it needs no memory, and a full server then allows the rest too
 if ARGV[2] == '' and (tonumber(found[5]) or 0) > 1 then
   redis.call('HINCRBY', KEYS[2], 'senders', -1)
   return 2

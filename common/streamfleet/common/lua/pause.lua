@@ -1,9 +1,9 @@
 -- @include keys
 -- @include wake
--- Pause lanes, or let them go on: nothing is taken from a paused lane. What runs there runs on, what comes is accepted,
--- and deadlines pass as ever.
+-- Pause or resume lanes: nothing is taken from a paused lane. Its running requests continue, new ones are accepted, and
+-- deadlines pass as usual.
 -- KEYS: shared. ARGV: 1 configuration; 2 JSON list of lanes; 3 '1' to pause, '0' to go on.
--- Returns for each lane 1 where that changed anything.
+-- Returns for each lane 1 if that changed anything.
 open_for_writes()
 local pause, changed = ARGV[3] == '1', {}
 for i, lane in ipairs(cjson.decode(ARGV[2])) do

@@ -1,18 +1,18 @@
 -- @include finish
 -- @include wake
--- Bring delayed requests that are due back to their old rank, and mend what a worker that died left unsaid.
--- KEYS: shared. ARGV: 1 configuration; 2 how many at most; 3 how many watchers are wanted; 4 the longest delay that there is
---   (ms), or ''.
+-- Return delayed requests that are due to their old rank, and replace the watch or wake-up of a worker that died.
+-- KEYS: shared. ARGV: 1 configuration; 2 most requests; 3 wanted number of watchers; 4 the longest possible delay (ms),
+--   or ''.
 -- Returns {promoted, ms until the next one is due, or ''}.
 local MOST_WATCH_MS = 120000
 require_types()
 open_for_writes()
 local now, promoted, bytes = now_ms(), 0, 0
 for _, member in ipairs(call('ZRANGEBYSCORE', DELAYED, '-inf', now, 'LIMIT', 0, ARGV[2])) do
-  if bytes >= MOST_BYTES then break end   -- bodies are copied: the next call goes on
+  if bytes >= MOST_BYTES then break end   -- bodies are copied: the next call continues
   local lane, id = lane_and_id(member)
   local fields = lane and fetch_fields(lane, id)
-  if not lane then   -- put there by hand: dropped
+  if not lane then   -- written by hand: dropped
   elseif fields then
     local size, _, ended = come_back(lane, id, fields)
     bytes, promoted = bytes + size, promoted + 1 - ended
@@ -27,13 +27,13 @@ local ready = 0
 for lane = 1, LANE_COUNT do ready = ready + call('ZCARD', ready_key(lane)) end
 if ready > 0 then wake() end
 call('ZREMRANGEBYSCORE', WATCH, '-inf', now)
--- Times that lie further ahead are from before the clock was set back.
+-- Times further ahead are from before the clock was set back.
 call('ZREMRANGEBYSCORE', WATCH, '(' .. now + MOST_WATCH_MS, '+inf')
 local latest = string.format('%.0f', now + (tonumber(ARGV[4]) or 0))
 for _, member in ipairs(ARGV[4] ~= '' and call('ZRANGEBYSCORE', DELAYED, '(' .. latest, '+inf', 'LIMIT', 0, ARGV[2]) or {}) do
   call('ZADD', DELAYED, latest, member)
 end
--- A watcher died: let a benched worker take its place.
+-- A watcher died: an idle waiter takes its place.
 if call('ZCARD', WATCH) < tonumber(ARGV[3]) then leave_token() end
 local next_due = call('ZRANGE', DELAYED, 0, 0, 'WITHSCORES')
 return {promoted, next_due[2] and string.format('%.0f', math.max(0, next_due[2] - now)) or ''}

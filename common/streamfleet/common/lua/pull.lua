@@ -4,22 +4,22 @@
 -- @include pull_stage
 -- @include pull_choose
 -- @include pull_take
--- Give a worker the best requests that are waiting: stage what arrived, choose lanes, take in order of rank.
+-- Give a worker the best waiting requests: stage arrivals, choose lanes, take in order of rank.
 -- KEYS: shared. ARGV: 1 configuration; 2 JSON {worker, n (0: only stage), stage_entries, stage_bytes, take_bytes,
 --   shares (per mille of picks guaranteed to each lane), hints ([[lane or 0 for wake, id]…] from a blocking read),
---   watching (this worker held a watch), owing (it took a wake-up, and must hand it on if it has no room), watchers (how
---   many are wanted), watch_ms}.
+--   watching (this worker held a watch), owing (it took a wake-up, and must hand it on if it has no room), watchers
+--   (wanted number), watch_ms}.
 -- Returns {claims, ready, role, now, staged, dropped}; a claim is {lane, stream id, attempt, request id, fields, lost,
---   staged}, lost being how many attempts were lost with their workers, staged when that was (epoch ms) where its stream id
---   lay ahead of the clock, else ''; role: 0 pull again when there is room, 1 watch (blocking
---   read of wake and lanes), 2 bench (pop a token).
+--   staged}: lost is the number of attempts lost with their workers, staged the time of staging (epoch ms) if the
+--   stream id was ahead of the clock, else ''; role: 0 pull again when there is room, 1 watch (blocking read of wake
+--   and lanes), 2 bench (pop a token).
 local arg = cjson.decode(ARGV[2])
 local waiting = require_types()
 local handed = held_by_nobody(arg.hints)
 open_for_writes()
-local first = read_first()   -- raises NOGROUP for any lane while nothing has been written yet
+local first = read_first()   -- raises NOGROUP for any lane before any write
 local now = now_ms()
--- Who asks for work watches no more, also when the answer that made it a watcher was lost.
+-- A worker that asks for work stops watching, even if the answer that made it a watcher was lost.
 if arg.watching or arg.n > 0 then call('ZREM', WATCH, arg.worker) end
 local back, ended = put_back(arg.hints, handed, waiting)
 local staged, cut, more, late = stage(arg, waiting, first)
@@ -40,7 +40,7 @@ if arg.n > 0 and #claims < arg.n and ready == 0 and not cut then
     role = 2
   end
 end
--- Never leave work, or an empty watch, behind without a token.
+-- Never leave work, or a free watch, behind without a token.
 local moved = #claims + dropped + staged > 0 or arg.owing
 if ready > 0 and moved and watching > 0 then wake_watcher() end
 if (ready > 0 and moved) or watching < arg.watchers then leave_token() end

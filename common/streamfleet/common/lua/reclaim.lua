@@ -1,12 +1,12 @@
 -- @include set_back
 -- @include wake
--- Take back what workers hold without renewing; give up on what has been delivered too often.
--- KEYS: shared. ARGV: 1 configuration; 2 lease (ms); 3 most deliveries; 4 how many per lane at most; 5 what
---   the clock shows at most unless it has stepped forward (epoch ms), or ''.
+-- Reclaim entries whose workers have stopped renewing; end those that have been delivered too often.
+-- KEYS: shared. ARGV: 1 configuration; 2 lease (ms); 3 most deliveries; 4 most entries per lane; 5 latest time that the
+--   clock can show without a step forward (epoch ms), or ''.
 -- Returns {made ready again, dead, ended otherwise}.
 require_groups()
-call('XPENDING', WAKE, GROUP, '-', '+', 1)   -- read below, when it would be too late to miss it
-if ARGV[5] ~= '' and now_ms() > tonumber(ARGV[5]) then return {0, 0, 0} end   -- since then nobody has renewed
+call('XPENDING', WAKE, GROUP, '-', '+', 1)   -- checked here: the read below would raise after writes
+if ARGV[5] ~= '' and now_ms() > tonumber(ARGV[5]) then return {0, 0, 0} end   -- nobody has renewed since the step
 open_for_writes()
 local lease_ms, most, limit = ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local back, dead, ended, bytes = 0, 0, 0, 0
@@ -50,7 +50,7 @@ end
 for lane = 1, LANE_COUNT do
   count_anew(lane)
   for _, row in ipairs(call('XPENDING', lane_key(lane), GROUP, 'IDLE', lease_ms, '-', '+', limit)) do
-    if bytes >= MOST_BYTES then break end   -- bodies are copied: the next call goes on
+    if bytes >= MOST_BYTES then break end   -- bodies are copied: the next call continues
     take_back(lane, row[1], row[2], row[4])
   end
 end

@@ -1,10 +1,11 @@
 -- @include lease
 -- @include wake
--- Hand requests back, at their old rank, at once. No attempt is counted: this is for a worker that drains.
--- KEYS: shared. ARGV: 1 configuration; 2 worker; 3 JSON [[lane, stream id, attempt]…]; 4 '1': their lanes' turns were not
---   used, and come again at once. Else one that has to wait for room would spend every turn of a lane that has only a share.
--- Returns {how many were handed back; how many were looked at}: the others of these were no longer this worker's. The rest
---   is for another call, because bodies are copied.
+-- Hand requests back at their old rank, at once. No attempt is counted: a draining worker uses it.
+-- KEYS: shared. ARGV: 1 configuration; 2 worker; 3 JSON [[lane, stream id, attempt]…]; 4 '1': return the unused turns
+--   to their lanes; otherwise a request that has to wait for room would use up every turn of a lane that has only a
+--   share.
+-- Returns {number handed back; number examined}: examined ones that were not handed back are no longer this worker's.
+--   The rest needs another call, because bodies are copied.
 require_groups()
 open_for_writes()
 local worker, released, woken, unused = ARGV[2], 0, false, {}

@@ -1,5 +1,5 @@
 -- @include lease
--- Renew leases, and say what became of them.
+-- Renew leases, and report the state of each.
 -- KEYS: shared. ARGV: 1 configuration; 2 worker; 3 JSON [[lane, stream id, attempt, request id]…].
 -- Returns for each: 1 renewed; 2 renewed, but the id has a result (cancelled, or answered elsewhere); 0 lost.
 require_groups()

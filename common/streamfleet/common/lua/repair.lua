@@ -1,13 +1,14 @@
 -- @include repair_lanes
 -- @include repair_sets
 -- @include wake
--- Look through a part of the queue for what only commands by hand can have broken, and mend what is certain: whatever is
--- decided here is seen and done in this one call.
--- KEYS: shared. ARGV: 1 configuration; 2 '1' to mend, '0' to look only; 3 part: lane, pending, ready, delayed or tries;
---   4 lane number (0 for delayed and tries); 5 stream id to go on behind, or '' (lane, pending); 6 most entries; 7 most
---   bytes of entries, because looking at one copies it; then the members or fields to look at (ready, delayed, tries).
--- Returns {stream id to go on behind, '' at the end (lane, pending), or how many members were looked at; findings as a
---   flat list of kind and name}.
+-- Examine a part of the queue for damage that only commands by hand can do, and repair what is certain: each decision
+-- and its change happen in this one call.
+-- KEYS: shared. ARGV: 1 configuration; 2 '1' to repair, '0' to look only; 3 part: lane, pending, ready, delayed or
+--   tries; 4 lane number (0 for delayed and tries); 5 stream id to continue behind, or '' (lane, pending); 6 most
+--   entries; 7 most bytes of entries, because looking at one copies it; then the members or fields to examine (ready,
+--   delayed, tries).
+-- Returns {stream id to continue behind, '' at the end (lane, pending), or the number of examined members; findings as
+--   a flat list of kind and name}.
 if mend then open_for_writes() end
 local part, lane = ARGV[3], tonumber(ARGV[4])
 

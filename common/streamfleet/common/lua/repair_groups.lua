@@ -1,16 +1,16 @@
 -- @include looking
--- Look at the lanes' groups. One that is gone, or was set back, delivers again what was delivered before: its lane is to
--- be staged before anything else is looked at. One that was set beyond its lane's end delivers nothing: it is set to it.
--- KEYS: shared. ARGV: 1 configuration; 2 '1' to mend, '0' to look only.
+-- Check the lanes' groups. A group that is missing, or was set back, delivers entries again: its lane is to be staged
+-- before any other repair. A group that was set beyond its lane's end delivers nothing: it is set to the end.
+-- KEYS: shared. ARGV: 1 configuration; 2 '1' to repair, '0' to look only.
 -- Returns findings as a flat list of kind and lane.
 local seen = call('HMGET', SCHED, 'seen:1', 'seen:2', 'seen:3', 'seen:4')
 
 local function comes_again(lane, last)
-  local start, staged = start_behind(last), seen[lane] and decode_id(seen[lane])   -- nil as well for what is none
+  local start, staged = start_behind(last), seen[lane] and decode_id(seen[lane])   -- also nil for an invalid id
   return staged and start and call('XRANGE', lane_key(lane), start, staged, 'COUNT', 1)[1]
 end
 
--- Pending ones were delivered.
+-- Pending entries were delivered.
 local function held_beyond(lane, last)
   local newest = call('XPENDING', lane_key(lane), GROUP)[3]
   return newest and encode_id(newest) > encode_id(last)

@@ -1,11 +1,10 @@
 -- @include keys
--- Look at whole keys for what only commands by hand can have broken: another type than streamfleet's, no end of life
--- where there has to be one, a result without a status, a counter that is no number. A key that cannot be used is renamed,
--- not deleted: whoever wrote it may want to see it.
--- KEYS: shared; then the keys to look at. ARGV: 1 configuration; 2 '1' to mend, '0' to look only; 3 end of the new name of
---   a key that is set aside; then for each key: type that it must have, life to give it (ms) or '' where it needs none,
---   field that it must have or ''.
--- Returns findings as a flat list of kind, key and what is wrong.
+-- Check whole keys for damage that only commands by hand can do: a wrong type, a missing expiry, a result without a
+-- status, a counter that is not a number. An unusable key is renamed, not deleted: its writer may want it.
+-- KEYS: shared; then the keys to check. ARGV: 1 configuration; 2 '1' to repair, '0' to look only; 3 suffix of the new
+--   name of an unusable key; then for each key: its required type, its life (ms) or '' if it needs none, its required
+--   field or ''.
+-- Returns findings as a flat list of kind, key and problem.
 local mend, found = ARGV[2] == '1', {}
 
 local function note(...)

@@ -1,26 +1,26 @@
 -- @include entry
--- Give a dead letter another life: its original fields are enqueued again, its result is forgotten, and the record of its
--- id names the new entry. Refused where the id stands for another entry by now: that one's answer must not be lost, nor be
--- given to whoever asked for this one. Asked again after a lost answer, it says what it answered before.
+-- Enqueue a dead letter again: its original fields make a new entry, its result is deleted, and the record of its id
+-- names the new entry. Refused if the id belongs to another entry by now, whose answer must be neither lost nor given
+-- to the caller of this one. A repeated call, after a lost answer, gives the same answer.
 -- KEYS: shared; its result; its request record; its tokens. ARGV: 1 configuration; 2 dead letter id; 3 lane; 4 entry that
 --   the letter names; 5 request id; 6 digest of the request; 7 reply name or ''; then the fields.
--- Returns the new entry's stream id, or '' when the dead letter is not there any more; and '', or where it was refused the
---   status of what the id stands for, `outstanding` while that has not ended.
+-- Returns the new entry's stream id, or '' if the dead letter no longer exists; and '', or after a refusal the status
+--   of the id's present request, `outstanding` if it has not ended.
 local letter, lane, former, request_id = ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
 local digest, entry = string.match(call('GET', KEYS[20]) or '', '^(%S+) (%S+)')
 if not call('XRANGE', DEAD, letter, letter)[1] then
   local id = entry and entry ~= former and string.match(entry, '^%a+:(%d+%-%d+)$')
-  -- Its id stands for a later entry than the letter's own: it was requeued.
+  -- Its id belongs to a later entry than the letter's own: it was requeued.
   return {id and tonumber(string.match(id, '^%d+')) >= tonumber(string.match(letter, '^%d+')) and id or '', ''}
 end
-local result = call_if_typed('HMGET', KEYS[19], 'status', 'entry') or {}   -- another type was put there by hand
+local result = call_if_typed('HMGET', KEYS[19], 'status', 'entry') or {}   -- another type was written there by hand
 if result[1] and result[2] ~= former then return {'', result[1]} end
 if entry and entry ~= former then return {'', 'outstanding'} end
 local id = call('XADD', lane_key(lane), '*', unpack(ARGV, 8))   -- first: a full server may refuse it
 call('XDEL', DEAD, letter)
 call('DEL', KEYS[19])
-redis.pcall('DEL', KEYS[21])   -- it ended; refused by rules of an earlier release, that is all that happens
--- Without an id of its own the request has a new one now, whose end will not be that of this record.
+redis.pcall('DEL', KEYS[21])   -- it ended; if rules of an earlier release refuse this, nothing else is affected
+-- A request without an id of its own gets a new one here, so its end will not shorten this record.
 local life = usable_name(request_id) and cfg.record_ttl_ms or cfg.result_ttl_ms
 call('SET', KEYS[20], (digest or ARGV[6]) .. ' ' .. entry_name(lane, id) .. ' ' .. ARGV[7], 'PX', life)
 call('HINCRBY', COUNTS, 'requeued', 1)

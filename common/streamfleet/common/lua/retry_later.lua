@@ -3,8 +3,9 @@
 -- Hand requests back with their attempt counted, to be due later; the last attempt ends the request instead.
 -- KEYS: shared. ARGV: 1 configuration; 2 worker; 3 most attempts; 4 JSON [[lane, stream id, attempt, delay ms, error,
 --   lost]…], error being the OpenAI error object's JSON text of what went wrong, lost whether its worker ends with it.
--- Returns for each, up to where a bound allows (the rest is for another call): 1 will be tried again; 2 dead: that was the last attempt; 3 expired: it would be due after its
---   deadline; 4 ended: the id has a result; 0 the lease was lost.
+-- Returns for each, up to where a bound allows (the rest is for another call): 1 will be tried again; 2 dead: that was
+--   the last attempt; 3 expired: it would be due after its deadline; 4 ended: the id has a result; 0 the lease was
+--   lost.
 require_groups()
 open_for_writes()
 local worker, most = ARGV[2], tonumber(ARGV[3])

@@ -1,17 +1,16 @@
 -- @include finish
--- End requests whose entry is gone: nothing can run them any more, and somebody may wait for their results. They are not
--- counted as dead: where an entry is missed, it counts as vanished.
--- KEYS: shared; then for each request its record, its result, its reply stream (its result again when it has none), and its
---   tokens.
+-- End requests whose entry is gone: they can never run, and callers may wait for their results. They are not counted as
+-- dead: a missing entry counts as vanished.
+-- KEYS: shared; then for each request its record, its result, its reply stream (its result again if it has none), and
+--   its tokens.
 -- ARGV: 1 configuration; 2 '1' to end them, '0' to look only; 3 most bytes of entries, because looking at one copies it;
 --   then for each: request id, reply name or ''.
--- Returns for each that was looked at: 1 ended, or to be ended; 0 it has ended, or stands in its lane, or there is no such
---   record.
+-- Returns for each examined one: 1 ended, or to be ended; 0 it has ended, or is in its lane, or has no such record.
 if ARGV[2] == '1' then open_for_writes() end
 local lane_of, bytes = {}, 0
 for lane = 1, LANE_COUNT do lane_of[LANE_NAMES[lane]] = lane end
 
--- A lane that was deleted and made anew may have given the entry's stream id to another request since.
+-- A lane that was deleted and created again may have given the entry's stream id to another request.
 local function stands(lane, id, request_id)
   if call('EXISTS', lane_key(lane)) == 0 then return false end
   local fields = fetch_fields(lane, id)

@@ -2,12 +2,12 @@
 -- Accept a webhook, each id once.
 -- KEYS: shared by the webhook scripts; 7 what tenants use, a hash: `of:<id>` is the tenant of a webhook, `count:<tenant>` how
 --   many it has. ARGV: 1 limits; 2 id; 3 message; 4 tenant, or ''.
--- Returns 1 accepted; 0 its id is outstanding, or has ended not long ago; -1 there are too many; -2 of its tenant.
+-- Returns 1 accepted; 0 its id is outstanding, or ended recently; -1 there are too many; -2 its tenant has too many.
 local id, tenant, USE = ARGV[2], ARGV[4], KEYS[7]
 if call('HEXISTS', MESSAGES, id) == 1 or call('ZSCORE', ENDED, id) then return 0 end
 if call('HLEN', MESSAGES) >= cfg.outstanding then return -1 end
 
--- A count only grows, so that nothing that ends a webhook has to know of it, gateways of an earlier release among them.
+-- The count only grows, so that scripts that end a webhook, also of earlier releases, need not know about it.
 local function count_anew(now)
   local all, counts, gone = call('HGETALL', USE), {}, {}
   for i = 1, #all, 2 do
@@ -25,7 +25,7 @@ local function count_anew(now)
 end
 
 local known = tenant ~= '' and redis.pcall('HMGET', USE, 'count:' .. tenant, 'counted')
-local limited = known and not known.err   -- ACL rules that were made before this key do not have it
+local limited = known and not known.err   -- ACL rules from before this key do not allow it
 if limited then
   local mine, now = tonumber(known[1]) or 0, now_ms()
   local full = mine >= cfg.per_tenant or call('HLEN', USE) > 2 * cfg.outstanding

@@ -1,7 +1,7 @@
 -- @include webhooks
--- Give a dead webhook another life, with all its attempts; its id stays.
+-- Make a dead webhook outstanding again, with all its attempts; its id stays.
 -- KEYS: shared by the webhook scripts. ARGV: 1 limits; 2 dead letter id; 3 id; 4 message.
--- Returns 1 when it is outstanding, also when it was requeued before; 0 when there is no such dead letter.
+-- Returns 1 if it is outstanding, also if it was requeued before; 0 if there is no such dead letter.
 local letter, id = ARGV[2], ARGV[3]
 if not call('XRANGE', DEAD, letter, letter)[1] then return call('HEXISTS', MESSAGES, id) end
 if call('HEXISTS', MESSAGES, id) == 0 then

@@ -1,10 +1,10 @@
 -- @include webhooks
--- Say how a delivery ended: delivered, to be tried later, handed back uncounted, or given up.
+-- Record the end of a delivery: delivered, to be tried later, handed back uncounted, or given up.
 -- KEYS: shared by the webhook scripts. ARGV: 1 limits; 2 stream id; 3 id; 4 attempt; 5 ending, as `Ending` in
 --   gateway_webhooks.py names it; 6 delay (ms); 7 reason; 8 HTTP status; 9 error.
--- Returns 1 when that is so now; 0 when it was another attempt's by then, or had ended, and nothing was written.
+-- Returns 1 if it is recorded; 0 if another attempt has it by then, or it had ended, and nothing was written.
 local entry, id, attempt, ending, delay_ms = ARGV[2], ARGV[3], ARGV[4], ARGV[5], tonumber(ARGV[6])
--- Each taking counts as an attempt, and one that was handed back, and is not counted, comes again as another entry.
+-- Each taking counts as an attempt, and a webhook that is handed back, uncounted, returns as another entry.
 local held = call('XPENDING', DUE, GROUP, entry, entry, 1)[1]
 if not (held and call('HGET', TRIES, id) == attempt) then return 0 end
 local now = now_ms()

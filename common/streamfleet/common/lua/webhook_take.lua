@@ -1,9 +1,9 @@
 -- @include webhooks
--- Take webhooks to deliver: those whose deliverer went silent, then those that are due. Before that, what waited long
--- enough becomes due; after it, what was kept for long enough is let go of, and deliverers that are gone are forgotten.
--- KEYS: shared by the webhook scripts. ARGV: 1 limits; 2 deliverer; 3 how many at most, 0 or more.
--- Returns now (ms); in how many ms the next one is due, or -1; how many are outstanding; the newest stream id among what is
---   due; and of each taken one: stream id, id, attempt, message or ''.
+-- Take webhooks to deliver: those whose deliverer went silent, then those that are due. Before that, delayed ones whose
+-- time has come become due; after it, old dead letters are deleted, and deliverers that are gone are forgotten.
+-- KEYS: shared by the webhook scripts. ARGV: 1 limits; 2 deliverer; 3 most webhooks to take, 0 or more.
+-- Returns now (ms); ms until the next one is due, or -1; number of outstanding ones; the newest stream id of due ones;
+-- and of each taken one: stream id, id, attempt, message or ''.
 local deliverer, wanted, now = ARGV[2], tonumber(ARGV[3]), now_ms()
 
 open_for_writes()
@@ -21,7 +21,7 @@ end
 local taken = {}
 local function take(entries)
   for _, entry in ipairs(entries) do
-    local id = entry[2] and entry[2][2]   -- one that was deleted by hand has no fields
+    local id = entry[2] and entry[2][2]   -- an entry that was deleted by hand has no fields
     local message = id and call('HGET', MESSAGES, id)
     if message then
       taken[#taken + 1] = {entry[1], id, call('HINCRBY', TRIES, id, 1), message}

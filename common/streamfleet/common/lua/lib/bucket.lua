@@ -1,4 +1,4 @@
--- Allowances that fill evenly, a minute from empty to full: of each, a hash has what was left and when that was so.
+-- Allowances that refill evenly, in a minute from empty to full: a hash holds the rest of each and its time.
 local MINUTE_MS, KEPT_MS = 60000, 3600000
 
 local function bucket_now_ms(given)
@@ -7,8 +7,8 @@ local function bucket_now_ms(given)
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
--- What is left now. What nobody has written lately is full, and what somebody wrote by hand that is no number, or a time to
--- come: it would stop its owner for ever.
+-- An allowance that was not written lately counts as full; so does one with an impossible number, or with a time to come,
+-- which somebody wrote by hand: it would stop its owner for ever.
 local function is_odd(value, most) return not value or value ~= value or math.abs(value) > most end
 
 local function left_of(bucket, name, capacity, now)
@@ -23,7 +23,7 @@ local function keep_left(bucket, name, left, now)
   redis.call('PEXPIRE', bucket, KEPT_MS)
 end
 
--- Milliseconds until so much will be there.
+-- Milliseconds until this amount will be there.
 local function until_ms(left, wanted, capacity)
   return math.max(0, math.ceil((wanted - left) * MINUTE_MS / capacity))
 end

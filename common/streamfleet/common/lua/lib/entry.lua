@@ -1,5 +1,5 @@
 -- @include keys
--- What an entry's fields say, as far as ordering and finishing need it. Never raises, whatever was XADDed.
+-- Parses an entry's fields, as far as ordering and finishing need them. Never raises, whatever was XADDed.
 local NO_DEADLINE = 9e15
 
 -- Stream ids as sorted-set members whose byte order is id order: equal ranks stay first in, first out.
@@ -8,7 +8,7 @@ local function encode_id(id)
   return string.char(64 + #ms) .. ms .. '-' .. string.char(64 + #seq) .. seq
 end
 
--- Nil for one that was put there by hand and that a command would refuse halfway through: each part has 64 bits.
+-- Nil for an id that was written by hand and that a command would refuse halfway through: each part has 64 bits.
 local function sound_id(ms, seq)
   if not ms then return nil end
   for _, part in ipairs(#ms < 20 and #seq < 20 and {} or {ms, seq}) do
@@ -19,7 +19,7 @@ end
 
 local function decode_id(member) return sound_id(string.match(member, '^%u(%d+)%-%u(%d+)$')) end
 
--- Lane and stream id of what tries_field made; nil for anything else.
+-- Lane and stream id of a field that tries_field made; nil for any other field.
 local function lane_and_id(field)
   local lane, ms, seq = string.match(field, '^([1-4])|(%d+)%-(%d+)$')
   local id = sound_id(ms, seq)
@@ -38,9 +38,9 @@ local function usable_name(text)    -- the rule of check_name in protocol.py
   end
 end
 
--- An id whose time lay ahead of the clock when its entry was staged says nothing: it was made by hand, or the clock was set
--- back. SCHED keeps when such an entry was staged, until it ends, and the last of them in each lane, so that hardly ever
--- anything is asked of it.
+-- An id whose time was ahead of the clock when its entry was staged tells no time: it was made by hand, or the clock
+-- was set back. SCHED keeps the time at which such an entry was staged until it ends, and the last of them in each
+-- lane, so that SCHED is rarely asked.
 local last_ahead
 
 local function may_be_ahead(lane, id)
@@ -50,7 +50,7 @@ end
 
 local function ahead_field(lane, id) return 'enqueued:' .. tries_field(lane, id) end
 
--- Nil for an entry whose id says when it was enqueued.
+-- Nil for an entry whose id tells when it was enqueued.
 local function kept_enqueued_ms(lane, id)
   return may_be_ahead(lane, id) and tonumber(call('HGET', SCHED, ahead_field(lane, id)) or nil) or nil
 end
@@ -58,7 +58,7 @@ end
 local function id_ms(id) return tonumber(string.match(id, '^%d+')) end
 local function enqueued_ms(lane, id) return kept_enqueued_ms(lane, id) or math.min(id_ms(id), now_ms()) end
 
--- Before an entry is made ready: whatever its deadline and its rank are counted from must not change any more.
+-- Call it before an entry is made ready: the time behind its deadline and its rank must not change any more.
 local function keep_enqueued_ms(lane, id)
   if id_ms(id) <= now_ms() or kept_enqueued_ms(lane, id) then return end
   call('HSET', SCHED, ahead_field(lane, id), string.format('%.0f', now_ms()))
@@ -67,8 +67,8 @@ local function keep_enqueued_ms(lane, id)
   call('HSET', SCHED, 'ahead:' .. lane, last_ahead[lane])
 end
 
--- What ordering needs, without a table of the fields: most entries of a batch need no more. Returns bytes, deadline or
--- nil, and the id that was given or nil.
+-- Reads only what ordering needs, without a table of the fields, which is enough for most entries of a batch. Returns
+-- bytes, deadline or nil, and the given id or nil.
 local function skim_entry(lane, id, fields)
   local bytes, given, deadline, ttl = 0
   for i = 1, #fields, 2 do
@@ -98,7 +98,7 @@ local function read_entry(lane, id, fields)
   }
 end
 
-local function streamed(entry) return entry.named.stream == '1' end   -- somebody reads its tokens while they come
+local function streamed(entry) return entry.named.stream == '1' end   -- a client reads its tokens while they arrive
 
 -- Returns the entry's size, and 1 unless it was ready before.
 local function make_ready(lane, id, fields)

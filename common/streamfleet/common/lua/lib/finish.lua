@@ -1,12 +1,12 @@
 -- @include entry
 -- @include tries
--- How a request ends: the status is written once, counted once, notified once, and only then is its entry removed.
+-- Ends requests: the status is written once, counted once, notified once, and only then is the entry removed.
 local counted, told = {}, {}
 
 local function count(name) counted[name] = (counted[name] or 0) + 1 end
 
--- An entry that nobody held comes to be staged. Where its group was set back or made anew (SCHED remembers how far it had
--- come by then), that has happened already.
+-- Count an entry that nobody held as staged. If its group was set back or created again (SCHED remembers its position
+-- then), it has been counted already.
 local function count_staged(lane, id)
   local member, again = encode_id(id), call('HGET', SCHED, 'again:' .. lane)
   if call('ZSCORE', ready_key(lane), member) or (again and member <= again) then return end
@@ -38,15 +38,15 @@ local function tell_reply(reply, request_id, status)
   told[key] = true
 end
 
--- Each name is told once, however many entries of the id ask for it; the result remembers who was.
+-- Notify each name once, even if several entries of the id name it; the result remembers the notified names.
 local function notify(reply, request_id, status)
   if not reply or call('HMGET', result_key(request_id), 'notified:' .. reply)[1] == '1' then return end
   tell_reply(reply, request_id, status)
-  call('HSET', result_key(request_id), 'notified:' .. reply, '1')   -- last: what is refused above is told later
+  call('HSET', result_key(request_id), 'notified:' .. reply, '1')   -- last: a notification refused above is sent later
 end
 
--- The last entry of a streamed request's tokens, in one piece with its result; `words`: more fields of it. A refusal holds
--- up no ending: readers look at the result besides.
+-- Writes the last entry of a streamed request's tokens, in one step with its result; `words`: more fields of it. A
+-- refusal does not delay the end: readers also look at the result.
 local function end_tokens(request_id, status, words)
   local key = tokens_key(request_id)
   local added = redis.pcall('XADD', key, '*', 'end', status, unpack(words))
@@ -56,21 +56,21 @@ end
 -- Refused while a cluster slot moves: then the record stays longer.
 local function keep_record(request_id, life) redis.pcall('PEXPIRE', record_key(request_id), life) end
 
--- The one place where a terminal status is written. False: another writer was first, nothing was written. From here on
--- the record of the id lives as long as the result: a record without one belongs to a request that has not ended.
--- `n`: how many of `values` are its field-value pairs; all of them when nil. `new`: the caller saw that there is none.
--- `tokens`: of a streamed request, what the last entry of its tokens says beside the status. `life`: of the result, ms;
--- that of any result when nil.
+-- The only place that writes a terminal status. Returns false if another writer was first, and nothing was written.
+-- From here on the record of the id lives as long as the result: a record without a result belongs to a request that
+-- has not ended. `n`: number of field-value pairs in `values`; nil for all. `new`: the caller has seen that there is no
+-- result. `tokens`: fields, beside the status, of the last entry of a streamed request's tokens. `life`: expiry of the
+-- result, ms; nil for the usual one.
 local function publish(request_id, status, values, reply, n, new, tokens, life)
   local key = result_key(request_id)
   local first = new or call_if_typed('HSETNX', key, 'status', status)
-  if not first then   -- put there by hand: no result of anybody's
-    call('PEXPIRE', key, 0)   -- DEL is a right that workers need not have
+  if not first then   -- written by hand: not a result
+    call('PEXPIRE', key, 0)   -- workers may lack the right to DEL
     first = call('HSETNX', key, 'status', status)
   end
   if first == 0 then return false end
   keep_record(request_id, life or cfg.result_ttl_ms)
-  local mark = reply and 'notified:' .. reply   -- of a result that is new: nobody has been told, so nobody is asked
+  local mark = reply and 'notified:' .. reply   -- a new result: no name has been notified yet
   n = n or #values
   values[n + 1], values[n + 2], values[n + 3], values[n + 4] = 'status', status, mark, mark and '1'
   call('HSET', key, unpack(values, 1, mark and n + 4 or n + 2))
@@ -94,7 +94,7 @@ local function deadline_error(where)
   return openai_error('the deadline passed ' .. where, 'timeout', 'deadline', 'deadline_exceeded')
 end
 
--- What a result says beside its ending, whoever wrote it: the same names as a worker's (worker/complete.py).
+-- Fields of every result, whoever wrote it: the same names as a worker's (worker/complete.py).
 local CARRIED = {'tenant', 'session', 'traceparent', 'meta'}
 local HTTP_STATUS = {failed = 400, expired = 504, cancelled = 499, dead = 500}
 
@@ -114,13 +114,14 @@ local function describe(values, lane, id, entry, status)
   return values
 end
 
--- Dead letters are bounded in bytes without reading any: SCHED counts the bytes ever written, and keeps which letter began
--- each part of DEAD_PART bytes. Where a part begins, the letters from before the one that is a whole cap ago go.
+-- Dead letters are bounded in bytes without reading any: SCHED counts the bytes ever written, and keeps the first
+-- letter of each part of DEAD_PART bytes. At the start of a part, the letters before the part that is a whole cap ago
+-- are deleted.
 local DEAD_PART = 16777216
 
 local function bound_dead_bytes(id, bytes)
   local total = redis.pcall('HINCRBY', SCHED, 'dead_bytes', bytes)
-  if type(total) ~= 'number' then return end   -- overwritten by hand: then the letters' number alone is bounded
+  if type(total) ~= 'number' then return end   -- overwritten by hand: then only the number of letters is bounded
   local part = math.floor(total / DEAD_PART)
   if part == math.floor((total - bytes) / DEAD_PART) then return end
   call('HSET', SCHED, 'dead:' .. part, id)
@@ -134,8 +135,8 @@ local function bound_dead_bytes(id, bytes)
   if oldest then call('XTRIM', DEAD, 'MINID', oldest) end
 end
 
--- Original fields go along, those larger than any valid entry cut short: such a one can never run. One that begins
--- with '_' gets another '_', so that nobody can pass off a field of theirs as one of ours.
+-- Writes the original fields too; those larger than any valid entry are cut, because such an entry can never run. A
+-- name that begins with '_' gets another '_', so that nobody can forge one of our fields.
 local function write_dead_letter(lane, id, fields, letter)
   local args = {DEAD, 'MAXLEN', '~', cfg.dead_cap, '*', '_id', letter.request_id, '_status', letter.status,
     '_error', letter.error, '_entry', entry_name(lane, id), '_attempts', tostring(letter.attempts)}
@@ -157,9 +158,9 @@ local function write_dead_letter(lane, id, fields, letter)
   if written then bound_dead_bytes(written, bytes) end
 end
 
--- End a request that no worker ends: expired, oversized or given up; the caller has seen that it has no result yet. Its
--- result's key is computed here, so publishing comes before removing: if a migrating cluster slot refuses the write, the
--- entry is still there.
+-- End a request that no worker ends: expired, oversized or given up; the caller has seen that it has no result yet. The
+-- result's key is computed here, so publishing comes before removing: if a migrating cluster slot refuses the write,
+-- the entry is still there.
 local function bury(lane, id, fields, entry, letter)
   local now = string.format('%.0f', now_ms())
   local values = {'error', letter.error, 'attempt', tostring(letter.attempts), 'finished_ms', now}
@@ -172,9 +173,9 @@ local function bury(lane, id, fields, entry, letter)
   remove_entry(lane, id)
 end
 
--- Remove an entry whose result already stands. A result without an entry is a cancellation: this entry is the one
--- that it ended, and the result need not wait for it any longer. Any other entry of the same id was a duplicate.
--- `run`: field-value pairs about the run that the cancellation ended; nil where nothing ran.
+-- Remove an entry whose result exists already. A result without an entry is a cancellation: it belongs to this entry, so
+-- its usual expiry starts now. Any other entry of the same id is a duplicate.
+-- `run`: field-value pairs about the run that the cancellation ended; nil if nothing ran.
 local function settle(lane, id, entry, run)
   local key = result_key(entry.id)
   local result = call('HMGET', key, 'status', 'entry', 'streamed')
@@ -186,7 +187,7 @@ local function settle(lane, id, entry, run)
     keep_record(entry.id, cfg.result_ttl_ms)
     count(result[1])
   end
-  if streamed(entry) and not result[3] then   -- whoever wrote it did not know that there are readers
+  if streamed(entry) and not result[3] then   -- its writer did not know that there are readers
     call('HSET', key, 'streamed', '0')
     end_tokens(entry.id, result[1], {})
   end
@@ -194,12 +195,12 @@ local function settle(lane, id, entry, run)
   remove_entry(lane, id)
 end
 
--- Another type under its name, or a hash without a status, is no answer: it was put there by hand.
+-- A key of another type, or a hash without a status, is not an answer: it was written by hand.
 local function answered(request_id)
   return call_if_typed('HEXISTS', result_key(request_id), 'status') == 1
 end
 
--- Ends an entry whose deadline has passed. Returns its size, and whether it did.
+-- Ends an entry whose deadline has passed. Returns its size, and true if it was ended.
 local function end_late(lane, id, fields)
   local bytes, deadline = skim_entry(lane, id, fields)
   if not deadline or deadline > now_ms() then return bytes, false end
@@ -213,8 +214,8 @@ local function end_late(lane, id, fields)
   return bytes, true
 end
 
--- Makes an entry ready, or ends it where its deadline has passed meanwhile: the housekeeping looks only at ranks that the
--- clock comes to. Returns its size, 1 if it was not ready before and is now, and 1 if it has ended.
+-- Makes an entry ready, or ends it if its deadline has passed meanwhile: the housekeeping examines only ranks that the
+-- clock has yet to reach. Returns its size, 1 if it was not ready before and is now, and 1 if it has ended.
 local function come_back(lane, id, fields)
   keep_enqueued_ms(lane, id)
   local bytes, ended = end_late(lane, id, fields)

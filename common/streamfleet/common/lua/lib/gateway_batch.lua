@@ -1,4 +1,4 @@
--- Who has a batch. Each taking raises its epoch, so that whoever had it before can write nothing more: KEYS[1] is the
+-- Ownership of a batch. Each taking raises its epoch, so that its former owner can write nothing more: KEYS[1] is the
 -- batch, a hash; ARGV[1] its id; ARGV[2] the epoch in which the caller took it.
 local call = redis.call
 

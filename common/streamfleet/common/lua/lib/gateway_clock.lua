@@ -1,4 +1,4 @@
--- Epoch ms: the server's, or what a test gives.
+-- Epoch ms: the server's, or the value that a test gives.
 local function clock_ms(given)
   if given ~= '' then return tonumber(given) end
   local time = redis.call('TIME')

@@ -8,7 +8,7 @@ local BENCH, WATCH, COUNTS, CANCELS, WORKERS = KEYS[14], KEYS[15], KEYS[16], KEY
 -- tests now_ms
 local cfg = cjson.decode(ARGV[1])
 
--- Of bodies that one call copies, and of entries that it ends: more would hold up the server for more than some ms.
+-- Bounds on the bodies that one call copies, and on the entries that it ends: more would block the server for too long.
 local MOST_BYTES, MOST_ENDED = 262144, 200
 
 local function lane_key(lane) return KEYS[lane] end
@@ -29,21 +29,21 @@ local function now_ms()
   return now_in_ms
 end
 
--- Like call, for a key whose name others choose and may have put something else under by hand: nil for a wrong type.
+-- Like call, for a key whose name others choose and whose type may be wrong: nil for a wrong type.
 local function call_if_typed(...)
   local reply = redis.pcall(...)
   if type(reply) ~= 'table' or not reply.err then return reply end
-  if not string.find(reply.err, 'WRONGTYPE', 1, true) then return call(...) end   -- any other refusal is raised as it came
+  if not string.find(reply.err, 'WRONGTYPE', 1, true) then return call(...) end   -- any other error is raised unchanged
 end
 
--- XADD to a stream that only tells somebody something. Whoever can write to it can use up its ids or put another type in
--- its place; then nothing is told, because a script that breaks halfway would break every worker that calls it.
+-- XADD to a stream of notifications. A client that can write to it can use up its ids or change its type; then nothing
+-- is sent, because an error halfway would break every worker that calls the script.
 -- Returns the new stream id, or nothing.
 local function tell(...)
   local reply = redis.pcall('XADD', ...)
   if type(reply) ~= 'table' or not reply.err then return reply end
   if not (string.find(reply.err, 'WRONGTYPE', 1, true) or string.find(reply.err, 'last possible ID', 1, true)) then
-    call('XADD', ...)   -- any other refusal is raised as it came
+    call('XADD', ...)   -- any other error is raised unchanged
   end
 end
 
@@ -51,8 +51,7 @@ end
 -- script that takes work out starts with this harmless write, so that a full server can still be drained.
 local function open_for_writes() call('XACK', KEYS[1], GROUP, '0-0') end
 
--- Raises WRONGTYPE while nothing has been written yet, should somebody have overwritten a key: halfway through, what a
--- script had written by then would never be counted.
+-- Raises WRONGTYPE before any write if a key was overwritten: an error halfway would leave writes that are never counted.
 -- Returns how many wait staged in each lane.
 local function require_types()
   local waiting = {}
@@ -64,14 +63,14 @@ local function require_types()
   return waiting
 end
 
--- Raises NOGROUP while nothing has been written yet; the caller makes the groups and calls again. Halfway through, it
--- would leave writes behind whose counts were never added.
+-- Raises NOGROUP before any write; the caller creates the groups and calls again. Halfway through, it would leave
+-- writes behind whose counts were never added.
 local function require_groups()
   for lane = 1, LANE_COUNT do call('XPENDING', lane_key(lane), GROUP, '-', '+', 1) end
   require_types()
 end
 
--- A value out of what XINFO says, which is a flat list of names and values.
+-- A value from an XINFO reply, which is a flat list of names and values.
 local function named(list, name)
   for i = 1, #list, 2 do
     if list[i] == name then return list[i + 1] end

@@ -1,8 +1,8 @@
 -- @include finish
--- An entry that waits leaves its lane, because its result was written just now.
+-- Takes a waiting entry out of its lane, because its result was written just now.
 
--- Returns whether the entry can leave its lane, and whether a watcher's read delivered it. It stays while a worker has it,
--- and where this user's rules, or a key that somebody overwrote, would refuse a write halfway through.
+-- Returns true if the entry can leave its lane, and true if a watcher's read delivered it. It stays while a worker has
+-- it, and if this user's rules, or a key that was overwritten, would refuse a write halfway through.
 local function can_leave(lane, entry_id)
   local rows = redis.pcall('XPENDING', lane_key(lane), GROUP, entry_id, entry_id, 1)
   if rows.err and not string.find(rows.err, 'NOGROUP', 1, true) then return false end
@@ -14,7 +14,7 @@ local function can_leave(lane, entry_id)
   return true, row ~= nil
 end
 
--- An entry that no pull has staged is counted as staged here, as it never will be elsewhere.
+-- An entry that no pull has staged is counted as staged here, because nothing else will count it.
 local function take_out(lane, entry_id, entry, delivered)
   local member, seen = encode_id(entry_id), call('HGET', SCHED, 'seen:' .. lane)
   if delivered then

@@ -1,7 +1,7 @@
 -- @include finish
 -- @include info
--- What repairs look at: where an entry is, and the group that was to deliver it. Nothing here raises where a lane or its
--- group is missing.
+-- Common part of repairs: the place of an entry, and the group that has to deliver it. Nothing here raises if a lane or
+-- its group is missing.
 local mend, most_bytes = ARGV[2] == '1', tonumber(ARGV[7])
 local bytes, made_ready, found = 0, 0, {}
 
@@ -15,7 +15,7 @@ local function delivered_up_to(lane)
   return last_delivered[lane][2], last_delivered[lane][1]
 end
 
--- The rest of a stream behind an id; nothing behind the last there can be, which Redis refuses to look behind.
+-- Start of a range behind an id; nil for the largest id, which nothing can follow and which Redis refuses here.
 local function start_behind(id)
   if id == '18446744073709551615-18446744073709551615' then return nil end
   return id == '' and '-' or '(' .. id
@@ -36,7 +36,7 @@ local function note(kind, name)
   found[#found + 1] = name
 end
 
--- The entry's body is gone: nothing can bring it back, so every trace of it goes, and it is counted once.
+-- The entry's body is gone and cannot be restored, so every trace of it is removed, and it is counted once.
 local function erase(lane, id)
   local row = pending_row(lane, id)
   if row and row[2] == NOBODY then count_staged(lane, id) end

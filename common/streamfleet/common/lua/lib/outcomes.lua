@@ -1,7 +1,7 @@
 -- @include keys
--- What complete.lua is given, as its header says.
+-- Parses the arguments of complete.lua, as its header lists them.
 
--- Returns them, their stream ids by lane, and the keys of their results.
+-- Returns outcomes, their stream ids by lane, and the keys of their results.
 local function read_outcomes()
   local outcomes, ids, results, at, names, size = {}, {}, {}, 3, nil, 0
   while at <= #ARGV do
@@ -16,9 +16,9 @@ local function read_outcomes()
   return outcomes, ids, results
 end
 
-local words, named = {}, nil   -- the pairs of one result; the next one of the same names takes over what it can
+local words, named = {}, nil   -- the pairs of one result; the next one with the same names reuses them
 
--- Field-value pairs of a result, and how many values they are.
+-- Field-value pairs of a result, and the number of its values.
 local function values_of(item)
   if item.names ~= named then
     words, named = {}, item.names
@@ -28,7 +28,7 @@ local function values_of(item)
   return words, 2 * item.size
 end
 
--- Field-value pairs of an outcome about its run alone: how long it waited for the engine, and what it used.
+-- Field-value pairs of an outcome about its run alone: its wait for the engine, and its use.
 local function run_of(values, n)
   local run = {}
   for i = 1, n, 2 do
@@ -37,7 +37,7 @@ local function run_of(values, n)
   return run
 end
 
--- What the last entry of an outcome's tokens says beside the status; nil for one that is not streamed.
+-- Fields, beside the status, of the last entry of an outcome's tokens; nil if it is not streamed.
 local function tokens_of(values, n, attempt)
   for i = 1, n, 2 do
     if values[i] == 'streamed' then return {'attempt', tostring(attempt), 'chunks', values[i + 1]} end

@@ -1,7 +1,7 @@
 -- @include keys
--- Second part of a pull: how many to pick from each lane. Strict priority, with a guaranteed minimum share by credits:
--- each pick gives every waiting lane its share (per mille); a lane with a full credit of 1000 goes first. A lane without a
--- share has such a credit only where a turn of its was given back unused (release.lua).
+-- Second part of a pull: the number of picks from each lane. Strict priority, with a guaranteed minimum share by
+-- credits: each pick gives every waiting lane its share (per mille); a lane with a full credit of 1000 goes first.
+-- Without a share, a lane has credit only after release.lua returned an unused pick.
 local function best_lane(waiting, credit)
   local top, owed
   for lane = 1, LANE_COUNT do
@@ -13,7 +13,7 @@ local function best_lane(waiting, credit)
   return owed or top
 end
 
--- The one lane that waits; nil where several do, or none.
+-- The only lane with waiting entries; nil if there are several, or none.
 local function lane_alone(waiting)
   local alone
   for lane = 1, LANE_COUNT do
@@ -25,8 +25,7 @@ local function lane_alone(waiting)
   return alone
 end
 
--- Nothing waits in a paused lane, as far as choosing goes: `waiting` says so from here on. Returns the credits, and which
--- lanes are paused.
+-- Sets `waiting` to 0 for paused lanes, so that nothing is chosen from them. Returns the credits, and the paused lanes.
 local function load_credit(waiting)
   local found = call('HMGET', SCHED, '1', '2', '3', '4', 'paused:1', 'paused:2', 'paused:3', 'paused:4')
   local credit, paused = {}, {}

@@ -1,9 +1,9 @@
 -- @include finish
 -- @include lease
--- First part of a pull: bring every entry that arrived into its lane's ready set.
+-- First part of a pull: move every new entry into its lane's ready set.
 
--- What a blocking read delivered to a watcher goes back, so that the pull can pick the best instead. Delivered entries
--- are held by NOBODY: if the watcher dies first, reclaiming them counts no attempt.
+-- Entries that a blocking read delivered to a watcher go back, so that the pull can pick the best instead. Delivered
+-- entries are held by NOBODY: if the watcher dies first, reclaiming them counts no attempt.
 local function held_by_nobody(hints)
   local handed = {}
   for i, hint in ipairs(hints) do handed[i] = hint[1] > 0 and held(hint[1], hint[2], NOBODY) end
@@ -42,8 +42,8 @@ end
 
 local function read_first() return read_new(1, lane_key(1), lane_key(2), lane_key(3), lane_key(4)) end
 
--- What was staged before comes again when the group was made anew or set back: it is not counted twice, and stays where
--- it is. SCHED remembers how far each lane was staged, and how many entries that were.
+-- After the group is created again or set back, entries are delivered again: those staged before are not counted twice,
+-- and stay where they are. SCHED remembers how far each lane was staged, and how many entries that were.
 local function stands(lane, id)
   return call('ZSCORE', DELAYED, tries_field(lane, id)) or call('XPENDING', lane_key(lane), GROUP, id, id, 1)[1]
 end
@@ -58,8 +58,8 @@ local function save_seen(seen, fresh)
   call('HINCRBY', SCHED, 'staged', fresh)
 end
 
--- Returns how many are new in the ready set, their bytes, the largest, how many were never staged before, and how many have
--- ended because their deadline had passed.
+-- Returns how many are new in the ready set, their bytes, the largest, how many were never staged before, and how many
+-- have ended because their deadline had passed.
 local function stage_lane(lane, entries, seen)
   local add, bytes, largest, fresh, late = {'ZADD', ready_key(lane)}, 0, 1, 0, 0
   for _, item in ipairs(entries) do
@@ -87,10 +87,10 @@ end
 local MOST_LATE = 100   -- ending one costs as much as staging ten
 
 -- Bounded in entries and bytes, because XREADGROUP copies bodies into Lua; the chunk grows with the sizes seen, so that
--- a few huge bodies cannot stall the server together. Some of every lane, because each has its share; then urgent lanes
--- first: where the bound cuts one short, what is less urgent must not be taken in its place.
--- `waiting`: how many wait in each lane; goes up. `first`: what read_first brought. Returns how many were staged, the lane
--- that was cut short, or nil, which lanes have more, and how many were late and have ended.
+-- a few huge bodies cannot stall the server together. First some of every lane, because each has its share; then urgent
+-- lanes first: if the bound cuts one short, less urgent entries must not be taken instead. `waiting`: number that wait
+-- in each lane; increased here. `first`: the result of read_first. Returns how many were staged, the lane that was cut
+-- short, or nil, which lanes have more, and how many were late and have ended.
 local function stage(limits, waiting, first)
   local lane_of, more = {}, {}
   for lane = 1, LANE_COUNT do lane_of[lane_key(lane)] = lane end

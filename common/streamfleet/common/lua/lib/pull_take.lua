@@ -1,10 +1,10 @@
 -- @include finish
 -- @include tries
 -- @include pull_choose
--- Third part of a pull: claim the chosen entries for the worker; what must not run is dropped here.
+-- Third part of a pull: claim the chosen entries for the worker, and end those that must not run.
 
--- Claims entries. Returns for each its attempt, and how many of the former ones were lost with their workers; and
--- {stream id = fields} of those that still have any.
+-- Claims entries. Returns for each its attempt, and how many earlier ones were lost with their workers; and {stream id
+-- = fields} of those that still have fields.
 local function claim(lane, ids, worker)
   local tries, attempts, lost, fields_of = {}, {}, {}, {}
   local fresh = {'XCLAIM', lane_key(lane), GROUP, worker, 0}
@@ -32,7 +32,7 @@ local function claim(lane, ids, worker)
   return attempts, lost, fields_of
 end
 
--- Whether the entry may run; if not, it has been ended. `asked`: whether it may have a result already.
+-- True if the entry may run; otherwise it has been ended. `asked`: true if it may have a result already.
 local function runnable(claimed, size, deadline, now, asked)
   local lane, id, attempt, request_id, fields = unpack(claimed)
   if asked and answered(request_id) then
@@ -53,11 +53,11 @@ end
 local function take_from(lane, picks, arg, now, claims)
   local ids, bytes, dropped = {}, 0, 0
   local popped = call('ZPOPMIN', ready_key(lane), picks)
-  for i = 1, #popped, 2 do ids[#ids + 1] = decode_id(popped[i]) end   -- what is no id is dropped here
+  for i = 1, #popped, 2 do ids[#ids + 1] = decode_id(popped[i]) end   -- an invalid id is dropped here
   if #ids == 0 then return 0, 0 end
   local attempts, lost, fields_of = claim(lane, ids, arg.worker)
   local rows, sizes, deadlines, results, seen = {}, {}, {}, {}, {}
-  local twice = false   -- two entries of one id: when the first ends here, the second has a result
+  local twice = false   -- two entries of one id: if the first ends here, the second has a result
   for i, id in ipairs(ids) do
     local fields = fields_of[id]
     if fields then
@@ -70,9 +70,9 @@ local function take_from(lane, picks, arg, now, claims)
       twice, seen[request_id] = twice or seen[request_id], true
     end
   end
-  -- One question for all of them first: hardly ever has one of them a result.
+  -- One check for all of them first, because there is rarely a result.
   local there = #results > 0 and redis.pcall('EXISTS', unpack(results))
-  local asked = twice or there and there ~= 0   -- not a number where this user may not ask so
+  local asked = twice or there and there ~= 0   -- not a number if this user may not run EXISTS
   for i, id in ipairs(ids) do
     local row = rows[i]
     if not row then
@@ -89,15 +89,15 @@ local function take_from(lane, picks, arg, now, claims)
   return bytes, dropped
 end
 
--- `cut`: the lane that was not staged to its end. No more is taken than waits in it and in the lanes before it: that is
--- where all of it comes from, but for the others' shares. The worker asks again at once.
--- Rounds grow while entries are small, so that one reply never carries much more than take_bytes; `waiting` goes down
--- with what was taken. A bounded number of drops per call keeps a lane full of expired ones from stalling the server.
+-- `cut`: the lane that was not staged to its end. Only entries that wait in it and in the lanes before it are taken,
+-- except for the shares of the others; the worker pulls again at once. Rounds grow while entries are small, so that one
+-- reply never carries much more than take_bytes; `waiting` goes down with the taken entries. A bounded number of drops
+-- per call keeps a lane full of expired ones from stalling the server.
 local function take(arg, waiting, cut, more, now)
   local claims, dropped, bytes, round = {}, 0, 0, 4
   if waiting[1] + waiting[2] + waiting[3] + waiting[4] == 0 then return claims, dropped end
   local credit, paused = load_credit(waiting)
-  while cut and (paused[cut] or not more[cut]) do   -- what rests holds up nobody
+  while cut and (paused[cut] or not more[cut]) do   -- a paused lane must not block the others
     cut = cut < LANE_COUNT and cut + 1 or nil
   end
   local wanted, urgent = arg.n, 0

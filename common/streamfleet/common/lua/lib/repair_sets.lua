@@ -1,12 +1,12 @@
 -- @include looking
 -- Second part of a repair: members of the ready sets, of the delayed ones, and the attempts.
--- What a worker holds, or nobody has seen yet, waits no more; what nobody holds waits on.
+-- An entry that a worker holds, or that was never delivered, does not wait; one that NOBODY holds keeps waiting.
 local function keep_once(lane, id, remove)
   local row = pending_row(lane, id)
   if row and row[2] == NOBODY then call('XACK', lane_key(lane), GROUP, id) else remove() end
 end
 
--- A member of a ready set, or of the delayed ones: `remove` takes it out of there.
+-- A member of a ready set, or of the delayed ones: `remove` takes it out of that set.
 local function look_at_waiting(lane, id, name, kind, elsewhere, remove)
   if not id then
     note(kind .. '_odd', name)
@@ -31,7 +31,7 @@ end
 local function look_at_delayed(_, member)
   if not call('ZSCORE', DELAYED, member) then return end
   local lane, id = lane_and_id(member)
-  local function nowhere_else() return false end   -- the ready set gives way to the delayed ones
+  local function nowhere_else() return false end   -- of two, the entry in the delayed set stays
   look_at_waiting(lane, id, member, 'delayed', nowhere_else, function() call('ZREM', DELAYED, member) end)
 end
 

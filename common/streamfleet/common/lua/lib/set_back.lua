@@ -1,10 +1,10 @@
 -- @include lease
--- What lies ahead of the clock because the clock was set back. Each call looks at some of a lane, and the next one goes on
--- behind them, so that in the end all are looked at.
+-- Repairs times that lie ahead of the clock after it was set back. Each call examines a part of a lane, and the next
+-- one continues behind it, until all are examined.
 local LOOKED_AT = 100
 
--- A lease from before the clock was set back looks renewed until the clock has caught up: it counts from now on. Only such
--- a one has an idle time below zero, which XPENDING compares but does not tell.
+-- A lease from before the clock was set back looks renewed until the clock has caught up: it restarts now. Only such a
+-- lease has an idle time below zero, which XPENDING compares but does not return.
 local function count_anew(lane)
   local field = 'looked:' .. lane
   local last = decode_id(call('HGET', SCHED, field) or '')
@@ -25,8 +25,8 @@ local function count_anew(lane)
   if #rows == LOOKED_AT then call('HSET', SCHED, field, encode_id(rows[LOOKED_AT][1])) elseif last then call('HDEL', SCHED, field) end
 end
 
--- What was staged before the clock was set back has a rank that the clock may be long in reaching. Such entries have ids ahead
--- of the clock.
+-- An entry staged before the clock was set back has a rank that the clock may take long to reach. Such entries have ids
+-- ahead of the clock.
 local function rank_anew(lane)
   local field, looked, bytes = 'anew:' .. lane, 0, 0
   local known = call('HMGET', SCHED, 'seen:' .. lane, field)

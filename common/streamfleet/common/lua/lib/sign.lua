@@ -1,7 +1,7 @@
 -- @include keys
--- What a result says of who wrote it. The script itself writes what later calls decide by: who published, at which
--- attempt, for which entry.
--- Writes behind the first n of `values`, and returns how many they are then.
+-- Adds the signature of a result: worker, attempt and entry. The script itself writes them, because later calls decide
+-- by them.
+-- Writes behind the first n of `values`, and returns their new number.
 local function sign(values, n, worker, lane, id, attempt)
   values[n + 1], values[n + 2], values[n + 3], values[n + 4] = 'worker', worker, 'attempt', attempt
   values[n + 5], values[n + 6], values[n + 7], values[n + 8] = 'entry', entry_name(lane, id), 'lane', LANE_NAMES[lane]

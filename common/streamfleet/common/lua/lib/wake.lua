@@ -1,5 +1,5 @@
 -- @include keys
--- Waking idle workers: watchers block on the wake stream (and the lanes), benched ones on the bench list.
+-- Wakes idle workers: watchers block on the wake stream (and the lanes), idle waiters on the bench list.
 local function leave_token()
   if call('LLEN', BENCH) == 0 then call('RPUSH', BENCH, '1') end
 end

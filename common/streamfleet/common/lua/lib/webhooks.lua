@@ -1,5 +1,5 @@
--- What the scripts for webhooks share: six keys (WebhookNames.shared() in gateway_webhooks.py), and ARGV[1], the limits:
--- lease_ms, outstanding, remember_ms, dead_cap, dead_ttl_ms, and for tests now_ms. No key is made up at run time.
+-- Common part of the webhook scripts: six keys (WebhookNames.shared() in gateway_webhooks.py), and ARGV[1], the limits:
+-- lease_ms, outstanding, remember_ms, dead_cap, dead_ttl_ms, and for tests now_ms. No key is computed at run time.
 local call, GROUP = redis.call, 'deliverers'
 local DUE, LATER, MESSAGES, TRIES, ENDED, DEAD = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local cfg = cjson.decode(ARGV[1])
@@ -12,12 +12,12 @@ end
 
 local function whole(number) return string.format('%.0f', number) end
 
--- A server at its memory limit refuses growing commands only until a script has written: what ends webhooks has to go on.
+-- A full server refuses growing commands only until a script has written: scripts that end webhooks must still work.
 local function open_for_writes() call('XACK', DUE, GROUP, '0-0') end
 
 local function make_due(id) call('XADD', DUE, '*', 'id', id) end
 
--- The webhook is over; its id is known for a while, so that the same event is not announced again.
+-- End a webhook; its id is remembered for a while, so that the same event is not announced again.
 local function forget(id, now)
   call('ZADD', ENDED, whole(now), id)
   call('HDEL', MESSAGES, id)
@@ -28,8 +28,8 @@ local function named(list, name)
   for i = 1, #list, 2 do if list[i] == name then return list[i + 1] end end
 end
 
--- Who holds nothing and has taken nothing for a lease is gone, or is made anew when it takes again. Rules of an earlier
--- release refuse both commands.
+-- A deliverer that holds nothing and has taken nothing for a lease is gone, or is created again when it takes. ACL
+-- rules of an earlier release refuse both commands.
 local function forget_silent(deliverer)
   local deliverers, forgotten = redis.pcall('XINFO', 'CONSUMERS', DUE, GROUP), 0
   for _, row in ipairs(deliverers) do
