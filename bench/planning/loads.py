@@ -16,7 +16,7 @@ class Load:
     """Traffic on a fleet.
 
     Attributes:
-        name: what it is called.
+        name: its name.
         workers: number of workers.
         kinds: kinds of arrivals, each at random times of its own.
     """

@@ -37,7 +37,7 @@ def check_cost(body: Mapping[str, Any], limits: CostLimits, longest: int | None 
 
     Args:
         body: any JSON object.
-        limits: what is allowed.
+        limits: the limits to check against.
         longest: most tokens of one sequence; None if the engine does not tell.
         endpoint: OpenAI path of the request.
 

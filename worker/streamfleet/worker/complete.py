@@ -1,4 +1,8 @@
-"""The completing loop: writes outcomes to Redis in batches. A flight is removed only after its outcome is written."""
+"""The completing loop: writes outcomes to Redis in batches. A flight is removed only after its outcome is written.
+
+Outcomes come in through `put`, from `Running`. Scripts write a batch in few calls: finished requests are
+completed, passing faults are retried later, the rest is handed back. Metrics are counted after Redis has answered.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Metrics of the requests that a worker ended, and of the room that its engine has."""
+"""Metrics of the requests that a worker ended, and of the room that its engine has.
+
+`complete.py` makes a `Tally` for each batch of written outcomes. This module only writes to the process's metrics.
+"""
 
 from __future__ import annotations
 

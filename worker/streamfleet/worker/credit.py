@@ -1,4 +1,8 @@
-"""Number of further requests that the engine can usefully hold: pure arithmetic on its capacity and its load."""
+"""Number of further requests that the engine can usefully hold: pure arithmetic on its capacity and its load.
+
+Demands go in as requests are claimed, decoded and ended; a policy asks for the credit before each pull. Nothing here
+reads a clock, Redis or the engine.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 A busy engine or event loop cannot delay it, so a lease that expired means that the whole process stopped. The thread
 also reads cancellations and writes the worker's heartbeat. If the event loop hangs, the thread ends the process:
-otherwise it would renew the leases of requests for ever that nobody works on.
+otherwise it would renew for ever the leases of requests that nobody works on.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""The worker as a process: settings go in, an exit status comes out."""
+"""The worker as a process: settings go in, an exit status comes out.
+
+`run_worker` opens the broker, the engine, the health server and the logs, runs one `Worker`, and turns SIGTERM and
+SIGINT into a drain.
+"""
 
 from __future__ import annotations
 

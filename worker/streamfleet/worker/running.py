@@ -1,4 +1,8 @@
-"""The requests in the engine: each runs in a task of its own, from its launch to its outcome."""
+"""The requests in the engine: each runs in a task of its own, from its launch to its outcome.
+
+Flights come in through `launch`, from the puller. Their outcomes go to the completer, the batching policy and the
+circuit breaker. Nothing here touches Redis.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Batching policy that runs as many requests at once as keep their latency at a target."""
+"""Batching policy that runs as many requests at once as keep their latency at a target.
+
+The policy takes claimed flights and their outcomes, and returns the flights to start. `limit.py` computes the limit
+from the run times; this module feeds it and touches nothing else.
+"""
 
 from __future__ import annotations
 

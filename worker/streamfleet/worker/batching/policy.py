@@ -1,4 +1,8 @@
-"""Protocol of batching policies, and the two policies that ignore latency: continuous, and by window."""
+"""Protocol of batching policies, and the two policies that ignore latency: continuous, and by window.
+
+The puller asks a policy for room, gives it the pulled flights, and starts those that it returns; `Running` tells it
+the outcomes. A policy does not touch Redis or the engine.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Checks the numbers in a body: sequences, output tokens, inputs, log probabilities, lists of options."""
+"""Checks the numbers in a body: sequences, output tokens, inputs, log probabilities, lists of options.
+
+A parsed body and the limits go in; a number that is too large raises InvalidRequest. Pure.
+"""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def check_grammars(body: Mapping[str, Any], limits: CostLimits) -> None:
 
     Args:
         body: no deeper than `shape.check_shape` allows.
-        limits: what is allowed.
+        limits: the limits to check against.
 
     Raises:
         InvalidRequest: names the field, and the part of it that is too much.

@@ -1,4 +1,8 @@
-"""The cost limits of one request, and the error for a request beyond one."""
+"""The cost limits of one request, and the error for a request beyond one.
+
+`CostLimits.of` copies the limits from the worker's settings; the other modules of this package compare a body with
+them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Fast path: recognises the bodies of nearly all requests in a few microseconds. All others get the full check."""
+"""Fast path: recognises the bodies of nearly all requests in a few microseconds. All others get the full check.
+
+A parsed body and the limits go in; its output tokens come out, or None for the full check. Pure.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ def plain_output(
     Args:
         body: any JSON object.
         size: its bytes as JSON text; at least the bytes of the text in it.
-        limits: what is allowed.
+        limits: the limits to check against.
         longest: most tokens of one sequence; None if the engine does not tell.
         endpoint: OpenAI path of the request.
 

@@ -1,4 +1,8 @@
-"""Checks a body's prompt: amount of text, number of messages, and no reference that the engine would have to fetch."""
+"""Checks a body's prompt: amount of text, number of messages, and no reference that the engine would have to fetch.
+
+A parsed body and the limits go in; a prompt that is too large raises InvalidRequest. `readable_bytes` estimates its
+size for an engine, media included. Pure: nothing is fetched.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +48,7 @@ def check_prompt(body: Mapping[str, Any], limits: CostLimits, longest: int | Non
 
     Args:
         body: no deeper than `shape.check_shape` allows.
-        limits: what is allowed.
+        limits: the limits to check against.
         longest: most tokens of one sequence; None if the engine does not tell.
         endpoint: OpenAI path of the request.
 

@@ -1,4 +1,8 @@
-"""Puts a whole answer together from its chunks, in the shape of the same engine's unstreamed answer. Pure."""
+"""Puts a whole answer together from its chunks, in the shape of the same engine's unstreamed answer. Pure.
+
+Parsed chunks go in through `add`, `answer` returns the whole object. Used by `relay.py`, so that a streamed request has
+the same result as another one.
+"""
 
 from __future__ import annotations
 

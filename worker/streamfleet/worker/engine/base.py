@@ -112,7 +112,7 @@ class EngineUnavailable(EngineError):
     """A passing fault (connection refused, 429, 502, 503, time-out): retry later.
 
     ``retry_after_ms``: the server's Retry-After, if any. ``hangs``: the server answers nothing at all, to anybody.
-    ``said``: its own words, which may repeat what it was sent: for the request's owner only, never for a log.
+    ``said``: the server's own words, which may repeat the request: for its owner only, never for a log.
     """
 
     def __init__(self, message: str, retry_after_ms: int | None = None, *, hangs: bool = False, said: str = "") -> None:
@@ -127,17 +127,16 @@ class EngineAborted(EngineError):
 
 
 class Engine(Protocol):
-    """An engine's life: ``start``, any number of concurrent ``run``, ``stop``.
+    """Protocol of an engine: ``start``, any number of concurrent ``run``, ``stop``.
 
-    ``run`` raises EngineDied, EngineUnavailable or EngineAborted; when its task is cancelled the request is
-    gone from the engine within a second, and its ``usage`` says what it had used by then. ``failed`` returns the
-    reason as soon as the engine is dead or hung, and does not return while it is well. ``stop`` leaves no process
-    behind.
+    ``run`` raises EngineDied, EngineUnavailable or EngineAborted; if its task is cancelled, the request leaves the
+    engine within a second, and its ``usage`` has the tokens used by then. ``failed`` returns the reason as soon as the
+    engine is dead or hung, and does not return while it works. ``stop`` leaves no process behind.
     """
 
     kind: str  # "vllm", "openai" or "simulated"
     models: tuple[str, ...]  # names that requests may ask for; known after start
-    endpoints: tuple[str, ...]  # OpenAI paths that it serves; known after start, empty where it cannot tell
+    endpoints: tuple[str, ...]  # OpenAI paths that it serves; known after start, empty if it cannot tell
 
     async def start(self) -> None: ...
 

@@ -1,4 +1,9 @@
-"""Engine behind a URL: `vllm serve`, or another OpenAI-compatible server."""
+"""Engine behind a URL: `vllm serve`, or another OpenAI-compatible server.
+
+Each request goes out as one HTTP call, with its body unchanged except for a missing model and the fields for streaming;
+the answer comes back as an `EngineReply`. Faults of the server or the network become EngineUnavailable, so that it is
+tried again.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Parser of a streamed answer: passes its chunks on as they arrive, and puts the whole answer together."""
+"""Parser of a streamed answer: passes its chunks on as they arrive, and puts the whole answer together.
+
+Bytes of an event stream go in through `feed`; each chunk goes to the request's `on_chunk` at once, and `outcome`
+returns the whole answer at the end. Used by the engines that stream over HTTP or ASGI.
+"""
 
 from __future__ import annotations
 

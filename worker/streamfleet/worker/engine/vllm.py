@@ -1,4 +1,8 @@
-"""Engine in this process: calls vLLM's own OpenAI application without a socket."""
+"""Engine in this process: calls vLLM's own OpenAI application without a socket.
+
+A request becomes an ASGI call of that application, and its response an `EngineReply`. `vllm_host.py` has all names of
+vLLM, `owner.py` the thread that builds it, `watchdog.py` finds hangs.
+"""
 
 from __future__ import annotations
 
