@@ -102,7 +102,8 @@ k8s-check: setup-dev ## Render, validate and test the Kubernetes manifests: a li
 alerts-check: setup-dev setup-system ## Check the alert rules, and play their tests with promtool
 	@$(BIN)/pytest -q tests/unit/test_alert_rules.py $(ARGS)
 
-check: setup-dev lint types imports unit ## Format, lint, strict types, import contracts, and the tests that need nothing
+check: setup-dev lint types imports unit ## Format, lint, strict types, import contracts, the tests that need nothing, and the size of the house
+	@$(BIN)/python tools/house.py
 
 lint: setup-dev
 	$(BIN)/ruff format --check
