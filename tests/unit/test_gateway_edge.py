@@ -14,7 +14,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from streamfleet.gateway import metrics
-from streamfleet.gateway.connection import Limits, within
+from streamfleet.gateway.connection import LimitedProtocol, Limits, within
 from streamfleet.gateway.edge import Edge
 from tests.waiting import eventually
 
@@ -131,6 +131,32 @@ async def test_an_answer_that_nobody_reads_is_given_up() -> None:
             return taken
 
         assert await asyncio.to_thread(rest) < len(PIECE) * 400
+
+
+async def test_the_time_to_read_an_answer_ends_with_the_next_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From there on the buffer holds more than that answer, and others watch over it."""
+    timers: list[asyncio.TimerHandle | None] = []
+    answered, next_came = asyncio.Event(), asyncio.Event()
+    watch = LimitedProtocol._watch_unread
+
+    def watch_seen(protocol: LimitedProtocol, unsent: int) -> None:
+        watch(protocol, unsent)
+        timers.append(protocol._unread_timer)
+        answered.set()
+
+    async def large_then_silent(scope: Any, receive: Any, send: Any) -> None:
+        if scope["path"] == "/endless":
+            await Large()(scope, receive, send)
+        else:
+            next_came.set()
+            await receive()
+
+    monkeypatch.setattr(LimitedProtocol, "_watch_unread", watch_seen)
+    async with asked(large_then_silent, 60) as connection:
+        await asyncio.wait_for(answered.wait(), 10)
+        await asyncio.to_thread(connection.sendall, REQUEST.replace(b"/endless", b"/next"))
+        await asyncio.wait_for(next_came.wait(), 10)
+        assert [timer is not None and timer.cancelled() for timer in timers] == [True]
 
 
 async def test_an_answer_that_is_read_slowly_is_kept() -> None:
