@@ -8,7 +8,7 @@ import pytest
 
 from streamfleet.common.errors import BrokerOutOfMemory
 from streamfleet.common.protocol import Lane
-from streamfleet.common.records import EnqueueCode
+from streamfleet.common.records import TOO_MANY_BYTES, EnqueueCode
 from tests.scripts.harness import BODY, Queue, submission
 
 
@@ -139,6 +139,43 @@ async def test_a_full_lane_still_knows_what_it_accepted(queue: Queue) -> None:
     await small.broker.enqueue([submission("r1")])
     answers = await small.broker.enqueue([submission("r1"), submission("r1", digest="d2"), submission("r2")])
     assert [answer.code for answer in answers] == [EnqueueCode.EXISTING, EnqueueCode.CONFLICT, EnqueueCode.FULL]
+
+
+LARGE = "x" * 100_000
+
+
+async def test_a_lane_takes_no_more_large_requests_than_its_limit_of_bytes(queue: Queue) -> None:
+    """Also where plain XADDs filled it: the server is asked what the lane takes."""
+    narrow = queue.with_limits(lane_bytes=1_000_000)
+    for number in range(8):
+        await queue.add("high", f"1000-{number}", body=LARGE)
+    answers = [(await narrow.broker.enqueue([submission(f"r{number}", body=LARGE)]))[0] for number in range(4)]
+    taken = [answer.code for answer in answers].count(EnqueueCode.ACCEPTED)
+    assert taken < 3, "the lane has 800 kB already"
+    assert {answer.entry for answer in answers if answer.code is EnqueueCode.FULL} == {TOO_MANY_BYTES}
+    small, other = await narrow.broker.enqueue([submission("small"), submission("other", Lane.LOW, body=LARGE)])
+    assert (small.code, other.code) == (EnqueueCode.ACCEPTED, EnqueueCode.ACCEPTED)
+    dump = await queue.dump()
+    assert len(dump["lane:high"]["entries"]) == 8 + taken + 1
+    assert "request:r3" not in dump
+    await queue.command("XTRIM", queue.keys.lane("high"), "MAXLEN", 1)
+    (again,) = await narrow.broker.enqueue([submission("r3", body=LARGE)])
+    assert again.code is EnqueueCode.ACCEPTED, "there is room again at once"
+
+
+async def test_the_bytes_of_one_call_count_together(queue: Queue) -> None:
+    narrow = queue.with_limits(lane_bytes=1_000_000)
+    answers = await narrow.broker.enqueue([submission(f"r{number}", body=LARGE) for number in range(12)])
+    taken = [answer.code for answer in answers].count(EnqueueCode.ACCEPTED)
+    assert 8 <= taken <= 9
+    assert [answer.entry for answer in answers[taken:]] == [TOO_MANY_BYTES] * (12 - taken)
+
+
+async def test_a_lane_without_room_in_bytes_still_knows_what_it_accepted(queue: Queue) -> None:
+    narrow = queue.with_limits(lane_bytes=150_000)
+    items = [submission("r1", body=LARGE), submission("r2", body=LARGE), submission("r1", body=LARGE)]
+    codes = [answer.code for answer in await narrow.broker.enqueue(items)]
+    assert codes == [EnqueueCode.ACCEPTED, EnqueueCode.FULL, EnqueueCode.EXISTING]
 
 
 async def test_odd_bytes_go_through_as_they_are(queue: Queue) -> None:

@@ -36,6 +36,8 @@ from tests.security.guarded import NOW, QUEUE, Guarded, allowed
 from tests.waiting import eventually
 
 BODY = {"prompt": "hi"}
+LARGE = {"prompt": "x" * 16_384}
+"""Large enough for the client to ask how many bytes its lane has."""
 ERROR = openai_error("it did not work", "server_error", None, "broken")
 CLUSTER = (("CLUSTER", "SLOTS"), ("CLUSTER", "SHARDS"), ("CLUSTER", "NODES"), ("READONLY",))
 
@@ -65,7 +67,7 @@ async def produce(guarded: Guarded, url: str) -> None:
     """Enqueue, ask, wait, cancel; with the client, and by hand."""
     async with guarded.broker() as fleet, Client(url, QUEUE, patience_s=0) as client:
         for lane in LANES:
-            handle = await client.enqueue(BODY, id=f"r-{lane}", lane=lane)
+            handle = await client.enqueue(LARGE, id=f"r-{lane}", lane=lane)
             assert (await handle.status()).state == "queued"
             await fleet.pull("w1", 0)
             assert (await handle.status()).state == "queued"

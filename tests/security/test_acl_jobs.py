@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
-from streamfleet.common.acl import Role
-from streamfleet.common.errors import StreamfleetError
-from tests.security.guarded import Guarded, narrowed
+from streamfleet.common.acl import Patterns, Role, rules
+from streamfleet.common.errors import QueueFull, StreamfleetError
+from streamfleet.common.keys import Keys
+from streamfleet.common.settings import QueueSettings, load
+from streamfleet.producer.client import Client
+from tests.security.guarded import QUEUE, Guarded, narrowed
 from tests.security.jobs import JOBS
 
 NAMES = [f"{role}-{what}" for role in Role for what, _ in narrowed(role)]
@@ -28,15 +31,40 @@ async def test_a_role_can_do_its_job(any_guarded: Guarded, role: Role) -> None:
 EXPECTED = {role: ["lua command xack"] if role is Role.PRODUCER else [] for role in Role}
 
 
-@pytest.mark.parametrize(("role", "rules"), [(role, rules) for role in Role for _, rules in narrowed(role)], ids=NAMES)
-async def test_nothing_is_granted_that_the_job_can_do_without(guarded: Guarded, role: Role, rules: list[str]) -> None:
+@pytest.mark.parametrize(("role", "words"), [(role, words) for role in Role for _, words in narrowed(role)], ids=NAMES)
+async def test_nothing_is_granted_that_the_job_can_do_without(guarded: Guarded, role: Role, words: list[str]) -> None:
     """Without any part of its rules a role fails at its job, or is refused something on the way."""
     with contextlib.suppress(StreamfleetError, AssertionError):
         async with asyncio.timeout(20):
-            await JOBS[role](guarded, guarded.enlist_with(role, rules))
+            await JOBS[role](guarded, guarded.enlist_with(role, words))
         with guarded.admin() as admin:
             assert refusals(admin.execute_command("ACL", "LOG"), role) == EXPECTED[role]
         pytest.fail("the job went as if nothing were missing")
+
+
+async def test_large_requests_are_enqueued_under_rules_that_do_not_let_a_producer_ask_for_a_lanes_bytes(
+    guarded: Guarded,
+) -> None:
+    """Rules of an earlier release: the limit of entries alone holds then, and nothing fails."""
+    earlier = [word.replace(" +memory|usage", "") for word in rules(Role.PRODUCER, Patterns(Keys(QUEUE)))]
+    assert earlier != rules(Role.PRODUCER, Patterns(Keys(QUEUE)))
+    url = guarded.enlist_with(Role.PRODUCER, earlier)
+    settings = load(QueueSettings, redis_url=url, queue=QUEUE, lane_bytes=1_048_576, max_body_bytes=262_144)
+    async with Client(settings=settings) as client:
+        for _ in range(9):
+            await client.enqueue({"prompt": "x" * 200_000})
+
+
+async def test_large_requests_are_refused_beyond_the_bytes_of_a_lane_under_the_rules(any_guarded: Guarded) -> None:
+    url = any_guarded.enlist(Role.PRODUCER)
+    settings = load(QueueSettings, redis_url=url, queue=QUEUE, lane_bytes=1_048_576, max_body_bytes=262_144)
+    async with Client(settings=settings) as client:
+        with pytest.raises(QueueFull, match=r"1048576 bytes: .*STREAMFLEET_LANE_BYTES") as raised:
+            await client.enqueue_many([{"body": {"prompt": "x" * 200_000}} for _ in range(9)])
+        assert len(raised.value.accepted) in (4, 5), "as the server's allocator rounds"
+        with pytest.raises(QueueFull, match="STREAMFLEET_LANE_BYTES"):
+            await client.enqueue({"prompt": "x" * 200_000})
+        await client.enqueue({"prompt": "x"})
 
 
 def refusals(entries: list[Any], role: Role) -> list[str]:

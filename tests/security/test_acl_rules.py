@@ -19,7 +19,7 @@ from tests.integration.cli_processes import streamfleet
 from tests.security.guarded import Guarded
 
 COMMAND = re.compile(r"(?:call\(|= ?\{)'([A-Z]{3,})'(?:, ?'([A-Z]+)')?")
-CONTAINERS = {"XGROUP", "XINFO"}
+CONTAINERS = {"XGROUP", "XINFO", "MEMORY"}
 
 
 def as_user(server: RedisServer, user: str | None, password: str | None) -> redis.Redis:

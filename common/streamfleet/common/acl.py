@@ -215,8 +215,8 @@ def _producer(p: Patterns, lanes: Sequence[Lane]) -> list[Grant]:
         Grant(("ping", "select", "wait", "client|id", *_CLUSTER)),
         _scripts(p),
         Grant(("xadd",), p.of(WRITE, *map(keys.lane, lanes), keys.cancel_requests)),
-        # How long a lane is, and where a request of theirs is: these commands show no bodies.
-        Grant(("xlen", "xpending", "xinfo|groups"), p.of(READ, *keys.lanes)),
+        # How long and large a lane is, and where a request of theirs is: these commands show no bodies.
+        Grant(("xlen", "xpending", "xinfo|groups", "memory|usage"), p.of(READ, *keys.lanes)),
         Grant(("zscore",), p.of(READ, *map(keys.ready, LANES), keys.delayed)),
         Grant(("hgetall", "hget", "hmget", "hexists", "exists"), p.of(READ, keys.result)),
         Grant(("get", "set"), p.of(BOTH, keys.request)),

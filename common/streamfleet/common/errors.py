@@ -50,7 +50,7 @@ class Conflict(StreamfleetError):
 
 
 class QueueFull(StreamfleetError):
-    """The lane holds as many requests as its limit allows; try again later or raise STREAMFLEET_LANE_LIMIT.
+    """The lane holds as many requests or bytes as its limits allow; the message names the limit. Try again later.
 
     Attributes:
         lane: name of the lane that is full.

@@ -17,6 +17,7 @@ class QueueLimits:
 
     Attributes:
         lane_limit: most requests a lane may hold before the client's enqueue is refused.
+        lane_bytes: most bytes of Redis's memory that a lane may take before it refuses requests of 16 KiB or more.
         result_ttl_ms: how long results, and the ids they answer for, are kept.
         waiting_ttl_ms: how long the id of a request that does not end is kept, where that is longer.
         dead_ttl_ms: how long dead letters are kept.
@@ -33,6 +34,7 @@ class QueueLimits:
     """
 
     lane_limit: int = 100_000
+    lane_bytes: int = 1_073_741_824
     result_ttl_ms: int = 86_400_000
     waiting_ttl_ms: int = 2_592_000_000
     dead_ttl_ms: int = 604_800_000
@@ -51,6 +53,9 @@ class QueueLimits:
     def record_ttl_ms(self) -> int:
         """Life of the record of an id whose request has not ended."""
         return max(self.result_ttl_ms, self.waiting_ttl_ms)
+
+
+TOO_MANY_BYTES = "bytes"
 
 
 class EnqueueCode(IntEnum):
@@ -111,7 +116,11 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """What enqueueing answered; ``entry`` is ``<lane>:<stream id>``, empty when nothing stands in a lane."""
+    """What enqueueing answered.
+
+    ``entry`` is ``<lane>:<stream id>``, empty when nothing stands in a lane; `TOO_MANY_BYTES` where the lane is full by
+    its bytes.
+    """
 
     code: EnqueueCode
     entry: str

@@ -68,6 +68,14 @@ class QueueSettings(Group):
     queue: str = Field("default", description="Name of the queue: one pool of interchangeable workers.")
     key_prefix: str = Field("", description="Put before every key, for a Redis that others share.")
     lane_limit: int = Field(100_000, ge=1, description="Most requests in one lane before enqueue raises QueueFull.")
+    lane_bytes: int = Field(
+        1_073_741_824,
+        ge=1_048_576,
+        description=(
+            "Most memory of Redis that one lane may take before enqueue raises QueueFull for requests of 16 KiB or "
+            "more, in bytes."
+        ),
+    )
     max_body_bytes: int = Field(DEFAULT_MAX_BODY_BYTES, ge=1_024, description="Largest request body, in bytes.")
     result_ttl_ms: int = Field(86_400_000, ge=1_000, description="How long results and their ids are kept, in ms.")
     waiting_ttl_ms: int = Field(
@@ -130,10 +138,20 @@ class QueueSettings(Group):
             raise ValueError("must be four numbers of 0 or more that add up to at most 1000")
         return value
 
+    @model_validator(mode="after")
+    def _lanes_hold_a_request(self) -> Self:
+        if self.lane_bytes < 2 * self.max_body_bytes:
+            raise ValueError(
+                f"STREAMFLEET_LANE_BYTES is {self.lane_bytes}: it must be at least twice STREAMFLEET_MAX_BODY_BYTES "
+                f"({self.max_body_bytes}), or the largest requests would never find room"
+            )
+        return self
+
     def limits(self) -> QueueLimits:
         """The part that the scripts need."""
         return QueueLimits(
             lane_limit=self.lane_limit,
+            lane_bytes=self.lane_bytes,
             result_ttl_ms=self.result_ttl_ms,
             patience_ms=self.patience_ms,
             waiting_ttl_ms=self.waiting_ttl_ms,

@@ -156,7 +156,7 @@ class Client:
         Raises:
             InvalidRequest: a field is wrong; nothing was sent.
             Conflict: the id belongs to a request with another body or endpoint.
-            QueueFull: the lane holds as many requests as its limit.
+            QueueFull: the lane holds as many requests, or bytes, as its limits allow.
             ClientClosed: the client was closed, before or meanwhile. In the second case Redis may have accepted the
                 request or not: with an id of one's own, `status` tells.
             NotReplicated: Redis took it, but too few replicas had it in time (STREAMFLEET_ENQUEUE_REPLICAS).

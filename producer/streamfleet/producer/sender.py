@@ -10,10 +10,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 from streamfleet.common.broker import Broker
 from streamfleet.common.errors import Conflict, InvalidRequest, NotReplicated, QueueFull, StreamfleetError
-from streamfleet.common.records import Accepted, EnqueueCode, Submission
+from streamfleet.common.records import TOO_MANY_BYTES, Accepted, EnqueueCode, Submission
 from streamfleet.common.settings import QueueSettings
 from streamfleet.producer.ask import Ask, Draft, as_ask, check_id, draft
-from streamfleet.producer.chunks import chunked
+from streamfleet.producer.chunks import chunked, size
 from streamfleet.producer.handle import Handle, Owner
 from streamfleet.producer.mailbox import Mailbox
 from streamfleet.producer.tracing import enqueueing
@@ -53,7 +53,7 @@ class Sender:
         self._notify = notify
         self._reply = mailbox.name if notify else None
         self._max_body_bytes = settings.max_body_bytes
-        self._lane_limit = settings.lane_limit
+        self._lane_limit, self._lane_bytes = settings.lane_limit, settings.lane_bytes
         self._queue = settings.queue
 
     async def enqueue(self, ask: Ask) -> Handle:
@@ -63,11 +63,12 @@ class Sender:
     async def enqueue_draft(self, drafted: Draft) -> Handle:
         """One request that was checked and encoded."""
         with enqueueing(self._queue, 1) as traceparent:
-            submission = (drafted.within(traceparent) if traceparent else drafted).submission()
-            ((handle, code),) = await self.submit([submission])
-        if handle is None:
-            raise _refusal(_Answered([submission], [Accepted(code, "")], 0), self._lane_limit)
-        return handle
+            chunk = [(drafted.within(traceparent) if traceparent else drafted).submission()]
+            mark = self._mailbox.mark
+            answered = _Answered(chunk, await self._send(chunk), mark)
+        for handle in self._handles(answered):
+            return handle
+        raise self._refusal(answered)
 
     async def enqueue_many(self, asks: Iterable[Ask | Mapping[str, Any]]) -> list[Handle]:
         """All of them, each call after the one before it was answered."""
@@ -95,7 +96,7 @@ class Sender:
                 answered, chunk = _Answered(chunk, answers, mark), following
                 if not REFUSED.isdisjoint([answer.code for answer in answers]):
                     handles += self._handles(answered)
-                    raise _refusal(answered, self._lane_limit)
+                    raise self._refusal(answered)
             handles += self._handles(answered)
         except StreamfleetError as error:
             error.accepted = list(handles)
@@ -137,6 +138,22 @@ class Sender:
             return None
         return Handle(item.id, True, answer.entry, self._mailbox, None, self._owner)
 
+    def _refusal(self, answered: _Answered) -> StreamfleetError:
+        refused = [pair for pair in zip(answered.chunk, answered.answers, strict=True) if pair[1].code in REFUSED]
+        # A conflict goes first: who only heard of the full lane would wait, and send the conflict again.
+        for submission, answer in refused:
+            if answer.code is EnqueueCode.CONFLICT:
+                return conflict(submission.id)
+        submission, answer = refused[0]
+        name, reached = "LIMIT", f"holds {self._lane_limit} requests, its limit"
+        if answer.entry == TOO_MANY_BYTES:
+            name, reached = (
+                "BYTES",
+                f"has no room for {size(submission)} bytes more within its {self._lane_bytes} bytes",
+            )
+        lane = submission.lane
+        return QueueFull(f"lane {lane} {reached}: try again later, or raise STREAMFLEET_LANE_{name}", lane)
+
     async def _drafts(self, asks: Iterable[Ask | Mapping[str, Any]]) -> list[Draft]:
         drafts: list[Draft] = []
         ids, held = _new_ids(), 0
@@ -170,20 +187,4 @@ def conflict(request_id: str) -> Conflict:
     """The id is taken."""
     return Conflict(
         f"id: {request_id} belongs to a request with another body or endpoint; use another id, or send the same again"
-    )
-
-
-def _refusal(answered: _Answered, limit: int) -> StreamfleetError:
-    refused = [
-        (item, answer.code)
-        for item, answer in zip(answered.chunk, answered.answers, strict=True)
-        if answer.code in REFUSED
-    ]
-    # A conflict goes first: who only heard of the full lane would wait, and send the conflict again.
-    for submission, code in refused:
-        if code is EnqueueCode.CONFLICT:
-            return conflict(submission.id)
-    lane = refused[0][0].lane
-    return QueueFull(
-        f"lane {lane} holds {limit} requests, its limit: try again later, or raise STREAMFLEET_LANE_LIMIT", lane
     )

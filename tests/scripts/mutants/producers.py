@@ -21,6 +21,18 @@ MUTANTS = (
         "enqueue.a_lane_takes_no_more_than_its_limit_by_its_length",
     ),
     Mutant(
+        "enqueue: lanes are bounded in bytes",
+        "  if too_many_bytes(lane, words) then return 4, 'bytes' end\n",
+        "",
+        "enqueue.a_lane_takes_no_more_large_requests_than_its_limit_of_bytes",
+    ),
+    Mutant(
+        "enqueue: bytes of one call too",
+        "  if bytes[lane] and not full then bytes[lane] = bytes[lane] + size end\n",
+        "",
+        "enqueue.the_bytes_of_one_call_count_together",
+    ),
+    Mutant(
         "enqueue: within one call too",
         "  length[lane] = length[lane] + 1\n",
         "",

@@ -56,7 +56,8 @@ class ProducerBroker(BrokerBase):
             *[record + item.id for item in submissions],
             *[result + item.id for item in submissions],
         ]
-        args: list[Any] = [limits.lane_limit, limits.record_ttl_ms, "touch" if limits.enqueue_replicas else ""]
+        touch = "touch" if limits.enqueue_replicas else ""
+        args: list[Any] = [limits.lane_limit, limits.lane_bytes, limits.record_ttl_ms, touch]
         run: tuple[str, ...] = ()
         start = 0
         for item in submissions:

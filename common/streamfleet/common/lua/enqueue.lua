@@ -1,15 +1,29 @@
 -- Accept requests, each id once.
 -- KEYS: the four lanes; then the request records; then, in the same order, the results.
--- ARGV: 1 lane limit (entries); 2 life of the record of a request that has not ended (ms); 3 `touch` if the caller
---   waits for replicas, or ''; then for each run of similar requests: their number, lane, its name, reply name or '',
---   number of fields, their names; and of each request of the run: digest, the values of its fields.
+-- ARGV: 1 lane limit (entries); 2 lane limit (bytes); 3 life of the record of a request that has not ended (ms); 4 `touch`
+--   if the caller waits for replicas, or ''; then for each run of similar requests: their number, lane, its name, reply
+--   name or '', number of fields, their names; and of each request of the run: digest, the values of its fields.
 -- Returns for each request code, entry: 1 accepted; 2 the same request was accepted before (entry of then);
---   3 conflict: the id belongs to another request; 4 the lane is full; 5 the id already has a result.
-local call, limit, record_ttl, touch = redis.call, tonumber(ARGV[1]), ARGV[2], ARGV[3] == 'touch'
-local count = (#KEYS - 4) / 2
-local length, replies = {}, {}
+--   3 conflict: the id belongs to another request; 4 the lane is full (by `bytes`, or ''); 5 the id already has a result.
+local call, record_ttl, touch = redis.call, ARGV[3], ARGV[4] == 'touch'
+local limit, limit_bytes, count = tonumber(ARGV[1]), tonumber(ARGV[2]), (#KEYS - 4) / 2
+local length, bytes, replies = {}, {}, {}
+local LARGE = 16384   -- bytes; MEMORY USAGE of a deep lane costs milliseconds, and the limit of entries bounds smaller requests
 -- This script writes no results, and there is rarely one: one check for all of them.
 local answered = count > 0 and call('EXISTS', unpack(KEYS, 5 + count)) > 0
+
+-- True if the lane would hold more than its bytes. Where ACL rules of an earlier release forbid MEMORY, only entries count.
+local function too_many_bytes(lane, words)
+  local size = 0
+  for i = 2, #words, 2 do size = size + #words[i] end
+  if size >= LARGE and not bytes[lane] then
+    local usage = redis.pcall('MEMORY', 'USAGE', KEYS[lane], 'SAMPLES', 0)
+    bytes[lane] = type(usage) == 'number' and usage or usage and -math.huge or 0
+  end
+  local full = size >= LARGE and bytes[lane] + size > limit_bytes
+  if bytes[lane] and not full then bytes[lane] = bytes[lane] + size end
+  return full
+end
 
 local function accept(record_key, result, lane, lane_name, reply, digest, words)
   local record = call('GET', record_key)
@@ -22,13 +36,14 @@ local function accept(record_key, result, lane, lane_name, reply, digest, words)
   if answered and call('EXISTS', result) == 1 then return 5, '' end
   length[lane] = length[lane] or call('XLEN', KEYS[lane])
   if length[lane] >= limit then return 4, '' end
+  if too_many_bytes(lane, words) then return 4, 'bytes' end
   local entry = lane_name .. ':' .. call('XADD', KEYS[lane], '*', unpack(words))
   length[lane] = length[lane] + 1
   call('SET', record_key, digest .. ' ' .. entry .. ' ' .. reply, 'PX', record_ttl)
   return 1, entry
 end
 
-local n, at = 0, 4
+local n, at = 0, 5
 while n < count do
   local last, lane, lane_name, reply = n + tonumber(ARGV[at]), tonumber(ARGV[at + 1]), ARGV[at + 2], ARGV[at + 3]
   local size, words = tonumber(ARGV[at + 4]), {}
