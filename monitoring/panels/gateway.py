@@ -75,6 +75,12 @@ CALLERS = (
         ],
     ),
     Panel(
+        "Bodies",
+        "Bytes of request bodies that are held, while they are read and put into a queue.",
+        [(f"streamfleet_gateway_body_bytes{{{ONE}}}", "{{instance}}")],
+        "bytes",
+    ),
+    Panel(
         "Refused and cancelled",
         "What gateways refused a second, by reason, and what was cancelled because its caller had left.",
         [

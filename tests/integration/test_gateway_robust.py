@@ -7,7 +7,7 @@ import contextlib
 import json
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from streamfleet.cli.demo.server import RedisServer, find_servers
-from tests.integration.gateway_process import GatewayProcess, Stage, gateway_on, stage_in, status_of
+from tests.integration.gateway_process import GatewayProcess, Stage, add_key, gateway_on, stage_in, status_of
 from tests.integration.worker_process import WorkerProcess, chat
 from tests.servers import newest
 from tests.waiting import eventually
@@ -105,6 +105,53 @@ async def test_a_body_without_an_end_is_cut_at_the_limit(stage: Stage) -> None:
     assert stage.gateway.resident_bytes() - before < 64 * MIB
     assert stage.gateway.metric('streamfleet_gateway_refused_total{reason="body_too_large"}') >= 1
     assert stage.gateway.get("/livez").status == 200
+
+
+async def test_bodies_that_do_not_end_are_bounded_together(stage: Stage, tmp_path: Path) -> None:
+    """With 16 MiB for each, a thousand callers that send all but the last byte would take all memory that there is."""
+    (first, _), (second, _), (third, _) = [await add_key(stage.url, name) for name in ("one", "two", "three")]
+
+    def begin(key: str) -> socket.socket:
+        connection = gateway.raw()
+        lines = [f"POST {PATH} HTTP/1.1", "Host: x", f"Authorization: Bearer {key}", f"Content-Length: {4 * MIB}"]
+        connection.sendall("\r\n".join([*lines, "", ""]).encode() + b"x" * (3 * MIB))
+        return connection
+
+    def held() -> float:
+        return gateway.metric("streamfleet_gateway_body_bytes")
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for _ in range(8):
+            yield b"x" * (MIB // 2)
+
+    limits = {"gateway_max_held_bytes": 7 * MIB, "gateway_body_timeout_s": 60}
+    with gateway_on(stage.url, tmp_path, **limits) as gateway:
+        before = gateway.resident_bytes()
+        with await asyncio.to_thread(begin, first):
+            await eventually(lambda: held() == 3 * MIB, 20, "the first body is held")
+            async with gateway.http(first) as http:
+                answer = await http.post(PATH, content=b"x" * MIB)
+                assert (answer.status_code, code(answer.text)) == (429, "too_many_bytes")
+                assert int(answer.headers["retry-after"]) > 0
+            with await asyncio.to_thread(begin, second):
+                await eventually(lambda: held() == 6 * MIB, 20, "the second body is held")
+                async with gateway.http(third) as http:
+                    for content in (b"x" * (2 * MIB), pieces()):
+                        answer = await http.post(PATH, content=content)
+                        assert (answer.status_code, code(answer.text)) == (503, "too_many_bytes")
+                        assert int(answer.headers["retry-after"]) > 0
+                    assert held() == 6 * MIB, "nothing is kept of what was refused"
+                    assert (await http.post(PATH, json=chat(model="simulated"))).status_code == 200
+        await eventually(lambda: held() == 0, 20, "the bodies are gone with their callers")
+        async with gateway.http(first) as http:
+            body = {**chat(model="simulated"), "user": "x" * (3 * MIB)}
+            assert (await http.post(PATH, json=body)).status_code == 200
+            waiting = asyncio.create_task(http.post(PATH, json={**body, **chat(30, model="simulated")}))
+            await eventually(lambda: stage.worker.metric("streamfleet_running") == 1, 20, "it runs")
+            assert held() == 0, "the body of a caller who waits is not kept"
+            waiting.cancel()
+        assert gateway.metric('streamfleet_gateway_refused_total{reason="body_bytes"}') == 3
+        assert gateway.resident_bytes() - before < 64 * MIB
 
 
 @pytest.mark.parametrize(

@@ -103,6 +103,14 @@ class GatewaySettings(BatchSettings, WebhookSettings):
     gateway_max_header_bytes: int = Field(
         32_768, ge=1_024, le=1_048_576, description="Largest path and headers of one request together, in bytes."
     )
+    gateway_max_held_bytes: int = Field(
+        268_435_456,
+        ge=1_048_576,
+        description=(
+            "Most bytes of request bodies that are held at once, while they are read and put into a queue; others get "
+            "a 503. One tenant has at most half of it; then it gets a 429."
+        ),
+    )
     gateway_head_timeout_s: float = Field(
         10.0, gt=0, description="How long the headers of a request may take to arrive, in seconds."
     )

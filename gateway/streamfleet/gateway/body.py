@@ -1,35 +1,106 @@
 """Reads a request's body up to its size limit and within its time limit.
 
 `read_body` returns the bytes. `drop_body` receives, within bounds, the rest of a body that was refused.
+`Bodies` bounds the bytes of all bodies that the gateway holds while it reads them and puts them into a queue.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 
 from starlette.requests import ClientDisconnect, Request
 
+from streamfleet.gateway import metrics
 from streamfleet.gateway.call import call_of
-from streamfleet.gateway.errors import ApiError
+from streamfleet.gateway.errors import AWAY_S, LIMITED, SERVER, ApiError, retry_after
 
 LINGER_BYTES, LINGER_S = 4_194_304, 1.0
 """Bytes and seconds of a refused body that are still received: a client that is cut off while it sends does not read
 the error."""
 
 
-async def read_body(request: Request, most_bytes: int, timeout_s: float) -> bytes:
-    """Returns the whole body.
+class Bodies:
+    """Bytes of the bodies that a gateway holds at once.
+
+    Args:
+        most_bytes: of all callers together; one tenant has at most half of it. A single body always finds room.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._held: Counter[str | None] = Counter()
+
+    def hold(self, tenant: str | None) -> Holding:
+        """Room for one body; nothing is held yet. The tenant is None where keys are off: then no half is kept free."""
+        return Holding(self, tenant)
+
+    def check(self, tenant: str | None, own: int, size: int) -> None:
+        """Check that there is room.
+
+        Args:
+            tenant: whose body it is.
+            own: bytes of it that are held.
+            size: bytes of it that would be held.
+
+        Raises:
+            ApiError: all bodies together, or those of the tenant, would be too large.
+        """
+        others, most = self._held.total() - own, self._most_bytes
+        if others and others + size > most:
+            text = f"this gateway holds bodies of {others} bytes, and {most} is the limit; try again"
+            raise ApiError(503, text, "too_many_bytes", SERVER, headers=retry_after(AWAY_S), reason="body_bytes")
+        others, most = self._held[tenant] - own, self._most_bytes // 2
+        if tenant is not None and others and others + size > most:
+            text = f"this gateway holds bodies of {others} bytes of this tenant, and {most} is the limit; try again"
+            raise ApiError(429, text, "too_many_bytes", LIMITED, headers=retry_after(AWAY_S), reason="body_bytes")
+
+    def count(self, tenant: str | None, change: int) -> None:
+        """Add to the bytes that are held; negative for bytes that are let go."""
+        metrics.BODY_BYTES.inc(change)
+        self._held[tenant] += change
+        if not self._held[tenant]:
+            del self._held[tenant]  # tenants come and go
+
+
+class Holding:
+    """Bytes of one body that are held. Make it with `Bodies.hold`."""
+
+    def __init__(self, bodies: Bodies, tenant: str | None) -> None:
+        self._bodies, self._tenant, self._bytes = bodies, tenant, 0
+
+    def expect(self, size: int) -> None:
+        """Check, before a body of this size is read, that there is room for it. Raises ApiError."""
+        self._bodies.check(self._tenant, self._bytes, size)
+
+    def add(self, size: int) -> None:
+        """Count bytes that have arrived. Raises ApiError if there is no room for them."""
+        self._bodies.check(self._tenant, self._bytes, self._bytes + size)
+        self._bodies.count(self._tenant, size)
+        self._bytes += size
+
+    def release(self) -> None:
+        """Count the body as no longer held."""
+        self._bodies.count(self._tenant, -self._bytes)
+        self._bytes = 0
+
+
+async def read_body(request: Request, most_bytes: int, timeout_s: float, holding: Holding) -> bytes:
+    """Returns the whole body. It counts as held until `Call.release`, or the end of the request.
 
     Raises:
-        ApiError: the body is too large, or too slow.
+        ApiError: the body is too large, or too slow, or the gateway holds too many bytes.
         ClientDisconnect: the client left before the body was complete.
     """
+    call_of(request).release = holding.release
     announced = request.headers.get("content-length", "")
-    if announced.isdecimal() and int(announced) > most_bytes:
-        raise _too_large(most_bytes)
+    if announced.isdecimal():
+        if int(announced) > most_bytes:
+            raise _too_large(most_bytes)
+        holding.expect(int(announced))
     try:
         async with asyncio.timeout(timeout_s):
-            return await _within(request, most_bytes)
+            return await _within(request, most_bytes, holding)
     except TimeoutError:
         text = f"the body did not arrive within {timeout_s:g} s"
         headers = {"connection": "close"}
@@ -57,20 +128,24 @@ async def drop_body(request: Request) -> bool:
     return False
 
 
-async def _within(request: Request, most_bytes: int) -> bytes:
+async def _within(request: Request, most_bytes: int, holding: Holding) -> bytes:
     parts: list[bytes] = []
     size, call = 0, call_of(request)
-    while not call.body_read:
-        message = await request.receive()
-        if message["type"] != "http.request":
-            raise ClientDisconnect
-        part = message.get("body", b"")
-        call.body_read = not message.get("more_body", False)
-        size += len(part)
-        if size > most_bytes:
-            raise _too_large(most_bytes)
-        parts.append(part)
-    return b"".join(parts)
+    try:
+        while not call.body_read:
+            message = await request.receive()
+            if message["type"] != "http.request":
+                raise ClientDisconnect
+            part = message.get("body", b"")
+            call.body_read = not message.get("more_body", False)
+            size += len(part)
+            if size > most_bytes:
+                raise _too_large(most_bytes)
+            holding.add(len(part))
+            parts.append(part)
+        return b"".join(parts)
+    finally:
+        parts.clear()  # an error keeps this frame for as long as it is answered
 
 
 def _too_large(most_bytes: int) -> ApiError:

@@ -6,9 +6,14 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from starlette.requests import Request
+
+
+def _nothing() -> None:
+    """No body is held."""
 
 
 @dataclass(slots=True)
@@ -24,6 +29,7 @@ class Call:
         complete: True if the whole answer was handed to the connection.
         body_read: True if the whole body was read.
         refused: reason why the gateway refused it, for the metrics; empty if it did not.
+        release: frees what its body holds; called at the end in any case.
     """
 
     began_s: float
@@ -34,6 +40,7 @@ class Call:
     complete: bool = False
     body_read: bool = False
     refused: str = ""
+    release: Callable[[], None] = _nothing
 
     def concerns(self, request_id: str) -> None:
         """Record the id of the queued request that this HTTP request is about."""

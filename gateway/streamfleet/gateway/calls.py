@@ -182,8 +182,9 @@ async def enqueue(request: Request, endpoint: str) -> Enqueued:
     caller = await gateway.door.admit(request)
     call.facts |= {"key": caller.owner, "tenant": caller.tenant} if gateway.keys_on else {}
     call.headers |= caller.limit_headers()
-    raw = await read_body(request, most_bytes, settings.gateway_body_timeout_s)
-    body = await aside(len(raw), parse_body, raw, most_bytes)
+    raw = await read_body(request, most_bytes, settings.gateway_body_timeout_s, gateway.bodies.hold(caller.tenant))
+    body, size = await aside(len(raw), parse_body, raw, most_bytes), len(raw)
+    del raw  # beside what was read from it, and what is sent of that
     check_fields(endpoint, body)
     usual = settings.gateway_on_disconnect == "continue"
     bounds = Bounds(caller.lanes, settings.gateway_deadline_ms, settings.gateway_max_wait_ms, usual)
@@ -193,7 +194,7 @@ async def enqueue(request: Request, endpoint: str) -> Enqueued:
     call.concerns(own_id)
     call.facts |= {"lane": wish.lane.value, "queue": chosen.queue, "stream": wish.stream}
     held = Held(chosen.queue, own_id, named=bool(request.headers.get("idempotency-key")))
-    reservation = await gateway.budget.reserve(caller, held, expected_tokens(endpoint, body, len(raw)))
+    reservation = await gateway.budget.reserve(caller, held, expected_tokens(endpoint, body, size))
     call.headers |= caller.limit_headers()
     try:
         client = await gateway.queues.client(chosen.queue)
@@ -211,11 +212,12 @@ async def enqueue(request: Request, endpoint: str) -> Enqueued:
                 "traceparent": wish.traceparent,
             }
         )
-        handle = await client.enqueue_draft(await aside(len(raw), client.draft, ask))
+        handle = await client.enqueue_draft(await aside(size, client.draft, ask))
     except (InvalidRequest, QueueFull):
         if reservation is not None:
             gateway.errand(gateway.budget.give_back(reservation), "put back tokens")
         raise  # after any other error the request may be in its queue: a gateway finds out
+    call.release()
     return Enqueued(gateway, call, caller, wish, client, handle, reservation)
 
 

@@ -94,6 +94,7 @@ class Edge:
             if not call.complete:  # an answer that has begun cannot become an error
                 _cut(scope)
         finally:
+            call.release()
             metrics.OPEN.dec()
             _tell(call, scope)
 

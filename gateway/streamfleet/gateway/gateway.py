@@ -20,6 +20,7 @@ from streamfleet.common.gateway_keys import GatewayNames
 from streamfleet.common.settings import QueueSettings
 from streamfleet.common.settings_gateway import GatewaySettings
 from streamfleet.gateway.batches.service import Batching
+from streamfleet.gateway.body import Bodies
 from streamfleet.gateway.door import Door
 from streamfleet.gateway.models import Models
 from streamfleet.gateway.queues import PATIENCE_S, Queues
@@ -56,6 +57,7 @@ class Gateway:
         webhooks: announce the ends of batches and jobs.
         door: authentication.
         budget: tokens that callers may use.
+        bodies: bytes of the bodies that the gateway holds.
         desk: state of the operators' page.
         stopping: done when waiting callers have to be sent to another gateway. All wait for it: never cancel it.
         draining: True after SIGTERM: no new caller may be sent here.
@@ -67,6 +69,7 @@ class Gateway:
         self.clock = SystemClock()
         self.door = Door(self._broker, self.clock, settings.gateway_origins)
         self.queues = Queues(queue_settings)
+        self.bodies = Bodies(settings.gateway_max_held_bytes)
         self.budget = TokenBudget(self._broker, self.queues, queue_settings.result_ttl_ms, self.clock)
         self.models = Models(settings.routes, queue_settings.queue, self.queues.workers, self.clock)
         self.webhooks = Webhooks(open_webhook_broker(queue_settings, settings), settings)

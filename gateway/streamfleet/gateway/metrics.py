@@ -44,6 +44,7 @@ _groups = itertools.count()
 CODES = frozenset({200, 202, 304, 400, 401, 403, 404, 405, 408, 409, 413, 415, 422, 429, 431, 499, 500, 502, 503, 504})
 REASONS = (
     "batch_tokens",
+    "body_bytes",
     "body_too_large",
     "body_too_slow",
     "connections",
@@ -95,6 +96,9 @@ STREAM_LAG = Histogram(
 CONNECTIONS = Gauge("streamfleet_gateway_connections", "Connections that are open.", registry=REGISTRY)
 CONNECTIONS_LIMIT = Gauge(
     "streamfleet_gateway_connections_limit", "Connections that may be open at once.", registry=REGISTRY
+)
+BODY_BYTES = Gauge(
+    "streamfleet_gateway_body_bytes", "Bytes of request bodies that are held at the moment.", registry=REGISTRY
 )
 DEADLINE = Gauge(
     "streamfleet_gateway_deadline_seconds", "Deadline of a request whose caller names none.", registry=REGISTRY

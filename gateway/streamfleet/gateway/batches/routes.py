@@ -34,7 +34,7 @@ _BATCH = answers("Batch")
 async def create(request: Request) -> JSONResponse:
     """Run a file of requests."""
     here = await visit(request, requests=1)
-    raw = await read_body(request, MOST_BODY_BYTES, here.settings.gateway_body_timeout_s)
+    raw = await read_body(request, MOST_BODY_BYTES, here.settings.gateway_body_timeout_s, here.bodies)
     asked = parse_body(raw, MOST_BODY_BYTES)
     wish = read_batch_wish(asked, here.settings.gateway_batch_max_window_ms)
     lane = choose_lane(request.headers, asked, here.caller.lanes)

@@ -11,6 +11,7 @@ from starlette.requests import Request
 
 from streamfleet.common.settings_gateway import GatewaySettings
 from streamfleet.gateway.batches.service import Batching
+from streamfleet.gateway.body import Holding
 from streamfleet.gateway.call import Call, call_of
 from streamfleet.gateway.door import Caller
 from streamfleet.gateway.files.files import Files
@@ -37,6 +38,11 @@ class Visit:
     @property
     def files(self) -> Files:
         return self.gateway.batching.files
+
+    @property
+    def bodies(self) -> Holding:
+        """Room for the body."""
+        return self.gateway.bodies.hold(self.caller.tenant)
 
     @property
     def settings(self) -> GatewaySettings:
