@@ -184,9 +184,9 @@ async def add_key(url: str, name: str = "test", **options: Any) -> tuple[str, Ke
 
 
 @contextmanager
-def gateway_on(url: str, folder: Path, **settings: object) -> Iterator[GatewayProcess]:
-    """A gateway that listens; killed at the end."""
-    process = GatewayProcess(url, folder, **settings)
+def gateway_on(url: str, folder: Path, kind: Any = GatewayProcess, **settings: object) -> Iterator[GatewayProcess]:
+    """A gateway that listens, of this class; killed at the end."""
+    process = kind(url, folder, **settings)
     try:
         yield process.ready()
     finally:
@@ -194,12 +194,12 @@ def gateway_on(url: str, folder: Path, **settings: object) -> Iterator[GatewayPr
 
 
 @contextmanager
-def stage_in(folder: Path, speed: float = 1.0, **settings: object) -> Iterator[Stage]:
+def stage_in(folder: Path, speed: float = 1.0, kind: Any = GatewayProcess, **settings: object) -> Iterator[Stage]:
     """A stage of one's own; `speed` is how much faster than usual its engine is."""
     with RedisServer(newest(find_servers())) as server:
         worker = WorkerProcess(server.url, folder, "w1", simulated_speed=speed)
         try:
-            with gateway_on(server.url, folder, **settings) as gateway:
+            with gateway_on(server.url, folder, kind, **settings) as gateway:
                 key, _ = make_key(server.url, "everything", lanes=tuple(Lane))
                 yield Stage(server.url, gateway, key, worker.ready_blocking())
         finally:
