@@ -110,7 +110,7 @@ def deep(chance: random.Random) -> bytes:
 
 
 def large(chance: random.Random) -> bytes:
-    """Around the largest that may run, much of it the same: what compresses to nothing."""
+    """Large, around what may stand outside of strings, much of it the same: what compresses to nothing."""
     size = chance.choice((20_000, 300_000, MEBIBYTE - 40, MEBIBYTE, MEBIBYTE + 1, 2 * MEBIBYTE))
     match chance.randrange(5):
         case 0:

@@ -58,6 +58,15 @@ async def test_chat(sdk: openai.AsyncOpenAI) -> None:
     assert answer._request_id.startswith("req_")
 
 
+async def test_a_chat_with_an_image_of_three_megabytes(sdk: openai.AsyncOpenAI) -> None:
+    """A body had at most 1 MiB, which few images fit into."""
+    image = {"url": f"data:image/png;base64,{base64.b64encode(bytes(2_359_296)).decode()}"}
+    parts: list[Any] = [{"type": "text", "text": "Say hi"}, {"type": "image_url", "image_url": image}]
+    messages: list[Any] = [{"role": "user", "content": parts}]
+    answer = await sdk.chat.completions.create(model=MODEL, messages=messages, max_tokens=5)
+    assert answer.choices[0].message.content
+
+
 async def test_completions(sdk: openai.AsyncOpenAI) -> None:
     answer = await sdk.completions.create(model=MODEL, prompt="Once upon", max_tokens=3)
     assert answer.choices[0].text == "[simulated] Once upon"

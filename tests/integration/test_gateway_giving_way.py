@@ -20,7 +20,7 @@ import redis
 from streamfleet.cli.demo.server import RedisServer, find_servers
 from streamfleet.common.batch_records import BATCH, FILE, BatchNames, BatchRecord, BatchStatus, FileRecord, new_id
 from streamfleet.common.gateway_keys import GatewayNames
-from streamfleet.common.protocol import CHAT, Lane
+from streamfleet.common.protocol import CHAT, PLAIN_BYTES, Lane
 from tests.integration.gateway_ticking import TickingGateway
 from tests.integration.worker_process import WorkerProcess
 from tests.servers import newest
@@ -81,9 +81,16 @@ def filled(head: str, unit: str, tail: str, size: int) -> bytes:
     return ((head + unit * ((size - len(head) - len(tail)) // len(unit))).rstrip(",") + tail).encode()
 
 
-NUMBERS = filled(
-    '{"model":"simulated","max_tokens":2,"messages":[{"role":"user","content":"x"}],"x":[', "1.5,", "]}", MEGABYTE
+ASKED = '{"model":"simulated","max_tokens":2,"messages":[{"role":"user","content":'
+NUMBERS = filled(f'{ASKED}"x"}}],"x":[', "1.5,", "]}", PLAIN_BYTES)
+IMAGE = filled(
+    f'{ASKED}[{{"type":"image_url","image_url":{{"url":"data:image/png;base64,', "Ab9+", '"}}]}]}', 15 * MEGABYTE
 )
+HOSTILE = {
+    "15 MB of lists": filled(f'{ASKED}"x"}}],"x":[', "[],", "[]]}", 15 * MEGABYTE),
+    "15 MB of escapes": filled(f'{ASKED}"', "\\n", '"}]}', 15 * MEGABYTE),
+    "1 MB of numbers": filled(f'{ASKED}"x"}}],"x":[', "1.2345678e-300,", "1]}", MEGABYTE),
+}
 
 
 def largest_ms() -> float:
@@ -117,11 +124,15 @@ def call(prompts: int, shared: str, unit: str, size: int, text: str = "x") -> by
 
 
 TAKEN = {
-    "15 prompts that share a megabyte": call(15, "x", "1.5,", MEGABYTE - 1_000),
+    "15 prompts that share numbers": call(15, "x", "1.5,", PLAIN_BYTES - 1_000),
+    "15 prompts that share a megabyte": json.dumps(
+        {"prompts": ["x"] * 15, "max_tokens": 2, "system": "x" * (MEGABYTE - 1_000)}
+    ).encode(),
     "1000 prompts of 16 kB": json.dumps({"prompts": ["x" * 16_000] * 1_000, "max_tokens": 2}).encode(),
     "16 MB in one prompt, escaped": json.dumps({"prompts": ["中" * 2_700_000], "max_tokens": 2}).encode(),
 }
 REFUSED = {
+    "15 prompts that share a megabyte of numbers": (call(15, "x", "1.5,", MEGABYTE - 1_000), 413, "x"),
     "60 prompts with a list of 12 MB": (call(60, "x", "[],", 12 * MEGABYTE), 413, "x"),
     "1000 prompts with a system of 1 MB": (
         json.dumps({"prompts": ["x"] * 1_000, "system": "x" * 1_000_000}).encode(),
@@ -135,8 +146,22 @@ REFUSED = {
 }
 
 
-def test_a_request_of_the_largest_size(scene: Scene) -> None:
-    gives_way(scene, lambda: scene.http.post(CHAT, content=NUMBERS))
+@pytest.mark.parametrize(("body", "status"), [(NUMBERS, 400), (IMAGE, 200)], ids=["numbers", "image"])
+def test_a_request_of_the_largest_size(scene: Scene, body: bytes, status: int) -> None:
+    def ask() -> None:
+        answer = scene.http.post(CHAT, content=body)
+        assert answer.status_code == status, answer.text[:300]
+
+    gives_way(scene, ask)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_request_that_takes_long_to_read_is_refused_before_it_is_read(scene: Scene, name: str) -> None:
+    def ask() -> None:
+        answer = scene.http.post(CHAT, content=HOSTILE[name])
+        assert (answer.status_code, answer.json()["error"]["param"]) == (413, "body"), answer.text[:300]
+
+    gives_way(scene, ask)
 
 
 @pytest.mark.parametrize("path", ["sync", "async"])
@@ -248,8 +273,9 @@ def test_a_file_of_nothing_costs_next_to_nothing(scene: Scene, data: bytes, code
         (b"".join(line(number, ',"x":[' + "[]," * 20_000 + "[]]") for number in range(20)), 20),
         (b"".join(line(number, ',"x":[' + "1.5," * 240_000 + "1]") for number in range(4)), 4),
         (b"".join(line(number, ',"x":[' + "[]," * 2_000_000 + "[]]") for number in range(4)), 4),
+        (line(1, f',"user":"{"x" * 2_000_000}"'), 1),  # a batch holds many lines
     ],
-    ids=["many", "60 kB each", "a megabyte each", "6 MB each"],
+    ids=["many", "60 kB each", "a megabyte each", "6 MB each", "an image of 2 MB"],
 )
 def test_lines_of_a_batch(scene: Scene, data: bytes, failed: int) -> None:
     def run() -> None:

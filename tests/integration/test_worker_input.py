@@ -11,13 +11,13 @@ import pytest
 import redis
 
 from streamfleet.cli.demo.server import RedisServer, find_servers
+from streamfleet.common.protocol import DEFAULT_MAX_BODY_BYTES as MOST_BYTES
 from tests.integration.worker_process import WorkerProcess, chat
 from tests.servers import newest
 from tests.waiting import eventually_blocking
 
 GOOD = json.dumps(chat()).encode()
 LANE = "{default}:lane:normal"
-MEBIBYTE = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ BAD = {
     "an object nested too deeply": Bad({"body": '{"a":' * 50_000 + "1" + "}" * 50_000}, "body", "invalid_json"),
     "nothing to infer the endpoint from": Bad({"body": "{}"}, "body", "missing_field"),
     "50 MB": Bad({"body": b'{"prompt":"' + b"x" * 50_000_000 + b'"}'}, "body", "request_too_large"),
-    "slightly too large": Bad({"body": b'{"prompt":"' + b"x" * MEBIBYTE + b'"}'}, "body", "request_too_large"),
+    "slightly too large": Bad({"body": b'{"prompt":"' + b"x" * MOST_BYTES + b'"}'}, "body", "request_too_large"),
     "a deadline of nan": Bad(good(deadline="nan"), "deadline"),
     "a deadline of inf": Bad(good(deadline="inf"), "deadline"),
     "a deadline of 1e13": Bad(good(deadline="1e13"), "deadline"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from streamfleet.common.keys import GROUP
@@ -210,3 +212,16 @@ async def test_what_is_delivered_again_stays_where_it_is(queue: Queue) -> None:
     assert (after["delayed"], after["tries"]) == (before["delayed"], before["tries"])
     assert after["lane:high"]["pending"] == {"1000-0": ("w1", 1)}
     assert after["counts"] == {"staged": "4"}
+
+
+async def test_no_more_is_read_at_once_than_is_bounded_if_all_of_it_is_as_large_as_may_be(queue: Queue) -> None:
+    """What comes behind small entries may be large, and nobody knows before it is copied."""
+    wide = queue.with_limits(max_entry_bytes=20_000_000)
+    for number in range(60):
+        await queue.add("high", f"1000-{number}")
+    await queue.command("CONFIG", "RESETSTAT")
+    assert len((await wide.pull("w1", 60)).claims) == 60
+    stats = (await queue.command("INFO", "commandstats")).decode()
+    calls = {name: int(count) for name, count in re.findall(r"cmdstat_(\w+):calls=(\d+)", stats)}
+    assert calls["xreadgroup"] >= 20
+    assert calls["zpopmin"] >= 20

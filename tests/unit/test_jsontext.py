@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
+from collections.abc import Callable
+from json import encoder as json_encoder
 from typing import Any
 
 import pytest
@@ -125,3 +127,30 @@ def test_a_circle_ends() -> None:
     circle.append(circle)
     with pytest.raises(RecursionError):
         jsontext.compact(circle)
+
+
+@pytest.mark.parametrize("text", ["", "abc", "abcd", 'a"\\\n', "中文\U0001f600é", "\x7f\x00" * 9, "a" * 100])
+def test_a_long_string_is_quoted_in_pieces_and_reads_the_same(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The encoder's C part would hold up the event loop for all of an image at once."""
+    bodies: list[dict[str, Any]] = [{"p": text}, {"x": [{"y": text}]}, {"m": [{"role": "u", "content": text}]}]
+    expected = [
+        (
+            json.dumps(body, ensure_ascii=False, separators=(",", ":")),
+            json.dumps(body, sort_keys=True, separators=(",", ":")),
+        )
+        for body in bodies
+    ]
+    lengths: list[int] = []
+
+    def noting(quote: Callable[[str], str]) -> Callable[[str], str]:
+        def noted(piece: str) -> str:
+            lengths.append(len(piece))
+            return quote(piece)
+
+        return noted
+
+    for name in ("encode_basestring", "encode_basestring_ascii"):
+        monkeypatch.setattr(json_encoder, name, noting(getattr(json_encoder, name)))
+    monkeypatch.setattr(jsontext, "_QUOTE_CHARS", 8)
+    assert [jsontext.texts(body) for body in bodies] == expected
+    assert max(lengths) <= 8

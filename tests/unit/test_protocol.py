@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import string
+import time
 from typing import Any
 
 import pytest
@@ -15,11 +16,14 @@ from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.protocol import (
     CHAT,
     COMPLETIONS,
+    DEFAULT_MAX_BODY_BYTES,
     EMBEDDINGS,
     ENDPOINTS,
     LANES,
+    PLAIN_BYTES,
     Lane,
     Request,
+    check_body,
     check_name,
     decode,
     digest,
@@ -27,6 +31,7 @@ from streamfleet.common.protocol import (
     inferred,
     parse_body,
 )
+from streamfleet.producer.ask import encode_body
 
 BODY = b'{"prompt":"hi"}'
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -222,3 +227,76 @@ def test_a_name_may_have_further_rules() -> None:
 def test_lanes_are_numbered_from_the_most_urgent() -> None:
     assert [(lane.number, lane.rank) for lane in LANES] == [(1, 0), (2, 1), (3, 2), (4, 3)]
     assert list(LANES) == ["critical", "high", "normal", "low"]
+
+
+def body(begin: str, unit: str, end: str, size: int) -> bytes:
+    """JSON text of about this size, most of it the unit again and again."""
+    return (begin + unit * ((size - len(begin) - len(end)) // len(unit)) + end).encode()
+
+
+LONG = DEFAULT_MAX_BODY_BYTES - 1_048_576
+IMAGE = body(
+    '{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:image/png;base64,',
+    "Ab9+/=",
+    '"}}]}]}',
+    LONG,
+)
+SLOW = {
+    "lists": body('{"x":[', "[],", "[]]}", LONG),
+    "strings": body('{"x":[', '"",', '""]}', LONG),
+    "objects": body('{"x":[', '{"a":1},', "1]}", LONG),
+    "numbers": body('{"x":[', "1.5,", "1]}", 1_048_576),
+    "digits": body('{"x":[', "7" * 4_000 + ",", "1]}", LONG),
+    "blanks": body('{"x":', " \n", "1}", LONG),
+    "escapes": body('{"x":"', "\\n", '"}', LONG),
+    "quotes": body('{"x":"', '\\"', '"}', LONG),
+    "letters": body('{"x":"', "中", '"}', LONG // 3),
+    "deletes": body('{"x":"', "\x7f", '"}', LONG),
+}
+
+
+@pytest.mark.parametrize("name", SLOW)
+def test_a_long_body_that_takes_long_to_read_is_refused_before_it_is_read(name: str) -> None:
+    """Nobody else is served while Python's JSON decoder or encoder works: 15 MiB of empty lists took over a second."""
+    spent = []
+    for _ in range(3):
+        began_s = time.thread_time()
+        with pytest.raises(InvalidRequest) as raised:
+            parse_body(SLOW[name], DEFAULT_MAX_BODY_BYTES)
+        spent.append(time.thread_time() - began_s)
+        assert (raised.value.param, raised.value.code) == ("body", "request_too_large")
+    assert min(spent) < 0.05
+
+
+def test_a_long_body_is_read_where_it_is_long_because_of_an_image() -> None:
+    parsed = parse_body(IMAGE, DEFAULT_MAX_BODY_BYTES)
+    sent, _ = encode_body(parsed)
+    assert sent == IMAGE
+    check_body(sent, DEFAULT_MAX_BODY_BYTES)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        body('{"x":"', '{\\"a\\": [1, 2, 3]}, ', '"}', 1_048_576),
+        body('{"x":"', "a, b: [c] {d}\\\\", '"}', 1_048_576),
+        body('{"x":"', "中", '"}', 1_048_576 // 3),
+        body('{"x":[', "1.5,", "1]}", PLAIN_BYTES),
+        body('{"x":[', '"some words, and \\"others\\"", ', "1]}", 1_048_576),
+    ],
+    ids=["JSON in a text", "code in a text", "Chinese", "numbers", "texts"],
+)
+def test_a_text_of_a_megabyte_is_read_whatever_stands_in_it(text: bytes) -> None:
+    assert parse_body(text, DEFAULT_MAX_BODY_BYTES) == json.loads(text)
+
+
+def test_what_a_body_may_have_outside_of_its_strings_grows_with_the_largest_body() -> None:
+    numbers = body('{"x":[', "1.5,", "1]}", 1_000_000)
+    assert parse_body(numbers, 64 * 1_048_576)
+    with pytest.raises(InvalidRequest, match="more than 262144 bytes outside of its strings"):
+        parse_body(numbers, 1_048_576)
+
+
+def test_half_of_a_surrogate_pair_is_refused_in_a_long_body_too() -> None:
+    with pytest.raises(InvalidRequest, match="surrogate"):
+        parse_body(IMAGE.replace(b'"user"', b'"\\ud800"'), DEFAULT_MAX_BODY_BYTES)

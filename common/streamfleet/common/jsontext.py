@@ -11,11 +11,24 @@ from collections.abc import Callable
 from json import encoder as json_encoder
 from typing import Any
 
-_quote: Callable[[str], str] = json_encoder.encode_basestring
-_quote_ascii: Callable[[str], str] = json_encoder.encode_basestring_ascii
+_QUOTE_CHARS = 1_048_576
+"""Of a longer string, so much is quoted at once: no call of the encoder's C part can be interrupted."""
 _MESSAGE = ("role", "content")
 _ALIKE = frozenset({bool, float, int, type(None)})
 _DELETE = "\x7f"
+
+
+def _quote(text: str) -> str:
+    return json_encoder.encode_basestring(text) if len(text) <= _QUOTE_CHARS else _in_pieces(text, _quote)
+
+
+def _quote_ascii(text: str) -> str:
+    return json_encoder.encode_basestring_ascii(text) if len(text) <= _QUOTE_CHARS else _in_pieces(text, _quote_ascii)
+
+
+def _in_pieces(text: str, quote: Callable[[str], str]) -> str:
+    pieces = [quote(text[at : at + _QUOTE_CHARS])[1:-1] for at in range(0, len(text), _QUOTE_CHARS)]
+    return f'"{"".join(pieces)}"'
 
 
 def encoder(*, ascii_only: bool, sort_keys: bool, allow_nan: bool) -> Callable[[Any], str]:

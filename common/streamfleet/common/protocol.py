@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from enum import StrEnum
@@ -61,11 +60,17 @@ POOLING = "/pooling"
 ENDPOINTS = frozenset({CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES, SCORE, RERANK, CLASSIFY, POOLING})
 
 MAX_NAME_CHARS, MAX_META_BYTES = envelope.MAX_NAME_CHARS, envelope.MAX_META_BYTES
-DEFAULT_MAX_BODY_BYTES = 1_048_576
+DEFAULT_MAX_BODY_BYTES = 16_777_216
+PLAIN_BYTES, UNUSUAL_BYTES = 262_144, 1_048_576
+"""What a body may have outside of its strings, and of bytes that are not `_USUAL`; or these parts of the largest body,
+where that is more. So a long body is long because of images or sound, and no step of reading or writing it is long."""
+PLAIN_PART, UNUSUAL_PART = 64, 16
+_USUAL = bytes(code for code in range(0x20, 0x7F) if code not in b'"\\,:[]{}')
 _NAME = re.compile(r"[\x21-\x7e]{1,256}")
 _RESERVED = re.compile(r"[A-Za-z]+:[0-9]+-[0-9]+")
 _FALLBACK = re.compile(rf"(?:{'|'.join(LANES)}):[0-9]{{1,20}}-[0-9]{{1,20}}")
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+_written = jsontext.encoder(ascii_only=False, sort_keys=False, allow_nan=True)
 
 
 class Request(NamedTuple):
@@ -167,17 +172,52 @@ def check_size(size: int, max_bytes: int) -> None:
         raise InvalidRequest(f"is {size} bytes; at most {max_bytes} are allowed", "body", "request_too_large")
 
 
+def check_body(text: bytes, max_bytes: int) -> None:
+    """A body's JSON text, against the most that is allowed: in all, and of what takes long to read.
+
+    Raises:
+        InvalidRequest: it is too large.
+    """
+    check_size(len(text), max_bytes)
+    most = max(UNUSUAL_BYTES, max_bytes // UNUSUAL_PART)
+    if len(text) > most and (unusual := len(text.translate(None, _USUAL))) > most:
+        message = f"has {unusual} bytes of quotes, commas, colons, brackets, escapes and letters beyond ASCII"
+        raise InvalidRequest(f"{message}; at most {most} are allowed", "body", "request_too_large")
+    check_plain(text, max_bytes)
+
+
+def check_plain(text: bytes, max_bytes: int, param: str = "body") -> None:
+    """JSON text, against the most that a body of at most `max_bytes` may have outside of its strings.
+
+    Raises:
+        InvalidRequest: it has more; `param` is the one given.
+    """
+    most = max(PLAIN_BYTES, max_bytes // PLAIN_PART)
+    if len(text) > most and _plain_bytes(text, most) > most:
+        message = f"has more than {most} bytes outside of its strings, which is the limit: only strings may be longer"
+        raise InvalidRequest(message, param, "request_too_large")
+
+
+def _plain_bytes(text: bytes, most: int) -> int:
+    """Bytes of JSON text outside of strings; or more than `most`, where that is certain without counting."""
+    if b"\\" in text:
+        text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
+    if text.count(b'"') > 2 * most:  # between two strings there is a byte at least
+        return most + 1
+    return sum(map(len, text.split(b'"')[::2]))
+
+
 def parse_body(text: bytes, max_bytes: int) -> dict[str, Any]:
     """A body's JSON object.
 
     Raises:
         InvalidRequest: too large, not UTF-8, not JSON, or not an object.
     """
-    check_size(len(text), max_bytes)
+    check_body(text, max_bytes)
     try:
         value = jsontext.parse(text.decode())
         if b"\\" in text and _SURROGATE.search(text):
-            json.dumps(value, ensure_ascii=False).encode()  # fails where one half of a pair stands alone
+            _written(value).encode()  # fails where one half of a pair stands alone
     except UnicodeEncodeError:
         raise InvalidRequest(
             "holds half of a surrogate pair, which is no character", "body", "invalid_encoding"

@@ -40,6 +40,11 @@ class BatchSettings(Group):
     gateway_batch_max_requests: int = Field(
         1_000_000, ge=1, description="Most lines of a batch: about 100 bytes of memory each while they are checked."
     )
+    gateway_batch_max_body_bytes: int = Field(
+        1_048_576,
+        ge=1_024,
+        description="Largest request body on a line of a batch, in bytes; at most STREAMFLEET_MAX_BODY_BYTES.",
+    )
     gateway_batch_max_window_ms: int = Field(
         604_800_000, ge=1_000, description="Longest completion_window that a batch may name, in ms."
     )

@@ -15,9 +15,9 @@ from streamfleet.common.protocol import (
     DEFAULT_MAX_BODY_BYTES,
     LANES,
     Lane,
+    check_body,
     check_endpoint,
     check_name,
-    check_size,
     comparable,
     hashed,
     infer_endpoint,
@@ -25,6 +25,8 @@ from streamfleet.common.protocol import (
 )
 from streamfleet.common.records import Submission
 
+LONG_BYTES = 1_048_576
+"""Longer bodies are hashed where they are encoded: about 2 ms for each of these."""
 Deadline = datetime | timedelta | int
 
 
@@ -78,11 +80,14 @@ _LANES: dict[str, Lane] = {lane: lane for lane in LANES}
 class Draft(NamedTuple):
     """A request that was checked and encoded. Its digest can wait until the server is busy with other requests.
 
+    That of a long body is there: hashing takes long, and a thread may have made the draft.
+
     Attributes:
         id, lane: as in `Request`.
         fields: what to XADD.
         reply: name of the reply stream to notify; empty for none.
-        compared: what tells it from other requests, before hashing.
+        compared: what tells it from other requests, before hashing; empty where there is a digest.
+        digest: of that; empty where it waits.
     """
 
     id: str
@@ -90,6 +95,7 @@ class Draft(NamedTuple):
     fields: Mapping[str, bytes]
     reply: str
     compared: str
+    digest: str = ""
 
     def within(self, traceparent: str) -> Draft:
         """The same, in this trace unless it names one."""
@@ -99,7 +105,7 @@ class Draft(NamedTuple):
 
     def submission(self) -> Submission:
         """The same, with its digest."""
-        return Submission(self.id, self.lane, self.fields, hashed(self.compared), self.reply)
+        return Submission(self.id, self.lane, self.fields, self.digest or hashed(self.compared), self.reply)
 
 
 def as_ask(value: object) -> Ask:
@@ -158,7 +164,7 @@ def draft(ask: Ask, request_id: str, reply: str | None, max_body_bytes: int) -> 
     except (KeyError, TypeError):
         raise InvalidRequest(f"{ask.lane!r} is not one of {', '.join(LANES)}", "lane", "unknown_lane") from None
     body, compared = encode_body(ask.body)
-    check_size(len(body), max_body_bytes)
+    check_body(body, max_body_bytes)
     fields = {"body": body, "id": request_id.encode()}
     if ask.endpoint is None:
         endpoint = infer_endpoint(ask.body)
@@ -171,7 +177,10 @@ def draft(ask: Ask, request_id: str, reply: str | None, max_body_bytes: int) -> 
     if reply is not None:
         fields["reply"] = reply.encode()
     _carry(ask, fields)
-    return Draft(request_id, lane, fields, reply or "", comparable(endpoint, compared))
+    compared = comparable(endpoint, compared)
+    if len(body) > LONG_BYTES:
+        return Draft(request_id, lane, fields, reply or "", "", hashed(compared))
+    return Draft(request_id, lane, fields, reply or "", compared)
 
 
 def _carry(ask: Ask, fields: dict[str, bytes]) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamfleet.common.errors import InvalidRequest, StreamfleetError
-from streamfleet.common.protocol import check_endpoint, parse_body
+from streamfleet.common.protocol import check_endpoint, check_plain, parse_body
 from streamfleet.common.results import Result
 
 NO_LIMIT = 2**63
@@ -56,8 +56,13 @@ class BadLine(StreamfleetError):
         self.code = code
 
 
-def parse_line(text: bytes, number: int) -> BatchLine:
+def parse_line(text: bytes, number: int, max_body_bytes: int = NO_LIMIT) -> BatchLine:
     """The request on a line, ``{"custom_id", "method", "url", "body"}``.
+
+    Args:
+        text: the line.
+        number: which it is, from 1.
+        max_body_bytes: what is beyond the limits of such a body outside of its strings is not parsed.
 
     Raises:
         BadLine: it is none; says what is wrong with which field.
@@ -65,6 +70,7 @@ def parse_line(text: bytes, number: int) -> BatchLine:
     if len(text) > MAX_LINE_BYTES:
         raise BadLine(number, None, f"the line is longer than {MAX_LINE_BYTES} bytes", None, "request_too_large")
     try:
+        check_plain(text, max_body_bytes)
         line = parse_body(text.removeprefix(b"\xef\xbb\xbf"), NO_LIMIT)
     except InvalidRequest as error:
         raise BadLine(number, None, f"the line {error.message}", None, error.code) from None

@@ -22,8 +22,20 @@ MUTANTS = (
         "pull_stage.staging_is_bounded_in_bytes",
     ),
     Mutant(
+        "stage: chunks are bounded before sizes are known",
+        "math.min(most, 64, MOST_UNSEEN, ",
+        "math.min(most, 64, ",
+        "pull_stage.no_more_is_read_at_once_than_is_bounded_if_all_of_it_is_as_large_as_may_be",
+    ),
+    Mutant(
+        "take: rounds are bounded before sizes are known",
+        "math.min(round * 4, 128, MOST_UNSEEN, fitting)",
+        "math.min(round * 4, 128, fitting)",
+        "pull_stage.no_more_is_read_at_once_than_is_bounded_if_all_of_it_is_as_large_as_may_be",
+    ),
+    Mutant(
         "stage: chunks shrink with large bodies",
-        "math.min(most, 64, math.floor(65536 / largest))",
+        "math.min(most, 64, MOST_UNSEEN, math.floor(65536 / largest))",
         "math.min(most, 64)",
         "pull_stage.staging_is_bounded_in_bytes",
     ),

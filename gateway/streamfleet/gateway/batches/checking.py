@@ -69,7 +69,7 @@ class Checker:
         if (len(text) > self._plain_bytes and least_bytes(text) > self._plain_bytes) or len(text) > self._most_bytes:
             said = f"the line is too long for a request, whose body has at most {self._most_body_bytes} bytes"
             raise BadLine(number, None, said, None, "request_too_large")
-        line = parse_line(text, number)
+        line = parse_line(text, number, self._most_body_bytes)
         if line.url != self._endpoint:
             text_ = f"must be {self._endpoint}, the endpoint of the batch, not {line.url[:80]}"
             raise BadLine(number, line.custom_id, text_, "url", "mismatched_endpoint")

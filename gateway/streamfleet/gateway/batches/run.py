@@ -114,7 +114,7 @@ class Run:
 
     def checker(self) -> Checker:
         """Returns a new checker for its lines, which begins at the first one."""
-        return Checker(self.batch.endpoint, self.tools.queue_settings.max_body_bytes)
+        return Checker(self.batch.endpoint, self._most_body_bytes)
 
     async def lines(self) -> AsyncIterator[list[Line]]:
         """Yields its input lines in groups, without blank lines.
@@ -125,7 +125,7 @@ class Run:
         most, total = self.tools.settings.gateway_batch_max_requests, 0
         parts = await self.tools.broker.parts(self.batch.input_file_id)
         try:
-            async for group in numbered(self.tools.files.read(parts), self._most_line_bytes):
+            async for group in numbered(self.tools.files.read(parts), most_line_bytes(self._most_body_bytes)):
                 total += len(group)
                 if total > most and not self.batch.total:  # a batch whose lines were counted before goes on
                     number, _ = group[most - total]
@@ -171,5 +171,5 @@ class Run:
         self.mark = mark
 
     @property
-    def _most_line_bytes(self) -> int:
-        return most_line_bytes(self.tools.queue_settings.max_body_bytes)
+    def _most_body_bytes(self) -> int:
+        return min(self.tools.settings.gateway_batch_max_body_bytes, self.tools.queue_settings.max_body_bytes)

@@ -9,9 +9,12 @@ from typing import Any
 
 from streamfleet.common import jsontext
 from streamfleet.common.errors import InvalidRequest
+from streamfleet.common.protocol import check_plain
 
 PROMPTS = "prompts"
 SHORT_CHARS = 256
+MOST_SHARED_CHARS = 1_048_576
+"""What all fields but the prompts may have together, even where a request may have more: they go into each of many."""
 _BLANK = re.compile(r"[ \t\n\r]*")
 
 
@@ -88,6 +91,8 @@ class _Reader:
         begin = self._blank()
         for chars in (SHORT_CHARS, most + 1):
             some = self._text[begin : begin + chars]
+            if chars > SHORT_CHARS:
+                check_plain(some.encode(errors="replace"), most, name)
             whole = begin + len(some) == len(self._text)
             try:
                 value, end = jsontext.parse_first(some)

@@ -27,7 +27,7 @@ from streamfleet.gateway.files.routes import content_gone
 from streamfleet.gateway.files.store import ContentGone
 from streamfleet.gateway.simple import jobs
 from streamfleet.gateway.simple.prompts import PromptsWish, outputs_of, read_prompts, tokens_of, totals
-from streamfleet.gateway.simple.reading import read_call
+from streamfleet.gateway.simple.reading import MOST_SHARED_CHARS, read_call
 from streamfleet.gateway.simple.results import results_of
 from streamfleet.gateway.simple.sync import Sync
 from streamfleet.gateway.token_budget import expected_tokens
@@ -140,9 +140,9 @@ async def cancel(request: Request, batch_id: str) -> JSONResponse:
 
 
 async def _read(here: Visit, request: Request) -> tuple[Mapping[str, Any], PromptsWish]:
-    settings, most_shared = here.settings, here.gateway.queue_settings.max_body_bytes
+    settings, most_shared = here.settings, min(MOST_SHARED_CHARS, here.gateway.queue_settings.max_body_bytes)
     most_bytes = settings.gateway_simple_max_bytes
-    raw = await read_body(request, most_bytes, settings.gateway_body_timeout_s)
+    raw = await read_body(request, most_bytes, settings.gateway_body_timeout_s, here.bodies)
 
     def read() -> tuple[Mapping[str, Any], PromptsWish]:
         asked = read_call(raw, settings.gateway_simple_max_prompts, most_shared)

@@ -105,7 +105,7 @@ local function stage(limits, waiting, first)
       more[lane] = #entries == chunk
     end
   end
-  local function fitting(most) return math.max(1, math.min(most, 64, math.floor(65536 / largest))) end
+  local function fitting(most) return math.max(1, math.min(most, 64, MOST_UNSEEN, math.floor(65536 / largest))) end
   bring(first, 1)
   local cut, chunk = nil, fitting(math.max(2, math.floor(limits.n / 8)))
   if more[1] or more[2] or more[3] or more[4] then

@@ -94,7 +94,7 @@ end
 -- reply never carries much more than take_bytes; `waiting` goes down with the taken entries. A bounded number of drops
 -- per call keeps a lane full of expired ones from stalling the server.
 local function take(arg, waiting, cut, more, now)
-  local claims, dropped, bytes, round = {}, 0, 0, 4
+  local claims, dropped, bytes, round = {}, 0, 0, math.min(4, MOST_UNSEEN)
   if waiting[1] + waiting[2] + waiting[3] + waiting[4] == 0 then return claims, dropped end
   local credit, paused = load_credit(waiting)
   while cut and (paused[cut] or not more[cut]) do   -- a paused lane must not block the others
@@ -115,7 +115,8 @@ local function take(arg, waiting, cut, more, now)
       end
     end
     local average = bytes / math.max(1, #claims + dropped - seen)
-    round = math.max(1, math.min(round * 4, 128, math.floor((arg.take_bytes - bytes) / math.max(1, average))))
+    local fitting = math.floor((arg.take_bytes - bytes) / math.max(1, average))
+    round = math.max(1, math.min(round * 4, 128, MOST_UNSEEN, fitting))
   end
   if #claims + dropped > 0 then save_credit(credit) end
   return claims, dropped
