@@ -139,6 +139,11 @@ REFUSED = {
         413,
         "system",
     ),
+    "2 prompts with a system of 2 MB": (
+        json.dumps({"prompts": ["x"] * 2, "system": "x" * 2_000_000}).encode(),
+        413,
+        "system",
+    ),
     "16 MB of empty prompts": (filled('{"prompts":[', '"",', "]}", 16 * MEGABYTE), 400, "prompts"),
     "16 MB of no prompts": (filled('{"prompts":[', "[],", "]}", 16 * MEGABYTE), 400, "prompts[0]"),
     "16 MB of fields": (filled('{"prompts":["x"],', '"a":1,', '"b":1}', 16 * MEGABYTE), 413, "a"),

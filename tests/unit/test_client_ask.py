@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamfleet.common.errors import InvalidRequest
-from streamfleet.common.protocol import ENDPOINTS, LANES, Lane, Request, decode, digest, inferred
+from streamfleet.common.protocol import COMPLETIONS, ENDPOINTS, LANES, Lane, Request, decode, digest, inferred
 from streamfleet.common.records import Submission
 from streamfleet.producer.ask import Ask, as_ask, check_id, draft, prepare
 
@@ -262,3 +262,12 @@ def test_a_request_keeps_the_trace_that_it_names() -> None:
     asked = [Ask(body={"prompt": "hi"}, traceparent=named), Ask(body={"prompt": "hi"})]
     drafts = [draft(each, "r-1", None, 1_000).within(other) for each in asked]
     assert [each.fields["traceparent"] for each in drafts] == [named.encode(), other.encode()]
+
+
+@pytest.mark.parametrize("chars", [10, 2_000_000])
+def test_a_digest_is_the_same_whether_it_waits_or_not(chars: int) -> None:
+    """That of a long body does not wait: who makes the draft may be on a thread, which holds up nobody."""
+    body = {"prompt": "x" * chars}
+    drafted = draft(as_ask({"body": body}), "r1", None, 16_777_216)
+    assert bool(drafted.digest) == (not drafted.compared) == (chars > 10)
+    assert drafted.submission().digest == digest(Request(body, "r1", Lane.NORMAL, COMPLETIONS))

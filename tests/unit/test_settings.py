@@ -213,3 +213,10 @@ def test_numbers_that_redis_or_a_timer_cannot_take_are_refused(monkeypatch: pyte
     monkeypatch.setenv(name, "1" + "0" * 30)
     with pytest.raises(SettingsError, match=rf"{name}: must be at most 10+, not"):
         load_all(engine="simulated")
+
+
+def test_a_lane_that_could_never_take_the_largest_request_is_refused() -> None:
+    with pytest.raises(SettingsError, match=r"STREAMFLEET_LANE_BYTES.*at least twice STREAMFLEET_MAX_BODY_BYTES"):
+        load(QueueSettings, lane_bytes=16_777_216)
+    limits = load(QueueSettings, lane_bytes=2_097_152, max_body_bytes=1_048_576).limits()
+    assert limits.lane_bytes == 2_097_152
