@@ -14,7 +14,7 @@ from redis.asyncio import Redis
 
 from streamfleet.common.errors import ClientClosed, Conflict, InvalidRequest, RequestLost
 from streamfleet.common.protocol import Status
-from streamfleet.common.records import Completion
+from streamfleet.common.records import Completion, EnqueueCode
 from streamfleet.common.results import Result
 from streamfleet.common.settings import QueueSettings, load
 from streamfleet.producer import Ask, Chunk, Client, SyncClient
@@ -199,6 +199,29 @@ async def test_a_full_lane_is_waited_for(redis_url: str) -> None:
     async with Client(settings=settings) as client, worker_inside(redis_url, SimulatedEngine(GENERIC_FAST)):
         found = [result.id async for result in client.run_many(itertools.islice(Source(), 20))]
     assert sorted(found) == sorted(f"r-{number}" for number in range(20))
+
+
+async def test_a_lane_without_room_in_bytes_is_waited_for(redis_url: str) -> None:
+    settings = load(QueueSettings, redis_url=redis_url, lane_bytes=1_048_576, max_body_bytes=262_144)
+    asks = [{"id": f"r-{number}", "body": {**chat(), "user": "x" * 200_000}} for number in range(12)]
+    full = 0
+    async with Client(settings=settings) as client:
+        submit = client.submit
+
+        async def counted(chunk: Any) -> Any:
+            nonlocal full
+            outcomes = await submit(chunk)
+            full += sum(code is EnqueueCode.FULL for _, code in outcomes)
+            return outcomes
+
+        async def run_all() -> list[str]:
+            return [result.id async for result in client.run_many(asks)]
+
+        client.submit = counted  # type: ignore[method-assign]
+        coming = asyncio.ensure_future(run_all())
+        await eventually(lambda: full, 10, "the lane has no room")
+        async with worker_inside(redis_url, SimulatedEngine(GENERIC_FAST)):
+            assert sorted(await coming) == sorted(f"r-{number}" for number in range(12))
 
 
 async def test_a_lane_that_others_fill_is_tried_again_but_not_all_the_time(
