@@ -195,10 +195,14 @@ def nothing_starts_after_its_end(history: History) -> Iterator[Violation]:
     for name, executions in history.executions.items():
         result, request = history.results.get(name, {}), history.accepted.get(name)
         finished = int(result.get("finished_ms") or 0)
+        # A worker counts from Redis's clock at the claim, which may have stepped before the end: the witness knows better.
+        by = (result.get("worker"), result.get("attempt"))
+        seen = [each.end_ms for each in executions if each.end_ms and (each.worker, str(each.attempt)) == by]
+        ended_ms = max(seen, default=history.moments(finished)[-1])
         for execution in executions:
             if FREEZING & history.touched.get(execution.worker, set()):
                 continue  # a zombie: it may run, for nothing, but not publish
-            late_ms = execution.start_ms - history.moments(finished)[-1]
+            late_ms = execution.start_ms - ended_ms
             if finished and late_ms > history.lease_ms:
                 yield Violation("started_late", name, f"{execution.worker} started it {late_ms} ms after its end")
             if request is not None and request.ttl_ms is not None and result.get("enqueued_ms"):

@@ -84,11 +84,11 @@ def filled(head: str, unit: str, tail: str, size: int) -> bytes:
 ASKED = '{"model":"simulated","max_tokens":2,"messages":[{"role":"user","content":'
 NUMBERS = filled(f'{ASKED}"x"}}],"x":[', "1.5,", "]}", PLAIN_BYTES)
 IMAGE = filled(
-    f'{ASKED}[{{"type":"image_url","image_url":{{"url":"data:image/png;base64,', "Ab9+", '"}}]}]}', 15 * MEGABYTE
+    f'{ASKED}[{{"type":"image_url","image_url":{{"url":"data:image/png;base64,', "Ab9+", '"}}]}]}', 3 * MEGABYTE
 )
 HOSTILE = {
-    "15 MB of lists": filled(f'{ASKED}"x"}}],"x":[', "[],", "[]]}", 15 * MEGABYTE),
-    "15 MB of escapes": filled(f'{ASKED}"', "\\n", '"}]}', 15 * MEGABYTE),
+    "3 MB of lists": filled(f'{ASKED}"x"}}],"x":[', "[],", "[]]}", 3 * MEGABYTE),
+    "3 MB of escapes": filled(f'{ASKED}"', "\\n", '"}]}', 3 * MEGABYTE),
     "1 MB of numbers": filled(f'{ASKED}"x"}}],"x":[', "1.2345678e-300,", "1]}", MEGABYTE),
 }
 

@@ -92,7 +92,7 @@ class Queue:
         self.connection.script = noted  # type: ignore[method-assign]
         return verbs
 
-    async def age(self, lane: str, stream_id: str, owner: str, idle_ms: int = 10**9) -> None:
+    async def age(self, lane: str, stream_id: str, owner: str, idle_ms: int = 60_001) -> None:
         """Make a pending entry look as if its owner had been silent for so long."""
         words = ("XCLAIM", self.keys.lane(lane), GROUP, owner, 0, stream_id, "IDLE", idle_ms, "JUSTID")
         await self.command(*words)

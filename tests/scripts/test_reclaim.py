@@ -185,6 +185,28 @@ async def test_nothing_is_taken_back_by_a_clock_that_has_stepped_forward(queue: 
     assert await queue.broker.reclaim(LEASE_MS, 3, latest_ms=NOW) == Reclaimed(1, 0, 0)
 
 
+async def test_a_lease_claimed_while_the_clock_was_set_back_for_a_moment_counts_anew(
+    shifted_clock: ShiftedServer,
+) -> None:
+    async with open_queue(shifted_clock.url) as queue:
+        await queue.add("high", "1000-0")
+        assert await queue.broker.reclaim(LEASE_MS, 3) == Reclaimed(0, 0, 0)
+        shifted_clock.shift(-3_600_000)
+        assert len((await queue.pull("w1")).claims) == 1
+        shifted_clock.shift(0)
+        assert await queue.broker.reclaim(LEASE_MS, 3) == Reclaimed(0, 0, 0)
+        shifted_clock.shift(LEASE_MS + 1)
+        assert await queue.broker.reclaim(LEASE_MS, 3) == Reclaimed(1, 0, 0)
+
+
+async def test_a_look_that_was_cut_short_is_no_measure(queue: Queue) -> None:
+    for number in range(3):
+        await queue.running("high", f"1000-{number}")
+        await queue.age("high", f"1000-{number}", "w1", 10 * LEASE_MS)
+    taken = [(await queue.broker.reclaim(LEASE_MS, 3, limit=1)).ready for _ in range(4)]
+    assert taken == [1, 1, 1, 0]
+
+
 async def test_one_whose_deadline_has_passed_ends_as_it_is_taken_back(queue: Queue) -> None:
     await queue.running("high", "1000-0", id="r1", deadline=NOW + 5)
     assert await queue.at(NOW + 5).broker.reclaim(0, 3) == Reclaimed(0, 0, 1)

@@ -217,6 +217,6 @@ def test_numbers_that_redis_or_a_timer_cannot_take_are_refused(monkeypatch: pyte
 
 def test_a_lane_that_could_never_take_the_largest_request_is_refused() -> None:
     with pytest.raises(SettingsError, match=r"STREAMFLEET_LANE_BYTES.*at least twice STREAMFLEET_MAX_BODY_BYTES"):
-        load(QueueSettings, lane_bytes=16_777_216)
+        load(QueueSettings, lane_bytes=8_388_607)
     limits = load(QueueSettings, lane_bytes=2_097_152, max_body_bytes=1_048_576).limits()
     assert limits.lane_bytes == 2_097_152

@@ -60,7 +60,7 @@ POOLING = "/pooling"
 ENDPOINTS = frozenset({CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES, SCORE, RERANK, CLASSIFY, POOLING})
 
 MAX_NAME_CHARS, MAX_META_BYTES = envelope.MAX_NAME_CHARS, envelope.MAX_META_BYTES
-DEFAULT_MAX_BODY_BYTES = 16_777_216
+DEFAULT_MAX_BODY_BYTES = 4_194_304
 PLAIN_BYTES, UNUSUAL_BYTES = 262_144, 1_048_576
 """What a body may have outside of its strings, and of bytes that are not `_USUAL`; or these parts of the largest body,
 where that is more. So a long body is long because of images or sound, and no step of reading or writing it is long."""

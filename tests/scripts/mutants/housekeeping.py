@@ -73,6 +73,18 @@ MUTANTS = (
         "reclaim.taking_back_is_bounded_in_bytes",
     ),
     Mutant(
+        "reclaim: not a lease that a clock set back for a moment made old",
+        "if row[3] > longest_ms then",
+        "if false then",
+        "reclaim.a_lease_claimed_while_the_clock_was_set_back_for_a_moment_counts_anew",
+    ),
+    Mutant(
+        "reclaim: a look that was cut short says nothing of the rest",
+        "if back + dead + ended == 0 then keep_look() end",
+        "keep_look()",
+        "reclaim.a_look_that_was_cut_short_is_no_measure",
+    ),
+    Mutant(
         "promote: bytes are bounded",
         "  if bytes >= MOST_BYTES then break end   -- bodies are copied: the next call continues\n  local lane, id",
         "  local lane, id",

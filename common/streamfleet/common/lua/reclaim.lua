@@ -9,12 +9,11 @@ call('XPENDING', WAKE, GROUP, '-', '+', 1)   -- checked here: the read below wou
 if ARGV[5] ~= '' and now_ms() > tonumber(ARGV[5]) then return {0, 0, 0} end   -- nobody has renewed since the step
 open_for_writes()
 local lease_ms, most, limit = ARGV[2], tonumber(ARGV[3]), ARGV[4]
-local back, dead, ended, bytes = 0, 0, 0, 0
+local back, dead, ended, bytes, longest_ms = 0, 0, 0, 0, longest_idle(lease_ms)
 
 local function give_up(lane, id, fields, entry, deliveries, worker)
   local lost = workers_lost(tries_of(lane, id), worker)
-  local message = string.format('given up after %d deliveries; the workers lost with it: %s', deliveries,
-    table.concat(lost, ', '))
+  local message = 'given up after ' .. deliveries .. ' deliveries; the workers lost with it: ' .. table.concat(lost, ', ')
   local failure = openai_error(message, 'server_error', nil, 'max_deliveries')
   bury(lane, id, fields, entry, {status = 'dead', attempts = deliveries, error = failure, workers = lost})
 end
@@ -51,9 +50,10 @@ for lane = 1, LANE_COUNT do
   count_anew(lane)
   for _, row in ipairs(call('XPENDING', lane_key(lane), GROUP, 'IDLE', lease_ms, '-', '+', limit)) do
     if bytes >= MOST_BYTES then break end   -- bodies are copied: the next call continues
-    take_back(lane, row[1], row[2], row[4])
+    if row[3] > longest_ms then stamp(lane, row[2], {row[1]}) else take_back(lane, row[1], row[2], row[4]) end
   end
 end
+if back + dead + ended == 0 then keep_look() end
 for _, row in ipairs(call('XPENDING', WAKE, GROUP, 'IDLE', lease_ms, '-', '+', limit)) do call('XACK', WAKE, GROUP, row[1]) end
 write_counts()
 if back > 0 then wake() end

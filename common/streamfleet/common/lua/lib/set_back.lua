@@ -49,3 +49,13 @@ local function rank_anew(lane)
     call('HDEL', SCHED, field)
   end
 end
+
+-- Returns the longest time for which a lease can have been idle. At the last look no lease had expired; one that seems to
+-- have expired before it was claimed while Redis's clock was set back for a moment, between two looks.
+local function longest_idle(lease_ms)
+  local looked = tonumber(call('HGET', SCHED, 'reclaimed') or '')
+  return looked and lease_ms + math.max(0, now_ms() - looked) + 1000 or math.huge
+end
+
+-- Remembers that no lease has expired by now.
+local function keep_look() call('HSET', SCHED, 'reclaimed', string.format('%.0f', now_ms())) end
