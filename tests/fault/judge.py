@@ -195,7 +195,7 @@ def nothing_starts_after_its_end(history: History) -> Iterator[Violation]:
     for name, executions in history.executions.items():
         result, request = history.results.get(name, {}), history.accepted.get(name)
         finished = int(result.get("finished_ms") or 0)
-        # A worker counts from Redis's clock at the claim, which may have stepped before the end: the witness knows better.
+        # `finished_ms` continues the clock of the claim, which may have stepped since: the witness knows better.
         by = (result.get("worker"), result.get("attempt"))
         seen = [each.end_ms for each in executions if each.end_ms and (each.worker, str(each.attempt)) == by]
         ended_ms = max(seen, default=history.moments(finished)[-1])

@@ -108,7 +108,7 @@ async def test_a_body_without_an_end_is_cut_at_the_limit(stage: Stage) -> None:
 
 
 async def test_bodies_that_do_not_end_are_bounded_together(stage: Stage, tmp_path: Path) -> None:
-    """With 4 MiB for each, a few thousand callers that send all but the last byte would take all memory that there is."""
+    """With 4 MiB each, thousands of callers that send all but the last byte would take all the memory."""
     (first, _), (second, _), (third, _) = [await add_key(stage.url, name) for name in ("one", "two", "three")]
 
     def begin(key: str) -> socket.socket:

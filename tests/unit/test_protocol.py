@@ -257,7 +257,7 @@ SLOW = {
 
 @pytest.mark.parametrize("name", SLOW)
 def test_a_long_body_that_takes_long_to_read_is_refused_before_it_is_read(name: str) -> None:
-    """Nobody else is served while Python's JSON decoder or encoder works: 3 MiB of empty lists took a quarter of a second."""
+    """Python's JSON decoder serves nobody else meanwhile: 3 MiB of empty lists took a quarter of a second."""
     spent = []
     for _ in range(3):
         began_s = time.thread_time()
