@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -17,6 +18,7 @@ from prometheus_client import REGISTRY
 from streamfleet.common.protocol import CHAT, Lane
 from streamfleet.worker.engine.base import Engine, EngineRequest
 from streamfleet.worker.engine.openai import OpenAIEngine, Upstream
+from streamfleet.worker.engine.processes import Process, command_line, descendants
 from streamfleet.worker.engine.simulated import SimulatedEngine
 from streamfleet.worker.engine.simulated_profile import GENERIC_FAST
 from streamfleet.worker.engine.vllm import VllmEngine
@@ -37,15 +39,23 @@ class Subject:
     Attributes:
         engine: what is under test.
         running: how many requests run in the engine itself, asked behind the back of what is under test.
+        others: processes below this one that are none of the engine's.
     """
 
     engine: Engine
     running: Callable[[], Awaitable[float]]
+    others: frozenset[Process]
+
+
+def children() -> frozenset[Process]:
+    """All processes below this one, but for multiprocessing's tracker, which is no engine's."""
+    return frozenset(p for p in descendants(os.getpid()) if "resource_tracker" not in command_line(p))
 
 
 @asynccontextmanager
 async def simulated() -> AsyncIterator[Subject]:
     """The simulated engine, about as fast as a small GPU."""
+    others = children()
     engine = SimulatedEngine(replace(GENERIC_FAST, slots=32, max_model_len=MAX_MODEL_LEN), embeddings=False)
 
     async def running() -> float:
@@ -53,7 +63,7 @@ async def simulated() -> AsyncIterator[Subject]:
 
     await engine.start()
     try:
-        yield Subject(engine, running)
+        yield Subject(engine, running, others)
     finally:
         await engine.stop()
 
@@ -86,6 +96,7 @@ async def simulated_server(repository: Path) -> AsyncIterator[tuple[str, asyncio
 async def openai(repository: Path) -> AsyncIterator[Subject]:
     """The openai engine in front of a server process with the simulated engine in it."""
     async with simulated_server(repository) as (url, _), httpx.AsyncClient(base_url=url) as client:
+        others = children()
 
         async def running() -> float:
             return float((await client.get("/running")).text)
@@ -93,7 +104,7 @@ async def openai(repository: Path) -> AsyncIterator[Subject]:
         engine = OpenAIEngine(Upstream(url + "/v1"))
         await engine.start()
         try:
-            yield Subject(engine, running)
+            yield Subject(engine, running, others)
         finally:
             await engine.stop()
 
@@ -101,6 +112,7 @@ async def openai(repository: Path) -> AsyncIterator[Subject]:
 @asynccontextmanager
 async def vllm(model: Path) -> AsyncIterator[Subject]:
     """Real vLLM with a real model."""
+    others = children()
     engine = VllmEngine(str(model), VLLM_ARGS)
     await engine.start()
 
@@ -109,7 +121,7 @@ async def vllm(model: Path) -> AsyncIterator[Subject]:
         return REGISTRY.get_sample_value("vllm:num_requests_running", labels) or 0.0
 
     try:
-        yield Subject(engine, running)
+        yield Subject(engine, running, others)
     finally:
         await engine.stop()
 

@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from streamfleet.common.protocol import COMPLETIONS, EMBEDDINGS, Lane
-from streamfleet.worker.engine.base import EngineReply, EngineRequest
+from streamfleet.worker.engine.base import EngineDied, EngineReply, EngineRequest, EngineUnavailable
 from tests.contract import subjects
 from tests.contract.subjects import MAX_MODEL_LEN, Collected, Subject, chat, long_chat
 from tests.waiting import eventually
@@ -228,6 +228,23 @@ async def test_a_streamed_request_that_is_cancelled_midway_is_gone_from_the_engi
     finally:
         keeper.cancel()
         await asyncio.wait({keeper, victim})
+
+
+# -- the end -----------------------------------------------------------------------------------------------
+
+
+async def test_stopping_ends_what_runs(subject: Subject) -> None:
+    """The last test, because all others share the engine."""
+    running = [asyncio.create_task(subject.engine.run(long_chat(f"stopped-{n}"))) for n in range(4)]
+    await eventually(_runs(subject, 4), 20, "all four run")
+    await asyncio.wait_for(subject.engine.stop(), 10)
+    outcomes = await asyncio.gather(*running, return_exceptions=True)
+    elsewhere = subject.engine.kind == "openai"  # its server is still there
+    assert [type(outcome) for outcome in outcomes] == [EngineUnavailable if elsewhere else EngineDied] * 4
+    assert subjects.children() <= subject.others
+    if not elsewhere:
+        with pytest.raises(EngineDied, match="stopped"):
+            await subject.engine.run(chat("late"))
 
 
 def _runs(subject: Subject, count: int) -> Callable[[], Awaitable[bool]]:

@@ -16,13 +16,15 @@ ENDED = ("completed", "failed", "expired", "cancelled")
 POLL_S = 0.05
 GIVE_UP_S = 60.0
 Json = dict[str, Any]
+GOOD = [f"r{number}" for number in range(6)]
+"""The lines of a batch that the engine takes, by their custom_id."""
 
 
 class Findings:
     """One client's.
 
     Args:
-        setup: "base_url", "key", "model", and what to send; see `test_gateway_sdks`.
+        setup: "base_url", "key", "model", and what to send; see `SETUP` of the tests.
     """
 
     def __init__(self, setup: Json) -> None:
@@ -187,3 +189,34 @@ def _raised(call: Callable[[], Any]) -> Json | None:
         status = getattr(error, "status_code", None)
         return {"kind": type(error).__name__, "status": status, "code": error.code, "param": error.param}
     return None
+
+
+def messages(text: str) -> list[Json]:
+    """The messages of a chat."""
+    return [{"role": "user", "content": text}]
+
+
+def line(url: str, custom_id: str, **body: Any) -> Json:
+    """A line of a batch's input file."""
+    return {"custom_id": custom_id, "method": "POST", "url": url, "body": body}
+
+
+def names(lines: list[Json]) -> list[str]:
+    """The custom_id of each line, sorted."""
+    return sorted(each["custom_id"] for each in lines)
+
+
+def kind_and_code(error: Json) -> tuple[str, object]:
+    """An error's class and code."""
+    return error["kind"], error["code"]
+
+
+def check_batch(batch: Json, refused: str) -> None:
+    """It completed, with the line that the engine refuses in its error file, and each custom_id once."""
+    assert batch["status"] == "completed"
+    assert batch["counts"] == {"total": len(GOOD) + 1, "completed": len(GOOD), "failed": 1}
+    assert batch["metadata"] == {"for": "a test"}
+    assert batch["listed"]
+    assert (names(batch["output"]), names(batch["errors"])) == (sorted(GOOD), [refused])
+    assert {each["response"]["status_code"] for each in batch["output"]} == {200}
+    assert batch["errors"][0]["response"]["status_code"] == 400

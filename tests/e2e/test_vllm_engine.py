@@ -10,11 +10,13 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 from structlog.testing import capture_logs
 
 from streamfleet.common.protocol import EMBEDDINGS, Lane
@@ -22,7 +24,8 @@ from streamfleet.worker.engine import vllm_host
 from streamfleet.worker.engine.base import EngineDied, EngineRequest
 from streamfleet.worker.engine.processes import Process, alive, command_line, descendants, end_all
 from streamfleet.worker.engine.vllm import VllmEngine
-from tests.contract.subjects import VLLM_ARGS, chat, long_chat
+from tests.contract.subjects import VLLM_ARGS, children
+from tests.e2e.gateway_stack import engine_processes
 from tests.waiting import eventually, eventually_blocking
 
 pytestmark = [
@@ -34,31 +37,44 @@ pytestmark = [
 WATCHDOG_S = 3.0
 
 
-def engine_processes(pid: int) -> dict[str, Process]:
-    """The engine's processes below one, by vLLM's title for them: "EngineCore" and "Worker"."""
-    titles = {process: command_line(process) for process in descendants(pid)}
-    return {title.split("::")[1].split()[0]: process for process, title in titles.items() if "VLLM::" in title}
-
-
-def children(pid: int) -> frozenset[Process]:
-    """All processes below one, but for multiprocessing's tracker, which is no engine's."""
-    return frozenset(p for p in descendants(pid) if "resource_tracker" not in command_line(p))
-
-
 def spawned(pid: int) -> frozenset[Process]:
     """The engine's processes below one from their first moment, when they have no title yet."""
     marks = ("VLLM::", "spawn_main")
     return frozenset(p for p in descendants(pid) if any(mark in command_line(p) for mark in marks))
 
 
-@asynccontextmanager
-async def started(model: Path) -> AsyncIterator[VllmEngine]:
-    engine = VllmEngine(str(model), VLLM_ARGS, watchdog_s=WATCHDOG_S)
+@dataclass(frozen=True)
+class Pooling:
+    """A started engine that embeds.
+
+    Attributes:
+        engine: shared by all tests that do not start their own.
+        others: processes below this one that are none of the engine's.
+        levels: what the engine's start was to leave as it is, before and after.
+    """
+
+    engine: VllmEngine
+    others: frozenset[Process]
+    levels: tuple[tuple[int, int], tuple[int, int]]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def pooling(smollm2: Path) -> AsyncIterator[Pooling]:
+    def levels() -> tuple[int, int]:
+        return logging.root.manager.disable, logging.root.level
+
+    others, before = children(), levels()
+    engine = VllmEngine(str(smollm2), {**VLLM_ARGS, "runner": "pooling", "convert": "embed"}, watchdog_s=WATCHDOG_S)
     await engine.start()
     try:
-        yield engine
+        yield Pooling(engine, others, (before, levels()))
     finally:
         await engine.stop()
+
+
+def embeddings(identity: str, *texts: str) -> EngineRequest:
+    """A request with these inputs."""
+    return EngineRequest(identity, EMBEDDINGS, {"input": texts}, Lane.HIGH, 1_790_000_000_000)
 
 
 async def test_names_of_vllm_are_where_they_are_looked_for() -> None:
@@ -78,82 +94,71 @@ async def test_wrong_engine_arguments_are_named(smollm2: Path) -> None:
         await engine.start()
 
 
-async def test_embeddings_reach_the_core_with_their_priority_and_its_room_is_known(smollm2: Path) -> None:
-    engine = VllmEngine(str(smollm2), {**VLLM_ARGS, "runner": "pooling", "convert": "embed"})
-    await engine.start()
-    try:
-        hosted = engine._hosted
-        assert hosted is not None
-        encode, priorities = hosted.engine.encode, []
+def test_what_vllm_loads_leaves_the_logs_alone(pooling: Pooling) -> None:
+    before, after = pooling.levels
+    assert after == before
 
-        def listening(*given: Any, **named: Any) -> Any:
-            priorities.append(named["priority"])
-            return encode(*given, **named)
 
-        hosted.engine.encode = listening
-        asked = EngineRequest("e-1", EMBEDDINGS, {"input": ["one", "two"]}, Lane.HIGH, 1_790_000_000_000)
-        reply = await engine.run(asked)
-        assert reply.status == 200, reply.body
-        assert priorities == [11_790_000_000] * 2
-        with capture_logs() as logs:
-            told = engine.capacity().kv_tokens
-        assert told == hosted.engine.vllm_config.cache_config.kv_cache_size_tokens
-        assert told is not None
-        assert logs == []
-    finally:
-        await engine.stop()
+@pytest.mark.asyncio(loop_scope="module")
+async def test_embeddings_reach_the_core_with_their_priority_and_its_room_is_known(
+    pooling: Pooling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, hosted = pooling.engine, pooling.engine._hosted
+    assert hosted is not None
+    encode, priorities = hosted.engine.encode, []
+
+    def listening(*given: Any, **named: Any) -> Any:
+        priorities.append(named["priority"])
+        return encode(*given, **named)
+
+    monkeypatch.setattr(hosted.engine, "encode", listening)
+    reply = await engine.run(embeddings("e-1", "one", "two"))
+    assert reply.status == 200, reply.body
+    assert priorities == [11_790_000_000] * 2
+    with capture_logs() as logs:
+        told = engine.capacity().kv_tokens
+    assert told == hosted.engine.vllm_config.cache_config.kv_cache_size_tokens
+    assert told is not None
+    assert logs == []
 
 
 @pytest.mark.kill
-async def test_death_of_the_core_fails_what_runs_and_is_reported(smollm2: Path) -> None:
-    before = children(os.getpid())
-    levels = logging.root.manager.disable, logging.root.level
-    async with started(smollm2) as engine:
-        assert (logging.root.manager.disable, logging.root.level) == levels, "what vLLM loads leaves the logs alone"
-        mine = engine_processes(os.getpid())
-        assert set(mine) == {"EngineCore", "Worker"}
-        # Out of our group: a SIGTERM for the whole group lets us drain.
-        assert os.getpgid(mine["EngineCore"].pid) != os.getpgrp()
-        assert os.getpgid(mine["Worker"].pid) != os.getpgrp()
-        failed = asyncio.create_task(engine.failed())
-        running = [asyncio.create_task(engine.run(long_chat(f"doomed-{n}"))) for n in range(4)]
-        await eventually(lambda: engine.inside == 4, 20, "all four run")
-        killed_at = time.monotonic()
-        os.kill(mine["EngineCore"].pid, signal.SIGKILL)
-        outcomes = await asyncio.wait_for(asyncio.gather(*running, return_exceptions=True), 5)
-        assert [type(outcome) for outcome in outcomes] == [EngineDied] * 4
-        reason = await asyncio.wait_for(failed, 5)
-        assert time.monotonic() - killed_at < 2
-        assert "died" in reason
-        with pytest.raises(EngineDied):
-            await engine.run(chat("late"))
-    assert children(os.getpid()) <= before
-
-
-async def test_stopping_ends_what_runs(smollm2: Path) -> None:
-    before = children(os.getpid())
-    async with started(smollm2) as engine:
-        running = [asyncio.create_task(engine.run(long_chat(f"stopped-{n}"))) for n in range(4)]
-        await eventually(lambda: engine.inside == 4, 20, "all four run")
-        await asyncio.wait_for(engine.stop(), 10)
-        outcomes = await asyncio.gather(*running, return_exceptions=True)
-        assert [type(outcome) for outcome in outcomes] == [EngineDied] * 4
-        assert children(os.getpid()) <= before
-        with pytest.raises(EngineDied, match="stopped"):
-            await engine.run(chat("late"))
+@pytest.mark.asyncio(loop_scope="module")
+async def test_death_of_the_core_fails_what_runs_and_is_reported(pooling: Pooling) -> None:
+    """The last test of the shared engine. Of one that is stopped: tests/contract."""
+    engine, mine = pooling.engine, engine_processes(os.getpid())
+    assert set(mine) == {"EngineCore", "Worker"}
+    # Out of our group: a SIGTERM for the whole group lets us drain.
+    assert os.getpgid(mine["EngineCore"].pid) != os.getpgrp()
+    assert os.getpgid(mine["Worker"].pid) != os.getpgrp()
+    failed = asyncio.create_task(engine.failed())
+    texts = [f"{number} {'word ' * 1_500}" for number in range(16)]
+    running = [asyncio.create_task(engine.run(embeddings(f"doomed-{n}", *texts))) for n in range(4)]
+    await eventually(lambda: engine.inside == 64, 20, "all inputs of all four are inside")
+    killed_at = time.monotonic()
+    os.kill(mine["EngineCore"].pid, signal.SIGKILL)
+    outcomes = await asyncio.wait_for(asyncio.gather(*running, return_exceptions=True), 5)
+    assert [type(outcome) for outcome in outcomes] == [EngineDied] * 4
+    reason = await asyncio.wait_for(failed, 5)
+    assert time.monotonic() - killed_at < 2
+    assert "died" in reason
+    with pytest.raises(EngineDied):
+        await engine.run(embeddings("late", "one"))
+    await engine.stop()
+    assert children() <= pooling.others
 
 
 # vLLM does not close its sockets when it cannot start, as when its processes are taken away.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 async def test_stopping_while_it_starts_leaves_no_process(smollm2: Path) -> None:
-    before = children(os.getpid())
+    before = children()
     engine = VllmEngine(str(smollm2), VLLM_ARGS)
     starting = asyncio.create_task(engine.start())
     await eventually(lambda: spawned(os.getpid()) - before, 60, "the first engine process is there")
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await starting
-    assert children(os.getpid()) <= before
+    assert children() <= before
 
 
 @pytest.mark.kill

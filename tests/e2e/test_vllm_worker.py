@@ -1,110 +1,122 @@
-"""The whole way with real vLLM: a plain XADD, a worker process, a keyed answer; then cancel it, kill it."""
+"""Real vLLM behind Redis and a gateway, with a model that writes: a plain XADD, OpenAI's own clients in Python and in
+Node, hostile bodies, cancellation, and a killed worker.
+
+All on one worker, because to start one takes half a minute. The first test looks at the first request of all, and the
+last one kills the worker.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
-import sys
 import time
-import urllib.request
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
+import redis
 import redis.asyncio
 
-from streamfleet.cli.demo.server import free_port
 from streamfleet.producer import Chunk, Client
-from streamfleet.worker.engine.processes import Process, alive, command_line, descendants
-from tests.waiting import eventually
+from streamfleet.worker.engine.processes import alive, descendants
+from tests.e2e.gateway_stack import CLIENTS, MODELS, Stack, stack_in
+from tests.e2e.sdk_findings import GOOD, Json, check_batch, kind_and_code, line, messages, names
+from tests.hostile.__main__ import SETTINGS
+from tests.hostile.catalogue import FAMILIES
+from tests.hostile.report import table
+from tests.hostile.run import GOOD as GOOD_BODY
+from tests.hostile.run import plan, play
+from tests.waiting import eventually, eventually_blocking
 
-pytestmark = [pytest.mark.needs_vllm, pytest.mark.kill, pytest.mark.timeout(480)]
+if TYPE_CHECKING:
+    from tests.integration.otlp import Receiver
 
-START_S = 240.0
+pytestmark = [pytest.mark.needs_vllm, pytest.mark.timeout(480)]
+
 WELL_BEFORE_ITS_END_S = 3.0
 LANE = "{default}:lane:high"
 HI = '{"messages":[{"role":"user","content":"Say hi"}],"max_tokens":8}'
-LONG = {
-    "messages": [{"role": "user", "content": "Tell me a very long story."}],
-    "max_tokens": 1900,
-    "min_tokens": 1900,
+GREEDY = {"max_tokens": 24, "temperature": 0}
+LONG = {"max_tokens": 1_900, "ignore_eos": True}
+STORY = {"messages": messages("Tell me a very long story."), **LONG}
+# These take as long as they are allowed to, which is longer than this test has.
+PATIENT = {"long_answers", "long_prompts"}
+
+
+def question(custom_id: str, **body: Any) -> Json:
+    asked = {"model": MODELS["generating"], "messages": messages(f"Who is {custom_id}?"), "max_tokens": 4} | body
+    return line("/v1/chat/completions", custom_id, **asked)
+
+
+SETUP: Json = {
+    "chat": {"messages": messages("Count to ten."), **GREEDY},
+    "completion": {"prompt": "Once upon a time", "max_tokens": 8, "temperature": 0},
+    "response": {"input": "Count to ten.", "service_tier": "flex", "temperature": 0, "max_output_tokens": 24},
+    "long": LONG,
+    "batch": [*map(question, GOOD), question("cold", temperature=-5)],
+    "long_batch": [question("short"), *(question(f"long{number}", **LONG) for number in range(4))],
 }
 
 
-@dataclass(frozen=True)
-class Worker:
-    """A worker process with vLLM in it."""
+@pytest.fixture(scope="module")
+def collected() -> Iterator[Receiver]:
+    from tests.integration.otlp import receiver  # needs OpenTelemetry, which comes with vLLM
 
-    process: asyncio.subprocess.Process
-    health_port: int
-    log: Path
-
-    @property
-    def pid(self) -> int:
-        return self.process.pid
-
-    def engine_processes(self) -> dict[str, Process]:
-        """By vLLM's title for them: "EngineCore" and "Worker"."""
-        titles = {process: command_line(process) for process in descendants(self.pid)}
-        return {title.split("::")[1].split()[0]: process for process, title in titles.items() if "VLLM::" in title}
-
-    def get(self, path: str) -> str:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.health_port}{path}", timeout=5) as page:
-            return str(page.read().decode())
-
-    def running_in_engine(self) -> float:
-        """vLLM's own count of what it runs, from the page that serves both."""
-        lines = self.get("/metrics").splitlines()
-        return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith("vllm:num_requests_running"))
+    with receiver() as collected:
+        yield collected
 
 
-@asynccontextmanager
-async def vllm_worker(redis_url: str, model: Path, log: Path, collector: str = "") -> AsyncIterator[Worker]:
-    """A worker; with the address of a collector, it and its engine send their spans there."""
-    port = free_port()
-    traces = {
-        "STREAMFLEET_TRACES": "otlp",
-        "OTEL_EXPORTER_OTLP_ENDPOINT": collector,
-        "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf",
-        "OTEL_BSP_SCHEDULE_DELAY": "50",
-    }
-    environment = {
-        **os.environ,
-        "REDIS_URL": redis_url,
-        "STREAMFLEET_HEALTH_PORT": str(port),
-        "STREAMFLEET_LEASE_MS": "2000",
-        **(traces if collector else {}),
-    }
-    command = [sys.executable, "-m", "streamfleet.cli", "worker", "--engine", "vllm", "--model", str(model)]
-    command += ["--", "--max-num-seqs", "8", "--max-model-len", "2048"]
-    command += ["--otlp-traces-endpoint", f"{collector}/v1/traces"] if collector else []
-    with log.open("wb") as out:
-        process = await asyncio.create_subprocess_exec(*command, env=environment, stdout=out, stderr=out)
-    worker = Worker(process, port, log)
-    try:
-        yield worker
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory, smollm2: Path, collected: Receiver) -> Iterator[Stack]:
+    """A stack whose worker and engine send their spans to the collector; r-42 was there before the worker."""
+
+    def add_the_first(url: str) -> None:
+        with redis.Redis.from_url(url) as rows:
+            rows.xadd(LANE, {"id": "r-42", "body": HI})
+
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collected.url)
+        environment.setenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "http/protobuf")
+        environment.setenv("OTEL_BSP_SCHEDULE_DELAY", "50")
+        settings = {
+            "traces": "otlp",
+            "engine_args": f"--otlp-traces-endpoint {collected.url}/v1/traces",
+            "max_prompt_bytes": SETTINGS["STREAMFLEET_MAX_PROMPT_BYTES"],
+        }
+        folder = tmp_path_factory.mktemp("generating")
+        with stack_in(folder, smollm2, "generating", add_the_first, **settings) as stack:
+            yield stack
 
 
-async def is_ready(worker: Worker) -> bool:
-    assert worker.process.returncode is None, worker.log.read_text()[-3000:]
-    try:
-        return bool(await asyncio.to_thread(worker.get, "/readyz"))
-    except OSError:
-        return False
+@pytest.fixture
+async def rows(stack: Stack) -> AsyncIterator[redis.asyncio.Redis]:
+    async with redis.asyncio.Redis.from_url(stack.url, decode_responses=True) as rows:
+        yield rows
 
 
-async def tokens_come_before_the_result(redis_url: str) -> None:
+async def test_what_was_enqueued_before_the_worker_started_is_answered(
+    stack: Stack, rows: redis.asyncio.Redis, collected: Receiver
+) -> None:
+    """The groups start at 0, so nothing is missed."""
+    status = await eventually(lambda: rows.hget("{default}:result:r-42", "status"), 30, "r-42 has a result")
+    result = await rows.hgetall("{default}:result:r-42")
+    assert status == "succeeded"
+    assert json.loads(result["response"])["choices"][0]["message"]["content"]
+    assert json.loads(result["usage"])["completion_tokens"] > 0
+    assert float(result["first_token_ms"]) > 0
+    assert await rows.xlen(LANE) == 0
+    # Two processes send them, each when it gets to it.
+    (generated,) = await eventually(lambda: collected.named("llm_request"), 10, "vLLM's own span")
+    (ran,) = await eventually(lambda: collected.named("streamfleet.run"), 10, "the worker's span around it")
+    assert (generated.trace, generated.parent) == (ran.trace, ran.id)
+
+
+async def test_tokens_come_before_the_result(stack: Stack) -> None:
     """A streamed answer says the same as one that is not, and begins before it ends."""
     body = {"messages": [{"role": "user", "content": "Count to twenty."}], "max_tokens": 200, "temperature": 0}
     body["min_tokens"] = 200  # long enough to be looked at meanwhile
-    async with Client(redis_url) as client:
+    async with Client(stack.url) as client:
         plain = await (await client.enqueue(body)).result(30)
         handle = await client.enqueue(body, stream=True)
         chunks: list[Chunk] = []
@@ -120,47 +132,153 @@ async def tokens_come_before_the_result(redis_url: str) -> None:
     assert result.timings.first_token_ms is not None
 
 
-async def test_an_xadd_is_answered_a_running_request_cancelled_and_a_killed_worker_leaves_nothing(
-    redis_url: str, raw_redis: redis.asyncio.Redis, smollm2: Path, tmp_path: Path
-) -> None:
-    from tests.integration.otlp import receiver  # needs OpenTelemetry, which comes with vLLM
+# -- OpenAI's own clients ----------------------------------------------------------------------------------
 
-    with receiver() as collected:
-        async with vllm_worker(redis_url, smollm2, tmp_path / "worker.log", collected.url) as worker:
-            # Enqueued before anybody works: the groups start at 0, so nothing is missed.
-            await raw_redis.xadd(LANE, {"id": "r-42", "body": HI})
-            await eventually(lambda: is_ready(worker), START_S, "the worker is ready")
-            status = await eventually(
-                lambda: raw_redis.hget("{default}:result:r-42", "status"), 30, "r-42 has a result"
-            )
-            result = await raw_redis.hgetall("{default}:result:r-42")
-            assert status == "succeeded"
-            assert json.loads(result["response"])["choices"][0]["message"]["content"]
-            assert json.loads(result["usage"])["completion_tokens"] > 0
-            assert float(result["first_token_ms"]) > 0
-            assert await raw_redis.xlen(LANE) == 0
-            # Two processes send them, each when it gets to it.
-            (generated,) = await eventually(lambda: collected.named("llm_request"), 10, "vLLM's own span")
-            (ran,) = await eventually(lambda: collected.named("streamfleet.run"), 10, "the worker's span around it")
-            assert (generated.trace, generated.parent) == (ran.trace, ran.id)
-            await tokens_come_before_the_result(redis_url)
 
-            async with Client(redis_url) as client:
-                handle = await client.enqueue(LONG)
-                await eventually(lambda: asyncio.to_thread(worker.running_in_engine), 20, "it runs in the engine")
-                cancelled_at = time.monotonic()
-                await handle.cancel()
-                await eventually(
-                    lambda: asyncio.to_thread(lambda: worker.running_in_engine() == 0),
-                    WELL_BEFORE_ITS_END_S,
-                    "it is gone from the engine",
-                )
-                assert time.monotonic() - cancelled_at < WELL_BEFORE_ITS_END_S
-                assert (await handle.result(timeout=5)).status == "cancelled"
+def found(stack: Stack, language: str) -> Json:
+    return stack.found(language, SETUP)
 
-                await client.enqueue(LONG)
-                await eventually(lambda: asyncio.to_thread(worker.running_in_engine), 20, "another one runs")
-            family = descendants(worker.pid)
-            assert set(worker.engine_processes()) == {"EngineCore", "Worker"}
-            worker.process.kill()
-            await eventually(lambda: not [p for p in family if alive(p)], 10, "no process of the engine is left")
+
+@CLIENTS
+def test_models(stack: Stack, language: str) -> None:
+    models = found(stack, language)["models"]
+    assert models == {"listed": sorted(MODELS.values()), "one": MODELS["generating"]}
+
+
+@CLIENTS
+def test_chat_and_the_same_streamed(stack: Stack, language: str) -> None:
+    chat = found(stack, language)["chat"]
+    assert chat["text"].strip()
+    assert 0 < chat["tokens"] <= GREEDY["max_tokens"]
+    assert chat["request_id"].startswith("req_")
+    streamed = chat["streamed"]
+    assert streamed["chunks"] > 2
+    assert streamed["text"] == chat["text"]
+    assert streamed["finish_reason"] == chat["finish_reason"]
+    assert (streamed["usages"], streamed["last_has_choices"]) == ([chat["tokens"]], False)
+
+
+@CLIENTS
+def test_a_completion_and_the_same_streamed(stack: Stack, language: str) -> None:
+    completion = found(stack, language)["completion"]
+    assert completion["text"] == completion["streamed"]
+    assert completion["tokens"] == 8
+    assert completion["chunks"] > 2
+
+
+@CLIENTS
+def test_a_response(stack: Stack, language: str) -> None:
+    response = found(stack, language)["response"]
+    assert response["text"].strip()
+    assert 0 < response["tokens"] <= 24
+    assert response["tier"] == "flex"
+
+
+@CLIENTS
+def test_errors_are_raised_by_their_types(stack: Stack, language: str) -> None:
+    errors = found(stack, language)["errors"]
+    assert {name: error["status"] for name, error in errors.items()} == {
+        "no_key": 401,
+        "no_model": 404,
+        "bad_value": 400,
+        "bad_value_streamed": 400,
+        "no_embeddings": 404,
+        "no_file": 404,
+        "too_slow": None,
+    }
+    assert kind_and_code(errors["no_key"]) == ("AuthenticationError", "invalid_api_key")
+    assert kind_and_code(errors["no_model"]) == ("NotFoundError", "model_not_found")
+    assert kind_and_code(errors["no_embeddings"]) == ("NotFoundError", "unknown_endpoint")
+    assert kind_and_code(errors["no_file"]) == ("NotFoundError", "file_not_found")
+    for name in ("bad_value", "bad_value_streamed"):
+        assert (errors[name]["kind"], errors[name]["param"]) == ("BadRequestError", "temperature")
+    too_slow = {"python": "APITimeoutError", "node": "APIConnectionTimeoutError"}
+    assert errors["too_slow"]["kind"] == too_slow[language]
+
+
+@CLIENTS
+def test_a_file_from_upload_to_deletion(stack: Stack, language: str) -> None:
+    file = found(stack, language)["files"]
+    assert file.pop("lines") == SETUP["batch"]
+    assert file == {
+        "filename": "requests.jsonl",
+        "purpose": "batch",
+        "same_size": True,
+        "listed": True,
+        "deleted": True,
+        "gone": "file_not_found",
+    }
+
+
+@CLIENTS
+def test_a_batch_of_chats(stack: Stack, language: str) -> None:
+    batch = found(stack, language)["batch"]
+    check_batch(batch, "cold")
+    for answer in batch["output"]:
+        assert answer["response"]["body"]["choices"][0]["message"]["content"]
+    assert batch["errors"][0]["response"]["body"]["error"]["param"] == "temperature"
+
+
+@CLIENTS
+def test_a_batch_is_cancelled_and_nothing_of_it_runs_on(stack: Stack, language: str) -> None:
+    batch = found(stack, language)["cancelled"]
+    assert batch["status"] == "cancelled"
+    lines = batch["output"] + batch["errors"]
+    assert names(lines) == sorted(each["custom_id"] for each in SETUP["long_batch"])
+    late = [each for each in batch["errors"] if each["custom_id"].startswith("long")]
+    assert [each["error"]["code"] for each in late] == ["batch_cancelled"] * 4
+    assert batch["counts"]["completed"] == len(batch["output"])
+    eventually_blocking(lambda: stack.running_in_engine() == 0, 5, "nothing runs in the engine")
+
+
+def test_both_clients_find_the_same(stack: Stack) -> None:
+    """All was asked for above; nothing is asked again."""
+    for part in ("chat", "completion"):
+        one, other = (found(stack, language)[part]["text"] for language in ("python", "node"))
+        assert one == other
+
+
+# -- hostile bodies, cancellation, the end -----------------------------------------------------------------
+
+
+async def test_every_hostile_body_has_its_end_and_every_good_one_its_answer(stack: Stack) -> None:
+    """The short form of `python -m tests.hostile`."""
+    families = tuple(name for name in FAMILIES if name not in PATIENT)
+    planned = plan(40, 2 * len(families), rate=4.0, seed=7, families=families)
+    ended = await play(stack.url, lambda: stack.worker.alive, planned, within_s=60, tell=print)
+    assert stack.worker.alive, stack.worker.printed()[-3_000:]
+    shown = "\n".join(table(ended))
+    assert None not in ended.values(), shown
+    assert {end.status for end in ended.values() if end and end.family == GOOD_BODY} == {"succeeded"}, shown
+    # A body is at fault for what became of it: an engine that breaks on one is something to close.
+    assert not [end for end in ended.values() if end and end.status == "failed" and end.http_status >= 500], shown
+
+
+async def runs_in_the_engine(stack: Stack) -> bool:
+    return await asyncio.to_thread(stack.running_in_engine) > 0
+
+
+async def test_a_cancelled_request_is_gone_from_the_engine(stack: Stack) -> None:
+    async with Client(stack.url) as client:
+        handle = await client.enqueue(STORY)
+        await eventually(lambda: runs_in_the_engine(stack), 20, "it runs in the engine")
+        cancelled_at = time.monotonic()
+        await handle.cancel()
+
+        async def gone() -> bool:
+            return not await runs_in_the_engine(stack)
+
+        await eventually(gone, WELL_BEFORE_ITS_END_S, "it is gone from the engine")
+        assert time.monotonic() - cancelled_at < WELL_BEFORE_ITS_END_S
+        assert (await handle.result(timeout=5)).status == "cancelled"
+
+
+@pytest.mark.kill
+async def test_a_killed_worker_leaves_no_process_of_its_engine(stack: Stack) -> None:
+    async with Client(stack.url) as client:
+        await client.enqueue(STORY)
+        await eventually(lambda: runs_in_the_engine(stack), 20, "a request runs in the engine")
+    family = descendants(stack.worker.pid)
+    assert set(stack.engine_processes()) == {"EngineCore", "Worker"}
+    stack.worker.destroy()
+    await eventually(lambda: not [p for p in family if alive(p)], 10, "no process of the engine is left")

@@ -67,13 +67,15 @@ async def both(asked: argparse.Namespace, log: Path, url: str) -> int:
     async with scene(url, model_folder(), log, settings) as running:
         print(f"ready after {time.monotonic() - began:.0f} s; seed {asked.seed}", flush=True)
         # The first requests of an engine are slow; they are nobody's latency.
-        await play(running, plan(8, 0, 5.0, asked.seed + 9), 60, lambda _: None)
+        await play(url, lambda: running.alive, plan(8, 0, 5.0, asked.seed + 9), 60, lambda _: None)
         await _forget(running)
         ends: dict[str, dict[str, Ended | None]] = {}
         for name, hostile in (("A", 0), ("B", asked.hostile)):
             planned = plan(asked.good, hostile, asked.rate, asked.seed, families)
             print(f"run {name}: {len(planned)} requests over {planned[-1].at_s:.0f} s", flush=True)
-            ends[name] = await play(running, planned, asked.within, lambda line: print(f"  {line}", flush=True))
+            ends[name] = await play(
+                url, lambda: running.alive, planned, asked.within, lambda line: print(f"  {line}", flush=True)
+            )
             print(figures(f"run {name}", ends[name]), flush=True)
             if name == "A":
                 await _forget(running)

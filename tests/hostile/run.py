@@ -19,7 +19,6 @@ import redis.asyncio
 from tests.hostile.bodies import Entry
 from tests.hostile.catalogue import hostile
 from tests.hostile.good import good
-from tests.hostile.scene import Scene
 
 LANE = "{default}:lane:normal"
 RESULT = "{default}:result:"
@@ -65,12 +64,13 @@ def plan(good_count: int, hostile_count: int, rate: float, seed: int, families: 
 
 
 async def play(
-    scene: Scene, planned: Sequence[Planned], within_s: float, tell: Callable[[str], None]
+    url: str, alive: Callable[[], bool], planned: Sequence[Planned], within_s: float, tell: Callable[[str], None]
 ) -> dict[str, Ended | None]:
     """Send everything, and wait for every end.
 
     Args:
-        scene: what runs.
+        url: the Redis.
+        alive: true while the worker lives.
         planned: what to send, in order.
         within_s: how long after the last was sent all must have ended.
         tell: gets a line of progress now and then.
@@ -78,19 +78,19 @@ async def play(
     Returns:
         By id; None for what has not ended.
     """
-    client: Any = redis.asyncio.Redis.from_url(scene.url, decode_responses=True, socket_timeout=None)
+    client: Any = redis.asyncio.Redis.from_url(url, decode_responses=True, socket_timeout=None)
     async with client:
-        return await _play(client, scene, planned, within_s, tell)
+        return await _play(client, alive, planned, within_s, tell)
 
 
 async def _play(
-    client: Any, scene: Scene, planned: Sequence[Planned], within_s: float, tell: Callable[[str], None]
+    client: Any, alive: Callable[[], bool], planned: Sequence[Planned], within_s: float, tell: Callable[[str], None]
 ) -> dict[str, Ended | None]:
     begin, told = time.monotonic(), 0.0
     ended: dict[str, Ended | None] = dict.fromkeys(one.id for one in planned)
     family_of = {one.id: one.family for one in planned}
     sent, last_s = 0, planned[-1].at_s
-    while None in ended.values() and scene.alive:
+    while None in ended.values() and alive():
         now_s = time.monotonic() - begin
         if now_s > last_s + within_s:
             break
