@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,10 @@ from hypothesis import HealthCheck, settings
 
 from streamfleet.cli.demo.model import model_folder
 from tests import programs
+
+# Every test process imports all tests, and tests start hundreds of processes: each module is compiled once for all of them.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 programs.on_path()
 pytest_terminal_summary = programs.pytest_terminal_summary
