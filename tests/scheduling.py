@@ -10,9 +10,10 @@ from collections.abc import Sequence
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-ENGINES = ("tests/e2e/", "tests/contract/")
+ENGINES = ("tests/contract/", "tests/e2e/test_demo.py", "tests/e2e/test_vllm")
 """Two engines at once would share memory and cores that each takes for its own."""
 COSTLY_FIXTURES = (
+    "tests/e2e/test_packaging",
     "tests/unit/test_deploy_docs.py",
     "tests/integration/test_gateway",
     "tests/integration/test_k8s",

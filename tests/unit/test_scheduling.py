@@ -19,15 +19,26 @@ from tests.scheduling import longest_first, scope_of
     [
         ("tests/e2e/test_vllm_worker.py::test_a[1]", "engines"),
         ("tests/contract/test_engines.py::test_a[vllm-x@y]", "engines"),
+        ("tests/e2e/test_packaging.py::test_a", "tests/e2e/test_packaging.py"),
+        ("tests/e2e/test_demo_model.py::test_a", "tests/e2e/test_demo_model.py::test_a"),
         ("tests/unit/test_deploy_docs.py::test_a", "tests/unit/test_deploy_docs.py"),
         ("tests/integration/test_gateway_keys.py::test_a", "tests/integration/test_gateway_keys.py"),
         ("tests/integration/test_k8s_overlays.py::test_a[b]", "tests/integration/test_k8s_overlays.py"),
         ("tests/unit/test_keys.py::test_a", "tests/unit/test_keys.py::test_a"),
     ],
-    ids=["e2e", "contract", "deploy", "gateway", "k8s", "any other"],
+    ids=["e2e", "contract", "packaging", "model", "deploy", "gateway", "k8s", "any other"],
 )
 def test_the_group_of_a_test(test: str, scope: str) -> None:
     assert scope_of(test) == scope
+
+
+def test_all_tests_with_a_real_engine_are_of_one_group(repository: Path) -> None:
+    files = (repository / "tests").rglob("test_*.py")
+    mark = "mark." + "needs_vllm"  # in two parts, because this file has it too
+    marked = [file for file in files if mark in file.read_text(encoding="utf-8")]
+    groups = {file.name: scope_of(f"{file.relative_to(repository)}::test_a") for file in marked}
+    assert len(groups) > 3
+    assert set(groups.values()) == {"engines"}, groups
 
 
 def test_the_tests_with_the_longest_limits_begin_first() -> None:
@@ -49,7 +60,7 @@ def test_pytest_xdist_heeds_it(repository: Path, tmp_path: Path) -> None:
     """With whatever releases of both are installed."""
     (tmp_path / "tests" / "e2e").mkdir(parents=True)
     for number in range(4):
-        (tmp_path / "tests" / "e2e" / f"test_{number}.py").write_text("def test_it(worker_id): print(worker_id)\n")
+        (tmp_path / "tests" / "e2e" / f"test_vllm_{number}.py").write_text("def test_it(worker_id): print(worker_id)\n")
     (tmp_path / "conftest.py").write_text(
         "import pytest\n"
         "@pytest.hookimpl(optionalhook=True)\n"
