@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 from streamfleet.cli.demo.model import model_folder
 from tests import programs
 
-# Every test process imports all tests, and tests start hundreds of processes: each module is compiled once for all of them.
+# Every test process imports all tests, and tests start hundreds of processes: compile each module once for all of them.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 

@@ -135,7 +135,7 @@ def installed() -> str:
 
 @contextmanager
 def stack_in(
-    folder: Path, model: Path, kind: str, before: Callable[[str], None] = lambda _: None, **settings: object
+    folder: Path, model: Path, kind: str, before: Callable[[str], None] = lambda _: None, **settings: Any
 ) -> Iterator[Stack]:
     """A stack whose worker is ready.
 

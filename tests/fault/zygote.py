@@ -1,4 +1,6 @@
-"""A process that has imported everything and forks workers and producers on demand: `python -m tests.fault.zygote`.
+"""A process that has imported everything and forks workers and producers on demand.
+
+    python -m tests.fault.zygote [MODULE …]     # imports these as well
 
 Starting a worker from nothing costs about a second of CPU, a fork some milliseconds; each is a process of its own all
 the same, with its own pid, log and exit status. Orders come as JSON lines on the standard input, answers go out on the
@@ -19,7 +21,11 @@ from typing import Any
 
 from tests.fault.deathwish import die_with_parent
 
-ROLES = {"worker": "tests.fault.worker_process", "producer": "tests.fault.producer_process"}
+ROLES = {
+    "worker": "tests.fault.worker_process",
+    "producer": "tests.fault.producer_process",
+    "module": "tests.integration.forked",
+}
 
 
 class Zygote:
@@ -98,7 +104,7 @@ def _answer(**fields: Any) -> None:
 def _import_everything() -> None:
     from streamfleet.common import scripts
 
-    for module in ("streamfleet.worker.engine.simulated", *ROLES.values()):
+    for module in ("streamfleet.worker.engine.simulated", *ROLES.values(), *sys.argv[1:]):
         importlib.import_module(module)
     for verb in scripts.VERBS:
         scripts.source(verb)  # read once: who is forked later must not see files that were edited meanwhile

@@ -16,6 +16,7 @@ import redis
 
 from streamfleet.cli.main import main
 from streamfleet.common import logs
+from tests.integration.forked import ForkedProcess
 from tests.waiting import eventually_blocking
 
 WITHIN_S = 30.0
@@ -63,14 +64,10 @@ def streamfleet(url: str, *arguments: str, **settings: str) -> Ended:
 
 
 @contextmanager
-def worker(url: str, name: str = "w1", settings: Mapping[str, str] | None = None) -> Iterator[subprocess.Popen[bytes]]:
+def worker(url: str, name: str = "w1", settings: Mapping[str, str] | None = None) -> Iterator[ForkedProcess]:
     """A real worker with the simulated engine, from ready to drained."""
-    process = subprocess.Popen(
-        command("worker", "--engine", "simulated", "--name", name),
-        env=environment(url, **(settings or {})),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    runs = ["streamfleet.cli", "worker", "--engine", "simulated", "--name", name]
+    process = ForkedProcess(runs, environment(url, **(settings or {})), Path(os.devnull))
     try:
         with redis.Redis.from_url(url) as client:
             eventually_blocking(lambda: client.hexists("{default}:workers", name), WITHIN_S, "the worker is there")

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.integration.cli_processes import command, environment
+from tests.integration.cli_processes import environment
+from tests.integration.forked import ForkedProcess
+from tests.waiting import eventually_blocking
 
 WITHIN_S = 20.0
 Labels = frozenset[tuple[str, str]]
@@ -50,18 +53,15 @@ class ExporterProcess:
         port: where.
     """
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self.process = process
-        self.said: list[str] = []
-        self.port = self._listening()
+    def __init__(self, process: ForkedProcess, log: Path) -> None:
+        self._process, self._log = process, log
+        eventually_blocking(lambda: self._ready() or process.poll() is not None, WITHIN_S, "the exporter listens")
+        ready = self._ready()
+        assert ready, log.read_text()
+        self.port = int(json.loads(ready[0])["port"])
 
-    def _listening(self) -> int:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            self.said.append(line)
-            if line.startswith("{") and (event := json.loads(line))["event"] == "exporter_ready":
-                return int(event["port"])
-        raise AssertionError("".join(self.said))
+    def _ready(self) -> list[str]:
+        return [line for line in self._log.read_text().splitlines() if '"exporter_ready"' in line and line[-1] == "}"]
 
     def get(self, path: str = "/metrics") -> Page:
         """One page."""
@@ -76,18 +76,14 @@ class ExporterProcess:
 @contextmanager
 def exporter(url: str, *arguments: str, reuse_ms: int = 0) -> Iterator[ExporterProcess]:
     """An exporter that looks anew for whoever asks, unless it is to reuse looks; it has to end well."""
-    process = subprocess.Popen(
-        command("exporter", "--port", "0", *arguments),
-        env=environment(url, STREAMFLEET_EXPORTER_REUSE_MS=str(reuse_ms), STREAMFLEET_LOG_FORMAT="json"),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        yield ExporterProcess(process)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(WITHIN_S) == 0
-    finally:
-        if process.poll() is None:
+    runs = ["streamfleet.cli", "exporter", "--port", "0", *arguments]
+    settings = {"STREAMFLEET_EXPORTER_REUSE_MS": str(reuse_ms), "STREAMFLEET_LOG_FORMAT": "json"}
+    with TemporaryDirectory() as folder:
+        log = Path(folder) / "exporter.log"
+        process = ForkedProcess(runs, environment(url, **settings), log)
+        try:
+            yield ExporterProcess(process, log)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(WITHIN_S) == 0
+        finally:
             process.kill()
-        process.communicate()

@@ -6,10 +6,10 @@ import asyncio
 import json
 import signal
 import socket
-import subprocess
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,8 @@ from streamfleet.common.broker.gateway import GatewayBroker
 from streamfleet.common.connection import Connection
 from streamfleet.common.gateway_keys import GatewayNames, KeyRecord, digest_of, make_record, new_secret
 from streamfleet.common.protocol import Lane
-from tests.integration.cli_processes import command, environment
+from tests.integration.cli_processes import environment
+from tests.integration.forked import ForkedProcess
 from tests.integration.own_pages import Answer, page, sample_on
 from tests.integration.worker_process import WorkerProcess
 from tests.servers import newest
@@ -48,18 +49,11 @@ class GatewayProcess:
         given = {f"STREAMFLEET_{key.upper()}": str(value) for key, value in settings.items()}
         usual = {f"STREAMFLEET_{key}": value for key, value in SETTINGS.items()}
         self._log = folder / "gateway.log"
-        with self._log.open("wb") as log:
-            self.process = subprocess.Popen(
-                self.command(),
-                env=environment(redis_url, **(usual | given)),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
+        self.process = ForkedProcess(self.command(), environment(redis_url, **(usual | given)), self._log)
 
     def command(self) -> list[str]:
-        """The command line of the process."""
-        return command("gateway")
+        """The module to run, and its arguments."""
+        return ["streamfleet.cli", "gateway"]
 
     @property
     def alive(self) -> bool:
@@ -71,7 +65,8 @@ class GatewayProcess:
 
     def events(self, name: str) -> list[dict[str, Any]]:
         """Events of this name that it has logged so far."""
-        logged = [json.loads(line) for line in self.printed().splitlines() if line.startswith("{") and line[-1] == "}"]
+        lines = self.printed().splitlines()
+        logged = [json.loads(line) for line in lines if name in line and line.startswith("{") and line[-1] == "}"]
         return [event for event in logged if event.get("event") == name]
 
     def ready(self) -> GatewayProcess:
@@ -80,7 +75,7 @@ class GatewayProcess:
         assert self.alive, self.printed()
         return self
 
-    @property
+    @cached_property
     def port(self) -> int:
         return int(self.events("gateway_ready")[0]["port"])
 

@@ -27,7 +27,7 @@ class TickingGateway(GatewayProcess):
 
     def command(self) -> list[str]:
         """This module, which runs it."""
-        return [sys.executable, "-m", "tests.integration.gateway_ticking", "gateway"]
+        return ["tests.integration.gateway_ticking", "gateway"]
 
     def longest_ms(self) -> float:
         """The longest turn since this was last asked, in ms of processor time."""

@@ -1,4 +1,4 @@
-"""Real worker processes for tests: started by their command, ended by signals, watched from outside."""
+"""Real worker processes for tests: ended by signals, watched from outside."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from streamfleet.common.keys import Keys
 from streamfleet.common.protocol import LANES
 from streamfleet.common.records import Lease
 from streamfleet.common.results import Result
+from tests.integration.forked import ForkedProcess
 from tests.integration.own_pages import Answer, page, sample_on
 from tests.waiting import eventually, eventually_blocking
 
@@ -64,11 +65,15 @@ class WorkerProcess:
         values = {**SETTINGS, "REDIS_URL": redis_url, "WORKER_NAME": name, **given}
         environment = {key: value for key, value in os.environ.items() if not key.startswith("STREAMFLEET_")}
         environment.update({f"STREAMFLEET_{key}": value for key, value in values.items()})
-        runs = ["-m", "tests.integration.worker_patches", *patches] if patches else ["-m", "streamfleet.worker"]
+        runs = ["tests.integration.worker_patches", *patches] if patches else ["streamfleet.worker"]
         self._log = folder / f"{name}.log"
+        self._process: ForkedProcess | subprocess.Popen[bytes]
+        if values["ENGINE"] != "vllm":
+            self._process = ForkedProcess(runs, environment, self._log)
+            return
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, *runs], env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                [sys.executable, "-m", *runs], env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
 
     @property
@@ -86,7 +91,7 @@ class WorkerProcess:
     def events(self, name: str) -> list[dict[str, Any]]:
         """Events of this name that it has logged so far."""
         lines = self._log.read_text(errors="replace").splitlines()
-        logged = [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
+        logged = [json.loads(line) for line in lines if name in line and line.startswith("{") and line.endswith("}")]
         return [event for event in logged if event.get("event") == name]
 
     def printed(self) -> str:
