@@ -49,7 +49,7 @@ MUTANTS = (
         "redis.pcall('EXISTS', unpack(results)) == 0\nlocal tried",
         "true\nlocal tried",
         HISTORY,
-        0,
+        2,
     ),
     Mutant(
         "complete: each result has its own names",
@@ -95,7 +95,7 @@ MUTANTS = (
         "    call('HSET', key, unpack(describe(run or {}, lane, id, entry)))\n",
         "",
         HISTORY,
-        0,
+        2,
     ),
     Mutant("settle: an entry's own reply name is told", "  notify(entry.reply, entry.id, result[1])\n", "", HISTORY, 0),
     Mutant(

@@ -95,7 +95,7 @@ MUTANTS = (
         "  call('ZADD', DELAYED, latest, member)\n",
         "",
         HISTORY,
-        0,
+        2,
     ),
     Mutant(
         "promote: watches of a clock that was set back end",
@@ -150,7 +150,7 @@ MUTANTS = (
         "  if ended then return bytes, 0, 1 end\n",
         "  if ended then ended = 0 end\n",
         HISTORY,
-        0,
+        1,
     ),
     Mutant(
         "pull: what is late on arrival ends",
@@ -206,9 +206,9 @@ MUTANTS = (
         "    bury(lane, id, fields, entry, {status = 'expired'",
         "  if false then\n  else\n    bury(lane, id, fields, entry, {status = 'expired'",
         HISTORY,
-        0,
+        2,
     ),
-    Mutant("expire: no longer ready", "  call('ZREM', ready_key(lane), member)\n", "", HISTORY, 0),
+    Mutant("expire: no longer ready", "  call('ZREM', ready_key(lane), member)\n", "", HISTORY, 10),
     Mutant(
         "expire: a backlog without deadlines hides none",
         "if #late == 2 * tonumber(looked_at) then return cut_at(rank, place, late[2]) end",
@@ -247,7 +247,7 @@ MUTANTS = (
         HISTORY,
         0,
     ),
-    Mutant("reclaim: lost workers are told", "error = failure, workers = lost}", "error = failure}", HISTORY, 0),
+    Mutant("reclaim: lost workers are told", "error = failure, workers = lost}", "error = failure}", HISTORY, 1),
     Mutant("reclaim: no attempt where none was made", "    deliveries = 0\n", "", HISTORY, 0),
     Mutant(
         "reclaim: staged where it was not yet",
@@ -315,6 +315,6 @@ MUTANTS = (
         "local function open_for_writes() call('XACK', KEYS[1], GROUP, '0-0') end",
         "local function open_for_writes() end",
         HISTORY,
-        0,
+        2,
     ),
 )

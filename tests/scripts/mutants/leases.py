@@ -15,7 +15,7 @@ MUTANTS = (
         2,
     ),
     Mutant("renew: deliveries are left alone", "  claim[#claim + 1] = 'JUSTID'", "  -- 'JUSTID'", HISTORY, 1),
-    Mutant("renew: what ended is said", "answered(leases[i][4]) and 2 or 1", "1", HISTORY, 5),
+    Mutant("renew: what ended is said", "answered(leases[i][4]) and 2 or 1", "1", HISTORY, 18),
     Mutant(
         "renew: deleted entries are counted as vanished",
         "      remove_entry(lane, id)\n      count('vanished')\n    end\n  end\n  return there",
@@ -59,7 +59,7 @@ MUTANTS = (
         "local names = workers_lost(tries_of(lane, id), worker)",
         "local names = {}",
         HISTORY,
-        0,
+        1,
     ),
     Mutant(
         "tries: so many names and no more",
@@ -89,5 +89,5 @@ MUTANTS = (
         HISTORY,
         1,
     ),
-    Mutant("retry_later: somebody is woken", "if woken then wake() end", "", HISTORY, 3),
+    Mutant("retry_later: somebody is woken", "if woken then wake() end", "", HISTORY, 8),
 )

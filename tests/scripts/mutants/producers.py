@@ -75,7 +75,7 @@ MUTANTS = (
         "    count('staged')\n  end\n  call('ZREM', ready",
         "  end\n  call('ZREM', ready",
         HISTORY,
-        0,
+        4,
     ),
     Mutant(
         "cancel: counted as staged once",

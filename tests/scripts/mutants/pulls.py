@@ -177,14 +177,14 @@ MUTANTS = (
         "elseif deadline and deadline <= now then\n    bury",
         "elseif false then\n    bury",
         HISTORY,
-        1,
+        2,
     ),
     Mutant(
         "take: to the millisecond",
         "and deadline <= now then\n    bury",
         "and deadline < now then\n    bury",
         HISTORY,
-        9,
+        35,
     ),
     Mutant(
         "take: what is too large is not given out",
