@@ -1,1 +1,1 @@
-"""What producers and workers share: the wire protocol, key names, the broker, settings, logs and metrics."""
+"""Code that producers and workers share: the wire protocol, key names, the broker, settings, logs and metrics."""

@@ -1,11 +1,10 @@
-"""What each role may do in Redis, as rules for its ACL. Pure.
+"""Permissions of each role in Redis, as rules for its ACL. Pure.
 
-A user of a role can do the role's job on the keys of its queue, and nothing else. A script is only a way to send
-commands: Redis checks each command inside it against the same rules, so that being allowed to run any script lets
-nobody do more.
+A user of a role can do the role's job on the keys of its queue, and nothing else. Redis checks each
+command inside a script against the same rules, so the permission to run any script grants nothing more.
 
-Needs Redis 7.0 or newer (or Valkey): 6.2 has one set of keys for all commands of a user, so that who may add to a lane
-could also read it.
+Needs Redis 7.0 or newer (or Valkey): 6.2 has one set of keys for all commands of a user, so a user with the right to
+add to a lane could also read it.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _CLUSTER = ("cluster|slots", "cluster|shards", "cluster|nodes", "readonly")
 
 
 class Role(StrEnum):
-    """Who somebody is to a queue."""
+    """Roles that a Redis user can have towards a queue."""
 
     PRODUCER = "producer"
     WORKER = "worker"
@@ -95,7 +94,7 @@ VERBS: dict[Role, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """Commands, each allowed on each of the keys, which are ACL patterns with their kind of access before them."""
+    """Commands and keys: each command is allowed on each key. A key is an ACL pattern that begins with its access."""
 
     commands: tuple[str, ...]
     keys: tuple[str, ...] = ()
@@ -121,7 +120,7 @@ class Patterns:
     every: bool = False
 
     def __post_init__(self) -> None:
-        # Redis splits rules at blanks, takes quotes out of selectors, and writes them back without.
+        # Redis splits rules at blanks, removes quotes from selectors, and saves the rules without them.
         for name, text in (("queue", self.keys.queue), ("key_prefix", self.keys.prefix)):
             if re.search(r"[\x00-\x20\x7f\"']", text):
                 raise InvalidRequest("must not contain blanks or quotes: an ACL rule cannot hold them", name)
@@ -132,7 +131,7 @@ class Patterns:
         return f"{self._base}*"
 
     def beside(self, access: str, *names: str) -> tuple[str, ...]:
-        """Patterns for what all gateways share, which is no queue's; a name may end in `*`."""
+        """Patterns for the keys that all gateways share and that belong to no queue; a name may end in `*`."""
         base = _escaped(GatewayNames(self.keys.prefix).base)
         return tuple(f"{access}{base}{name}" for name in names)
 
@@ -150,12 +149,12 @@ class Patterns:
 
 
 def grants(role: Role, patterns: Patterns, lanes: Sequence[Lane] = LANES) -> list[Grant]:
-    """What a role may do.
+    """Permissions of a role.
 
     Args:
-        role: which.
-        patterns: on which keys.
-        lanes: where a producer may put requests.
+        role: the role.
+        patterns: keys that it works on.
+        lanes: lanes that a producer may add to.
     """
     if role is Role.PRODUCER:
         return _producer(patterns, lanes)
@@ -164,7 +163,7 @@ def grants(role: Role, patterns: Patterns, lanes: Sequence[Lane] = LANES) -> lis
 
 
 def rules(role: Role, patterns: Patterns, lanes: Sequence[Lane] = LANES) -> list[str]:
-    """The rules of a role, as ACL SETUSER and users.acl take them; without a password, so that nobody gets in yet."""
+    """The rules of a role, as ACL SETUSER and users.acl take them; without a password, so nobody can log in yet."""
     first, *others = grants(role, patterns, lanes)
     selectors = [f"({' '.join(grant.words())})" for grant in others]
     return ["on", "resetpass", "resetkeys", "resetchannels", "-@all", *first.words(), *selectors]
@@ -180,7 +179,7 @@ def users_acl_line(user: str, words: Iterable[str]) -> str:
 
 
 def setuser_command(user: str, words: Iterable[str]) -> str:
-    """The same as a command for redis-cli. It starts from nothing: what the user had before, its password too, is gone.
+    """The same as a command for redis-cli. It resets the user first: its former rules and its password are gone.
 
     Raises:
         InvalidRequest: the user's name cannot stand in it.
@@ -200,10 +199,10 @@ def check_user(name: str) -> str:
 
 
 def users_acl(patterns: Patterns) -> str:
-    """A whole users.acl file: all roles, and no way in without a name.
+    """A whole users.acl file: all roles, and the user `default` switched off.
 
-    With an `aclfile`, Redis passes over `requirepass`: a file that does not name the user `default` would let
-    everybody in as that user, who may do everything.
+    With an `aclfile`, Redis ignores `requirepass`: if the file did not name `default`, everybody could log in as that
+    user, with all permissions.
     """
     lines = [users_acl_line(f"streamfleet-{role}", rules(role, patterns)) for role in Role]
     return "\n".join(["user default off resetpass resetkeys resetchannels -@all", *lines]) + "\n"
@@ -215,7 +214,7 @@ def _producer(p: Patterns, lanes: Sequence[Lane]) -> list[Grant]:
         Grant(("ping", "select", "wait", "client|id", *_CLUSTER)),
         _scripts(p),
         Grant(("xadd",), p.of(WRITE, *map(keys.lane, lanes), keys.cancel_requests)),
-        # How long and large a lane is, and where a request of theirs is: these commands show no bodies.
+        # For the length and size of a lane and the state of a request; these commands show no bodies.
         Grant(("xlen", "xpending", "xinfo|groups", "memory|usage"), p.of(READ, *keys.lanes)),
         Grant(("zscore",), p.of(READ, *map(keys.ready, LANES), keys.delayed)),
         Grant(("hgetall", "hget", "hmget", "hexists", "exists"), p.of(READ, keys.result)),
@@ -265,12 +264,12 @@ def _work(p: Patterns) -> list[Grant]:
 
 
 def _operator(p: Patterns) -> list[Grant]:
-    """Reads more, and may do what a worker does: what is broken is mended by the same means as it is made."""
+    """A worker's permissions, because repairs use the workers' scripts, and the right to read everything."""
     keys = p.keys
     streams = ("xlen", "xrange", "xrevrange", "xread", "xinfo|stream", "xinfo|groups")
     others = ("zscan", "hscan", "exists", "type", "pttl", "memory|usage")
     return [
-        # SCAN and DBSIZE name no keys, so no rule can keep them to the queue's.
+        # SCAN and DBSIZE name no keys, so no rule can limit them to the queue's keys.
         Grant(("ping", "select", "info", "time", "client|id", "scan", "dbsize", *_CLUSTER)),
         *_work(p),
         Grant((*streams, *others), (READ + p.whole,)),
@@ -299,10 +298,10 @@ def _operator(p: Patterns) -> list[Grant]:
 
 
 def _gateway(p: Patterns) -> list[Grant]:
-    """A producer in all lanes, who knows the workers' models, and whose callers have keys and allowances."""
+    """A producer's permissions in all lanes, the workers' descriptions, and the gateway's own keys."""
     return [
         *_producer(p, LANES),
-        # A reader of streams is woken when it gets one more to read.
+        # The reader of token streams is unblocked when one more stream is to be read.
         Grant(("time", "client|unblock")),
         Grant(("hgetall",), p.of(READ, p.keys.workers)),
         Grant(("eval", "evalsha"), p.beside(BOTH, "*")),
@@ -331,7 +330,7 @@ def _files_and_batches(p: Patterns) -> list[Grant]:
 
 
 def _webhooks(p: Patterns) -> list[Grant]:
-    """Deliver them. Whoever signs has to read the secrets: nobody else may."""
+    """Permissions for deliveries. Only the gateway may read the signing secrets, because it signs."""
     groups = ("xgroup|create", "xgroup|delconsumer", "xinfo|consumers", "xreadgroup", "xpending", "xclaim", "xack")
     return [
         Grant((*groups, "xadd", "xdel", "xread", "xinfo|stream"), p.beside(BOTH, "webhooks:due")),
@@ -356,7 +355,7 @@ def _autoscaler(p: Patterns) -> list[Grant]:
 
 
 def _scripts(p: Patterns) -> Grant:
-    """Any script that names keys of the queue; what it does there is checked command by command."""
+    """Any script on keys of the queue; Redis checks each command inside the script by itself."""
     return Grant(("eval", "evalsha"), (BOTH + p.whole,))
 
 

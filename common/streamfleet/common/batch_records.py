@@ -1,4 +1,4 @@
-"""Files and batches of the HTTP gateway: names of their keys, and what is known of each. Pure, but for chance."""
+"""Files and batches of the HTTP gateway: their key names and their records. Pure, except for random ids."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ class BatchNames:
     """Redis keys of files and batches; all share the hash tag of the gateway's other keys.
 
     Args:
-        base: what all keys of the gateway begin with (`GatewayNames.base`).
+        base: prefix of all keys of the gateway (`GatewayNames.base`).
     """
 
     def __init__(self, base: str) -> None:
         self.base = base
         self.open = f"{base}open_batches"
-        """Sorted set: batches that are not through, by when their lease ends, epoch ms; one that nobody had yet, by
-        when it was made."""
+        """Sorted set: open batches by the end of their lease, epoch ms; before the first lease, by the time of
+        creation."""
         self.ends = f"{base}file_ends"
-        """Sorted set: files by when they end, epoch ms."""
+        """Sorted set: files by the time at which they expire, epoch ms."""
         self.loose = f"{base}loose"
-        """Sorted set: contents that no file owns, by when they may be deleted, epoch ms."""
+        """Sorted set: contents that no file owns, by the time from which they may be deleted, epoch ms."""
 
     def file(self, file_id: str) -> str:
         """Hash: one file."""
@@ -54,24 +54,24 @@ class BatchNames:
         return f"{self.base}{'jobs' if kind == JOB else 'batches'}:{tenant}"
 
     def done(self, batch_id: str) -> str:
-        """Bitmap: the lines of a batch that stand in one of its two files; the first line is bit 0."""
+        """Bitmap: lines of a batch that are in one of its two result files; the first line is bit 0."""
         return f"{self.base}done:{batch_id}"
 
     def stats(self, tenant: str) -> str:
-        """Hash: what the simple service did for a tenant so far."""
+        """Hash: counters of the simple service's work for a tenant."""
         return f"{self.base}stats:{tenant}"
 
     def use(self, tenant: str) -> str:
-        """Hash: how many bytes a tenant's files have, and the inputs of its open batches."""
+        """Hash: bytes of a tenant's files, and bytes of the inputs of its open batches."""
         return f"{self.base}use:{tenant}"
 
     def named(self, name: str) -> str:
-        """Hash: the batch that was asked for under an Idempotency-Key, and a digest of what was asked."""
+        """Hash: the batch that was created under an Idempotency-Key, and the digest of its request."""
         return f"{self.base}named:{name}"
 
 
 def new_id(kind: str, now_ms: int) -> str:
-    """An id that nobody had before; those of a kind sort by time.
+    """A new unique id; ids of one kind sort by time.
 
     Args:
         kind: FILE, BATCH or JOB.
@@ -81,12 +81,12 @@ def new_id(kind: str, now_ms: int) -> str:
 
 
 def is_id(text: str, kind: str) -> bool:
-    """Whether something of this kind may be called so."""
+    """True if the text is a well-formed id of this kind."""
     return _ID.fullmatch(text) is not None and text.startswith(kind)
 
 
 class BatchStatus(StrEnum):
-    """Where a batch is; OpenAI's words."""
+    """Status of a batch, in OpenAI's words."""
 
     VALIDATING = "validating"
     IN_PROGRESS = "in_progress"
@@ -99,7 +99,7 @@ class BatchStatus(StrEnum):
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more comes of it."""
+        """True if the status is final."""
         return self in _ENDED
 
 
@@ -112,10 +112,10 @@ class FileRecord:
     """One file.
 
     Attributes:
-        id: its name for callers.
-        tenant: whose it is; empty where keys are off.
-        filename: its caller's name for it.
-        purpose: OpenAI's word for what it is for.
+        id: id that callers see.
+        tenant: the owner; empty where keys are off.
+        filename: the caller's name for the file.
+        purpose: OpenAI's word for its use.
         bytes: its size.
         created_ms, expires_ms: epoch ms.
     """
@@ -129,7 +129,7 @@ class FileRecord:
     expires_ms: int
 
     def fields(self) -> dict[str, str]:
-        """As its hash has it."""
+        """The fields as the file's hash holds them."""
         return {
             "tenant": self.tenant,
             "filename": self.filename,
@@ -148,7 +148,7 @@ class Part:
     bytes: int
 
     def encoded(self) -> str:
-        """As the list has it."""
+        """The part as the file's list holds it."""
         return f"{self.bytes} {self.name}"
 
 
@@ -157,26 +157,26 @@ class BatchRecord:
     """One batch.
 
     Attributes:
-        id: its name for callers, and what the ids of its requests begin with.
-        tenant: whose it is; empty where keys are off.
-        input_file_id, output_file_id, error_file_id: its files; the last two exist once something stands in them.
-        endpoint: where all its requests go.
+        id: id that callers see; the ids of its requests begin with it.
+        tenant: the owner; empty where keys are off.
+        input_file_id, output_file_id, error_file_id: its files; the last two exist once they have content.
+        endpoint: OpenAI path of all its requests.
         window: OpenAI's completion_window, as the caller wrote it.
         lane: priority of its requests.
         created_ms, deadline_ms: epoch ms.
-        status: where it is.
-        metadata: the caller's.
-        callback_url: whom to tell of its end; empty for nobody.
-        total, completed, failed: lines: all of them (0 before they were counted), those in the output file, and those
-            in the error file.
+        status: its current status.
+        metadata: the caller's own values.
+        callback_url: URL that is called at its end; empty for none.
+        total, completed, failed: number of lines: all (0 until they are counted), those in the output file, those in
+        the error file.
         late: lines that failed because the deadline had passed.
-        prompt_tokens, completion_tokens: used by what succeeded.
+        prompt_tokens, completion_tokens: tokens of the lines that succeeded.
         mark: lines up to this one may have been enqueued.
-        models: what the workers call each model, and whose queue answers, as found when the lines were checked.
-        errors: the first of the lines that were refused, or why the whole batch was; OpenAI's error objects.
-        times: epoch ms at which it reached each status, by the status.
+        models: queue and served name of each model, as found when the lines were checked.
+        errors: errors of the first refused lines, or of the whole batch; OpenAI's error objects.
+        times: epoch ms of each status that it has reached.
         output_bytes, error_bytes: sizes of its two files so far.
-        stumbles: how often in a row a gateway gave up on it without progress.
+        stumbles: number of times in a row that a gateway gave it up without progress.
     """
 
     id: str
@@ -207,7 +207,7 @@ class BatchRecord:
     stumbles: int = 0
 
     def fields(self) -> dict[str, str]:
-        """What its hash has from the beginning."""
+        """The fields that its hash has from the start."""
         return {
             "tenant": self.tenant,
             "input_file_id": self.input_file_id,
@@ -226,7 +226,7 @@ class BatchRecord:
 
 
 def read_file(file_id: str, fields: Mapping[bytes, bytes]) -> FileRecord | None:
-    """The file in a hash's fields; None when there is none, or somebody wrote something else there."""
+    """The file in a hash's fields; None if there is none, or the fields are not a file's."""
     text = _text(fields)
     try:
         return FileRecord(
@@ -241,13 +241,13 @@ def read_file(file_id: str, fields: Mapping[bytes, bytes]) -> FileRecord | None:
 
 
 def read_part(text: bytes) -> Part:
-    """One content, as the list has it."""
+    """Read one part from the file's list."""
     size, _, name = text.decode(errors="replace").partition(" ")
     return Part(name, int(size) if size.isdigit() else 0)
 
 
 def read_batch(batch_id: str, fields: Mapping[bytes, bytes]) -> BatchRecord | None:
-    """The batch in a hash's fields; None when there is none, or somebody wrote something else there."""
+    """The batch in a hash's fields; None if there is none, or the fields are not a batch's."""
     text = _text(fields)
     if text.get("lane") not in LANES or text.get("status") not in _STATUSES:
         return None

@@ -1,4 +1,4 @@
-"""Time, as something that can be handed in."""
+"""Clocks that are passed in, so that tests can control time."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What the loops ask of time; tests hand in one that they move by hand."""
+    """Clock that the loops use; tests pass one that they move by hand."""
 
     def now_ms(self) -> int:
-        """Wall clock, epoch milliseconds. For display and for talking to people, never for deciding a deadline."""
+        """Wall clock, epoch milliseconds. For display only, never to decide a deadline."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds that only ever go forward."""
+        """Seconds of a clock that never goes back."""
         ...
 
     async def sleep(self, seconds: float) -> None: ...

@@ -1,6 +1,6 @@
-"""The fields of an entry beside its body, as text: read and checked. Pure.
+"""Reads and checks the fields of an entry other than its body. Pure.
 
-Whoever encodes a request checks its values by the same functions that a worker's reading calls.
+Clients check values with the same functions when they encode a request.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Fields = Mapping[bytes, bytes]
 
 
 def check_label(value: str, param: str) -> str:
-    """A tenant or session.
+    """Check a tenant or session.
 
     Raises:
         InvalidRequest: over 256 characters, or not printable.
@@ -30,10 +30,10 @@ def check_label(value: str, param: str) -> str:
 
 
 def check_traceparent(value: str) -> str:
-    """A W3C trace context.
+    """Check a W3C trace context.
 
     Raises:
-        InvalidRequest: it is none.
+        InvalidRequest: the value is not one.
     """
     if not _TRACEPARENT.fullmatch(value):
         raise InvalidRequest("must be a W3C traceparent, such as 00-<32 hex>-<16 hex>-01", "traceparent")
@@ -41,22 +41,22 @@ def check_traceparent(value: str) -> str:
 
 
 def traceparent_of(trace_id: int, span_id: int, flags: int) -> str:
-    """The W3C trace context of a span, from its ids as OpenTelemetry has them."""
+    """The W3C trace context of a span, from its OpenTelemetry ids."""
     return f"00-{trace_id:032x}-{span_id:016x}-{flags:02x}"
 
 
 def check_meta(size: int) -> None:
-    """The bytes of what is carried along.
+    """Check the size of ``meta``, in bytes.
 
     Raises:
-        InvalidRequest: too many.
+        InvalidRequest: it is too large.
     """
     if size > MAX_META_BYTES:
         raise InvalidRequest(f"is {size} bytes; at most {MAX_META_BYTES} are allowed", "meta")
 
 
 def text(fields: Fields, name: bytes) -> str | None:
-    """A field; None where it is absent or empty. Raises InvalidRequest when it is not UTF-8."""
+    """A field as text; None if it is absent or empty. Raises InvalidRequest if it is not UTF-8."""
     value = fields.get(name)
     if not value:
         return None
@@ -69,7 +69,7 @@ def text(fields: Fields, name: bytes) -> str | None:
 
 
 def label(fields: Fields, name: bytes) -> str | None:
-    """A tenant or session. Raises InvalidRequest."""
+    """Read a tenant or session. Raises InvalidRequest."""
     value = text(fields, name)
     return None if value is None else check_label(value, name.decode())
 
@@ -93,7 +93,7 @@ def _milliseconds(fields: Fields, name: bytes) -> int | None:
 
 
 def flag(fields: Fields, name: bytes) -> bool:
-    """Whether a field is ``1``; absent means not. Raises InvalidRequest when it is anything but ``0`` or ``1``."""
+    """True if a field is ``1``; False if it is ``0`` or absent. Raises InvalidRequest for any other value."""
     value = text(fields, name)
     if value not in (None, "0", "1"):
         raise InvalidRequest(f"must be 0 or 1, not {value[:40]!r}", name.decode())
@@ -101,13 +101,13 @@ def flag(fields: Fields, name: bytes) -> bool:
 
 
 def traceparent(fields: Fields) -> str | None:
-    """The trace context. Raises InvalidRequest."""
+    """Read the trace context. Raises InvalidRequest."""
     value = text(fields, b"traceparent")
     return None if value is None else check_traceparent(value)
 
 
 def meta(fields: Fields) -> str | None:
-    """What is carried along. Raises InvalidRequest."""
+    """Read ``meta``, which is carried along unchanged. Raises InvalidRequest."""
     value = text(fields, b"meta")
     if value is not None:
         check_meta(len(fields[b"meta"]))

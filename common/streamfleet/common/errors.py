@@ -1,4 +1,4 @@
-"""Errors that carry behaviour: whose fault it is, and whether trying again can help."""
+"""All errors that streamfleet raises; each tells whether a retry can help."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class StreamfleetError(Exception):
 
     Attributes:
         retryable: trying the same again can help.
-        accepted: what a bulk call had got accepted all the same, in order; empty in all other calls.
+        accepted: requests of a bulk call that were accepted before the error, in order; empty for other calls.
     """
 
     retryable = False
@@ -25,7 +25,7 @@ class InvalidRequest(StreamfleetError):
     """The request itself is wrong; no retry can help.
 
     Attributes:
-        message: what is wrong and what would be right, for a person.
+        message: the mistake and its correction, for people.
         param: name of the offending field, dotted for fields inside the body.
         code: short machine-readable name of the kind of error.
     """
@@ -37,12 +37,12 @@ class InvalidRequest(StreamfleetError):
         self.code = code
 
     def to_openai(self) -> str:
-        """The error object that the OpenAI API would answer with, as JSON text."""
+        """The error object of the OpenAI API, as JSON text."""
         return openai_error(self.message, "invalid_request_error", self.param, self.code)
 
 
 class Conflict(StreamfleetError):
-    """This request id is already taken by a request with another content.
+    """Another request with different content already has this id.
 
     Attributes:
         accepted: the requests of the call that were accepted, in order (bulk calls only).
@@ -69,8 +69,9 @@ class BrokerUnavailable(StreamfleetError):
     """Redis cannot be reached; the message names the address without its password.
 
     Attributes:
-        accepted: the requests that were accepted for certain, in order (bulk calls only). Some of those behind them may
-            have been accepted without an answer: sending all with the same ids again is safe.
+        accepted: the requests that are known to be accepted, in order (bulk calls only). Later ones may have been
+            accepted
+        without an answer: sending all again with the same ids is safe.
     """
 
     retryable = True
@@ -104,20 +105,20 @@ class NotReplicated(StreamfleetError):
 
 
 class ResultTimeout(StreamfleetError, TimeoutError):
-    """The result was not there in time; the request itself goes on."""
+    """The result did not arrive in time; the request itself continues."""
 
     retryable = True
 
 
 class RequestLost(StreamfleetError):
-    """Redis accepted a request and knows nothing of it any more: neither that it is there, nor how it ended.
+    """Redis accepted a request, and has neither the request nor its result any more.
 
-    A failover or a restart of Redis lost it, somebody deleted it, or the time that its result is kept was over.
+    A failover or a restart of Redis lost it, it was deleted, or its result has expired.
     Enqueueing it again with the same id is safe.
 
     Attributes:
         id: the request id; of several, the first.
-        ids: of all that were waited for together, in the order in which that was found out.
+        ids: ids of all lost requests that were waited for together, in the order of detection.
     """
 
     retryable = True
@@ -148,10 +149,10 @@ class RequestFailed(StreamfleetError):
 
 
 class ClientClosed(StreamfleetError, RuntimeError):
-    """The client was closed, or belongs to another process: the one that opened it and then forked this one.
+    """The client was closed, or was opened by another process that then forked this one.
 
-    A call that `close` interrupts ends with this error at once. If it was enqueueing a request, Redis may have
-    accepted it or not: with an id of one's own, `status` tells, and enqueueing it again is safe.
+    A call that `close` interrupts ends with this error at once. If it was enqueueing a request, Redis may or may not
+    have accepted it: if the caller chose the id, `status` tells, and enqueueing it again is safe.
 
     Attributes:
         accepted: as for BrokerUnavailable.
@@ -165,7 +166,7 @@ class SettingsError(StreamfleetError):
 
 
 class NotPermitted(SettingsError):
-    """The Redis user that REDIS_URL names may not do this; the message says what it lacks."""
+    """The Redis user that REDIS_URL names lacks a permission; the message names it."""
 
 
 def openai_error(message: str, kind: str, param: str | None, code: str | None) -> str:

@@ -1,7 +1,7 @@
-"""API keys of the HTTP gateway: how they look, how they are stored, and what each may do. Pure, but for chance.
+"""API keys of the HTTP gateway: their format, storage and permissions. Pure, except for random keys.
 
 A key is 256 random bits, so its SHA-256 can be stored as it is: a slow, salted hash is for passwords, which can be
-guessed. Nobody tries out 2**256 keys, and a hash that takes long would take it at every request.
+guessed. 2**256 keys cannot be guessed, and a slow hash would slow down every request.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from streamfleet.common.keys import check_prefix
 from streamfleet.common.protocol import LANES, Lane
 
 USUAL_LANES: tuple[Lane, ...] = (Lane.HIGH, Lane.NORMAL, Lane.LOW)
-"""Of a key that names none: what is critical is for whom somebody trusts with it."""
+"""Lanes of a key that names none; the lane critical must be granted explicitly."""
 MOST_PER_MINUTE = 10**12
 _KEY = re.compile(r"sf-[A-Za-z0-9_-]{43}")
 _ID = re.compile(r"[0-9a-f]{16}")
 
 
 class GatewayNames:
-    """Redis keys of all gateways with this prefix, beside those of the queues: each gateway sees all of them.
+    """Redis keys that all gateways with this prefix share.
 
-    A queue's keys go on with a colon behind the hash tag and these with a slash, so that no queue is in their way,
-    whatever it is called, and no ACL rule for all queues (``{*}:*``) reaches API keys or signing secrets.
+    A queue's keys have a colon after the hash tag and these have a slash. So no queue's name can collide with them, and
+    no ACL rule for all queues (``{*}:*``) covers API keys or signing secrets.
 
     Args:
         prefix: put before every key, as before those of the queues.
@@ -44,33 +44,33 @@ class GatewayNames:
         self.keys = f"{self.base}keys"
         """Hash: SHA-256 of an API key, in hex, to its record, JSON."""
         self.key_changes = f"{self.base}key_changes"
-        """Short stream of entries without content, one for each key that was changed or revoked: gateways then forget
-        what they know of any."""
+        """Short stream of entries without content, one for each changed or revoked key; gateways then
+        clear their caches."""
 
         self.reservations = f"{self.base}reservations"
-        """Sorted set: names of unsettled reservations, by when a gateway looks at them next (epoch ms)."""
+        """Sorted set: names of unsettled reservations by the time of their next check, epoch ms."""
 
     def reservation(self, name: str) -> str:
-        """Hash of the tokens that were reserved for one request."""
+        """Hash of one request's reservation of tokens."""
         return f"{self.base}reserved:{name}"
 
     def allowance(self, key_id: str) -> str:
-        """Hash of what is left to a key; gone an hour after its last use."""
+        """Hash of a key's remaining allowances; expires an hour after its last use."""
         return f"{self.base}left:{key_id}"
 
 
 @dataclass(frozen=True, slots=True)
 class KeyRecord:
-    """What is known of an API key, beside its hash.
+    """Stored properties of an API key.
 
     Attributes:
-        id: names it, and is no secret; also the beginning of the ids of its requests.
-        name: for people.
-        tenant: whose requests these are.
-        lanes: where it may put them.
-        requests_per_minute, tokens_per_minute: its limits; 0 for any number, None for the gateway's own.
+        id: public id of the key; the ids of its requests begin with it.
+        name: name for people.
+        tenant: tenant of its requests.
+        lanes: lanes that it may use.
+        requests_per_minute, tokens_per_minute: its limits; 0 for no limit, None for the gateway's defaults.
         created_ms, expires_ms: epoch ms; None for a key that does not end.
-        operator: may look at all requests, and act on them, under /ui.
+        operator: it may view and manage all requests under /ui.
     """
 
     id: str
@@ -84,22 +84,22 @@ class KeyRecord:
     operator: bool = False
 
     def encoded(self) -> str:
-        """As it is stored."""
+        """The record as it is stored, JSON."""
         return json.dumps(asdict(self), separators=(",", ":"), ensure_ascii=False)
 
 
 def new_secret() -> str:
-    """A key that nobody had before."""
+    """A new random API key."""
     return f"sf-{secrets.token_urlsafe(32)}"
 
 
 def looks_like_a_key(text: str) -> bool:
-    """Whether it is worth asking Redis for it."""
+    """True if the text has the format of an API key; only then it is looked up in Redis."""
     return _KEY.fullmatch(text) is not None
 
 
 def digest_of(secret: str) -> str:
-    """What is stored in place of a key, in hex."""
+    """SHA-256 of a key in hex, which is stored in its place."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
@@ -109,7 +109,7 @@ def id_of(digest: str) -> str:
 
 
 def is_key_id(text: str) -> bool:
-    """Whether a key may be called so."""
+    """True if the text has the format of a key's id."""
     return _ID.fullmatch(text) is not None
 
 
@@ -124,10 +124,10 @@ def make_record(
     *,
     operator: bool = False,
 ) -> KeyRecord:
-    """A key's record, checked.
+    """Create a key's record from checked values.
 
     Args:
-        digest: of the key.
+        digest: digest of the key.
         name, tenant, lanes: as in KeyRecord.
         limits: requests and tokens a minute.
         created_ms, expires_ms: epoch ms.
@@ -152,7 +152,7 @@ def make_record(
 
 
 def read_record(digest: str, text: bytes) -> KeyRecord | None:
-    """A record as it is stored; None where somebody wrote something else there."""
+    """Read a stored record; None if it is not valid."""
     try:
         value: Any = json.loads(text)
         return make_record(
@@ -163,7 +163,7 @@ def read_record(digest: str, text: bytes) -> KeyRecord | None:
             (_count(value.get("requests_per_minute")), _count(value.get("tokens_per_minute"))),
             _count(value.get("created_ms")) or 0,
             _count(value.get("expires_ms")),
-            # Only what says so, and nothing else that counts as true.
+            # Exactly true, not another value that counts as true.
             operator=value.get("operator") is True,
         )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, InvalidRequest):

@@ -1,4 +1,4 @@
-"""Webhooks of the HTTP gateway as Redis holds them: their keys, messages, dead letters and signing secrets. Pure."""
+"""Webhooks of the HTTP gateway as stored in Redis: their keys, messages, dead letters and signing secrets. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from streamfleet.common.gateway_keys import GatewayNames
 
 DELIVERERS = "deliverers"
-"""The consumer group of what is due; the webhook scripts name it too."""
+"""The consumer group of due webhooks; the webhook scripts name it too."""
 
 
 class WebhookNames:
@@ -30,36 +30,36 @@ class WebhookNames:
         self.due = f"{self.base}webhooks:due"
         """Stream of ids to deliver now, with the group `deliverers`."""
         self.later = f"{self.base}webhooks:later"
-        """Sorted set of ids by their next try, epoch ms."""
+        """Sorted set of ids by the time of their next attempt, epoch ms."""
         self.messages = f"{self.base}webhooks:messages"
         """Hash of id to message, JSON, while it is outstanding."""
         self.tries = f"{self.base}webhooks:tries"
-        """Hash of id to how many attempts were begun."""
+        """Hash of id to number of started attempts."""
         self.ended = f"{self.base}webhooks:ended"
-        """Sorted set of ids by when they ended, epoch ms: the same event is not announced again for a while."""
+        """Sorted set of ids by their end, epoch ms, so that the same event is not announced again for a while."""
         self.dead = f"{self.base}webhooks:dead"
-        """Stream of what was given up."""
+        """Stream of dead webhooks."""
         self.use = f"{self.base}webhooks:use"
-        """Hash: tenant of each webhook that was announced, and how many each tenant has; counted anew now and then."""
+        """Hash: tenant of each announced webhook, and number of webhooks per tenant; recounted from time to time."""
         self.secrets = f"{self.base}webhooks:secrets"
         """Hash of tenant to its signing secrets, JSON, newest first."""
 
     def shared(self) -> list[str]:
-        """What the scripts get as KEYS[1..6]."""
+        """The keys that scripts get as KEYS[1..6]."""
         return [self.due, self.later, self.messages, self.tries, self.ended, self.dead]
 
 
 class Ending(StrEnum):
-    """What becomes of a delivery that was taken; webhook_settle.lua knows these words."""
+    """Outcome of a delivery, as webhook_settle.lua takes it."""
 
     DELIVERED = "delivered"
-    LATER = "later"  # the attempt counts
-    BACK = "back"  # it was not made, or not finished: it does not count
+    LATER = "later"  # failed; the attempt counts
+    BACK = "back"  # not made or not finished; the attempt does not count
     DEAD = "dead"
 
 
 class Reason(StrEnum):
-    """Why a webhook was given up."""
+    """Reason for giving up a webhook."""
 
     ATTEMPTS = "attempts"  # every attempt failed
     AGE = "age"  # its next attempt would come too late
@@ -70,13 +70,14 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WebhookLimits:
-    """What the scripts need to know.
+    """Limits that the scripts enforce.
 
     Attributes:
-        lease_ms: after so long without an ending, a delivery is anybody's.
-        outstanding, per_tenant: most webhooks at a time, of all and of one tenant; without keys, only of all.
-        remember_ms: how long an ended one's id is known.
-        dead_cap, dead_ttl_ms: how many dead letters are kept, about, and how long.
+        lease_ms: time after which an unfinished delivery may be taken by another gateway.
+        outstanding, per_tenant: largest number of outstanding webhooks, in all and of one tenant; without keys, only
+            in all.
+        remember_ms: time for which the id of an ended webhook is kept.
+        dead_cap, dead_ttl_ms: approximate number of dead letters that are kept, and for how long.
         now_ms: epoch ms in place of the server's, for tests.
     """
 
@@ -89,7 +90,7 @@ class WebhookLimits:
     now_ms: int | None = None
 
     def encoded(self) -> str:
-        """As the scripts take it."""
+        """JSON for the scripts."""
         return json.dumps({name: value for name, value in asdict(self).items() if value is not None})
 
 
@@ -99,11 +100,11 @@ class Message:
 
     Attributes:
         id: its `webhook-id`, the same at every attempt.
-        url: where it goes.
-        type: of the event.
-        tenant: whose secrets sign it; empty where keys are off.
-        body: what is sent, byte for byte.
-        since_ms: when it was announced, or requeued; epoch ms.
+        url: address of the receiver.
+        type: type of the event.
+        tenant: tenant whose secrets sign it; empty where keys are off.
+        body: the exact text to send.
+        since_ms: time of its announcement or requeueing, epoch ms.
     """
 
     id: str
@@ -114,12 +115,12 @@ class Message:
     since_ms: int
 
     def encoded(self) -> str:
-        """As it is stored."""
+        """The message as it is stored, JSON."""
         return json.dumps(asdict(self), separators=(",", ":"), ensure_ascii=False)
 
 
 def read_message(text: bytes) -> Message | None:
-    """A message as it is stored; None where somebody wrote something else there."""
+    """Read a stored message; None if it is not valid."""
     try:
         value: Any = json.loads(text)
         words = {name: str(value[name]) for name in ("id", "url", "type", "tenant", "body")}
@@ -129,9 +130,9 @@ def read_message(text: bytes) -> Message | None:
 
 
 def message_id(tenant: str, event_id: str, url: str) -> str:
-    """The `webhook-id` of an event for a receiver: whoever announces it again means the same message.
+    """The `webhook-id` of an event for a receiver; the same for every announcement of the event.
 
-    It has no full stop, whatever the event is called: a signature is over text that full stops divide.
+    It contains no full stop, because full stops separate the parts of the signed text.
     """
     named = json.dumps([tenant, event_id, url]).encode()
     return f"msg_{hashlib.sha256(named).hexdigest()[:40]}"
@@ -139,13 +140,13 @@ def message_id(tenant: str, event_id: str, url: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A message that was taken to be delivered.
+    """A message that was taken for delivery.
 
     Attributes:
-        entry: its stream id among what is due.
-        attempt: which this is, from 1.
-        message: what to deliver; None where it cannot be read.
-        id: of the message.
+        entry: its stream id in the stream of due webhooks.
+        attempt: number of this attempt, from 1.
+        message: the message; None if it cannot be read.
+        id: id of the message.
     """
 
     entry: str
@@ -156,14 +157,14 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """How a delivery ended.
+    """End of a delivery.
 
     Attributes:
-        ending: which way.
-        delay_ms: until the next try (LATER, BACK).
-        reason: why it was given up (DEAD).
-        status: of HTTP, 0 where none came.
-        error: what went wrong, for people; never what a receiver wrote.
+        ending: the outcome.
+        delay_ms: ms until the next attempt (LATER, BACK).
+        reason: reason for giving up (DEAD).
+        status: HTTP status; 0 without an answer.
+        error: description of the fault, for people; never the receiver's own text.
     """
 
     ending: Ending
@@ -175,14 +176,14 @@ class Settlement:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What `take` found.
+    """Answer to `take`.
 
     Attributes:
-        deliveries: to be made now.
-        now_ms: the server's clock.
-        next_ms: in how many ms the next one is due; None for none that waits.
-        outstanding: how many there are.
-        last: newest stream id among what is due, to wait behind.
+        deliveries: deliveries to make now.
+        now_ms: Redis's clock, epoch ms.
+        next_ms: ms until the next webhook is due; None if none waits.
+        outstanding: number of outstanding webhooks.
+        last: newest stream id of the due webhooks, to wait after.
     """
 
     deliveries: list[Delivery]
@@ -194,12 +195,12 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class DeadWebhook:
-    """A webhook that was given up.
+    """A dead webhook.
 
     Attributes:
-        letter_id: its stream id, which tells when.
-        message: what was to be delivered; None where it cannot be read.
-        webhook_id, reason, attempts, status, error: as they were at the end.
+        letter_id: its stream id, which contains the time of its end.
+        message: the message; None if it cannot be read.
+        webhook_id, reason, attempts, status, error: values at its end.
     """
 
     letter_id: str
@@ -212,12 +213,12 @@ class DeadWebhook:
 
     @property
     def written_ms(self) -> int:
-        """When it was given up, epoch ms."""
+        """Time at which it was given up, epoch ms."""
         return int(self.letter_id.partition("-")[0])
 
 
 def read_dead(letter_id: str, fields: Mapping[bytes, bytes]) -> DeadWebhook:
-    """A dead letter as it is stored."""
+    """Read a stored dead webhook."""
 
     def text(name: bytes) -> str:
         return fields.get(name, b"").decode(errors="replace")

@@ -1,4 +1,4 @@
-"""Health over HTTP: /livez, /readyz and /metrics, on a thread that a busy event loop cannot silence."""
+"""Health over HTTP: /livez, /readyz and /metrics, on a thread that answers also while the event loop is busy."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MOST_CONNECTIONS = 64
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """Whether the process should live on, whether it takes work, and why not."""
+    """State of the process: it is alive, it takes work, and the reason if not."""
 
     live: bool
     ready: bool
@@ -37,11 +37,11 @@ class Health:
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    """Serves whoever came last at the cost of whoever has been there longest: a probe is done in no time, and those who
-    connect to say nothing can neither keep it out nor fill the process with their threads."""
+    """Closes the oldest connection when there are too many: probes are short, and idle connections can neither block a
+    probe nor fill the process with threads."""
 
     daemon_threads = True
-    request_queue_size = 128  # with a short one, a crowd makes a probe wait for its connection to be tried again
+    request_queue_size = 128  # with a short queue, a probe among many clients would wait for TCP's retry
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._guests: deque[Any] = deque()
@@ -50,7 +50,7 @@ class _Server(ThreadingMixIn, WSGIServer):
     def process_request(self, request: Any, client_address: Any) -> None:
         self._guests.append(request)
         if len(self._guests) > MOST_CONNECTIONS:
-            with contextlib.suppress(OSError, IndexError):  # it left by itself a moment ago
+            with contextlib.suppress(OSError, IndexError):  # it was closed a moment ago
                 self._guests.popleft().shutdown(socket.SHUT_RDWR)
         super().process_request(request, client_address)
 
@@ -60,29 +60,29 @@ class _Server(ThreadingMixIn, WSGIServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - the base class calls it so
-        """A client that left or was too slow; the base class would print a traceback into the log."""
+        """Log a client that left or was too slow; the base class would print a traceback."""
         log.debug("health_client_failed", error=repr(sys.exception()))
 
 
 class _Quiet(WSGIRequestHandler):
-    timeout = 10.0  # seconds: a client that says nothing must not hold its thread for ever
+    timeout = 10.0  # seconds; ends the thread of a client that sends nothing
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class names it so
-        """Probes come every few seconds; they are nobody's log line."""
+        """Log nothing: probes come every few seconds."""
 
 
 class HealthServer:
-    """Serves health; port 0 picks a free one.
+    """Serves /livez, /readyz and /metrics; port 0 picks a free port.
 
     Args:
-        host, port: where to listen.
-        look: asked at every probe, on a thread of the server's.
-        registry: whose metrics /metrics has; by default all that this process counts, an engine's own too.
-        setting: the port's variable, for the error.
-        live: asked in place of `look` at /livez, where `look` asks others and may take long.
+        host, port: address to listen on.
+        look: called at every probe, on a thread of the server.
+        registry: metrics to serve; by default all of this process, the engine's own included.
+        setting: the port's environment variable, for the error.
+        live: called at /livez in place of `look`, if `look` depends on other services and may be slow.
 
     Raises:
-        SettingsError: the address is taken or not to be had.
+        SettingsError: the address is in use or not available.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class HealthServer:
                 f"{setting}: cannot listen on {host}:{port}: {error.strerror}; set another port, or 0 for any"
             ) from None
         self.port = int(self._server.server_port)
-        # The argument is how often it looks whether to stop, in seconds: stopping takes so long.
+        # The argument is the polling interval for a stop, in seconds; stopping takes that long.
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="health", daemon=True)
 
     def start(self) -> None:

@@ -1,7 +1,7 @@
-"""JSON text in the two forms that requests need: as it is sent, and as it is compared. Pure.
+"""JSON text in the two forms that requests need: the sent form and the compared form. Pure.
 
-Encoders are made once: `json.dumps` and `json.loads` make one at each call that sets an option, which is half of the
-cost of a small body. Nothing here looks for circular references; they end in a RecursionError.
+Encoders are created once: `json.dumps` and `json.loads` create one in each call with options, which is half of the cost
+of a small body. Circular references are not detected; they end in a RecursionError.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _in_pieces(text: str, quote: Callable[[str], str]) -> str:
 
 
 def encoder(*, ascii_only: bool, sort_keys: bool, allow_nan: bool) -> Callable[[Any], str]:
-    """What writes a value without blanks, as `json.dumps` would with these options."""
+    """Returns an encoder that writes without blanks, as `json.dumps` does with these options."""
     make: Any = getattr(json_encoder, "c_make_encoder", None)
     if make is None:  # a Python whose json has no C part
         return json.JSONEncoder(
@@ -52,10 +52,10 @@ def _refuse_constant(name: str) -> None:
 
 
 compact = encoder(ascii_only=False, sort_keys=False, allow_nan=False)
-"""A value as it is sent: no blanks, keys in the order given. Raises TypeError, ValueError or RecursionError."""
+"""Sent form of a value: no blanks, keys in the order given. Raises TypeError, ValueError or RecursionError."""
 
 canonical = encoder(ascii_only=True, sort_keys=True, allow_nan=True)
-"""A value as it is compared: no blanks, keys sorted, ASCII. For what was parsed."""
+"""Compared form of a parsed value: no blanks, keys sorted, ASCII."""
 
 _decoder: Any = json.JSONDecoder(parse_constant=_refuse_constant)
 
@@ -68,21 +68,21 @@ def parse(text: str) -> Any:
 
 
 def parse_first(text: str) -> tuple[Any, int]:
-    """The value that a text begins with, as `parse` reads it, and where it ends. Raises also StopIteration."""
+    """The value at the start of a text, as `parse` reads it, and the position of its end. Raises also StopIteration."""
     value, end = _decoder.scan_once(text, 0)
     return value, end
 
 
 def parse_compact(text: str) -> Any:
-    """The value of what `compact` wrote. Raises RecursionError."""
+    """The value of a text that `compact` wrote. Raises RecursionError."""
     return _decoder.scan_once(text, 0)[0]
 
 
 def texts(body: dict[Any, Any]) -> tuple[str, str]:
-    """An object as `compact` writes it, and what is read from that as `canonical` writes it.
+    """An object in its sent form (`compact`), and in its compared form (`canonical`).
 
-    Most of what is long in a body are texts, at the top or in messages. They are quoted once for both, and for these
-    nothing need be read again: half of the cost. Raises TypeError, ValueError or RecursionError.
+    Most bytes of a body are texts, at the top or in messages. They are quoted once for both forms and not parsed again,
+    which halves the cost. Raises TypeError, ValueError or RecursionError.
     """
     sent: list[str] = []
     compared: list[tuple[str, str]] = []
@@ -103,7 +103,7 @@ def texts(body: dict[Any, Any]) -> tuple[str, str]:
         sent.append(f"{name}:{text}")
         compared.append((key, f"{name}:{other}"))
     whole = "{" + ",".join(sent) + "}"
-    if _DELETE in whole:  # which `canonical` alone escapes
+    if _DELETE in whole:  # only `canonical` escapes it
         return _both(body)
     compared.sort()
     return whole, "{" + ",".join([text for _, text in compared]) + "}"

@@ -1,4 +1,4 @@
-"""Every Redis key name of a queue, in one place.
+"""All Redis key names of a queue.
 
 All keys of a queue share the hash tag ``{queue}``, so that they live in one cluster slot and scripts may
 touch them together.
@@ -13,11 +13,11 @@ from streamfleet.common.protocol import LANES, check_name
 
 GROUP = "workers"
 NOBODY = "~"
-"""Consumer that holds what was delivered but not yet given to a worker; no worker may be called so."""
+"""Consumer that holds what was delivered but not yet given to a worker; no worker may have this name."""
 
 
 def check_prefix(value: str) -> str:
-    """A prefix that leaves the hash tag to the queue's name.
+    """Check a key prefix: without braces, so that the queue's name stays the hash tag.
 
     Raises:
         InvalidRequest: it holds braces.
@@ -33,7 +33,7 @@ class Keys:
 
     Args:
         queue: queue name, 1 to 256 printable ASCII characters, no braces.
-        prefix: put before every key, for a Redis that others share; may be empty, no braces.
+        prefix: prefix of every key, for a shared Redis; may be empty, no braces.
 
     Raises:
         InvalidRequest: the queue's name or the prefix is not usable.
@@ -61,7 +61,7 @@ class Keys:
         return f"{self.base}result:{request_id}"
 
     def request(self, request_id: str) -> str:
-        """Record of an enqueued id, ``<digest> <lane>:<stream id> <reply>``, with TTL: makes enqueueing idempotent."""
+        """Record of an enqueued id, ``<digest> <lane>:<stream id> <reply>``, with TTL; makes enqueueing idempotent."""
         return f"{self.base}request:{request_id}"
 
     def reply(self, client: str) -> str:
@@ -89,7 +89,7 @@ class Keys:
 
     @property
     def tries(self) -> str:
-        """Hash ``<lane number>|<stream id>`` to ``<attempts>[ <worker>…]``: the workers that it was lost with."""
+        """Hash ``<lane number>|<stream id>`` to ``<attempts>[ <worker>…]``; these workers were lost with it."""
         return f"{self.base}tries"
 
     @property
@@ -99,7 +99,7 @@ class Keys:
 
     @property
     def bench(self) -> str:
-        """List of tokens that benched workers pop."""
+        """List of tokens; idle workers that do not watch wait here with BLPOP."""
         return f"{self.base}bench"
 
     @property
@@ -119,7 +119,7 @@ class Keys:
 
     @property
     def cancel_requests(self) -> str:
-        """Stream of ids that somebody who may not write results wants cancelled; the housekeeping sees to them."""
+        """Stream of ids to cancel, from clients that may not write results; the housekeeping processes it."""
         return f"{self.base}cancel_requests"
 
     @property
@@ -129,7 +129,7 @@ class Keys:
 
     @property
     def maintain(self) -> str:
-        """Short lock: one worker at a time does the queue's housekeeping."""
+        """Short lock for one worker at a time to do the queue's housekeeping."""
         return f"{self.base}maintain"
 
     @property
@@ -138,7 +138,7 @@ class Keys:
         return [self.lane(lane) for lane in LANES]
 
     def shared(self) -> list[str]:
-        """The keys that scripts get as KEYS[1..18], in the order that lua/lib/keys.lua names them."""
+        """The keys that scripts get as KEYS[1..18], in the order of lua/lib/keys.lua."""
         return [
             *self.lanes,
             *(self.ready(lane) for lane in LANES),

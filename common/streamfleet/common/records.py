@@ -1,4 +1,4 @@
-"""What the broker's operations take and give: plain values, no I/O."""
+"""Arguments and return values of the broker's operations: plain values, no I/O."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from streamfleet.common.protocol import Lane, Status, check_name
 
 @dataclass(frozen=True, slots=True)
 class QueueLimits:
-    """What the scripts need to know of a queue; the same for all its producers and workers.
+    """Limits of a queue for the scripts; the same for all its producers and workers.
 
     Attributes:
-        lane_limit: most requests a lane may hold before the client's enqueue is refused.
+        lane_limit: largest number of requests in a lane; above it, a client's enqueue is refused.
         lane_bytes: most bytes of Redis's memory that a lane may take before it refuses requests of 16 KiB or more.
-        result_ttl_ms: how long results, and the ids they answer for, are kept.
-        waiting_ttl_ms: how long the id of a request that does not end is kept, where that is longer.
-        dead_ttl_ms: how long dead letters are kept.
-        patience_ms: a request without a deadline ranks as if its deadline came this long after enqueueing.
-        dead_cap: about how many dead letters are kept.
-        dead_bytes: of about how many bytes of dead letters, the last ones written, those are kept.
-        reply_cap: about how many notifications one reply stream keeps.
+        result_ttl_ms: time for which results and their ids are kept.
+        waiting_ttl_ms: time for which the id of a request that has not ended is kept, if longer.
+        dead_ttl_ms: time for which dead letters are kept.
+        patience_ms: default deadline for ranking, counted from enqueueing; for requests without a deadline.
+        dead_cap: approximate number of dead letters that are kept.
+        dead_bytes: approximate size of the newest dead letters that are kept, in bytes.
+        reply_cap: approximate number of notifications that one reply stream keeps.
         max_entry_bytes: largest entry that may run; larger ones end as failed.
-        shares: per mille of picks that each lane is guaranteed while it waits, most urgent first.
-        enqueue_replicas: how many replicas must have a request before the client's enqueue returns; 0 waits for none.
-        enqueue_replicas_timeout_ms: how long that may take.
-        watchers: how many idle workers watch for work; the others wait on a bench.
+        shares: guaranteed picks per mille of each lane while it waits, most urgent first.
+        enqueue_replicas: number of replicas that must have a request before the client's enqueue returns; 0 for none.
+        enqueue_replicas_timeout_ms: longest wait for the replicas.
+        watchers: number of idle workers that watch for work; the others wait on the bench list.
         now_ms: a fixed clock for tests; None for the server's.
     """
 
@@ -51,7 +51,7 @@ class QueueLimits:
 
     @property
     def record_ttl_ms(self) -> int:
-        """Life of the record of an id whose request has not ended."""
+        """Time to live of the record of an id whose request has not ended."""
         return max(self.result_ttl_ms, self.waiting_ttl_ms)
 
 
@@ -59,7 +59,7 @@ TOO_MANY_BYTES = "bytes"
 
 
 class EnqueueCode(IntEnum):
-    """What became of one enqueued request; the return codes of enqueue.lua."""
+    """Outcome of enqueueing one request; the return codes of enqueue.lua."""
 
     ACCEPTED = 1
     EXISTING = 2
@@ -69,7 +69,7 @@ class EnqueueCode(IntEnum):
 
 
 class CompleteCode(IntEnum):
-    """What became of one outcome; the return codes of complete.lua."""
+    """Outcome of publishing one completion; the return codes of complete.lua."""
 
     LOST = 0
     PUBLISHED = 1
@@ -78,7 +78,7 @@ class CompleteCode(IntEnum):
 
 
 class RenewCode(IntEnum):
-    """What became of one lease; the return codes of renew.lua."""
+    """Outcome of renewing one lease; the return codes of renew.lua."""
 
     LOST = 0
     RENEWED = 1
@@ -86,7 +86,7 @@ class RenewCode(IntEnum):
 
 
 class RetryCode(IntEnum):
-    """What became of one request handed back for later; the return codes of retry_later.lua."""
+    """Outcome of handing one request back for later; the return codes of retry_later.lua."""
 
     LOST = 0
     DELAYED = 1
@@ -96,7 +96,7 @@ class RetryCode(IntEnum):
 
 
 class Role(IntEnum):
-    """How a worker that got less than it asked for waits for more; given out by pull.lua."""
+    """Way in which a worker that got too few requests waits for more; assigned by pull.lua."""
 
     NONE = 0
     WATCH = 1
@@ -105,7 +105,7 @@ class Role(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """One request to enqueue: encoded fields and what the script needs beside them."""
+    """One request to enqueue: encoded fields, and the script's other arguments."""
 
     id: str
     lane: Lane
@@ -116,10 +116,10 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """What enqueueing answered.
+    """Answer to one enqueued request.
 
-    ``entry`` is ``<lane>:<stream id>``, empty when nothing stands in a lane; `TOO_MANY_BYTES` where the lane is full by
-    its bytes.
+    ``entry`` is ``<lane>:<stream id>``, empty if the request has no entry; `TOO_MANY_BYTES` if the lane is full by its
+    bytes.
     """
 
     code: EnqueueCode
@@ -128,14 +128,14 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where an entry that has not ended is: with a worker, at this attempt, or waiting (no worker)."""
+    """State of an entry that has not ended: with a worker, at this attempt, or waiting (no worker)."""
 
     worker: str | None = None
     attempt: int = 0
 
 
 class Lease(NamedTuple):
-    """A worker's hold on one entry: the fence of every write about it."""
+    """A worker's lease on one entry; it fences every write about the entry."""
 
     lane: Lane
     stream_id: str
@@ -149,10 +149,13 @@ class Lease(NamedTuple):
 
 @dataclass(slots=True)
 class Claim:
-    """An entry that a worker was given, with its fields as they stand in Redis.
+    """An entry that was leased to a worker, with its raw fields.
 
-    ``lost``: how many of its former attempts were lost with their workers. ``staged_ms``: when it was staged, epoch ms,
-    where its stream id lay ahead of the clock.
+    Attributes:
+        lease: the worker's lease.
+        fields: fields as they are in Redis.
+        lost: number of former attempts that were lost with their workers.
+        staged_ms: time of staging, epoch ms, if its stream id was ahead of the clock; else None.
     """
 
     lease: Lease
@@ -162,12 +165,12 @@ class Claim:
 
     @property
     def enqueued_ms(self) -> int:
-        """When it was enqueued, epoch ms."""
+        """Time of enqueueing, epoch ms."""
         return int(self.lease.stream_id.partition("-")[0]) if self.staged_ms is None else self.staged_ms
 
     @property
     def reply(self) -> str:
-        """Name of the caller's reply stream; empty when it gave none, or none that is usable."""
+        """Name of the caller's reply stream; empty if it is missing or invalid."""
         given = self.fields.get(b"reply")
         if not given:
             return ""
@@ -187,14 +190,14 @@ class Hint:
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """What a pull gave.
+    """Answer to a pull.
 
     Attributes:
-        claims: entries that are this worker's now, best first.
-        ready: how many wait staged after this pull.
-        role: how to wait when there was less than wanted.
+        claims: entries that are now leased to this worker, best first.
+        ready: number of staged requests that wait after this pull.
+        role: way to wait if there were fewer than wanted.
         now_ms: Redis's clock at the pull, epoch ms.
-        staged, dropped: entries brought in order, and entries ended (expired, cancelled, oversized) by this pull.
+        staged, dropped: number of entries that this pull staged, and that it ended (expired, cancelled, oversized).
     """
 
     claims: Sequence[Claim]
@@ -207,12 +210,12 @@ class Pulled:
 
 @dataclass(frozen=True, slots=True)
 class Notices:
-    """What all workers were told.
+    """Notices to all workers.
 
     Attributes:
-        last_id: stream id of the last of it, to go on from.
+        last_id: stream id of the last notice, to continue from.
         cancelled: request ids that have a result by now.
-        drain: names of workers that are to finish and leave.
+        drain: names of workers that are to finish and stop.
     """
 
     last_id: str
@@ -225,9 +228,9 @@ class Completion:
     """One outcome to publish.
 
     Attributes:
-        lease: the hold under which it was reached.
+        lease: the lease under which the request ran.
         status: terminal status.
-        values: further fields of the result hash; of a streamed request `streamed` too: how many chunks there were.
+        values: further fields of the result hash; for a streamed request also `streamed`, its number of chunks.
         reply: the caller's reply stream, or empty.
         error: JSON of the OpenAI error for the dead letter; empty with success.
     """
@@ -240,15 +243,15 @@ class Completion:
 
 
 class TokenGroup(NamedTuple):
-    """Some chunks of one request, on their way to its readers.
+    """Some chunks of one streamed request, to be published.
 
     Attributes:
-        request_id: whose.
-        attempt: which attempt they are of.
-        run: names one execution; no other one ever has the same.
-        seq: how many chunks its run had before these.
-        chunks: JSON, one a line.
-        lasting: give the stream its life anew.
+        request_id: id of the request.
+        attempt: attempt that generated them.
+        run: unique name of the execution.
+        seq: number of chunks of the run before these.
+        chunks: JSON, one chunk per line.
+        lasting: reset the stream's time to live.
     """
 
     request_id: str
@@ -264,9 +267,9 @@ class Retry:
     """One request to hand back for later.
 
     Attributes:
-        delay_ms: when it is due; 0 for at once.
-        error: JSON of the OpenAI error object, reported should this have been the last attempt.
-        worker_lost: the worker ends with this attempt, and is remembered as one that the request was lost with.
+        delay_ms: ms until it is due; 0 for at once.
+        error: JSON of the OpenAI error object, reported if this was the last attempt.
+        worker_lost: the worker ends with this attempt, and is recorded among the workers lost with the request.
     """
 
     lease: Lease
@@ -277,12 +280,12 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something in a queue that only commands by hand can have broken.
+    """Damage in a queue that only manual Redis commands can cause.
 
     Attributes:
-        kind: what is wrong; see `streamfleet.producer.repair.KINDS`.
-        name: what it is about: ``<lane>:<stream id>``, a lane, a key, a member, or a request id.
-        detail: more about it, where there is more.
+        kind: kind of damage; see `streamfleet.producer.repair.KINDS`.
+        name: affected object: ``<lane>:<stream id>``, a lane, a key, a member, or a request id.
+        detail: further details; may be empty.
     """
 
     kind: str
@@ -292,12 +295,12 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class KeyCheck:
-    """What a key of a queue has to be like.
+    """Expected properties of a key.
 
     Attributes:
         key: its full name.
-        type: what TYPE has to say of it.
-        life_ms: life to give it should it have none; None where it needs none.
+        type: type, as the command TYPE returns it.
+        life_ms: time to live to set if it has none; None if it needs none.
         field: field that it must have, or empty.
     """
 
@@ -309,8 +312,8 @@ class KeyCheck:
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """What the counters had to be brought up by: entries never counted as staged, entries that vanished unseen, and how
-    far the streams' own counts are off since a lane or the counters were deleted."""
+    """Corrections of the counters: entries never counted as staged, entries that vanished unnoticed, and the difference
+    to the streams' own counts since a lane or the counters were deleted."""
 
     staged: int
     vanished: int
@@ -319,7 +322,7 @@ class Balance:
 
 @dataclass(frozen=True, slots=True)
 class Reclaimed:
-    """What one round of reclaiming did."""
+    """Numbers of entries that one round of reclaiming made ready, dead, or ended."""
 
     ready: int
     dead: int
@@ -328,7 +331,7 @@ class Reclaimed:
 
 @dataclass(frozen=True, slots=True)
 class LaneAudit:
-    """One lane at one instant; ``undelivered`` and ``ever_added`` are None where the server cannot tell."""
+    """One lane at one instant; ``undelivered`` and ``ever_added`` are None if the server cannot tell."""
 
     lane: Lane
     length: int
@@ -341,7 +344,7 @@ class LaneAudit:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """Everything counted at one instant. An entry is outstanding until it has been counted under one ending."""
+    """All counts of a queue at one instant. An entry is outstanding until it is counted under one terminal status."""
 
     counts: Mapping[str, int]
     delayed: int
@@ -361,10 +364,10 @@ class Audit:
 
     @property
     def accepted(self) -> int:
-        """Requests ever accepted, as counted when they were delivered or stand undelivered; duplicates count once."""
+        """Number of requests ever accepted, delivered or not; duplicates count once."""
         if any(
             lane.undelivered is None for lane in self.lanes
-        ):  # too many to count: what is left of the lanes' lengths
+        ):  # too many to count: use the rest of the lanes' lengths
             unseen = self.outstanding - self.delayed - sum(lane.ready + lane.running for lane in self.lanes)
         else:
             unseen = sum((lane.undelivered or 0) + lane.handed_out for lane in self.lanes)
@@ -377,7 +380,7 @@ class Audit:
         return f"accepted={self.accepted} = {ended}{rest}"
 
     def problems(self) -> list[str]:
-        """What does not add up, one line each; empty when all is well."""
+        """Contradictions between the counts, one line each; empty if there are none."""
         found: list[str] = []
         ended = sum(self.ended.values())
         if self.accepted != ended + self.outstanding:
@@ -402,7 +405,7 @@ class Audit:
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """One place of a ready set: ``place`` 0 runs next; when its request was enqueued and its rank are epoch ms."""
+    """One place of a ready set: ``place`` 0 runs next; the request's time of enqueueing and its rank are epoch ms."""
 
     lane: Lane
     place: int
@@ -412,14 +415,14 @@ class Ranked:
 
 @dataclass(frozen=True, slots=True)
 class Glance:
-    """How late a queue is, and who works on it.
+    """Lateness of a queue, and its workers.
 
     Attributes:
         now_ms: Redis's clock, epoch ms.
         workers: worker name to its description.
-        delayed: delayed requests by lane, as far as they were looked through.
-        oldest_ms: when each lane's oldest entry was enqueued, epoch ms; empty lanes are missing.
-        ranked: the places that were asked for and are taken, lane by lane.
+        delayed: number of delayed requests by lane, among those that were read.
+        oldest_ms: time of enqueueing of each lane's oldest entry, epoch ms; empty lanes are missing.
+        ranked: the places that were asked for and hold a request, lane by lane.
     """
 
     now_ms: int

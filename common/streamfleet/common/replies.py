@@ -1,4 +1,4 @@
-"""What Redis's raw replies mean, as plain values. Pure."""
+"""Converts Redis's raw replies into plain values. Pure."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from streamfleet.common.records import Claim, LaneAudit, Lease
 _RECORD = re.compile(rb"\S+ ((?:critical|high|normal|low):[0-9]{1,20}-[0-9]{1,20}) ([!-~]{0,256})")
 FAR_OFF = 9e15
 LAST_PART = 2**64 - 1
-"""Of a stream id: Redis takes no larger one."""
+"""Largest number in a part of a stream id that Redis accepts."""
 _READY = re.compile(rb"[A-Z]([0-9]{1,20})-[A-Z]([0-9]{1,20})")
 
 
 def lease_row(lease: Lease) -> list[Any]:
-    """A lease as the scripts take it: lane number, stream id, attempt."""
+    """A lease in the scripts' format: lane number, stream id, attempt."""
     return [lease.lane.number, lease.stream_id, lease.attempt]
 
 
 def claim(row: list[Any]) -> Claim:
-    """A claim as pull.lua returns it."""
+    """Read a claim that pull.lua returned."""
     number, stream_id, attempt, request_id, flat, lost, staged = row
     lease = Lease(LANES[number - 1], stream_id.decode(), attempt, request_id.decode())
     return Claim(lease, dict(zip(flat[::2], flat[1::2], strict=True)), lost, int(staged) if staged else None)
 
 
 def lane_audit(lane: Lane, row: list[int]) -> LaneAudit:
-    """A lane as audit.lua returns it."""
+    """Read a lane that audit.lua returned."""
     length, ready, running, handed_out, undelivered, added = row
     return LaneAudit(
         lane,
@@ -44,29 +44,29 @@ def lane_audit(lane: Lane, row: list[int]) -> LaneAudit:
 
 
 def number(value: bytes) -> int:
-    """A counter; 0 for one that somebody made something else of."""
+    """Read a counter; 0 if it was overwritten with another value."""
     return int(value) if len(value) <= 20 and value.removeprefix(b"-").isdigit() else 0
 
 
 def mapping(reply: Any) -> dict[bytes, bytes]:
-    """A flat list of names and values as a mapping."""
+    """Convert a flat list of names and values into a mapping."""
     return dict(zip(reply[::2], reply[1::2], strict=True))
 
 
 def entries(reply: Any) -> list[tuple[str, dict[bytes, bytes]]]:
-    """Stream entries: stream id and fields. An entry that was deleted meanwhile has none."""
+    """Read stream entries: stream id and fields. An entry that was deleted meanwhile has no fields."""
     return [(stream_id.decode(), mapping(fields or [])) for stream_id, fields in reply or []]
 
 
 def streams(reply: Any) -> list[tuple[str, list[tuple[str, dict[bytes, bytes]]]]]:
-    """Entries of several streams, by key; nothing for the reply of a read that timed out."""
+    """Read entries of several streams, by key; empty for a read that timed out."""
     return [(key.decode(), entries(found)) for key, found in reply or []]
 
 
 def recorded(record: bytes | None) -> tuple[str, str]:
-    """Entry and reply stream that a request's record names; both empty where it is none.
+    """Entry and reply stream that a request's record names; both empty if the record is missing or invalid.
 
-    Whoever may enqueue may write records: an odd one must stop nobody who reads it.
+    Every producer may write records, so an invalid one must not make its readers fail.
     """
     match = _RECORD.fullmatch(record or b"")
     return (match[1].decode(), match[2].decode()) if match else ("", "")
@@ -78,14 +78,14 @@ def first_score(reply: Any) -> int | None:
 
 
 def score(value: bytes | None) -> int | None:
-    """A score, if there is one, as a whole number; what was put there by hand may be endless."""
+    """A score as a whole number, or None; bounded, because a manual command may have written infinity."""
     return None if value is None else int(max(-FAR_OFF, min(FAR_OFF, float(value))))
 
 
 def ranked_member(reply: Any) -> tuple[int, int] | None:
     """The one member of a range of a ready set: when it was enqueued, and its rank, both epoch ms.
 
-    None where there is none, or one that somebody put there who is no worker.
+    None if there is none, or it was not written by a worker.
     """
     if not reply:
         return None
@@ -94,7 +94,7 @@ def ranked_member(reply: Any) -> tuple[int, int] | None:
 
 
 def ready_entries(reply: Any) -> list[tuple[str, int]]:
-    """Some of a ready set with their scores: stream ids and ranks, epoch ms; not what somebody put there by hand."""
+    """Members of a ready set with their scores: stream ids and ranks, epoch ms; members added by hand are left out."""
     found = [(_READY.fullmatch(member), score(rank)) for member, rank in zip(reply[::2], reply[1::2], strict=True)]
     return [
         (f"{match[1].decode()}-{match[2].decode()}", rank)
@@ -104,23 +104,23 @@ def ready_entries(reply: Any) -> list[tuple[str, int]]:
 
 
 def lane_of(member: bytes) -> Lane | None:
-    """The lane that a member of the delayed set is of: ``<lane number>|<stream id>``; None for what is none."""
+    """Lane of a member of the delayed set, ``<lane number>|<stream id>``; None for an invalid member."""
     known = member[:1].isdigit() and member[1:2] == b"|" and 1 <= int(member[:1]) <= len(LANES)
     return LANES[int(member[:1]) - 1] if known else None
 
 
 def pending_row(row: Any) -> tuple[str, str, int, int]:
-    """A row of XPENDING: stream id, consumer, idle ms, deliveries."""
+    """Read a row of XPENDING: stream id, consumer, idle ms, deliveries."""
     return row[0].decode(), consumer_name(row[1]), row[2], row[3]
 
 
 def consumer_name(name: bytes) -> str:
-    """A consumer's name. Those of workers are ASCII; one that was made by hand may be anything."""
+    """A consumer's name. Workers' names are ASCII; one created by hand may contain any bytes."""
     return name.decode(errors="backslashreplace")
 
 
 def description(text: bytes) -> dict[str, Any]:
-    """How a worker describes itself; nothing where that cannot be read, because anybody may have written it."""
+    """Read a worker's description of itself; empty if it cannot be read."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -135,7 +135,7 @@ def ready_member(stream_id: str) -> str:
 
 
 def last_delivered(groups: Any, name: str) -> str:
-    """Up to where a group of a stream was delivered; the very beginning where there is no such group."""
+    """Last stream id that was delivered to a group of a stream; ``0-0`` if there is no such group."""
     for group in map(mapping, groups):
         if group[b"name"].decode() == name:
             return group[b"last-delivered-id"].decode()
@@ -143,6 +143,6 @@ def last_delivered(groups: Any, name: str) -> str:
 
 
 def id_order(stream_id: str) -> tuple[int, int]:
-    """What stream ids are ordered by."""
+    """Sort key of a stream id."""
     ms, seq = stream_id.split("-", 1)
     return int(ms), int(seq)

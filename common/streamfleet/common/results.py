@@ -1,4 +1,4 @@
-"""A result as it stands in Redis, and as callers get it."""
+"""Results of requests: decodes the hash in Redis into the `Result` that callers get."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from streamfleet.common.protocol import Status
 
 
 class Timings(NamedTuple):
-    """Milliseconds; None where the step was not reached or could not be measured.
+    """Durations in ms; None if the step was not reached or could not be measured.
 
     Attributes:
         queued_ms: from enqueueing to being claimed by the worker that finished it.
@@ -30,15 +30,15 @@ class Timings(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How a request ended.
+    """Result of a request.
 
     Attributes:
         id: the request id.
         status: its terminal status.
         response: the OpenAI response object, as the engine gave it; None without success.
         error: the OpenAI error object (``message``, ``type``, ``param``, ``code``); None with success.
-        http_status: what an OpenAI server would have answered with.
-        worker, attempt: who finished it, at which try; None and 0 where no worker ran it.
+        http_status: HTTP status that an OpenAI server would send.
+        worker, attempt: worker that finished it, and number of the attempt; None and 0 if no worker ran it.
         fields: every field of the hash, as text.
     """
 
@@ -70,7 +70,7 @@ class Result:
         return content if isinstance(content, str) else ""
 
     def raise_for_status(self) -> Result:
-        """Itself when it succeeded.
+        """Return itself if it succeeded.
 
         Raises:
             RequestFailed: it ended in any other way.
@@ -92,9 +92,9 @@ DEFAULT_HTTP_STATUS = {
 
 
 def decode_result(request_id: str, fields: Mapping[bytes, bytes]) -> Result | None:
-    """The result in a hash's fields; None when there is none yet.
+    """The result in a hash's fields; None if there is none yet.
 
-    Odd contents never raise: one result that cannot be read must not stop a caller from reading the others.
+    Invalid contents never raise, so that one damaged result does not keep a caller from reading the others.
     """
     if b"status" not in fields:
         return None
@@ -125,7 +125,7 @@ def decode_result(request_id: str, fields: Mapping[bytes, bytes]) -> Result | No
 
 
 def _status(text: dict[str, str]) -> Status:
-    """The status; one that is none was written by hand, and says no more than that something went wrong."""
+    """Read the status; an invalid one was written by hand, and counts as failed."""
     status = _STATUSES.get(text["status"])
     if status is None:
         said = f"the result was written by hand: {text['status'][:40]!r} is no status"

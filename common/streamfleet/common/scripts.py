@@ -1,4 +1,4 @@
-"""The Lua scripts: one file per verb, put together from lua/lib by their `-- @include` lines."""
+"""The Lua scripts: one file per verb; `-- @include` lines insert shared parts from lua/lib."""
 
 from __future__ import annotations
 

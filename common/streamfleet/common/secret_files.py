@@ -1,4 +1,4 @@
-"""Secrets out of files: what ``REDIS_URL_FILE`` names, as Kubernetes and Docker mount secrets."""
+"""Reads secrets from files that variables such as ``REDIS_URL_FILE`` name, as Kubernetes and Docker mount them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_BYTES = 65_536
 
 
 def file_variables(name: str, field: FieldInfo, prefix: str) -> list[str]:
-    """Environment variables that name a file with a field's value, first come first; none for what is no secret."""
+    """Environment variables that name a file with a field's value, by priority; empty for a field that is no secret."""
     if field.annotation is not SecretStr:
         return []
     alias = field.validation_alias
@@ -26,10 +26,11 @@ def file_variables(name: str, field: FieldInfo, prefix: str) -> list[str]:
 
 
 class SecretFiles(PydanticBaseSettingsSource):
-    """The values of the fields that are secrets, out of the files that the environment names.
+    """Source of secret settings: reads their values from the files that the environment names.
 
     Raises:
-        SettingsError: a file cannot be read, or the value is in the environment as well. Never with the value.
+        SettingsError: a file cannot be read, or the value is in the environment as well. The message never contains the
+            value.
     """
 
     def __init__(self, settings: type[BaseSettings], prefix: str) -> None:

@@ -1,4 +1,4 @@
-"""What a Redis says of itself that can cost requests, each with the setting to change. Reads INFO only."""
+"""Checks a Redis server for settings that can lose requests, and names the setting to change. Reads INFO only."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ OLDEST = (6, 2)
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is not as it should be.
+    """One problem of the server.
 
     Attributes:
         event: short name, for logs.
-        message: what it means, for a person.
-        setting: what to change, and to what.
-        critical: requests are lost by it in everyday life, or nothing works at all.
+        message: its meaning, for people.
+        setting: the setting to change, and its right value.
+        critical: it loses requests in normal operation, or nothing works at all.
     """
 
     event: str
@@ -32,15 +32,15 @@ class Finding:
     critical: bool = False
 
     def say(self) -> None:
-        """Log it."""
+        """Log the finding."""
         (log.critical if self.critical else log.warning)(self.event, reason=self.message, setting=self.setting)
 
 
 async def check_server(broker: Broker) -> list[Finding]:
-    """Look at the server that holds the queue; nothing is found where INFO is not permitted.
+    """Check the server that holds the queue; returns nothing if INFO is not permitted.
 
     Raises:
-        BrokerUnavailable: Redis stayed away for the whole patience.
+        BrokerUnavailable: Redis could not be reached for the whole patience.
     """
     try:
         text = await broker.connection.command("INFO")
@@ -57,11 +57,11 @@ def read_info(text: bytes) -> dict[str, str]:
 
 
 def findings(info: Mapping[str, str], replicas: int = 0) -> list[Finding]:
-    """Everything that INFO shows to be wrong. What it does not show is taken for right.
+    """Problems that INFO shows. A value that INFO lacks counts as right.
 
     Args:
-        info: names and values.
-        replicas: how many replicas enqueueing waits for.
+        info: names and values of INFO.
+        replicas: number of replicas that enqueueing waits for.
     """
     found = (_too_old(info), _replica(info), _evicting(info), _no_aof(info), _too_few_replicas(info, replicas))
     return [finding for finding in found if finding is not None]
@@ -107,7 +107,7 @@ def _evicting(info: Mapping[str, str]) -> Finding | None:
 
 
 def _no_aof(info: Mapping[str, str]) -> Finding | None:
-    if info.get("aof_enabled", "1") != "0" or info.get("loading") == "1":  # while it loads, it says 0 whatever is set
+    if info.get("aof_enabled", "1") != "0" or info.get("loading") == "1":  # while Redis loads, it always reports 0
         return None
     return Finding(
         "redis_has_no_aof",

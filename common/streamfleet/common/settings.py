@@ -1,4 +1,4 @@
-"""Every setting, grouped, frozen and validated: built once where a process starts, then handed down.
+"""All settings, grouped, frozen and validated: loaded once at the start of a process, then passed on.
 
 Each group reads environment variables named ``STREAMFLEET_<FIELD>``; a few well-known names count as well
 (``REDIS_URL``, ``BATCH_SIZE``, ``BATCH_TIMEOUT_MS``, ``TARGET_LATENCY_MS``, ``VLLM_URL``). Nothing else in the project
@@ -51,11 +51,11 @@ Allowed = Literal[
     "beam_search", "chat_templates", "embeds", "grammars", "media_urls", "processor_kwargs", "prompt_logprobs"
 ]
 ENVELOPE_BYTES = 16_384
-"""Room for an entry's other fields beside its body."""
+"""Bytes allowed for an entry's fields other than its body."""
 
 
 class QueueSettings(Group):
-    """The queue, and what holds for all its requests. Producers and workers of one queue share these."""
+    """The queue, and the limits of all its requests. Producers and workers of one queue must use the same values."""
 
     redis_url: SecretStr = Field(
         SecretStr("redis://localhost:6379/0"),
@@ -167,7 +167,7 @@ class QueueSettings(Group):
 
 
 class LogSettings(Group):
-    """How the process logs and traces."""
+    """Logs and traces of the process."""
 
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level that is logged.")
     log_format: Literal["auto", "json", "console"] = Field(
@@ -182,7 +182,7 @@ class LogSettings(Group):
 
 
 class EngineSettings(Group):
-    """What runs the requests."""
+    """The engine that runs the requests."""
 
     engine: Literal["vllm", "openai", "simulated"] = Field(
         "vllm",
@@ -243,7 +243,7 @@ class EngineSettings(Group):
 
 
 class WorkerSettings(Group):
-    """How a worker takes, keeps and finishes requests."""
+    """A worker: how many requests it takes, how long it keeps them, which ones it refuses."""
 
     worker_name: str = Field(
         "", description="Name of this worker, no other's; host, process id and a random part when empty."
@@ -298,7 +298,7 @@ class WorkerSettings(Group):
     unready_failures: int = Field(
         20, ge=1, description="So many engine faults in a row, without one success, make a worker unready."
     )
-    # The cost limits of one request: docs/operations.md says what each keeps away.
+    # The cost limits of one request: docs/operations.md explains each.
     max_sequences: int = Field(16, ge=1, description="Most choices of one request: its n, for each of its prompts.")
     max_output_tokens: int = Field(
         0, ge=0, description="Most output tokens of one request, all choices together; 0: what one sequence can hold."
@@ -391,7 +391,7 @@ def variable(name: str) -> str:
 
 
 def load(group: type[G], **given: Any) -> G:
-    """A group from the environment, with what was given (not None) in its place.
+    """Load a group from the environment; given values that are not None take precedence.
 
     Raises:
         SettingsError: one line for each setting that is wrong.
@@ -401,29 +401,29 @@ def load(group: type[G], **given: Any) -> G:
         return group(**values)
     except ValidationError as error:
         lines: dict[object, str] = {}
-        for item in error.errors(include_url=False):  # a list has one for each wrong item: the first says enough
+        for item in error.errors(include_url=False):  # a list has one error per wrong item; the first is enough
             lines.setdefault(item["loc"][:1], _line(group, dict(item)))
         raise SettingsError("\n".join(lines.values())) from None
 
 
 def load_all(**given: Any) -> tuple[QueueSettings, EngineSettings, WorkerSettings, LogSettings]:
-    """Every group of a worker, each given value in the group that has a field of its name.
+    """Load all groups of a worker; each given value goes to the group with a field of its name.
 
     Raises:
-        SettingsError: one line for each setting that is wrong, in whatever group.
+        SettingsError: one line for each wrong setting of any group.
     """
     queue, engine, worker, logs = _load_together(WORKER_GROUPS, given)
     return cast("tuple[QueueSettings, EngineSettings, WorkerSettings, LogSettings]", (queue, engine, worker, logs))
 
 
 def load_for_exporter(**given: Any) -> tuple[QueueSettings, ExporterSettings, LogSettings]:
-    """The same for the exporter. Raises like `load_all`."""
+    """Load all groups of the exporter. Raises like `load_all`."""
     queue, exporter, logs = _load_together(EXPORTER_GROUPS, given)
     return cast("tuple[QueueSettings, ExporterSettings, LogSettings]", (queue, exporter, logs))
 
 
 def load_for_gateway(**given: Any) -> tuple[QueueSettings, GatewaySettings, LogSettings]:
-    """The same for the gateway. Raises like `load_all`."""
+    """Load all groups of the gateway. Raises like `load_all`."""
     queue, gateway, logs = _load_together(GATEWAY_GROUPS, given)
     return cast("tuple[QueueSettings, GatewaySettings, LogSettings]", (queue, gateway, logs))
 
@@ -442,7 +442,7 @@ def _load_together(groups: tuple[type[Group], ...], given: dict[str, Any]) -> li
 
 
 def unknown_variables() -> dict[str, str]:
-    """Environment variables that look like settings and are none, each with the nearest setting or an empty text."""
+    """Environment variables with the settings' prefix that are none, each with the nearest setting or an empty text."""
     fields = [(name, field) for group in GROUPS for name, field in group.model_fields.items()]
     known = [known for name, field in fields for known in (variable(name), *file_variables(name, field, PREFIX))]
     unknown = sorted(name for name in os.environ if name.startswith(PREFIX) and name not in known)
@@ -462,7 +462,7 @@ def _line(group: type[Group], item: dict[str, Any]) -> str:
 
 
 def _set_by(field: FieldInfo | None, name: str) -> str:
-    """The variable that a value came from, or would."""
+    """The variable that a value came from, or would come from."""
     alias = field.validation_alias if field else None
     names = [choice for choice in alias.choices if choice in os.environ] if isinstance(alias, AliasChoices) else []
     return str(names[0]) if names else name if name.isupper() else variable(name)

@@ -17,12 +17,12 @@ _ORIGIN = re.compile(r"\*|https?://[^\s/?#]+")
 
 
 class ModelRoute(NamedTuple):
-    """Where requests for a model go.
+    """Route of a model's requests to a queue.
 
     Attributes:
-        model: its name for callers.
-        queue: whose workers answer.
-        served: its name for these workers.
+        model: the model's name for callers.
+        queue: queue whose workers answer.
+        served: the model's name for these workers.
     """
 
     model: str
@@ -31,10 +31,10 @@ class ModelRoute(NamedTuple):
 
 
 def read_route(text: str) -> ModelRoute:
-    """``NAME=QUEUE``, or ``NAME=QUEUE=SERVED`` where workers call the model by another name.
+    """Parse ``NAME=QUEUE``, or ``NAME=QUEUE=SERVED`` if workers know the model by another name.
 
     Raises:
-        ValueError: it is neither, or the queue's name is not usable.
+        ValueError: the text has another form, or the queue's name is not usable.
     """
     model, *rest = (part.strip() for part in text.split("="))
     if not model or not 1 <= len(rest) <= 2 or not all(rest):
@@ -154,5 +154,5 @@ class GatewaySettings(BatchSettings, WebhookSettings):
 
     @property
     def routes(self) -> tuple[ModelRoute, ...]:
-        """`gateway_models`, read."""
+        """`gateway_models`, parsed."""
         return tuple(map(read_route, self.gateway_models))

@@ -1,4 +1,4 @@
-"""What every group of settings has in common: how its variables are called, and where values may come from."""
+"""Base of all groups of settings: the names of their variables, and the sources of their values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LARGEST_NUMBER = 10**15
 
 
 def known_as(field: str, well_known: str) -> AliasChoices:
-    """For a field that a well-known variable sets as well."""
+    """Names of a field that a well-known variable sets as well."""
     return AliasChoices(f"{PREFIX}{field}", well_known, field.lower())
 
 
@@ -28,7 +28,7 @@ class Group(BaseSettings):
     @field_validator("*")
     @classmethod
     def _within_what_redis_counts(cls, value: Any) -> Any:
-        """Redis would refuse a script's PEXPIRE or XADD with a larger number, halfway through."""
+        """Refuse larger numbers, with which Redis would fail a script's PEXPIRE or XADD halfway through."""
         if isinstance(value, (int, float)) and value > LARGEST_NUMBER:
             raise ValueError(f"must be at most {LARGEST_NUMBER}")
         return value

@@ -15,7 +15,7 @@ DELAYS_S = (5.0, 300.0, 1_800.0, 7_200.0, 18_000.0, 36_000.0, 50_400.0, 72_000.0
 
 
 class WebhookSettings(Group):
-    """Webhooks of `streamfleet gateway`: where they may go, and how often they are tried."""
+    """Webhooks of `streamfleet gateway`: allowed addresses, attempts and limits."""
 
     gateway_webhooks_allow_private: bool = Field(
         False,
@@ -78,7 +78,7 @@ class WebhookSettings(Group):
 
     @model_validator(mode="after")
     def _lease_outlasts_an_attempt(self) -> Self:
-        # An attempt is begun in the first half of its lease at the latest, and must be over before the lease is.
+        # An attempt starts in the first half of its lease, and must end before the lease does.
         if self.gateway_webhooks_lease_ms < 2_000 * self.gateway_webhooks_timeout_s + 100:
             raise ValueError(
                 "STREAMFLEET_GATEWAY_WEBHOOKS_LEASE_MS must be more than twice STREAMFLEET_GATEWAY_WEBHOOKS_TIMEOUT_S: "
@@ -87,7 +87,7 @@ class WebhookSettings(Group):
         return self
 
     def webhook_limits(self) -> WebhookLimits:
-        """The part that the scripts need."""
+        """Limits of webhooks for the scripts."""
         return WebhookLimits(
             lease_ms=self.gateway_webhooks_lease_ms,
             outstanding=self.gateway_webhooks_limit,

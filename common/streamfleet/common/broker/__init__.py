@@ -1,4 +1,4 @@
-"""The only place that talks to Redis about queues: one typed method per operation, each one script or one command."""
+"""The only code that sends commands about queues to Redis: one typed method per operation, each a script or command."""
 
 from __future__ import annotations
 
@@ -22,4 +22,4 @@ class Broker(
     SteeringBroker,
     InspectingBroker,
 ):
-    """One queue on one Redis, with every operation that there is on it."""
+    """One queue on one Redis, with all its operations."""

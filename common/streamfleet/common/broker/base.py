@@ -1,4 +1,4 @@
-"""What every part of the broker stands on: the connection, the keys, the groups."""
+"""Base of every part of the broker: the connection, the keys, the consumer groups."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ T = TypeVar("T")
 class BrokerBase:
     """One queue on one Redis.
 
-    Every method raises BrokerUnavailable when Redis stays away for the connection's patience, BrokerOutOfMemory when a
-    new request does not fit into Redis, and NotPermitted when the Redis user may not do it.
+    Every method raises BrokerUnavailable if Redis cannot be reached within the connection's patience, BrokerOutOfMemory
+    if a new request does not fit into Redis, and NotPermitted if the Redis user lacks a permission.
     """
 
     def __init__(self, connection: Connection, keys: Keys, limits: QueueLimits | None = None) -> None:
@@ -51,7 +51,7 @@ class BrokerBase:
         await self.connection.close()
 
     async def ensure_groups(self) -> None:
-        """Make the lanes' streams and groups where they are missing; they start at 0, never at ``$``."""
+        """Create missing streams and groups of the lanes; groups start at 0, never at ``$``."""
         for key in (*self.keys.lanes, self.keys.wake):
             if await self._has_group(key):
                 continue
@@ -72,7 +72,7 @@ class BrokerBase:
         return True
 
     async def _expect_again(self, key: str) -> None:
-        """Remember how far a lane was staged whose group somebody destroyed: up to there, all of it comes again."""
+        """After a lane's group is recreated, its entries are delivered again; remember which were staged before."""
         if key == self.keys.wake:
             return
         number = self.keys.lanes.index(key) + 1
@@ -80,11 +80,11 @@ class BrokerBase:
             await self._look("HSET", self.keys.sched, f"again:{number}", seen)
 
     async def _ask(self, key: str, most: int, name: str, value: str) -> None:
-        """Add to a stream that asks workers for something; also at the memory limit, which they bring Redis out of."""
+        """Add a request to a stream that workers read; works at the memory limit too, because workers free memory."""
         await self.connection.script("ask", [key, self.keys.reply("")], [most, name, value])
 
     async def _look(self, *words: Any) -> Any:
-        """A command on a key that all requests share, and that somebody may have overwritten."""
+        """Send a command on a shared key; reports a key that was overwritten with another type."""
         try:
             return await self.connection.command(*words)
         except redis.exceptions.ResponseError as error:

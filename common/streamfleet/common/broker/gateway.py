@@ -1,4 +1,4 @@
-"""The HTTP gateway's own part of Redis: API keys, and what each may still send. All gateways share it."""
+"""The HTTP gateway's own data in Redis, shared by all gateways: API keys, their allowances, reserved tokens."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CHANGES_CAP = 1_000
 
 
 class Verdict(IntEnum):
-    """What gateway_admit.lua says of a caller."""
+    """Verdict on a caller; the return codes of gateway_admit.lua."""
 
     UNKNOWN = 0
     LET_IN = 1
@@ -29,12 +29,12 @@ class Verdict(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What is left of an allowance.
+    """Rest of an allowance.
 
     Attributes:
-        limit: a minute; 0 for any number.
-        left: now; below 0 where more was used than was there.
-        full_ms: until all of it is there again.
+        limit: limit per minute; 0 for no limit.
+        left: units left now; below 0 if more was used than was left.
+        full_ms: ms until the allowance is full again.
     """
 
     limit: int
@@ -44,13 +44,13 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What became of a caller.
+    """Outcome of a caller's admission.
 
     Attributes:
-        verdict: whether it was let in, or why not.
-        record: of its key; None for one that there is not.
-        requests, tokens: what is left to it.
-        wait_ms: when it is worth another try.
+        verdict: LET_IN, or the reason for the refusal.
+        record: record of its key; None for an unknown key.
+        requests, tokens: rest of its allowances.
+        wait_ms: ms after which another try can succeed.
     """
 
     verdict: Verdict
@@ -61,7 +61,7 @@ class Admission:
 
     @property
     def unlimited(self) -> bool:
-        """Let in, and nothing was counted."""
+        """True if the caller was let in and has no limits."""
         return self.verdict is Verdict.LET_IN and not (self.requests.limit or self.tokens.limit)
 
 
@@ -76,7 +76,7 @@ class ReserveCode(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
-    """Outcome of `reserve`, what is left, when it is worth another try, and the reservation's serial."""
+    """Outcome of `reserve`: the code, the tokens left, ms until another try can succeed, the reservation's serial."""
 
     code: ReserveCode
     tokens: Left
@@ -89,10 +89,10 @@ class Held:
     """Purpose of a reservation: one request, or several prompts of one call.
 
     Attributes:
-        queue: of the request.
-        id: of the request; of several, what their ids begin with.
-        prompts: 0 for one request; else how many, with the ids ``<id>-0``, ``<id>-1``, …
-        named: its caller gave it a name, and may send it again.
+        queue: queue of the request.
+        id: id of the request; of several, the common beginning of their ids.
+        prompts: 0 for one request; else the number of requests, with the ids ``<id>-0``, ``<id>-1``, …
+        named: the caller gave the request a name, and may send it again.
     """
 
     queue: str
@@ -107,7 +107,7 @@ class Held:
 
     @property
     def ids(self) -> list[str]:
-        """Of its requests."""
+        """Ids of its requests."""
         return [f"{self.id}-{number}" for number in range(self.prompts)] if self.prompts else [self.id]
 
 
@@ -116,11 +116,11 @@ class Due:
     """A reservation that is due for a look.
 
     Attributes:
-        held: what for.
+        held: purpose of the reservation.
         owner: id of the key that pays.
-        serial: of the reservation.
-        tokens: how many are reserved.
-        age_ms: since its request was sent last.
+        serial: serial of the reservation.
+        tokens: number of reserved tokens.
+        age_ms: ms since its request was last sent.
     """
 
     held: Held
@@ -134,9 +134,9 @@ class GatewayBroker:
     """One method for each operation, each one script or one command; raises like `BrokerBase`.
 
     Args:
-        connection: of its own: in a cluster, these keys live on another node than a queue's.
-        names: of the keys.
-        requests_per_minute, tokens_per_minute: limits of keys that name none; 0 for none.
+        connection: a connection of its own: in a cluster, these keys live on another node than a queue's.
+        names: names of the keys.
+        requests_per_minute, tokens_per_minute: limits of API keys without limits of their own; 0 for no limit.
         now_ms: epoch ms in place of the server's, for tests.
     """
 
@@ -165,11 +165,11 @@ class GatewayBroker:
         return int(seconds) * 1000 + int(microseconds) // 1000
 
     async def admit(self, secret: str, requests: int = 1) -> Admission:
-        """Look a caller's key up, and count its request.
+        """Look up a caller's key, and count its request.
 
         Args:
             secret: the key as the caller sent it.
-            requests: 0 for what is not counted.
+            requests: number to count; 0 for a call that is free.
         """
         digest = digest_of(secret)
         keys = [self.names.keys, self.names.allowance(id_of(digest))]
@@ -178,7 +178,7 @@ class GatewayBroker:
         )
         verdict = Verdict(code)
         record = read_record(digest, rest[0]) if rest else None
-        if record is None:  # nobody's, or written by hand so that nobody could say what it may do
+        if record is None:  # unknown key, or a record that cannot be read
             return Admission(Verdict.UNKNOWN)
         if verdict is Verdict.ENDED:
             return Admission(verdict, record)
@@ -194,12 +194,13 @@ class GatewayBroker:
         """Reserve tokens of a key's allowance for one request.
 
         Args:
-            key_id: whose.
-            per_minute: its limit, more than 0.
-            tokens: how many.
-            held: what they are for.
-            look_ms: after so long a gateway looks what became of the request.
-            replaces: serial of a settled reservation whose request is forgotten: this is a new one of its name.
+            key_id: id of the key that pays.
+            per_minute: the key's limit, more than 0.
+            tokens: number of tokens to reserve.
+            held: purpose of the reservation.
+            look_ms: ms after which a gateway checks the request's outcome.
+            replaces: serial of a settled reservation of the same name whose request is forgotten; this one replaces
+                it.
         """
         keys = [self.names.allowance(key_id), self.names.reservation(held.name), self.names.reservations]
         args = [per_minute, tokens, held.name, look_ms, replaces, secrets.token_hex(8), self._clock()]
@@ -209,17 +210,17 @@ class GatewayBroker:
         return Reserved(ReserveCode(code), Left(per_minute, left, full_ms), wait_ms, serial.decode())
 
     async def settle(self, key_id: str, held: Held, serial: str, used: int | None, remember_ms: int) -> bool:
-        """Charge a key what a request used in place of what was reserved for it.
+        """Charge a key for the tokens that a request used, in place of those reserved for it.
 
         Args:
-            key_id: whose.
-            held: what was reserved for.
-            serial: of the reservation.
-            used: tokens; None where the sender's request was refused.
-            remember_ms: how long a named request is remembered as settled.
+            key_id: id of the key that pays.
+            held: purpose of the reservation.
+            serial: serial of the reservation.
+            used: tokens used; None if the request was refused.
+            remember_ms: time for which a named request is remembered as settled.
 
         Returns:
-            False where that has been done before, or another sender of the same request goes on.
+            False if it was settled before, or another sender of the same request still needs the reservation.
         """
         keys = [self.names.allowance(key_id), self.names.reservation(held.name), self.names.reservations]
         args = [held.name, "" if used is None else used, remember_ms, self._clock(), serial]
@@ -236,14 +237,14 @@ class GatewayBroker:
         return [_due(name, mapping(row), now_ms) for name, row in zip(names, rows, strict=True)]
 
     async def look_in(self, name: str, ms: int) -> None:
-        """Have a gateway look at a reservation after `ms`, unless it is settled by then."""
+        """Schedule a check of a reservation after `ms`, unless it is settled by then."""
         due_ms = await self.now_ms() + ms
         await self.connection.command("ZADD", self.names.reservations, "XX", due_ms, name)
 
     async def add(self, digest: str, record: KeyRecord) -> None:
-        """Let whoever has the key with this digest in, from now on."""
+        """Store a key's record; the key with this digest is valid from now on."""
         new = await self.connection.command("HSET", self.names.keys, digest, record.encoded())
-        if not new:  # gateways remember none that there was not
+        if not new:  # gateways do not cache unknown keys, so a new key needs no message
             await self._tell()
 
     async def records(self) -> list[KeyRecord]:
@@ -253,7 +254,7 @@ class GatewayBroker:
         return sorted((each for each in records if each is not None), key=lambda each: (each.created_ms, each.id))
 
     async def revoke(self, key_id: str) -> bool:
-        """Let nobody in with this key any more, from now on. False where there is none of this id."""
+        """Delete a key, which is refused from now on. False if there is no key with this id."""
         found = await self.connection.command("HKEYS", self.names.keys)
         digests = [digest for digest in found if digest.startswith(key_id.encode())]
         if not digests:
@@ -264,14 +265,18 @@ class GatewayBroker:
         return bool(removed)
 
     async def changes(self, last_id: str, block_ms: int) -> tuple[str, bool]:
-        """Wait up to `block_ms` for a change of any key behind `last_id` (``0-0``: all that are known): the id to go on
-        from, and whether there was one. For one caller at a time."""
+        """Wait up to `block_ms` for a change of any key after `last_id` (``0-0``: all known changes). One caller at a
+        time.
+
+        Returns:
+            The id to continue from, and True if there was a change.
+        """
         words = ("XREAD", "COUNT", CHANGES_CAP, "BLOCK", block_ms, "STREAMS", self.names.key_changes, last_id)
         found = [row for _, rows in streams(await self.connection.block(block_ms / 1000, *words)) for row in rows]
         return (found[-1][0], True) if found else (last_id, False)
 
     async def _tell(self) -> None:
-        # Of which key is nobody's business. It has happened: where it cannot be told, gateways find out within seconds.
+        # The message names no key. It may fail: the change is stored, and gateways reread keys within seconds.
         words = ("MAXLEN", "~", CHANGES_CAP, "*", "changed", "1")
         try:
             await self.connection.command("XADD", self.names.key_changes, *words)

@@ -1,7 +1,7 @@
-"""The batches of the HTTP gateway in Redis: which there are, who runs each, and how far it is.
+"""The batches of the HTTP gateway in Redis: their records, their owners and their progress.
 
-Whoever takes a batch gets an epoch with it. Every write of progress names the epoch, and is refused once another
-gateway took the batch: one that was thought dead, and is not, spoils nothing.
+A gateway that takes a batch gets an epoch with it. Every write of progress names the epoch, and is refused once another
+gateway has taken the batch, so a gateway that was wrongly taken for dead damages nothing.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from streamfleet.common.broker.gateway_files import FileBroker, page
 from streamfleet.common.replies import mapping
 
 LOOK_AT = 500
-"""Batches whose status is read in one round trip."""
+"""Number of batches whose status is read in one round trip."""
 _OPEN = {status.encode(): status for status in BatchStatus if not status.ended}
 
 
 class SaveCode(IntEnum):
-    """What became of progress; the return codes of gateway_batch_save.lua."""
+    """Outcome of writing progress; the return codes of gateway_batch_save.lua."""
 
     LOST = 0
     SAVED = 1
@@ -31,7 +31,7 @@ class SaveCode(IntEnum):
 
 
 class AddCode(IntEnum):
-    """What became of a batch that was asked for; the return codes of gateway_batch_add.lua."""
+    """Outcome of creating a batch; the return codes of gateway_batch_add.lua."""
 
     NO_FILE = 0
     ACCEPTED = 1
@@ -41,7 +41,7 @@ class AddCode(IntEnum):
 
 
 class Naming(NamedTuple):
-    """The caller's name for a batch, and a digest of what it asked for."""
+    """The caller's name for a batch, and the digest of its request."""
 
     name: str
     digest: str
@@ -51,9 +51,9 @@ class Contender(NamedTuple):
     """A batch that has a slot of a gateway, or waits for one.
 
     Attributes:
-        id: its name.
-        tenant: whose it is; empty where keys are off.
-        queues: those that its models are answered from; empty until its lines were checked.
+        id: id of the batch.
+        tenant: the owner; empty where keys are off.
+        queues: queues of its models; empty until its lines were checked.
     """
 
     id: str
@@ -62,7 +62,7 @@ class Contender(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """A batch that somebody has now, and in which epoch."""
+    """A batch that a gateway has taken, and the epoch of the lease."""
 
     record: BatchRecord
     epoch: int
@@ -70,14 +70,14 @@ class Taken(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Progress of a batch, written down at once.
+    """Progress of a batch that is written in one step.
 
     Attributes:
-        lines: the numbers of the lines that are finished by it, from 1.
-        output, errors: stored contents with what they say, to stand at the end of its two files; None for nothing.
-        counts: field of the batch to what is to be added to it.
-        fields: field of the batch to its value.
-        move: the status that it leaves, and the one that it reaches; None to leave it as it is.
+        lines: numbers of the lines that it finishes, from 1.
+        output, errors: stored contents to append to its two files; None for nothing.
+        counts: increments by field of the batch.
+        fields: new values by field of the batch.
+        move: old and new status; None to keep the status.
     """
 
     lines: Sequence[int] = ()
@@ -90,14 +90,14 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a batch ends.
+    """End of a batch.
 
     Attributes:
-        status: its final one.
-        kept_ms: for how long it and its files are kept.
-        purpose: of its files.
-        stats: what to add to what was done for the tenant: field to how much.
-        errors: why all of it failed, OpenAI's error objects; None to leave what was said of its lines.
+        status: its final status.
+        kept_ms: time for which the batch and its files are kept.
+        purpose: purpose of its files.
+        stats: increments of the tenant's counters, by field.
+        errors: errors of the whole batch, OpenAI's error objects; None to keep the errors of its lines.
     """
 
     status: BatchStatus
@@ -117,12 +117,12 @@ class BatchBroker(FileBroker):
 
         Args:
             record: the batch.
-            most_bytes: of the inputs of all open batches of the tenant; 0 for any.
-            naming: asked for again under the same name, it is the same batch.
-            kept_ms: for how long the name is kept.
+            most_bytes: most bytes of the inputs of all open batches of the tenant; 0 for no limit.
+            naming: a second call with the same name gets the same batch.
+            kept_ms: time for which the name is kept.
 
         Returns:
-            What became of it, and the batch's id: its own, or where REPEATED that of the batch that there was before.
+            The outcome, and the batch's id: for REPEATED the id of the existing batch.
         """
         names = self.names
         keys = [
@@ -140,7 +140,7 @@ class BatchBroker(FileBroker):
         return AddCode(code), batch_id.decode()
 
     async def named(self, name: str) -> tuple[str, str] | None:
-        """Id of the batch that was asked for under a name, and the digest of what was; None for no such name."""
+        """Id of the batch that was created under a name, and the digest of its request; None for an unknown name."""
         batch_id, digest = await self.connection.command("HMGET", self.names.named(name), "batch", "digest")
         return None if batch_id is None or digest is None else (batch_id.decode(), digest.decode())
 
@@ -149,22 +149,22 @@ class BatchBroker(FileBroker):
         return (await self.batches([batch_id]))[0]
 
     async def batches(self, batch_ids: Sequence[str]) -> list[BatchRecord | None]:
-        """Several, in one round trip."""
+        """Several batches, in one round trip."""
         if not batch_ids:
             return []
         replies = await self.connection.pipeline([("HGETALL", self.names.batch(batch_id)) for batch_id in batch_ids])
         return [read_batch(batch_id, mapping(reply)) for batch_id, reply in zip(batch_ids, replies, strict=True)]
 
     async def batch_ids(self, tenant: str, after: str, most: int) -> list[str]:
-        """Ids of a tenant's batches behind one of them (empty: from the newest), newest first."""
+        """Ids of a tenant's batches after one of them (empty: from the newest), newest first."""
         return await page(self.connection, self.names.batches(tenant), after, most, newest_first=True)
 
     async def forget_batches(self, tenant: str, batch_ids: Sequence[str]) -> None:
-        """Batches that were kept for long enough are listed no more."""
+        """Remove expired batches from the tenant's list."""
         await self.connection.command("ZREM", self.names.batches(tenant), *batch_ids)
 
     async def cancel_batch(self, batch_id: str, tenant: str) -> BatchStatus | None:
-        """Ask for a batch to end: its status from now on; None when the tenant has no such batch."""
+        """Cancel a batch. Returns its new status; None if the tenant has no such batch."""
         status = await self.connection.script(
             "gateway_batch_cancel", [self.names.batch(batch_id)], [tenant, self._clock()]
         )
@@ -173,11 +173,11 @@ class BatchBroker(FileBroker):
     # -- running them --------------------------------------------------------------------------------------
 
     async def free_batches(self, most: int, skip: int = 0) -> list[Contender]:
-        """Open batches that nobody has, or whose gateway is silent; what waits for longest first.
+        """Open batches without an owner, or with a silent one; the longest waiting first.
 
         Args:
-            most: how many at most.
-            skip: how many of the first to leave out.
+            most: largest number of batches to return.
+            skip: number of batches to skip at the start.
         """
         words = ("-inf", await self.now_ms(), "LIMIT", skip, most)
         found = await self.connection.command("ZRANGEBYSCORE", self.names.open, *words)
@@ -191,33 +191,33 @@ class BatchBroker(FileBroker):
         ]
 
     async def take_batch(self, batch_id: str, owner: str, lease_ms: int) -> Taken | None:
-        """Have a batch from now on; None when somebody has it, or it is not open any more."""
+        """Take a batch for `lease_ms`; None if another gateway has it, or it is no longer open."""
         keys, args = [self.names.batch(batch_id), self.names.open], [batch_id, owner, lease_ms, self._clock()]
         epoch, fields = await self.connection.script("gateway_batch_take", keys, args)
         record = read_batch(batch_id, mapping(fields)) if epoch else None
         return None if record is None else Taken(record, epoch)
 
     async def renew_batch(self, batch_id: str, epoch: int, lease_ms: int) -> BatchStatus | None:
-        """Go on having a batch: its status; None when it is somebody else's by now."""
+        """Renew the lease of a batch. Returns its status; None if another gateway has it now."""
         return await self._lease(batch_id, epoch, lease_ms, "")
 
     async def release_batch(self, batch_id: str, epoch: int, after_ms: int, *, stumbled: bool = False) -> None:
-        """Hand a batch back: anybody may take it `after_ms` from now."""
+        """Hand a batch back: any gateway may take it `after_ms` from now."""
         await self._lease(batch_id, epoch, after_ms, "1" if stumbled else "")
 
     async def close_batch(self, batch_id: str, epoch: int) -> None:
-        """There is nothing left to do about a batch."""
+        """Remove a batch from the open ones, once no work is left."""
         await self._lease(batch_id, epoch, "", "")
 
     async def done_lines(self, batch_id: str) -> bytes:
-        """The lines that are finished, a bit each: of the first byte, the highest bit is line 1."""
+        """Bitmap of the finished lines; the highest bit of the first byte is line 1."""
         return await self.connection.command("GET", self.names.done(batch_id)) or b""
 
     async def save_batch(self, batch: BatchRecord, epoch: int, step: Step) -> tuple[SaveCode, BatchStatus | None]:
-        """Write progress down, sent once: after an error, nobody knows whether it was.
+        """Write progress; sent once, so after an error it may or may not be written.
 
         Returns:
-            What became of it, and where the batch is now; None when it is somebody else's.
+            The outcome, and the batch's status; None if another gateway has it now.
         """
         names = self.names
         keys = [
@@ -241,7 +241,7 @@ class BatchBroker(FileBroker):
         return SaveCode(code), BatchStatus(status.decode()) if status else None
 
     async def finish_batch(self, batch: BatchRecord, epoch: int, ending: Ending) -> bool:
-        """End a batch; it stays open until `close_batch`. False when it is somebody else's."""
+        """End a batch; it stays open until `close_batch`. False if another gateway has it now."""
         names = self.names
         keys = [
             names.batch(batch.id),
@@ -269,17 +269,17 @@ class BatchBroker(FileBroker):
     # -- the simple service --------------------------------------------------------------------------------
 
     async def count(self, tenant: str, counts: Mapping[str, int]) -> None:
-        """Add to what was done for a tenant."""
+        """Add to a tenant's counters."""
         key = self.names.stats(tenant)
         await self.connection.pipeline([("HINCRBY", key, name, more) for name, more in counts.items()])
 
     async def stats(self, tenant: str) -> dict[str, int]:
-        """What was done for a tenant so far."""
+        """A tenant's counters."""
         found = mapping(await self.connection.command("HGETALL", self.names.stats(tenant)))
         return {name.decode(errors="replace"): int(value) for name, value in found.items() if value.isdigit()}
 
     async def open_jobs(self, tenant: str) -> list[BatchStatus]:
-        """Where each of a tenant's jobs is that has not ended."""
+        """Status of each open job of a tenant."""
         found = await self.connection.command("ZRANGEBYSCORE", self.names.open, "-inf", "+inf")
         keys = [self.names.batch(each.decode()) for each in found if each.startswith(JOB.encode())]
         statuses: list[BatchStatus] = []
@@ -297,7 +297,7 @@ class BatchBroker(FileBroker):
 
 
 def _queues(models: bytes | None) -> frozenset[str]:
-    """Queues of a batch's models; none where they are not known, or somebody wrote something else there."""
+    """Queues of a batch's models; empty where they are not known or cannot be read."""
     try:
         return frozenset(str(queue) for queue, _ in json.loads(models or b"{}").values())
     except (ValueError, TypeError, AttributeError, RecursionError):

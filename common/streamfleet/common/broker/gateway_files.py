@@ -1,4 +1,4 @@
-"""The files of the HTTP gateway in Redis: who has which, and which stored contents they consist of."""
+"""The files of the HTTP gateway in Redis: their owners, and the stored contents that they consist of."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from streamfleet.common.replies import mapping
 
 
 class Deletion(IntEnum):
-    """What became of a file that was to be deleted; the return codes of gateway_file_delete.lua."""
+    """Outcome of deleting a file; the return codes of gateway_file_delete.lua."""
 
     UNKNOWN = 0
     DELETED = 1
@@ -19,7 +19,7 @@ class Deletion(IntEnum):
 
 
 class Addition(IntEnum):
-    """What became of a file that was to be made; the return codes of gateway_file_add.lua."""
+    """Outcome of adding a file; the return codes of gateway_file_add.lua."""
 
     TOO_LATE = 0
     MADE = 1
@@ -29,12 +29,12 @@ class Addition(IntEnum):
 class FileBroker:
     """One method for each operation, each one script or one command; raises like `BrokerBase`.
 
-    Contents are stored elsewhere. One that is about to be written is `loose` until a file owns it: what nobody made a
-    file of in time is found there, and deleted, whoever died meanwhile.
+    Contents are stored elsewhere. A content is registered as `loose` before it is written, until a file owns it. A
+    loose content past its time is deleted, so the death of its writer leaves nothing behind.
 
     Args:
-        connection: of its own: in a cluster, these keys live on another node than a queue's.
-        names: of the keys.
+        connection: a connection of its own: in a cluster, these keys live on another node than a queue's.
+        names: names of the keys.
         now_ms: epoch ms in place of the server's, for tests.
     """
 
@@ -52,17 +52,17 @@ class FileBroker:
         return int(seconds) * 1000 + int(microseconds) // 1000
 
     async def hold(self, contents: Sequence[str], hold_ms: int) -> None:
-        """These are going to be stored: unless a file owns them within `hold_ms`, they may be deleted."""
+        """Register contents before they are stored: unless a file owns them within `hold_ms`, they may be deleted."""
         until_ms = await self.now_ms() + hold_ms
         words = [word for name in contents for word in (until_ms, name)]
         await self.connection.command("ZADD", self.names.loose, *words)
 
     async def let_go(self, contents: Sequence[str]) -> None:
-        """These are deleted, or were never stored."""
+        """Unregister loose contents that are deleted, or were never stored."""
         await self.connection.command("ZREM", self.names.loose, *contents)
 
     async def loose(self, most: int) -> list[str]:
-        """Contents that may be deleted, the oldest first."""
+        """Loose contents that may be deleted, the oldest first."""
         words = ("-inf", await self.now_ms(), "LIMIT", 0, most)
         found = await self.connection.command("ZRANGEBYSCORE", self.names.loose, *words)
         return [name.decode(errors="replace") for name in found]
@@ -72,7 +72,7 @@ class FileBroker:
 
         Args:
             record, part: the file, and its content.
-            most_bytes: of all files of the tenant; 0 for any.
+            most_bytes: most bytes of all files of the tenant; 0 for no limit.
         """
         names = self.names
         keys = [
@@ -89,7 +89,7 @@ class FileBroker:
         return Addition(await self.connection.script("gateway_file_add", keys, args))
 
     async def file_bytes(self, tenant: str) -> int:
-        """How many bytes all files of a tenant have."""
+        """Bytes of all files of a tenant."""
         return int(await self.connection.command("HGET", self.names.use(tenant), "file_bytes") or 0)
 
     async def file(self, file_id: str) -> FileRecord | None:
@@ -97,7 +97,7 @@ class FileBroker:
         return (await self.files([file_id]))[0]
 
     async def files(self, file_ids: Sequence[str]) -> list[FileRecord | None]:
-        """Several, in one round trip."""
+        """Several files, in one round trip."""
         if not file_ids:
             return []
         replies = await self.connection.pipeline([("HGETALL", self.names.file(file_id)) for file_id in file_ids])
@@ -108,11 +108,11 @@ class FileBroker:
         return [read_part(text) for text in await self.connection.command("LRANGE", self.names.parts(file_id), 0, -1)]
 
     async def file_ids(self, tenant: str, after: str, most: int, *, newest_first: bool = True) -> list[str]:
-        """Ids of a tenant's files behind one of them (empty: from the beginning)."""
+        """Ids of a tenant's files after one of them (empty: from the beginning)."""
         return await page(self.connection, self.names.files(tenant), after, most, newest_first)
 
     async def delete_file(self, record: FileRecord) -> tuple[Deletion, list[Part]]:
-        """Delete a file. Its contents are the caller's to delete, and then to `let_go`."""
+        """Delete a file. The caller must delete its contents, and then call `let_go`."""
         names = self.names
         keys = [
             names.file(record.id),
@@ -128,17 +128,17 @@ class FileBroker:
         return Deletion(code), [read_part(text) for text in contents]
 
     async def ended_files(self, most: int) -> list[str]:
-        """Files whose time is over, the oldest first."""
+        """Expired files, the oldest first."""
         words = ("-inf", await self.now_ms(), "LIMIT", 0, most)
         found = await self.connection.command("ZRANGEBYSCORE", self.names.ends, *words)
         return [file_id.decode(errors="replace") for file_id in found]
 
     async def put_off(self, file_id: str, ms: int) -> None:
-        """A file whose time is over is still needed: look at it again later."""
+        """Check an expired file again after `ms`, because it is still needed."""
         await self.connection.command("ZADD", self.names.ends, "XX", await self.now_ms() + ms, file_id)
 
     async def forget_end(self, file_id: str) -> None:
-        """There is no such file any more."""
+        """Remove a deleted file from the files to expire."""
         await self.connection.command("ZREM", self.names.ends, file_id)
 
     def _clock(self) -> str:
@@ -146,7 +146,7 @@ class FileBroker:
 
 
 async def page(connection: Connection, key: str, after: str, most: int, newest_first: bool) -> list[str]:
-    """Members of a sorted set of ids, behind one of them (empty: from the beginning)."""
+    """Members of a sorted set of ids, after one of them (empty: from the beginning)."""
     if newest_first:
         words = ("ZREVRANGEBYLEX", key, f"({after}" if after else "+", "-")
     else:

@@ -1,4 +1,4 @@
-"""What somebody sees who watches the batches of the HTTP gateway from outside: which are open, and how far each is."""
+"""Monitoring of the HTTP gateway's open batches and their progress; reads only."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ _FIELDS = ("status", "epoch", "completed", "failed", "mark")
 
 
 class OpenBatch(NamedTuple):
-    """A batch that is not through.
+    """An open batch.
 
     Attributes:
-        id: its name.
-        status: where it is; empty where its record is gone.
-        begun: some gateway had it.
-        progress: changes whenever it gets further.
+        id: id of the batch.
+        status: its status; empty where its record is gone.
+        begun: a gateway has taken it at least once.
+        progress: values that change with every step of progress.
     """
 
     id: str
@@ -26,7 +26,7 @@ class OpenBatch(NamedTuple):
 
 
 async def open_batches(broker: BatchBroker, most: int) -> list[OpenBatch]:
-    """Open batches, in two round trips; what waits for longest first. Raises like `BrokerBase`."""
+    """Open batches, in two round trips, the longest waiting first. Raises like `BrokerBase`."""
     found = await broker.connection.command("ZRANGEBYSCORE", broker.names.open, "-inf", "+inf", "LIMIT", 0, most)
     ids = [batch_id.decode(errors="replace") for batch_id in found]
     if not ids:

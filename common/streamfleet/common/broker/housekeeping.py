@@ -1,4 +1,4 @@
-"""The housekeeping part of the broker: what any one worker does for all."""
+"""The housekeeping part of the broker: work that one worker at a time does for the whole queue."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from streamfleet.common.replies import entries
 
 
 class Turn(NamedTuple):
-    """Whose turn the housekeeping is.
+    """Answer to a request for the housekeeping's turn.
 
     Attributes:
-        mine: of the worker that asked.
-        unbroken_ms: where it is: for how long turns have come, whoever's, without a gap.
-        workers: how many are alive.
+        mine: the turn belongs to the worker that asked.
+        unbroken_ms: if so, time since which workers have taken turns without a gap.
+        workers: number of live workers.
         now_ms: Redis's clock, epoch ms.
     """
 
@@ -32,7 +32,7 @@ class Looked(NamedTuple):
     """Extent of a look for passed deadlines.
 
     Attributes:
-        places: where the next look goes on in each lane, in words of the script.
+        places: position of the next look in each lane, in the script's own format.
         more: a bound cut the look short.
     """
 
@@ -41,15 +41,16 @@ class Looked(NamedTuple):
 
 
 class HousekeepingBroker(BrokerBase):
-    """Keep the queue moving, and forget what is gone."""
+    """Take back, promote, expire and delete entries; register and forget workers."""
 
     async def take_turn(self, worker: str, hold_ms: int, gap_ms: int) -> Turn:
-        """Whether this worker does the housekeeping for the next `hold_ms`.
+        """Ask for the turn to do the housekeeping for the next `hold_ms`.
 
         Args:
-            worker: who asks.
-            hold_ms: how long its turn is.
-            gap_ms: after how long without anybody's turn workers cannot have renewed either.
+            worker: name of the worker that asks.
+            hold_ms: length of its turn.
+            gap_ms: shortest time without any turn that counts as a gap, in which no worker may have renewed its
+                leases.
         """
         keys = [self.keys.maintain, self.keys.sched, self.keys.workers]
         answer = await self.connection.script("take_turn", keys, [worker, hold_ms, gap_ms])
@@ -58,28 +59,28 @@ class HousekeepingBroker(BrokerBase):
     async def reclaim(
         self, lease_ms: int, max_deliveries: int, limit: int = 100, latest_ms: int | None = None
     ) -> Reclaimed:
-        """Take back what was not renewed for `lease_ms`; give up on what was delivered `max_deliveries` times.
+        """Take back entries that were not renewed for `lease_ms`; give up those delivered `max_deliveries` times.
 
-        Sent once: behind an outage that nobody could renew in, it would take healthy requests from their workers.
+        Sent once: repeated after an outage without renewals, it would take healthy requests from their workers.
 
         Args:
             lease_ms: the lease.
-            max_deliveries: when a request is given up.
-            limit: how many to take back in each lane at most.
-            latest_ms: nothing is taken back where Redis's clock, epoch ms, is beyond this: it has stepped forward.
+            max_deliveries: number of deliveries after which a request is given up.
+            limit: largest number of entries to take back in each lane.
+            latest_ms: if Redis's clock, epoch ms, is later, it has stepped forward, and nothing is taken back.
         """
         args = [self._config, lease_ms, max_deliveries, limit, "" if latest_ms is None else latest_ms]
         return Reclaimed(*await self._with_groups(lambda: self.connection.script_once("reclaim", self._shared, args)))
 
     async def promote(self, limit: int = 300, most_delay_ms: int | None = None) -> tuple[int, int | None]:
-        """Bring delayed requests that are due back.
+        """Make delayed requests that are due ready again.
 
         Args:
-            limit: how many at most.
-            most_delay_ms: the longest that one waits: what is due later was delayed before Redis's clock was set back.
+            limit: largest number of requests.
+            most_delay_ms: longest possible delay; a later due time means that Redis's clock was set back.
 
         Returns:
-            How many, and in how many ms the next one is due.
+            Number of promoted requests, and ms until the next one is due.
         """
         args = [self._config, limit, self.limits.watchers, "" if most_delay_ms is None else most_delay_ms]
         promoted, due = await self._with_groups(lambda: self.connection.script("promote", self._shared, args))
@@ -89,28 +90,28 @@ class HousekeepingBroker(BrokerBase):
         """End queued requests whose deadline has passed.
 
         Args:
-            seen: extent of an earlier look; nothing before it is looked at again.
-            limit: how many ranks to look at in each lane at most.
-            most: how many to end in each lane at most.
+            seen: extent that an earlier look returned; nothing before it is checked again.
+            limit: largest number of ranks to check in each lane.
+            most: largest number of requests to end in each lane.
 
         Returns:
-            How many have ended, and the extent of this look.
+            Number of requests that were ended, and the extent of this look.
         """
         args = [self._config, limit, most, json.dumps([*(seen.places if seen else ())])]
         ended, cut, *reached = await self.connection.script("expire", self._shared, args)
         return int(ended), Looked([part.decode() for part in reached], bool(cut))
 
     async def cancel_requests(self, most: int) -> list[tuple[str, str]]:
-        """The oldest cancels that were asked for: stream id, and the request id as it was written."""
+        """The oldest cancel requests: stream id, and the request id as it was written."""
         found = entries(await self._look("XRANGE", self.keys.cancel_requests, "-", "+", "COUNT", most))
         return [(stream_id, fields.get(b"id", b"").decode(errors="replace")) for stream_id, fields in found]
 
     async def drop_cancel_request(self, stream_id: str) -> None:
-        """Forget a cancel that was asked for."""
+        """Delete a cancel request."""
         await self.connection.command("XDEL", self.keys.cancel_requests, stream_id)
 
     async def check_in(self, worker: str, description: Mapping[str, Any]) -> int:
-        """A worker's sign of life. Returns Redis's clock, epoch ms."""
+        """Record a worker's sign of life. Returns Redis's clock, epoch ms."""
         return int(
             await self.connection.script("check_in", self._shared, [self._config, worker, json.dumps(description)])
         )
@@ -124,22 +125,22 @@ class HousekeepingBroker(BrokerBase):
         look_only: bool = False,
         pause_ms: int = 0,
     ) -> int:
-        """Forget a worker that leaves, or up to `limit` of those silent for `silent_ms`; none that holds anything.
+        """Forget a worker that leaves, or up to `limit` workers silent for `silent_ms`; never one that holds entries.
 
-        Once nobody is left to forget, nobody is looked for during `pause_ms`, whoever asks.
+        Once no silent worker is left, the search pauses for `pause_ms`, for all callers.
 
         Returns:
-            How many were forgotten, or with `look_only` would be.
+            Number of workers forgotten, or with `look_only` the number that would be.
         """
         args = [self._config, worker, silent_ms, limit, int(look_only), pause_ms]
         try:
             return int(await self.connection.script("check_out", self._shared, args))
-        except MissingGroup:  # and so nobody holds anything
+        except MissingGroup:  # without a group, no worker holds anything
             if look_only:
                 return 0
         await self.ensure_groups()
         return int(await self.connection.script("check_out", self._shared, args))
 
     async def retain(self, limit: int = 1_000) -> int:
-        """Delete dead letters beyond their life, about `limit` at most. Returns how many."""
+        """Delete expired dead letters, about `limit` at most. Returns their number."""
         return int(await self.connection.script("retain", self._shared, [self._config, limit]))

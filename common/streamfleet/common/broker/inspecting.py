@@ -1,4 +1,4 @@
-"""The part of the broker that looks at one request, or at the server. Bounded, and nothing is changed."""
+"""The part of the broker that inspects one request, or the server. Every call is bounded, and changes nothing."""
 
 from __future__ import annotations
 
@@ -35,15 +35,16 @@ Fields = dict[bytes, bytes]
 
 @dataclass(frozen=True, slots=True)
 class EntryLook:
-    """One entry of a lane, at about one instant.
+    """State of one entry of a lane, at about one instant.
 
     Attributes:
-        fields: as they were XADDed; None when it is in its lane no more.
-        delivered: it was read out of the lane: staged, delayed or running.
-        worker, attempt, idle_ms: who holds it, at which attempt, and how long ago that was renewed; None, 0 and 0 where
-            nobody does. The consumer `~` is nobody yet: it is on its way to a worker.
-        before, rank_ms: how many of its lane run before it, and what it ranks by, epoch ms; None where it is not ready.
-        due_ms: when its next try is due, epoch ms; None where it is not delayed.
+        fields: fields as they were XADDed; None if the entry is no longer in its lane.
+        delivered: it was read from the lane, and is staged, delayed or running.
+        worker, attempt, idle_ms: consumer that holds it, attempt, and ms since the last renewal; None, 0 and 0 if
+            none
+            holds it. The consumer `~` is no worker: it holds entries that no worker has been given yet.
+        before, rank_ms: number of requests of its lane that run before it, and its rank, epoch ms; None if not ready.
+        due_ms: time of its next attempt, epoch ms; None if it is not delayed.
         tries: ``<attempts>[ <worker>…]`` of the attempts before this one; empty for none.
     """
 
@@ -60,7 +61,7 @@ class EntryLook:
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """What there is under a request's id: its record (entry and reply name, empty without one), and its result."""
+    """Data under a request's id: its record (entry and reply name, empty without one), and its result."""
 
     entry: str
     reply: str
@@ -69,7 +70,7 @@ class Remembered:
 
 
 def read_entry_name(text: str) -> tuple[Lane, str] | None:
-    """Lane and stream id of ``<lane>:<stream id>``; None for what Redis would take for no stream id."""
+    """Lane and stream id of ``<lane>:<stream id>``; None for an invalid stream id."""
     match = _ENTRY.fullmatch(text)
     if match is None or max(int(match[2]), int(match[3])) > LAST_PART:
         return None
@@ -77,10 +78,10 @@ def read_entry_name(text: str) -> tuple[Lane, str] | None:
 
 
 class InspectingBroker(BrokerBase):
-    """What an operator asks about one request, or about the server."""
+    """Queries of an operator about one request, or about the server."""
 
     async def waiting_at(self, places: Mapping[Lane, Sequence[int]]) -> dict[Lane, list[tuple[int, int] | None]]:
-        """What waits at places of the lanes' ready sets, from 0: when it was enqueued, and its rank, both epoch ms.
+        """Requests at places of the lanes' ready sets, from 0: time of enqueueing, and rank, both epoch ms.
 
         None where a set is shorter.
         """
@@ -93,7 +94,7 @@ class InspectingBroker(BrokerBase):
         return {lane: [ranked_member(next(replies)) for _ in some] for lane, some in places.items()}
 
     async def remembered(self, request_id: str) -> Remembered:
-        """What there is under an id."""
+        """Data under a request's id."""
         result = self.keys.result(request_id)
         record, fields, ttl = await self._look_all(
             [("GET", self.keys.request(request_id)), ("HGETALL", result), ("PTTL", result)]
@@ -102,7 +103,7 @@ class InspectingBroker(BrokerBase):
         return Remembered(entry, reply, decode_result(request_id, mapping(fields)), ttl if ttl > 0 else None)
 
     async def look_at(self, lane: Lane, stream_id: str) -> EntryLook:
-        """Where an entry is. O(log n) of its lane."""
+        """State of an entry. O(log n) of its lane."""
         stream, ready, field = self.keys.lane(lane), self.keys.ready(lane), f"{lane.number}|{stream_id}"
         member = ready_member(stream_id)
         commands: list[tuple[Any, ...]] = [
@@ -115,7 +116,7 @@ class InspectingBroker(BrokerBase):
         group = [("XPENDING", stream, GROUP, stream_id, stream_id, 1), ("XINFO", "GROUPS", stream)]
         try:
             found, before, rank, due, tries, pending, groups = await self._look_all([*commands, *group])
-        except MissingGroup:  # no worker has ever come: nothing was taken out
+        except MissingGroup:  # without a group, no worker was ever there, and nothing was delivered
             found, before, rank, due, tries = await self._look_all(commands)
             pending, groups = [], []
         row = pending_row(pending[0]) if pending else None
@@ -132,11 +133,11 @@ class InspectingBroker(BrokerBase):
         )
 
     async def has_group(self, lane: Lane) -> bool:
-        """Whether a lane has the workers' group; the first worker makes it."""
+        """True if a lane has the workers' group; the first worker creates it."""
         return await self._has_group(self.keys.lane(lane))
 
     async def pending_ids(self, lane: Lane, most: int, first: str = "-") -> list[str]:
-        """Stream ids of the oldest entries of a lane that somebody holds, `most` of them, from one on."""
+        """Stream ids of the oldest `most` pending entries of a lane, from `first` on."""
         try:
             rows = await self._look("XPENDING", self.keys.lane(lane), GROUP, first, "+", most)
         except MissingGroup:
@@ -144,7 +145,7 @@ class InspectingBroker(BrokerBase):
         return [pending_row(row)[0] for row in rows]
 
     async def entries_of(self, lane: Lane, ids: Sequence[str]) -> AsyncIterator[tuple[str, Fields]]:
-        """Some entries by their stream ids, as far as they are there; a few at a time, because they carry bodies."""
+        """Existing entries among these stream ids; read in small chunks, because entries carry bodies."""
         at, chunk = 0, 1
         while at < len(ids):
             words = [("XRANGE", self.keys.lane(lane), each, each) for each in ids[at : at + chunk]]
@@ -154,7 +155,7 @@ class InspectingBroker(BrokerBase):
             at, chunk = at + chunk, _next_chunk(chunk, found)
 
     async def entries_between(self, key: str, first: str, last: str, most: int) -> AsyncIterator[tuple[str, Fields]]:
-        """`most` entries of a stream from one stream id to another, as XRANGE takes them, oldest first."""
+        """Up to `most` entries of a stream between two stream ids, as XRANGE takes them, oldest first."""
         chunk = 1
         while most > 0:
             found = entries(await self._look("XRANGE", key, first, last, "COUNT", min(chunk, most)))
@@ -165,7 +166,7 @@ class InspectingBroker(BrokerBase):
             most, first, chunk = most - len(found), f"({found[-1][0]}", _next_chunk(chunk, found)
 
     async def newest_entries(self, key: str, last: str, most: int) -> AsyncIterator[tuple[str, Fields]]:
-        """`most` entries of a stream, newest first, from one stream id on, as XREVRANGE takes it."""
+        """Up to `most` entries of a stream, newest first, from one stream id on, as XREVRANGE takes it."""
         chunk = 1
         while most > 0:
             found = entries(await self._look("XREVRANGE", key, last, "-", "COUNT", min(chunk, most)))
@@ -176,13 +177,13 @@ class InspectingBroker(BrokerBase):
             most, last, chunk = most - len(found), f"({found[-1][0]}", _next_chunk(chunk, found)
 
     async def next_ready(self, most: int) -> dict[Lane, list[tuple[str, int]]]:
-        """What runs next in each lane, `most` of it: stream ids and ranks, epoch ms."""
+        """The next `most` requests of each lane: stream ids and ranks, epoch ms."""
         words = [("ZRANGE", self.keys.ready(lane), 0, most - 1, "WITHSCORES") for lane in LANES]
         replies = await self._look_all(words)
         return {lane: ready_entries(reply) for lane, reply in zip(LANES, replies, strict=True)}
 
     async def some_keys(self, rounds: int, at_once: int = 500) -> tuple[list[str], bool]:
-        """Keys of all queues with this prefix, out of `rounds` looks at the database; whether that was all of it."""
+        """Keys of all queues with this prefix, found in `rounds` calls of SCAN; True if these covered the database."""
         keys: list[str] = []
         cursor, pattern = b"0", re.sub(r"([*?\[\]^\\])", r"\\\1", self.keys.prefix) + "{*}:*"
         for _ in range(rounds):
@@ -193,10 +194,11 @@ class InspectingBroker(BrokerBase):
         return keys, False
 
     async def permitted(self, commands: Sequence[Sequence[str]]) -> tuple[str, list[bool]] | None:
-        """Who this is to Redis, and which commands its rules let it send (Redis 7.0 or newer); none is sent.
+        """Check by ACL DRYRUN which commands the user may send (Redis 7.0 or newer); none of them runs.
 
         Returns:
-            None where the user may not ask, or the server cannot say.
+            The user's name, and True for each permitted command; None if the user may not ask, or the server cannot
+            tell.
         """
         try:
             user = (await self.connection.command("ACL", "WHOAMI")).decode(errors="backslashreplace")
@@ -207,7 +209,7 @@ class InspectingBroker(BrokerBase):
 
 
 def _next_chunk(chunk: int, found: Sequence[tuple[str, Fields]]) -> int:
-    """How many to ask for next: more while they are small, so that no answer is much larger than CHUNK_BYTES."""
+    """Number of entries to read next: larger while they are small, so that no reply far exceeds CHUNK_BYTES."""
     size = sum(len(name) + len(value) for _, fields in found for name, value in fields.items())
     fitting = CHUNK_BYTES * len(found) // size if size else MOST_AT_ONCE
     return max(1, min(chunk * 2, fitting, MOST_AT_ONCE))

@@ -1,4 +1,4 @@
-"""The operators' part of the broker: look, count, clear up."""
+"""The operators' part of the broker: inspect the queue, count requests, requeue or delete dead letters."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from streamfleet.common.replies import (
 )
 
 OUTSTANDING = "outstanding"
-"""What requeue.lua says of a request that has not ended, in the place of its status."""
+"""Status that requeue.lua returns for a request that has not ended."""
 
 
 class OperatorBroker(BrokerBase):
-    """See how a queue stands, and deal with what ended badly."""
+    """Inspect a queue, and handle dead letters."""
 
     async def audit(self, bound: int = 10_000) -> Audit:
-        """Everything counted at one instant; undelivered entries up to `bound` for each lane."""
+        """All counts at one instant; undelivered entries are counted up to `bound` per lane."""
         counts, delayed, tries, dead, lanes = await self.connection.script("audit", self._shared, [self._config, bound])
         return Audit(
             counts={key.decode(errors="replace"): number(value) for key, value in mapping(counts).items()},
@@ -44,12 +44,12 @@ class OperatorBroker(BrokerBase):
         )
 
     async def now_ms(self) -> int:
-        """Redis's clock, epoch ms: what ages and deadlines are measured by."""
+        """Redis's clock, epoch ms; ages and deadlines are measured by it."""
         seconds, microseconds = await self.connection.command("TIME")
         return int(seconds) * 1000 + int(microseconds) // 1000
 
     async def workers(self) -> dict[str, dict[str, Any]]:
-        """Who is, or was lately, alive: worker name to its description."""
+        """Workers that are alive, or were lately: name to description."""
         reply = mapping(await self._look("HGETALL", self.keys.workers))
         return {consumer_name(name): description(text) for name, text in reply.items()}
 
@@ -71,11 +71,12 @@ class OperatorBroker(BrokerBase):
         return enqueued, first_score(first)
 
     async def glance(self, ranks: Mapping[Lane, Sequence[int]], delayed_at_most: int = 1_000) -> Glance:
-        """What `audit` does not tell of how late a queue is, in one round trip that a longer queue makes no dearer.
+        """Lateness of a queue, as far as `audit` does not tell; one round trip, whose cost does not grow with the
+        queue.
 
         Args:
-            ranks: which places of each lane's ready set to look at, 0 being what runs next.
-            delayed_at_most: as many delayed requests are told apart by lane.
+            ranks: places of each lane's ready set to read; 0 runs next.
+            delayed_at_most: largest number of delayed requests to count by lane.
         """
         commands: list[tuple[Any, ...]] = [
             ("TIME",),
@@ -102,7 +103,7 @@ class OperatorBroker(BrokerBase):
         )
 
     async def running_by_worker(self, lane: Lane) -> dict[str, int]:
-        """How many of a lane's requests each worker runs."""
+        """Number of a lane's requests that each worker runs."""
         try:
             reply = await self.connection.command("XPENDING", self.keys.lane(lane), GROUP)
         except MissingGroup:
@@ -115,7 +116,7 @@ class OperatorBroker(BrokerBase):
         return entries(await self.connection.command("XREVRANGE", self.keys.dead, "+", "-", "COUNT", newest))
 
     async def dead_letter(self, letter_id: str) -> dict[bytes, bytes] | None:
-        """One dead letter's fields; None when there is none of this id."""
+        """One dead letter's fields; None if there is none with this id."""
         found = entries(await self.connection.command("XRANGE", self.keys.dead, letter_id, letter_id))
         return found[0][1] if found else None
 
@@ -141,17 +142,18 @@ class OperatorBroker(BrokerBase):
         digest: str = "-",
         reply: str = "",
     ) -> tuple[str | None, str]:
-        """Enqueue a dead letter's fields again and forget its result, unless its id stands for another entry by now.
+        """Enqueue a dead letter's fields again and forget its result, unless its id names another entry by now.
 
         Args:
-            letter_id, request_id, lane, entry: as the letter names them; ``entry`` is ``<lane>:<stream id>``.
+            letter_id, request_id, lane, entry: as in the dead letter; ``entry`` is ``<lane>:<stream id>``.
             fields: flat names and values.
-            digest: what the same request is recognised by, where no record of it is left.
+            digest: digest that identifies the same request if its record is gone.
             reply: the caller's reply stream, or empty.
 
         Returns:
-            The new stream id, also when the letter was requeued before, and None when it is gone in any other way, or
-            refused; then the status of what its id stands for, or `OUTSTANDING`, or empty.
+            The new stream id, also if the letter was requeued before; None if the letter is gone or was refused. Then
+            the
+            status of the request that now has its id, or `OUTSTANDING`, or empty.
         """
         keys = [
             *self._shared,
@@ -164,7 +166,7 @@ class OperatorBroker(BrokerBase):
         return new.decode() or None, newer.decode(errors="replace")
 
     async def delete_queue(self) -> int:
-        """Delete every key of this queue, whatever they hold. Returns how many there were."""
+        """Delete every key of this queue, with all requests and results. Returns the number of keys."""
         deleted, cursor = 0, b"0"
         pattern = re.sub(r"([*?\[\]^\\])", r"\\\1", self.keys.base) + "*"
         while True:
@@ -175,5 +177,5 @@ class OperatorBroker(BrokerBase):
                 return deleted
 
     async def purge(self, letter_ids: Sequence[str]) -> int:
-        """Delete dead letters; how many there were."""
+        """Delete dead letters. Returns the number deleted."""
         return int(await self.connection.command("XDEL", self.keys.dead, *letter_ids)) if letter_ids else 0

@@ -1,4 +1,4 @@
-"""The producers' part of the broker."""
+"""The producers' part of the broker: enqueue and cancel requests, read their state and results."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ IN_THE_QUEUE = frozenset({EnqueueCode.ACCEPTED, EnqueueCode.EXISTING})
 
 
 class ProducerBroker(BrokerBase):
-    """Put requests in, follow them, get results out."""
+    """Enqueue requests, follow them, read their results."""
 
     async def enqueue(self, submissions: Sequence[Submission]) -> list[Accepted]:
         """Accept requests, each id once; one script call, so keep it to some hundred requests or a megabyte.
 
         Raises:
-            NotReplicated: it did, but fewer replicas than `limits.enqueue_replicas` have them; its `unconfirmed` are
-                what this would have returned.
+            NotReplicated: they are accepted, but fewer than `limits.enqueue_replicas` replicas have them; the error's
+                `unconfirmed` holds the answers that would have been returned.
         """
         replicas, timeout_ms = self.limits.enqueue_replicas, self.limits.enqueue_replicas_timeout_ms
         keys, args = self._enqueue_words(submissions)
@@ -48,7 +48,7 @@ class ProducerBroker(BrokerBase):
         return answers
 
     def _enqueue_words(self, submissions: Sequence[Submission]) -> tuple[list[str], list[Any]]:
-        """KEYS and ARGV of enqueue.lua. Each word costs both sides time: what neighbours share is said once."""
+        """KEYS and ARGV of enqueue.lua. Values that neighbours share are sent once, because each word costs time."""
         limits = self.limits
         record, result = self.keys.request(""), self.keys.result("")
         keys = [
@@ -72,9 +72,10 @@ class ProducerBroker(BrokerBase):
         return keys, args
 
     async def cancel(self, request_id: str, reason: str = "cancelled by the caller") -> bool:
-        """Cancel a request, queued or running. False when it had ended before, other than by a cancel.
+        """Cancel a request, queued or running. False if it had already ended in another way.
 
-        It writes a result, so the role of a producer may not do it: then it raises NotPermitted, and nothing was done.
+        A cancel writes a result, which the role of a producer may not do: then it raises NotPermitted and changes
+            nothing.
         """
         entry, reply = recorded(await self.connection.command("GET", self.keys.request(request_id)))
         keys = [
@@ -90,11 +91,11 @@ class ProducerBroker(BrokerBase):
         return result is not None and result.status == "cancelled"
 
     async def ask_to_cancel(self, request_id: str) -> None:
-        """Have a worker cancel a request: within about a second when one runs, else when one comes."""
+        """Ask workers to cancel a request: done within about a second if a worker runs, else when one starts."""
         await self._ask(self.keys.cancel_requests, CANCEL_REQUESTS_CAP, "id", request_id)
 
     async def result(self, request_id: str) -> Result | None:
-        """A request's result; None while it has none (or none any more)."""
+        """A request's result; None before it has one, and after the result has expired."""
         return (await self.results([request_id]))[0]
 
     async def results(self, request_ids: Sequence[str]) -> list[Result | None]:
@@ -112,12 +113,12 @@ class ProducerBroker(BrokerBase):
         return entry or None
 
     async def known(self, request_ids: Sequence[str]) -> list[str | None]:
-        """What Redis knows of requests that clients enqueued, in the order asked for.
+        """Records of requests that clients enqueued, in the order asked for.
 
         Returns:
-            For each ``<lane>:<stream id>`` by its record; empty where only a result is left; None for nothing at all.
+            For each request ``<lane>:<stream id>`` from its record; empty if only a result is left; None if nothing is.
         """
-        # The records first: one lives as long as the result, so what ends in between has one.
+        # Records are read first: a request that ends between the two reads then still shows its record.
         count = len(request_ids)
         replies = await self.connection.pipeline(
             [
@@ -132,7 +133,7 @@ class ProducerBroker(BrokerBase):
         ]
 
     async def standing(self, entry: str) -> Standing | None:
-        """Where an entry is; None when it is in its lane no more. Reads no body: a producer may not."""
+        """State of an entry; None if it is no longer in its lane. Reads no body, because a producer may not."""
         lane_name, stream_id = entry.split(":", 1)
         lane = Lane(lane_name)
         stream = self.keys.lane(lane)
@@ -145,7 +146,7 @@ class ProducerBroker(BrokerBase):
                     ("ZSCORE", self.keys.delayed, f"{lane.number}|{stream_id}"),
                 ]
             )
-        except MissingGroup:  # no worker has ever come: nothing was taken out
+        except MissingGroup:  # without a group, no worker was ever there, and nothing was delivered
             return Standing() if await self.connection.command("XLEN", stream) else None
         row = pending_row(pending[0]) if pending else None
         if row is not None and row[1] != NOBODY:
@@ -154,7 +155,7 @@ class ProducerBroker(BrokerBase):
         return Standing() if row or waiting or delayed or undelivered else None
 
     async def read_replies(self, client: str, last_id: str, block_ms: int) -> tuple[str, list[str]]:
-        """Request ids that ended since `last_id`, waiting up to `block_ms` for one, and the id to go on from."""
+        """Wait up to `block_ms` for requests that end after `last_id`. Returns the id to go on from, and their ids."""
         words = ("XREAD", "COUNT", 1000, "BLOCK", block_ms, "STREAMS", self.keys.reply(client), last_id)
         ids: list[str] = []
         for _, found in streams(await self.connection.block(block_ms / 1000, *words)):
@@ -164,8 +165,8 @@ class ProducerBroker(BrokerBase):
         return last_id, ids
 
     async def delete_replies(self, client: str) -> None:
-        """Delete a client's reply stream when the client leaves, also when its connection was shut.
+        """Delete a client's reply stream when the client leaves, also after its connection was shut.
 
-        One try: Redis may be gone, or refuse it, and the stream expires by itself.
+        One try is enough, because the stream also expires by itself.
         """
         await self.connection.last("DEL", self.keys.reply(client))

@@ -1,4 +1,4 @@
-"""The part of the broker that looks for what commands by hand have broken, and mends it."""
+"""The part of the broker that finds and repairs damage done by manual Redis commands."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from streamfleet.common.protocol import Lane
 from streamfleet.common.records import Balance, Finding, KeyCheck
 
 ENTRIES, BYTES = 128, 131_072
-"""What one call looks at: a call copies what it looks at, and the server does nothing else meanwhile."""
+"""Bounds of one call, which copies the entries that it checks while the server does nothing else."""
 SCANNED = 250
 
 
 class RepairBroker(OperatorBroker):
-    """Bounded looks at a queue, each of which mends what it finds when told to. Workers may run all the while."""
+    """Bounded checks of a queue; with `mend`, each repairs what it finds. Workers may run meanwhile."""
 
     async def look_at_groups(self, mend: bool) -> list[Finding]:
-        """The lanes' consumer groups: gone, set back, or set beyond the end."""
+        """Check the lanes' consumer groups: missing, set back, or set beyond the end."""
         found = await self.connection.script("repair_groups", self._shared, [self._config, int(mend)])
         return _findings(found)
 
     async def look_at_entries(self, part: str, lane: Lane, after: str, mend: bool) -> tuple[str, list[Finding]]:
-        """Some entries of a lane (`part` is ``lane``), or some that are pending there (``pending``).
+        """Check some entries of a lane (`part` is ``lane``), or some that are pending there (``pending``).
 
         Returns:
-            The stream id to go on behind, empty at the end; and what was found.
+            The stream id to continue after, empty at the end; and the findings.
         """
         reached, found = await self._repair(part, lane.number, after, (), mend)
         return reached.decode(), found
@@ -35,10 +35,10 @@ class RepairBroker(OperatorBroker):
     async def look_at_members(
         self, part: str, lane: Lane | None, members: Sequence[bytes], mend: bool
     ) -> tuple[int, list[Finding]]:
-        """Members of a ready set (`part` is ``ready``), of the delayed ones, or fields of ``tries``.
+        """Check members of a ready set (`part` is ``ready``), of the delayed set, or fields of ``tries``.
 
         Returns:
-            How many of them were looked at, at least one; and what was found.
+            Number of members that were checked, at least one; and the findings.
         """
         reached, found = await self._repair(part, lane.number if lane else 0, "", members, mend)
         return int(reached), found
@@ -51,9 +51,9 @@ class RepairBroker(OperatorBroker):
         return reached, _findings(found)
 
     async def members(self, part: str, lane: Lane | None) -> AsyncIterator[list[bytes]]:
-        """Members of the sorted set or fields of the hash that `look_at_members` means by `part`, some at a time.
+        """Members of the sorted set, or fields of the hash, that `part` names in `look_at_members`, some at a time.
 
-        What is in it all the while comes at least once.
+        A member that is present throughout is returned at least once.
         """
         key = {"ready": self.keys.ready(lane or ""), "delayed": self.keys.delayed, "tries": self.keys.tries}[part]
         verb, cursor = "HSCAN" if part == "tries" else "ZSCAN", b"0"
@@ -74,11 +74,11 @@ class RepairBroker(OperatorBroker):
                 return
 
     async def database_size(self) -> int:
-        """How many keys the database has, of whatever queue or program."""
+        """Number of all keys in the database, of any queue or program."""
         return int(await self.connection.command("DBSIZE"))
 
     async def look_at_keys(self, checks: Sequence[KeyCheck], mend: bool) -> list[Finding]:
-        """Whether keys are what they have to be; those that are not are set aside, or given their end of life."""
+        """Check types and lifetimes of keys; with `mend`, wrong keys are renamed, or get the missing lifetime."""
         keys = [*self._shared, *(check.key for check in checks)]
         args: list[Any] = [self._config, int(mend), f":broken:{await self.now_ms()}"]
         for check in checks:
@@ -88,7 +88,7 @@ class RepairBroker(OperatorBroker):
         return [Finding(*words[at : at + 3]) for at in range(0, len(words), 3)]
 
     async def end_vanished(self, request_ids: Sequence[str], mend: bool) -> list[str]:
-        """End those of the recorded requests whose entry is gone, so that nobody waits for them. Returns which."""
+        """End recorded requests whose entry is gone, so that nobody waits for them. Returns their ids."""
         left, gone = list(request_ids), []
         while left:
             codes = await self._end_vanished(left, mend)
@@ -108,7 +108,7 @@ class RepairBroker(OperatorBroker):
         return list(await self.connection.script("vanish", keys, args))
 
     async def balance(self) -> Balance | None:
-        """Bring the counters to what is there; None when the queue holds what does not fit together."""
+        """Correct the counters to match the entries; None if the queue's keys contradict each other."""
         off = await self._with_groups(lambda: self.connection.script("balance", self._shared, [self._config]))
         return Balance(*map(int, off)) if off else None
 

@@ -1,4 +1,4 @@
-"""What operators tell a fleet at work: which lanes rest, and which worker is to leave."""
+"""The operators' commands to a running fleet: pause and resume lanes, drain a worker."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ class SteeringBroker(BrokerBase):
     """Pause, resume, drain."""
 
     async def pause(self, lanes: Sequence[Lane] = LANES) -> list[Lane]:
-        """Take nothing more from these lanes. Returns those that were not paused before."""
+        """Stop workers from taking requests of these lanes. Returns the lanes that were not paused before."""
         return await self._pause(lanes, "1")
 
     async def resume(self, lanes: Sequence[Lane] = LANES) -> list[Lane]:
-        """Go on with these lanes. Returns those that were paused."""
+        """Continue these lanes. Returns the lanes that were paused."""
         return await self._pause(lanes, "0")
 
     async def paused(self) -> dict[Lane, int]:
-        """The lanes that are paused, and since when (epoch ms; 0 where somebody wrote no time there)."""
+        """The paused lanes, and the start of each pause (epoch ms; 0 if it cannot be read)."""
         found = await self._look("HMGET", self.keys.sched, *(f"paused:{lane.number}" for lane in LANES))
         return {lane: max(0, number(since)) for lane, since in zip(LANES, found, strict=True) if since is not None}
 
     async def drain(self, worker: str) -> None:
-        """Tell a worker to finish what it runs and leave; told twice, it hands back what it runs."""
+        """Tell a worker to finish its requests and stop; told twice, it hands them back."""
         await self._ask(self.keys.cancels, MOST_NOTICES, "drain", worker)
 
     async def _pause(self, lanes: Sequence[Lane], on: str) -> list[Lane]:

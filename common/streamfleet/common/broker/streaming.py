@@ -1,4 +1,4 @@
-"""The part of the broker that carries tokens while they come, from the worker that runs a request to its readers."""
+"""The part of the broker that carries streamed tokens from the worker that runs a request to its readers."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ Entries = list[tuple[str, dict[bytes, bytes]]]
 
 
 class StreamingBroker(BrokerBase):
-    """Publish tokens, and read them. What they say is `streamfleet.common.tokens`' matter."""
+    """Publish chunks of tokens, and read them; their content is not interpreted here."""
 
     async def publish_tokens(self, groups: Sequence[TokenGroup], cap: int) -> None:
         """Add groups of chunks to their requests' streams, in one round trip.
 
         Args:
-            groups: in order; those with `lasting` give their stream its life anew.
-            cap: about how many entries one request's stream keeps.
+            groups: groups in order; a group with `lasting` resets its stream's time to live.
+            cap: approximate number of entries that one request's stream keeps.
         """
         commands: list[Sequence[Any]] = []
         for group in groups:
@@ -34,12 +34,12 @@ class StreamingBroker(BrokerBase):
     async def read_tokens(
         self, positions: Mapping[str, str], count: int, block_ms: int | None = None
     ) -> dict[str, Entries]:
-        """What stands in requests' token streams behind the given stream ids; requests without any are left out.
+        """New entries of requests' token streams after the given stream ids; requests without any are left out.
 
         Args:
-            positions: request id to the stream id to read behind.
-            count: most entries of each.
-            block_ms: wait so long for one; None looks once.
+            positions: request id to the stream id to read after.
+            count: largest number of entries of each.
+            block_ms: longest wait for an entry; None does not wait.
         """
         keys = [self.keys.tokens(request_id) for request_id in positions]
         behind = ("STREAMS", *keys, *positions.values())
@@ -51,7 +51,7 @@ class StreamingBroker(BrokerBase):
         return {key[start:]: found for key, found in streams(reply)}
 
     async def newest_tokens(self, request_id: str, count: int) -> Entries:
-        """The newest entries of a request's tokens, newest first."""
+        """The newest entries of a request's token stream, newest first."""
         return entries(
             await self.connection.command("XREVRANGE", self.keys.tokens(request_id), "+", "-", "COUNT", count)
         )

@@ -1,4 +1,4 @@
-"""The webhooks' part of Redis: announce, take, settle; dead letters; signing secrets. All gateways share it."""
+"""Webhooks in Redis, shared by all gateways: announce, take and settle deliveries; dead letters; signing secrets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from streamfleet.common.replies import entries, mapping
 
 
 class WebhooksFull(StreamfleetError):
-    """As many webhooks are outstanding, of all or of one tenant, as may be; try again later, or raise
+    """The limit of outstanding webhooks, of all or of one tenant, is reached; try again later, or raise
     STREAMFLEET_GATEWAY_WEBHOOKS_LIMIT."""
 
     retryable = True
@@ -31,9 +31,9 @@ class WebhookBroker:
     """One method for each operation, each one script or one command; raises like `BrokerBase`.
 
     Args:
-        connection: of its own: in a cluster, these keys live on another node than a queue's.
-        names: of the keys.
-        limits: what the scripts need to know.
+        connection: a connection of its own: in a cluster, these keys live on another node than a queue's.
+        names: names of the keys.
+        limits: limits that the scripts enforce.
     """
 
     def __init__(self, connection: Connection, names: WebhookNames, limits: WebhookLimits | None = None) -> None:
@@ -53,12 +53,11 @@ class WebhookBroker:
         return int(seconds) * 1000 + int(microseconds) // 1000
 
     async def announce(self, message: Message) -> bool:
-        """Have a message delivered; False when it was announced before.
+        """Schedule a message for delivery; False if it was announced before.
 
         Raises:
             WebhooksFull: too many are outstanding, of all or of this tenant.
         """
-        # As it stands in the message, where no text of a caller can stand for it: all quotes in texts are escaped.
         args = [self._config, message.id, message.encoded(), message.tenant]
         code = int(await self.connection.script("webhook_announce", [*self._shared, self.names.use], args))
         if code < 0:
@@ -70,11 +69,11 @@ class WebhookBroker:
         return code == 1
 
     async def take(self, deliverer: str, most: int) -> Taken:
-        """Webhooks to deliver now, this deliverer's for a lease; sent once: what a lost answer took, the lease returns.
+        """Take webhooks to deliver now, leased to this deliverer. Sent once: if the answer is lost, the leases run out.
 
         Args:
-            deliverer: who takes them.
-            most: how many at most.
+            deliverer: name of the deliverer.
+            most: largest number of webhooks.
         """
         args = [self._config, deliverer, most]
         now, next_ms, outstanding, last, rows = await self.connection.script_once("webhook_take", self._shared, args)
@@ -86,22 +85,22 @@ class WebhookBroker:
         return Taken(deliveries, int(now), None if waits < 0 else waits, outstanding, last.decode())
 
     async def settle(self, delivery: Delivery, settlement: Settlement) -> bool:
-        """Say how a delivery ended; False when it was another attempt's by then, and nothing was written."""
+        """Record the end of a delivery; False if another attempt has it by now, and nothing was written."""
         ending = (settlement.ending, settlement.delay_ms, settlement.reason or "", settlement.status, settlement.error)
         args = [self._config, delivery.entry, delivery.id, delivery.attempt, *ending]
         try:
             return bool(await self.connection.script("webhook_settle", self._shared, args))
-        except MissingGroup:  # destroyed by hand; whoever takes next makes it again, and all that is due comes again
+        except MissingGroup:  # deleted by hand; the next take recreates it, and all due webhooks are delivered again
             return False
 
     async def wait(self, last: str, timeout_ms: int) -> None:
-        """Block until something becomes due behind `last`, or for `timeout_ms`."""
-        timeout_ms = max(2, timeout_ms)  # 0 would be for ever
+        """Block until a webhook becomes due after `last`, or for `timeout_ms`."""
+        timeout_ms = max(2, timeout_ms)  # 0 would block for ever
         words = ("XREAD", "COUNT", 1, "BLOCK", timeout_ms, "STREAMS", self.names.due, last)
         await self.connection.block(timeout_ms / 1000, *words)
 
     async def unblock(self) -> None:
-        """End a `wait` under way."""
+        """End a `wait` in progress."""
         await self.connection.unblock()
 
     async def dead(self, newest: int) -> list[DeadWebhook]:
@@ -121,7 +120,7 @@ class WebhookBroker:
             start = f"({found[-1][0]}"
 
     async def requeue(self, letter_id: str, message: Message) -> bool:
-        """Give a dead webhook another life; False when there is none of this id any more."""
+        """Requeue a dead webhook; False if it no longer exists."""
         args = [self._config, letter_id, message.id, message.encoded()]
         return bool(await self.connection.script("webhook_requeue", self._shared, args))
 

@@ -1,4 +1,4 @@
-"""The workers' part of the broker: pull, keep, finish."""
+"""The workers' part of the broker: pull requests, renew their leases, publish their outcomes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ AT_ONCE = 200
 
 
 class WorkerBroker(BrokerBase):
-    """Take requests, hold them, end them."""
+    """Take requests, hold their leases, end them or hand them back."""
 
     async def pull(
         self,
@@ -41,16 +41,16 @@ class WorkerBroker(BrokerBase):
         stage_entries: int = 256,
         watch_ms: int = 7_000,
     ) -> Pulled:
-        """The best requests that wait, now this worker's; sent once, see `disown` for a lost answer.
+        """Lease the best waiting requests to this worker. Sent once; see `disown` for a lost answer.
 
         Args:
             worker: this worker's name.
-            wanted: how many at most; 0 only brings arrivals in order.
-            hints: what the last blocking read delivered.
-            watching: whether the last pull gave this worker the watch.
-            owing: whether it took a wake-up since, which others need should it have no room any more.
-            stage_entries: how many arrivals to bring in order at most.
-            watch_ms: how long a watch lasts unless renewed by a pull.
+            wanted: largest number of requests; 0 only stages arrivals.
+            hints: entries that the last blocking read delivered.
+            watching: True if the last pull made this worker a watcher.
+            owing: True if it consumed a wake-up since; the wake-up is passed on if this worker has no room.
+            stage_entries: largest number of arrivals to stage.
+            watch_ms: time that a watch lasts unless a pull renews it.
         """
         arg = {
             "worker": worker,
@@ -72,10 +72,8 @@ class WorkerBroker(BrokerBase):
         return Pulled([claim(row) for row in claims], ready, Role(role), int(now), staged, dropped)
 
     async def wait(self, role: Role, timeout_ms: int) -> list[Hint]:
-        """Block until there may be work, or for `timeout_ms`; what comes back goes into the next pull."""
-        timeout_ms = max(
-            timeout_ms, 2
-        )  # 0 would be for ever, and so is 1 to a BLPOP of Redis 6.2, which rounds it down
+        """Block until there may be work, or for `timeout_ms`; the hints returned go into the next pull."""
+        timeout_ms = max(timeout_ms, 2)  # 0 blocks for ever, and so does 1 ms in BLPOP of Redis 6.2, which rounds down
         if role is Role.BENCH:
             await self.connection.block(timeout_ms / 1000, "BLPOP", self.keys.bench, timeout_ms / 1000)
             return []
@@ -94,7 +92,7 @@ class WorkerBroker(BrokerBase):
         return [Hint(lane_of[key], stream_id) for key, entries in streams(reply) for stream_id, _ in entries]
 
     async def unblock(self) -> None:
-        """End a `wait` under way; what was just being delivered still comes back from it."""
+        """End a `wait` in progress; an entry that is just being delivered is still returned by it."""
         await self.connection.unblock()
 
     async def complete(self, worker: str, completions: Sequence[Completion]) -> list[CompleteCode]:
@@ -118,17 +116,17 @@ class WorkerBroker(BrokerBase):
         return [CompleteCode(code) for code in replies]
 
     async def renew(self, worker: str, leases: Sequence[Lease]) -> list[RenewCode]:
-        """Renew leases; says which were lost and which ids have a result by now."""
+        """Renew leases. Returns a code for each: renewed, lost, or answered (its id has a result by now)."""
         rows = [[*lease_row(lease), lease.request_id] for lease in leases]
         args = [self._config, worker, json.dumps(rows)]
         replies = await self._with_groups(lambda: self.connection.script("renew", self._shared, args))
         return [RenewCode(code) for code in replies]
 
     async def release(self, worker: str, leases: Sequence[Lease], *, in_turn: bool = False) -> int:
-        """Hand requests back at once, their attempt not counted; with `in_turn`, it is their lanes' turn again as well.
+        """Hand requests back at once, attempt not counted; with `in_turn`, their lanes get their picks back as well.
 
         Returns:
-            How many were still this worker's.
+            Number of requests that were still leased to this worker.
         """
         rows, released = [lease_row(lease) for lease in leases], 0
         while rows:
@@ -138,7 +136,7 @@ class WorkerBroker(BrokerBase):
         return released
 
     async def disown(self, worker: str, known: Sequence[Lease]) -> int:
-        """Hand back what this worker holds without knowing, because the answer to a pull was lost. Returns how many."""
+        """Hand back entries that this worker holds unknowingly after a pull's answer was lost. Returns their number."""
         known_entries = {(lease.lane, lease.stream_id) for lease in known}
         commands = [("XPENDING", self.keys.lane(lane), GROUP, "-", "+", 10_000, worker) for lane in LANES]
         replies = await self._with_groups(lambda: self.connection.pipeline(commands))
@@ -151,7 +149,7 @@ class WorkerBroker(BrokerBase):
         return await self.release(worker, unknown) if unknown else 0
 
     async def retry_later(self, worker: str, retries: Sequence[Retry], max_deliveries: int) -> list[RetryCode]:
-        """Hand requests back, attempts counted, to be due after their delay (0: at once)."""
+        """Hand requests back, attempt counted; each is due after its delay (0: at once)."""
         rows = [[*lease_row(item.lease), item.delay_ms, item.error, item.worker_lost] for item in retries]
         codes: list[RetryCode] = []
         while rest := rows[len(codes) :]:
@@ -161,7 +159,7 @@ class WorkerBroker(BrokerBase):
         return codes
 
     async def read_notices(self, last_id: str, block_ms: int) -> Notices:
-        """What all workers were told since `last_id` (``$``: from now on), waiting up to `block_ms` for something."""
+        """Wait up to `block_ms` for notices to all workers after `last_id` (``$``: from now on)."""
         words = ("XREAD", "COUNT", 1000, "BLOCK", block_ms, "STREAMS", self.keys.cancels, last_id)
         found = [row for _, rows in streams(await self.connection.block(block_ms / 1000, *words)) for row in rows]
 
@@ -171,7 +169,7 @@ class WorkerBroker(BrokerBase):
         return Notices(found[-1][0] if found else last_id, named(b"id"), frozenset(named(b"drain")))
 
     async def last_notice(self) -> str:
-        """Id to start `read_notices` from: the newest there is."""
+        """Id of the newest notice, to start `read_notices` from."""
         newest = await self._look("XREVRANGE", self.keys.cancels, "+", "-", "COUNT", 1)
         found = entries(newest)
         return found[0][0] if found else "0-0"

@@ -1,8 +1,8 @@
-"""The node of a Redis Cluster that holds a queue's slot.
+"""Locates the node of a Redis Cluster that holds a queue's slot.
 
-All keys of a queue share one hash tag, so a queue lives on one node, and everything goes there: what has to stay on one
-connection (a blocking read and its id, a write and its WAIT) stays together, and nothing has to be guessed from a
-command's words.
+All keys of a queue share one hash tag, so a queue lives on one node, and all commands go there. Commands that need the
+same connection (a blocking read and its id, a write and its WAIT) stay together, and no command has to be parsed for
+its keys.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from streamfleet.common.errors import BrokerUnavailable, SettingsError
 
 
 class SlotOwner:
-    """Asks the nodes in the URL, and those that it learned of, in turn.
+    """Finds the slot's owner by asking known nodes in turn: those of the URL, and those that they named.
 
     Args:
         url: its hosts are some nodes of the cluster; one that answers is enough.
         address: the URL without password, for messages.
 
     Attributes:
-        nodes: whom to ask, the next one first.
+        nodes: known nodes, the next to ask first.
     """
 
-    trust_s = math.inf  # a node that loses its slot says so
+    trust_s = math.inf  # a node that lost its slot answers MOVED
 
     def __init__(self, url: RedisUrl, address: str) -> None:
         self._url, self._address = url, address
@@ -45,7 +45,7 @@ class SlotOwner:
     async def locate(self) -> str:
         silent: list[str] = []
         for node in list(self.nodes):
-            # Each is asked in its turn: one that lost touch with the others goes on to name a master that is dead.
+            # Nodes are asked in rotation: a node cut off from the others keeps naming a dead master.
             self.nodes.append(self.nodes.pop(0))
             try:
                 async with asyncio.timeout(ASK_TIMEOUT_S):
@@ -62,7 +62,7 @@ class SlotOwner:
         raise BrokerUnavailable(f"no node of {self._address} holds slot {self._slot}, where this queue lives")
 
     async def _ask(self, node: Host) -> Host | None:
-        """Who holds the slot, as this node sees it; remembers all nodes that it names."""
+        """Owner of the slot as this node sees it; all nodes that it names are remembered."""
         client = Client(self._url.server_url(*node))
         try:
             ranges: list[list[Any]] = await client.send("CLUSTER", "SLOTS")
@@ -86,7 +86,7 @@ class SlotOwner:
         return owner
 
     def _learn(self, named: list[Host], forget: bool) -> None:
-        """Add nodes; forget those that have left, lest there be more and more of them while addresses change."""
+        """Add nodes; with `forget`, drop those that left, so that the list does not grow while addresses change."""
         known = [node for node in self.nodes if not forget or node in named or node in self._url.hosts]
         self.nodes = [*known, *(node for node in dict.fromkeys(named) if node not in known)]
 

@@ -1,4 +1,4 @@
-"""One connection to Redis: scripts by their hash, errors in our own words, reconnecting within a set patience."""
+"""One connection to Redis: runs scripts by their hash, translates errors, reconnects within a given patience."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ T = TypeVar("T")
 ANSWER_TIMEOUT_S = 15.0
 BLOCK_MARGIN_S = 5.0
 CHECK_AFTER_S = 3.0
-"""An answer that is so late makes it worth a look whether its connection is dead."""
+"""Delay of an answer after which its connection is checked, in seconds."""
 LAST_TIMEOUT_S = 2.0
 
 
 class Connection:
-    """A connection to one Redis, for commands that answer at once, and a second for those that block.
+    """A connection to one Redis for commands that answer at once, and a second one for blocking commands.
 
-    It belongs to the process that made it. Once it is shut, and in a process forked from that one, every method that
-    sends something raises ClientClosed.
+    It belongs to the process that created it. After it is shut, and in a forked process, every method that sends a
+    command raises ClientClosed.
 
     Args:
-        url: ``redis://``, ``rediss://``, ``unix://``, or the same with Sentinels or a cluster behind it:
+        url: ``redis://``, ``rediss://``, ``unix://``, or one for Sentinels or a cluster:
             ``redis+sentinel://host:26379,host:26379/service/0``, ``redis+cluster://host:6379,host:6379``.
-        patience_s: how long an operation goes on trying while Redis is away; None for ever.
+        patience_s: time for which an operation is retried while Redis cannot be reached; None for ever.
 
     Attributes:
-        answer_timeout_s: how long one try waits for its answer.
+        answer_timeout_s: longest wait of one try for its answer, in seconds.
 
     Raises:
         SettingsError: the URL cannot be read.
@@ -75,36 +75,36 @@ class Connection:
 
     @property
     def moves(self) -> int:
-        """How often another server took the place of the one that was talked to."""
+        """Number of times that the connection moved to another server."""
         return self._lines.moves
 
     def home(self, key: str) -> None:
-        """The queue's keys live where this one does: in a cluster, all operations go to the node that holds it."""
+        """Set the key that locates the queue: in a cluster, all operations go to the node that holds it."""
         self._locator.home(key)
 
     async def ping(self) -> None:
-        """One try, whatever the patience.
+        """Send PING once, without retries.
 
         Raises:
-            BrokerUnavailable: nobody answers at the address.
+            BrokerUnavailable: no server answers at the address.
         """
         await self._once(lambda line: line.commands.send("PING"))
 
     async def command(self, *words: Any) -> Any:
-        """One command, raw words in and the reply out.
+        """Send one command as raw words, and return the reply.
 
         Raises:
-            BrokerUnavailable: Redis stayed away for the whole patience.
+            BrokerUnavailable: Redis could not be reached for the whole patience.
             BrokerOutOfMemory: Redis is at its memory limit.
         """
         return await self._patiently(lambda line: line.commands.send(*words))
 
     async def pipeline(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
-        """Several commands in one round trip; replies in the same order. Raises like `command`."""
+        """Send several commands in one round trip; replies in the same order. Raises like `command`."""
         return await self._patiently(lambda line: line.commands.send_all(commands))
 
     async def block(self, timeout_s: float, *words: Any) -> Any:
-        """A command that blocks for up to `timeout_s` on the server; one try.
+        """Send a command that blocks for up to `timeout_s` on the server; without retries.
 
         Raises:
             BrokerUnavailable: the connection broke.
@@ -124,10 +124,10 @@ class Connection:
             self._blocked = None
 
     async def unblock(self) -> None:
-        """End a `block` under way as if its time were up; what it was just being given still arrives."""
+        """End a `block` in progress as if its time were up; a reply that is already on its way still arrives."""
         line = self._blocked
         if line is not None and (number := line.blocking.number) is not None:
-            # To the server that blocks: numbers mean nothing to another.
+            # Sent to the same server: client ids are valid only there.
             await self._once(lambda _: line.commands.send("CLIENT", "UNBLOCK", number))
 
     async def script(self, verb: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
@@ -135,21 +135,21 @@ class Connection:
         return await self._patiently(lambda line: self._evaluate(line, verb, keys, args))
 
     async def script_once(self, verb: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
-        """Run a script that must not be sent twice unawares: one try."""
+        """Run a script that must not be repeated automatically; without retries."""
         return await self._once(lambda line: self._evaluate(line, verb, keys, args))
 
     async def script_replicated(
         self, verb: str, keys: Sequence[str], args: Sequence[Any], replicas: int, timeout_ms: int
     ) -> tuple[Any, int]:
-        """Run a script, then wait until so many replicas have its writes, `timeout_ms` at most.
+        """Run a script, then wait until `replicas` replicas have its writes, `timeout_ms` at most.
 
         Returns:
-            Its reply, and how many replicas have them. A script that wrote nothing is not waited for.
+            The script's reply, and the number of replicas that have its writes. A script without writes does not wait.
         """
         wait, wait_s = ("WAIT", replicas, timeout_ms), timeout_ms / 1000
 
         async def work(line: Line) -> list[Any]:
-            # One connection for both: WAIT is about what its own connection wrote.
+            # One connection for both, because WAIT covers only its own connection's writes.
             try:
                 return await line.commands.send_all([self._by_hash(verb, keys, args), wait], wait_s)
             except redis.exceptions.NoScriptError:
@@ -160,11 +160,11 @@ class Connection:
 
     @property
     def inherited(self) -> bool:
-        """It came here by a fork."""
+        """True in a process that was forked from the connection's own."""
         return os.getpid() != self._process
 
     def check(self) -> None:
-        """Raises ClientClosed: it was shut, or belongs to another process."""
+        """Raise ClientClosed if the connection was shut, or belongs to another process."""
         if self._shut:
             raise ClientClosed("the client was closed")
         if self.inherited:
@@ -177,20 +177,20 @@ class Connection:
         await self._unless_shut(lambda: asyncio.sleep(seconds), None)
 
     def shut(self) -> None:
-        """End all operations under way, and refuse later ones, with ClientClosed."""
+        """End all operations in progress, and refuse later ones, with ClientClosed."""
         self._shut = True
         for limit in self._limits:
             if not limit.expired():
                 limit.reschedule(0.0)
 
     async def last(self, *words: Any) -> None:
-        """A command that is sent although the connection was shut: one try of up to 2 s; its errors are passed over."""
+        """Send a command even after the connection was shut: one try of up to 2 s; errors are ignored."""
         with contextlib.suppress(StreamfleetError, redis.exceptions.RedisError, OSError):
             async with asyncio.timeout(LAST_TIMEOUT_S):
                 await self._lines.use(lambda line: line.commands.send(*words))
 
     async def close(self) -> None:
-        """Shut it, and close all sockets."""
+        """Shut the connection, and close all sockets."""
         self.shut()
         await self._lines.close()
 
@@ -224,7 +224,7 @@ class Connection:
     async def _once(
         self, work: Callable[[Line], Awaitable[T]], blocks_s: float = 0.0, margin_s: float | None = None
     ) -> T:
-        """One try. The server may block for `blocks_s` before it answers, and has `margin_s` for the answer."""
+        """Run one try. The server may block for `blocks_s` before it answers, and has `margin_s` for the answer."""
         late = asyncio.get_running_loop().call_later(blocks_s + CHECK_AFTER_S, self._lines.check)
         try:
             timeout_s = blocks_s + (margin_s or self.answer_timeout_s)
@@ -251,7 +251,7 @@ class Connection:
                 finally:
                     self._limits.discard(limit)
         except Exception:
-            self.check()  # whatever the end of its socket or of its time looks like
+            self.check()  # an operation that `shut` ended raises ClientClosed, not its socket's error
             raise
 
     def _say_waiting(self, state: RetryCallState) -> None:

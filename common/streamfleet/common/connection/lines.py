@@ -1,4 +1,4 @@
-"""The line to the server that holds the queue, opened anew where that server turns out to be another."""
+"""The clients of the server that holds the queue; they are replaced when the queue moves to another server."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from streamfleet.common.errors import BrokerUnavailable
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
 GRACE_S = 1.0
-"""A server that was busy has answered all else so long after it answered a new connection."""
+"""Seconds after a new connection's answer in which a server that was only busy answers all others."""
 
 
 class Line:
-    """Two clients of one server.
+    """The two clients of one server.
 
     Attributes:
-        commands: for what answers at once; several connections.
-        blocking: for what blocks; one connection.
-        users: operations under way.
+        commands: for commands that answer at once; several connections.
+        blocking: for blocking commands; one connection.
+        users: number of operations in progress.
     """
 
     def __init__(self, url: str) -> None:
@@ -41,10 +41,11 @@ class Line:
         await self.blocking.close()
 
     async def drop_silent(self) -> None:
-        """Drop the connections that are dead, and those that may be, where the server answers a new one.
+        """Drop connections that are or may be dead, if the server answers a new one.
 
-        NATs and load balancers drop connections without a word: what is sent gets neither an answer nor an error. A
-        server that is busy answers nobody, and keeps its connections.
+        NATs and load balancers drop connections silently: commands get neither an answer nor an error. A busy server
+            does
+        not answer the new connection either, and then its connections are kept.
         """
         began = asyncio.get_running_loop().time()
         fresh = Client(self.url)
@@ -59,19 +60,19 @@ class Line:
             await self.drop(dead)
 
     async def drop(self, dead: Sequence[Any] = ()) -> None:
-        """Close these connections, the idle ones, and the one that blocks: all may have died together."""
+        """Close these connections, the idle ones, and the blocking one, because all may have died together."""
         await self.commands.drop(dead)
         await self.blocking.close()
 
 
 class Lines:
-    """Hands out the line that is right now.
+    """Runs operations on the line to the current server.
 
-    A line that was replaced is closed when its last operation has ended: closing it under others' hands would give
-    them errors that say nothing of the server.
+    A replaced line is closed after its last operation: closed earlier, its operations would get errors that are not the
+    server's.
 
     Attributes:
-        moves: how often the server turned out to be another.
+        moves: number of changes to another server.
     """
 
     def __init__(self, locator: Locator) -> None:
@@ -85,7 +86,7 @@ class Lines:
         self._checking: asyncio.Task[None] | None = None
 
     async def use(self, work: Callable[[Line], Awaitable[T]]) -> T:
-        """Run an operation; after an error that may mean that the server is elsewhere, the next looks for it again."""
+        """Run an operation; after an error that may mean a moved server, the next operation locates it again."""
         line = await self._current()
         line.users += 1
         try:
@@ -94,7 +95,7 @@ class Lines:
             if line is self._line and points_elsewhere(error):
                 self._doubted = True
             raise
-        except asyncio.CancelledError:  # perhaps by a time-out: the server may be gone without a word
+        except asyncio.CancelledError:  # perhaps by a time-out, because the server is gone
             self._doubted = True
             raise
         finally:
@@ -104,7 +105,7 @@ class Lines:
                 await line.close()
 
     def check(self) -> None:
-        """An answer is overdue: find out in the background whether its connection is dead."""
+        """Check in the background for dead connections, because an answer is overdue."""
         if self._line is not None and (self._checking is None or self._checking.done()):
             self._checking = asyncio.create_task(self._check(self._line))
 
@@ -113,7 +114,7 @@ class Lines:
             await line.drop_silent()
 
     async def drop(self) -> None:
-        """An answer did not come in time: what else is open to its server may be as dead."""
+        """Drop the server's other connections after an answer timed out, because they may be dead too."""
         if self._checking is not None:
             self._checking.cancel()
         if self._line is not None:
@@ -138,7 +139,7 @@ class Lines:
             except BrokerUnavailable:
                 if self._doubted or self._line is None:
                     raise
-                url = self._line.url  # nobody knows better, and it answers
+                url = self._line.url  # the locator has no answer, but the current server does
             self._doubted, self._located_at = False, asyncio.get_running_loop().time()
             if self._line is not None and self._line.url == url:
                 return self._line
@@ -148,7 +149,7 @@ class Lines:
                 log.warning("redis_moved", server=safe_address(url))
             if old is not None and old.users:
                 self._replaced.append(old)
-                await old.blocking.close()  # nothing will come to a read from a server that is left
+                await old.blocking.close()  # a blocking read on the old server would never get anything
             elif old is not None:
                 await old.close()
             return line

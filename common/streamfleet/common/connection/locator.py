@@ -1,4 +1,4 @@
-"""Where the server is that holds the queue, and how to find it again after it moved."""
+"""Locates the server that holds the queue, also after it moved."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from typing import Protocol
 from streamfleet.common.connection.urls import RedisUrl
 
 ASK_TIMEOUT_S = 2.0
-"""How long one Sentinel or node may take to answer before the next is asked."""
+"""Longest wait for the answer of one Sentinel or node before the next is asked, in seconds."""
 
 
 class Locator(Protocol):
-    """Finds the one server that takes a queue's writes now.
+    """Finds the server that takes a queue's writes now.
 
     Attributes:
-        trust_s: for how long, in seconds, an answer is taken for right while nothing speaks against it.
+        trust_s: time for which an answer is reused while no error contradicts it, in seconds.
     """
 
     trust_s: float
 
     def home(self, key: str) -> None:
-        """The queue's keys live where this one does."""
+        """Set the key that locates the queue in a cluster."""
 
     async def locate(self) -> str:
         """URL of the server, with its password.
 
         Raises:
-            BrokerUnavailable: nobody can say for now.
+            BrokerUnavailable: no Sentinel or node can tell for now.
             SettingsError: the URL is wrong.
         """
 

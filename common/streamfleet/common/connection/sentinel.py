@@ -1,4 +1,4 @@
-"""The master that the Sentinels name."""
+"""Locates the master by asking Sentinels."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _DOWN = {"s_down", "o_down"}
 
 
 class SentinelMaster:
-    """Asks one Sentinel after the other, the last that answered first.
+    """Finds the master by asking the Sentinels in turn, the last that answered first.
 
     Args:
         url: its hosts are the Sentinels.
         address: the URL without passwords, for messages.
     """
 
-    # In a failover that somebody orders, the old master goes on taking writes for some ten seconds before the Sentinels
-    # make a replica of it: what it is told until then is lost.
+    # In a manual failover, the old master takes writes for some ten seconds more before the Sentinels make it a
+    # replica; these writes are lost.
     trust_s = 1.0
 
     def __init__(self, url: RedisUrl, address: str) -> None:
@@ -40,7 +40,7 @@ class SentinelMaster:
         silent: list[str] = []
         watched: list[set[str]] = []
         for host in list(self._sentinels):
-            # Where the time is up before a silent one is given up, the next try begins with another.
+            # If the caller's time is up while this Sentinel is silent, the next try begins with another.
             self._sentinels.append(self._sentinels.pop(0))
             try:
                 async with asyncio.timeout(ASK_TIMEOUT_S):
@@ -61,7 +61,7 @@ class SentinelMaster:
         raise self._not_found(silent, watched)
 
     async def _ask(self, host: Host) -> dict[str, dict[str, str]]:
-        """What a Sentinel knows of each service."""
+        """State of each service as a Sentinel sees it."""
         client = Client(self._url.sentinel_url(*host))
         try:
             rows = await client.send("SENTINEL", "MASTERS")

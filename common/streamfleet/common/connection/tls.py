@@ -1,4 +1,4 @@
-"""TLS: what a URL's options name, and what to say when a server is not the one that it should be."""
+"""TLS: default options, checks of the files that a URL names, and the message for a refused certificate."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ _FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 
 
 def tls_options(url: str) -> dict[str, bool]:
-    """What holds for TLS unless the URL says otherwise. redis-py before 6.0 would not compare the host name."""
+    """Default TLS options; a URL may override them. redis-py before 6.0 would not check the host name."""
     return {"ssl_check_hostname": True} if url.startswith("rediss://") else {}
 
 
 def check_tls_files(url: str) -> None:
-    """Find out before the first command whether the files can be read: later it would look like a server that is away.
+    """Check before the first command that the files can be read; later the error would look like an unreachable server.
 
     Raises:
-        ValueError: one cannot; the message names option and file.
+        ValueError: a file cannot be read; the message names option and file.
     """
     query = url.partition("?")[2]
     if not url.startswith("rediss://") or "@" in query:
-        return  # with an @ behind the ?, what looks like an option may be a part of the password
+        return  # with an @ after the ?, the apparent option may be part of the password
     for name, path in parse_qsl(query):
         if name in _FILES:
             try:
@@ -33,7 +33,7 @@ def check_tls_files(url: str) -> None:
 
 
 def distrust(error: BaseException) -> str | None:
-    """What to say where the connection was refused by ourselves, because of the server's certificate; else None."""
+    """Message for a server whose certificate this side refused; None for any other error."""
     seen: BaseException | None = error
     for _ in range(5):
         if isinstance(seen, ssl.SSLCertVerificationError):

@@ -1,4 +1,4 @@
-"""What Redis and redis-py say went wrong, in our own errors."""
+"""Translates errors of Redis and redis-py into streamfleet's own."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from streamfleet.common.errors import (
 
 LOST = (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError, OSError, asyncio.TimeoutError)
 FAILURES = (*LOST, redis.exceptions.RedisError)
-# Refusals that pass without anybody asking otherwise: to die of them would be worse than to wait. The last two are what
-# a script meets in a cluster: a key that is not declared has gone to another node, or the cluster goes down meanwhile.
+# Temporary refusals, after which waiting is better than failing. The last two occur in scripts in a cluster: an
+# undeclared key has moved to another node, or the cluster goes down meanwhile.
 _PASSING = (
     "MISCONF ",
     "NOREPLICAS ",
@@ -34,22 +34,22 @@ _CODES = {
     redis.exceptions.ClusterDownError: "CLUSTERDOWN",
     redis.exceptions.ReadOnlyError: "READONLY",
 }
-# Said by the server itself, and of a command inside a script by Redis 6.2, 7 and 8 each in other words.
+# The server's own code, and the differing texts of Redis 6.2, 7 and 8 for a command inside a script.
 _RULES = "`streamfleet acl` prints the rules for each role"
 _FORBIDDEN = ("NOPERM", "ACL failure in script", "The user executing the script can't")
 
 
 class MissingGroup(StreamfleetError):
-    """The consumer group, or its stream, is gone; it must be made again."""
+    """The consumer group or its stream is gone, and must be recreated."""
 
 
 def translated(error: Exception, address: str, clustered: bool) -> Exception:
-    """The error to raise in place of redis-py's, or the same where it is nobody's but the caller's.
+    """The error to raise in place of redis-py's; the same error if its cause is the caller's command.
 
     Args:
-        error: what was raised.
+        error: the error that was raised.
         address: the deployment's address, without password.
-        clustered: whether the URL says that this is a cluster.
+        clustered: True if the URL is a cluster's.
     """
     if isinstance(error, redis.exceptions.AuthenticationError):
         return SettingsError(f"Redis at {address} refuses the user or password: {error}")
@@ -65,33 +65,33 @@ def translated(error: Exception, address: str, clustered: bool) -> Exception:
 
 
 def another_type(address: str) -> BrokerUnavailable:
-    """Somebody overwrote a key that all requests share: workers wait for the repair, as to die would help nobody."""
+    """Error for a shared key that was overwritten with another type; retryable, so that workers wait for the repair."""
     told = "`streamfleet audit` names it, and `streamfleet audit --repair` renames it"
     return BrokerUnavailable(f"a key on Redis at {address} is of another type than streamfleet's: {told}")
 
 
 def points_elsewhere(error: BaseException) -> bool:
-    """Whether the server may no longer be the one to talk to: it is gone, moved, demoted or cut off from the others."""
+    """True if the server may no longer be the right one: it is gone, moved, demoted or cut off from the others."""
     if isinstance(error, redis.exceptions.ResponseError):
         return _code(error) in ("MOVED", "CLUSTERDOWN", "READONLY")
     return isinstance(error, FAILURES)
 
 
 def reason(error: BaseException) -> str:
-    """What a lost connection was lost of."""
+    """Reason for which a connection was lost, as text."""
     if isinstance(error, (asyncio.TimeoutError, redis.exceptions.TimeoutError)) and not str(error):
         return "timed out"
     return str(error) or type(error).__name__
 
 
 def _code(error: BaseException) -> str:
-    """The first word of a refusal. redis-py takes it out of the text where it knows it: that depends on its release."""
+    """The first word of a refusal. Some releases of redis-py remove known words from the text and use error classes."""
     known = (code for kind, code in _CODES.items() if isinstance(error, kind))
     return next(known, "") or str(error).partition(" ")[0]
 
 
 def _elsewhere(error: Exception, address: str, clustered: bool) -> Exception:
-    """ASK is not followed: while a slot is on two nodes, no script finds all its keys on either."""
+    """Error for MOVED and ASK. ASK is not followed: while a slot is on two nodes, neither has all keys of a script."""
     if clustered:
         does, where = "has moved" if _code(error) == "MOVED" else "is moving", str(error).rpartition(" ")[2]
         return BrokerUnavailable(f"Redis at {address} {does} the queue's slot to {where}")
@@ -112,7 +112,7 @@ def _refusal(error: redis.exceptions.ResponseError, address: str) -> Exception:
     if says("NOGROUP", "No such key", "UNBLOCKED the stream key"):
         result = MissingGroup(text)
     elif "unknown command" in text.lower():
-        what = text.partition(", with args")[0]  # which would quote a request
+        what = text.partition(", with args")[0]  # the arguments would quote a request
         result = SettingsError(
             f"Redis at {address} lacks a command ({what}): it is older than 6.2, or the command was renamed, or it is "
             "a Sentinel (then write redis+sentinel://host:26379/service)"

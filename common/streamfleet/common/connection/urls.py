@@ -21,7 +21,7 @@ NOT_AN_ADDRESS = "(not an address)"
 
 
 class Kind(StrEnum):
-    """What stands behind a URL."""
+    """Kind of deployment that a URL names."""
 
     SINGLE = "single"
     SENTINEL = "sentinel"
@@ -42,12 +42,12 @@ _KIND_OF = {
 
 @dataclass(frozen=True, slots=True)
 class RedisUrl:
-    """A URL that was understood.
+    """A parsed URL.
 
     Attributes:
         kind: one server, Sentinel or cluster.
-        hosts: where to ask; empty for a single server.
-        service: what the Sentinels call the master; empty elsewhere.
+        hosts: Sentinels or cluster nodes; empty for a single server.
+        service: the master's name at the Sentinels; empty elsewhere.
     """
 
     kind: Kind
@@ -76,10 +76,10 @@ class RedisUrl:
 
 
 def read_url(url: str) -> RedisUrl:
-    """What a URL means.
+    """Parse a URL.
 
     Raises:
-        ValueError: it means nothing; the message says what would be right, without the URL itself.
+        ValueError: the URL is invalid; the message tells the right form, and does not contain the URL.
     """
     scheme, found, rest = url.partition("://")
     kind = _KIND_OF.get(scheme) if found else None
@@ -107,14 +107,14 @@ def read_url(url: str) -> RedisUrl:
 
 
 def safe_address(url: str) -> str:
-    """The URL's address without user and password, for messages; never raises, whatever stands in the URL."""
+    """The URL's address without user and password, for messages; never raises, whatever the URL contains."""
     scheme, found, rest = url.partition("://")
     several = _MANY.get(_KIND_OF.get(scheme, Kind.SINGLE))
     pattern = _HOSTS if several else _ADDRESS
     address, _, query = rest.partition("?")
     if "@" in address and "@" in query:
-        return NOT_AN_ADDRESS  # which of them ends the password cannot be told
-    # What a password holds unescaped is not always what a URL parser takes for it: go by the last @.
+        return NOT_AN_ADDRESS  # it is unknown which @ ends the password
+    # A URL parser may end an unescaped password too early, so the last @ decides.
     if "@" in rest and ("@" in address or address.startswith(":") or not pattern.fullmatch(address)):
         address = rest.rpartition("@")[2].partition("?")[0]
     if scheme == "unix":
@@ -131,7 +131,7 @@ def safe_address(url: str) -> str:
 
 
 def why_unusable(error: Exception) -> str:
-    """What to say of an error that reading a URL ended with; the error's own words may hold a part of the password."""
+    """Message for an error from reading a URL; it replaces a text that may hold a part of the password."""
     if str(error).startswith("Port"):
         return f"the port is not a number; {_ESCAPES}"
     return str(error)
