@@ -1,4 +1,4 @@
-"""Everything that puts work in and gets results out: clients, batches, and the commands of operators.
+"""Code that enqueues requests and reads results: clients, batch files, and the operators' commands.
 
 from streamfleet.producer import Client
 
@@ -50,7 +50,7 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    # On first use, so that `streamfleet --help` does not wait for what only a client needs.
+    # Imported on first use, so that `streamfleet --help` starts fast.
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

@@ -1,4 +1,7 @@
-"""What a caller asks for, checked and encoded before anything is sent. Pure."""
+"""Checks and encodes a caller's request before anything is sent. Pure.
+
+An `Ask` or a mapping goes in, a `Draft` or `Submission` with the fields to XADD comes out.
+"""
 
 from __future__ import annotations
 
@@ -31,15 +34,15 @@ Deadline = datetime | timedelta | int
 
 
 class Options(TypedDict, total=False):
-    """What may be said of a request beside its body; all of it is optional.
+    """Options of a request besides its body; all are optional.
 
     lane: ``critical``, ``high``, ``normal`` (default) or ``low``.
-    id: the request's name; the same id with the same body is the same request. Made up when absent.
-    deadline: when the answer becomes worthless: an aware datetime, a timedelta from now, or epoch ms.
-    ttl_ms: in place of a deadline, milliseconds from enqueueing.
+    id: the request's name; the same id with the same body is the same request. Random when absent.
+    deadline: an aware datetime, a timedelta from now, or epoch ms.
+    ttl_ms: milliseconds from enqueueing, in place of a deadline.
     endpoint: OpenAI path; inferred from the body when absent.
     tenant, session: fairness and affinity keys.
-    stream: whether tokens are wanted while they come: see `Handle.stream`.
+    stream: True to publish tokens as they are generated: see `Handle.stream`.
     traceparent: W3C trace context, carried to the result.
     meta: text, or an object that is sent as JSON text; carried to the result.
     """
@@ -78,16 +81,16 @@ _LANES: dict[str, Lane] = {lane: lane for lane in LANES}
 
 
 class Draft(NamedTuple):
-    """A request that was checked and encoded. Its digest can wait until the server is busy with other requests.
+    """A checked and encoded request. Its digest is computed later, while the server works on other requests.
 
     That of a long body is there: hashing takes long, and a thread may have made the draft.
 
     Attributes:
         id, lane: as in `Request`.
-        fields: what to XADD.
+        fields: fields to XADD.
         reply: name of the reply stream to notify; empty for none.
-        compared: what tells it from other requests, before hashing; empty where there is a digest.
-        digest: of that; empty where it waits.
+        compared: the text to hash into its digest; empty if there is a digest.
+        digest: its digest; empty until it is computed.
     """
 
     id: str
@@ -98,25 +101,25 @@ class Draft(NamedTuple):
     digest: str = ""
 
     def within(self, traceparent: str) -> Draft:
-        """The same, in this trace unless it names one."""
+        """The same draft with this trace context, unless it has one."""
         if "traceparent" in self.fields:
             return self
         return self._replace(fields={**self.fields, "traceparent": traceparent.encode()})
 
     def submission(self) -> Submission:
-        """The same, with its digest."""
+        """The request with its digest."""
         return Submission(self.id, self.lane, self.fields, self.digest or hashed(self.compared), self.reply)
 
 
 def as_ask(value: object) -> Ask:
-    """An Ask, or one made of a mapping with the names of its fields.
+    """Return an Ask, made from a mapping of its fields if necessary.
 
     Raises:
         InvalidRequest: the mapping has no body, or a name that Ask does not have.
     """
     if isinstance(value, Ask):
         return value
-    if type(value) is not dict and not isinstance(value, Mapping):  # the second alone takes long
+    if type(value) is not dict and not isinstance(value, Mapping):  # the second check alone is slow
         kind = type(value).__name__
         raise InvalidRequest(f"must be an Ask or a dict, not {kind}", "request", "invalid_type")
     if "body" not in value:
@@ -125,17 +128,17 @@ def as_ask(value: object) -> Ask:
         unknown = sorted(str(name) for name in set(value) - _FIELDS)
         known = ", ".join(sorted(_FIELDS))
         raise InvalidRequest(f"is no option; there are {known}", unknown[0], "unknown_option")
-    # What Ask(**value) does too, field by field and at ten times the cost.
+    # Ask(**value) does the same at ten times the cost.
     ask = object.__new__(Ask)
     object.__setattr__(ask, "__dict__", dict(value))
     return ask
 
 
 def prepare(ask: Ask, request_id: str, reply: str | None, max_body_bytes: int = DEFAULT_MAX_BODY_BYTES) -> Submission:
-    """What to send for a request, after the same checks that a worker will make.
+    """Check and encode a request, with the same checks that a worker makes.
 
     Args:
-        ask: the request; its own id is passed over.
+        ask: the request; its own id is ignored.
         request_id: id to send it under.
         reply: name of the reply stream to notify; None for none.
         max_body_bytes: largest body accepted.
@@ -149,12 +152,12 @@ def prepare(ask: Ask, request_id: str, reply: str | None, max_body_bytes: int = 
 
 
 def check_id(value: object) -> str:
-    """A request id that a caller chose. Raises InvalidRequest."""
+    """Check a request id that a caller chose. Raises InvalidRequest."""
     return check_name(_text(value, "id"), "id")
 
 
 def draft(ask: Ask, request_id: str, reply: str | None, max_body_bytes: int) -> Draft:
-    """As `prepare`, without a digest, and for an id and a reply name that were checked.
+    """As `prepare`, without the digest; id and reply name must be checked before.
 
     Raises:
         InvalidRequest: a field is wrong; `param` names it.
@@ -184,7 +187,7 @@ def draft(ask: Ask, request_id: str, reply: str | None, max_body_bytes: int) -> 
 
 
 def _carry(ask: Ask, fields: dict[str, bytes]) -> None:
-    """Add what is carried along."""
+    """Add the fields that are carried along unchanged."""
     if ask.tenant is not None:
         fields["tenant"] = check_label(_text(ask.tenant, "tenant"), "tenant").encode()
     if ask.session is not None:
@@ -198,10 +201,10 @@ def _carry(ask: Ask, fields: dict[str, bytes]) -> None:
 
 
 def encode_body(body: Mapping[str, Any]) -> tuple[bytes, str]:
-    """A body as compact JSON text in UTF-8, its keys in the order given; and as it is compared.
+    """Encode a body: compact JSON in UTF-8 with keys in the order given, and the form to compare.
 
     Raises:
-        InvalidRequest: it is no object, or holds what JSON cannot.
+        InvalidRequest: it is no object, or holds a value that JSON cannot.
     """
     if type(body) is not dict:
         if not isinstance(body, Mapping):
@@ -218,7 +221,7 @@ def encode_body(body: Mapping[str, Any]) -> tuple[bytes, str]:
 
 def _endless(body: Mapping[str, Any]) -> InvalidRequest:
     try:
-        json.dumps(dict(body))  # which looks for circles
+        json.dumps(dict(body))  # detects circular references
     except ValueError as error:
         return InvalidRequest(f"cannot be written as JSON: {error}", "body", "invalid_json")
     except RecursionError:
@@ -233,7 +236,7 @@ def _deadline(ask: Ask) -> dict[str, bytes]:
     if deadline is None:
         return {"ttl": _milliseconds(ttl_ms, "ttl_ms")}
     if isinstance(deadline, timedelta):
-        # A span is counted by Redis's clock from enqueueing, so that this machine's clock does not matter.
+        # Redis's clock counts a span from enqueueing, so this machine's clock does not matter.
         return {"ttl": _milliseconds(deadline // timedelta(milliseconds=1), "deadline")}
     if isinstance(deadline, datetime):
         if deadline.tzinfo is None:
@@ -251,7 +254,7 @@ def _milliseconds(value: object, param: str) -> bytes:
 
 
 def _traceparent(value: object) -> str:
-    # Empty says nothing, as in an entry.
+    # An empty text counts as absent, as in an entry.
     return check_traceparent(text) if (text := _text(value, "traceparent")) else text
 
 

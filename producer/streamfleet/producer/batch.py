@@ -1,8 +1,8 @@
-"""Running a file of requests: as many at once as asked for, each answered once, over any number of interruptions.
+"""Runs a file of requests: a bounded number at once, each answered once, over any number of interruptions.
 
-Request ids follow from the job and the custom_id, so a run that starts again asks for the same requests, and finds
-those that ended meanwhile. So are requests that Redis lost asked for once more. Memory holds the custom_ids and which
-lines are outstanding, never the input.
+Request ids are derived from the job and the custom_id, so a restarted run enqueues the same requests, and finds those
+that ended meanwhile. Requests that Redis lost are enqueued again in the same way. Memory holds the custom_ids and the
+outstanding lines, never the whole input.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ CHANGED = (
 
 @dataclass(frozen=True, slots=True)
 class BatchOptions:
-    """How a batch asks.
+    """Options of a batch.
 
     Attributes:
-        id_prefix: what the job's request ids begin with.
+        id_prefix: prefix of the job's request ids.
         lane: priority of all its requests.
-        deadline_ms: epoch milliseconds after which answers are worthless; None for none.
-        window: how many requests are outstanding at most.
+        deadline_ms: deadline, epoch ms; None for none.
+        window: largest number of outstanding requests.
     """
 
     id_prefix: str
@@ -57,14 +57,14 @@ class BatchOptions:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where a batch is.
+    """Progress of a batch.
 
     Attributes:
         total: lines of the input.
         succeeded, failed: lines answered in the output and in the error file, earlier runs included.
-        earlier: how many of these earlier runs had answered.
-        outstanding: requests that the fleet has.
-        lane_full: the lane takes no more at present.
+        earlier: number of lines that earlier runs answered.
+        outstanding: number of requests in the queue or with workers.
+        lane_full: the lane refuses requests at present.
     """
 
     total: int
@@ -87,14 +87,14 @@ class Batch:
     """One run over an input file.
 
     Args:
-        client: an open client; one that waits for ever while Redis is away suits best.
+        client: an open client, best one that waits for ever while Redis is away.
         source: input file.
-        output, errors: where answers and failures go; what they hold already is not asked again.
-        options: how to ask.
+        output, errors: files for answers and failures; lines that they already answer are not run again.
+        options: options of the batch.
         report: called with every change.
 
     Raises:
-        BatchFileError: a file to write holds something else.
+        BatchFileError: an output file has lines that no batch wrote.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class Batch:
 
     @property
     def progress(self) -> Progress:
-        """Where it is."""
+        """The current progress."""
         return Progress(
             total=self._total,
             succeeded=self._succeeded,
@@ -136,7 +136,7 @@ class Batch:
         )
 
     async def run(self) -> Progress:
-        """Run until every line is answered. May be cancelled at any point: what was answered is in the files."""
+        """Run until every line is answered. It may be cancelled at any point: finished lines are in the files."""
         arrivals = self._client.arrivals()
         try:
             with self._source.open("rb") as lines, self._source.open("rb") as lines_again:
@@ -153,11 +153,11 @@ class Batch:
                     if not self._outstanding and not window.holds and not self._lost:
                         return self.progress
                     more_lost = self._take(await arrivals.take(TICK_S))
-                    if self._lost and not more_lost:  # one pass over the file, not one for each few of them
+                    if self._lost and not more_lost:  # wait, so that one pass over the file finds all of them
                         log.warning("requests_lost", lines=len(self._lost), then="enqueued again, by the same ids")
                         self._missing |= self._lost
                         self._lost = {}
-                        self._again = self._read_again(lines_again)  # those of a pass under way are among the missing
+                        self._again = self._read_again(lines_again)  # `missing` holds the rest of the last pass
                     self._output.flush()
                     self._errors.flush()
         finally:
@@ -175,7 +175,7 @@ class Batch:
                 else:
                     self._refuse(BadLine(line.number, line.custom_id, CHANGED, "body", "conflict"))
             if window.lane_full:
-                return  # not an error: room comes with time
+                return  # not an error: the lane will have room later
 
     def _requests(self, lines: Iterable[bytes]) -> Iterator[tuple[BatchLine, Submission]]:
         for number, text in enumerate(lines, 1):
@@ -189,7 +189,7 @@ class Batch:
                 self._refuse(error)
 
     def _read_again(self, file: IO[bytes]) -> Iterator[tuple[BatchLine, Submission]]:
-        """Lines whose requests Redis lost: they were read before, and are in memory no more."""
+        """Read lines again whose requests Redis lost, because memory does not hold them."""
         missing = self._missing
         file.seek(0)
         for number, text in enumerate(lines_of(file), 1):
@@ -207,7 +207,7 @@ class Batch:
             if line.custom_id == custom_id:
                 return line, self._prepare(line)
         except BadLine:
-            pass  # it was well when it was read first
+            pass  # it was valid at the first reading
         self._refuse(BadLine(number, custom_id, CHANGED, None, "conflict"))
         return None
 
@@ -224,7 +224,7 @@ class Batch:
     def _first_of(self, custom_id: str, number: int) -> None:
         first = self._seen.setdefault(custom_id, number)
         if first != number:
-            # Its custom_id stays out of the error file's field, where the first one's answer may come to stand.
+            # The error line has no custom_id, because that field may later name the first line's own answer.
             message = f"{custom_id!r} is the custom_id of line {first} already: this line was not run"
             raise BadLine(number, None, message, "custom_id", "duplicate_custom_id")
 
@@ -245,7 +245,7 @@ class Batch:
     # -- out -----------------------------------------------------------------------------------------------
 
     def _take(self, came: Iterable[Result | RequestLost]) -> bool:
-        """Write down what came; whether some were lost."""
+        """Write results to the files. True if requests were lost."""
         lost_before = len(self._lost)
         for each in came:
             number, custom_id = self._outstanding.pop(each.id)

@@ -1,4 +1,4 @@
-"""The files that a batch writes, so that it may be stopped at any instant and go on later."""
+"""The files that a batch writes, so that it can be stopped at any instant and continued later."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from streamfleet.producer.batchfile import LINE_BEGINS, MAX_LINE_BYTES, Written,
 
 
 class BatchFileError(StreamfleetError):
-    """A file cannot be used for this batch; the message names it and says what to do."""
+    """A file cannot be used for this batch; the message names the file and the remedy."""
 
 
 def default_error_file(output: Path) -> Path:
-    """Where failures go unless told: ``out.jsonl`` has ``out.errors.jsonl``."""
+    """Default error file of an output file: ``out.errors.jsonl`` for ``out.jsonl``."""
     return output.with_suffix(f".errors{output.suffix}")
 
 
 def count_lines(path: Path) -> int:
-    """Lines of an input that are not blank."""
+    """Number of lines of an input that are not blank."""
     with path.open("rb") as file:
         return sum(1 for line in lines_of(file) if not line.isspace())
 
 
 def lines_of(file: IO[bytes], most: int = MAX_LINE_BYTES) -> Iterator[bytes]:
-    """Lines; of one that is longer than `most` bytes only so many and one more, so that it cannot fill the memory."""
+    """Lines of a file; a line longer than `most` bytes is cut after `most` + 1, so that it cannot fill the memory."""
     while line := file.readline(most + 1):
         rest = line
         while rest and not rest.endswith(b"\n"):
@@ -41,7 +41,7 @@ def lines_of(file: IO[bytes], most: int = MAX_LINE_BYTES) -> Iterator[bytes]:
 
 
 class AppendFile:
-    """A file of finished lines. Made at its first line; what a killed run left half-written is cut off on opening.
+    """A file of finished lines. Created at the first line; a half-written line of a killed run is cut off on opening.
 
     Raises:
         BatchFileError: it holds lines that no batch wrote.
@@ -52,7 +52,7 @@ class AppendFile:
         self._file: IO[bytes] | None = None
 
     def written(self) -> Iterator[Written]:
-        """What earlier runs wrote. Call it before `add`."""
+        """Lines that earlier runs wrote. Call this before `add`."""
         if not self.path.exists():
             return
         end = 0
@@ -63,7 +63,7 @@ class AppendFile:
                     if about is None and not _half_of_ours(line):
                         raise self._not_ours(number)
                     if about is None:
-                        break  # the rest of it is still in Redis
+                        break  # the whole answer is still in Redis
                     lines.seek(0, os.SEEK_END)
                     lines.write(b"\n")
                     yield about
@@ -87,7 +87,7 @@ class AppendFile:
         self._file.write(line)
 
     def flush(self) -> None:
-        """Hand what was added to the operating system."""
+        """Pass buffered lines to the operating system."""
         if self._file is not None:
             self._file.flush()
 
@@ -100,18 +100,18 @@ class AppendFile:
 
 
 def _half_of_ours(line: bytes) -> bool:
-    """Whether a run that was killed may have left it so, or a power failure (zeros); else it is somebody's own."""
+    """True if a killed run or a power failure (zeros) may have left this line; False for a foreign line."""
     return line.startswith(LINE_BEGINS) or LINE_BEGINS.startswith(line) or not line.strip(b"\x00 \t\r")
 
 
 class Job:
-    """What ties runs together that write the same output: ``<OUT>.partial`` holds the prefix of their request ids.
+    """Connects runs that write the same output: ``<OUT>.partial`` holds the prefix of their request ids.
 
-    It is there while the batch is unfinished, and locked while one runs. A finished batch removes it: lines that are
-    missing from the output then (because somebody took them out to have them tried again) get new requests.
+    The file exists while the batch is unfinished, and is locked while a run uses it. A finished batch removes it: lines
+    that are deleted from the output afterwards, to try them again, get new requests.
 
     Raises:
-        BatchFileError: on entering, when another run has it.
+        BatchFileError: on entering, if another run holds the lock.
     """
 
     def __init__(self, output: Path) -> None:
@@ -141,7 +141,7 @@ class Job:
             self._file = None
 
     def finish(self) -> None:
-        """There is nothing left to go on with."""
+        """Remove the file, because the batch is finished."""
         self.path.unlink(missing_ok=True)
 
     def _read(self, file: IO[str]) -> str:
@@ -158,7 +158,7 @@ class Job:
     def _start(self, file: IO[str]) -> str:
         name = f"batch-{secrets.token_hex(6)}"
         file.truncate(0)
-        # On disk before the first request is sent: a run that cannot find it again would ask everything twice.
+        # On disk before the first request is sent; otherwise a restarted run would enqueue all requests a second time.
         file.write(json.dumps({"job": name, "note": "unfinished; the same command goes on with it"}) + "\n")
         file.flush()
         os.fsync(file.fileno())

@@ -1,4 +1,4 @@
-"""The OpenAI Batch file format: lines in, lines out. Pure."""
+"""The OpenAI Batch file format: parses input lines, and formats output and error lines. Pure."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from streamfleet.common.results import Result
 
 NO_LIMIT = 2**63
 LINE_BEGINS = b'{"id": '
-"""How every line begins that is written here: what begins otherwise is somebody else's."""
+"""Beginning of every line written here; other lines are foreign."""
 MAX_LINE_BYTES = 64 * 1_048_576
-"""Longest line of an input that is read: a body within the default limit takes less than a tenth of it."""
+"""Longest input line; a body within the default limit takes less than a tenth of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +24,8 @@ class BatchLine:
     """One request of an input file.
 
     Attributes:
-        number: its line, from 1.
-        custom_id: the caller's name for it.
+        number: line number, from 1.
+        custom_id: the caller's name for the request.
         url: OpenAI path.
         body: OpenAI request body.
     """
@@ -37,11 +37,11 @@ class BatchLine:
 
 
 class BadLine(StreamfleetError):
-    """A line that is no request.
+    """A line that is not a valid request.
 
     Attributes:
-        number: its line, from 1.
-        custom_id: where that much could be read.
+        number: line number, from 1.
+        custom_id: the caller's name; None if it could not be read.
         message, param, code: as in an OpenAI error.
     """
 
@@ -57,7 +57,7 @@ class BadLine(StreamfleetError):
 
 
 def parse_line(text: bytes, number: int, max_body_bytes: int = NO_LIMIT) -> BatchLine:
-    """The request on a line, ``{"custom_id", "method", "url", "body"}``.
+    """Parse a line, ``{"custom_id", "method", "url", "body"}``.
 
     Args:
         text: the line.
@@ -65,7 +65,7 @@ def parse_line(text: bytes, number: int, max_body_bytes: int = NO_LIMIT) -> Batc
         max_body_bytes: what is beyond the limits of such a body outside of its strings is not parsed.
 
     Raises:
-        BadLine: it is none; says what is wrong with which field.
+        BadLine: the line is invalid; the error names the field.
     """
     if len(text) > MAX_LINE_BYTES:
         raise BadLine(number, None, f"the line is longer than {MAX_LINE_BYTES} bytes", None, "request_too_large")
@@ -93,13 +93,13 @@ def parse_line(text: bytes, number: int, max_body_bytes: int = NO_LIMIT) -> Batc
 
 
 def request_id(prefix: str, custom_id: str) -> str:
-    """The request id of a line: the same for the same job and custom_id, whenever it is asked for."""
+    """The request id of a line, derived from job and custom_id."""
     digest = hashlib.blake2b(custom_id.encode("utf-8", "surrogatepass"), digest_size=16)
     return f"{prefix}-{digest.hexdigest()}"
 
 
 def answer_line(custom_id: str, result: Result) -> bytes:
-    """The line for a request that ended: of the output file when it succeeded, else of the error file."""
+    """The line for an ended request: for the output file if it succeeded, else for the error file."""
     body = result.response if result.ok else {"error": result.error}
     response = {"status_code": result.http_status, "request_id": result.id, "body": body}
     error = None if result.ok else _short_error(result)
@@ -107,18 +107,18 @@ def answer_line(custom_id: str, result: Result) -> bytes:
 
 
 def refusal_line(error: BadLine) -> bytes:
-    """The error file's line for a line of the input that was not run."""
+    """The error file's line for an input line that was not run."""
     reason = {"code": error.code, "message": str(error), "param": error.param, "line": error.number}
     return _line({"id": None, "custom_id": error.custom_id, "response": None, "error": reason})
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a line of an earlier run's file is about.
+    """Subject of a line that an earlier run wrote.
 
     Attributes:
-        custom_id: the request that it answers; None for a line of the input that names none.
-        number: the line of the input that it refuses; None where it answers a request.
+        custom_id: the request that it answers; None for an input line without one.
+        number: the input line that it refuses; None if it answers a request.
     """
 
     custom_id: str | None
@@ -126,7 +126,7 @@ class Written:
 
 
 def parse_written(text: bytes) -> Written | None:
-    """What a line of an output or error file is about; None when it is no such line."""
+    """Read the subject of a line of an output or error file; None for a foreign line."""
     try:
         line = json.loads(text)
         if not isinstance(line, dict) or "response" not in line or "custom_id" not in line:
@@ -149,5 +149,5 @@ def _line(value: Mapping[str, Any]) -> bytes:
     try:
         return json.dumps(value, ensure_ascii=False).encode() + b"\n"
     except UnicodeEncodeError:
-        # Half a surrogate pair is JSON, but no UTF-8: it has to stay escaped.
+        # Half a surrogate pair is valid JSON but not UTF-8, so it must stay escaped.
         return json.dumps(value).encode() + b"\n"

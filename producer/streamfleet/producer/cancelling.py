@@ -1,4 +1,4 @@
-"""Cancelling without the right to write results: ask the workers, and see what came of it."""
+"""Cancels requests without the right to write results: asks the workers, and waits for the outcome."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ PATIENCE_S = 5.0
 
 
 async def ask_to_cancel(broker: Broker, mailbox: Mailbox, request_id: str, patience_s: float = PATIENCE_S) -> bool:
-    """Ask, and wait for what becomes of it; whether the request ended as cancelled. It did not, where Redis lost it.
+    """Ask workers to cancel a request, and wait for its result. True if it ended as cancelled; False also if it was
+    lost.
 
     Raises:
-        ResultTimeout: no worker has done it within `patience_s` seconds; it stays asked for.
+        ResultTimeout: no worker has done it within `patience_s` seconds; the cancel request stays queued.
     """
     result = await broker.result(request_id)
     if result is None:

@@ -1,4 +1,4 @@
-"""Cutting a bulk into script calls that the server can take without a stall. Pure."""
+"""Splits many requests into script calls small enough not to stall the server. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MAX_BYTES = 1_000_000
 
 
 class Fielded(Protocol):
-    """Something to send: a draft or a submission."""
+    """An item to send: a draft or a submission."""
 
     @property
     def fields(self) -> Mapping[str, bytes]: ...
@@ -20,13 +20,13 @@ T = TypeVar("T", bound=Fielded)
 
 
 def size(item: Fielded) -> int:
-    """Bytes of its fields."""
+    """Bytes of an item's fields."""
     fields = item.fields
     return len("".join(fields)) + sum(map(len, fields.values()))
 
 
 def chunked(items: Iterable[T], max_count: int = MAX_COUNT, max_bytes: int = MAX_BYTES) -> Iterator[list[T]]:
-    """The items in order, in chunks within both bounds; a larger one is a chunk of its own."""
+    """The items in order, in chunks within both bounds; an oversized item is a chunk of its own."""
     chunk: list[T] = []
     filled = 0
     for item in items:

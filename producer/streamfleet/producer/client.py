@@ -1,4 +1,7 @@
-"""The asynchronous client."""
+"""The asynchronous client: enqueues requests, and waits for results and tokens.
+
+It connects the sender (requests out), the mailbox (results in) and the feeds (tokens in) to one broker.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ T = TypeVar("T")
 
 
 def open_broker(settings: QueueSettings, patience_s: float | None = 5.0) -> Broker:
-    """The queue that the settings name; nothing is sent yet.
+    """Create the broker of the queue that the settings name; sends nothing yet.
 
     Raises:
         SettingsError: the Redis URL cannot be read.
@@ -45,7 +48,7 @@ def open_broker(settings: QueueSettings, patience_s: float | None = 5.0) -> Brok
 
 
 class _Parts(NamedTuple):
-    """What an open client has."""
+    """Parts of an open client."""
 
     broker: Broker
     mailbox: Mailbox
@@ -56,20 +59,20 @@ class _Parts(NamedTuple):
 class Client:
     """Enqueues requests and waits for their results. An asynchronous context manager.
 
-    Once it is closed, and in a process that was forked while it was open, every method raises ClientClosed. A server
-    that forks its workers opens a client in each of them, after the fork.
+    After it is closed, and in a process that was forked while it was open, every method raises ClientClosed. A server
+    that forks its workers must open a client in each of them, after the fork.
 
     Args:
         url: Redis URL; default: REDIS_URL, then redis://localhost:6379/0.
         queue: name of the queue; default: STREAMFLEET_QUEUE, then ``default``.
-        settings: all settings of the queue, in place of the environment; `url` and `queue` still win.
-        patience_s: how long an operation goes on trying while Redis is away, in seconds; None for ever.
-        notify: have the fleet notify this client. Without it, waiting looks at the results by itself, up to a second
-            late; it suits clients that enqueue and leave, because nobody would read their notifications.
+        settings: all settings of the queue, in place of the environment; `url` and `queue` take precedence.
+        patience_s: time for which an operation is retried while Redis cannot be reached, in seconds; None for ever.
+        notify: True to get notifications of results. False polls for results, up to a second late; use it in clients
+            that enqueue and leave, which would not read notifications.
 
     Raises:
         SettingsError: a setting is wrong (at once).
-        BrokerUnavailable: nobody answers at the address (on entering).
+        BrokerUnavailable: no server answers at the address (on entering).
     """
 
     def __init__(
@@ -111,10 +114,10 @@ class Client:
         await self.close()
 
     async def close(self) -> None:
-        """Leave; requests that were enqueued go on.
+        """Close the client; enqueued requests continue.
 
-        Calls under way in other tasks end with ClientClosed at once; it says what becomes of a request that one of them
-        was enqueueing. Only `async with` opens the client again. In a forked process this does nothing.
+        Calls in progress in other tasks end with ClientClosed at once; its docstring tells about requests that were
+        just being enqueued. Only `async with` opens the client again. In a forked process this does nothing.
         """
         if self._parts is not None and self._parts.broker.connection.inherited:
             return
@@ -132,12 +135,12 @@ class Client:
 
     @property
     def broker(self) -> Broker:
-        """The queue's operations, for what this client has no method for."""
+        """The queue's operations, for uses that this client has no method for."""
         return self._open.broker
 
     @property
     def mailbox(self) -> Mailbox:
-        """What this client waits for."""
+        """The part that waits for results."""
         return self._open.mailbox
 
     @property
@@ -151,63 +154,63 @@ class Client:
     # -- putting in ----------------------------------------------------------------------------------------
 
     async def enqueue(self, body: Mapping[str, Any], **options: Unpack[Options]) -> Handle:
-        """Enqueue one request: an OpenAI body, and what `Options` has.
+        """Enqueue one request: an OpenAI body, and `Options`.
 
         Raises:
             InvalidRequest: a field is wrong; nothing was sent.
             Conflict: the id belongs to a request with another body or endpoint.
             QueueFull: the lane holds as many requests, or bytes, as its limits allow.
-            ClientClosed: the client was closed, before or meanwhile. In the second case Redis may have accepted the
-                request or not: with an id of one's own, `status` tells.
+            ClientClosed: the client was closed, before or meanwhile. In the second case Redis may or may not have
+                accepted the request: if the caller chose the id, `status` tells.
             NotReplicated: Redis took it, but too few replicas had it in time (STREAMFLEET_ENQUEUE_REPLICAS).
-            BrokerUnavailable, BrokerOutOfMemory: Redis did not take it; with an `id`, trying again is safe.
+            BrokerUnavailable, BrokerOutOfMemory: Redis did not accept it; with an `id`, trying again is safe.
         """
         return await self._open.sender.enqueue(as_ask({**options, "body": body}))
 
     async def enqueue_many(self, asks: Iterable[Ask | Mapping[str, Any]]) -> list[Handle]:
         """Enqueue Asks, or dicts with the names of its fields, in order; all are checked before one is sent.
 
-        They go in calls of up to 200 requests or a megabyte. A refused one holds up only the calls after its own: of
-        the same call, those behind it may be accepted. The error's `accepted` has the handles of all that were, in
-        order. Without ids of one's own, send only the others again: those accepted would run twice.
+        They are sent in calls of up to 200 requests or a megabyte. A refused request stops the calls after its own;
+        later requests of the same call may be accepted. The error's `accepted` holds the handles of all accepted
+        requests, in order. If the caller chose no ids, send only the others again, or the accepted ones run twice.
 
         Raises:
             InvalidRequest: a field is wrong; nothing was sent.
-            Conflict: an id belongs to a request with another body or endpoint; also when a lane was full besides,
-                because no waiting helps.
+            Conflict: an id belongs to a request with another body or endpoint; also if a lane was full as well, because
+                waiting does not help.
             QueueFull: a lane was full.
             NotReplicated: Redis took the requests of the last call, its `unconfirmed`, but too few replicas had them.
-            BrokerUnavailable, BrokerOutOfMemory: Redis did not take all; where an answer was lost, it may have taken
-                some that are not in `accepted`. With ids of one's own, sending all again is safe.
+            BrokerUnavailable, BrokerOutOfMemory: Redis did not accept all; if an answer was lost, it may have accepted
+                some that are not in `accepted`. With ids chosen by the caller, sending all again is safe.
         """
         return await self._open.sender.enqueue_many(asks)
 
     def run_many(self, asks: Asks | AsyncAsks, concurrency: int = 100) -> AsyncGenerator[Result, None]:
-        """Enqueue requests as earlier ones end, and give their results in the order in which they come.
+        """Enqueue requests as earlier ones end, and yield their results as they arrive.
 
         At most `concurrency` requests are outstanding, and only about as many are in memory: a million prompts may come
-        from a generator. A full lane is waited for. When the caller leaves early (contextlib.aclosing), requests that
-        were enqueued go on.
+        from a generator. It waits while a lane is full. If the caller leaves early (contextlib.aclosing), enqueued
+        requests continue.
 
         Args:
-            asks: as for `enqueue_many`; taken when there is room for them. An asynchronous iterable may take its time.
-            concurrency: how many requests are outstanding at most.
+            asks: as for `enqueue_many`; read as there is room. An asynchronous iterable may be slow.
+            concurrency: largest number of outstanding requests.
 
         Raises:
-            InvalidRequest, Conflict, or what `asks` raises: no more was taken from `asks` then; raised when all results
-                of the requests before have been given.
-            RequestLost: Redis lost some of them, its `ids`; raised when all others have come.
-            BrokerUnavailable, BrokerOutOfMemory, NotReplicated: as of `enqueue_many`.
+            InvalidRequest, Conflict, or an error of `asks`: nothing more is read from `asks`; raised after the results
+                of all earlier requests.
+            RequestLost: Redis lost the requests in its `ids`; raised after all other results.
+            BrokerUnavailable, BrokerOutOfMemory, NotReplicated: as `enqueue_many`.
         """
         return _each(self.run(asks, concurrency))
 
     def stream_many(
         self, asks: Asks | AsyncAsks, concurrency: int = 100
     ) -> AsyncGenerator[tuple[str, Event | Result], None]:
-        """As `run_many`, with each request's tokens while they come: pairs of a request id and what came of it.
+        """As `run_many`, with streamed tokens: yields pairs of a request id and an event or result.
 
-        All requests are enqueued with `stream=True`. What comes of one is its chunks, `Restarted` or `Missed` where
-        `Handle.stream` would raise StreamBroken, and last its result, also where it failed. The others go on.
+        All requests are enqueued with `stream=True`. Each yields its chunks, `Restarted` or `Missed` where
+        `Handle.stream` would raise StreamBroken, and last its result, also if it failed. The others continue.
 
         Args:
             asks, concurrency: as of `run_many`.
@@ -228,7 +231,7 @@ class Client:
         return Run(self.submit, streams, asks, concurrency, lambda ask: self.prepare(replace(as_ask(ask), stream=True)))
 
     def draft(self, ask: Ask) -> Draft:
-        """A request as `enqueue_draft` takes it, checked; a large one takes its time, and any thread may do it.
+        """Check and encode a request for `enqueue_draft`. Large requests are slow; any thread may call this.
 
         Raises:
             InvalidRequest: a field is wrong.
@@ -236,37 +239,37 @@ class Client:
         return self._open.sender.draft(ask, secrets.token_hex(16))
 
     async def enqueue_draft(self, draft: Draft) -> Handle:
-        """Enqueue what `draft` made. Raises as `enqueue`."""
+        """Enqueue a draft. Raises as `enqueue`."""
         return await self._open.sender.enqueue_draft(draft)
 
     def prepare(self, ask: Ask) -> Submission:
-        """A request as `submit` takes it, checked. Raises InvalidRequest."""
+        """Check and encode a request for `submit`. Raises InvalidRequest."""
         return self.draft(ask).submission()
 
     async def submit(self, chunk: Sequence[Submission]) -> list[Outcome]:
-        """One script call, up to `chunks.MAX_COUNT` requests: what became of each; no handle when refused.
+        """Enqueue up to `chunks.MAX_COUNT` requests in one script call. Returns each outcome; no handle if refused.
 
         Raises:
-            NotReplicated: too few replicas have them; its `unconfirmed` are the handles of all that were not refused.
+            NotReplicated: too few replicas have them; its `unconfirmed` holds the handles of all that were not refused.
         """
         return await self._open.sender.submit(chunk)
 
     # -- getting out ---------------------------------------------------------------------------------------
 
     def handle(self, request_id: str) -> Handle:
-        """A handle of a request that somebody enqueued, by its id; it is not looked for yet."""
+        """A handle for the id of an enqueued request; sends nothing yet."""
         return Handle(request_id, True, "", self.mailbox, None, self)
 
     async def result(self, request_id: str, timeout: float | None = None) -> Result:
         """A request's result, by its id.
 
         Args:
-            request_id: its id, or ``<lane>:<stream id>`` of one that was put in without.
-            timeout: seconds; 0 looks once, None waits for ever.
+            request_id: its id, or ``<lane>:<stream id>`` of a request without one.
+            timeout: seconds; 0 checks once, None waits for ever.
 
         Raises:
-            ResultTimeout: it did not come in time.
-            RequestLost: Redis had it while this waited, and lost it. One that it never had may come yet.
+            ResultTimeout: the result did not arrive in time.
+            RequestLost: Redis had the request during this wait, and lost it. An unknown request may still be enqueued.
         """
         if timeout is not None and timeout <= 0:
             result = await self.broker.result(request_id)
@@ -293,31 +296,31 @@ class Client:
     def stream(
         self, request_id: str, after: str | None = None, restarts: Restarts = "raise"
     ) -> AsyncGenerator[Event, None]:
-        """A request's chunks while they come, by its id: as `Handle.stream`."""
+        """Chunks of a request as they are generated, by its id; as `Handle.stream`."""
         return self.follow(self.handle(request_id), after, restarts)
 
     def follow(self, handle: Handle, after: str | None, restarts: Restarts) -> AsyncGenerator[Event, None]:
-        """What `Handle.stream` gives."""
+        """Implementation of `Handle.stream`."""
         check_restarts(restarts)
         return stream(self.reading(handle, after), handle.id, restarts)
 
     def reading(self, handle: Handle, after: str | None, *, fresh: bool = False) -> Reading:
-        """A reader of a request's tokens, in groups. Raises InvalidRequest: `after` is the id of no chunk.
+        """A reader of a request's tokens, in groups. Raises InvalidRequest if `after` is not a chunk's id.
 
         Args:
             handle: the request.
-            after: id of the last chunk that the reader has; None to begin at the beginning.
-            fresh: it was put in a moment ago, which saves a look at what there is of it.
+            after: id of the last chunk that the reader has; None to start at the beginning.
+            fresh: the request was just enqueued, so no earlier tokens need to be read.
         """
         parts = self._open
         return Reading(parts.broker, parts.feeds, parts.mailbox, handle, after, fresh=fresh)
 
     async def as_completed(self, handles: Iterable[Handle], timeout: float | None = None) -> AsyncIterator[Result]:
-        """The results, in the order in which they come.
+        """Yield the results as they arrive.
 
         Raises:
-            ResultTimeout: `timeout` seconds passed before all had come.
-            RequestLost: Redis lost some of them, its `ids`; raised when all others have come.
+            ResultTimeout: `timeout` seconds passed before all had arrived.
+            RequestLost: Redis lost the requests in its `ids`; raised after all other results.
         """
         async with contextlib.aclosing(self._groups(handles, timeout)) as groups:
             async for results in groups:
@@ -325,7 +328,7 @@ class Client:
                     yield result
 
     async def _groups(self, handles: Iterable[Handle], timeout: float | None) -> AsyncGenerator[list[Result], None]:
-        """As `as_completed`, those that came together together."""
+        """As `as_completed`, in groups of results that arrived together."""
         arrivals = self.arrivals()
         arrivals.add(handles)
         give_up = None if timeout is None else _loop_time() + timeout
@@ -346,17 +349,17 @@ class Client:
             raise RequestLost(*dict.fromkeys(lost))
 
     def arrivals(self) -> Arrivals:
-        """An empty set of requests to wait for, which may grow."""
+        """An empty, growing set of requests to wait for."""
         return Arrivals(self.mailbox)
 
     async def cancel(self, request_id: str) -> bool:
-        """Cancel a request, queued or running. False when it had ended before in another way.
+        """Cancel a request, queued or running. False if it had already ended in another way.
 
-        A Redis user with a producer's role may not write results. Then a worker is asked to, and this waits for it:
-        about a second.
+        A Redis user with a producer's role may not write results. Then this asks a worker, and waits about a second for
+        it.
 
         Raises:
-            ResultTimeout: no worker has done it within 5 s. It stays asked for: the next worker that runs does it.
+            ResultTimeout: no worker has done it within 5 s. The cancel request stays queued for the next worker.
         """
         if not self._asks_to_cancel:
             try:
@@ -366,7 +369,7 @@ class Client:
         return await ask_to_cancel(self.broker, self.mailbox, request_id)
 
     async def status(self, request_id: str) -> StatusView:
-        """Where a request is now."""
+        """Current state of a request."""
         return await look_up(self.broker, request_id)
 
 
@@ -376,7 +379,7 @@ async def _each(run: Run[T]) -> AsyncGenerator[T, None]:
         while True:
             while chunk := run.chunk():
                 await run.submit(chunk)
-            for each in came:  # the fleet has its next requests by now, however long this takes
+            for each in came:  # the next requests are already enqueued, so a slow caller holds up nothing
                 yield each
             if run.over:
                 return

@@ -1,4 +1,4 @@
-"""What readers of a request's tokens are given: chunks, and what happens to them. Pure."""
+"""Events that readers of a request's tokens get: chunks, restarts and gaps. Pure."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any, Literal, TypeAlias
 from streamfleet.common.errors import StreamfleetError
 
 Restarts: TypeAlias = Literal["raise", "tell"]
-"""What becomes of a `Restarted` or a `Missed`: raised, as StreamBroken, or given among the chunks."""
+"""Handling of `Restarted` and `Missed`: raised as StreamBroken, or yielded among the chunks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """One chunk, as the engine gave it.
+    """One chunk, as the engine returned it.
 
     Attributes:
-        id: ``<stream id>/<index in its group>``: give it to `stream` as `after` to go on behind this chunk.
+        id: ``<stream id>/<index in its group>``: pass it to `stream` as `after` to continue after this chunk.
         data: the OpenAI chunk object: ``chat.completion.chunk``, or ``text_completion`` for /v1/completions.
-        raw: the same as JSON, as it stands in Redis, for who only passes it on.
-        attempt: the attempt that it is of.
+        raw: the same as JSON text, for forwarding without parsing.
+        attempt: attempt that generated it.
     """
 
     id: str
@@ -30,16 +30,16 @@ class Chunk:
 
     @property
     def text(self) -> str:
-        """What it adds to the text of the first choice; empty where it adds none."""
+        """Text that it adds to the first choice; may be empty."""
         return text_of(self.data)
 
 
 @dataclass(frozen=True, slots=True)
 class Restarted:
-    """The request runs anew, on another worker or at another time: what came before this counts no more.
+    """The request started again, on another worker or at another time; earlier chunks are void.
 
     Attributes:
-        attempt: the attempt that the chunks from here on are of.
+        attempt: attempt of the chunks from here on.
     """
 
     attempt: int
@@ -47,11 +47,11 @@ class Restarted:
 
 @dataclass(frozen=True, slots=True)
 class Missed:
-    """Chunks are missing here: Redis refused them, or kept them no longer. The result has the whole text.
+    """Chunks are missing here, because Redis refused or trimmed them. The result has the whole text.
 
     Attributes:
-        chunks: how many.
-        attempt: the attempt that they are of.
+        chunks: number of missing chunks.
+        attempt: their attempt.
     """
 
     chunks: int
@@ -59,7 +59,7 @@ class Missed:
 
 
 def text_of(data: Mapping[str, Any]) -> str:
-    """What a chunk adds to the text of the first choice."""
+    """Text that a chunk adds to the first choice."""
     choices = data.get("choices")
     for choice in choices if isinstance(choices, list) else ():
         if isinstance(choice, dict) and choice.get("index", 0) == 0:
@@ -73,13 +73,13 @@ Event: TypeAlias = Chunk | Restarted | Missed
 
 
 class StreamBroken(StreamfleetError):
-    """What was read so far is not the beginning of the answer, or not all of it; the request itself goes on.
+    """The chunks read so far are void or incomplete; the request itself continues.
 
-    Reading anew from the start gives the run that counts now. The result has the whole text in any case.
+    Streaming again from the start yields the current run. The result has the whole text in any case.
 
     Attributes:
         id: the request id.
-        event: what happened.
+        event: the restart or the gap.
     """
 
     retryable = True

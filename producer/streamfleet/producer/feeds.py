@@ -1,4 +1,7 @@
-"""Tokens from Redis: one blocking read of all streams that a client's readers follow, however many those are."""
+"""Reads tokens from Redis: one blocking read covers all token streams that a client's readers follow.
+
+Entries go from the read into one `Feed` per reader; a full feed pauses the reading of its stream.
+"""
 
 from __future__ import annotations
 
@@ -15,23 +18,23 @@ from streamfleet.producer.follower import Entry
 log = structlog.get_logger(__name__)
 BLOCK_MS = 5_000
 MOST_WAITING = 64
-"""Entries that wait for one reader; its stream is not read on before it has taken them."""
+"""Largest number of entries that wait for one reader; its stream is not read further until it takes them."""
 ENTRIES_AT_ONCE, LEAST_AT_ONCE = 256, 4
 PACE_S = 0.000_01
-"""Seconds between two reads for each stream: of a thousand, one read then brings what came for many."""
+"""Pause between two reads, in seconds per stream, so that one read brings entries of many streams."""
 UNBLOCKED_S = 0.01
 QUIET_S = 1.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
 
 
 class Feed:
-    """What came of one request's tokens for one reader.
+    """New entries of one request's tokens, for one reader.
 
     Attributes:
-        request_id: whose tokens.
-        position: stream id of the newest entry that came.
-        straight: is offered each entry in the moment in which it comes, while its reader waits and nothing else does;
-            says whether it took it. What it raises, the reader is told.
+        request_id: id of the request.
+        position: stream id of the newest entry that was read.
+        straight: callback that is offered each new entry at once, while the reader waits and no other entry does; it
+            returns True if it took the entry. Its errors are raised to the reader.
     """
 
     def __init__(self, request_id: str, position: str, drained: Callable[[], None]) -> None:
@@ -48,10 +51,10 @@ class Feed:
         return len(self._entries) >= MOST_WAITING
 
     async def come(self, *, however_long: bool = False) -> bool:
-        """Wait until there is something to take; False when nothing has come for a while, one or two `QUIET_S`.
+        """Wait for entries; False if none has come for one or two `QUIET_S`.
 
         Args:
-            however_long: wait on in that case.
+            however_long: wait without that limit.
         """
         while not self._entries and self._error is None:
             self._waiter = asyncio.get_running_loop().create_future()
@@ -63,7 +66,7 @@ class Feed:
         return True
 
     def take(self) -> list[Entry]:
-        """What has come since. Raises why nothing more will come."""
+        """Take the new entries. Raises the error that ended the feed."""
         full, entries = self.full, self._entries
         self._entries = []
         if self._error is not None and not entries:
@@ -73,11 +76,11 @@ class Feed:
         return entries
 
     def give(self, entries: list[Entry], behind: str) -> None:
-        """All entries behind a stream id, in their order, as far as they go; those that came before are passed over."""
+        """Accept entries read after the stream id `behind`, in order; entries that came before are skipped."""
         fresh = entries
         if self.position != behind:
             order = id_order(self.position)
-            if order < id_order(behind):  # it was opened while that was read, and would miss what stands before
+            if order < id_order(behind):  # the feed was opened during this read, and would miss the entries before
                 return
             fresh = [entry for entry in entries if id_order(entry[0]) > order]
         if fresh:
@@ -88,25 +91,25 @@ class Feed:
                 self._wake(True)
 
     def fail(self, error: Exception) -> None:
-        """Nothing more will come."""
+        """End the feed with an error."""
         self._error = error
         self._wake(True)
 
     def look(self) -> None:
-        """Time passes: a reader that has waited through two looks is told that it is quiet."""
+        """Timer tick: a reader that has waited for two ticks is woken without entries."""
         self._looks += 1
         if self._looks > 1:
             self._wake(False)
 
     def _not_taken(self, fresh: list[Entry]) -> list[Entry]:
-        """What is left for the reader: what comes must not overtake what it has not taken or not dealt with yet."""
+        """Entries left after `straight`, which gets none while the reader has earlier ones: the order must be kept."""
         if self.straight is None or self._waiter is None or self._waiter.done():
             return fresh
         taken = 0
         try:
             while taken < len(fresh) and self.straight(fresh[taken]):
                 taken += 1
-        except Exception as error:  # noqa: BLE001 - one reader's matter: the others are read on for
+        except Exception as error:  # noqa: BLE001 - told to this reader; the others continue
             self.fail(error)
             return []
         return fresh[taken:] if taken else fresh
@@ -117,10 +120,10 @@ class Feed:
 
 
 class Feeds:
-    """All feeds of a client, read together over a connection of their own.
+    """All feeds of a client, read together over one separate connection.
 
     Args:
-        open_broker: makes the broker that they are read with, without patience; called at the first use.
+        open_broker: creates the broker for the reads, without patience; called at the first use.
     """
 
     def __init__(self, open_broker: Callable[[], Broker]) -> None:
@@ -134,7 +137,7 @@ class Feeds:
         self._pause_s = 0.0
 
     def open(self, request_id: str, position: str) -> Feed:
-        """A feed of what stands behind a stream id, and of what comes."""
+        """Open a feed of all entries after a stream id, existing and new."""
         feed = Feed(request_id, position, self._changed.set)
         self._feeds.setdefault(request_id, []).append(feed)
         self._changed.set()
@@ -146,7 +149,7 @@ class Feeds:
         return feed
 
     def leave(self, feed: Feed) -> None:
-        """A reader goes; its feed gets nothing more."""
+        """Remove a reader's feed."""
         feeds = self._feeds.get(feed.request_id, [])
         if feed in feeds:
             feeds.remove(feed)
@@ -154,7 +157,7 @@ class Feeds:
             self._feeds.pop(feed.request_id, None)
 
     def _look(self) -> None:
-        """One timer for all: one for each wait of each reader would cost as much as the reading."""
+        """Tick all feeds. One timer serves all, because a timer per wait would cost as much as the reading."""
         self._looking = None
         for feeds in self._feeds.values():
             for feed in feeds:
@@ -163,7 +166,7 @@ class Feeds:
             self._looking = asyncio.get_running_loop().call_later(QUIET_S, self._look)
 
     async def close(self) -> None:
-        """Stop reading; whoever still reads gets ClientClosed at once."""
+        """Stop reading; the remaining readers get ClientClosed at once."""
         self._fail_all(ClientClosed("the client was closed while this was streamed; the request goes on"))
         reading, self._reading = self._reading, None
         if reading is not None:
@@ -187,7 +190,7 @@ class Feeds:
             except BrokerUnavailable as error:
                 await self._wait_out(broker, error)
                 continue
-            except Exception as error:  # noqa: BLE001 - whoever reads is told; the next one tries again
+            except Exception as error:  # noqa: BLE001 - told to the readers; the next reader tries again
                 self._fail_all(error)
                 continue
             self._pause_s = 0.0
@@ -198,10 +201,10 @@ class Feeds:
                 await asyncio.sleep(PACE_S * len(positions))
 
     def _positions(self) -> dict[str, str]:
-        """Where to read on, for each request that a reader has room for more of."""
+        """Position to continue from, for each request whose reader has room."""
         wanted = {}
         for request_id, feeds in self._feeds.items():
-            if len(feeds) == 1:  # nearly always, and there may be thousands
+            if len(feeds) == 1:  # fast path of the usual case
                 if not feeds[0].full:
                     wanted[request_id] = feeds[0].position
             elif hungry := [feed.position for feed in feeds if not feed.full]:
@@ -209,13 +212,13 @@ class Feeds:
         return wanted
 
     async def _read(self, broker: Broker, positions: Mapping[str, str]) -> dict[str, list[Entry]]:
-        """What came, or nothing as soon as other streams are to be read."""
+        """New entries; empty as soon as the set of streams changes."""
         most = max(LEAST_AT_ONCE, ENTRIES_AT_ONCE // len(positions))
         reading = asyncio.ensure_future(broker.read_tokens(positions, most, BLOCK_MS))
         changed = asyncio.ensure_future(self._changed.wait())
         try:
             await asyncio.wait({reading, changed}, return_when=asyncio.FIRST_COMPLETED)
-            if not reading.done():  # it may end by itself, and each interruption costs another read
+            if not reading.done():  # it may end by itself; each interruption costs another read
                 await asyncio.wait({reading}, timeout=PACE_S * len(positions))
             while not reading.done():
                 await self._interrupt(broker, reading)
@@ -227,13 +230,13 @@ class Feeds:
                 await asyncio.wait({reading})
 
     async def _interrupt(self, broker: Broker, reading: asyncio.Future[dict[str, list[Entry]]]) -> None:
-        """End the blocking read; what it was just being given comes with it, or with the next one."""
+        """End the blocking read; entries on their way arrive with it, or with the next read."""
         if self._may_unblock:
             try:
                 await broker.unblock()
                 await asyncio.wait({reading}, timeout=UNBLOCKED_S)
                 return
-            except NotPermitted:  # a producer's role: then its connection is given up instead
+            except NotPermitted:  # a producer's role: close the connection instead
                 self._may_unblock = False
             except StreamfleetError as error:
                 log.debug("tokens_not_unblocked", error=str(error))
@@ -241,7 +244,7 @@ class Feeds:
         await asyncio.wait({reading})
 
     async def _wait_out(self, broker: Broker, error: BrokerUnavailable) -> None:
-        """Redis is away, or one stream cannot be read: that one's readers are told, so that the others read on."""
+        """Pause after a failed read. If one stream cannot be read, its readers get the error; the others continue."""
         if not self._pause_s:
             log.warning("waiting_for_redis", address=broker.connection.address, reason=str(error))
         for request_id in list(self._feeds):
@@ -249,7 +252,7 @@ class Feeds:
                 await broker.read_tokens({request_id: self._feeds[request_id][0].position}, 1)
             except BrokerUnavailable:
                 break
-            except Exception as refusal:  # noqa: BLE001 - whatever is wrong with it is its readers' matter
+            except Exception as refusal:  # noqa: BLE001 - told to this stream's readers
                 text = f"the tokens of request {request_id} cannot be read: {type(refusal).__name__}: {refusal}"
                 self._fail(request_id, StreamfleetError(text))
         self._pause_s = min(LONGEST_PAUSE_S, max(FIRST_PAUSE_S, self._pause_s * 2))

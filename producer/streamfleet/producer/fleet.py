@@ -1,4 +1,4 @@
-"""The workers of a queue: what each says of itself, held against what Redis knows of it. Pure."""
+"""Views of a queue's workers, from their own descriptions and from Redis's counts. Pure."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 SILENT_AFTER_S, MOST_SILENT_S = 15.0, 600.0
-"""One that was silent for so long is gone, or as good as gone: at least the first, or a lease and a half where that is
-longer, because signs of life come at least once a lease; never more than the second."""
+"""Bounds of the time after which a silent worker counts as gone, in seconds. In between it is a lease and a half,
+because signs of life come at least once per lease."""
 MOST_MS = 8 * 10**15
-"""What is beyond this is no time."""
+"""Largest valid time, epoch ms."""
 MOST_CHARS = 200
-"""Of what somebody says, so much is shown: anybody who may write there may write a book."""
+"""Longest text shown from a description, which any producer or worker could have written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,15 +21,15 @@ class WorkerView:
 
     Attributes:
         name: its name.
-        running: requests that it holds, as Redis counts them.
-        state, engine, models, endpoints, slots: its own words; empty and None for one that was never described.
-        silent_s: seconds since its last sign of life; None for one that gave none.
-        version: of streamfleet; empty where it does not say.
-        age_s: seconds since its start, by its own clock; None where it does not say.
-        unready: why it takes no requests, in its own words; empty where it says nothing of the kind.
-        held: the requests that it holds by lane, as Redis counts them.
-        oldest_held_s: for how long it has had the one that it has had for longest; None where it does not say.
-        silent_after_s: without a sign of life for so long, it counts as silent.
+        running: number of requests that it holds, as Redis counts them.
+        state, engine, models, endpoints, slots: its own description; empty and None if there is none.
+        silent_s: seconds since its last sign of life; None if there was none.
+        version: version of streamfleet; empty if unknown.
+        age_s: seconds since its start, by its own clock; None if unknown.
+        unready: its own reason for taking no requests; empty for none.
+        held: number of requests that it holds by lane, as Redis counts them.
+        oldest_held_s: longest time that it has held one of its requests, seconds; None if unknown.
+        silent_after_s: time without a sign of life after which it counts as silent, seconds.
     """
 
     name: str
@@ -49,17 +49,17 @@ class WorkerView:
 
     @property
     def alive(self) -> bool:
-        """Whether it gave a sign of life lately."""
+        """True if it gave a sign of life lately."""
         return self.silent_s is not None and self.silent_s <= self.silent_after_s
 
     @property
     def takes_requests(self) -> bool:
-        """Whether it is alive and ready."""
+        """True if it is alive and ready."""
         return self.alive and self.state == "ready" and not self.unready
 
     @property
     def why_not(self) -> str:
-        """Why it takes no requests; empty for one that does."""
+        """Reason for taking no requests; empty if it takes them."""
         if not self.alive:
             return "silent"
         return "" if self.takes_requests else self.unready or self.state or "it does not say why"
@@ -68,11 +68,11 @@ class WorkerView:
 def worker_views(
     described: Mapping[str, Mapping[str, Any]], held: Mapping[str, Mapping[str, int]], now_ms: int
 ) -> list[WorkerView]:
-    """Workers by name: those that describe themselves, and any other that holds requests.
+    """Workers sorted by name: those with a description, and any other that holds requests.
 
     Args:
-        described: worker to its own words, which may be anything.
-        held: worker to how many requests of each lane it holds.
+        described: description by worker; it may contain anything.
+        held: number of held requests by worker and lane.
         now_ms: Redis's clock, epoch ms.
     """
     return [_view(name, described.get(name, {}), held.get(name, {}), now_ms) for name in sorted({*described, *held})]
@@ -102,7 +102,7 @@ def _view(name: str, words: Mapping[str, Any], held: Mapping[str, int], now_ms: 
 
 
 def _text(said: object) -> str:
-    # str() of an object inside another, ten thousand deep, would raise: only what is text, or short, is taken.
+    # Only text is taken: str() of a deeply nested object would raise.
     return said[:MOST_CHARS] if isinstance(said, str) else ""
 
 
@@ -111,12 +111,12 @@ def _texts(said: object) -> tuple[str, ...]:
 
 
 def silent_after_s(lease_ms: object) -> float:
-    """How long a worker may say nothing before it counts as silent, by the lease that it names; seconds."""
+    """Time without a sign of life after which a worker with this lease counts as silent; seconds."""
     known = isinstance(lease_ms, int) and not isinstance(lease_ms, bool) and 0 < lease_ms < MOST_MS
     return min(MOST_SILENT_S, max(SILENT_AFTER_S, 1.5 * lease_ms / 1000)) if known else SILENT_AFTER_S  # type: ignore[operator]
 
 
 def _since_s(moment_ms: object, now_ms: int) -> float | None:
-    # What is no time (not a number, or one beyond all times) stands for one that nobody gave.
+    # An invalid time counts as missing.
     known = isinstance(moment_ms, (int, float)) and not isinstance(moment_ms, bool) and 0 <= moment_ms < MOST_MS
     return (now_ms - moment_ms) / 1000 if known else None  # type: ignore[operator]

@@ -1,7 +1,7 @@
-"""What the entries of one request's tokens mean to one reader: chunks in order, restarts, gaps, the end. Pure.
+"""Turns the entries of one request's tokens into one reader's events: chunks in order, restarts, gaps, the end. Pure.
 
-Attempt and run are the fence. A worker that lost a request without knowing may go on publishing for a moment; what is
-of an earlier attempt, or of a run that another one has followed, is passed over.
+Attempt and run are the fence. A worker that lost a request unknowingly may publish for a moment longer; entries of an
+earlier attempt, or of a run that another one replaced, are skipped.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ Entry = tuple[str, dict[bytes, bytes]]
 
 
 class Place(NamedTuple):
-    """Where a chunk stands: its entry, and its index there."""
+    """Position of a chunk: its entry, and its index there."""
 
     stream_id: str
     at: int
 
     @property
     def before(self) -> str:
-        """The stream id to read behind, so that the entry itself comes."""
+        """The stream id just before, to read from so that the entry itself is included."""
         milliseconds, number = id_order(self.stream_id)
         if number:
             return f"{milliseconds}-{number - 1}"
@@ -42,10 +42,10 @@ class Place(NamedTuple):
 
 
 def place_of(chunk_id: object) -> Place:
-    """The place that a chunk's id names.
+    """Parse a chunk's id.
 
     Raises:
-        InvalidRequest: it is the id of no chunk.
+        InvalidRequest: it is not a chunk's id.
     """
     match = _CHUNK_ID.fullmatch(chunk_id) if isinstance(chunk_id, str) else None
     if match is None:
@@ -54,7 +54,7 @@ def place_of(chunk_id: object) -> Place:
 
 
 class _Group(NamedTuple):
-    """A group of chunks as it stands in Redis."""
+    """A group of chunks, decoded from its entry."""
 
     attempt: int
     run: bytes
@@ -63,7 +63,7 @@ class _Group(NamedTuple):
 
 
 class Ending(NamedTuple):
-    """How a request ended, and how many chunks the attempt had that ended it; None where nobody counted them."""
+    """End of a request, with the last attempt and its number of chunks; None where unknown."""
 
     status: str
     attempt: int | None = None
@@ -71,11 +71,11 @@ class Ending(NamedTuple):
 
 
 class Newest(NamedTuple):
-    """The run that counts when a reader comes: it need not be told what came of those before.
+    """The current run when a reader starts, which does not need the events of earlier runs.
 
     Attributes:
-        run: its name; empty where there is none yet.
-        until: stream id of the newest entry: beyond it, every run counts.
+        run: name of the run; empty if there is none yet.
+        until: stream id of the newest entry; after it, every run counts.
     """
 
     run: bytes = b""
@@ -83,7 +83,7 @@ class Newest(NamedTuple):
 
 
 def newest_run(entries: Iterable[Entry]) -> Newest:
-    """The run that counts of some newest entries, newest first: a late one of an earlier attempt does not."""
+    """Find the current run in the newest entries, newest first; late entries of an earlier attempt do not count."""
     best, until = None, ""
     for stream_id, fields in entries:
         until = until or stream_id
@@ -94,14 +94,14 @@ def newest_run(entries: Iterable[Entry]) -> Newest:
 
 
 class Follower:
-    """Follows one request's tokens.
+    """State of one reader of one request's tokens.
 
     Args:
-        after: the last chunk that the reader has; None to begin at the beginning.
-        newest: which run counts by then, for a reader that begins at the beginning.
+        after: the last chunk that the reader has; None to start at the beginning.
+        newest: the current run, for a reader that starts at the beginning.
 
     Attributes:
-        ending: how the request ended, once that was read.
+        ending: end of the request, once it was read.
     """
 
     def __init__(self, after: Place | None = None, newest: Newest | None = None) -> None:
@@ -113,7 +113,7 @@ class Follower:
         self._former: set[bytes] = set()
 
     def read(self, stream_id: str, fields: Fields) -> list[Event]:
-        """What an entry tells the reader. What anybody else has put there is passed over."""
+        """Events of an entry; invalid entries are skipped."""
         if self.ending is not None:
             return []
         if b"end" in fields:
@@ -139,7 +139,7 @@ class Follower:
         return events
 
     def goes_on(self, fields: Fields) -> list[str] | None:
-        """The chunks, as JSON, of an entry that simply goes on; for any other None, and it counts as not read."""
+        """Chunks, as JSON, of an entry that continues the run in order; else None, and the entry counts as not read."""
         group = _group(fields)
         if group is None or b"end" in fields or self.ending is not None:
             return None
@@ -152,12 +152,12 @@ class Follower:
         return group.chunks
 
     def end(self, ending: Ending) -> list[Event]:
-        """The request has ended: what is missing of its chunks."""
+        """Record the end of the request. Returns a gap if chunks are missing."""
         self.ending = ending
         if ending.status != Status.SUCCEEDED or ending.chunks is None or ending.attempt is None:
             return []
         events: list[Event] = []
-        if ending.attempt > self._attempt:  # nothing of the attempt that counts has come
+        if ending.attempt > self._attempt:  # no chunk of the final attempt was read
             self._expected = 0
             if self._begun and ending.chunks:
                 events.append(Restarted(ending.attempt))
@@ -166,7 +166,7 @@ class Follower:
         return events
 
     def _resume(self, stream_id: str, group: _Group) -> None:
-        """The first group that is read: the one that the reader has a chunk of, unless it is gone."""
+        """Set the position from the first group read, if it is the one that holds the reader's last chunk."""
         after, self._after = self._after, None
         if after is not None and after.stream_id == stream_id:
             self._run, self._attempt, self._expected = group.run, group.attempt, group.seq + after.at + 1
@@ -186,7 +186,7 @@ class Follower:
 
 
 def ending_of(result: Result) -> Ending:
-    """What a result says of how its request ended."""
+    """The end of a request, from its result."""
     told = result.fields.get("streamed", "")
     return Ending(result.status, result.attempt, int(told) if told.isascii() and told.isdigit() else None)
 

@@ -1,4 +1,4 @@
-"""A request that was enqueued, in the caller's hand; and results in the order in which they come."""
+"""Handles of enqueued requests, and sets of requests whose results are taken as they arrive."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from streamfleet.producer.status import StatusView
 
 
 class Owner(Protocol):
-    """What a handle needs of its client."""
+    """Methods of the client that a handle calls."""
 
     async def cancel(self, request_id: str) -> bool: ...
 
@@ -26,12 +26,12 @@ class Owner(Protocol):
 
 
 class Handle:
-    """One request.
+    """One enqueued request.
 
     Attributes:
         id: the request id.
-        existing: it was there before this call: the same id with the same body is the same request.
-        entry: ``<lane>:<stream id>`` in Redis; empty when only its result is left.
+        existing: the request existed before this call: the same id with the same body is the same request.
+        entry: ``<lane>:<stream id>`` in Redis; empty if only its result is left.
     """
 
     __slots__ = ("_mailbox", "_mark", "_owner", "_slot", "entry", "existing", "id")
@@ -39,7 +39,7 @@ class Handle:
     def __init__(
         self, request_id: str, existing: bool, entry: str, mailbox: Mailbox, mark: int | None, owner: Owner
     ) -> None:
-        """`mark` is `Mailbox.mark` of before it was enqueued; None where the mailbox will hear nothing of it."""
+        """`mark` is `Mailbox.mark` from before enqueueing; None if the mailbox gets no notification of it."""
         self.id = request_id
         self.existing = existing
         self.entry = entry
@@ -53,25 +53,25 @@ class Handle:
 
     @property
     def slot(self) -> Slot:
-        """What the client remembers of it: nothing before it is waited for."""
+        """The mailbox's state of this request, created at the first wait."""
         if self._slot is None:
             self._slot = self._mailbox.slot(self.id, self._mark, self.entry)
         return self._slot
 
     def awaited(self) -> AbstractContextManager[asyncio.Future[Result]]:
-        """The future of its result, to be waited for inside `with`; others may wait for it too: never cancel it."""
+        """The future of its result, to await inside `with`. Never cancel it, because others may wait for it too."""
         return self._mailbox.awaited(self.slot)
 
     async def result(self, timeout: float | None = None) -> Result:
-        """How it ended, whatever that was: see `Result.raise_for_status`.
+        """Wait for the result, of success or failure: see `Result.raise_for_status`.
 
         Args:
             timeout: seconds; None waits for ever.
 
         Raises:
             RequestLost: Redis lost it, in a failover or otherwise; enqueueing it again with its id is safe.
-            ResultTimeout: it has not ended in time; it goes on, and may be asked again.
-            ClientClosed: the client was closed, before or meanwhile; the request goes on.
+            ResultTimeout: it has not ended in time; it continues, and may be awaited again.
+            ClientClosed: the client was closed, before or meanwhile; the request continues.
         """
         return await self._mailbox.wait(self.slot, timeout)
 
@@ -85,34 +85,34 @@ class Handle:
     def stream(self, after: str | None = None, restarts: Restarts = "raise") -> AsyncGenerator[Event, None]: ...
 
     def stream(self, after: str | None = None, restarts: Restarts = "raise") -> AsyncGenerator[Event, None]:
-        """Its chunks while they come, from the first one on; for a request that was enqueued with `stream=True`.
+        """Yield its chunks as they are generated, from the first on; for a request enqueued with `stream=True`.
 
         An asynchronous generator: close it (contextlib.aclosing) when leaving early. It ends when the request has
-        succeeded: at once, and without chunks, where it is not streamed. There may be many readers, late ones too.
+        succeeded; if the request is not streamed, without chunks. There may be many readers, also late ones.
 
         Args:
-            after: id of a chunk, to go on behind it.
-            restarts: what becomes of a restart or a gap: raised, or given among the chunks.
+            after: id of a chunk, to continue after it.
+            restarts: raise at a restart or gap, or yield it among the chunks.
 
         Raises:
-            StreamBroken: with `restarts="raise"`: what was given so far does not count, or chunks are missing.
-            RequestFailed: it ended without success, at the first step that finds out.
-            RequestLost, ClientClosed: as of `result`.
-            InvalidRequest: `after` is the id of no chunk.
+            StreamBroken: with `restarts="raise"`: the earlier chunks are void, or chunks are missing.
+            RequestFailed: it ended without success; raised as soon as that is known.
+            RequestLost, ClientClosed: as `result`.
+            InvalidRequest: `after` is not a chunk's id.
         """
         return self._owner.follow(self, after, restarts)
 
     async def cancel(self) -> bool:
-        """Cancel it, queued or running. False when it had ended before in another way."""
+        """Cancel the request, queued or running. False if it had already ended in another way."""
         return await self._owner.cancel(self.id)
 
     async def status(self) -> StatusView:
-        """Where it is now."""
+        """Current state of the request."""
         return await self._owner.status(self.id)
 
 
 class Arrivals:
-    """Results of a growing set of requests, in the order in which they come."""
+    """Results of a growing set of requests, taken as they arrive."""
 
     def __init__(self, mailbox: Mailbox) -> None:
         self._mailbox = mailbox
@@ -122,7 +122,7 @@ class Arrivals:
         self._some = asyncio.Event()
 
     def add(self, handles: Iterable[Handle]) -> None:
-        """Wait for these too."""
+        """Add requests to wait for."""
         for handle in handles:
             slot = handle.slot
             future = self._mailbox.join(slot)
@@ -135,19 +135,19 @@ class Arrivals:
                 slots.append(slot)
 
     def __len__(self) -> int:
-        """How many have not been taken yet."""
+        """Number of requests whose result has not been taken yet."""
         return self._left
 
     def wake(self) -> None:
-        """Let `take` return, with nothing if nothing has come."""
+        """Make `take` return at once, even without results."""
         self._some.set()
 
     async def take(self, timeout: float | None = None) -> list[Result | RequestLost]:
-        """What has come, or never will because Redis lost it; nothing after `timeout` seconds, or `wake`.
+        """Wait for results, or for errors of lost requests; empty after `timeout` seconds, or `wake`.
 
         Raises:
             ClientClosed: the client was closed, before or meanwhile.
-            SettingsError: Redis refuses its user.
+            SettingsError: Redis refuses the user.
         """
         self._mailbox.check()
         if not self._done:
@@ -162,10 +162,10 @@ class Arrivals:
         return [_taken(future) for future in done]
 
     def close(self) -> None:
-        """Wait no more for what is left."""
+        """Stop waiting for the remaining requests."""
         for future in (*self._done, *self._joined):
             if future.done() and not future.cancelled():
-                future.exception()  # read, so that nobody complains that it never was
+                future.exception()  # read it, so that asyncio does not warn
         for future, slots in self._joined.items():
             future.remove_done_callback(self._arrived)
             for slot in slots:
@@ -174,7 +174,7 @@ class Arrivals:
         self._joined.clear()
 
     def _arrived(self, future: asyncio.Future[Result]) -> None:
-        # Nothing if `close` came between the result and this call, which was on its way by then.
+        # Empty if `close` was called after this callback was scheduled.
         for slot in self._joined.pop(future, ()):
             self._mailbox.leave(slot)
             self._done.append(future)

@@ -1,8 +1,8 @@
-"""Why a lane is late, or will be: from a snapshot to one reason. Pure.
+"""Finds the reason why a lane is late or will be late, from a snapshot. Pure.
 
-A lane is late when the deadline of what runs next in it has passed. It will be when, at the rate at which requests end
-now, the work ahead takes longer than a deadline in it leaves: looked at are some places all over its ready set, and
-ahead of a place are those before it there and all that is ready in the lanes above.
+A lane is late if the deadline of its next request has passed. It will be late if, at the present rate, the work ahead
+of a request takes longer than its deadline allows. Some places spread over the ready set are checked; ahead of a place
+are the requests before it in its lane, and all ready requests of the lanes above.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ REASONS_NAMED = 3
 
 
 class Cause(StrEnum):
-    """What keeps a lane."""
+    """Cause that holds up a lane."""
 
     EMPTY = "empty"
     PAUSED = "paused"
@@ -36,19 +36,19 @@ class Cause(StrEnum):
 
 
 QUIET = frozenset({Cause.EMPTY, Cause.ON_TIME})
-"""Nobody needs to be told of these."""
+"""Causes that are not reported."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lateness:
-    """How one lane stands.
+    """Lateness of one lane.
 
     Attributes:
-        lane: which.
-        late: the deadline of what runs next has passed.
-        will_be: a deadline in it will not be met at the present rate, or nothing can run it as things are.
-        cause: what keeps it.
-        text: the same for people; empty where there is nothing to say.
+        lane: the lane.
+        late: the deadline of its next request has passed.
+        will_be: a deadline will be missed at the present rate, or no worker can run the lane.
+        cause: the cause.
+        text: the cause for people; may be empty.
     """
 
     lane: Lane
@@ -63,22 +63,22 @@ class Lateness:
         return state + self.text
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
+        """The lateness as JSON values."""
         return asdict(self)
 
 
 def lateness(snapshot: Snapshot, moving: Rates | None = None) -> list[Lateness]:
-    """Every lane, most urgent first.
+    """Judge every lane, most urgent first.
 
     Args:
         snapshot: the queue.
-        moving: how fast it moves; None where that is not known, and then only what has passed is late.
+        moving: its rates; None if unknown, and then only passed deadlines count.
     """
     return [_judge(snapshot, lane, _rate(snapshot, moving)) for lane in snapshot.lanes]
 
 
 def _rate(snapshot: Snapshot, moving: Rates | None) -> float | None:
-    # Where requests run and none has ended yet, the rate is not zero but unknown.
+    # While requests run and none has ended yet, the rate is unknown, not zero.
     if moving is None or (moving.finished == 0 and any(lane.running for lane in snapshot.lanes)):
         return None
     return moving.finished
@@ -133,7 +133,7 @@ def _too_long(snapshot: Snapshot, lane: LaneView, rate: float | None) -> bool:
 
 
 def _in_turn(snapshot: Snapshot, lane: LaneView, above: int, own: int) -> float:
-    """How many requests end before `own` of a lane have had their turn, while `above` wait in more urgent lanes."""
+    """Number of requests that run until `own` of a lane have run, while `above` wait in more urgent lanes."""
     share = snapshot.shares[lane.lane.rank] / 1000
     return own + (min(above, own / share - own) if share else above)
 
@@ -159,7 +159,7 @@ def _crowded(snapshot: Snapshot, lane: LaneView, rate: float | None) -> tuple[Ca
 
 
 def _above(snapshot: Snapshot, lane: LaneView) -> list[LaneView]:
-    """The more urgent lanes that take turns."""
+    """The more urgent lanes that are not paused."""
     return [other for other in snapshot.lanes if other.lane.rank < lane.lane.rank and other.paused_s is None]
 
 

@@ -1,4 +1,4 @@
-"""Dead letters: reading them, choosing some, and what is enqueued again."""
+"""Dead letters: reads and selects them, and enqueues their requests again."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class DeadLetter:
     """One dead letter.
 
     Attributes:
-        letter_id: its stream id; the first part is when it was written, epoch ms.
+        letter_id: its stream id; the first part is the time of writing, epoch ms.
         request_id, status, attempts: of the request that ended.
         error: its OpenAI error object.
-        entry: ``<lane>:<stream id>`` that it had.
-        workers: those that it was lost with: killed, hung, or with an engine that died; at most the last 16.
+        entry: its former ``<lane>:<stream id>``.
+        workers: workers that were lost with it (killed, hung, or engine died); at most the last 16.
         truncated: its original fields were too large to be kept whole.
         original: the fields as they were enqueued.
     """
@@ -63,16 +63,16 @@ class DeadLetter:
         return str(self.error.get("code") or "")
 
     def is_about(self, reason: str) -> bool:
-        """Whether `reason` is its status or its error's code."""
+        """True if `reason` is its status or its error's code."""
         return reason in (self.status, self.code)
 
 
 @dataclass(frozen=True, slots=True)
 class Revival:
-    """What to enqueue for a dead letter.
+    """Request to enqueue for a dead letter.
 
     Attributes:
-        lane: where it stood.
+        lane: its former lane.
         fields: flat names and values.
         dropped: names of time limits left out because they have passed.
     """
@@ -102,10 +102,10 @@ def read_letter(letter_id: str, fields: Mapping[bytes, bytes]) -> DeadLetter:
 
 
 def revive(letter: DeadLetter, now_ms: int) -> Revival:
-    """What to enqueue to give a request another life: its own fields, less time limits that have passed.
+    """Build the request to enqueue again: its original fields without time limits that have passed.
 
     Raises:
-        NotRequeued: its fields were not kept whole, or its lane cannot be told.
+        NotRequeued: its fields were not kept whole, or its lane is unknown.
     """
     if letter.truncated:
         raise NotRequeued(
@@ -125,7 +125,7 @@ def revive(letter: DeadLetter, now_ms: int) -> Revival:
 
 
 async def find_letter(broker: Broker, name: str) -> DeadLetter:
-    """A dead letter by its own id, or the newest of a request id.
+    """Find a dead letter by its own id, or the newest one of a request id.
 
     Raises:
         InvalidRequest: there is none.
@@ -155,10 +155,10 @@ async def requeue(broker: Broker, letter: DeadLetter, now_ms: int) -> tuple[str,
     """Enqueue a dead letter's request again.
 
     Returns:
-        Its new entry and the time limits that were dropped; None when the letter was gone by then.
+        Its new entry and the dropped time limits; None if the letter no longer exists.
 
     Raises:
-        NotRequeued: as `revive`; or its id has another result, or stands for another request, since.
+        NotRequeued: as `revive`; or its id has another result or names another request by now.
     """
     revival = revive(letter, now_ms)
     known, reply = _recognised(letter, revival.lane)
@@ -182,7 +182,7 @@ async def requeue(broker: Broker, letter: DeadLetter, now_ms: int) -> tuple[str,
 
 
 def _recognised(letter: DeadLetter, lane: Lane) -> tuple[str, str]:
-    """What the same request enqueued again is recognised by, and its reply name; nothing for one that is malformed."""
+    """Digest that identifies the same request, and its reply name; ``-`` and empty if it is malformed."""
     try:
         request = decode(letter.original, lane, letter.entry.partition(":")[2], sys.maxsize)
     except InvalidRequest:

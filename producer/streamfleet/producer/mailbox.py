@@ -1,11 +1,11 @@
-"""Waiting for results: one blocking read of one reply stream per client, however many requests it waits for.
+"""Waits for results: one blocking read of one reply stream per client, for any number of requests.
 
-Notifications are the fast way. Result keys are the truth: they are looked at after a reconnect, for requests
+Notifications are the fast path. Result keys are authoritative: they are checked after a reconnect, for requests
 whose notification goes elsewhere, and every few seconds in case a notification was trimmed.
 
-What Redis had accepted, a failover may have lost. So it is asked for after every reconnect, and once a minute.
+A failover may lose accepted requests, so their records are checked after every reconnect, and once a minute.
 
-An error that no patience helps against goes to those who wait at that moment; the next wait tries again.
+An error that retrying cannot solve is raised to all current waiters; the next wait tries again.
 """
 
 from __future__ import annotations
@@ -40,23 +40,21 @@ FETCH_AT_ONCE = 250
 NOTHING_DUE_S = 60.0
 OVERDUE = 0.0
 STEPS_TO_WAITER = 2
-"""Of the event loop, from a result to whoever waits for it. They go on before Redis is asked for more, which takes as
-long as writing an answer."""
+"""Event-loop ticks to yield before the next read, so that waiters run first."""
 
 
 class Mailbox:
-    """The results that one client waits for.
+    """Results that one client waits for.
 
     Args:
         broker: the queue.
-        name: name of this client's reply stream; nobody else may use it.
+        name: name of this client's reply stream; used by no other client.
         clock: the time of day.
 
     Attributes:
-        mark: grows whenever something happens that who begins to wait later may have missed: a notification was read
-            when nobody had waited for its request yet, or was lost; or Redis was away. Who takes the mark before
-            enqueueing is so told, when beginning to wait, what may have been missed since, and nothing need be
-            remembered of requests that nobody waits for.
+        mark: counter of events that a later waiter may have missed: a notification that came before its wait, a lost
+            notification, a reconnect. A caller takes the mark before enqueueing, and passes it when it starts to wait.
+            So the mailbox knows what that waiter may have missed, and stores nothing for requests without waiters.
     """
 
     def __init__(self, broker: Broker, name: str, clock: Clock | None = None) -> None:
@@ -79,12 +77,12 @@ class Mailbox:
         self._may_ask = True
 
     def slot(self, request_id: str, mark: int | None = None, entry: str = "") -> Slot:
-        """What is remembered of a request, from now on for as long as the slot is held.
+        """State of a request, kept for as long as the caller holds the slot.
 
         Args:
             request_id: its id.
-            mark: `mark` of before it was enqueued; None for a request whose notification does not come here.
-            entry: ``<lane>:<stream id>`` where Redis said that it has it: if it has it no more, whoever waits is told.
+            mark: `mark` from before enqueueing; None if its notification does not come here.
+            entry: ``<lane>:<stream id>`` if Redis confirmed the request; if Redis loses it, waiters are told.
         """
         slot = self._slots.get(request_id)
         if entry:
@@ -101,10 +99,10 @@ class Mailbox:
         return slot
 
     def join(self, slot: Slot) -> asyncio.Future[Result]:
-        """Start to wait for a request: the future of its result. Others wait too: never cancel it.
+        """Start to wait for a request. Returns the future of its result; never cancel it, because others may wait too.
 
         Raises:
-            ClientClosed: nobody looks for results any more, or only another process does.
+            ClientClosed: the mailbox is closed, or belongs to another process.
         """
         if self._closed:
             raise ClientClosed(f"the client was closed: ask an open one for result({slot.id!r})")
@@ -121,7 +119,7 @@ class Mailbox:
         return slot.future
 
     def check(self) -> None:
-        """Raises ClientClosed, as `join` would."""
+        """Raise ClientClosed as `join` would."""
         self._broker.connection.check()
 
     def leave(self, slot: Slot) -> None:
@@ -130,7 +128,7 @@ class Mailbox:
 
     @contextlib.contextmanager
     def awaited(self, slot: Slot) -> Generator[asyncio.Future[Result], None, None]:
-        """`join` and `leave`: the future of a request's result, to be waited for inside `with`."""
+        """Join, and leave at the end of `with`: the future of a request's result, to await inside."""
         future = self.join(slot)
         try:
             yield future
@@ -138,11 +136,11 @@ class Mailbox:
             self.leave(slot)
 
     async def wait(self, slot: Slot, timeout: float | None = None) -> Result:
-        """A request's result.
+        """Wait for a request's result.
 
         Raises:
-            ResultTimeout: it did not come within `timeout` seconds.
-            RequestLost: Redis had accepted it, and knows nothing of it any more.
+            ResultTimeout: it did not arrive within `timeout` seconds.
+            RequestLost: Redis had accepted it, and no longer has it.
             ClientClosed: `close` was called, before or meanwhile.
             SettingsError: Redis refuses the user or password; waiting again tries again.
         """
@@ -153,7 +151,7 @@ class Mailbox:
         return future.result()
 
     async def close(self) -> None:
-        """Stop waiting and delete the reply stream; whoever still waits gets ClientClosed at once."""
+        """Stop waiting and delete the reply stream; the remaining waiters get ClientClosed at once."""
         self._closed = True
         self._fail(ClientClosed("the client was closed while this result was awaited; the request goes on"))
         tasks, self._tasks = list(self._tasks.values()), {}
@@ -166,7 +164,7 @@ class Mailbox:
     def _start(self) -> None:
         self._started = True
         self.mark += 1
-        self._back = self.mark  # nobody listened: what was enqueued before may have been lost unheard
+        self._back = self.mark  # earlier requests may have been lost while the mailbox did not read
         for name, loop in (("read", self._read_forever), ("look", self._look_forever)):
             if name not in self._tasks or self._tasks[name].done():
                 task = self._tasks[name] = asyncio.get_running_loop().create_task(loop())
@@ -178,7 +176,7 @@ class Mailbox:
             return
         error = task.exception()
         if error is not None:
-            # Nobody would ever tell the waiters otherwise. The next wait starts the task again.
+            # Tell the waiters, who would wait for ever. The next wait starts the task again.
             self._lost = True
             self._fail(error)
 
@@ -186,7 +184,7 @@ class Mailbox:
         for slot in self._slots.all_waiting():
             if slot.future is not None and not slot.future.done():
                 slot.future.set_exception(error)
-                slot.future.exception()  # read: who waits may be told of the same error in another way first
+                slot.future.exception()  # read it, so that asyncio does not warn
 
     # -- notifications -------------------------------------------------------------------------------------
 
@@ -204,7 +202,7 @@ class Mailbox:
                 await asyncio.sleep(0)
 
     async def _read(self) -> tuple[str, list[str]]:
-        # Once Redis is back, what may have been missed is not to wait for the next notification.
+        # After a reconnect, results are checked at once, not after the next notification.
         return await self._broker.read_replies(self.name, self._position, AT_ONCE_MS if self._lost else BLOCK_MS)
 
     async def _notified(self, ids: Iterable[str]) -> None:
@@ -233,17 +231,17 @@ class Mailbox:
                     async with asyncio.timeout(pause):
                         await self._replan.wait()
                 continue
-            # What is nearly due goes along: fewer round trips.
+            # Take the nearly due ones as well, to save round trips.
             slots = self._slots.take_due(self._now() + 0.01, FETCH_AT_ONCE)
             await self._fetch(slots)
             await self._give_up(slots)
             for slot in slots:
-                again_at_once = slot.unsure and slot.plan  # Redis was away once more meanwhile
+                again_at_once = slot.unsure and slot.plan  # another reconnect came in between
                 if slot.open and not again_at_once:
                     self._slots.looked(slot, self._now())
 
     async def _give_up(self, slots: Sequence[Slot]) -> None:
-        """Who waits for what will never come is told, and does not wait for ever."""
+        """Fail the waits for results that will never come."""
         waited = [slot for slot in slots if slot.open]
         doubtful = self._slots.doubtful(waited, self._now())
         for slot in doubtful:
@@ -252,52 +250,52 @@ class Mailbox:
         await self._give_up_vanished([slot for slot in doubtful if slot.open])
 
     async def _give_up_lost(self, slots: Sequence[Slot]) -> None:
-        """Requests that Redis had and has forgotten: a failover loses what was not replicated."""
+        """Fail requests that Redis accepted and no longer has: a failover loses entries that were not replicated."""
         heard = [slot.heard for slot in slots]
         entries = await self._entries(slots)
         for slot, before, entry in zip(slots, heard, entries, strict=True):
             if slot.heard != before:
-                continue  # enqueued again meanwhile, or Redis was away: the answer is of another time
+                continue  # enqueued again meanwhile, or a reconnect: the answer is out of date
             if entry is not None:
                 slot.entry, slot.unsure = entry or slot.entry or "", False
             elif slot.entry is None or self._may_outlive_its_record(slot.entry):
-                slot.unsure = False  # it may come yet
+                slot.unsure = False  # it may still be enqueued
             elif slot.waiters > 0 and slot.future is not None and slot.open:
                 slot.future.set_exception(RequestLost(slot.id))
 
     async def _entries(self, slots: Sequence[Slot]) -> list[str | None]:
-        """As `Broker.known`; where that cannot be said, as if it were there: it is asked again in a minute."""
+        """As `Broker.known`; unknown records count as present, and are checked again in a minute."""
         if not slots or not self._may_ask:
             return [slot.entry or "" for slot in slots]
         try:
             return await self._patiently(self._broker.known, [slot.id for slot in slots])
-        except NotPermitted:  # by rules of somebody's own: who enqueues by ours may ask
+        except NotPermitted:  # custom ACL rules; streamfleet's own allow it
             self._may_ask = False
         except SettingsError:
             raise
-        except Exception as error:  # noqa: BLE001 - a key that is broken must not hold up the looks, or the others
+        except Exception as error:  # noqa: BLE001 - one damaged key must not stop the checks of the others
             if len(slots) > 1:
                 return [entry for slot in slots for entry in await self._entries([slot])]
             log.warning("lost_unknown", error=f"{type(error).__name__}: {error}")
         return [slot.entry or "" for slot in slots]
 
     def _may_outlive_its_record(self, entry: str) -> bool:
-        """Whether a request may have waited for so long that it stands in its lane without a record."""
+        """True if a request may have waited so long that its record expired before it ended."""
         since_ms = entry.partition(":")[2].partition("-")[0]
         return since_ms.isdigit() and self._clock.now_ms() - int(since_ms) > self._broker.limits.record_ttl_ms / 2
 
     async def _give_up_vanished(self, slots: Sequence[Slot]) -> None:
-        """Requests whose entry alone is gone, deleted by hand: have them ended, as dead."""
+        """End requests as dead whose entry was deleted by hand."""
         if not slots or not self._may_end:
             return
         try:
             gone = await self._broker.end_vanished([slot.id for slot in slots], True)
-        except NotPermitted:  # a producer's role may not write results: `streamfleet audit --repair` does
+        except NotPermitted:  # a producer's role may not write results; `streamfleet audit --repair` may
             self._may_end = False
             return
         except SettingsError:
             raise
-        except Exception as error:  # noqa: BLE001 - a key that is broken must not hold up the looks; it is asked again
+        except Exception as error:  # noqa: BLE001 - one damaged key must not stop the checks; tried again later
             log.warning("vanished_unknown", error=f"{type(error).__name__}: {error}")
             return
         await self._fetch([slot for slot in slots if slot.id in gone])
@@ -331,7 +329,7 @@ class Mailbox:
         return asyncio.get_running_loop().time()
 
     async def _patiently(self, work: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
-        """What `work` gives, tried again for as long as Redis is away."""
+        """Result of `work`, retried while Redis cannot be reached."""
         try:
             return await work(*args, **kwargs)
         except BrokerUnavailable:
@@ -351,7 +349,7 @@ class Mailbox:
 
 
 def late(request_id: str, timeout: float) -> ResultTimeout:
-    """It did not come within so many seconds."""
+    """Error for a result that did not arrive in time."""
     return ResultTimeout(f"request {request_id} has no result after {timeout:g} s; it goes on")
 
 

@@ -1,7 +1,7 @@
-"""Looking through a whole queue for what only commands by hand can have broken, and mending it, while workers run.
+"""Checks a whole queue for damage that only manual Redis commands can cause, and repairs it while workers run.
 
-Everything is looked at in bounded calls, each of which sees and mends in one piece. What a call passes over because it
-changes meanwhile is in order again by the change: the scripts that move requests leave none in between.
+Every check is a bounded script call that finds and repairs atomically. A request that moves between two calls and is
+missed by both is in order, because the scripts that move requests leave no intermediate state.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ KINDS = {
     "vanished": ("requests whose entry is gone, without a result", "ended as dead"),
     "miscounted": ("the counters do not add up", "brought to what is there"),
 }
-"""Kind of finding to what it is, and what mending it does."""
+"""Description and repair of each kind of finding."""
 
 Progress = Callable[[int, int], None]
-"""Told how many of about how many things have been looked at."""
+"""Callback with the number of things checked, and the approximate total."""
 
 
 @dataclass
 class Found:
-    """Findings of one kind about one lane or the whole queue; a count of 0 where it is the lane or queue itself."""
+    """Findings of one kind in one lane or the whole queue; the count is 0 for the lane or queue itself."""
 
     kind: str
     lane: str
@@ -60,7 +60,7 @@ class Found:
     detail: str = ""
 
     def line(self, mended: bool) -> str:
-        """For people."""
+        """One line for people."""
         what, done = KINDS[self.kind]
         told = f"lane {self.lane}: " if self.lane else ""
         told += (
@@ -84,13 +84,13 @@ class Found:
 
 @dataclass(frozen=True)
 class Report:
-    """What an inspection found.
+    """Outcome of an inspection.
 
     Attributes:
-        found: by kind and lane, in the order in which it was met.
-        mended: whether it was mended, too.
-        audit: the counters afterwards; None while a key of another type makes them unreadable.
-        partial: what comes behind the groups was not looked at, because they have to be mended before.
+        found: findings by kind and lane, in the order of detection.
+        mended: True if they were repaired.
+        audit: the counters afterwards; None if a key of a wrong type makes them unreadable.
+        partial: later checks were skipped, because the groups must be repaired first.
     """
 
     found: Sequence[Found]
@@ -100,18 +100,18 @@ class Report:
 
     @property
     def problems(self) -> list[str]:
-        """What is wrong still, one line each."""
+        """Remaining problems, one line each."""
         left = [] if self.mended else [found.line(False) for found in self.found]
         return left + [f"does not add up: {text}" for text in (self.audit.problems() if self.audit else [])]
 
 
 class Inspection:
-    """One way through a queue.
+    """One inspection of a queue.
 
     Args:
         broker: the queue.
-        mend: mend what is found, or look only.
-        progress: told how far it is.
+        mend: True to repair findings, False to report only.
+        progress: called with the progress.
     """
 
     def __init__(self, broker: Broker, mend: bool, progress: Progress | None = None) -> None:
@@ -121,7 +121,7 @@ class Inspection:
         self._done = self._total = 0
 
     async def run(self) -> Report:
-        """Look at everything, in the order in which one thing rests on another."""
+        """Run all checks, in the order of their dependencies."""
         await self._look_at_shared_keys()
         if not self._mend and self._has({"wrong_type"}):
             return Report([*self._found.values()], False, None, partial=True)
@@ -152,7 +152,7 @@ class Inspection:
             found = self._found.setdefault((finding.kind, lane), Found(finding.kind, lane))
             found.detail = found.detail or finding.detail
             if finding.name == lane:
-                continue  # about the lane itself, and so not one of many
+                continue  # a finding about the lane itself, not about one entry
             found.count += 1
             if len(found.examples) < EXAMPLES:
                 found.examples.append(finding.name)
@@ -166,7 +166,7 @@ class Inspection:
         self._note(await self._broker.look_at_keys(shared_checks(self._broker.keys), self._mend))
 
     async def _look_at_every_key(self) -> None:
-        """Results, records, reply streams and tokens; and who is waited for in vain."""
+        """Check results, records, reply streams and tokens, and recorded requests whose entry is gone."""
         async for names in self._broker.every_key():
             checks = [check for name in names if (check := key_check(name, self._broker.keys, self._broker.limits))]
             if checks:
@@ -187,7 +187,7 @@ class Inspection:
     # -- places of entries -----------------------------------------------------------------------------------
 
     async def _look_at_groups(self) -> bool:
-        """Whether the groups are such that the rest makes sense."""
+        """Check the groups. True if the later checks can run."""
         findings = await self._broker.look_at_groups(self._mend)
         self._note(findings)
         if self._mend and self._has(GROUPS_FIRST):
@@ -195,7 +195,7 @@ class Inspection:
         return self._mend or not self._has(GROUPS_FIRST)
 
     async def _stage(self) -> None:
-        """What is delivered again goes through the one script that knows what was delivered before."""
+        """Stage redelivered entries with pull.lua, which knows the ones that were delivered before."""
         for _ in range(STAGE_ROUNDS):
             if (await self._broker.pull("~repair", 0, stage_entries=256)).staged == 0:
                 return
@@ -249,7 +249,7 @@ class Inspection:
 
 
 def shared_checks(keys: Keys) -> list[KeyCheck]:
-    """What the keys that all requests share have to be like."""
+    """Expected properties of the keys that all requests share."""
     types: dict[str, Sequence[str]] = defaultdict(tuple)
     types["stream"] = (*keys.lanes, keys.wake, keys.dead, keys.cancels, keys.cancel_requests)
     types["zset"] = (*map(keys.ready, LANES), keys.delayed, keys.watch)
@@ -260,7 +260,7 @@ def shared_checks(keys: Keys) -> list[KeyCheck]:
 
 
 def key_check(key: str, keys: Keys, limits: QueueLimits) -> KeyCheck | None:
-    """What a key of one request, or of one client, has to be like; None for any other."""
+    """Expected properties of a key of one request or client; None for any other key."""
     if ":broken:" in key:
         return None
     if key.startswith(keys.result("")):

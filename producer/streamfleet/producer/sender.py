@@ -1,4 +1,4 @@
-"""Putting requests in: checked, cut into script calls, and sent one call after the other."""
+"""Enqueues requests: checks them, splits them into script calls, and sends one call after the other."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from streamfleet.producer.tracing import enqueueing
 REFUSED = frozenset({EnqueueCode.CONFLICT, EnqueueCode.FULL})
 IDS_AT_ONCE = 100
 BREATH, BREATH_A_REQUEST = 500_000, 5_000
-"""When bodies of so many bytes were checked, others on the event loop get their turn; each request counts as so many
-bytes more. About a millisecond."""
+"""Bytes of bodies to check, about a millisecond, before yielding to the event loop; and extra bytes that each request
+counts."""
 
 Outcome: TypeAlias = tuple[Handle | None, EnqueueCode]
 
 
 class _Answered(NamedTuple):
-    """A call that was answered, and `Mailbox.mark` of before it."""
+    """An answered call, with `Mailbox.mark` from before it."""
 
     chunk: Sequence[Submission]
     answers: Sequence[Accepted]
@@ -36,14 +36,14 @@ class _Answered(NamedTuple):
 
 
 class Sender:
-    """What an open client puts requests in with; its methods' errors are those of `Client`'s.
+    """The part of an open client that enqueues requests; its methods raise as those of `Client`.
 
     Args:
         broker: the queue.
-        mailbox: where the results come in.
-        owner: what the handles call.
-        settings: the queue's.
-        notify: whether the fleet is to notify the mailbox.
+        mailbox: receiver of the results.
+        owner: client that the handles call.
+        settings: settings of the queue.
+        notify: True to have workers notify the mailbox.
     """
 
     def __init__(self, broker: Broker, mailbox: Mailbox, owner: Owner, settings: QueueSettings, notify: bool) -> None:
@@ -57,11 +57,11 @@ class Sender:
         self._queue = settings.queue
 
     async def enqueue(self, ask: Ask) -> Handle:
-        """One request."""
+        """Enqueue one request."""
         return await self.enqueue_draft(self.draft(ask, secrets.token_hex(16)))
 
     async def enqueue_draft(self, drafted: Draft) -> Handle:
-        """One request that was checked and encoded."""
+        """Enqueue one request that was checked and encoded."""
         with enqueueing(self._queue, 1) as traceparent:
             chunk = [(drafted.within(traceparent) if traceparent else drafted).submission()]
             mark = self._mailbox.mark
@@ -86,7 +86,7 @@ class Sender:
                 mark = self._mailbox.mark
                 sending = asyncio.ensure_future(self._send(chunk))
                 try:
-                    await asyncio.sleep(0)  # by then it is on its way
+                    await asyncio.sleep(0)  # lets the sending start
                     # While the server works: what became of the call before, and the next one.
                     handles += self._handles(answered)
                     following = _submissions(next(chunks, []))
@@ -104,12 +104,12 @@ class Sender:
         return handles
 
     def draft(self, ask: Ask, new_id: str) -> Draft:
-        """A request, checked; under `new_id` when it has no id of its own."""
+        """Check and encode a request; it gets `new_id` if it has no id."""
         request_id = new_id if ask.id is None else check_id(ask.id)
         return draft(ask, request_id, self._reply, self._max_body_bytes)
 
     async def submit(self, chunk: Sequence[Submission]) -> list[Outcome]:
-        """One script call."""
+        """Enqueue requests in one script call."""
         mark = self._mailbox.mark
         answers = await self._send(chunk)
         return [(self._handle(item, answer, mark), answer.code) for item, answer in zip(chunk, answers, strict=True)]
@@ -129,7 +129,7 @@ class Sender:
         return [handle for handle in handles if handle is not None]
 
     def _handle(self, item: Submission, answer: Accepted, mark: int) -> Handle | None:
-        """Of a request that the queue has or had."""
+        """Handle of a request that the queue has or had; None if it was refused."""
         code = answer.code
         if code is EnqueueCode.ACCEPTED:
             told = mark if self._notify else None
@@ -140,7 +140,7 @@ class Sender:
 
     def _refusal(self, answered: _Answered) -> StreamfleetError:
         refused = [pair for pair in zip(answered.chunk, answered.answers, strict=True) if pair[1].code in REFUSED]
-        # A conflict goes first: who only heard of the full lane would wait, and send the conflict again.
+        # A conflict comes before a full lane, because waiting for the lane would not solve it.
         for submission, answer in refused:
             if answer.code is EnqueueCode.CONFLICT:
                 return conflict(submission.id)
@@ -176,7 +176,7 @@ def _submissions(drafts: Iterable[Draft]) -> list[Submission]:
 
 
 def _new_ids() -> Iterator[str]:
-    """Random ids, for one call: a store of them would be used twice after a fork."""
+    """Random ids for one call; a shared store of ids would be used twice after a fork."""
     while True:
         text = os.urandom(16 * IDS_AT_ONCE).hex()
         for at in range(0, len(text), 32):
@@ -184,7 +184,7 @@ def _new_ids() -> Iterator[str]:
 
 
 def conflict(request_id: str) -> Conflict:
-    """The id is taken."""
+    """Error for an id that belongs to another request."""
     return Conflict(
         f"id: {request_id} belongs to a request with another body or endpoint; use another id, or send the same again"
     )

@@ -1,4 +1,4 @@
-"""What a client remembers of each request that it may wait for, and when to look by itself. No I/O."""
+"""A client's state of each request that it may wait for, and the schedule for polling result keys. No I/O."""
 
 from __future__ import annotations
 
@@ -14,40 +14,41 @@ from streamfleet.common.results import Result
 FIRST_LOOK_S, LONGEST_LOOK_S = 0.05, 1.0
 FIRST_SAFETY_S, LONGEST_SAFETY_S = 5.0, 30.0
 DOUBT_S = 60.0
-"""After so long, and then as often, it is asked whether a request can still come."""
+"""Interval of the check whether a request's result can still come, in seconds."""
 
 
 def pause_s(notified: bool, looks: int) -> float:
-    """Seconds until a result key is looked at again, after so many looks.
+    """Seconds until the next poll of a result key.
 
     Args:
-        notified: whether a notification is due to come, so that looking is for safety only.
-        looks: how often it was looked at.
+        notified: True if a notification is expected, so that polling is only a fallback.
+        looks: number of polls so far.
     """
     first, longest = (FIRST_SAFETY_S, LONGEST_SAFETY_S) if notified else (FIRST_LOOK_S, LONGEST_LOOK_S)
     return float(min(longest, first * 2 ** min(looks, 16)))
 
 
 class Slot:
-    """One request, for as long as somebody holds its handle or waits for it.
+    """State of one request, for as long as its handle is held or it is waited for.
 
     Attributes:
         id: the request id.
         notified: its notification goes to this client's reply stream.
         ended: the notification came, though nobody may have fetched the result.
-        waiters: how many wait for it now.
-        looks, due: how often its result key was looked at, and when to look next (the loop's clock, seconds). Both
-            outlast a wait: many short ones look as often as a long one.
-        entry: ``<lane>:<stream id>``, as Redis said, or empty where that had only the result; None before it said that
-            it has it.
-        unsure: whether Redis has it, is to be asked at the next look.
-        heard: how often something was heard that makes an answer to that question, asked before, worthless.
-        doubted: when to ask next whether it can still come (the loop's clock, seconds); inf before the first wait.
-        plan: number of its entry among the planned looks; 0 while there is none.
-        future: its result, made when the first waiter comes.
+        waiters: number of current waiters.
+        looks, due: number of polls of its result key, and time of the next (the loop's clock, seconds). Both outlast a
+            wait, so that many short waits poll as often as one long wait.
+        entry: ``<lane>:<stream id>`` as Redis returned it, empty if Redis had only the result; None before Redis
+            confirmed the request.
+        unsure: True to check at the next poll that Redis still has it.
+        heard: counter of events that make an earlier answer to that check void.
+        doubted: time of the next check that its result can still come (the loop's clock, seconds); inf before the
+            first wait.
+        plan: number of its planned poll; 0 for none.
+        future: future of its result, created for the first waiter.
     """
 
-    # On the class until they change: of many that are enqueued, few may ever be waited for.
+    # Defaults on the class save memory: few of many enqueued requests may ever be waited for.
     notified = False
     ended = False
     entry: str | None = None
@@ -65,14 +66,14 @@ class Slot:
 
     @property
     def open(self) -> bool:
-        """Nobody was told yet how it ended."""
+        """True if the future has no result or error yet."""
         return self.future is None or not self.future.done()
 
 
 class Slots:
-    """All slots of a client: by id, who waits, and in which order to look.
+    """All slots of a client: by id, with their waiters, and the order of polls.
 
-    Slots are held weakly until somebody waits: a service that never asks for results remembers nothing.
+    Slots without waiters are held weakly, so a service that never asks for results stores nothing.
     """
 
     def __init__(self) -> None:
@@ -89,18 +90,18 @@ class Slots:
         return slot
 
     def find(self, request_id: str) -> Slot | None:
-        """The slot of an id that somebody still holds."""
+        """The slot of an id, if it still exists."""
         return self._known.get(request_id)
 
     def waiting(self, request_id: str) -> Slot | None:
-        """The slot of an id that somebody waits for."""
+        """The slot of an id, if it has waiters."""
         return self._waiting.get(request_id)
 
     def all_waiting(self) -> list[Slot]:
         return list(self._waiting.values())
 
     def join(self, slot: Slot, now: float) -> None:
-        """One more waits for it; the first look is at once where no notification will tell."""
+        """Add a waiter; without an expected notification, the first poll is at once."""
         slot.waiters += 1
         if slot.doubted == math.inf:
             slot.doubted = now + DOUBT_S
@@ -110,13 +111,13 @@ class Slots:
             self.look_at(slot, min(slot.due, now + pause_s(notified=True, looks=0) if told else now))
 
     def leave(self, slot: Slot) -> None:
-        """One waits no more."""
+        """Remove a waiter."""
         slot.waiters -= 1
         if slot.waiters <= 0:
             self._waiting.pop(slot.id, None)
 
     def look_at(self, slot: Slot, due: float) -> None:
-        """Plan the next look; while nobody waits, for when somebody does."""
+        """Plan the next poll; without waiters, it takes effect at the next wait."""
         if slot.plan and slot.due == due:
             return
         slot.due, slot.plan = due, 0
@@ -125,35 +126,35 @@ class Slots:
             heapq.heappush(self._looks, (due, slot.plan, slot))
 
     def look_at_all(self, now: float) -> None:
-        """Plan a look at every slot that somebody waits for or holds: notifications, and requests, may be lost."""
+        """Plan a poll of every slot, because notifications and requests may be lost."""
         for slot in list(self._known.values()):
             self.doubt(slot)
             self.look_at(slot, min(slot.due, now))
 
     def doubt(self, slot: Slot) -> None:
-        """At the next look, Redis is asked whether it has it."""
+        """Check at the next poll that Redis still has the request."""
         slot.unsure = True
         slot.heard += 1
 
     def looked(self, slot: Slot, now: float) -> None:
-        """A look found nothing: plan the next one."""
+        """Plan the next poll after one without a result."""
         slot.looks += 1
         self.look_at(slot, now + pause_s(slot.notified and not slot.ended, slot.looks))
 
     def doubtful(self, slots: Iterable[Slot], now: float) -> list[Slot]:
-        """Which of the slots have been waited for in vain for so long that it is time to ask whether they can come."""
+        """Slots that have been waited for so long that it must be checked whether their result can still come."""
         chosen = [slot for slot in slots if slot.doubted <= now and slot.open]
         for slot in chosen:
             slot.doubted = now + DOUBT_S
         return chosen
 
     def next_due(self) -> float | None:
-        """When the next look is planned (the loop's clock, seconds)."""
+        """Time of the next planned poll (the loop's clock, seconds); None for none."""
         self._forget_stale()
         return self._looks[0][0] if self._looks else None
 
     def take_due(self, now: float, limit: int) -> list[Slot]:
-        """Up to `limit` slots to look at now."""
+        """Up to `limit` slots to poll now."""
         due: list[Slot] = []
         while len(due) < limit:
             self._forget_stale()

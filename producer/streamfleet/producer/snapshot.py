@@ -1,4 +1,4 @@
-"""A queue at one instant, as an operator wants to see it, and how fast it moves between two of them."""
+"""Snapshots of a queue for operators, and the rates between two snapshots."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from streamfleet.common.records import LaneAudit
 from streamfleet.producer.fleet import WorkerView, worker_views
 
 NO_DEADLINE_MS = 8 * 10**15
-"""Ranks beyond this stand for none at all."""
+"""Ranks above this mean no deadline."""
 COUNTED_AT_MOST = 1_000
 LOOKED_AT = 8
 
@@ -23,17 +23,16 @@ class LaneView:
     """One lane.
 
     Attributes:
-        lane: which.
-        outstanding: all of it that has not ended.
-        ready: waiting, in order or about to be brought in order.
-        running: with a worker.
-        delayed: waiting for a retry to be due; None where the lane is too long to tell them from the ready ones.
-        oldest_s: age of the oldest entry, seconds; None in an empty lane.
-        nearest_s: seconds until the deadline (or, without one, the patience) of what runs next; negative when passed.
-        due: of some of the staged ones, how many run before it, and the seconds until its deadline, as above.
-        paused_s: since when nothing is taken from it, seconds; None for a lane that is not paused.
-        mean_wait_s: mean time since enqueueing of what waits in order, seconds, by up to nine requests all over the
-            lane; None where nothing does.
+        lane: the lane.
+        outstanding: number of requests that have not ended.
+        ready: number of waiting requests, staged or not yet staged.
+        running: number of requests with workers.
+        delayed: number of requests that wait for a retry; None if the lane is too long to tell them from ready ones.
+        oldest_s: age of the oldest entry, seconds; None for an empty lane.
+        nearest_s: seconds until the deadline (or the default deadline) of the next request; negative if passed.
+        due: for some staged requests, the number that run before, and the seconds until the deadline, as above.
+        paused_s: time since the lane was paused, seconds; None if it is not paused.
+        mean_wait_s: mean time since enqueueing of staged requests, seconds, from a sample of up to nine; None for none.
     """
 
     lane: Lane
@@ -68,11 +67,11 @@ class Snapshot:
 
     @property
     def finished(self) -> int:
-        """All that ever ended."""
+        """Number of requests that ever ended."""
         return sum(self.ended.values())
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
+        """The snapshot as JSON values."""
         return asdict(self) | {"outstanding": self.outstanding, "finished": self.finished}
 
 
@@ -85,7 +84,7 @@ class Rates:
 
 
 def rates(before: Snapshot, after: Snapshot) -> Rates | None:
-    """How fast requests came and went; None when no time passed."""
+    """Rates between two snapshots; None if no time passed."""
     seconds = (after.now_ms - before.now_ms) / 1000
     if seconds <= 0:
         return None
@@ -96,7 +95,7 @@ def rates(before: Snapshot, after: Snapshot) -> Rates | None:
 
 
 async def take_snapshot(broker: Broker) -> Snapshot:
-    """Look at the queue now. Cheap enough for once a second, however long the queue is."""
+    """Take a snapshot. Cheap enough for once a second, even for a long queue."""
     audit = await broker.audit(COUNTED_AT_MOST)
     now_ms = await broker.now_ms()
     places = {row.lane: places_to_ask(row.ready) for row in audit.lanes}
@@ -125,7 +124,7 @@ async def take_snapshot(broker: Broker) -> Snapshot:
 
 
 async def look_at_workers(broker: Broker, now_ms: int) -> list[WorkerView]:
-    """The workers that describe themselves, and any other that holds requests."""
+    """Workers with a description, and any other that holds requests."""
     held: dict[str, dict[str, int]] = {}
     for lane in LANES:
         for worker, count in (await broker.running_by_worker(lane)).items():
@@ -134,7 +133,7 @@ async def look_at_workers(broker: Broker, now_ms: int) -> list[WorkerView]:
 
 
 def places_to_ask(ready: int) -> list[int]:
-    """Some places of a ready set, spread over the whole of it: whether their deadlines hold tells of all the others."""
+    """Places spread evenly over a ready set, as a sample of its deadlines."""
     return sorted({ready * part // LOOKED_AT for part in range(LOOKED_AT)} | {max(0, ready - 1)}) if ready else []
 
 
@@ -145,14 +144,14 @@ def lane_view(
     waiting: Sequence[tuple[int, tuple[int, int]]] = (),
     paused_ms: int | None = None,
 ) -> LaneView:
-    """A lane as it stands.
+    """Build the view of a lane.
 
     Args:
-        row: what was counted.
+        row: its counts.
         nearest: its oldest entry's time and its first rank, epoch ms.
         now_ms: Redis's clock, epoch ms.
-        waiting: places of its ready set; when what is there was enqueued, and its rank, both epoch ms.
-        paused_ms: when it was paused, epoch ms.
+        waiting: places of its ready set, each with the request's time of enqueueing and rank, epoch ms.
+        paused_ms: time of the pause, epoch ms.
     """
     oldest_ms, first_ms = nearest
     delayed: int | None = None

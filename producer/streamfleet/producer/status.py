@@ -1,4 +1,4 @@
-"""Where a request is: what can be told of it from its id."""
+"""State of a request, as far as its id tells."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class StatusView:
 
     Attributes:
         id: the request id.
-        state: ``queued``, ``running``, a terminal status, or ``unknown``: never enqueued by a client, or long
-            gone. (A request that was put in by a plain XADD under an id of its own is unknown until it ends.)
-        lane: its lane, where known.
-        worker: who runs it, or finished it; None where nobody does.
-        attempt: at which try, 0 before the first.
-        entry: ``<lane>:<stream id>``, where known.
+        state: ``queued``, ``running``, a terminal status, or ``unknown``: never enqueued by a client, or
+            expired. (A request that was added by a plain XADD with an id of its own is unknown until it ends.)
+        lane: its lane, if known.
+        worker: worker that runs or finished it; None for none.
+        attempt: number of the attempt, 0 before the first.
+        entry: ``<lane>:<stream id>``, if known.
     """
 
     id: str
@@ -36,7 +36,7 @@ class StatusView:
 
     @property
     def ended(self) -> bool:
-        """Whether its result stands."""
+        """True if it has a result."""
         return self.state not in {QUEUED, RUNNING, UNKNOWN}
 
 
@@ -54,7 +54,7 @@ def ended_view(result: Result) -> StatusView:
 
 
 async def look_up(broker: Broker, request_id: str) -> StatusView:
-    """Where a request is now."""
+    """Current state of a request."""
     result = await broker.result(request_id)
     if result is not None:
         return ended_view(result)
@@ -65,6 +65,6 @@ async def look_up(broker: Broker, request_id: str) -> StatusView:
         if standing is not None:
             state = QUEUED if standing.worker is None else RUNNING
             return StatusView(request_id, state, lane, standing.worker, standing.attempt, entry)
-    # It may have ended between the questions.
+    # It may have ended between the two reads.
     result = await broker.result(request_id)
     return StatusView(request_id, UNKNOWN) if result is None else ended_view(result)

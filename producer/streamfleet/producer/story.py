@@ -1,4 +1,4 @@
-"""What a trace says of a request: where it is, until when it has time, what came before. Pure."""
+"""Summarises a trace: state of the request, its deadline, its earlier attempts. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TRIES = re.compile(r"([0-9]{1,9})((?: [!-~]+)*)")
 
 @dataclass(frozen=True, slots=True)
 class Attempts:
-    """Attempts before the present one, and the workers that it was lost with (at most the last 16)."""
+    """Number of attempts before the present one, and the workers lost with the request (at most the last 16)."""
 
     former: int
     lost_with: tuple[str, ...]
@@ -34,12 +34,12 @@ class Story:
     Attributes:
         state: ``undelivered``, ``ready``, ``delayed``, ``handed_out``, ``running``, ``nowhere``, a terminal status, or
             ``unknown``.
-        text: the same for people.
-        enqueued_ms, deadline_ms: epoch ms; None where not known, and for no deadline.
-        attempts: those before the present one, or before the last.
-        told: reply name to whether it was told of the end.
-        carried: tenant, session, traceparent and meta, as far as they were given.
-        body_bytes: of its body; None once the entry is gone.
+        text: the state for people.
+        enqueued_ms, deadline_ms: epoch ms; None if unknown, or for no deadline.
+        attempts: attempts before the present or last one.
+        told: reply name to True if it was notified of the end.
+        carried: tenant, session, traceparent and meta, as far as given.
+        body_bytes: size of its body; None once the entry is gone.
     """
 
     state: str
@@ -53,7 +53,7 @@ class Story:
 
 
 def tell(trace: Trace) -> Story:
-    """The story in a trace."""
+    """Summarise a trace."""
     place, result, letter = trace.place, trace.result, trace.letter
     state, text = _state(trace)
     enqueued_ms = _enqueued_ms(trace)
@@ -75,7 +75,7 @@ def tell(trace: Trace) -> Story:
 
 
 def deadline_ms(fields: Mapping[bytes, bytes], enqueued_ms: int | None) -> int | None:
-    """An entry's deadline by the scripts' own rule (lua/lib/entry.lua), epoch ms; None for none that is usable."""
+    """An entry's deadline by the scripts' own rule (lua/lib/entry.lua), epoch ms; None for none or an invalid one."""
     deadline, ttl = _milliseconds(fields.get(b"deadline")), _milliseconds(fields.get(b"ttl"))
     if deadline is not None:
         return deadline
@@ -83,7 +83,7 @@ def deadline_ms(fields: Mapping[bytes, bytes], enqueued_ms: int | None) -> int |
 
 
 def read_tries(text: str) -> Attempts:
-    """``<attempts>[ <worker>…]`` as the scripts remember it; nothing for what is none."""
+    """Parse ``<attempts>[ <worker>…]`` as the scripts store it; zero attempts for an invalid text."""
     match = _TRIES.fullmatch(text)
     return Attempts(int(match[1]), tuple(match[2].split())) if match else Attempts(0, ())
 
@@ -162,7 +162,7 @@ def _requests(count: int) -> str:
 
 
 def as_json_value(trace: Trace) -> dict[str, Any]:
-    """All of it, for programs; times in epoch ms."""
+    """The trace as JSON values; times in epoch ms."""
     story, place, result, letter = tell(trace), trace.place, trace.result, trace.letter
     look = place.look if place else None
     entry = trace.entry or None

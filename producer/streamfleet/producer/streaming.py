@@ -1,10 +1,10 @@
-"""A request's tokens while they come: what `Handle.stream` and `Client.stream` give.
+"""Streams a request's tokens as they are generated; implements `Handle.stream` and `Client.stream`.
 
     async for chunk in (await fleet.enqueue(body, stream=True)).stream():
         print(chunk.text, end="")
 
-Tokens are for reading early; the result is the truth. It is looked at when the last entry says that the request ended
-badly, and when nothing has come for a while: its last entry may be lost, or it was never streamed.
+Tokens are an early view; the result is authoritative. It is read if the last entry reports a failure, and if no tokens
+have come for a while, because the last entry may be lost, or the request was never streamed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ T = TypeVar("T")
 RESULT_S = 10.0
 NEWEST, AT_ONCE = 32, 256
 MOST_UNREAD = 1_000
-"""Of all streams of `Streams` together; their tokens wait in Redis meanwhile."""
+"""Largest number of unread items of all requests of `Streams` together; more tokens wait in Redis."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
 
 
@@ -46,14 +46,14 @@ class Reading:
 
     Args:
         broker: the queue.
-        feeds: where tokens come in.
-        mailbox: where results come in.
+        feeds: source of tokens.
+        mailbox: source of results.
         handle: the request.
-        after: id of the last chunk that the reader has; None to begin at the beginning.
-        fresh: the request was put in a moment ago: there is no earlier run to be passed over.
+        after: id of the last chunk that the reader has; None to start at the beginning.
+        fresh: the request was just enqueued, so there is no earlier run to skip.
 
     Raises:
-        InvalidRequest: `after` is the id of no chunk.
+        InvalidRequest: `after` is not a chunk's id.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Reading:
         self._feed: Feed | None = None
 
     async def events(self) -> AsyncGenerator[list[Event], None]:
-        """What comes, in order, those that came together together; until the request has succeeded.
+        """Yield events in order, in groups that arrived together, until the request has succeeded.
 
         Raises:
             RequestFailed: it ended in any other way.
@@ -80,7 +80,7 @@ class Reading:
         result: Result | None = None
         try:
             while follower.ending is None:
-                self._mailbox.check()  # a feed of another process gets nothing
+                self._mailbox.check()  # a feed inherited by a fork gets nothing
                 if not await feed.come():
                     result = await self._result_or_tokens(feed)
                 if result is not None:
@@ -98,17 +98,17 @@ class Reading:
             (result or await self._result(follower.ending.status)).raise_for_status()
 
     def straight(self, ready: Callable[[], bool], take: Callable[[str, list[str]], None]) -> None:
-        """Have chunks handed over in the moment in which they come: for thousands of readers in one process.
+        """Forward in-order chunks immediately, for thousands of readers in one process.
 
-        Only those that simply go on, and only while `events` is being waited for: everything else comes from there, in
-        its order among the others.
+        Only chunks that continue the run are forwarded, and only while the caller awaits `events`, which yields
+        everything else in order.
 
         Args:
-            ready: whether chunks are taken now.
-            take: gets the stream id of a group, and its chunks as JSON. What either raises, `events` raises.
+            ready: returns True if chunks can be taken now.
+            take: called with the stream id of a group, and its chunks as JSON. `events` raises the errors of both.
 
         Raises:
-            RuntimeError: nothing has come from `events` yet.
+            RuntimeError: `events` has not yielded yet.
         """
         follower = self._follower
         if follower is None or self._feed is None:
@@ -123,7 +123,7 @@ class Reading:
         self._feed.straight = on_entry
 
     async def _begin(self) -> tuple[Follower, str]:
-        """The follower, and the stream id to read behind."""
+        """The follower, and the stream id to read after."""
         if self._after is not None:
             return Follower(self._after), self._after.before
         if self._fresh:
@@ -132,7 +132,7 @@ class Reading:
         return Follower(newest=newest_run(newest)), BEGINNING
 
     async def _result_or_tokens(self, feed: Feed) -> Result | None:
-        """The result, unless tokens come first. Raises RequestLost."""
+        """Wait for the result or tokens; None if tokens come first. Raises RequestLost."""
         future = self._mailbox.join(self._handle.slot)
         coming = asyncio.ensure_future(feed.come(however_long=True))
         either: set[asyncio.Future[Any]] = {future, coming}
@@ -144,7 +144,7 @@ class Reading:
         return future.result() if future.done() else None
 
     async def _rest(self, feed: Feed, follower: Follower, result: Result) -> list[Event]:
-        """What stands in Redis of a request that has ended: nothing is added any more."""
+        """Read the remaining tokens of an ended request, to which none are added any more."""
         entries, events = feed.take(), []
         while True:
             events += [event for entry in entries for event in follower.read(*entry)]
@@ -163,7 +163,7 @@ class Reading:
             raise RequestFailed(self._handle.id, status, {"message": "its result is gone"}) from None
 
     async def _waited_out(self, work: Callable[[], Awaitable[T]]) -> T:
-        """What `work` gives, tried again for as long as Redis is away."""
+        """Result of `work`, retried while Redis cannot be reached."""
         pause_s = FIRST_PAUSE_S
         while True:
             try:
@@ -174,10 +174,10 @@ class Reading:
 
 
 class Streams:
-    """Tokens and results of a growing set of requests, in the order in which they come: `Arrivals` with tokens.
+    """Tokens and results of a growing set of requests, taken as they arrive; as `Arrivals`, with tokens.
 
     Args:
-        read: makes the reader of a request's tokens.
+        read: creates the reader of a request's tokens.
     """
 
     def __init__(self, read: Callable[[Handle], Reading]) -> None:
@@ -189,7 +189,7 @@ class Streams:
         self._some, self._room = asyncio.Event(), asyncio.Event()
 
     def add(self, handles: Iterable[Handle]) -> None:
-        """Follow these too."""
+        """Add requests to follow."""
         for handle in handles:
             self._left += 1
             task = asyncio.get_running_loop().create_task(self._follow(handle))
@@ -205,10 +205,10 @@ class Streams:
         self._some.set()
 
     async def take(self, timeout: float | None = None) -> Sequence[tuple[str, Event | Result] | RequestLost]:
-        """What has come, each request's result last; nothing after `timeout` seconds, or `wake`.
+        """Wait for events and results, each request's result last; empty after `timeout` seconds, or `wake`.
 
         Raises:
-            ClientClosed, SettingsError: as of `Arrivals.take`.
+            ClientClosed, SettingsError: as `Arrivals.take`.
         """
         if not self._unread and self._error is None:
             self._some.clear()
@@ -223,12 +223,12 @@ class Streams:
         return came
 
     def close(self) -> None:
-        """Follow none any more."""
+        """Stop following all requests."""
         for task in self._tasks:
             task.cancel()
 
     async def _follow(self, handle: Handle) -> None:
-        # However the tokens end, and whatever is wrong with them: the result, or what it raises, is the truth.
+        # Errors of the tokens are ignored, because the result, or its error, is authoritative.
         with suppress(StreamfleetError):
             async with aclosing(self._read(handle).events()) as groups:
                 async for events in groups:
@@ -253,7 +253,7 @@ class Streams:
 
 
 async def stream(reading: Reading, request_id: str, restarts: Restarts) -> AsyncGenerator[Event, None]:
-    """What comes, one by one."""
+    """Yield a reader's events one by one."""
     async with aclosing(reading.events()) as groups:
         async for events in groups:
             for event in checked(events, request_id, restarts):
@@ -261,16 +261,16 @@ async def stream(reading: Reading, request_id: str, restarts: Restarts) -> Async
 
 
 def check_restarts(restarts: object) -> None:
-    """Raises InvalidRequest unless it is one of `Restarts`."""
+    """Raise InvalidRequest unless the value is one of `Restarts`."""
     if restarts not in ("raise", "tell"):
         raise InvalidRequest(f"must be 'raise' or 'tell', not {restarts!r}", "restarts")
 
 
 def checked(events: Iterable[Event], request_id: str, restarts: Restarts) -> Iterator[Event]:
-    """The events as the reader wants them.
+    """Yield the events; raise at a restart or gap if `restarts` is ``raise``.
 
     Raises:
-        StreamBroken: at a restart or a gap, for a reader that wants to be told so.
+        StreamBroken: a restart or a gap.
     """
     for event in events:
         if restarts == "raise" and not isinstance(event, Chunk):

@@ -1,8 +1,7 @@
-"""The client for scripts and services without an event loop: the asynchronous one on a background thread.
+"""The client for scripts and services without an event loop: runs the asynchronous client on a background thread.
 
-Each opening has a `Client` and a thread of its own. `close` cancels what that thread runs: it closes the client, ends
-all calls and goes. A call is handed to the thread under the lock under which `close` lets go of it, so none is handed
-to a thread that is leaving.
+Each opening has a `Client` and a thread of its own. `close` cancels that thread's main task, which closes
+the client and ends all calls. One lock guards `close` and the passing of calls, so no call goes to a thread that ends.
 """
 
 from __future__ import annotations
@@ -77,8 +76,8 @@ class SyncHandle:
 class SyncClient:
     """`Client` without await: same names, arguments and errors; safe to share between threads.
 
-    Opens at its first use, or as a context manager. Once it is closed, every call raises ClientClosed, and only `open`
-    or `with` opens it again. In a server that forks its workers, use it first after the fork: in a process that was
+    It opens at its first use, or as a context manager. After it is closed, every call raises ClientClosed until `open`
+    or `with` opens it again. A server that forks its workers must use it only after the fork: in a process that was
     forked while it was open, every call raises ClientClosed.
 
     Args:
@@ -95,7 +94,7 @@ class SyncClient:
         notify: bool = True,
     ) -> None:
         self._client = Client(url, queue, settings=settings, patience_s=patience_s, notify=notify)
-        self._lock = threading.RLock()  # again by the same thread, where it drops a generator meanwhile
+        self._lock = threading.RLock()  # reentrant: a generator may be collected while its thread holds the lock
         self._closed = False
         self._background: _Background | None = None
         self._process = os.getpid()
@@ -110,19 +109,19 @@ class SyncClient:
         self.close()
 
     def open(self) -> None:
-        """Connect, if that was not done yet.
+        """Connect, unless connected.
 
         Raises:
-            BrokerUnavailable: nobody answers at the address.
+            BrokerUnavailable: no server answers at the address.
             ClientClosed: it was closed meanwhile, or opened by the process that forked this one.
         """
         self._opened(again=True)
 
     def close(self) -> None:
-        """Leave; requests that were enqueued go on.
+        """Close the client; enqueued requests continue.
 
-        Calls under way in other threads end with ClientClosed at once; it says what becomes of a request that one of
-        them was enqueueing. Only `open` or `with` opens the client again. In a forked process this does nothing.
+        Calls in progress in other threads end with ClientClosed at once; its docstring tells about requests that were
+        just being enqueued. Only `open` or `with` opens the client again. In a forked process this does nothing.
         """
         if self._inherited:
             return
@@ -143,7 +142,7 @@ class SyncClient:
 
     def as_completed(self, handles: Iterable[SyncHandle], timeout: float | None = None) -> Iterator[Result]:
         """As `Client.as_completed`."""
-        # In groups: each crossing between the threads costs more than all else about a result.
+        # In groups, because each crossing between the threads costs more than the rest of a result.
         groups = self._client._groups([handle.handle for handle in handles], timeout)  # noqa: SLF001
         try:
             while (results := self._run(_next(groups))) is not None:
@@ -152,12 +151,12 @@ class SyncClient:
             self._leave(lambda: _close(groups))
 
     def run_many(self, asks: Asks, concurrency: int = 100) -> Iterator[Result]:
-        """As `Client.run_many`. The calling thread takes from `asks`."""
+        """As `Client.run_many`. The calling thread iterates over `asks`."""
         self._opened()
         yield from self._each_of(self._client.run(asks, concurrency))
 
     def stream_many(self, asks: Asks, concurrency: int = 100) -> Iterator[tuple[str, Event | Result]]:
-        """As `Client.stream_many`. The calling thread takes from `asks`."""
+        """As `Client.stream_many`. The calling thread iterates over `asks`."""
         self._opened()
         yield from self._each_of(self._client.streaming_run(asks, concurrency))
 
@@ -216,7 +215,7 @@ class SyncClient:
 
     @contextlib.contextmanager
     def _our_handles(self) -> Iterator[None]:
-        """In the errors too."""
+        """Replace handles in errors by synchronous handles."""
         try:
             yield
         except StreamfleetError as error:
@@ -227,11 +226,11 @@ class SyncClient:
 
     @property
     def _inherited(self) -> bool:
-        """It was opened by the process that forked this one, and its thread stayed there."""
+        """True if the parent process opened it before the fork; its thread exists only there."""
         return self._background is not None and self._process != os.getpid()
 
     def _opened(self, *, again: bool = False) -> _Background:
-        """The thread that serves, started where there is none; after `close`, only where it is `again` to be opened."""
+        """The background thread, started if there is none; after `close`, only if `again` is true."""
         if self._inherited:
             raise ClientClosed(
                 f"this client was opened by process {self._process}: open one of its own in this process, {os.getpid()}"
@@ -250,7 +249,7 @@ class SyncClient:
         try:
             background.opened.result()
         except BaseException as error:
-            # Ctrl-C in one thread ends the opening that it began, and no other's.
+            # Ctrl-C in one thread ends only an opening that this thread began.
             if starts or isinstance(error, Exception):
                 with self._lock:
                     if self._background is background:
@@ -270,7 +269,7 @@ class SyncClient:
         except concurrent.futures.CancelledError:
             raise ClientClosed(CLOSED_MEANWHILE) from None
         except BaseException:
-            # Ctrl-C in the calling thread: the background thread must not go on for nobody.
+            # Ctrl-C in the calling thread must also stop the work on the background thread.
             future.cancel()
             raise
 
@@ -281,7 +280,7 @@ class SyncClient:
             return asyncio.run_coroutine_threadsafe(work, background.loop)
 
     def _leave(self, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """End something on the other side, without waiting: the garbage collector may call this in any thread."""
+        """Close on the background thread without waiting; the garbage collector may call this in any thread."""
         background = self._background
         if background is None or self._inherited or not background.opened.done():
             return
@@ -296,8 +295,8 @@ class _Background(threading.Thread):
     """The thread and the event loop of one opening.
 
     Attributes:
-        opened: done when the client is open; or why it is not.
-        loop: where its calls run, once it is open.
+        opened: done when the client is open; else holds the error.
+        loop: event loop of its calls, once it is open.
     """
 
     def __init__(self, client: Client) -> None:
@@ -309,7 +308,7 @@ class _Background(threading.Thread):
 
     def run(self) -> None:
         try:
-            # As it ends, all calls that still run are cancelled.
+            # The runner cancels all remaining calls at its end.
             with asyncio.Runner(loop_factory=lambda: self.loop) as runner:
                 runner.run(self._serve())
         except asyncio.CancelledError:
@@ -319,7 +318,7 @@ class _Background(threading.Thread):
                 raise
 
     def stop(self) -> None:
-        """End all calls, the client and the thread. Several threads may do so."""
+        """End all calls, the client and the thread. Several threads may call this."""
         task = self._serving.result()
         with contextlib.suppress(RuntimeError):  # it has ended by itself
             self.loop.call_soon_threadsafe(task.cancel)

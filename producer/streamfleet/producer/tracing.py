@@ -1,4 +1,4 @@
-"""Requests join the trace of the service that enqueues them, where that service uses OpenTelemetry."""
+"""Connects requests to the trace of the service that enqueues them, if it uses OpenTelemetry."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from streamfleet.common.envelope import traceparent_of
 def enqueueing(queue: str, requests: int) -> Iterator[str | None]:
     """A span around an enqueue, and its W3C traceparent for the requests to carry.
 
-    None where nobody in this process has set up OpenTelemetry.
+    None if this process has not set up OpenTelemetry.
     """
-    api = sys.modules.get("opentelemetry.trace")  # whoever set it up has imported it
+    api = sys.modules.get("opentelemetry.trace")  # set up means imported
     if api is None:
         yield None
         return
@@ -28,5 +28,5 @@ def enqueueing(queue: str, requests: int) -> Iterator[str | None]:
     tracer = api.get_tracer("streamfleet")
     with tracer.start_as_current_span("streamfleet.enqueue", kind=api.SpanKind.PRODUCER, attributes=attributes) as span:
         context = span.get_span_context()
-        set_up = context.is_valid  # what was imported and not set up makes spans that are none
+        set_up = context.is_valid  # without a set-up, spans are invalid
         yield traceparent_of(context.trace_id, context.span_id, context.trace_flags) if set_up else None

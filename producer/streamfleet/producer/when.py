@@ -1,4 +1,4 @@
-"""Points in time and spans, as people write them on a command line. Pure."""
+"""Parses times and spans of the command line, and formats spans for people. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def parse_span(text: str, param: str = "ttl") -> int:
     """Milliseconds of a span such as ``500ms``, ``30s``, ``1.5m``, ``2h`` or ``1d``.
 
     Raises:
-        InvalidRequest: it is none.
+        InvalidRequest: the text is not a span.
     """
     match = _SPAN.fullmatch(text.strip())
     if match is None:
@@ -27,7 +27,7 @@ def parse_deadline(text: str, now_ms: int) -> int:
     """Epoch milliseconds of a time (ISO 8601 with its offset), a span from `now_ms`, or epoch milliseconds.
 
     Raises:
-        InvalidRequest: it is none.
+        InvalidRequest: the text is none of these.
     """
     text = text.strip()
     if re.fullmatch(r"[0-9]{12,16}", text):

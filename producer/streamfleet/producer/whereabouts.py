@@ -1,4 +1,4 @@
-"""Where one request is and was, from what Redis holds of it. Bounded: no backlog is read through."""
+"""Traces one request from all that Redis holds of it. Bounded: never reads a whole backlog."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from streamfleet.producer.letters import DeadLetter, read_letter
 from streamfleet.producer.snapshot import look_at_workers
 
 MOST_PENDING, MOST_ENTRIES, MOST_LETTERS = 1_000, 500, 200
-"""Of each lane, so many are looked through for an id without a record; of dead letters, so many for a result's own."""
+"""Bounds of searches: pending and oldest entries per lane for an id without a record, dead letters for a result."""
 MOST_BYTES = 16_777_216
-"""And no more than this: looking at an entry brings its body along."""
+"""Bound of a search in bytes, because reading an entry reads its body."""
 LETTER_SLACK_MS = 2_000
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """How an id without a record was looked for.
+    """Extent of the search for an id without a record.
 
     Attributes:
-        looked_at: how many entries.
-        outstanding: how many there were.
+        looked_at: number of entries that were read.
+        outstanding: number of entries in the queue.
     """
 
     looked_at: int
@@ -36,12 +36,12 @@ class Search:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """An entry of the request that stands in its lane.
+    """The request's entry in its lane.
 
     Attributes:
-        lane, stream_id: its name.
-        look: where it is.
-        worker: who holds it, as that worker describes itself; None where nobody does.
+        lane, stream_id: name of the entry.
+        look: state of the entry.
+        worker: worker that holds it, with its description; None for none.
     """
 
     lane: Lane
@@ -56,18 +56,18 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What there is about one request.
+    """All data about one request.
 
     Attributes:
         asked: the name that was asked for.
-        request_id: its id, which is another where an entry was asked for that has an id of its own.
+        request_id: its id; differs from `asked` if an entry was asked for and has an id of its own.
         now_ms: Redis's clock, epoch ms.
-        recorded: whether there is a record of its id: a client enqueued it, or it was requeued.
+        recorded: its id has a record: a client enqueued it, or it was requeued.
         reply: the reply stream that its record names, or empty.
-        place: its entry, while that stands in its lane.
-        result, result_ttl_ms: how it ended; None while it has not.
-        letter: its dead letter; None for none, or for one that was not found.
-        search: how its entry was looked for; None where it was known.
+        place: its entry, while it is in its lane.
+        result, result_ttl_ms: its result; None before its end.
+        letter: its dead letter; None for none, or if it was not found.
+        search: the search for its entry; None if none was needed.
     """
 
     asked: str
@@ -83,26 +83,26 @@ class Trace:
 
     @property
     def known(self) -> bool:
-        """Whether Redis holds anything of it but perhaps a record."""
+        """True if Redis holds its entry or its result."""
         return self.place is not None or self.result is not None
 
     @property
     def entry(self) -> str:
-        """``<lane>:<stream id>``; empty where it is not known."""
+        """``<lane>:<stream id>``; empty if unknown."""
         if self.place is not None:
             return self.place.entry
         return self.result.fields.get("entry", "") if self.result is not None else ""
 
 
 async def trace(broker: Broker, asked: str) -> Trace:
-    """Everything about one request.
+    """Trace one request.
 
     Args:
         broker: the queue.
         asked: a request id, or ``<lane>:<stream id>``.
     """
     found = await _trace(broker, asked)
-    # It may have ended, or gone from one place to another, between the questions.
+    # It may have ended or moved between the reads.
     return found if found.known else await _trace(broker, asked)
 
 
@@ -145,13 +145,13 @@ async def _place(broker: Broker, lane: Lane, stream_id: str) -> Place | None:
 
 
 def own_id(entry: str, fields: Mapping[bytes, bytes]) -> str:
-    """The id that an entry's request goes by."""
+    """The id of an entry's request: its own, or the entry's name."""
     given = fields.get(b"id", b"").decode(errors="replace")
     return given if is_request_id(given) and read_entry_name(given) is None else entry
 
 
 async def _find(broker: Broker, request_id: str) -> tuple[Place | None, Search]:
-    """Look for an id that has no record among what is held and the oldest of each lane."""
+    """Search an id without a record among the pending and the oldest entries of each lane."""
     outstanding = (await broker.audit(0)).outstanding
     looked, size = 0, 0
     async for lane, stream_id, fields in _candidates(broker):
@@ -175,7 +175,7 @@ async def _candidates(broker: Broker) -> AsyncIterator[tuple[Lane, str, Fields]]
 
 
 async def _letter(broker: Broker, known: Remembered) -> DeadLetter | None:
-    """The dead letter of a result, which was written with it, or soon after what its worker took for the time."""
+    """The dead letter of a result; searched from its end on, with some slack for the worker's clock."""
     result = known.result
     if result is None or result.status in ("succeeded", "cancelled"):
         return None

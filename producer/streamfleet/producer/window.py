@@ -1,8 +1,8 @@
-"""Many requests of which only so many are outstanding: each is taken from its source when there is room for it.
+"""Runs many requests with a bounded number outstanding; each is read from its source when there is room.
 
-`Window` cuts the source into script calls and holds back what a full lane refused. `streamfleet batch` runs a file
-through it, `Client.run_many` and `Client.stream_many` an iterable: `Run`. A `Run` has no loop: the client calls its
-steps, and so `SyncClient` can read its caller's iterable in its caller's thread.
+`Window` splits the source into script calls, and holds back requests that a full lane refused. `streamfleet batch` runs
+a file through it; `Run` runs an iterable for `Client.run_many` and `Client.stream_many`. A `Run` has no loop of its
+own: the client calls its steps, so `SyncClient` can read the caller's iterable in the caller's thread.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ T = TypeVar("T")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 TICK_S = 0.5
-"""After so long, a lane that was full is tried again."""
+"""Seconds after which a full lane is tried again."""
 Submit: TypeAlias = Callable[[Sequence[Submission]], Awaitable[list[Outcome]]]
 Asks: TypeAlias = Iterable[Ask | Mapping[str, object]]
 AsyncAsks: TypeAlias = AsyncIterable[Ask | Mapping[str, object]]
 
 
 class Waiting(Protocol[R_co]):
-    """Requests that are waited for: `Arrivals`, or `Streams`."""
+    """A set of awaited requests: `Arrivals` or `Streams`."""
 
     def add(self, handles: Iterable[Handle]) -> None: ...
 
@@ -44,16 +44,16 @@ class Waiting(Protocol[R_co]):
 
 
 class Window(Generic[T]):
-    """Puts requests in, within a bound on how many are waited for.
+    """Enqueues requests, within a bound on the number outstanding.
 
     Args:
-        submit: makes one call, as `Client.submit`.
-        waiting: gets the handles of those that were accepted.
-        most: how many are waited for at most.
-        following: gives the next request, after something of the caller's; None while there is none.
+        submit: sends one call, as `Client.submit`.
+        waiting: gets the handles of accepted requests.
+        most: largest number of outstanding requests.
+        following: returns the caller's own value and the next request; None if there is none now.
 
     Attributes:
-        lane_full: a lane refused some of the last call, which are held back.
+        lane_full: a full lane refused requests of the last call, which are held back.
     """
 
     def __init__(
@@ -65,11 +65,11 @@ class Window(Generic[T]):
 
     @property
     def holds(self) -> bool:
-        """Requests were taken from the source, and are not put in yet."""
+        """True if requests were read from the source and are not enqueued yet."""
         return bool(self._held)
 
     def chunk(self) -> list[tuple[T, Submission]]:
-        """The requests of the next call: as many as there is room for, as one call may have, and as there are."""
+        """The requests of the next call, within the room, the bounds of a call, and the source."""
         chunk: list[tuple[T, Submission]] = []
         filled = 0
         while len(chunk) < min(self._most - len(self._waiting), MAX_COUNT):
@@ -84,10 +84,10 @@ class Window(Generic[T]):
         return chunk
 
     async def submit(self, chunk: Sequence[tuple[T, Submission]]) -> list[tuple[T, Handle | None]]:
-        """Put requests in. Those that a full lane refused are held back; the others are returned.
+        """Enqueue requests. Those that a full lane refused are held back; the others are returned.
 
         Returns:
-            What is the caller's, and the handle; None where the id belongs to another request.
+            The caller's value and the handle of each; None if the id belongs to another request.
         """
         outcomes = await self._submit([submission for _, submission in chunk])
         put_in: list[tuple[T, Handle | None]] = []
@@ -106,18 +106,18 @@ class Window(Generic[T]):
 class Run(Generic[R]):
     """One `Client.run_many` or `Client.stream_many`.
 
-    Where the source fails, or a request of it is refused, nothing more is taken from it; that error is raised when all
-    that were put in have ended.
+    If the source fails, or one of its requests is refused, nothing more is read from it; the error is raised after all
+    enqueued requests have ended.
 
     Args:
-        submit: makes one call, as `Client.submit`.
-        waiting: what is waited for, and how.
+        submit: sends one call, as `Client.submit`.
+        waiting: set of awaited requests.
         asks: the requests.
-        concurrency: how many are outstanding at most.
-        prepare: what to send for a request.
+        concurrency: largest number of outstanding requests.
+        prepare: checks and encodes a request.
 
     Raises:
-        InvalidRequest: `concurrency` is no whole number above 0.
+        InvalidRequest: `concurrency` is not a whole number above 0.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class Run(Generic[R]):
 
     @property
     def over(self) -> bool:
-        """All requests were put in, and have ended. Raises why not all were, and RequestLost."""
+        """True if all requests were enqueued and have ended. Raises the source's error, and RequestLost."""
         if len(self._waiting) or self._window.holds or not self._ended:
             return False
         lost = RequestLost(*dict.fromkeys(self._lost)) if self._lost else None
@@ -156,7 +156,7 @@ class Run(Generic[R]):
         return True
 
     def chunk(self) -> list[tuple[str, Submission]]:
-        """What to `submit` next: empty when it is time to `take`."""
+        """Requests to `submit` next; empty when `take` is next."""
         return [] if self._full else self._window.chunk()
 
     async def submit(self, chunk: Sequence[tuple[str, Submission]]) -> None:
@@ -166,14 +166,14 @@ class Run(Generic[R]):
         self._full = self._window.lane_full
 
     async def take(self) -> list[R]:
-        """What came; nothing where it is time to look for a `chunk`."""
+        """Wait for results; empty when `chunk` is next."""
         came = await self._waiting.take(TICK_S if self._full else None)
         self._full = False
         self._lost += [each.id for each in came if isinstance(each, RequestLost)]
         return [each for each in came if not isinstance(each, RequestLost)]
 
     async def close(self) -> None:
-        """Wait for nothing more; what was put in goes on."""
+        """Stop waiting; enqueued requests continue."""
         if isinstance(self._source, _ReadAhead):
             self._source.close()
         self._waiting.close()
@@ -192,7 +192,7 @@ class Run(Generic[R]):
             self._end(None)
         except InvalidRequest as error:
             self._end(InvalidRequest(f"{error.message} (request {self._number})", error.param, error.code))
-        except Exception as error:  # noqa: BLE001 - the caller's iterable: raised to the caller, when all else has ended
+        except Exception as error:  # noqa: BLE001 - the caller's iterable: raised to the caller after all results
             self._end(error)
         else:
             return submission.id, submission
@@ -204,12 +204,12 @@ class Run(Generic[R]):
 
 
 class _ReadAhead:
-    """An asynchronous iterable, read by a task of its own, so that results need not wait for it.
+    """Reads an asynchronous iterable in a separate task, so that results need not wait for it.
 
     Args:
-        asks: what to read.
-        most: how many are kept at most that nobody has taken.
-        wake: called when there is more, or an end.
+        asks: the iterable.
+        most: largest number of items to read ahead.
+        wake: called at a new item, and at the end.
     """
 
     def __init__(self, asks: AsyncAsks, most: int, wake: Callable[[], None]) -> None:
@@ -219,7 +219,7 @@ class _ReadAhead:
         self._task: asyncio.Task[None] | None = None
 
     def __next__(self) -> object | None:
-        """The next one; None while there is none."""
+        """The next item; None while there is none."""
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._read_on())
             self._task.add_done_callback(lambda _: self._wake())

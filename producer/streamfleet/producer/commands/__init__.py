@@ -21,7 +21,7 @@ REQUESTS, OPERATIONS = "Requests", "Operations"
 
 
 def add_commands(app: typer.Typer) -> None:
-    """Add them all."""
+    """Add all commands to the application."""
     app.command(rich_help_panel=REQUESTS)(enqueue)
     app.command(rich_help_panel=REQUESTS)(result)
     app.command(rich_help_panel=REQUESTS)(cancel)

@@ -1,4 +1,4 @@
-"""`streamfleet acl`: what each role may do in Redis, as rules for its ACL."""
+"""`streamfleet acl`: prints the permissions of each role as rules for Redis's ACL."""
 
 from __future__ import annotations
 

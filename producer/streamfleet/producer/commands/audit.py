@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from streamfleet.producer.repair import Progress, Report
 
 BAR_FROM = 20_000
-"""A queue with fewer things than this to look at is looked through before a bar could be read."""
+"""Smallest number of things to check for which a progress bar is shown; fewer take too little time."""
 
 
 def audit(
@@ -88,7 +88,7 @@ async def _inspect(settings: QueueSettings, repair: bool, quick: bool) -> tuple[
 
 @contextmanager
 def _bar() -> Iterator[Progress]:
-    """A bar on stderr, where that is a terminal and there is enough to look at."""
+    """A progress bar on stderr, if that is a terminal and there is enough to check."""
     from rich.console import Console
     from rich.progress import Progress as Bar
 

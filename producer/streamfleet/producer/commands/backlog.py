@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 SECOND_LOOK_S = 1.0
 LOOKS_PER_RATE = 10
-"""Rates go over so many looks: a single second jumps too much to be read."""
+"""Number of looks that a rate covers; the rate of a single second varies too much."""
 
 
 def backlog(
@@ -76,7 +76,7 @@ async def _once(settings: QueueSettings) -> None:
 
 
 def _moves(snapshot: Snapshot) -> bool:
-    """Whether something waits that somebody takes: only then does it matter how fast."""
+    """True if requests wait and a worker takes them; otherwise a rate tells nothing."""
     return any(lane.ready for lane in snapshot.lanes) and any(worker.takes_requests for worker in snapshot.workers)
 
 

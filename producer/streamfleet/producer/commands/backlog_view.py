@@ -1,4 +1,4 @@
-"""How `streamfleet backlog` looks on a terminal."""
+"""Terminal output of `streamfleet backlog`."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ URGENT_S = 5.0
 
 
 def render(snapshot: Snapshot, moving: Rates | None) -> RenderableType:
-    """Lanes, why they are late, workers and totals."""
+    """Render lanes, reasons for lateness, workers and totals."""
     why = [Text(line, style="yellow") for line in reasons(snapshot, moving)]
     queue = Text(f"queue {snapshot.queue}", style="bold")
     return Group(queue, _lanes(snapshot), *why, _workers(snapshot), Text(totals(snapshot, moving)))
 
 
 def reasons(snapshot: Snapshot, moving: Rates | None) -> list[str]:
-    """A line for each lane that is late, will be, or waits for something else than its turn: why."""
+    """The reason for each lane that is late, will be late, or waits for something else than its turn; a line each."""
     told = [found for found in lateness(snapshot, moving) if found.cause not in QUIET]
     return [one_line(f"{found.lane}: {found.line()}") for found in told]
 

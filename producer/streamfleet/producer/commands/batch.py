@@ -94,7 +94,7 @@ async def _batch(
     from streamfleet.producer.batch import Batch
     from streamfleet.producer.client import Client
 
-    # Redis may go away for minutes in a batch of hours: wait for it.
+    # Redis may be unreachable for minutes during a batch of hours, so the client waits for ever.
     async with Client(settings=settings, patience_s=None) as fleet:
         return await Batch(fleet, source, output, errors, options, show).run()
 

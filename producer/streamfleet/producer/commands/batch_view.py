@@ -1,4 +1,4 @@
-"""How a batch shows where it is: a bar on a terminal, a line every few seconds elsewhere."""
+"""Progress of a batch: a bar on a terminal, a line every few seconds elsewhere."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class BatchView:
     """Shows a batch's progress on stderr. A context manager.
 
     Args:
-        console: where to; stderr by default.
-        clock: for rates.
+        console: output; stderr by default.
+        clock: clock for rates.
 
     Attributes:
         latest: the newest progress, None before the first.
@@ -46,7 +46,7 @@ class BatchView:
         self.close()
 
     def close(self) -> None:
-        """Leave the bar as it stands."""
+        """Draw the bar a last time, and stop it."""
         if self._bar is not None:
             if self.latest is not None:
                 self._draw(self._bar, self.latest)
@@ -54,7 +54,7 @@ class BatchView:
             self._bar = None
 
     def show(self, progress: Progress) -> None:
-        """Where it is now; call it as often as it changes."""
+        """Show the current progress; call this at every change."""
         now_s = self._clock.monotonic()
         self.latest = progress
         if self._pace is None:
@@ -86,7 +86,7 @@ def describe(progress: Progress, pace: Pace) -> str:
 
 
 def details(progress: Progress, pace: Pace) -> str:
-    """What stands beside the bar."""
+    """The text beside the bar."""
     left_s = pace.left_s(progress.left)
     parts = [f"{progress.failed} failed", f"{pace.per_second:.1f}/s"]
     if progress.left:

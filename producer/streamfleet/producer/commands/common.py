@@ -1,4 +1,4 @@
-"""What the commands share: the options that name a queue, running something asynchronous, and how they end."""
+"""Shared code of the commands: options that name a queue, running asynchronous code, output and exit statuses."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs."
 
 
 def queue_settings(redis_url: str | None, queue: str | None) -> QueueSettings:
-    """The queue's settings: the environment's, with the options in their place.
+    """The queue's settings from the environment; given options take precedence.
 
     Raises:
-        SettingsError: one line for each that is wrong.
+        SettingsError: one line for each wrong setting.
     """
     from streamfleet.common.settings import QueueSettings, load
 
@@ -52,10 +52,10 @@ def queue_settings(redis_url: str | None, queue: str | None) -> QueueSettings:
 
 @asynccontextmanager
 async def connected(settings: QueueSettings) -> AsyncIterator[Broker]:
-    """The queue's operations.
+    """A connected broker of the queue.
 
     Raises:
-        BrokerUnavailable: nobody answers at the address.
+        BrokerUnavailable: no server answers at the address.
     """
     from streamfleet.producer.client import open_broker
 
@@ -100,19 +100,19 @@ async def _until_signalled(work: Coroutine[Any, Any, T], came: list[int]) -> T:
         loop.remove_signal_handler(signum)
         task.cancel()
 
-    # Handlers of our own: Python sets up none for SIGINT where a script runs the command in its background.
+    # Own handlers, because Python installs none for SIGINT if a script runs the command in the background.
     for signum in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(signum, stop, signum)
     return await task
 
 
 def say(text: str) -> None:
-    """A line for the person at the terminal; stdout is for what was asked for."""
+    """Print a message to stderr; stdout is for the command's output."""
     print(text, file=sys.stderr, flush=True)  # noqa: T201 - this is what a command line does
 
 
 def out(text: str) -> None:
-    """A line of what was asked for."""
+    """Print a line of the command's output."""
     print(text, flush=True)  # noqa: T201 - this is what a command line does
 
 

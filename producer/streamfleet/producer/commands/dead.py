@@ -193,7 +193,7 @@ async def _chosen(broker: Broker, ids: list[str], reason: str | None, now_ms: in
         return
     async for letter in letters(broker, reason):
         if letter.written_ms > now_ms:
-            return  # came after this command began: a request that fails again must not be met twice
+            return  # written after this command began; a request that fails again must not be processed twice
         yield letter
 
 

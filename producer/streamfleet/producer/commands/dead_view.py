@@ -1,4 +1,4 @@
-"""How dead letters look on a terminal."""
+"""Terminal and JSON output of dead letters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from streamfleet.producer.when import in_words
 
 
 def table(letters: Sequence[DeadLetter], now_ms: int) -> FittedTable:
-    """Several, a line each."""
+    """A table of dead letters, a line each."""
     result = FittedTable()
     result.add_column("dead letter")
     result.add_column("request", overflow="fold")
@@ -35,7 +35,7 @@ def table(letters: Sequence[DeadLetter], now_ms: int) -> FittedTable:
 
 
 def page(letter: DeadLetter) -> str:
-    """One, with everything about it."""
+    """All details of one dead letter."""
     lines = [
         f"dead letter  {letter.letter_id}",
         f"request      {plain(letter.request_id)}",
@@ -55,7 +55,7 @@ def page(letter: DeadLetter) -> str:
 
 
 def as_json_value(letter: DeadLetter) -> dict[str, Any]:
-    """One, for programs; bytes that are no UTF-8 are written as ``\\xff``."""
+    """A dead letter as JSON values; bytes that are not UTF-8 are written as ``\\xff``."""
     return {
         "letter_id": letter.letter_id,
         "request_id": letter.request_id,
@@ -70,6 +70,6 @@ def as_json_value(letter: DeadLetter) -> dict[str, Any]:
 
 
 def reason(letter: DeadLetter) -> str:
-    """Why it ended, naming the field at fault."""
+    """The reason for its end, with the field at fault."""
     message, param = letter.error.get("message", "no message"), letter.error.get("param")
     return f"{param}: {message}" if param else str(message)

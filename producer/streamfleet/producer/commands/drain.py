@@ -1,4 +1,4 @@
-"""`streamfleet drain`: a worker that is to leave."""
+"""`streamfleet drain`: tells a worker to finish and stop."""
 
 from __future__ import annotations
 

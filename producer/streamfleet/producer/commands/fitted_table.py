@@ -8,11 +8,11 @@ from rich.measure import Measurement
 from rich.table import Column, Table
 
 TEXT_WIDTH = 12
-"""Characters that a column of text keeps for a line at least."""
+"""Smallest width of a column of text, in characters."""
 
 
 class FittedTable(Table):
-    """A table of which nothing is cut on a narrow terminal.
+    """A table whose cells are never cut, even on a narrow terminal.
 
     Headings wrap at spaces first, then the cells of the widest column do. Columns with ``overflow="fold"`` hold text
     (names, models, messages): long words break there too, at `TEXT_WIDTH` characters or more. On a terminal that is

@@ -1,4 +1,4 @@
-"""Showing an answer while it comes."""
+"""Shows an answer while it is generated."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 
 async def show_stream(handle: Handle, timeout: float | None, as_json: bool = False) -> None:
-    """Print an answer's text as it comes, or each chunk as a line of JSON. Ends with status 1 without success.
+    """Print an answer's text as it is generated, or each chunk as a line of JSON. Exits with status 1 without success.
 
     Args:
         handle: the request.
-        timeout: seconds for all of it; None for no limit.
-        as_json: chunks in place of text.
+        timeout: seconds for the whole answer; None for no limit.
+        as_json: print chunks in place of text.
 
     Raises:
-        ResultTimeout: it did not end in time; it goes on.
+        ResultTimeout: the request did not end in time; it continues.
     """
     import asyncio
 
@@ -51,13 +51,13 @@ async def _follow(handle: Handle, screen: _Screen) -> Result:
             async for event in events:
                 screen.chunk(event) if isinstance(event, Chunk) else screen.tell(event)
     except RequestFailed:
-        pass  # its result says it
+        pass  # the result below has the error
     screen.end()
     return await handle.result()
 
 
 class _Screen:
-    """Chunks on stdout, what happens to them on stderr."""
+    """Prints chunks to stdout, and messages about restarts and gaps to stderr."""
 
     def __init__(self, request_id: str, as_json: bool) -> None:
         self.chunks = 0
@@ -83,7 +83,7 @@ class _Screen:
             say(f"{event.chunks} chunks are missing here; `streamfleet result {self._id}` has the whole answer")
 
     def end(self) -> None:
-        """What comes next begins on a line of its own."""
+        """End the current line, so that the next output starts on a new one."""
         if self._on_a_line:
             out("")
         self._on_a_line = False

@@ -1,4 +1,4 @@
-"""`streamfleet pause` and `streamfleet resume`: lanes that rest."""
+"""`streamfleet pause` and `streamfleet resume`: stop and continue lanes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text of anybody's, as a terminal shows and does not obey it."""
+"""Escapes foreign text, so that a terminal shows it and does not obey control characters in it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def plain(text: str | bytes) -> str:
-    """Without control characters; these, and bytes that are no UTF-8, are written as ``\\x1b``."""
+    """Escape control characters, and bytes that are not UTF-8, as ``\\x1b``."""
     if isinstance(text, bytes):
         text = text.decode(errors="backslashreplace")
     text = text.encode(errors="backslashreplace").decode()
@@ -18,10 +18,10 @@ def plain(text: str | bytes) -> str:
 
 
 def one_line(text: str | bytes) -> str:
-    """The same on one line: a break in it must not look like a line of ours."""
+    """As `plain`, on one line: a line break in the text must not look like output of the command."""
     return plain(text).replace("\n", "\\n")
 
 
 def cell(text: str) -> str:
-    """The same for a cell of a table, where brackets would be taken for colours."""
+    """As `one_line`, for a cell of a table, where brackets would be read as colours."""
     return escape(one_line(text))

@@ -1,4 +1,4 @@
-"""Showing a result on a terminal."""
+"""Shows a result on a terminal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def show_result(result: Result, as_json: bool = False) -> None:
-    """Print a result: its text, or all of it as JSON. Ends with status 1 when it did not succeed."""
+    """Print a result: its text, or all of it as JSON. Exits with status 1 if it did not succeed."""
     if as_json:
         out(json.dumps(result_json(result), ensure_ascii=False, indent=2))
     elif result.ok:
@@ -24,7 +24,7 @@ def show_result(result: Result, as_json: bool = False) -> None:
 
 
 def result_json(result: Result) -> dict[str, Any]:
-    """Everything about a result, as JSON values."""
+    """All of a result as JSON values."""
     timings = result.timings
     return {
         "id": result.id,

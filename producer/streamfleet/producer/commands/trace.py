@@ -64,7 +64,7 @@ def _show(found: Trace, as_json: bool) -> None:
 
 
 def unknown(found: Trace) -> str:
-    """Why there is nothing to tell, and what to try."""
+    """Reason why nothing was found, and what to try."""
     from streamfleet.producer.commands.plain import plain
 
     name = plain(found.asked)

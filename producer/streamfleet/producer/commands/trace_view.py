@@ -1,4 +1,4 @@
-"""How `streamfleet trace` looks: a page of lines, each with its name."""
+"""Terminal output of `streamfleet trace`: lines, each with a name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from streamfleet.producer.whereabouts import Trace
 
 
 def page(trace: Trace) -> str:
-    """Everything about one request."""
+    """All details of one request."""
     return "\n".join(f"{name:<14}{one_line(text)}" for name, text in _lines(trace, tell(trace)))
 
 
@@ -92,7 +92,7 @@ def _ago(now_ms: int, then_ms: int) -> str:
 
 
 def _moment(epoch_ms: int | None) -> str:
-    """A time for people; those that no calendar has, in ms."""
+    """A time for people; in ms if it is outside the calendar."""
     try:
         moment = datetime.fromtimestamp((epoch_ms or 0) / 1000, UTC)
     except (ValueError, OverflowError, OSError):

@@ -74,7 +74,7 @@ async def _json(settings: QueueSettings, interval_s: float | None) -> None:
 
 
 async def _looks(broker: Broker, interval_s: float | None) -> AsyncIterator[list[WorkerView]]:
-    """The workers now, and again after each interval; once where there is none."""
+    """The workers now, and again after each interval; only once without an interval."""
     from streamfleet.common.clock import SystemClock
     from streamfleet.producer.snapshot import look_at_workers
 

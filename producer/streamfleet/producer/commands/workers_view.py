@@ -1,4 +1,4 @@
-"""How `streamfleet workers` looks on a terminal."""
+"""Terminal and JSON output of `streamfleet workers`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from streamfleet.producer.when import in_words
 
 
 def render(workers: Sequence[WorkerView]) -> RenderableType:
-    """The living, the silent ones that hold something, and how many they are."""
+    """Render the live workers, the silent ones that hold requests, and a summary."""
     shown = [worker for worker in workers if worker.alive or worker.running]
     last = Text(summary(workers, len(workers) - len(shown)))
     return Group(_table(shown), last) if shown else last
@@ -37,12 +37,12 @@ def summary(workers: Sequence[WorkerView], left_out: int) -> str:
 
 
 def short_name(model: str) -> str:
-    """A model that vLLM names by its folder, by the folder's own name."""
+    """A model's short name: the last part of the path, if vLLM names the model by its folder."""
     return model.rstrip("/").rpartition("/")[2] if model.startswith("/") else model
 
 
 def as_json_values(workers: Sequence[WorkerView]) -> list[dict[str, Any]]:
-    """All of them, for programs."""
+    """All workers as JSON values."""
     return [
         {
             **asdict(worker),

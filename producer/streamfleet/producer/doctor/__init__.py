@@ -1,1 +1,1 @@
-"""What `streamfleet doctor` looks at: the server, who we are to it, the clocks, and the queue."""
+"""Checks of `streamfleet doctor`: the server, the user's permissions, the clocks, and the queue."""

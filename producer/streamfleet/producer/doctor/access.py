@@ -1,6 +1,6 @@
-"""Which roles the Redis user can play: each command of each grant, as ACL DRYRUN takes it. Pure.
+"""Checks which roles the Redis user can take: builds each command of each grant for ACL DRYRUN. Pure.
 
-DRYRUN checks arguments before rules, so every command needs some that fit.
+DRYRUN checks arguments before rules, so every command needs valid arguments.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from streamfleet.producer.doctor.check import Check, ok, unknown, warn
 
 KEY = "<key>"
 NAMED = "doctor"
-"""Stands for a name that others choose: of a request, a client."""
+"""Sample name of a request or client."""
 MOST_NAMED = 3
 ARGUMENTS: Mapping[str, str] = {
     **dict.fromkeys(("ping", "info", "time", "client|id", "dbsize", "readonly"), ""),
@@ -54,17 +54,17 @@ ARGUMENTS: Mapping[str, str] = {
     "xread": f"STREAMS {KEY} 0",
     "xreadgroup": f"GROUP workers w STREAMS {KEY} >",
 }
-"""What stands behind a command's name, for each command that any role may send."""
+"""Sample arguments of each command that any role may send."""
 CLUSTERED = frozenset({"cluster|slots", "cluster|shards", "cluster|nodes", "readonly"})
 
 
 def attempts(role: Role, keys: Keys, *, clustered: bool) -> list[tuple[str, ...]]:
-    """The commands that a role has to be able to send, each on each kind of key.
+    """Commands that a role must be able to send, each on each kind of key.
 
     Args:
-        role: whose job.
-        keys: of which queue.
-        clustered: whether the server is a node of a cluster; elsewhere nobody needs what asks about it.
+        role: the role.
+        keys: keys of the queue.
+        clustered: True if the server is a cluster node; otherwise commands about clusters are left out.
 
     Raises:
         InvalidRequest: the queue's name or the prefix cannot stand in an ACL rule.
@@ -78,12 +78,12 @@ def attempts(role: Role, keys: Keys, *, clustered: bool) -> list[tuple[str, ...]
 
 
 def access_check(user: str, refused: Mapping[Role, Sequence[Sequence[str]]], *, open_door: bool) -> Check:
-    """What a user can do.
+    """Finding about a user's permissions.
 
     Args:
-        user: the name.
-        refused: role to what of its job Redis refuses to the user.
-        open_door: it got in without a password.
+        user: the user's name.
+        refused: commands that Redis refuses to the user, by role.
+        open_door: the user logged in without a password.
     """
     able = [role for role, commands in refused.items() if not commands]
     lacking = [f"{role} lacks {_named(commands)}" for role, commands in refused.items() if commands]
@@ -97,7 +97,7 @@ def access_check(user: str, refused: Mapping[Role, Sequence[Sequence[str]]], *, 
 
 
 def cannot_tell(why: str) -> Check:
-    """For a server or user that cannot ask."""
+    """Finding for a server without ACL DRYRUN, or a user who may not call it."""
     change = "to be told, run it as a user with +acl|whoami +acl|dryrun, on Redis 7.0 or newer"
     return unknown("access", f"whether the user may do what each role has to is unknown: {why}", change)
 
@@ -113,7 +113,7 @@ def _words(command: str, key: str) -> tuple[str, ...]:
 
 
 def _sample(pattern: str) -> str:
-    """A key that a pattern is about; empty for none."""
+    """A sample key that a pattern matches; empty for no pattern."""
     key = re.sub(r"^%?[RW]*~", "", pattern)
     named = key[:-1] + NAMED if key.endswith("*") and not key.endswith("\\*") else key
     return re.sub(r"\\(.)", r"\1", named)

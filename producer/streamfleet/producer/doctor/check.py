@@ -1,4 +1,4 @@
-"""One thing that was looked at, and what came of it."""
+"""One check of `streamfleet doctor`, and its finding."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Level(StrEnum):
-    """How it stands. Unknown: Redis does not say, or not to this user."""
+    """Level of a finding. Unknown: Redis does not tell, or not to this user."""
 
     OK = "ok"
     WARN = "warn"
@@ -21,10 +21,10 @@ class Check:
     """One finding.
 
     Attributes:
-        name: what was looked at.
-        level: how it stands.
-        seen: what was seen.
-        change: what to change, naming the setting; empty where all is well.
+        name: name of the check.
+        level: its level.
+        seen: the observed state.
+        change: the setting to change; empty if nothing is wrong.
     """
 
     name: str
@@ -33,25 +33,25 @@ class Check:
     change: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
+        """The finding as JSON values."""
         return asdict(self)
 
 
 def ok(name: str, seen: str) -> Check:
-    """All is well."""
+    """A finding without a problem."""
     return Check(name, Level.OK, seen)
 
 
 def warn(name: str, seen: str, change: str) -> Check:
-    """It works, but something can go wrong, or goes slowly."""
+    """A finding of a risk or of slowness."""
     return Check(name, Level.WARN, seen, change)
 
 
 def fail(name: str, seen: str, change: str) -> Check:
-    """Something does not work, or requests are lost by it."""
+    """A finding of a fault that stops the work or loses requests."""
     return Check(name, Level.FAIL, seen, change)
 
 
 def unknown(name: str, seen: str, change: str) -> Check:
-    """It cannot be told."""
+    """A finding that could not be determined."""
     return Check(name, Level.UNKNOWN, seen, change)

@@ -1,4 +1,4 @@
-"""A whole examination: asks everything, one thing after another, and goes on where one cannot be answered."""
+"""Runs all checks of `streamfleet doctor` in order; a check that fails to run does not stop the others."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from streamfleet.producer.snapshot import take_snapshot
 
 PINGS = 21
 QUESTIONS = 5
-"""The clock is asked so often, and the quickest answer counts."""
+"""Number of times that the clock is read; the fastest answer counts."""
 
 
 async def examine(broker: Broker, clock: Clock, *, password_given: bool) -> list[Check]:
-    """Everything, in the order in which one thing rests on another.
+    """Run all checks, in the order of their dependencies.
 
     Args:
         broker: the queue.
-        clock: this machine's.
-        password_given: whether REDIS_URL has one.
+        clock: this machine's clock.
+        password_given: True if REDIS_URL has a password.
 
     Returns:
-        The findings. Where Redis does not answer, that is the only one, or the last.
+        The findings. If Redis does not answer, that is the only one, or the last.
     """
     found: list[Check] = []
     try:
@@ -77,7 +77,7 @@ async def _clock(broker: Broker, clock: Clock) -> Check:
 
 
 async def _offset(broker: Broker, clock: Clock) -> tuple[float, float]:
-    """How long it took to ask Redis's clock, and how far that was ahead in the middle of it; seconds."""
+    """Duration of reading Redis's clock, and its offset in the middle of that time; seconds."""
     asked_ms, started = clock.now_ms(), clock.monotonic()
     theirs_ms = await broker.now_ms()
     took_s = clock.monotonic() - started
@@ -106,7 +106,7 @@ async def _look_at_queue(broker: Broker, found: list[Check]) -> None:
     }
     for name, look in looks.items():
         if any(check.name == "keys" and check.level == "fail" for check in found):
-            return  # a key of another type would stop all the others
+            return  # a key of a wrong type would fail all later checks
         try:
             found += await look()
         except NotPermitted as error:

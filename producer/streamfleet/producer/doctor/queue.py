@@ -1,4 +1,4 @@
-"""How the queue's own keys, groups and workers stand."""
+"""Checks of the queue's own keys, groups, workers and lanes."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from streamfleet.producer.snapshot import Snapshot
 from streamfleet.producer.when import in_words
 
 ROUNDS = 20
-"""Looks at the database, some hundreds of keys each: enough for an impression, and no more than a second."""
+"""Number of SCAN calls, some hundreds of keys each: a useful sample in at most a second."""
 NAMED = 3
 REPAIR = "`streamfleet audit` shows all of it, `streamfleet audit --repair` mends it"
 
 
 async def shared_keys_check(broker: Broker) -> Check:
-    """Whether the keys that all requests share are of the right types."""
+    """Check the types of the keys that all requests share."""
     wrong = await broker.look_at_keys(shared_checks(broker.keys), mend=False)
     if wrong:
         return fail("keys", _named(wrong), REPAIR)
@@ -29,7 +29,7 @@ async def shared_keys_check(broker: Broker) -> Check:
 
 
 async def sampled_keys_checks(broker: Broker) -> list[Check]:
-    """Whether results and records will expire, as far as a bounded look goes; and who else is here."""
+    """Check a sample of keys: results and records must expire. Also lists other queues."""
     keys, whole = await broker.some_keys(ROUNDS)
     own = [key for key in keys if key.startswith(broker.keys.base)]
     checks = [check for key in own if (check := key_check(key, broker.keys, broker.limits)) is not None]
@@ -45,7 +45,7 @@ async def sampled_keys_checks(broker: Broker) -> list[Check]:
 
 
 async def groups_check(broker: Broker) -> Check:
-    """Whether the lanes' groups are there, and where they have to be."""
+    """Check that the lanes' groups exist, at the right position."""
     wrong = await broker.look_at_groups(mend=False)
     if wrong:
         return fail("groups", _named(wrong), REPAIR)
@@ -57,7 +57,7 @@ async def groups_check(broker: Broker) -> Check:
 
 
 def workers_check(snapshot: Snapshot) -> Check:
-    """Whether somebody does the work."""
+    """Check that workers take requests."""
     alive = [worker for worker in snapshot.workers if worker.alive]
     ready = [worker for worker in alive if worker.takes_requests]
     silent = [worker for worker in snapshot.workers if not worker.alive and worker.running]
@@ -79,7 +79,7 @@ def workers_check(snapshot: Snapshot) -> Check:
 
 
 def lateness_check(snapshot: Snapshot) -> Check:
-    """Whether a lane is late, and how old the oldest request is."""
+    """Check for late lanes, and show the age of the oldest request."""
     ages = [lane.oldest_s for lane in snapshot.lanes if lane.oldest_s is not None]
     seen = f"{snapshot.outstanding} outstanding" + (f", the oldest came {in_words(max(ages))} ago" if ages else "")
     found = [each for each in lateness(snapshot) if each.late or each.cause is Cause.PAUSED]
@@ -105,5 +105,5 @@ def _named(wrong: Sequence[Finding]) -> str:
 
 
 def not_looked_at(name: str, why: str) -> Check:
-    """For what Redis refuses to show."""
+    """Finding for data that Redis refuses to show."""
     return unknown(name, why, "a user with the operator's rules: `streamfleet acl --role operator`")

@@ -1,4 +1,4 @@
-"""What INFO says of the server, and what clocks and pings say of the way to it. Pure."""
+"""Checks of the server from INFO, and of the connection from clocks and pings. Pure."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ LAGGING_S = 10
 
 
 def server_checks(info: Mapping[str, str], replicas: int) -> list[Check]:
-    """Everything that INFO shows.
+    """All findings from INFO.
 
     Args:
         info: names and values of INFO.
-        replicas: how many replicas enqueueing waits for.
+        replicas: number of replicas that enqueueing waits for.
     """
     wrong = {finding.event: finding for finding in findings(info, replicas)}
     return [
@@ -35,11 +35,11 @@ def server_checks(info: Mapping[str, str], replicas: int) -> list[Check]:
 
 
 def clock_check(offset_s: float, round_trip_s: float) -> Check:
-    """How far the clocks are apart.
+    """Finding about the difference of the clocks.
 
     Args:
-        offset_s: Redis's clock less this machine's in the middle of the question, seconds.
-        round_trip_s: how long the question took; by half of that it may be wrong.
+        offset_s: Redis's clock minus this machine's, in the middle of the round trip, seconds.
+        round_trip_s: duration of the round trip; the error of the offset is at most half of it.
     """
     sure_s = max(0.0, abs(offset_s) - round_trip_s / 2)
     way = "ahead of" if offset_s > 0 else "behind"
@@ -51,7 +51,7 @@ def clock_check(offset_s: float, round_trip_s: float) -> Check:
 
 
 def ping_check(pings_ms: Sequence[float]) -> Check:
-    """How long the server takes for nothing at all; milliseconds."""
+    """Finding about the round-trip times of PING, in milliseconds."""
     median = statistics.median(pings_ms)
     seen = f"{median:.2f} ms (median of {len(pings_ms)}, at most {max(pings_ms):.2f})"
     if median < SLOW_PING_MS:
@@ -143,7 +143,7 @@ def _replicas(info: Mapping[str, str]) -> list[str]:
 
 
 def int_or(text: str | None, default: int) -> int:
-    """A whole number in a text; the default for anything else."""
+    """Parse a whole number; the default for any other text."""
     return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) <= 18 else default
 
 
