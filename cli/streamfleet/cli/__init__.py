@@ -1,1 +1,1 @@
-"""The `streamfleet` command: the one place that knows both producers and workers."""
+"""The `streamfleet` command: the only package that imports both producers and workers."""

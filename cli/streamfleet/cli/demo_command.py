@@ -64,7 +64,7 @@ def demo_gateway(
     if engine not in ENGINES:
         raise SettingsError(f"--engine: must be {' or '.join(ENGINES)}, not {engine[:40]!r}")
     for name in sorted(EXTRA):
-        if importlib.util.find_spec(name) is None:  # the gateway's own process would say so, but later
+        if importlib.util.find_spec(name) is None:  # the gateway's own process would report it later
             raise _missing(ModuleNotFoundError(name=name), *INSTALL_GATEWAY)
     try:
         from streamfleet.cli.demo.gateway_run import Options
@@ -76,7 +76,7 @@ def demo_gateway(
 
 
 def _missing(error: ModuleNotFoundError, target: str, extras: str) -> Exception:
-    """The error for a package that is not installed; one of our own that is not found is a fault."""
+    """Error for a package that is not installed; a missing module of streamfleet itself is raised as it is."""
     missing = error.name or ""
     if missing.startswith("streamfleet"):
         return error

@@ -1,4 +1,4 @@
-"""The `streamfleet` command: puts its subcommands together, and turns expected errors into one line."""
+"""The `streamfleet` command: combines its subcommands, and prints expected errors as one line."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def main() -> NoReturn:
     except KeyboardInterrupt:
         _end("interrupted", INTERRUPTED)
     except BrokenPipeError:
-        # Whoever read our output has seen enough; Python would complain about it once more at exit.
+        # The reader closed the pipe; redirect stdout, because Python would report the error again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(FAILED)
     except OSError as error:

@@ -106,7 +106,7 @@ def plan_workers(  # noqa: PLR0913, PLR0917 - each parameter is an option
 
 
 def _planned(asked: Asked) -> Plan:
-    """The plan, with a word on what is simulated while it takes."""
+    """Compute the plan, and show the progress of the simulation."""
     from rich.console import Console
 
     from streamfleet.cli.plan.planning import plan_fleet

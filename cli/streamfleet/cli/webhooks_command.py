@@ -1,4 +1,4 @@
-"""`streamfleet gateway webhooks`: what was given up, and the secrets that sign."""
+"""`streamfleet gateway webhooks`: dead webhooks, and signing secrets."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ async def _chosen(broker: WebhookBroker, ids: list[str], now_ms: int) -> AsyncIt
         return
     async for letter in broker.every_dead():
         if letter.written_ms > now_ms:
-            return  # came after this command began
+            return  # written after this command began
         yield letter
 
 

@@ -1,4 +1,4 @@
-"""How dead webhooks and signing secrets look on a terminal."""
+"""Terminal and JSON output of dead webhooks and signing secrets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from streamfleet.producer.when import in_words
 
 
 def table(letters: Sequence[DeadWebhook], now_ms: int) -> FittedTable:
-    """Several, a line each; no URL, as its path and query may be secrets."""
+    """A table of dead webhooks, a line each; without URLs, because their path and query may be secret."""
     result = FittedTable()
     result.add_column("dead letter")
     result.add_column("webhook-id", overflow="fold")
@@ -36,7 +36,7 @@ def table(letters: Sequence[DeadWebhook], now_ms: int) -> FittedTable:
 
 
 def page(letter: DeadWebhook) -> str:
-    """One, with everything about it."""
+    """All details of one dead webhook."""
     lines = [
         f"dead letter  {letter.letter_id}",
         f"webhook-id   {one_line(letter.webhook_id)}",
@@ -58,7 +58,7 @@ def page(letter: DeadWebhook) -> str:
 
 
 def as_json_value(letter: DeadWebhook) -> dict[str, Any]:
-    """One, for programs."""
+    """A dead webhook as JSON values."""
     message = letter.message
     return {
         "letter_id": letter.letter_id,
@@ -75,7 +75,7 @@ def as_json_value(letter: DeadWebhook) -> dict[str, Any]:
 
 
 def secret_rows(stored: Mapping[str, bytes]) -> list[dict[str, Any]]:
-    """Everybody's secrets without themselves, newest of each tenant first."""
+    """Properties of all tenants' secrets without the secrets themselves; a tenant's newest first."""
     return [
         {
             "tenant": tenant,
@@ -89,7 +89,7 @@ def secret_rows(stored: Mapping[str, bytes]) -> list[dict[str, Any]]:
 
 
 def secrets_table(rows: Sequence[Mapping[str, Any]], now_ms: int) -> FittedTable:
-    """The same for people."""
+    """A table of secrets for people."""
     result = FittedTable()
     result.add_column("tenant", overflow="fold")
     for name in ("fingerprint", "age", "signs for"):

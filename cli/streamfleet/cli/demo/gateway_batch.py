@@ -30,7 +30,7 @@ WEBHOOK_TIMEOUT_S = 60.0
 
 
 async def run_batch(shell: Shell, model: str, folder: Path, receiver: Receiver) -> list[str]:
-    """From the file to its output and the webhook; what is not as it should be."""
+    """Run a batch from its file to its output and the webhook. Returns the problems."""
     lines = batch_lines(model)
     (folder / FILE).write_text("".join(line + "\n" for line in lines), encoding="utf-8")
     shell.say(f"{folder / FILE} has {len(lines)} lines like this one:")
@@ -90,7 +90,7 @@ async def _until_done(shell: Shell, batch_id: str) -> list[str]:
 
 
 def output_problems(output: str) -> list[str]:
-    """What is wrong with the output file, one line each: each `custom_id` has to stand there once, with an answer."""
+    """Problems of the output file, one line each: it must hold each `custom_id` once, with an answer."""
     found = [parsed(line) for line in output.splitlines()]
     times = Counter(str(line.get("custom_id")) for line in found)
     wanted = Counter(f"line-{number}" for number in range(1, len(QUESTIONS) + 1))

@@ -1,4 +1,4 @@
-"""Chat and a stream, with curl and with OpenAI's Python SDK: shown, run, and looked at."""
+"""Chat and streaming calls with curl and OpenAI's Python SDK: shows, runs and checks each."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ print("stream:", "|".join(chunk.choices[0].delta.content or "" for chunk in chun
 
 
 async def first_model(shell: Shell) -> str:
-    """Which model the workers serve, as `GET /v1/models` says; empty when it says none."""
+    """The first model of `GET /v1/models`; empty if there is none."""
     answer = await shell.run(f"curl -sS $OPENAI_BASE_URL/models {AUTHORISED}")
     models = parsed(answer).get("data") or [{}]
     return str(models[0].get("id", ""))
 
 
 async def ask(shell: Shell, model: str, expected: str) -> list[str]:
-    """A chat request with curl; what is not as it should be.
+    """Send a chat request with curl. Returns the problems.
 
     Args:
-        expected: has to be in the answer.
+        expected: text that the answer must contain.
     """
     body = {"model": model, **chat(CAPITAL, 16)}
     answer = await shell.run(
@@ -56,7 +56,7 @@ async def ask(shell: Shell, model: str, expected: str) -> list[str]:
 
 
 async def ask_for_stream(shell: Shell, model: str) -> list[str]:
-    """A streamed chat request with curl; what is not as it should be."""
+    """Send a streamed chat request with curl. Returns the problems."""
     body = {"model": model, **chat(SEA, 24), "stream": True}
     answer = await shell.run(
         f"curl -sSN $OPENAI_BASE_URL/chat/completions {POST_JSON}{quoted(body)}",
@@ -74,7 +74,7 @@ async def ask_for_stream(shell: Shell, model: str) -> list[str]:
 
 
 async def ask_with_sdk(shell: Shell, model: str, folder: Path, expected: str) -> list[str]:
-    """Both with OpenAI's Python SDK, where it is installed; what is not as it should be."""
+    """Send both requests with OpenAI's Python SDK, if it is installed. Returns the problems."""
     if not sdk_installed():
         shell.say("OpenAI's Python SDK is not installed here, so this goes on with curl; pip install openai", "yellow")
         return []
@@ -92,12 +92,12 @@ async def ask_with_sdk(shell: Shell, model: str, folder: Path, expected: str) ->
 
 
 def sdk_installed() -> bool:
-    """Whether OpenAI's Python SDK is there."""
+    """True if OpenAI's Python SDK is installed."""
     return importlib.util.find_spec("openai") is not None
 
 
 def parsed(answer: str) -> dict[str, Any]:
-    """An answer in JSON; empty when it is something else."""
+    """Parse an answer in JSON; empty if it is not an object."""
     try:
         value = json.loads(answer)
     except ValueError:
@@ -111,7 +111,7 @@ def quoted(body: dict[str, Any]) -> str:
 
 
 def from_choices(line: str) -> str:
-    """A line of an answer without what stands before the text in it."""
+    """A line of an answer without the part before its text."""
     start = line.find('"choices"')
     head = "data: " if line.startswith("data: ") else ""
     return line if start < 0 else f"{head}{{… {line[start:]}"

@@ -1,4 +1,4 @@
-"""The gateway's page: where it is, how to get in, and staying there for as long as somebody looks."""
+"""The gateway's page in the demo: checks it, opens a browser, and keeps the fleet busy for viewers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REQUEST_TIMEOUT_S = 120.0
 
 
 async def look_at_page(shell: Shell) -> list[str]:
-    """Ask for the page, and with the operator's key for what it shows; what is not as it should be."""
+    """Request the page, and its data with the operator's key. Returns the problems."""
     page = await shell.run("curl -sS -o /dev/null -w '%{http_code} %{content_type}\\n' $GATEWAY/ui")
     problems = []
     if not page.startswith("200 text/html"):
@@ -31,12 +31,12 @@ async def look_at_page(shell: Shell) -> list[str]:
 
 
 def has_desktop() -> bool:
-    """Whether a browser could show anything here."""
+    """True if this machine has a display."""
     return sys.platform == "darwin" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 
 def open_page(shell: Shell, url: str) -> None:
-    """Open a browser there, on a desktop; elsewhere say why not."""
+    """Open a browser on a desktop; elsewhere print the reason why not."""
     if not has_desktop():
         shell.say("no browser opened: there is no display here (neither DISPLAY nor WAYLAND_DISPLAY is set)", "yellow")
     elif not webbrowser.open(url):
@@ -44,17 +44,17 @@ def open_page(shell: Shell, url: str) -> None:
 
 
 async def keep_busy(url: str, key: str, model: str) -> None:
-    """Ask a small question every few seconds, so that there is something to see, until this is cancelled.
+    """Send a small request every few seconds until cancelled, so that the page shows activity.
 
     Args:
-        url: of the gateway.
+        url: URL of the gateway.
         key: an API key.
-        model: whom to ask.
+        model: model to ask.
     """
     headers = {"Authorization": f"Bearer {key}"}
     async with httpx.AsyncClient(base_url=url, headers=headers, timeout=REQUEST_TIMEOUT_S, trust_env=False) as client:
         while True:
-            # The page shows what fails, and the audit counts it.
+            # Failures are ignored here: the page shows them, and the audit counts them.
             with contextlib.suppress(httpx.HTTPError):
                 await client.post("/v1/chat/completions", json={"model": model, **chat(CAPITAL, 16)})
             await asyncio.sleep(EVERY_S)

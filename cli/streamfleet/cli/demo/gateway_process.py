@@ -1,4 +1,4 @@
-"""The demo's gateway: the real one, as a process of its own, on a port of its own."""
+"""The demo's gateway: the real one, as a separate process on a free port."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from streamfleet.cli.demo.own_process import OwnProcess, environment
 
 
 class GatewayProcess(OwnProcess):
-    """`streamfleet gateway` on a Redis, which keeps files in a folder and sends webhooks to this machine.
+    """`streamfleet gateway` that stores files in a folder and may send webhooks to this machine.
 
     Args:
         redis_url: its Redis.
-        folder: where its log and the contents of files go.
-        port: where it listens; 0 for any free one.
+        folder: folder for its log and the contents of files.
+        port: its port; 0 for any free one.
     """
 
     def __init__(self, redis_url: str, folder: Path, port: int) -> None:
@@ -33,10 +33,10 @@ class GatewayProcess(OwnProcess):
         super().__init__(["gateway"], folder / "gateway.log", env)
 
     async def until_listening(self) -> int:
-        """Wait for that; the port.
+        """Wait until the gateway listens. Returns its port.
 
         Raises:
-            ProcessEnded: it ended first, because the port is taken for example.
+            ProcessEnded: it ended first, for example because the port is in use.
         """
         found = 0
 
@@ -50,12 +50,12 @@ class GatewayProcess(OwnProcess):
 
 
 def port_in(log: str) -> int:
-    """The port that a gateway says it listens on; 0 while it has not said."""
+    """The port in a gateway's log; 0 before it is logged."""
     for line in log.splitlines():
         try:
             event = json.loads(line)
         except ValueError:
-            continue  # not written to its end yet, or another program's
+            continue  # an unfinished line, or another program's
         if isinstance(event, dict) and event.get("event") == "gateway_ready":
             return int(event["port"])
     return 0

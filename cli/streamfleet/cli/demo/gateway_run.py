@@ -32,20 +32,20 @@ from streamfleet.common.records import Audit
 QUEUE = "default"
 TENANT = "demo"
 KEEP = "keep"
-"""A file of the demo's folder that says to leave it there."""
+"""Marker file that keeps the demo's folder from being deleted."""
 
 
 class StepFailed(StreamfleetError):
-    """A step of the demo's that all others need did not come out; the message says which."""
+    """A step that all later ones need has failed; the message names it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How to run the demo.
+    """Options of the demo.
 
     Attributes:
-        engine: ``vllm``, or ``simulated`` where no vLLM is installed.
-        port: of the gateway; 0 for any free one.
+        engine: ``vllm``, or ``simulated`` if no vLLM is installed.
+        port: port of the gateway; 0 for any free one.
         stay: leave everything running at the end, until Ctrl-C.
         open: open a browser on the page.
     """
@@ -60,10 +60,10 @@ def demo_gateway(options: Options, console: Console | None = None) -> int:
     """Run the demo from start to end.
 
     Returns:
-        0 when everything came out as it should; 1 otherwise, with a line for each thing that did not.
+        0 if all checks passed; 1 otherwise, with a printed line for each problem.
 
     Raises:
-        StreamfleetError: a part is missing or did not start; the message says what to do.
+        StreamfleetError: a part is missing or did not start; the message tells the remedy.
         KeyboardInterrupt: Ctrl-C, SIGTERM or SIGHUP before its end; everything has been ended.
     """
     screen = console or Console()
@@ -93,7 +93,7 @@ def _in_own_folder(options: Options, screen: Console) -> int | None:
 
 @contextlib.contextmanager
 def own_folder() -> Iterator[Path]:
-    """A folder that is gone afterwards; one whose logs tell of a failure stays."""
+    """A temporary folder, deleted afterwards; after a failure it stays, for its logs."""
     folder = Path(tempfile.mkdtemp(prefix="streamfleet-demo-"))
     try:
         yield folder
@@ -111,7 +111,7 @@ class _Demo:
         self._broker = Broker(Connection(url), Keys(QUEUE))
         self._worker = WorkerProcess(url, QUEUE, folder / "worker.log", arguments)
         self._gateway = GatewayProcess(url, folder, options.port)
-        # The commands that are shown are those of this very installation.
+        # The commands shown must be those of this installation.
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
         self._env = {**environment(url), "PATH": path, "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
         self._signals = Signals()
@@ -119,11 +119,11 @@ class _Demo:
         self._keys: dict[str, str] = {}
 
     async def run(self) -> int | None:
-        """The exit status; None when it was interrupted."""
+        """Run the demo. Returns the exit status; None if it was interrupted."""
         with self._signals.handled():
             try:
                 await self._run()
-                # Those who ask before those who answer.
+                # Stop callers before workers.
                 await self._gateway.stop()
                 await self._worker.stop()
                 return self._verdict(await self._broker.audit())
@@ -135,7 +135,7 @@ class _Demo:
                 await self._broker.close()
 
     async def _run(self) -> None:
-        await self._worker.start()  # first: nothing takes as long
+        await self._worker.start()  # first, because it takes longest
         await self._gateway.start()
         url = await self._start()
         await self._worker.until_ready(self._broker, self._screen, "4/8")
@@ -170,7 +170,7 @@ class _Demo:
         return url
 
     async def _made(self, shell: Shell, command: str, prefix: str) -> str:
-        """What a command prints that makes a secret."""
+        """Run a command that creates a secret, and return the secret."""
         answer = await shell.run(command)
         found = re.search(rf"^{prefix}\S+$", answer, re.MULTILINE)
         if found is None:
@@ -200,7 +200,7 @@ class _Demo:
             gateway_page.open_page(shell, f"{url}/ui")
 
     async def _stay(self, shell: Shell, url: str, model: str) -> None:
-        """Until somebody has seen enough. What they do meanwhile is no fault of the demo's."""
+        """Keep all parts running until Ctrl-C. Requests of the user meanwhile are not checked."""
         shell.say(f"Look on: REDIS_URL={self._url} streamfleet backlog --watch")
         with self._signals.waited_for() as leave:
             shell.say("All of it goes on, with a small request every few seconds, until Ctrl-C.")

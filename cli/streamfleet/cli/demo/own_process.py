@@ -1,4 +1,4 @@
-"""A part of the demo as a process of its own: started, waited for, and ended by its id."""
+"""Runs a part of the demo as a separate process: starts it, waits for it, and ends it by its id."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from streamfleet.cli.demo.parent import with_parent
 from streamfleet.common.errors import StreamfleetError
 
 STOP_TIMEOUT_S = 60.0
-# Names well known elsewhere may be set for another program: here they would change what is shown.
+# These may be set for another program, and would change the demo.
 _FOREIGN = ("BATCH_SIZE", "BATCH_TIMEOUT_MS", "TARGET_LATENCY_MS", "REDIS_URL_FILE")
 
 
 class ProcessEnded(StreamfleetError):
-    """A process of the demo's ended before its time; the message holds its last lines."""
+    """A process of the demo ended too early; the message holds the last lines of its log."""
 
 
 def environment(redis_url: str, **settings: str) -> dict[str, str]:
-    """This process's environment with settings of the demo's own, and none that are for another fleet.
+    """This process's environment with the demo's settings, without settings for other fleets.
 
     Args:
         redis_url: the Redis to use.
@@ -42,11 +42,11 @@ def environment(redis_url: str, **settings: str) -> dict[str, str]:
 
 
 class OwnProcess:
-    """A `streamfleet` command that goes on by itself, its log in a file. It ends with this process.
+    """A `streamfleet` command in the background, with its log in a file. It ends with this process.
 
     Args:
-        arguments: of the command.
-        log_file: where its log goes.
+        arguments: arguments of the command.
+        log_file: file for its log.
         env: its environment.
     """
 
@@ -69,7 +69,7 @@ class OwnProcess:
             )
 
     async def until(self, ready: Callable[[], Awaitable[object]], poll_s: float = 0.25) -> None:
-        """Wait until `ready` awaits to something true.
+        """Wait until `ready` returns a true value.
 
         Raises:
             ProcessEnded: the process ended first.
@@ -82,7 +82,7 @@ class OwnProcess:
             await asyncio.sleep(poll_s)
 
     async def stop(self) -> int | None:
-        """Ask it to drain, and wait for that. Returns its exit status; None when it never started."""
+        """Ask the process to drain, and wait for its end. Returns its exit status; None if it never started."""
         if self._process is None:
             return None
         if self._process.returncode is None:
@@ -97,7 +97,7 @@ class OwnProcess:
 
     @property
     def log_file(self) -> Path:
-        """Where its log is."""
+        """File of its log."""
         return self._log_file
 
     def tail(self, lines: int) -> str:

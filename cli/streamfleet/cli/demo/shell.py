@@ -1,4 +1,4 @@
-"""Commands that are shown and run: what stands on the screen is what the shell gets, and its answer comes below."""
+"""Runs shell commands exactly as shown on the screen, and shows their output below."""
 
 from __future__ import annotations
 
@@ -16,41 +16,41 @@ from streamfleet.producer.commands.plain import one_line, plain
 
 PATIENCE_S = 240.0
 PLAIN_WIDTH = 120
-"""Of a screen that is a file or a pipe."""
+"""Width of the output in a file or a pipe."""
 LINE_BYTES = 4 * 1024 * 1024
 INDENT = "    "
 Pick = Callable[[str], str | None]
 
 
 class Shell:
-    """A shell of the demo's, in a folder and with an environment of its own.
+    """A shell with its own folder and environment.
 
     Args:
-        screen: where commands and answers are shown.
-        folder: where commands run.
-        env: what they find in their environment.
+        screen: console for commands and output.
+        folder: working folder of commands.
+        env: environment of commands.
     """
 
     def __init__(self, screen: Console, folder: Path, env: Mapping[str, str]) -> None:
         self._screen, self._folder, self._env = screen, folder, dict(env)
 
     def say(self, text: str, style: str = "") -> None:
-        """A line of the demo's own, indented like what commands answer; in nobody's markup."""
+        """Print text of the demo, indented like command output, without markup."""
         for line in plain(text).splitlines():
             self._screen.print((INDENT + line).rstrip(), style=style, markup=False, highlight=False, soft_wrap=True)
 
     def short(self, line: str) -> str:
-        """A line that fits the screen: cut at its end."""
+        """A line cut to the width of the screen."""
         width = (self._screen.width if self._screen.is_terminal else PLAIN_WIDTH) - len(INDENT)
         line = one_line(line)
         return line if len(line) <= width else line[: width - 1] + "…"
 
     async def run(self, command: str, shown: Pick | None = None) -> str:
-        """Show a command, run it, show each line of its answer as it comes; all of the answer.
+        """Show a command, run it, and show its output line by line. Returns the whole output.
 
         Args:
-            command: for `sh`.
-            shown: what of a line is shown; None for nothing. Default: the line, cut to fit.
+            command: command for `sh`.
+            shown: returns the part of a line to show; None for nothing. Default: the line, cut to fit.
         """
         self._screen.print()
         first, *others = command.splitlines()
@@ -58,7 +58,7 @@ class Shell:
         return await self.quietly(["/bin/sh", "-c", command], shown or self.short)
 
     async def quietly(self, command: Sequence[str], shown: Pick = lambda _line: None) -> str:
-        """The same for a program, which is not shown itself; what it says on standard error is.
+        """Run a program without showing the command. Returns its output, standard error included.
 
         Its process group is killed after `PATIENCE_S`, and when this is cancelled.
         """

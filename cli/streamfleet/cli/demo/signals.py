@@ -1,4 +1,4 @@
-"""What ends the demo: Ctrl-C, SIGTERM and SIGHUP, each so that everything is ended in order."""
+"""Signals that end the demo (Ctrl-C, SIGTERM, SIGHUP); each ends all parts in an orderly way."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Each of them raises KeyboardInterrupt, where no event loop runs yet."""
+    """Make each signal raise KeyboardInterrupt, while no event loop runs yet."""
     before = {signum: signal.signal(signum, _interrupt) for signum in SIGNALS}
     try:
         yield
@@ -27,14 +27,14 @@ def _interrupt(_signum: int, _frame: FrameType | None) -> None:
 
 
 class Signals:
-    """Each of them cancels what runs on the event loop, or ends the wait for somebody who looks."""
+    """Makes each signal cancel a task on the event loop, or end the wait at the end of the demo."""
 
     def __init__(self) -> None:
         self._leave: asyncio.Event | None = None
 
     @contextlib.contextmanager
     def handled(self) -> Iterator[None]:
-        """While this is open they cancel the task that opened it. To be opened in a task."""
+        """While this is open, signals cancel the task that opened it. Must be opened in a task."""
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         for signum in SIGNALS:
             loop.add_signal_handler(signum, self._came, task)
@@ -47,7 +47,7 @@ class Signals:
 
     @contextlib.contextmanager
     def waited_for(self) -> Iterator[asyncio.Event]:
-        """While this is open the first one sets the event instead."""
+        """While this is open, the first signal sets the event instead."""
         self._leave = asyncio.Event()
         try:
             yield self._leave

@@ -1,4 +1,4 @@
-"""The demo's worker: the real one, as a process of its own."""
+"""The demo's worker: the real one, as a separate process."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ ENGINE_ARGS = ("--max-num-seqs", "4", "--max-model-len", "2048", "--served-model
 
 
 def engine_arguments(engine: str, screen: Console, step: str) -> list[str]:
-    """What to say to the worker about its engine; with vLLM the model's folder is made first, where it is not there.
+    """The worker's arguments for its engine; for vLLM, the model's folder is created first if it is missing.
 
     Args:
         engine: ``vllm`` or ``simulated``.
-        screen: told about it.
-        step: stands before what is told, for example `2/5`.
+        screen: console for messages.
+        step: prefix of messages, for example `2/5`.
 
     Raises:
         ModelMissing: the model is not installed.
@@ -36,11 +36,11 @@ def engine_arguments(engine: str, screen: Console, step: str) -> list[str]:
 
 
 class WorkerProcess(OwnProcess):
-    """`streamfleet worker` on a queue, its log in a file.
+    """`streamfleet worker` on a queue, with its log in a file.
 
     Args:
         redis_url, queue: the queue to work on.
-        log_file: where its log goes.
+        log_file: file for its log.
         arguments: further command-line arguments of the worker.
     """
 
@@ -49,7 +49,7 @@ class WorkerProcess(OwnProcess):
         super().__init__(["worker", "--queue", queue, *arguments], log_file, env)
 
     async def until_ready(self, broker: Broker, screen: Console, step: str) -> None:
-        """Wait until the engine is loaded, and say meanwhile how long that has taken.
+        """Wait until the engine is loaded, and show the elapsed time meanwhile.
 
         Raises:
             ProcessEnded: the worker ended first.

@@ -1,5 +1,5 @@
-"""The exporter: what a queue looks like from outside its workers, for Prometheus.
+"""The exporter: serves a queue's metrics to Prometheus, independent of its workers.
 
-A scrape goes from top to bottom: `endpoint` serves it, `looker` looks at Redis unless somebody just did, `view` makes
-numbers of what was found with the help of `pressure`, `families` makes metrics of the numbers.
+Order of a scrape: `endpoint` serves it, `looker` reads Redis or reuses a recent read, `view` computes numbers with the
+help of `pressure`, `families` turns them into metrics.
 """

@@ -1,4 +1,4 @@
-"""The exporter as a process: settings in, pages out, until it is told to stop."""
+"""The exporter's process: loads settings, and serves metrics and health until a signal stops it."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ log = structlog.get_logger(__name__)
 
 
 class QueueCollector(Collector):
-    """Looks when it is scraped, and not when it is registered."""
+    """Collector that reads Redis when it is scraped, not when it is registered."""
 
     def __init__(self, queue: str, looker: Looker) -> None:
         self._queue, self._looker = queue, looker
 
     def describe(self) -> list[Metric]:
-        """Nothing: names would cost a look."""
+        """Return nothing, because names would need a read of Redis."""
         return []
 
     def collect(self) -> Iterator[Metric]:
@@ -69,13 +69,13 @@ async def _serve(queue: QueueSettings, settings: ExporterSettings) -> None:
     try:
         await stop.wait()
     finally:
-        await asyncio.to_thread(server.stop)  # a scrape under way needs this loop to end
+        await asyncio.to_thread(server.stop)  # a scrape in progress needs this loop to finish
         await broker.close()
     log.info("exporter_stopped")
 
 
 def _registry(collector: Collector) -> CollectorRegistry:
-    """Of its own: the default one has a worker's metrics, which would all be 0 here."""
+    """A separate registry, because the default one holds a worker's metrics, which would all be 0 here."""
     registry = CollectorRegistry()
     registry.register(collector)
     registry.register(metrics.BUILD)

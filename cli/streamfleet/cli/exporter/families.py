@@ -1,4 +1,4 @@
-"""The exporter's metrics, each named once; docs/metrics.md says what they mean and what to do when they move."""
+"""Definitions of the exporter's metrics; docs/metrics.md explains them, and how to react to them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from streamfleet.cli.exporter.view import View
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One metric: its name on the page, its type, what it is, and its labels beside the queue."""
+    """One metric: its name, type, help text, and labels in addition to the queue."""
 
     name: str
     type: str
@@ -20,7 +20,7 @@ class Family:
     labels: tuple[str, ...] = ()
 
     def of(self, queue: str, samples: Iterable[tuple[Sequence[str], float | None]]) -> Metric:
-        """With values; those that are None have no series."""
+        """Build the metric with values; a value of None has no series."""
         make = CounterMetricFamily if self.type == "counter" else GaugeMetricFamily
         metric = make(self.name, self.help, labels=("queue", *self.labels))
         for labels, value in samples:
@@ -77,12 +77,12 @@ FAMILIES: tuple[Family, ...] = tuple(value for value in list(globals().values())
 
 
 def families(queue: str, found: View | None, took_s: float) -> Iterator[Metric]:
-    """What a scrape gets: all, or, where Redis did not answer, no more than that.
+    """Yield the metrics of a scrape: all, or only the failure if Redis did not answer.
 
     Args:
         queue: the queue's name.
-        found: the last look; None where it failed.
-        took_s: how long it took.
+        found: the last look; None if it failed.
+        took_s: its duration, seconds.
     """
     yield UP.of(queue, [((), float(found is not None))])
     yield LOOK.of(queue, [((), took_s)])

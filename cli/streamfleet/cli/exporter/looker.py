@@ -1,4 +1,4 @@
-"""Looks at Redis for whoever asks, from any thread; one look serves all who ask within a while."""
+"""Reads the queue for scrapes and probes from any thread; one look serves all that ask within a period."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ANSWER_TIMEOUT_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """A look: what was found, or None and why not; and how long it took, in seconds."""
+    """One look: the view, or None and the reason; and its duration in seconds."""
 
     found: View | None
     reason: str
@@ -31,12 +31,12 @@ class Looked:
 
 
 class Looker:
-    """Made on the event loop that the broker is used on; asked from other threads.
+    """Caches looks at the queue. Created on the broker's event loop; called from other threads.
 
     Args:
-        broker: the queue, with a broker without patience.
-        clock: for the age of the last look.
-        reuse_s: how long one look serves.
+        broker: the queue; a broker without patience.
+        clock: clock for the age of the last look.
+        reuse_s: time for which one look is reused, seconds.
     """
 
     def __init__(self, broker: Broker, clock: Clock, reuse_s: float) -> None:
@@ -48,7 +48,7 @@ class Looker:
         self._last_at = 0.0
 
     def current(self) -> Looked:
-        """A look that is fresh enough; those who ask meanwhile wait for it. One that failed serves as long."""
+        """A recent look, taken now if necessary; concurrent callers wait for it. A failed look is reused as well."""
         with self._lock:
             if self._last is None or self._clock.monotonic() - self._last_at >= self._reuse_s:
                 was_well = self._last is None or self._last.found is not None
@@ -59,7 +59,7 @@ class Looker:
             return self._last
 
     def alive(self) -> Health:
-        """Live while the event loop answers. Redis is not asked: it may hang, and a restart would not bring it back."""
+        """Live while the event loop answers. Redis is not asked, because a restart would not cure its failure."""
         answers = asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._loop)
         try:
             answers.result(ANSWER_TIMEOUT_S)
@@ -68,7 +68,7 @@ class Looker:
         return Health(live=True, ready=False, reason="")
 
     def health(self) -> Health:
-        """The same, and ready while Redis answers."""
+        """As `alive`, and ready while Redis answers."""
         alive = self.alive()
         if not alive.live:
             return alive

@@ -1,18 +1,18 @@
-"""How fast a queue moves, and how late what waits in it will be at that speed. Pure.
+"""Throughput of a queue, and estimated lateness of its waiting requests. Pure.
 
 **Throughput** is measured from the counters between looks: requests that succeeded or failed, per second, over the
-last two minutes, but only between looks at both of which something was waiting. A fleet that waits for work does not
-show how fast it could be. Where nothing ended in that time, it counts as if one request had: a fleet that stands still
-gets a longer queue of work with every look, and not an infinite one. The last value stays until there is a newer one.
+last two minutes, but only between two looks at which requests were waiting, because an idle fleet does not show its
+speed. If no request ended in that time, one is counted, so that the estimate for a stuck fleet grows and stays finite.
+The last value stays until there is a newer one.
 
-**Deadline pressure** of a lane: the largest estimated lateness, in seconds, of the requests that wait in it, in order,
-with a deadline. Lateness is when a request will have run (all that waits in more urgent lanes, what waits before it in
-its own, and itself, divided by the throughput), less the time until its deadline. Positive: so many seconds of work too
-many are queued ahead of a deadline, which will be missed unless the fleet gets faster. Negative: so much time is to
-spare at the tightest point. Requests without a deadline count as work, and have no lateness.
+**Deadline pressure** of a lane: the largest estimated lateness, in seconds, of its staged requests with a deadline.
+Lateness is the time until a request will have run (the requests waiting in more urgent lanes, those before it in its
+own lane, and itself, divided by the throughput), minus the time until its deadline. Positive: a deadline will be missed
+by so many seconds unless the fleet gets faster. Negative: the time to spare at the tightest point. Requests without a
+deadline count as work, and have no lateness.
 
-Not every request is looked at, but 17 places of each lane, spread evenly from its first to its last. So a peak between
-two of them is understated, by the time that a sixteenth of the lane takes at most.
+Only 17 places of each lane are read, spread evenly from its first to its last. A peak between two of them is
+understated, at most by the time that a sixteenth of the lane takes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PLACES = 17
 WINDOW_MS = 120_000
 LEAST_MS = 1_000
 NO_DEADLINE_MS = 8 * 10**15
-"""Ranks beyond this stand for none at all."""
+"""Ranks above this mean no deadline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,19 +40,19 @@ class _Look:
 
 
 class Throughput:
-    """Requests per second while there was something to do; None while that is not known yet."""
+    """Requests per second while requests were waiting; None until it is known."""
 
     def __init__(self) -> None:
         self._looks: deque[_Look] = deque()
         self.per_second: float | None = None
 
     def saw(self, now_ms: int, answered: int, *, waiting: bool) -> float | None:
-        """Take a look into account.
+        """Add a look.
 
         Args:
-            now_ms: Redis's clock.
-            answered: requests that ever succeeded or failed.
-            waiting: whether any was waiting for a worker.
+            now_ms: Redis's clock, epoch ms.
+            answered: number of requests that ever succeeded or failed.
+            waiting: True if any was waiting for a worker.
 
         Returns:
             Requests per second, as of now.
@@ -63,7 +63,7 @@ class Throughput:
         ended = milliseconds = 0
         for before, after in itertools.pairwise(self._looks):
             took_ms, more = after.now_ms - before.now_ms, after.answered - before.answered
-            # Neither counters that began anew nor a clock that was set back say anything about speed.
+            # Skip counters that were reset and clocks that were set back.
             if before.waiting and after.waiting and took_ms > 0 and more >= 0:
                 ended, milliseconds = ended + more, milliseconds + took_ms
         if milliseconds >= LEAST_MS:
@@ -72,19 +72,19 @@ class Throughput:
 
 
 def places(waiting: int) -> list[int]:
-    """Which places of a ready set of this length to look at; as many for a long one as for a short one."""
+    """Places of a ready set of this length to read; their number does not depend on the length."""
     return [step * max(0, waiting - 1) // (PLACES - 1) for step in range(PLACES)]
 
 
 def deadline_ms(ranked: Ranked, patience_ms: int) -> int | None:
-    """The deadline of a request, epoch ms; None where its rank is not one, but comes from patience."""
+    """The deadline of a request, epoch ms; None if its rank comes from the default deadline."""
     if ranked.rank_ms > NO_DEADLINE_MS or ranked.rank_ms == ranked.enqueued_ms + patience_ms:
         return None
     return ranked.rank_ms
 
 
 def slack_s(ranked: Sequence[Ranked], patience_ms: int, now_ms: int) -> dict[Lane, float]:
-    """Seconds until the nearest deadline of each lane, negative when it has passed; no lane without a deadline."""
+    """Seconds until the nearest deadline of each lane, negative if passed; lanes without deadlines are left out."""
     found: dict[Lane, float] = {}
     for each in ranked:
         due_ms = deadline_ms(each, patience_ms)
@@ -101,8 +101,8 @@ def pressure_s(
 
     Args:
         ranked: some places of the ready sets.
-        waiting: how many wait in each lane.
-        patience_ms: how a request without a deadline ranks, after its enqueueing.
+        waiting: number of waiting requests by lane.
+        patience_ms: default deadline for ranking, counted from enqueueing.
         now_ms: Redis's clock, epoch ms.
         per_second: the throughput, more than 0.
     """

@@ -1,4 +1,4 @@
-"""One look at a queue, as numbers; whatever stands in Redis, there are as many of them."""
+"""One look at a queue as numbers; their count does not depend on the contents of Redis."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from streamfleet.common.records import Audit, Glance, LaneAudit
 from streamfleet.producer.fleet import silent_after_s
 
 LIVING_S = 30.0
-"""A worker gives a sign of life at least once in a lease; one that has been silent for so long, and for a lease and a
-half (fleet.py), is not counted."""
+"""Workers give a sign of life at least once per lease. One that is silent for this long, and for a lease and a half
+(fleet.py), is not counted."""
 STATES = ("starting", "ready", "unfit", "draining", "other")
 LARGEST = 10**15
 DELAYED_AT_MOST = 1_000
@@ -24,8 +24,8 @@ DELAYED_AT_MOST = 1_000
 class LaneView:
     """One lane; see docs/metrics.md.
 
-    ``undelivered`` is None while more requests are delayed than can be told apart by lane; ``slack_s`` without a
-    deadline; ``pressure_s`` also while the throughput is not known.
+    ``undelivered`` is None if too many requests are delayed to count them by lane; ``slack_s`` is None without a
+    deadline; ``pressure_s`` also while the throughput is unknown.
     """
 
     lane: Lane
@@ -40,7 +40,7 @@ class LaneView:
 
 @dataclass(frozen=True, slots=True)
 class WorkersView:
-    """The workers that gave a sign of life, in sum. ``credit`` is None where none of them tells it."""
+    """Sums over the live workers. ``credit`` is None if none of them reports it."""
 
     by_state: Mapping[str, int]
     slots: int
@@ -50,7 +50,7 @@ class WorkersView:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The whole queue; ``throughput`` and ``work_s`` are None while it is not known how fast it moves."""
+    """The whole queue; ``throughput`` and ``work_s`` are None while the throughput is unknown."""
 
     lanes: tuple[LaneView, ...]
     workers: WorkersView
@@ -64,25 +64,25 @@ class View:
 
     @property
     def outstanding(self) -> int:
-        """All that has not ended."""
+        """Number of requests that have not ended."""
         return sum(lane.entries for lane in self.lanes)
 
 
 async def look(broker: Broker, throughput: Throughput) -> View:
-    """Look at the queue: two round trips, of commands whose number and cost do not grow with it."""
+    """Look at the queue in two round trips, whose cost does not grow with the queue."""
     audit = await broker.audit(0)
     glance = await broker.glance({row.lane: places(row.ready) for row in audit.lanes}, DELAYED_AT_MOST)
     return view(audit, glance, throughput, broker.limits.patience_ms)
 
 
 def view(audit: Audit, glance: Glance, throughput: Throughput, patience_ms: int) -> View:
-    """The numbers of what was found.
+    """Compute the numbers of a look.
 
     Args:
-        audit: all that is counted.
+        audit: all counts.
         glance: ages, deadlines, workers.
-        throughput: told how far the queue has come.
-        patience_ms: how a request without a deadline ranks, after its enqueueing.
+        throughput: gets the new counts.
+        patience_ms: default deadline for ranking, counted from enqueueing.
     """
     ended = {status.value: _within(audit.ended[status]) for status in Status}
     waiting = {row.lane: row.ready for row in audit.lanes}
@@ -118,7 +118,7 @@ def view(audit: Audit, glance: Glance, throughput: Throughput, patience_ms: int)
 
 
 def _undelivered(row: LaneAudit, audit: Audit, glance: Glance) -> int | None:
-    """What is left of a lane's length: entries are undelivered, handed out, ready, delayed or running."""
+    """Number of undelivered entries: the lane's length minus entries handed out, ready, delayed or running."""
     if audit.delayed > DELAYED_AT_MOST:
         return None
     return max(0, row.length - row.ready - row.running - row.handed_out - glance.delayed.get(row.lane, 0))
@@ -150,7 +150,7 @@ def _lives(words: Mapping[str, Any], now_ms: int) -> bool:
 
 
 def _amount(value: Any) -> int:
-    """What a worker says of itself may have been written by anybody."""
+    """Read a number of a worker's description; 0 if it is not valid."""
     return value if isinstance(value, int) and 0 <= value <= LARGEST else 0
 
 

@@ -1,4 +1,4 @@
-"""What arrives, and when: drawn from a rate and mean lengths, or read from a recorded trace."""
+"""Arrivals of requests: drawn from a rate and mean lengths, or read from a recorded trace."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Arrival:
     """One request.
 
     Attributes:
-        at_s: when it is enqueued, seconds from the start.
+        at_s: time of enqueueing, seconds from the start.
         lane: its lane.
-        prompt_tokens, output_tokens: of it.
-        deadline_s: seconds after it came, its answer is worthless; None for never.
+        prompt_tokens, output_tokens: its lengths.
+        deadline_s: deadline, seconds after enqueueing; None for none.
     """
 
     at_s: float
@@ -43,15 +43,15 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Requests of one kind, at random moments.
+    """Requests of one kind, at random times.
 
     Attributes:
         per_s: mean requests per second.
         prompt_tokens, output_tokens: mean lengths.
-        deadline_s: of each; None for none.
-        lane: where they go.
-        shape: how lengths are spread around their means.
-        longest: most tokens of a request, both together; what is drawn longer is cut.
+        deadline_s: deadline of each, seconds after enqueueing; None for none.
+        lane: their lane.
+        shape: distribution of lengths around their means.
+        longest: largest total of tokens of a request; longer ones are cut.
     """
 
     per_s: float
@@ -63,7 +63,7 @@ class Traffic:
     longest: int = MOST_TOKENS
 
     def arrivals(self, seed: int, count: int) -> list[Arrival]:
-        """So many of them, by Poisson's law; the same for a seed."""
+        """Draw `count` arrivals of a Poisson process; the same for the same seed."""
         chance = random.Random(f"plan:{seed}")  # noqa: S311 - not for secrets
         at_s, found = 0.0, []
         for _ in range(count):
@@ -74,7 +74,7 @@ class Traffic:
         return found
 
     def length(self, chance: random.Random, mean: int) -> int:
-        """A length, of the shape."""
+        """Draw a length of this shape."""
         if self.shape == "fixed":
             return mean
         return max(1, round(chance.lognormvariate(math.log(mean) - SPREAD**2 / 2, SPREAD)))
@@ -82,12 +82,12 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What a line of a trace means that leaves it out; None where it must not.
+    """Defaults of fields that a line of a trace leaves out; None for a required field.
 
     Attributes:
         lane: its lane.
         prompt_tokens, output_tokens: its lengths.
-        deadline_s: seconds after it came; None for none.
+        deadline_s: deadline, seconds after enqueueing; None for none.
     """
 
     lane: Lane = Lane.NORMAL
@@ -97,15 +97,15 @@ class Defaults:
 
 
 def read_trace(path: Path, defaults: Defaults, longest: int = MOST_TOKENS) -> list[Arrival]:
-    """A recorded trace, in order of time: a JSON object a line, with the times in ms.
+    """Read a recorded trace, sorted by time: a JSON object per line, with times in ms.
 
     Args:
         path: the file.
-        defaults: for what lines leave out.
-        longest: most tokens of a request, prompt and output together.
+        defaults: values of fields that lines leave out.
+        longest: largest total of prompt and output tokens of a request.
 
     Raises:
-        InvalidRequest: it cannot be read, or a line is wrong; names line and field.
+        InvalidRequest: it cannot be read, or a line is wrong; the error names line and field.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()

@@ -1,8 +1,8 @@
-"""One worker in virtual time: what it holds, and its engine's running batch, step by step. Pure.
+"""One worker in virtual time: its held requests, and its engine's running batch, step by step. Pure.
 
-The engine is that of `SimulatedEngine`: requests join and leave between steps, those that join are read first (which
-holds up all others), and a step takes as long as the profile says for so many. Nothing happens between two of these
-moments, so all steps between them are taken at once.
+The engine is that of `SimulatedEngine`: requests join and leave between steps, the prompts of joining requests are read
+first (which delays all others), and the profile gives the duration of a step for each number of requests. Between two
+joins or leaves nothing changes, so all steps in between are computed at once.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from streamfleet.worker.engine.base import NO_DEADLINE_S, Capacity
 
 NEVER_S = math.inf
 _EDGE = 1e-9
-"""A moment so close to the end of a step, in steps, is that end."""
+"""Tolerance for the end of a step, in steps."""
 
 
 @dataclass(slots=True)
 class Job:
-    """A request in a worker's hands; seconds from the start.
+    """A request that a worker holds; times are seconds from the start.
 
     Attributes:
-        place: of its arrival.
-        arrival: itself.
-        tokens: of KV cache that it comes to.
+        place: index of its arrival.
+        arrival: the arrival.
+        tokens: tokens of KV cache that it needs in the end.
         joined: it runs; before, it waits in the engine.
         gone: it ended or was taken out.
     """
@@ -41,22 +41,22 @@ class Job:
 
     @property
     def priority(self) -> tuple[int, int]:
-        """Rank inside the engine, as `EngineRequest` has it: lane, then deadline in seconds."""
+        """Rank inside the engine, as of `EngineRequest`: lane, then deadline in seconds."""
         due_s = self.arrival.deadline_s
         return self.arrival.lane.rank, NO_DEADLINE_S if due_s is None else int(self.arrival.at_s + due_s)
 
 
 class Batch:
-    """A worker.
+    """A simulated worker.
 
     Args:
-        profile: of its engine.
-        prefetch: requests that it holds beyond the slots.
-        batch_size: most requests at once; 0 for as many as the engine takes.
+        profile: profile of its engine.
+        prefetch: number of requests that it holds beyond the slots.
+        batch_size: largest number of requests at once; 0 leaves it to the engine.
 
     Attributes:
-        due_s: when something happens in it next; infinite while it is empty.
-        slot_s: seconds of all its slots in which a request ran in them, up to the last `advance`.
+        due_s: time of its next event; infinite while it is empty.
+        slot_s: busy time of all its slots, up to the last `advance`.
     """
 
     def __init__(self, profile: EngineProfile, prefetch: int, batch_size: int) -> None:
@@ -77,7 +77,7 @@ class Batch:
 
     @property
     def room(self) -> int:
-        """How many requests it would pull now."""
+        """Number of requests that it would pull now."""
         load = Load(self._held, self._held, self._held_tokens)
         return credit(
             self._capacity,
@@ -88,7 +88,7 @@ class Batch:
         )
 
     def give(self, job: Job, now_s: float) -> None:
-        """Hand it a request, which joins between this step and the next if there is a slot."""
+        """Give it a request, which joins after the current step if there is a slot."""
         self._typical.saw(Demand(1, job.tokens))
         self._held += 1
         self._held_tokens += job.tokens
@@ -100,16 +100,16 @@ class Batch:
             self.due_s = min(self.due_s, self._step_end_s(now_s))
 
     def take_out(self, job: Job, now_s: float) -> None:
-        """Its deadline has passed: out of the engine at once, wherever in it; the others go on with the next step."""
+        """Remove a request at its deadline, waiting or running; the others continue with the next step."""
         self._leave(job)
         if job.joined:
             self.due_s = min(self.due_s, self._step_end_s(now_s))
 
     def advance(self, now_s: float) -> tuple[list[Job], list[Job]]:
-        """Take the steps up to `now_s`, which is `due_s`.
+        """Compute the steps up to `now_s`, which is `due_s`.
 
         Returns:
-            Those that are answered, and those that joined.
+            The answered requests, and those that joined.
         """
         if self._running:
             taken = round((now_s - self._began_s - self._first_s) / self._step_s)
@@ -132,18 +132,18 @@ class Batch:
         return done, joining
 
     def _seconds_of_a_step(self, running: int) -> float:
-        """As the profile says; looked up once for each number."""
+        """Duration of a step with so many requests, cached."""
         if running not in self._steps_s:
             self._steps_s[running] = self._profile.step_s(running)
         return self._steps_s[running]
 
     @property
     def first_token_s(self) -> float:
-        """When those that joined last have their first token."""
+        """Time of the first token of the requests that joined last."""
         return self._end_of(1)
 
     def _join(self) -> list[Job]:
-        """Whoever waits and fits, most urgent first; none passes one that does not fit."""
+        """Let waiting requests join while they fit, most urgent first; none overtakes one that does not fit."""
         joining = []
         while self._waiting:
             job = self._waiting[0][2]
@@ -171,7 +171,7 @@ class Batch:
             self._joined_tokens -= job.tokens
 
     def _step_end_s(self, now_s: float) -> float:
-        """When the step ends that is under way; those that joined are read within the first one."""
+        """End of the current step; the first step after a join includes the reading of prompts."""
         return self._end_of(max(1, math.ceil((now_s - self._began_s - self._first_s) / self._step_s - _EDGE)))
 
     def _end_of(self, step: int) -> float:

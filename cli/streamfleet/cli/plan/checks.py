@@ -1,4 +1,4 @@
-"""Numbers that people wrote, in files and on a command line: what is wrong is named. Pure."""
+"""Checks numbers from files and the command line; errors name the field. Pure."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _PER_CENT = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,6})?)\s*%")
 
 
 def number(value: Any, name: str, *, least: float = 0.0, above: bool = False, most: float = 1e15) -> float:
-    """A finite number from `least` (or above it) to `most`.
+    """Check a finite number from `least` (or above it) to `most`.
 
     Raises:
-        InvalidRequest: it is none; names the field.
+        InvalidRequest: it is not one; the error names the field.
     """
     fine = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     if not fine or value > most or value < least or (above and value == least):
@@ -25,10 +25,10 @@ def number(value: Any, name: str, *, least: float = 0.0, above: bool = False, mo
 
 
 def whole(value: Any, name: str, *, least: int = 0, most: int = 10**12) -> int:
-    """A whole number from `least` to `most`.
+    """Check a whole number from `least` to `most`.
 
     Raises:
-        InvalidRequest: it is none; names the field.
+        InvalidRequest: it is not one; the error names the field.
     """
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         raise InvalidRequest(f"must be a whole number from {least} to {most}, not {value!r:.60}", name)
@@ -36,10 +36,10 @@ def whole(value: Any, name: str, *, least: int = 0, most: int = 10**12) -> int:
 
 
 def share(text: str, name: str) -> float:
-    """A share such as ``0.5%``, as a fraction of 1.
+    """Parse a share such as ``0.5%`` into a fraction of 1.
 
     Raises:
-        InvalidRequest: it is none, or more than 100 %.
+        InvalidRequest: it is not a share, or more than 100 %.
     """
     found = _PER_CENT.fullmatch(text.strip())
     if found is None or float(found[1]) > 100:

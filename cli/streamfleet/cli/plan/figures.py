@@ -1,4 +1,4 @@
-"""What is said of simulated runs: late shares, waits, how full the engines were. Pure."""
+"""Figures of simulated runs: late shares, waits, utilisation of the engines. Pure."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from streamfleet.cli.plan.simulate import Run
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Of one fleet, over all its runs.
+    """Figures of one fleet over all its runs.
 
     Attributes:
-        workers: of the fleet.
-        requests: of all runs.
+        workers: number of workers.
+        requests: number of requests of all runs.
         late: share of them (0 to 1) that expired, waiting or running.
-        late_runs: the same of each run.
-        wait_p50_s, wait_p99_s: from enqueueing until the engine had it, of those that came so far.
-        total_p50_s, total_p99_s: from enqueueing to the answer, of those that were answered.
-        used: share of all slots in which something ran, from the first arrival to the last.
-        tokens_per_s: output tokens of answers, over the same time.
+        late_runs: the same share for each run.
+        wait_p50_s, wait_p99_s: seconds from enqueueing to the engine, of requests that reached it.
+        total_p50_s, total_p99_s: seconds from enqueueing to the answer, of answered requests.
+        used: utilised share of all slots (0 to 1).
+        tokens_per_s: output tokens of answers per second.
     """
 
     workers: int
@@ -37,7 +37,7 @@ class Figures:
 
 
 def figures(workers: int, slots: int, runs: Sequence[Run]) -> Figures:
-    """Of the runs of so many workers with so many slots."""
+    """Compute the figures of runs with this number of workers and slots."""
     fates = [fate for run in runs for fate in run.fates]
     waits_s = sorted(fate.waited_s for fate in fates if fate.waited_s is not None)
     totals_s = sorted(fate.total_s for fate in fates if fate.total_s is not None)
@@ -63,11 +63,11 @@ def figures(workers: int, slots: int, runs: Sequence[Run]) -> Figures:
 
 
 def at_share(ordered: Sequence[float], share: float) -> float:
-    """The sorted value that a share (0 to 1) of them does not exceed; not a number where there is none."""
+    """The value that a share (0 to 1) of the sorted values does not exceed; NaN if there are none."""
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else math.nan
 
 
 def mean(values: Iterable[float]) -> float:
-    """Of at least one."""
+    """Mean of at least one value."""
     found = list(values)
     return sum(found) / len(found)

@@ -1,9 +1,10 @@
-"""From measured waves to a profile: least squares over the engine's own model. Pure.
+"""Fits a profile to measured waves: least squares over the simulated engine's model. Pure.
 
-A wave is some requests that an engine begins together. It takes one prefill for all their prompts, and then steps: so
-many with all of them in it, then fewer as the shorter ones end. With the prefill time of a token and the step time at a
-few numbers of sequences as unknowns (between them a straight line, as `Profile.step_s` has it), that is linear, so all
-waves together give the unknowns. Errors count relative to a wave's time: a short wave says as much as a long one.
+A wave is a group of requests that start together in an engine. It takes one prefill for all prompts, then steps, first
+with all requests and then with fewer as the shorter ones end. Its duration is linear in the unknowns: the prefill time
+of a token, and the step times at a few numbers of sequences, the knots (linear in between, as in `Profile.step_s`). So
+all waves together determine the unknowns. Errors are relative to a wave's duration, so short and long waves count
+alike.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ NOTHING_LEFT = 1e-9
 
 
 class BadFit(StreamfleetError):
-    """The waves contradict each other; says what to do."""
+    """The waves contradict each other; the message tells the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wave:
-    """One wave, as it was measured.
+    """One measured wave.
 
     Attributes:
-        span_s: from the first request's start in the engine to the last one's end.
-        prompt_tokens: of all its prompts.
-        lengths: output tokens of each.
-        pickup_ms: from enqueueing to the engine, of the first that got there.
+        span_s: seconds from the first request's start in the engine to the last one's end.
+        prompt_tokens: number of tokens of all its prompts.
+        lengths: output tokens of each request.
+        pickup_ms: ms from enqueueing to the engine, of the first request there.
     """
 
     span_s: float
@@ -44,7 +45,7 @@ class Wave:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """What the waves say.
+    """Result of a fit.
 
     Attributes:
         prefill_s_per_token: seconds for each prompt token.
@@ -58,18 +59,18 @@ class Fit:
 
     @property
     def throughput(self) -> tuple[tuple[int, float], ...]:
-        """(sequences together, output tokens per second of all), as a profile has it."""
+        """(sequences together, output tokens per second of all), as in a profile."""
         return tuple((together, together / step_s) for together, step_s in self.steps_s)
 
 
 def fit(waves: Sequence[Wave]) -> Fit:
-    """The times that explain the waves best.
+    """Fit the prefill and step times to the waves.
 
     Args:
-        waves: with different lengths of answers at each number of requests, or prefill and steps cannot be told apart.
+        waves: waves with different lengths of answers at each number of requests, to separate prefill and steps.
 
     Raises:
-        BadFit: they give no times, or a step time of nothing.
+        BadFit: there is no solution, or a step time is not positive.
     """
     if not waves:
         raise BadFit("no wave was measured: measure again")
@@ -77,7 +78,7 @@ def fit(waves: Sequence[Wave]) -> Fit:
     rows = [_row(wave, knots) for wave in waves]
     spans_s = [wave.span_s for wave in waves]
     solved = least_squares(rows, spans_s)
-    if solved is not None and solved[0] < 0:  # prompts too short to be seen: their time is in the steps
+    if solved is not None and solved[0] < 0:  # prompts too short to measure: their time is in the steps
         without = least_squares([row[1:] for row in rows], spans_s)
         solved = None if without is None else [0.0, *without]
     if solved is None or min(solved[1:]) <= 0:
@@ -93,7 +94,7 @@ def fit(waves: Sequence[Wave]) -> Fit:
 
 
 def _row(wave: Wave, knots: Sequence[int]) -> list[float]:
-    """How often each unknown is in a wave's time: prompt tokens, then steps at each knot."""
+    """Coefficients of a wave's duration: prompt tokens, then steps at each knot."""
     row = [float(wave.prompt_tokens), *[0.0] * len(knots)]
     done = 0
     for gone, length in enumerate(sorted(wave.lengths)):
@@ -104,7 +105,7 @@ def _row(wave: Wave, knots: Sequence[int]) -> list[float]:
 
 
 def _parts(running: int, knots: Sequence[int]) -> list[tuple[int, float]]:
-    """Which knots the step time at so many sequences is made of, and how much of each."""
+    """Knots that interpolate the step time at this number of sequences, with their weights."""
     if running <= knots[0]:
         return [(0, 1.0)]
     for at in range(1, len(knots)):
@@ -116,7 +117,7 @@ def _parts(running: int, knots: Sequence[int]) -> list[tuple[int, float]]:
 
 
 def least_squares(rows: Sequence[Sequence[float]], values: Sequence[float]) -> list[float] | None:
-    """Unknowns whose products with the rows come closest to the values, relative to these; None where many would do."""
+    """Solve for the unknowns with the least relative error; None if the solution is not unique."""
     scaled = [[part / value for part in row] for row, value in zip(rows, values, strict=True)]
     size = len(rows[0])
     normal = [
@@ -125,7 +126,7 @@ def least_squares(rows: Sequence[Sequence[float]], values: Sequence[float]) -> l
     ]
     whole = [normal[at][at] for at in range(size)]
     for column in range(size):
-        # What is left of the diagonal is what no other unknown explains.
+        # The rest of the diagonal is the part that no other unknown explains.
         if normal[column][column] <= NOTHING_LEFT * whole[column]:
             return None
         for other in range(size):

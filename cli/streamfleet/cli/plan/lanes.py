@@ -1,4 +1,4 @@
-"""The order in which a queue's requests are taken, as the pull script has it. Pure.
+"""Order in which a queue's requests are taken, as in pull.lua. Pure.
 
 Strict priority between lanes, with a guaranteed share for some: each pick gives every waiting lane its share, and a
 lane that has saved up a whole pick goes first. Within a lane the earliest deadline, then the earlier arrival.
@@ -12,15 +12,15 @@ from heapq import heappop, heappush
 from streamfleet.common.protocol import LANES, Lane
 
 WHOLE, MOST = 1000, 2000
-"""Credit of a whole pick, and the most that is saved up."""
+"""Credit of a whole pick, and the largest credit that a lane saves."""
 
 
 class Lanes:
-    """What waits.
+    """The waiting requests of all lanes.
 
     Args:
         shares: picks per mille guaranteed to each lane.
-        patience_s: without a deadline, a request ranks as if it had one so long after it came.
+        patience_s: default deadline for ranking, seconds from enqueueing.
     """
 
     def __init__(self, shares: Sequence[int], patience_s: float) -> None:
@@ -33,19 +33,19 @@ class Lanes:
         return self._count
 
     def add(self, lane: Lane, place: int, at_s: float, due_s: float | None) -> None:
-        """A request came.
+        """Add a request.
 
         Args:
             lane: its lane.
-            place: what `pick` returns; later ones have larger places.
-            at_s: when it came.
+            place: value that `pick` returns; it must grow with time.
+            at_s: time of its arrival.
             due_s: its deadline; None for none.
         """
         heappush(self._waiting[lane.rank], (at_s + self._patience_s if due_s is None else due_s, place))
         self._count += 1
 
     def pick(self) -> int:
-        """The next one; there must be one."""
+        """Take the next request; there must be one."""
         chosen = self._choose()
         for lane, waits in enumerate(self._waiting):
             self._credit[lane] = min(self._credit[lane] + self._shares[lane], MOST) if waits else 0

@@ -1,4 +1,4 @@
-"""Measuring an engine: waves of requests through a live queue, by the client, one wave after the other."""
+"""Measures an engine: sends waves of requests through a live queue, one wave after the other."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ WORDS = tuple(
     )
     for word in line.split()
 )
-"""One token each, in most vocabularies, with the space before."""
+"""Words that are one token each in most vocabularies, with the space before."""
 SHORTER = 4
-"""By what the shorter prompts and answers are shorter: from the difference, prefill and steps are told apart."""
+"""Factor by which short prompts and answers are shorter; the difference separates prefill and steps."""
 LEAST_OUTPUT, LEAST_PROMPT = 4, 2
 WAVE_S = 1_800.0
 
 
 class CannotMeasure(StreamfleetError):
-    """The queue is not one on which an engine can be measured, or the measurement went wrong; says what to do."""
+    """The queue is not suited for measuring, or the measurement failed; the message tells the remedy."""
 
 
 class WaveShape(NamedTuple):
-    """A wave to send: so many requests at once, all alike."""
+    """A wave to send: a number of equal requests at once."""
 
     together: int
     prompt_tokens: int
@@ -48,7 +48,7 @@ class WaveShape(NamedTuple):
 
 
 def shapes(prompt_tokens: int, output_tokens: int, up_to: int, rounds: int) -> list[WaveShape]:
-    """The waves: at 1, 2, 4, … requests together, and `up_to`, long and short ones; all of it so many times."""
+    """Waves of 1, 2, 4, … and `up_to` requests, with long and short lengths; repeated `rounds` times."""
     short_prompt = max(LEAST_PROMPT, prompt_tokens // SHORTER)
     short_output = max(LEAST_OUTPUT, output_tokens // SHORTER)
     counts = [count for exponent in range(20) if (count := 2**exponent) < up_to] + [up_to]
@@ -57,10 +57,10 @@ def shapes(prompt_tokens: int, output_tokens: int, up_to: int, rounds: int) -> l
 
 
 async def lone_worker(broker: Broker) -> WorkerView:
-    """The one worker of the queue, which has nothing to do.
+    """The only worker of the queue, which must be idle.
 
     Raises:
-        CannotMeasure: there is none, there are others, or there is work.
+        CannotMeasure: there is no worker, more than one, or the queue has requests.
     """
     queue = broker.keys.queue
     own = "start one alone on a queue of its own (streamfleet worker --queue measure …), and measure with that --queue"
@@ -76,24 +76,24 @@ async def lone_worker(broker: Broker) -> WorkerView:
 
 
 class Measurement:
-    """Waves on one worker.
+    """Runs waves on one worker.
 
     Args:
-        client: of its queue.
-        worker: the only one there.
+        client: client of its queue.
+        worker: the queue's only worker.
     """
 
     def __init__(self, client: Client, worker: WorkerView) -> None:
         self._client, self._worker = client, worker
-        # Other prompts each time: a cache of prefixes, which may outlive a measurement, must not answer them.
+        # Different prompts each time, because a prefix cache may outlive a measurement.
         self._chance = random.Random()  # noqa: S311 - not for secrets
 
     async def run(self, wanted: Sequence[WaveShape], shown: Callable[[WaveShape], None]) -> list[Wave]:
-        """Send one after the other, and a short one before them for whatever an engine does once.
+        """Run the waves in order, after a short one for the engine's one-time work.
 
         Args:
-            wanted: what to send.
-            shown: told of each that is done.
+            wanted: waves to send.
+            shown: called after each wave.
 
         Raises:
             CannotMeasure: a request failed, another worker came, or the requests did not run together.
@@ -135,10 +135,10 @@ class Measurement:
 
 
 def wave_of(results: Sequence[Result]) -> Wave:
-    """A wave's times and lengths.
+    """Compute a wave from its results.
 
     Raises:
-        CannotMeasure: its requests were not all in the engine before the first was done.
+        CannotMeasure: not all of its requests were in the engine before the first one ended.
     """
     times = list(_stays(results))
     began_s, ended_s = [began for began, _ in times], [ended for _, ended in times]
@@ -157,7 +157,7 @@ def wave_of(results: Sequence[Result]) -> Wave:
 
 
 def _stays(results: Sequence[Result]) -> Iterator[tuple[float, float]]:
-    """From when to when each was in the engine, epoch seconds."""
+    """Start and end of each request in the engine, epoch seconds."""
     for result in results:
         timings, enqueued_ms = result.timings, float(result.fields["enqueued_ms"])
         before_ms = (timings.queued_ms or 0.0) + (timings.waited_ms or 0.0)
@@ -173,7 +173,7 @@ def _used(result: Result, name: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class MeasureOptions:
-    """The options of `streamfleet plan measure`, whose help says what each is."""
+    """The options of `streamfleet plan measure`; see its help."""
 
     prompt_tokens: int = 256
     output_tokens: int = 64
@@ -187,12 +187,12 @@ class MeasureOptions:
 async def measure_engine(
     client: Client, options: MeasureOptions, shown: Callable[[int, int, WaveShape], None] = lambda *_: None
 ) -> EngineProfile:
-    """The profile of the engine of the queue's one worker.
+    """Measure the engine of the queue's only worker.
 
     Args:
-        client: of the queue.
-        options: what to send.
-        shown: told how many waves are done, of how many, and the last one.
+        client: client of the queue.
+        options: options of the measurement.
+        shown: called with the number of finished waves, their total, and the last one.
 
     Raises:
         CannotMeasure: the worker is not alone and idle, or a wave went wrong.
@@ -213,7 +213,7 @@ async def measure_engine(
 
 
 def profile_of(waves: Sequence[Wave], worker: WorkerView, slots: int, options: MeasureOptions) -> EngineProfile:
-    """The profile that the waves of a worker say. Raises BadFit."""
+    """Fit a profile to the waves of a worker. Raises BadFit."""
     found = fit(waves)
     model = ", ".join(worker.models) or worker.engine
     engine = Profile(

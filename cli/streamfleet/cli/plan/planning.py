@@ -1,4 +1,4 @@
-"""From what is asked on the command line to the plan."""
+"""Computes the plan from the options of the command line."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SEEDS_APART = 1_000_003
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The options, as they were given; `streamfleet plan --help` says what each is."""
+    """The options as given; see `streamfleet plan --help`."""
 
     profile: Path | None
     rate: float | None = None
@@ -42,13 +42,13 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be said.
+    """The plan to print.
 
     Attributes:
         found: the fleet.
         late: share that may be late, 0 to 1.
-        spare: workers to have beyond it.
-        basis: what was simulated, in a line.
+        spare: number of extra workers.
+        basis: description of the simulation, one line.
     """
 
     found: Sized
@@ -58,14 +58,14 @@ class Plan:
 
 
 def plan_fleet(asked: Asked, shown: Callable[[int], None] = lambda _: None) -> Plan:
-    """The smallest fleet that does what is asked.
+    """Find the smallest sufficient fleet.
 
     Args:
         asked: the options.
-        shown: told how many workers are simulated now.
+        shown: called with the number of workers that is simulated next.
 
     Raises:
-        InvalidRequest: an option, a profile or a trace is wrong; names the field.
+        InvalidRequest: an option, a profile or a trace is wrong; the error names the field.
         NoFleet: no number of workers is enough.
     """
     if asked.profile is None:
@@ -87,7 +87,7 @@ def plan_fleet(asked: Asked, shown: Callable[[int], None] = lambda _: None) -> P
 
 
 def _arrivals(asked: Asked, engine: EngineProfile) -> tuple[Sequence[Sequence[Arrival]], str]:
-    """What arrives in each run, and what that is called."""
+    """The arrivals of each run, and their description."""
     deadline_s = None
     if asked.deadline is not None:
         deadline_s = number(parse_span(asked.deadline, "--deadline"), "--deadline", above=True) / 1000
@@ -132,7 +132,7 @@ def _traffic(asked: Asked, deadline_s: float | None, longest: int) -> Traffic:
 
 
 def _fleet(engine: EngineProfile, batch_size: int | None) -> Fleet:
-    """One worker of this kind, with the settings that workers and queue have here."""
+    """A fleet of one worker of this kind, with the environment's settings of worker and queue."""
     queue, worker = load(QueueSettings), load(WorkerSettings)
     return Fleet(
         engine,

@@ -1,4 +1,4 @@
-"""A measured engine, as a file: the profile that the simulated engine follows, and how it was measured."""
+"""Profile files of measured engines: the simulated engine's profile, and the details of the measurement."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from streamfleet.worker.engine.simulated_profile import Profile
 
 FORMAT = "streamfleet-engine-profile-1"
 NO_LIMIT = 10**12
-"""Stands for a KV cache or a length of which nobody said how large it is."""
+"""Value of an unknown KV-cache size or length."""
 _FIELDS = ("name", "prefill_s_per_token", "throughput", "slots", "kv_tokens", "max_model_len", "pickup_ms")
 
 
 @dataclass(frozen=True, slots=True)
 class EngineProfile:
-    """What a plan knows of a worker.
+    """Profile of a worker for a plan.
 
     Attributes:
-        engine: step and prefill times and room, as the simulated engine has them. Steps have no jitter here.
-        pickup_ms: from enqueueing to the engine, on an idle fleet.
-        measured: how it was measured, for people.
+        engine: step and prefill times and capacity, as in the simulated engine, without jitter.
+        pickup_ms: ms from enqueueing to the engine, on an idle fleet.
+        measured: details of the measurement, for people.
     """
 
     engine: Profile
@@ -35,20 +35,20 @@ class EngineProfile:
 
     @property
     def kv_tokens(self) -> int | None:
-        """Tokens of KV cache; None where nobody said."""
+        """Tokens of KV cache; None if unknown."""
         return None if self.engine.kv_tokens >= NO_LIMIT else self.engine.kv_tokens
 
     def request_s(self, prompt_tokens: float, output_tokens: float, together: int = 1) -> float:
-        """Seconds in an engine in which so many run together the whole time."""
+        """Seconds of a request in an engine that runs `together` requests the whole time."""
         return prompt_tokens * self.engine.prefill_s_per_token + output_tokens * self.engine.step_s(together)
 
     def work_s(self, prompt_tokens: float, output_tokens: float, together: int | None = None) -> float:
-        """Seconds of a whole engine that a request takes while so many run together (default: all slots)."""
+        """Seconds of a whole engine that a request takes with `together` requests running (default: all slots)."""
         sharing = together or self.engine.slots
         return self.request_s(prompt_tokens, output_tokens / sharing, sharing)
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
+        """The profile as JSON values."""
         engine = self.engine
         return {
             "format": FORMAT,
@@ -63,15 +63,15 @@ class EngineProfile:
         }
 
     def save(self, path: Path) -> None:
-        """Write it, as text that people can read and change."""
+        """Write the profile as a JSON file that people can read and change."""
         path.write_text(json.dumps(self.to_json(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def load_profile(path: Path) -> EngineProfile:
-    """A profile that was saved.
+    """Read a profile file.
 
     Raises:
-        InvalidRequest: the file cannot be read, or a field of it is wrong; names the field.
+        InvalidRequest: the file cannot be read, or a field is wrong; the error names the field.
     """
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
@@ -84,7 +84,7 @@ def load_profile(path: Path) -> EngineProfile:
 
 
 def read_profile(values: Any, source: str) -> EngineProfile:
-    """A profile from JSON values. `source` is what errors call it. Raises like `load_profile`."""
+    """Read a profile from JSON values. Errors name `source`. Raises like `load_profile`."""
     if not isinstance(values, dict) or values.get("format") != FORMAT:
         raise InvalidRequest(
             f"must be {FORMAT!r}: this is no profile that `streamfleet plan measure` made", f"{source}: format"

@@ -1,9 +1,9 @@
 """A fleet on one queue in virtual time. Pure.
 
-As the pull script and the workers do it: two idle workers watch, the others sit on a bench; an arrival goes to the one
-that has watched for longest, which keeps its watch as long as it has room; then the first of the bench takes its place.
-A worker that was full pulls as soon as it has room. So the workers are not evenly full, neither here nor there. What is
-past its deadline is dropped when it is picked, or ended where it runs.
+It follows pull.lua and the workers: two idle workers watch, the others wait on the bench list. An arrival goes to the
+longest watching worker, which keeps its watch while it has room; then the first of the bench takes its place. A full
+worker pulls as soon as it has room. So the load is uneven, as in a real fleet. Requests past their deadline are dropped
+at the pick, or ended while they run.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ WATCHERS = 2
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """What is simulated.
+    """The simulated fleet.
 
     Attributes:
-        profile: of every worker's engine.
-        workers: how many.
+        profile: profile of every worker's engine.
+        workers: number of workers.
         prefetch, batch_size: settings of the workers.
         shares, patience_s: settings of the queue.
     """
@@ -42,12 +42,12 @@ class Fleet:
 
 @dataclass(slots=True)
 class Fate:
-    """What became of a request; spans in seconds from its arrival, None where it did not come so far.
+    """Outcome of a request; seconds from its arrival, None for steps that it did not reach.
 
     Attributes:
-        waited_s: until its engine got it.
-        first_token_s: until its first token.
-        total_s: until it was answered.
+        waited_s: time until its engine got it.
+        first_token_s: time until its first token.
+        total_s: time until its answer.
     """
 
     waited_s: float | None = None
@@ -60,10 +60,10 @@ class Run:
     """One simulated run.
 
     Attributes:
-        arrivals: what came.
-        fates: what became of each, in the same order.
-        ended_s: when the last had ended.
-        slot_s: seconds of slots in which something ran.
+        arrivals: the arrivals.
+        fates: outcome of each, in the same order.
+        ended_s: time of the last end.
+        slot_s: busy time of all slots, seconds.
     """
 
     arrivals: Sequence[Arrival]
@@ -73,11 +73,11 @@ class Run:
 
 
 class Simulation:
-    """One run of a fleet. `run` it once.
+    """One run of a fleet. Call `run` once.
 
     Args:
-        fleet: who works.
-        arrivals: in order of time.
+        fleet: the fleet.
+        arrivals: arrivals sorted by time.
     """
 
     def __init__(self, fleet: Fleet, arrivals: Sequence[Arrival]) -> None:
@@ -95,7 +95,7 @@ class Simulation:
         self._now_s = 0.0
 
     def run(self) -> Run:
-        """From the first arrival until the last request has ended."""
+        """Simulate from the first arrival to the end of the last request."""
         at = 0
         while True:
             comes_s = self._arrivals[at].at_s + self._pickup_s if at < len(self._arrivals) else float("inf")
@@ -104,10 +104,10 @@ class Simulation:
             self._now_s = now_s = min(comes_s, happens_s, late_s)
             if now_s == float("inf"):
                 break
-            if comes_s == now_s:  # before steps of the same moment: what comes together begins together
+            if comes_s == now_s:  # before steps of the same time, so that simultaneous arrivals start together
                 self._arrive(at)
                 at += 1
-            elif happens_s == now_s:  # before a deadline of the same moment: an answer in time is in time
+            elif happens_s == now_s:  # before deadlines of the same time, so that an answer at its deadline is in time
                 _, worker = heappop(self._events)
                 if self._workers[worker].due_s == now_s:
                     self._advance(worker)
@@ -126,7 +126,7 @@ class Simulation:
             self._pull(self._watch.popleft())
 
     def _pull(self, worker: int) -> None:
-        """Take what there is room for; whoever has room left waits for more, in the place that is free."""
+        """Take requests while there is room; a worker with room left waits as a watcher or on the bench."""
         batch = self._workers[worker]
         room = batch.room
         while room > 0 and self._lanes:
@@ -173,7 +173,7 @@ class Simulation:
             self._schedule(worker)
 
     def _has_room(self, worker: int) -> None:
-        """One that was full looks for more; the others wait to be told."""
+        """Let a worker pull that was full and has room now; idle workers wait for arrivals."""
         if worker in self._full and self._workers[worker].room > 0:
             self._full.remove(worker)
             self._pull(worker)

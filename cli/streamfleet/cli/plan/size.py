@@ -1,4 +1,4 @@
-"""The smallest fleet that is late seldom enough. Pure."""
+"""Finds the smallest fleet whose share of late requests is small enough. Pure."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from streamfleet.cli.plan.simulate import Fleet, Simulation
 from streamfleet.common.errors import StreamfleetError
 
 Evaluate = Callable[[int], Figures]
-"""What so many workers come to."""
+"""Function from a number of workers to its figures."""
 
 
 class NoFleet(StreamfleetError):
-    """No number of workers is enough; says why, and what would help."""
+    """No number of workers is enough; the message tells the reason and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sized:
-    """What was found.
+    """Result of sizing.
 
     Attributes:
-        workers: the smallest number that is late seldom enough.
+        workers: smallest sufficient number of workers.
         looked_at: its figures and those of its neighbours, by number of workers.
     """
 
@@ -35,12 +35,12 @@ class Sized:
 def evaluator(
     fleet: Fleet, runs: Sequence[Sequence[Arrival]], shown: Callable[[int], None] = lambda _: None
 ) -> Evaluate:
-    """Simulates a fleet of the size asked for on each of the runs; once for each size.
+    """Return a function that simulates a fleet of a given size on all runs; results are cached.
 
     Args:
-        fleet: all of it but the number of workers.
-        runs: what arrives in each.
-        shown: told what is simulated now.
+        fleet: the fleet; its number of workers is replaced.
+        runs: arrivals of each run.
+        shown: called with each simulated size.
     """
     known: dict[int, Figures] = {}
 
@@ -56,16 +56,16 @@ def evaluator(
 
 
 def smallest(evaluate: Evaluate, late: float, first: int, most: int) -> int:
-    """The smallest number of workers of which at most a share `late` is late.
+    """Find the smallest number of workers with at most a share `late` of late requests.
 
     Args:
-        evaluate: a fleet's figures. More workers are taken to be late no more often.
+        evaluate: computes a fleet's figures; more workers are assumed never to be worse.
         late: share, 0 to 1.
-        first: where to begin.
-        most: where to give up.
+        first: first number to try.
+        most: largest number to try.
 
     Raises:
-        NoFleet: even `most` are too few.
+        NoFleet: even `most` workers are too few.
     """
     low, high, step = 0, max(1, min(first, most)), 1
     while evaluate(high).late > late:
@@ -86,16 +86,16 @@ def smallest(evaluate: Evaluate, late: float, first: int, most: int) -> int:
 
 
 def size(evaluate: Evaluate, late: float, first: int, most: int, spare: int = 0) -> Sized:
-    """The same, with the figures of one fewer, of one more, and of what there is to be with spare ones."""
+    """Find the smallest fleet, with figures for one worker fewer, one more, and with the spare workers."""
     enough = smallest(evaluate, late, first, most)
     wanted = sorted({max(1, enough - 1), enough, enough + 1, enough + spare})
     return Sized(enough, tuple(evaluate(workers) for workers in wanted))
 
 
 def busy_workers(fleet: Fleet, runs: Sequence[Sequence[Arrival]]) -> int:
-    """How many workers have the speed for what arrives, were all of them full all the time; at least 1.
+    """Number of workers, at least 1, whose speed matches the arrivals if all are full all the time.
 
-    A few more are wanted as soon as anybody minds waiting, so it is where to begin.
+    The real need is a little higher, so the search starts here.
     """
     slots = fleet.profile.engine.slots
     together = min(slots, fleet.batch_size or slots)
@@ -109,7 +109,7 @@ def busy_workers(fleet: Fleet, runs: Sequence[Sequence[Arrival]]) -> int:
 
 
 def hopeless(fleet: Fleet, runs: Sequence[Sequence[Arrival]]) -> float:
-    """Share of requests (0 to 1) that would be late even alone in an engine: no fleet helps them."""
+    """Share of requests (0 to 1) that would be late even alone in an engine, so that no fleet helps them."""
     found = [
         item.deadline_s is not None
         and fleet.profile.request_s(item.prompt_tokens, item.output_tokens) + fleet.profile.pickup_ms / 1000

@@ -1,4 +1,4 @@
-"""How a plan looks on a terminal, and for programs."""
+"""Terminal and JSON output of a plan."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ HOURS_A_DAY = 24
 
 
 def render(found: Sized, late: float, spare: int, basis: str) -> RenderableType:
-    """The answer, and what it is taken from.
+    """Render the answer, and the figures that support it.
 
     Args:
         found: the fleet.
         late: share of requests that may be late, 0 to 1.
-        spare: workers to have beyond it.
-        basis: what was simulated, in a line.
+        spare: number of extra workers.
+        basis: description of the simulation, one line.
     """
     return Group(Text(one_line(basis)), _table(found, late, spare), Text(answer(found, late, spare)))
 
@@ -42,7 +42,7 @@ def answer(found: Sized, late: float, spare: int) -> str:
 
 
 def as_json_values(found: Sized, late: float, spare: int, basis: str) -> dict[str, Any]:
-    """All of it, for programs."""
+    """The plan as JSON values."""
     total = found.workers + spare
     return {
         "workers": found.workers,
@@ -103,7 +103,7 @@ def _span(seconds: float) -> str:
 
 
 def render_profile(found: EngineProfile) -> RenderableType:
-    """What was measured."""
+    """Render a measured profile."""
     engine = found.engine
     table = FittedTable()
     for name in ("requests at once", "step ms", "output tokens/s"):
