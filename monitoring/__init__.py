@@ -1,1 +1,1 @@
-"""How a fleet is watched: alert rules, dashboards, and a run of both against a real Prometheus."""
+"""Monitoring of a fleet: alert rules, dashboards, and a run of both against a real Prometheus."""

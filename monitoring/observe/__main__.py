@@ -69,7 +69,7 @@ async def _observe(watched: Fleet, server: Prometheus, seconds: float, least: fl
 async def _until_answered(
     server: Prometheus, asked: list[Question], seconds: float, loading: asyncio.Task[int]
 ) -> list[Question]:
-    """Ask until each panel has data, or for so long. Returns those that have none."""
+    """Query all panels until each has data, or `seconds` passed. Returns the panels without data."""
     loop = asyncio.get_running_loop()
     until = loop.time() + seconds
     for question in asked:
@@ -85,7 +85,7 @@ async def _until_answered(
 
 
 def _answered(server: Prometheus, question: Question) -> bool:
-    """Whether every query of a panel finds at least one series; then says so."""
+    """True if every query of a panel finds at least one series; prints the success."""
     found = [server.query(query) for query in question.queries]
     if not all(found):
         return False

@@ -1,4 +1,4 @@
-"""What is watched: a real Redis, an exporter, workers with the simulated engine, a gateway, and load in every lane."""
+"""The observed fleet: a real Redis, an exporter, workers with the simulated engine, a gateway, load in every lane."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from streamfleet.producer import Client
 
 WORKERS = 2
 BATCH, PAUSE_S = 60, 1.0
-"""Two workers of this profile answer 28 such requests a second: of twice as many, some wait in every lane."""
+"""About twice the 28 requests a second that two workers of this profile answer, so that requests wait in every lane."""
 STREAMED = 12
-"""Of so many, one in each lane is streamed: the gateway's own streams may wait for long behind these."""
+"""Of this many requests, one per lane is streamed; more would delay the gateway's own streams."""
 SETTINGS = {"ENGINE": "simulated", "SIMULATED_PROFILE": "smollm2-cpu", "LEASE_MS": "2000", "LOG_LEVEL": "error"}
 
 
 @dataclass(frozen=True)
 class Fleet:
-    """Where its Redis and its gateway are, and the addresses of all metrics pages."""
+    """URLs of its Redis and its gateway, and the addresses of all metrics pages."""
 
     redis_url: str
     gateway_url: str
@@ -40,7 +40,7 @@ class Fleet:
 
 @contextmanager
 def fleet() -> Iterator[Fleet]:
-    """A queue with workers, an exporter and a gateway."""
+    """Start a queue with workers, an exporter and a gateway; they end with the context."""
     with RedisServer() as server, tempfile.TemporaryDirectory() as files, contextlib.ExitStack() as stack:
         ports, metrics = [free_port() for _ in range(WORKERS + 2)], free_port()
         outer = {name: value for name, value in os.environ.items() if not name.startswith("STREAMFLEET_")}
@@ -62,7 +62,7 @@ def fleet() -> Iterator[Fleet]:
 
 
 async def load(url: str, stopped: asyncio.Event) -> int:
-    """More than the fleet can do, in every lane, some of it late, wrong or unwanted. Returns how much was accepted."""
+    """Enqueue more than the fleet can run, some of it late, invalid or cancelled. Returns the number accepted."""
     accepted = 0
     async with Client(url) as client:
         while not stopped.is_set():

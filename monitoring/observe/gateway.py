@@ -1,4 +1,4 @@
-"""The HTTP gateway that is watched, what it needs, and real traffic through it: calls, streams, batches, webhooks."""
+"""The observed HTTP gateway: its settings and keys, and real traffic through it: calls, streams, batches, webhooks."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ SETTINGS = {
 TENANT = "observe"
 PAUSE_S, BATCH_EVERY, BATCH_LINES = 1.0, 4, 6
 URGENT = {"X-Streamfleet-Lane": "critical", "X-Streamfleet-Ttl": "15s"}
-"""Ahead of the rest of the load, which is more than the fleet can do."""
+"""Headers that put these calls ahead of the rest of the load, which exceeds the fleet's capacity."""
 BODY = {"messages": [{"role": "user", "content": "Say hi"}], "max_tokens": 8}
 
 
 @dataclass(frozen=True)
 class Door:
-    """Where to call, and with which key."""
+    """URL of the gateway, and an API key."""
 
     url: str
     key: str
@@ -58,7 +58,7 @@ async def let_in(redis_url: str, url: str) -> Door:
 
 
 async def call_until(stopped: asyncio.Event, door: Door) -> int:
-    """Call until then, from when it answers on. Returns how many calls were answered as they should be."""
+    """Send calls until `stopped` is set. Returns the number of calls with the expected answer."""
     answered = rounds = 0
     headers = {"Authorization": f"Bearer {door.key}"}
     async with (
@@ -70,7 +70,7 @@ async def call_until(stopped: asyncio.Event, door: Door) -> int:
             calls += [] if rounds % BATCH_EVERY else [_batch(http, callback_url)]
             done = await asyncio.gather(*calls, return_exceptions=True)
             answered += sum(each is True for each in done)
-            rounds += 1 if any(each is True for each in done) else 0  # it may still be starting
+            rounds += 1 if any(each is True for each in done) else 0  # the gateway may still be starting
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stopped.wait(), PAUSE_S)
     return answered
@@ -87,7 +87,7 @@ async def _stream(http: httpx.AsyncClient) -> bool:
 
 
 async def _leave(http: httpx.AsyncClient) -> bool:
-    """Ask, and go away: the request is cancelled."""
+    """Send a request and disconnect, so that it is cancelled."""
     with contextlib.suppress(httpx.TimeoutException):
         await http.post("/v1/chat/completions", json=BODY | {"max_tokens": 200}, headers=URGENT, timeout=0.3)
     return True
@@ -98,7 +98,7 @@ async def _wrong(http: httpx.AsyncClient) -> bool:
 
 
 async def _batch(http: httpx.AsyncClient, callback_url: str) -> bool:
-    """A file and its batch; the gateway runs it by itself, and tells of its end."""
+    """Create a file and its batch; the gateway runs it, and sends a webhook at its end."""
     ask: dict[str, Any] = {"method": "POST", "url": "/v1/chat/completions", "body": BODY}
     lines = "\n".join(json.dumps({"custom_id": f"line-{number}", **ask}) for number in range(BATCH_LINES))
     stored = await http.post("/v1/files", data={"purpose": "batch"}, files={"file": ("ask.jsonl", lines.encode())})
@@ -114,7 +114,7 @@ async def _batch(http: httpx.AsyncClient, callback_url: str) -> bool:
 
 @asynccontextmanager
 async def receiver() -> AsyncIterator[str]:
-    """Somebody who receives webhooks; the first one it does not take at once. Its URL."""
+    """A receiver of webhooks that refuses the first attempt. Yields its URL."""
     came = 0
 
     async def receive(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

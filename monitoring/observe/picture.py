@@ -1,4 +1,4 @@
-"""A dashboard as a picture, drawn from Prometheus's answers; takes matplotlib (`make setup-bench`)."""
+"""Draws a dashboard as a picture from Prometheus's answers; needs matplotlib (`make setup-bench`)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def draw(server: Prometheus, dashboard: Dashboard, start: float, end: float, pat
 
 
 def lines(server: Prometheus, panel: Panel, start: float, end: float) -> list[Line]:
-    """Of each series: its name, seconds from the start, and values."""
+    """Lines of a panel: name, seconds from the start, and values of each series."""
     found: list[Line] = []
     for query, legend in panel.queries:
         for series in server.query_range(filled(query), start, end):

@@ -1,4 +1,4 @@
-"""Processes that end with what they were started for."""
+"""Child processes that end with the block that they were started for."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 STOP_S = 40.0
-"""Seconds that one has to end by itself: a worker drains for 25."""
+"""Seconds before a process is killed; a worker drains for 25."""
 
 
 @contextmanager
 def ended_after(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Tell it to end when the block is left, and kill it when it does not."""
+    """Terminate the process when the block is left, and kill it if it does not end."""
     try:
         yield
     finally:

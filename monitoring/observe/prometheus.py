@@ -1,4 +1,4 @@
-"""A real Prometheus of one's own: on a free port, data in a temporary folder."""
+"""A private, real Prometheus: on a free port, data in a temporary folder."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ MISSING = "there is no prometheus on PATH; Debian and Ubuntu: apt-get install pr
 
 
 class NoPrometheus(Exception):
-    """It is not installed, or does not start; the message says what to do."""
+    """Prometheus is not installed, or does not start; the message tells the remedy."""
 
 
 class Prometheus:
-    """A running server that is asked over HTTP.
+    """A running server, queried over HTTP.
 
     Args:
-        url: where it listens.
+        url: its URL.
     """
 
     def __init__(self, url: str) -> None:
         self._url = url
 
     def query(self, expression: str) -> list[dict[str, Any]]:
-        """The series that an instant query finds now, but for those that are no number (a quantile of nothing).
+        """Series of an instant query, without those that are NaN (such as a quantile of no data).
 
         Raises:
             urllib.error.HTTPError: the expression is wrong.
@@ -53,12 +53,12 @@ class Prometheus:
         return found
 
     def rules(self) -> list[dict[str, Any]]:
-        """The alert rules, with how their last evaluation went."""
+        """The alert rules, with the state of their last evaluation."""
         groups = self._get("/api/v1/rules", type="alert")["data"]["groups"]
         return [rule for group in groups for rule in group["rules"]]
 
     def is_ready(self) -> bool:
-        """Whether it answers."""
+        """True if the server answers."""
         try:
             with urllib.request.urlopen(f"{self._url}/-/ready", timeout=2):
                 return True
@@ -73,10 +73,10 @@ class Prometheus:
 
 @contextmanager
 def prometheus(targets: Sequence[str]) -> Iterator[Prometheus]:
-    """One that scrapes these addresses each second and evaluates our rules.
+    """Start a Prometheus that scrapes these addresses every second and evaluates the alert rules.
 
     Raises:
-        NoPrometheus: it is not there, or did not start.
+        NoPrometheus: it is not installed, or did not start.
     """
     binary = shutil.which("prometheus")
     if binary is None:
@@ -99,7 +99,7 @@ def prometheus(targets: Sequence[str]) -> Iterator[Prometheus]:
 
 
 def configuration(targets: Sequence[str]) -> dict[str, Any]:
-    """What it is told."""
+    """Its configuration."""
     return {
         "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
         "rule_files": [str(path) for path in sorted(RULES.glob("*.yaml"))],

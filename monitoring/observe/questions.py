@@ -1,4 +1,4 @@
-"""What is asked: the queries of every panel, as a Prometheus takes them, with values for the dashboards' variables."""
+"""The queries of every panel, with values in place of the dashboards' variables."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ VALUES = {"$__rate_interval": "30s", "$queue": "default", "$lane": "normal", "$i
 
 @dataclass(frozen=True)
 class Question:
-    """One panel.
+    """The queries of one panel.
 
     Attributes:
         dashboard, panel: their titles.
         queries: PromQL.
-        outside: reads what streamfleet does not serve itself.
+        outside: reads metrics that streamfleet does not serve itself.
     """
 
     dashboard: str
@@ -27,7 +27,7 @@ class Question:
 
 
 def questions() -> Iterator[Question]:
-    """Of all dashboards, in order."""
+    """Questions of all dashboards, in order."""
     for dashboard in DASHBOARDS:
         for panel in dashboard.panels:
             queries = tuple(filled(query) for query, _ in panel.queries)
@@ -35,7 +35,7 @@ def questions() -> Iterator[Question]:
 
 
 def filled(query: str) -> str:
-    """With values in place of variables."""
+    """A query with values in place of variables."""
     for name, value in VALUES.items():
         query = query.replace(name, value)
     return query

@@ -18,7 +18,7 @@ FOLDER = Path(__file__).parents[1] / "dashboards"
 
 
 def files() -> dict[Path, str]:
-    """Each dashboard's file and what is to stand in it."""
+    """Each dashboard's file, and its content."""
     return {
         FOLDER / f"{each.uid}.json": json.dumps(rendered(each), indent=1, ensure_ascii=False) + "\n"
         for each in DASHBOARDS

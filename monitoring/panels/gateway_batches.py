@@ -1,4 +1,4 @@
-"""What gateways do that nobody waits for: batches, their files, and webhooks."""
+"""Panels of the gateways' background work: batches, their files, and webhooks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dashboards as Grafana imports them."""
+"""Renders dashboards in Grafana's import format."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ COLUMNS = 24
 
 
 def rendered(dashboard: Dashboard) -> dict[str, Any]:
-    """As Grafana imports it."""
+    """A dashboard in Grafana's import format."""
     panels: list[dict[str, Any]] = []
     x = y = 0
     for number, panel in enumerate(dashboard.panels, 1):

@@ -1,4 +1,4 @@
-"""What a dashboard is made of: panels, and the PromQL that comes again and again."""
+"""Parts of a dashboard: panels, variables, and common PromQL expressions."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ class Panel:
     """One panel.
 
     Attributes:
-        title: as shown.
+        title: its title.
         what: one sentence, shown as its description.
-        queries: PromQL and its legend.
+        queries: PromQL and legend of each query.
         unit: Grafana's name of the unit.
         kind: ``timeseries`` or ``stat``.
-        width: of 24 columns.
-        outside: reads what streamfleet does not serve itself.
+        width: width in columns, of 24.
+        outside: reads metrics that streamfleet does not serve itself.
     """
 
     title: str
@@ -57,7 +57,7 @@ def quantiles(metric: str, by: str, more: str = "") -> list[tuple[str, str]]:
 
 
 def rate(metric: str, by: str, more: str = "") -> tuple[str, str]:
-    """How often a second, by a label."""
+    """Rate per second of a counter, by a label."""
     return f"sum by ({by}) (rate({metric}{{{more}}}[{RATE}]))", f"{{{{{by}}}}}"
 
 
