@@ -1,4 +1,4 @@
-"""Write `docs/configuration.md` from the settings themselves, so that the two cannot come to differ.
+"""Write `docs/configuration.md` from the settings themselves, so that the two cannot differ.
 
 .venv/bin/python tools/configuration_page.py            write the page
 .venv/bin/python tools/configuration_page.py --check    exit 1 when the page is not what would be written

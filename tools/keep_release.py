@@ -23,7 +23,7 @@ SOURCE = re.compile(rf"(?:{'|'.join(ROOTS)})/(streamfleet/.+(?:\.py|\.lua|/py\.t
 
 
 def git(*words: str) -> bytes:
-    """What git answers. Raises CalledProcessError; what it complains of goes to the error output."""
+    """Run git and return its output. Raises CalledProcessError; git's errors go to standard error."""
     return subprocess.run(["git", *words], cwd=REPOSITORY, stdout=subprocess.PIPE, check=True).stdout
 
 
@@ -39,7 +39,7 @@ def sources(commit: str) -> Iterator[tuple[str, bytes]]:
 
 
 def keep(revision: str) -> Path:
-    """Write the archive of a revision; its path."""
+    """Write the archive of a revision. Returns its path."""
     commit = git("rev-parse", "--verify", f"{revision}^{{commit}}").decode().strip()
     date, epoch_s = git("show", "--no-patch", "--format=%cd %ct", "--date=format:%Y%m%d%H%M", commit).decode().split()
     version = tomllib.loads(git("show", f"{commit}:pyproject.toml").decode())["project"]["version"]

@@ -1,4 +1,4 @@
-"""pip, with a line of progress instead of a screenful, and its whole log kept for when it fails."""
+"""Runs pip with one line of progress, and keeps its whole log for failures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class InstallFailed(Exception):
     """pip ended with an error; the message holds its last lines.
 
     Attributes:
-        log: file with everything that pip said.
+        log: file with pip's whole output.
     """
 
     def __init__(self, message: str, log: Path) -> None:

@@ -1,7 +1,7 @@
-"""What Debian packages bring, unpacked into `.venv/lib/system`: needs apt, and no root. Standard library only.
+"""Unpacks programs of Debian packages into `.venv/lib/system`; needs apt, and no root. Standard library only.
 
-The system itself stays as it is: nothing is installed there, and no service starts. Packages come from the mirrors that
-apt is configured with, with whatever they need that the machine lacks. Each program gets a wrapper in
+The system itself stays unchanged: nothing is installed there, and no service starts. Packages, with their missing
+dependencies, come from the mirrors that apt is configured with. Each program gets a wrapper in
 `.venv/programs`, which the Makefile and tests/conftest.py put on PATH.
 """
 
@@ -18,10 +18,10 @@ from pathlib import Path
 
 LIBRARY = "libnuma.so.1"
 PROGRAMS = {"redis-server": "redis-server", "openssl": "openssl", "promtool": "prometheus", "prometheus": "prometheus"}
-"""Program to the package that brings it: a further Redis, with TLS; certificates; alert rules and panels."""
+"""Package of each program; for a further Redis with TLS, for certificates, and for alert rules and panels."""
 UPDATE_S, DOWNLOAD_S = 240, 300
 
-# For every Python of the environment, vLLM's children included: what is loaded already is found by its name.
+# Runs in every Python of the environment, vLLM's children included; a loaded library is found by its name.
 _PRELOAD = "import ctypes, os; os.path.exists({path!r}) and ctypes.CDLL({path!r}, mode=ctypes.RTLD_GLOBAL)\n"
 _WRAPPER = """\
 #!/bin/sh
@@ -39,7 +39,7 @@ class NoPackages(Exception):
 
 
 def libnuma_problem(venv: Path) -> str | None:
-    """None when the library is there, or could be put into the environment; else what to do about it."""
+    """None if the library is present, or could be put into the environment; else advice for the user."""
     root = venv / "lib/system"
     target = _libraries(root)[0] / LIBRARY
     if _loads(LIBRARY):
@@ -57,16 +57,16 @@ def libnuma_problem(venv: Path) -> str | None:
 
 
 def missing_programs(venv: Path) -> list[str]:
-    """The programs that are neither on PATH nor unpacked."""
+    """Programs that are neither on PATH nor unpacked."""
     path = os.pathsep.join([str(venv / "programs"), os.environ.get("PATH", "")])
     return [program for program in PROGRAMS if shutil.which(program, path=path) is None]
 
 
 def unpack_programs(venv: Path, programs: Iterable[str]) -> None:
-    """Fetch these programs, and write their wrappers.
+    """Unpack these programs, and write their wrappers.
 
     Raises:
-        NoPackages: there is no apt, it reaches no mirror, or what came does not run here.
+        NoPackages: there is no apt, it reaches no mirror, or a program does not run here.
     """
     root, folder = venv / "lib/system", venv / "programs"
     unpack(sorted({PROGRAMS[program] for program in programs}), root)
@@ -86,7 +86,7 @@ def unpack_programs(venv: Path, programs: Iterable[str]) -> None:
 
 
 def unpack(packages: Iterable[str], root: Path) -> None:
-    """Unpack packages, and what they need that the machine lacks, below a folder.
+    """Unpack packages and their missing dependencies below a folder.
 
     Raises:
         NoPackages: there is no apt, or it could not fetch them.
@@ -96,7 +96,7 @@ def unpack(packages: Iterable[str], root: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         for name in ("state/lists/partial", "cache/archives/partial"):
             Path(folder, name).mkdir(parents=True)
-        # Lists and downloads of its own: those of the system are root's, and often absent.
+        # Private lists and downloads, because those of the system belong to root, and are often absent.
         apt = ["apt-get", "--quiet", "--yes", "-o", "Debug::NoLocking=1"]
         apt += ["-o", f"Dir::State={folder}/state", "-o", "Dir::State::status=/var/lib/dpkg/status"]
         apt += ["-o", f"Dir::Cache={folder}/cache", "-o", "APT::Sandbox::User="]

