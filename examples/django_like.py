@@ -9,7 +9,7 @@ from typing import Any
 from streamfleet.common.errors import QueueFull
 from streamfleet.producer import SyncClient
 
-# Connects at its first use: in a server that forks its workers, each gets a connection of its own.
+# Connects at its first use, so each forked worker of a server gets its own connection.
 fleet = SyncClient()
 
 
@@ -25,7 +25,7 @@ def start_summary(document_id: str, text: str) -> tuple[int, dict[str, Any]]:
 
 
 def get_summary(request_id: str) -> tuple[int, dict[str, Any]]:
-    """GET /summaries/<id>: 200 when it is there, else 202 with its state."""
+    """GET /summaries/<id>: 200 with the summary, or 202 with the request's state."""
     try:
         result = fleet.result(request_id, timeout=2)
     except TimeoutError:

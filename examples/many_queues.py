@@ -35,17 +35,17 @@ def queue_for(name: str, queues: Sequence[str]) -> str:
 
 
 def slot_of(queue: str, prefix: str = "") -> int:
-    """Where a queue's keys live; as `CLUSTER KEYSLOT {queue}:` says."""
+    """Hash slot of a queue's keys; the same as `CLUSTER KEYSLOT {queue}:`."""
     return int(key_slot(f"{prefix}{{{queue}}}:".encode()))
 
 
 def names_apart(stem: str, number: int, ranges: Sequence[tuple[int, int, str]]) -> list[str]:
-    """So many queue names, as evenly over the masters as can be.
+    """`number` queue names, spread over the masters as evenly as possible.
 
     Args:
-        stem: what they begin with; chat gives chat-a, chat-b and so on.
-        number: how many.
-        ranges: first slot, last slot and master, as CLUSTER SLOTS has them.
+        stem: beginning of the names; chat gives chat-a, chat-b and so on.
+        number: number of names.
+        ranges: first slot, last slot and master, as from CLUSTER SLOTS.
     """
     masters = dict.fromkeys(master for _, _, master in ranges)
     if not masters:
@@ -72,7 +72,7 @@ def endings() -> Iterator[str]:
 
 
 def slot_ranges(host: str, port: int) -> list[tuple[int, int, str]]:
-    """Which master holds which slots, by any node of the cluster."""
+    """First slot, last slot and master of each range, asked from any node of the cluster."""
     with Redis(host=host, port=port, decode_responses=True) as node:
         rows: list[Any] = node.execute_command("CLUSTER SLOTS")
         found = rows if isinstance(rows, list) else [(*ends, value["primary"]) for ends, value in rows.items()]
@@ -102,23 +102,23 @@ class ManyQueues:
         await self._open.aclose()
 
     def client_of(self, request_id: str) -> Client:
-        """Who asks for this request's result, cancels it, or looks where it is."""
+        """The client of a request's queue, for its result, status or cancellation."""
         return self._clients[queue_for(request_id, list(self._clients))]
 
     async def enqueue(self, body: Mapping[str, Any], **options: Any) -> Handle:
-        """As `Client.enqueue`. Without an id it gets one, by which it is found again."""
+        """As `Client.enqueue`. A request without an id gets one, which determines its queue."""
         request_id = options.pop("id", None) or uuid.uuid4().hex
         return await self.client_of(request_id).enqueue(body, id=request_id, **options)
 
     async def results(self, handles: Iterable[Handle], timeout: float) -> AsyncIterator[Any]:
-        """Results as they come, of whichever queue."""
+        """Yield results of all queues as they arrive."""
         waiting = [asyncio.ensure_future(handle.result(timeout=timeout)) for handle in handles]
         for done in asyncio.as_completed(waiting):
             yield await done
 
 
 async def ask(queues: Sequence[str]) -> None:
-    """A few requests, and where each went."""
+    """Enqueue a few requests, and print the queue of each."""
     async with ManyQueues(queues) as fleet:
         body = {"messages": [{"role": "user", "content": "Name a city."}], "max_tokens": 16}
         handles = [await fleet.enqueue(body, id=f"city-{number}") for number in range(9)]
@@ -127,7 +127,7 @@ async def ask(queues: Sequence[str]) -> None:
 
 
 def main(words: Sequence[str]) -> int:
-    """As the first lines of this file show."""
+    """Run the command that the first lines of this file show."""
     if len(words) == 3 and words[0] == "names" and words[2].isdecimal():
         node = os.environ.get("REDIS_URL", "redis://localhost:6379").rpartition("/")[2].rpartition("@")[2].split(",")[0]
         host, _, port = node.partition(":")
