@@ -247,7 +247,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "company shrinks from 64, whatever the slots",
         "poison_leaves_tries_to_spare",
         "beside a poisonous request",
-        patch=_set(running.Running, "_company_of", lambda self, flight: company(flight.claim, self._max_deliveries)),
+        patch=_set(running.Running, "_company_of", lambda self, request: company(request.claim, self._max_deliveries)),
     ),
     Mutation(
         "release",

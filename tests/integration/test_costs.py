@@ -113,7 +113,7 @@ async def test_from_the_lane_to_the_result(redis_url: str) -> None:
             client.config_resetstat()
             with Calls() as calls:
                 engine.slots = SLOTS
-                inside.worker._flights.changed.set()
+                inside.worker._in_flight.changed.set()
                 async with asyncio.timeout(30):
                     while not succeeded(2 * REQUESTS):  # noqa: ASYNC110 - each look is counted too: few of them
                         await asyncio.sleep(0.2)

@@ -16,7 +16,7 @@ from streamfleet.common.records import Completion
 from streamfleet.worker.complete import Completer
 from streamfleet.worker.engine.base import EngineError
 from streamfleet.worker.engine.simulated import SimulatedEngine
-from streamfleet.worker.flights import Flight
+from streamfleet.worker.in_flight import InFlightRequest
 from streamfleet.worker.outcome import Finished
 from tests.contract.subjects import simulated_server
 from tests.integration.http_engine import MODELS, HttpEngine, Reply
@@ -144,10 +144,10 @@ async def test_a_request_that_breaks_a_loop_is_given_up_and_takes_no_other_along
     """A bug that one request sets off must not end worker after worker for ever."""
     completion = Completer._completion
 
-    def fragile(completer: Completer, flight: Flight, outcome: Finished) -> Completion:
-        if flight.lease.request_id == "poison":
+    def fragile(completer: Completer, request: InFlightRequest, outcome: Finished) -> Completion:
+        if request.lease.request_id == "poison":
             raise RuntimeError("a bug")
-        return completion(completer, flight, outcome)
+        return completion(completer, request, outcome)
 
     monkeypatch.setattr(Completer, "_completion", fragile)
     await fleet.add("poison")

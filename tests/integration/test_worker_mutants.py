@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from streamfleet.worker import complete, execute, fitness, flights, lease, maintain, pull
+from streamfleet.worker import complete, execute, fitness, in_flight, lease, maintain, pull
 from streamfleet.worker.credit import Demand, estimate
 from streamfleet.worker.running import Running
 from tests.integration.flaky_link import FlakyLink
@@ -88,7 +88,9 @@ async def test_without_admission_a_request_costs_what_it_likes(fleet: Fleet, mon
 async def test_without_the_check_of_its_size_a_request_is_run_beside_what_it_does_not_fit_beside(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(flights.Flights, "admit", lambda held, flight, demand, *_: held._revise(flight, demand) or True)
+    monkeypatch.setattr(
+        in_flight.InFlight, "admit", lambda held, request, demand, *_: held._revise(request, demand) or True
+    )
     engine = LittleMemory(speed=0.1)
     async with worker_inside(fleet.url, engine, prefetch=0, **NO_RECLAIM):
         await fleet.results(await fleet.add_many(3))

@@ -50,8 +50,8 @@ async def test_one_broken_engine_fails_one_request_and_the_others_succeed_elsewh
 async def test_what_an_unfit_worker_holds_goes_back_at_once_and_uncounted(fleet: Fleet) -> None:
     broken = await fleet.worker("broken", ["breakable"], **SETTINGS)
     held = await fleet.add_many(3, chat(60))
-    # Claimed is not yet launched, and what is launched on a broken engine fails.
-    await eventually(lambda: "streamfleet_running 3.0" in broken.get("/metrics").text, what="three are launched")
+    # Claimed is not yet started, and what is started on a broken engine fails.
+    await eventually(lambda: "streamfleet_running 3.0" in broken.get("/metrics").text, what="three are started")
     broken.send(signal.SIGUSR1)
     ids = await fleet.add_many(10)
     await unfit(broken)

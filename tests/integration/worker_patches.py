@@ -25,7 +25,7 @@ from streamfleet.worker import __main__ as command
 from streamfleet.worker import execute, fitness, lease, maintain, pull, running, worker
 from streamfleet.worker.engine import simulated, simulated_chunks, simulated_profile
 from streamfleet.worker.engine.base import EngineReply, EngineRequest
-from streamfleet.worker.flights import Flight
+from streamfleet.worker.in_flight import InFlightRequest
 
 DEADLY_AFTER_S = 0.15
 
@@ -149,8 +149,8 @@ def broken() -> None:
 def clumsy() -> None:
     """A bug whose message quotes the request."""
 
-    def fail(_: execute.Executor, flight: Flight) -> Any:
-        raise ValueError(f"invalid literal: {flight.claim.fields!r}")
+    def fail(_: execute.Executor, request: InFlightRequest) -> Any:
+        raise ValueError(f"invalid literal: {request.claim.fields!r}")
 
     execute.Executor._admit = fail  # type: ignore[method-assign,assignment]
 

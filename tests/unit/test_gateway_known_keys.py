@@ -14,7 +14,7 @@ from streamfleet.common.errors import BrokerUnavailable, NotPermitted
 from streamfleet.common.gateway_keys import KeyRecord
 from streamfleet.gateway import known_keys
 from streamfleet.gateway.known_keys import BELIEVED_S, DEAF_S, ENDS_SOON_MS, KnownKeys
-from tests.unit.worker_flights import HandClock
+from tests.unit.worker_requests import HandClock
 from tests.waiting import eventually
 
 KEY, OTHER = "sf-a", "sf-b"

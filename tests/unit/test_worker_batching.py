@@ -16,36 +16,36 @@ from streamfleet.worker.batching import DEFAULT_WINDOW, Adaptive, Continuous, Wi
 from streamfleet.worker.batching.limit import FIRST_LIMIT
 from streamfleet.worker.credit import Demand, Load
 from streamfleet.worker.engine.base import Capacity
-from streamfleet.worker.flights import Flight
+from streamfleet.worker.in_flight import InFlightRequest
 from streamfleet.worker.outcome import Finished, HandedBack, Outcome, expired
-from tests.unit.worker_flights import flight
+from tests.unit.worker_requests import in_flight_request
 
 SLOTS = Capacity(8)
 
 
-def load(*flights: Flight) -> Load:
-    return Load(len(flights), len(flights), 0)
+def load(*requests: InFlightRequest) -> Load:
+    return Load(len(requests), len(requests), 0)
 
 
 async def test_continuous_starts_at_once_and_never_looks_at_the_clock() -> None:
-    policy, pulled = Continuous(prefetch=2), [flight(1), flight(2)]
+    policy, pulled = Continuous(prefetch=2), [in_flight_request(1), in_flight_request(2)]
     assert policy.room(SLOTS, Load(), 1) == 10
     assert policy.gather(pulled, 0) == pulled
     assert policy.wait_ms(0) is None
 
 
 async def test_a_window_waits_until_it_is_full() -> None:
-    window, flights = Window(3, 1_000), [flight(number) for number in range(3)]
+    window, requests = Window(3, 1_000), [in_flight_request(number) for number in range(3)]
     assert window.room(SLOTS, Load(), 1) == 3
-    assert window.gather(flights[:2], now=10.0) == []
+    assert window.gather(requests[:2], now=10.0) == []
     assert window.wait_ms(10.5) == 500
-    assert window.room(SLOTS, load(*flights[:2]), 1) == 1
-    assert window.gather(flights[2:], now=10.5) == flights
+    assert window.room(SLOTS, load(*requests[:2]), 1) == 1
+    assert window.gather(requests[2:], now=10.5) == requests
     assert window.wait_ms(10.5) is None
 
 
 async def test_a_window_starts_when_its_time_is_up() -> None:
-    window, only = Window(3, 1_000), [flight()]
+    window, only = Window(3, 1_000), [in_flight_request()]
     assert window.gather(only, now=10.0) == []
     assert window.gather([], now=10.9) == []
     assert window.wait_ms(11.5) == 1
@@ -53,7 +53,7 @@ async def test_a_window_starts_when_its_time_is_up() -> None:
 
 
 async def test_nothing_is_pulled_while_a_window_runs() -> None:
-    window, running = Window(2, 0), [flight()]
+    window, running = Window(2, 0), [in_flight_request()]
     assert window.gather(running, now=0) == running
     assert window.room(SLOTS, load(*running), 1) == 0
     assert window.room(SLOTS, Load(), 1) == 2
@@ -61,30 +61,30 @@ async def test_nothing_is_pulled_while_a_window_runs() -> None:
 
 async def test_the_next_window_opens_with_its_first_request() -> None:
     window = Window(2, 1_000)
-    window.gather([flight(1), flight(2)], now=0)
+    window.gather([in_flight_request(1), in_flight_request(2)], now=0)
     assert window.gather([], now=50.0) == []
-    assert window.gather([flight(3)], now=60.0) == []
+    assert window.gather([in_flight_request(3)], now=60.0) == []
     assert window.wait_ms(60.0) == 1_000
 
 
 async def test_what_landed_while_gathered_leaves_its_place() -> None:
-    window, gone, stays = Window(2, 1_000), flight(1), flight(2)
+    window, gone, stays = Window(2, 1_000), in_flight_request(1), in_flight_request(2)
     window.gather([gone], now=0)
-    gone.landed = True
+    gone.done = True
     assert window.room(SLOTS, Load(), 1) == 2
     assert window.gather([stays], now=0.1) == []
     assert window.gather([], now=1.0) == [stays]
 
 
 async def test_an_engine_with_fewer_slots_fills_a_smaller_window() -> None:
-    window, pair = Window(0, 60_000), [flight(1), flight(2)]
+    window, pair = Window(0, 60_000), [in_flight_request(1), in_flight_request(2)]
     assert window.room(Capacity(100), Load(), 1) == DEFAULT_WINDOW
     assert window.room(Capacity(2), Load(), 1) == 2
     assert window.gather(pair, now=0) == pair
 
 
 async def test_a_window_is_full_when_the_kv_cache_is() -> None:
-    window, pair = Window(32, 60_000), [flight(1), flight(2)]
+    window, pair = Window(32, 60_000), [in_flight_request(1), in_flight_request(2)]
     assert window.room(Capacity(100, 1_000), Load(), 400) == 2
     assert window.gather(pair, now=0) == pair
 
@@ -105,17 +105,17 @@ class Played:
     def rounds(self, count: int, seconds: float, outcome: Outcome, demand: Demand | None = None) -> int:
         """The room after them."""
         for _ in range(count):
-            flights = [flight(number, demand=demand) for number in range(self.room())]
-            assert self.policy.gather(flights, self.now) == flights
+            requests = [in_flight_request(number, demand=demand) for number in range(self.room())]
+            assert self.policy.gather(requests, self.now) == requests
             self.now += seconds
-            for each in flights:
-                each.started_at, each.landed = self.now - seconds, True
+            for each in requests:
+                each.started_at, each.done = self.now - seconds, True
                 self.policy.ended(each, outcome, self.now)
         return self.room()
 
 
 async def test_adaptive_starts_at_once_and_holds_nothing_beyond_its_limit() -> None:
-    policy, pulled = Adaptive(1_000), [flight(1), flight(2)]
+    policy, pulled = Adaptive(1_000), [in_flight_request(1), in_flight_request(2)]
     assert policy.room(Capacity(64), Load(), 1) == FIRST_LIMIT
     assert policy.gather(pulled, 0) == pulled
     assert policy.room(Capacity(64), load(*pulled), 1) == FIRST_LIMIT - 2
@@ -164,9 +164,9 @@ async def test_adaptive_learns_from_what_ran_out_of_time_in_the_engine_only() ->
 async def test_adaptive_forgets_what_was_handed_back_untried() -> None:
     played = Played(Adaptive(1_000), slots=4)
     for _ in range(100):
-        untried = flight()
+        untried = in_flight_request()
         played.policy.gather([untried], played.now)
-        untried.landed = True
+        untried.done = True
         played.now += 100
         assert played.policy.gather([], played.now) == []
     assert played.rounds(40, 1.5, answered(20)) == 1, "they are not taken for company that slows the others down"

@@ -87,9 +87,9 @@ MUTANTS = (
         1_000,
     ),
     Mutant(
-        "the usual length goes by the order of launches",
-        "earlier = len(self._launched) - self._running",
-        "self._launched, earlier = deque(r for r in self._launched if r.work is not None), 128",
+        "the usual length goes by the order of starts",
+        "earlier = len(self._started) - self._running",
+        "self._started, earlier = deque(r for r in self._started if r.work is not None), 128",
         "does_not_shoot_up_because_short_ones_finish_first",
     ),
     Mutant(

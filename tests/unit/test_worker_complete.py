@@ -16,9 +16,9 @@ from streamfleet.common.errors import BrokerOutOfMemory
 from streamfleet.common.protocol import Status
 from streamfleet.common.records import CompleteCode, Completion, Lease, Retry, RetryCode
 from streamfleet.worker.complete import MOST_AT_ONCE, RESPONSE_BYTES_AT_ONCE, Completer
-from streamfleet.worker.flights import Flight, Flights
+from streamfleet.worker.in_flight import InFlight, InFlightRequest
 from streamfleet.worker.outcome import Finished, Gone, HandedBack, Outcome, Postponed
-from tests.unit.worker_flights import CLAIMED_MS, HandClock, flight
+from tests.unit.worker_requests import CLAIMED_MS, HandClock, in_flight_request
 
 
 class Notebook:
@@ -56,16 +56,16 @@ class Notebook:
 
 class Rig:
     def __init__(self) -> None:
-        self.broker, self.flights, self.clock = Notebook(), Flights(), HandClock()
+        self.broker, self.in_flight, self.clock = Notebook(), InFlight(), HandClock()
         broker = cast("Broker", self.broker)
         self.completer = Completer(
-            broker, "w1", self.flights, self.clock, max_deliveries=5, retry_base_ms=100, retry_max_ms=1_000
+            broker, "w1", self.in_flight, self.clock, max_deliveries=5, retry_base_ms=100, retry_max_ms=1_000
         )
 
-    async def write(self, *outcomes: tuple[Flight, Outcome]) -> None:
+    async def write(self, *outcomes: tuple[InFlightRequest, Outcome]) -> None:
         """Hand all over, and see them written."""
         for one, outcome in outcomes:
-            self.flights.board(one)
+            self.in_flight.add(one)
             self.completer.put(one, outcome)
         self.completer.close()
         await asyncio.wait_for(self.completer.run(), 5)
@@ -80,31 +80,33 @@ def success(response: bytes = b"{}") -> Finished:
 
 async def test_outcomes_that_wait_together_are_written_together() -> None:
     rig = Rig()
-    await rig.write(*[(flight(number), success()) for number in range(MOST_AT_ONCE + 1)])
+    await rig.write(*[(in_flight_request(number), success()) for number in range(MOST_AT_ONCE + 1)])
     assert [len(call) for call in rig.broker.completed] == [MOST_AT_ONCE, 1]
-    assert len(rig.flights) == 0
+    assert len(rig.in_flight) == 0
 
 
 async def test_large_responses_are_written_in_calls_of_bounded_size() -> None:
     rig = Rig()
-    await rig.write(*[(flight(number), success(b"x" * (RESPONSE_BYTES_AT_ONCE // 2))) for number in range(3)])
+    await rig.write(
+        *[(in_flight_request(number), success(b"x" * (RESPONSE_BYTES_AT_ONCE // 2))) for number in range(3)]
+    )
     assert [len(call) for call in rig.broker.completed] == [2, 1]
 
 
 async def test_each_kind_of_outcome_takes_its_way() -> None:
-    rig, flights = Rig(), [flight(number) for number in range(5)]
+    rig, requests = Rig(), [in_flight_request(number) for number in range(5)]
     outcomes: list[Outcome] = [success(), Postponed("busy"), HandedBack(), Gone(), HandedBack(in_turn=True)]
-    await rig.write(*zip(flights, outcomes, strict=True))
-    assert [item.lease for item in rig.completions()] == [flights[0].lease]
-    assert [item.lease for item in rig.broker.retried] == [flights[1].lease]
-    assert rig.broker.released == [flights[2].lease, flights[4].lease]
-    assert rig.broker.in_turn == [flights[4].lease]
-    assert len(rig.flights) == 0
+    await rig.write(*zip(requests, outcomes, strict=True))
+    assert [item.lease for item in rig.completions()] == [requests[0].lease]
+    assert [item.lease for item in rig.broker.retried] == [requests[1].lease]
+    assert rig.broker.released == [requests[2].lease, requests[4].lease]
+    assert rig.broker.in_turn == [requests[4].lease]
+    assert len(rig.in_flight) == 0
 
 
 async def test_a_result_says_who_when_and_how_long() -> None:
     rig = Rig()
-    one = flight(tenant=b"acme", meta=b'{"a":1}', traceparent=b"00-1", session=b"s", reply=b"me")
+    one = in_flight_request(tenant=b"acme", meta=b'{"a":1}', traceparent=b"00-1", session=b"s", reply=b"me")
     one.started_at = 100.25
     rig.clock.seconds = 101.0
     await rig.write((one, Finished(**{**vars_of(success()), "first_token_ms": 12.34})))
@@ -134,26 +136,26 @@ def vars_of(outcome: Finished) -> dict[str, Any]:
 
 async def test_a_failure_carries_its_error_and_no_response() -> None:
     rig = Rig()
-    await rig.write((flight(reply=b"not a name"), Finished(Status.FAILED, 400, error='{"error":{}}')))
+    await rig.write((in_flight_request(reply=b"not a name"), Finished(Status.FAILED, 400, error='{"error":{}}')))
     (item,) = rig.completions()
     assert (item.error, item.values["error"], item.reply) == ('{"error":{}}', '{"error":{}}', "")
     assert "response" not in item.values
 
 
 async def test_one_outcome_that_redis_refuses_spoils_no_other() -> None:
-    rig, flights = Rig(), [flight(number) for number in range(3)]
+    rig, requests = Rig(), [in_flight_request(number) for number in range(3)]
     rig.broker.refuse = "odd"
     responses = [b"{}", b'"odd"', b"{}"]
-    await rig.write(*[(one, success(response)) for one, response in zip(flights, responses, strict=True)])
+    await rig.write(*[(one, success(response)) for one, response in zip(requests, responses, strict=True)])
     assert [item.status for item in rig.completions()] == [Status.SUCCEEDED, Status.FAILED, Status.SUCCEEDED]
     assert "could not be stored" in rig.completions()[1].error
-    assert len(rig.flights) == 0
+    assert len(rig.in_flight) == 0
 
 
 async def test_a_full_redis_fails_no_good_answer() -> None:
     rig = Rig()
     rig.broker.full = 3
-    await rig.write((flight(), success()))
+    await rig.write((in_flight_request(), success()))
     assert [item.status for item in rig.completions()] == [Status.SUCCEEDED]
     assert rig.clock.seconds == 103.0
 
@@ -172,7 +174,7 @@ async def test_a_full_redis_fails_no_good_answer() -> None:
 )
 async def test_delays(attempt: int, outcome: Postponed, shortest: int, longest: int) -> None:
     rig = Rig()
-    await rig.write((flight(attempt=attempt), outcome))
+    await rig.write((in_flight_request(attempt=attempt), outcome))
     (retry,) = rig.broker.retried
     assert shortest <= retry.delay_ms <= longest
     assert json.loads(retry.error)["error"]["message"] == outcome.reason
@@ -181,7 +183,7 @@ async def test_delays(attempt: int, outcome: Postponed, shortest: int, longest: 
 async def test_an_enumeration_of_numbers_is_written_as_a_number() -> None:
     """vLLM answers with http.HTTPStatus, which commands cannot carry."""
     rig = Rig()
-    await rig.write((flight(), Finished(**{**vars_of(success()), "http_status": HTTPStatus.BAD_REQUEST})))
+    await rig.write((in_flight_request(), Finished(**{**vars_of(success()), "http_status": HTTPStatus.BAD_REQUEST})))
     (item,) = rig.completions()
     assert type(item.values["http_status"]) is int
 
@@ -201,5 +203,5 @@ async def test_tokens_of_an_answer_that_was_not_published_are_wasted(
     monkeypatch.setattr(rig.broker, "complete", refused)
     outcome = success()
     outcome.usage = {"completion_tokens": 12}
-    await rig.write((flight(), outcome))
+    await rig.write((in_flight_request(), outcome))
     assert counted._value.get() - before == 12

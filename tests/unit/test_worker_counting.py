@@ -15,7 +15,7 @@ from streamfleet.common.records import RetryCode
 from streamfleet.worker.counting import Tally, count_wasted, how_it_ended, show_occupancy
 from streamfleet.worker.credit import Demand
 from streamfleet.worker.engine.base import Capacity
-from streamfleet.worker.flights import Flights
+from streamfleet.worker.in_flight import InFlight
 from streamfleet.worker.outcome import (
     Finished,
     Gone,
@@ -27,7 +27,7 @@ from streamfleet.worker.outcome import (
     expired,
     refused,
 )
-from tests.unit.worker_flights import flight
+from tests.unit.worker_requests import in_flight_request
 
 NORMAL = {"lane": "normal", "status": "succeeded"}
 
@@ -70,7 +70,7 @@ def success(**usage: Any) -> Finished:
 
 def test_a_request_that_succeeded(growth: Growth) -> None:
     """Enqueued 0.5 s before its claim at 100 s, in the engine from 101 s, ended at 103 s, at its third attempt."""
-    one = flight(attempt=3)
+    one = in_flight_request(attempt=3)
     one.started_at = 101.0
     tallied((one, success(prompt_tokens=7, completion_tokens=11)))
     assert growth.of("streamfleet_requests_finished_total", **NORMAL) == 1
@@ -84,7 +84,7 @@ def test_a_request_that_succeeded(growth: Growth) -> None:
 
 
 def test_one_that_never_came_to_the_engine_waited_all_the_time(growth: Growth) -> None:
-    tallied((flight(lane=Lane.LOW), expired("before it could start")))
+    tallied((in_flight_request(lane=Lane.LOW), expired("before it could start")))
     labels = {"lane": "low", "status": "expired"}
     assert growth.of("streamfleet_wait_seconds_sum", **labels) == pytest.approx(3.5)
     assert growth.of("streamfleet_total_seconds_sum", **labels) == pytest.approx(3.5)
@@ -92,7 +92,7 @@ def test_one_that_never_came_to_the_engine_waited_all_the_time(growth: Growth) -
 
 
 def test_a_batch_is_counted_by_lane_and_status(growth: Growth) -> None:
-    tallied((flight(1), success()), (flight(2), success()), (flight(3), cancelled()))
+    tallied((in_flight_request(1), success()), (in_flight_request(2), success()), (in_flight_request(3), cancelled()))
     assert growth.of("streamfleet_requests_finished_total", **NORMAL) == 2
     assert growth.of("streamfleet_requests_finished_total", lane="normal", status="cancelled") == 1
     assert growth.by_reason() == {}, "a cancelled request leaves no dead letter"
@@ -115,7 +115,7 @@ ENGINES_OWN = openai_error("CUDA error", "server_error", None, "deadline_exceede
     ],
 )
 def test_dead_letters_have_one_of_a_few_reasons(growth: Growth, outcome: Finished, reason: str) -> None:
-    tallied((flight(), outcome))
+    tallied((in_flight_request(), outcome))
     assert growth.by_reason() == {reason: 1}
 
 
@@ -124,7 +124,7 @@ def test_dead_letters_have_one_of_a_few_reasons(growth: Growth, outcome: Finishe
 )
 def test_one_that_is_given_up_instead_of_tried_again(growth: Growth, code: RetryCode, status: str, reason: str) -> None:
     tally = Tally(103.0)
-    tally.given_up(flight(attempt=5), code)
+    tally.given_up(in_flight_request(attempt=5), code)
     tally.close()
     labels = {"lane": "normal", "status": status}
     assert growth.of("streamfleet_requests_finished_total", **labels) == 1
@@ -137,8 +137,8 @@ def test_one_that_is_given_up_instead_of_tried_again(growth: Growth, code: Retry
 def test_token_counts_that_cannot_be_spoil_nobodys_count(odd: object) -> None:
     growth = Growth()
     tally = Tally(101.0)
-    tally.finished(flight(1), success(prompt_tokens=3, completion_tokens=odd))
-    tally.finished(flight(2), success(prompt_tokens=4, completion_tokens=2))
+    tally.finished(in_flight_request(1), success(prompt_tokens=3, completion_tokens=odd))
+    tally.finished(in_flight_request(2), success(prompt_tokens=4, completion_tokens=2))
     tally.close()
     assert growth.of("streamfleet_requests_finished_total", **NORMAL) == 2
     assert growth.of("streamfleet_tokens_total", kind="prompt") == 7
@@ -168,18 +168,18 @@ def test_how_an_attempt_ended(outcome: Outcome, said: str) -> None:
     assert how_it_ended(outcome) == said
 
 
-async def test_occupancy_follows_the_flights() -> None:
-    flights, one = Flights(), flight(demand=Demand(sequences=3, tokens=900))
-    show_occupancy(flights, Capacity(slots=8, kv_tokens=4_096))
+async def test_occupancy_follows_the_requests_in_flight() -> None:
+    in_flight, one = InFlight(), in_flight_request(demand=Demand(sequences=3, tokens=900))
+    show_occupancy(in_flight, Capacity(slots=8, kv_tokens=4_096))
 
     def shown(name: str) -> float | None:
         return REGISTRY.get_sample_value(f"streamfleet_{name}")
 
-    flights.board(one)
+    in_flight.add(one)
     assert [shown(name) for name in ("sequences", "slots", "kv_tokens_asked", "kv_tokens")] == [3, 8, 900, 4_096]
-    flights.land(one)
+    in_flight.done(one)
     assert (shown("sequences"), shown("kv_tokens_asked")) == (0, 0)
-    show_occupancy(flights, Capacity(slots=8))
+    show_occupancy(in_flight, Capacity(slots=8))
     assert math.isnan(shown("kv_tokens") or 0)
 
 

@@ -20,9 +20,9 @@ from streamfleet.worker.engine.base import (
     EngineUnavailable,
 )
 from streamfleet.worker.execute import Executor
-from streamfleet.worker.flights import Fate, Flight, Flights
+from streamfleet.worker.in_flight import Fate, InFlight, InFlightRequest
 from streamfleet.worker.outcome import Finished, Gone, HandedBack, Outcome, Postponed
-from tests.unit.worker_flights import CHAT, CLAIMED_MS, OK, HandClock, ScriptedEngine, flight
+from tests.unit.worker_requests import CHAT, CLAIMED_MS, OK, HandClock, ScriptedEngine, in_flight_request
 from tests.waiting import eventually
 
 
@@ -30,11 +30,11 @@ class Rig:
     """An executor and what it works with."""
 
     def __init__(self, engine: ScriptedEngine) -> None:
-        self.engine, self.clock, self.flights, self.typical = engine, HandClock(), Flights(), Typical()
-        self.executor = Executor(engine, self.clock, self.flights, self.typical, CostLimits(), 10_000)
+        self.engine, self.clock, self.in_flight, self.typical = engine, HandClock(), InFlight(), Typical()
+        self.executor = Executor(engine, self.clock, self.in_flight, self.typical, CostLimits(), 10_000)
 
-    async def run(self, one: Flight) -> Outcome:
-        self.flights.board(one)
+    async def run(self, one: InFlightRequest) -> Outcome:
+        self.in_flight.add(one)
         return await asyncio.wait_for(self.executor.execute(one), 5)
 
 
@@ -56,7 +56,7 @@ def raising(error: BaseException) -> ScriptedEngine:
 
 async def test_a_request_reaches_the_engine_and_its_answer_is_the_outcome() -> None:
     rig = Rig(ScriptedEngine(answers))
-    one = flight(body={**CHAT, "stream": True, "max_tokens": 9}, deadline=str(CLAIMED_MS + 1_000).encode())
+    one = in_flight_request(body={**CHAT, "stream": True, "max_tokens": 9}, deadline=str(CLAIMED_MS + 1_000).encode())
     outcome = await rig.run(one)
     assert isinstance(outcome, Finished)
     assert outcome.status is Status.SUCCEEDED
@@ -68,7 +68,7 @@ async def test_a_request_reaches_the_engine_and_its_answer_is_the_outcome() -> N
 @pytest.mark.parametrize(("body", "param"), [(b"no", "body"), ({**CHAT, "n": 17}, "n"), ({}, "body")])
 async def test_what_is_refused_never_reaches_the_engine(body: object, param: str) -> None:
     rig = Rig(ScriptedEngine(answers))
-    outcome = await rig.run(flight(body=body))
+    outcome = await rig.run(in_flight_request(body=body))
     assert isinstance(outcome, Finished)
     assert json.loads(outcome.error)["error"]["param"] == param
     assert rig.engine.seen == []
@@ -77,23 +77,26 @@ async def test_what_is_refused_never_reaches_the_engine(body: object, param: str
 
 async def test_demand_is_known_once_it_is_decoded() -> None:
     rig = Rig(ScriptedEngine(answers))
-    one = flight(body={**CHAT, "max_tokens": 20, "n": 2})
+    one = in_flight_request(body={**CHAT, "max_tokens": 20, "n": 2})
     await rig.run(one)
     assert one.demand.sequences == 2
     assert 40 <= one.demand.tokens < 80
-    assert rig.flights.changed.is_set()
+    assert rig.in_flight.changed.is_set()
     assert rig.typical.tokens == one.demand.tokens
 
 
 async def test_what_does_not_fit_once_it_is_decoded_goes_back_untried() -> None:
     rig = Rig(ScriptedEngine(hangs, Capacity(8, 1_000, 1_000)))
-    first = asyncio.create_task(rig.run(flight(1, body={**CHAT, "max_tokens": 600})))
+    first = asyncio.create_task(rig.run(in_flight_request(1, body={**CHAT, "max_tokens": 600})))
     await eventually(lambda: rig.engine.seen)
     typical = rig.typical.tokens
-    large, small = flight(2, body={**CHAT, "max_tokens": 500}), flight(3, body={**CHAT, "max_tokens": 1})
+    large, small = (
+        in_flight_request(2, body={**CHAT, "max_tokens": 500}),
+        in_flight_request(3, body={**CHAT, "max_tokens": 1}),
+    )
     for each in (large, small):  # nothing passes the one that waits for room
         assert await rig.run(each) == HandedBack(in_turn=True)
-        rig.flights.leave([each])
+        rig.in_flight.remove([each])
     assert [request.id for request in rig.engine.seen] == ["r-1"]
     assert rig.typical.tokens == typical, "what comes again is counted once"
     first.cancel()
@@ -109,12 +112,12 @@ async def test_an_image_counts_as_an_engine_reads_it_until_the_engine_has_counte
     rig.executor._max_body_bytes = 1_000_000
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 300_000}}
     body = {"messages": [{"role": "user", "content": [image]}], "max_tokens": 10}
-    flights = [flight(number, body=body) for number in range(100)]
-    for each in flights:
+    requests = [in_flight_request(number, body=body) for number in range(100)]
+    for each in requests:
         await rig.run(each)
-        rig.flights.leave([each])
-    assert 1_300 < flights[0].demand.tokens < 1_400
-    assert 2_500 < flights[-1].demand.tokens < 2_700
+        rig.in_flight.remove([each])
+    assert 1_300 < requests[0].demand.tokens < 1_400
+    assert 2_500 < requests[-1].demand.tokens < 2_700
 
 
 @pytest.mark.parametrize(
@@ -127,12 +130,12 @@ async def test_an_image_counts_as_an_engine_reads_it_until_the_engine_has_counte
     ],
 )
 async def test_engine_faults_may_pass(error: BaseException, expected: Outcome) -> None:
-    assert await Rig(raising(error)).run(flight()) == expected
+    assert await Rig(raising(error)).run(in_flight_request()) == expected
 
 
 @pytest.mark.parametrize("error", [ValueError("x"), RecursionError(), MemoryError()])
 async def test_a_bug_ends_the_request_and_not_the_worker(error: Exception) -> None:
-    outcome = await Rig(raising(error)).run(flight())
+    outcome = await Rig(raising(error)).run(in_flight_request())
     assert isinstance(outcome, Finished)
     assert (outcome.status, outcome.http_status, outcome.engine_ok) == (Status.FAILED, 500, False)
     assert type(error).__name__ in outcome.error
@@ -147,7 +150,7 @@ async def test_a_bug_ends_the_request_and_not_the_worker(error: Exception) -> No
     ],
 )
 async def test_a_fate_aborts_the_request_before_its_outcome_is_known(fate: Fate, expected: Outcome) -> None:
-    rig, one = Rig(ScriptedEngine(hangs)), flight()
+    rig, one = Rig(ScriptedEngine(hangs)), in_flight_request()
     running = asyncio.create_task(rig.run(one))
     await eventually(lambda: rig.engine.seen)
     one.stop(fate)
@@ -156,7 +159,7 @@ async def test_a_fate_aborts_the_request_before_its_outcome_is_known(fate: Fate,
 
 
 async def test_a_cancelled_request_is_finished() -> None:
-    rig, one = Rig(ScriptedEngine(hangs)), flight()
+    rig, one = Rig(ScriptedEngine(hangs)), in_flight_request()
     running = asyncio.create_task(rig.run(one))
     await eventually(lambda: rig.engine.seen)
     one.stop(Fate.CANCELLED)
@@ -166,7 +169,7 @@ async def test_a_cancelled_request_is_finished() -> None:
 
 
 async def test_a_fate_that_came_first_keeps_the_request_from_the_engine() -> None:
-    rig, one = Rig(ScriptedEngine(hangs)), flight()
+    rig, one = Rig(ScriptedEngine(hangs)), in_flight_request()
     one.stop(Fate.LOST)
     assert await rig.run(one) == Gone()
     assert rig.engine.seen == []
@@ -174,7 +177,7 @@ async def test_a_fate_that_came_first_keeps_the_request_from_the_engine() -> Non
 
 async def test_a_deadline_aborts_the_request() -> None:
     rig = Rig(ScriptedEngine(hangs))
-    outcome = await rig.run(flight(deadline=str(CLAIMED_MS + 30).encode()))
+    outcome = await rig.run(in_flight_request(deadline=str(CLAIMED_MS + 30).encode()))
     assert isinstance(outcome, Finished)
     assert outcome.status is Status.EXPIRED
     assert rig.engine.aborted == ["r-1"]
@@ -182,20 +185,20 @@ async def test_a_deadline_aborts_the_request() -> None:
 
 async def test_a_deadline_counts_from_rediss_clock_at_the_claim() -> None:
     """Time that passed on this machine since then counts too; its wall clock does not."""
-    rig, one = Rig(ScriptedEngine(answers)), flight(deadline=str(CLAIMED_MS + 2_000).encode())
+    rig, one = Rig(ScriptedEngine(answers)), in_flight_request(deadline=str(CLAIMED_MS + 2_000).encode())
     rig.clock.seconds += 1.9
     outcome = await rig.run(one)
     assert isinstance(outcome, Finished)
     assert outcome.status is Status.SUCCEEDED
     rig.clock.seconds += 0.2
-    late = await rig.run(flight(2, deadline=str(CLAIMED_MS + 2_000).encode()))
+    late = await rig.run(in_flight_request(2, deadline=str(CLAIMED_MS + 2_000).encode()))
     assert isinstance(late, Finished)
     assert (late.status, late.engine_ok) == (Status.EXPIRED, None)
     assert len(rig.engine.seen) == 1
 
 
 async def test_an_answer_beats_a_fate_that_comes_at_the_same_moment() -> None:
-    one = flight()
+    one = in_flight_request()
 
     async def answer_and_stop(_: EngineRequest) -> EngineReply:
         one.stop(Fate.CANCELLED)

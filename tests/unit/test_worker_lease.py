@@ -11,9 +11,9 @@ import pytest
 from streamfleet.common.broker import Broker
 from streamfleet.common.records import Lease, RenewCode
 from streamfleet.worker import lease
-from streamfleet.worker.flights import Fate, Flights
+from streamfleet.worker.in_flight import Fate, InFlight
 from streamfleet.worker.lease import AT_ONCE, RENEWALS_PER_LEASE, LeaseKeeper, Pulse
-from tests.unit.worker_flights import HandClock, flight
+from tests.unit.worker_requests import HandClock, in_flight_request
 from tests.waiting import eventually
 
 HANG_S = 60.0
@@ -43,13 +43,13 @@ class Renewals:
 class Rig:
     def __init__(self) -> None:
         self.description: dict[str, object] = {}
-        self.clock, self.flights, self.broker = HandClock(), Flights(), Renewals()
+        self.clock, self.in_flight, self.broker = HandClock(), InFlight(), Renewals()
         self.pulse = Pulse(self.clock)
         never: Any = None
         self.keeper = LeaseKeeper(
             never,
             "w1",
-            self.flights,
+            self.in_flight,
             self.clock,
             lease_ms=10_000,
             describe=lambda: dict(self.description),
@@ -63,23 +63,23 @@ class Rig:
 
 
 async def test_lost_and_answered_leases_are_told() -> None:
-    rig, flights = Rig(), [flight(number) for number in range(3)]
-    for one in flights:
-        rig.flights.board(one)
-    rig.broker.codes = {flights[1].lease: RenewCode.LOST, flights[2].lease: RenewCode.ANSWERED}
+    rig, requests = Rig(), [in_flight_request(number) for number in range(3)]
+    for one in requests:
+        rig.in_flight.add(one)
+    rig.broker.codes = {requests[1].lease: RenewCode.LOST, requests[2].lease: RenewCode.ANSWERED}
     await rig.renew()
-    await eventually(lambda: flights[2].fate)
-    assert flights[0].fate is None
-    assert flights[1].fate is Fate.LOST
-    assert flights[2].fate is Fate.CANCELLED
+    await eventually(lambda: requests[2].fate)
+    assert requests[0].fate is None
+    assert requests[1].fate is Fate.LOST
+    assert requests[2].fate is Fate.CANCELLED
 
 
-async def test_a_loss_is_told_to_the_flight_that_was_asked_for() -> None:
+async def test_a_loss_is_told_to_the_very_request_that_was_asked_for() -> None:
     """Handed back while the renewal was under way, its request has come again under an equal lease."""
-    rig, first, again = Rig(), flight(1), flight(1)
-    rig.flights.board(first)
+    rig, first, again = Rig(), in_flight_request(1), in_flight_request(1)
+    rig.in_flight.add(first)
     rig.broker.codes = {first.lease: RenewCode.LOST}
-    rig.broker.meanwhile = lambda: rig.flights.board(again)
+    rig.broker.meanwhile = lambda: rig.in_flight.add(again)
     await rig.renew()
     await eventually(lambda: first.fate)
     assert again.fate is None
@@ -88,7 +88,7 @@ async def test_a_loss_is_told_to_the_flight_that_was_asked_for() -> None:
 async def test_many_leases_are_renewed_in_calls_of_bounded_size() -> None:
     rig = Rig()
     for number in range(AT_ONCE + 1):
-        rig.flights.board(flight(number))
+        rig.in_flight.add(in_flight_request(number))
     await rig.renew()
     assert rig.broker.calls == [AT_ONCE, 1]
 

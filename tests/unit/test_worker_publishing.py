@@ -15,9 +15,9 @@ from streamfleet.common.broker import Broker
 from streamfleet.common.errors import BrokerOutOfMemory, BrokerUnavailable, NotPermitted
 from streamfleet.common.records import QueueLimits, TokenGroup
 from streamfleet.worker import publishing
-from streamfleet.worker.flights import Fate
+from streamfleet.worker.in_flight import Fate
 from streamfleet.worker.publishing import BYTES_AT_ONCE, GROUP_BYTES, Publisher
-from tests.unit.worker_flights import HandClock, flight
+from tests.unit.worker_requests import HandClock, in_flight_request
 from tests.waiting import eventually
 
 
@@ -53,7 +53,7 @@ class Rig:
         self.publisher = Publisher(cast("Broker", self.broker), self.clock, interval_ms=50, cap=100)
 
     def opened(self, number: int = 1) -> Any:
-        one = flight(number)
+        one = in_flight_request(number)
         one.tokens = self.publisher.open(one)
         return one
 
@@ -107,15 +107,15 @@ async def test_the_first_chunks_go_at_once_and_the_next_ones_together() -> None:
 
 async def test_of_many_requests_each_has_at_most_one_group_an_interval_and_they_go_together() -> None:
     async with running() as rig:
-        flights = [rig.opened(number) for number in range(1, 51)]
-        for one in flights:
+        requests = [rig.opened(number) for number in range(1, 51)]
+        for one in requests:
             await rig.past_the_first_groups(one)
         rig.broker.calls.clear()
         for _ in range(20):
-            for one in flights:
+            for one in requests:
                 one.tokens.add(b"x")
             await rig.after(0.01)
-        assert {len(rig.broker.groups(one.lease.request_id)) for one in flights} <= {3, 4}
+        assert {len(rig.broker.groups(one.lease.request_id)) for one in requests} <= {3, 4}
         assert len(rig.broker.calls) <= 20, "their groups go in calls together"
 
 
@@ -146,7 +146,7 @@ async def test_what_is_left_goes_before_the_end() -> None:
     one, other = rig.opened(1), rig.opened(2)
     one.tokens.add(b"a")
     other.tokens.add(b"b")
-    await rig.publisher.flush([one, flight(3)])
+    await rig.publisher.flush([one, in_flight_request(3)])
     assert [group.chunks for group in rig.broker.groups("r-1")] == [b"a"]
     assert rig.broker.groups("r-2") == []
 
@@ -205,7 +205,7 @@ async def test_what_its_worker_is_done_with_is_not_published() -> None:
         one = rig.opened()
         await rig.past_the_first_groups(one)
         one.tokens.add(b"a")
-        rig.publisher.leave([one, flight(2)])
+        rig.publisher.leave([one, in_flight_request(2)])
         await rig.after(1.0)
         assert len(rig.broker.groups()) == 2
         assert rig.publisher.held_bytes == 0
@@ -231,11 +231,11 @@ async def test_what_redis_refuses_is_a_gap_and_no_more(refusal: Exception) -> No
 
 async def test_a_key_of_another_type_costs_the_others_nothing() -> None:
     rig = Rig()
-    flights = [rig.opened(number) for number in (1, 2, 3)]
+    requests = [rig.opened(number) for number in (1, 2, 3)]
     rig.broker.odd = "r-2"
-    for one in flights:
+    for one in requests:
         one.tokens.add(b"x")
-    await rig.publisher.flush(flights)
+    await rig.publisher.flush(requests)
     assert [len(rig.broker.groups(f"r-{number}")) for number in (1, 2, 3)] == [1, 0, 1]
 
 
@@ -264,17 +264,17 @@ async def test_where_the_life_was_refused_it_is_given_with_the_next_group() -> N
 async def test_while_redis_is_away_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publishing, "MOST_HELD_BYTES", 1_000)
     async with running() as rig:
-        flights = [rig.opened(number) for number in range(1, 4)]
+        requests = [rig.opened(number) for number in range(1, 4)]
         rig.broker.open.clear()
-        flights[0].tokens.add(b"x")
+        requests[0].tokens.add(b"x")
         await eventually(lambda: rig.broker.tries == 1)
         for _ in range(100):
-            for one in flights:
+            for one in requests:
                 one.tokens.add(b"x" * 99)
             assert rig.publisher.held_bytes <= 1_100
         rig.broker.open.set()
-        await rig.publisher.flush(flights)
-        assert {one.tokens.total for one in flights} == {100, 101}
+        await rig.publisher.flush(requests)
+        assert {one.tokens.total for one in requests} == {100, 101}
         assert rig.publisher.held_bytes == 0
 
 

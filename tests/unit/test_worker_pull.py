@@ -12,9 +12,9 @@ from streamfleet.common.broker import Broker
 from streamfleet.common.records import Hint, Pulled, Role
 from streamfleet.worker.batching import Continuous
 from streamfleet.worker.credit import Typical
-from streamfleet.worker.flights import Flight, Flights
+from streamfleet.worker.in_flight import InFlight, InFlightRequest
 from streamfleet.worker.pull import LOOK_AGAIN_S, Puller
-from tests.unit.worker_flights import OK, HandClock, ScriptedEngine, flight
+from tests.unit.worker_requests import OK, HandClock, ScriptedEngine, in_flight_request
 from tests.waiting import eventually
 
 
@@ -49,11 +49,11 @@ class Redis:
 
 
 class Rig:
-    """A loop, and what it launches."""
+    """A loop, and what it starts."""
 
     def __init__(self, redis: Redis, while_starting: Callable[[Puller], Awaitable[None]] | None = None) -> None:
         self.redis, self.tasks = redis, set[asyncio.Task[None]]()
-        self.flights, self.clock = Flights(), HandClock()
+        self.in_flight, self.clock = InFlight(), HandClock()
         self._while_starting = while_starting
         engine = ScriptedEngine(cast("Any", lambda _: OK))
         self.puller = Puller(
@@ -61,15 +61,15 @@ class Rig:
             "w",
             engine,
             Continuous(0),
-            self.flights,
+            self.in_flight,
             Typical(),
             self.clock,
-            lambda each: self.tasks.add(asyncio.create_task(self._fly(each))),
+            lambda each: self.tasks.add(asyncio.create_task(self._run(each))),
         )
         self.running = asyncio.create_task(self.puller.run())
 
-    async def _fly(self, flown: Flight) -> None:
-        self.redis.happened.append(f"{flown.lease.request_id} starts")
+    async def _run(self, request: InFlightRequest) -> None:
+        self.redis.happened.append(f"{request.lease.request_id} starts")
         if self._while_starting is not None:
             await self._while_starting(self.puller)
 
@@ -80,7 +80,7 @@ class Rig:
 
 def given(number: int, role: Role) -> Pulled:
     """A pull of one request."""
-    return Pulled([flight(number).claim], 0, role, 1_000_000, 1, 0)
+    return Pulled([in_flight_request(number).claim], 0, role, 1_000_000, 1, 0)
 
 
 @pytest.fixture
@@ -131,17 +131,17 @@ async def test_nothing_is_pulled_while_room_is_made_until_it_is_there(stops: lis
     redis = Redis(given(1, Role.NONE), given(2, Role.WATCH))
 
     async def room_is_wanted(puller: Puller) -> None:
-        rig.flights.awaited_tokens = 9_900  # of 10,000; beside the first one they do not fit
+        rig.in_flight.awaited_tokens = 9_900  # of 10,000; beside the first one they do not fit
 
     rig = Rig(redis, room_is_wanted)
     stops.append(rig)
     rig.puller._most = 1  # or the second one would be on its way before the first is known
-    await eventually(lambda: rig.flights.awaited_tokens)
+    await eventually(lambda: rig.in_flight.awaited_tokens)
     rig.puller.allow(None)
-    rig.flights.changed.set()
-    await eventually(lambda: not rig.flights.changed.is_set(), what="it looked for room")
+    rig.in_flight.changed.set()
+    await eventually(lambda: not rig.in_flight.changed.is_set(), what="it looked for room")
     assert redis.happened == ["pull", "r-1 starts"]
-    rig.flights.land(rig.flights.held()[0])
+    rig.in_flight.done(rig.in_flight.held()[0])
     await eventually(lambda: "r-2 starts" in redis.happened)
 
 
@@ -149,13 +149,13 @@ async def test_who_makes_room_looks_again_soon_for_what_is_smaller_and_more_urge
     redis = Redis(given(1, Role.NONE), given(2, Role.WATCH))
 
     async def room_is_wanted(puller: Puller) -> None:
-        rig.flights.awaited_tokens = 9_900 if redis.happened[-1] == "r-1 starts" else 0
+        rig.in_flight.awaited_tokens = 9_900 if redis.happened[-1] == "r-1 starts" else 0
 
     rig = Rig(redis, room_is_wanted)
     stops.append(rig)
     rig.puller._most = 1
-    await eventually(lambda: rig.flights.awaited_tokens)
+    await eventually(lambda: rig.in_flight.awaited_tokens)
     rig.puller.allow(None)
     rig.clock.seconds += LOOK_AGAIN_S
     await eventually(lambda: "r-2 starts" in redis.happened)
-    assert rig.flights.awaited_tokens == 0
+    assert rig.in_flight.awaited_tokens == 0

@@ -1,4 +1,4 @@
-"""Requests that are launched and that go back untried: an unfit worker, and requests lost with a worker before."""
+"""Requests that are started and that go back untried: an unfit worker, and requests lost with a worker before."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from streamfleet.worker.fitness import Fitness
-from streamfleet.worker.flights import Fate, Flight, Flights
+from streamfleet.worker.in_flight import Fate, InFlight, InFlightRequest
 from streamfleet.worker.outcome import Finished, HandedBack, Outcome, Postponed, cancelled
 from streamfleet.worker.running import Running
-from tests.unit.worker_flights import HandClock, flight
+from tests.unit.worker_requests import HandClock, in_flight_request
 from tests.waiting import eventually
 
 FAULT = Postponed("busy")
@@ -19,14 +19,14 @@ MOST = 5
 
 
 class Runs:
-    """Stands for the executor: each flight ends as told, or as its fate says."""
+    """Stands for the executor: each request ends as told, or as its fate says."""
 
     def __init__(self) -> None:
-        self.ends: dict[Flight, asyncio.Future[Outcome]] = {}
+        self.ends: dict[InFlightRequest, asyncio.Future[Outcome]] = {}
 
-    async def execute(self, flight: Flight) -> Outcome:
-        end = self.ends[flight] = asyncio.get_running_loop().create_future()
-        flight.abort = lambda: end.set_result(HandedBack() if flight.fate is Fate.RELEASED else cancelled())
+    async def execute(self, request: InFlightRequest) -> Outcome:
+        end = self.ends[request] = asyncio.get_running_loop().create_future()
+        request.abort = lambda: end.set_result(HandedBack() if request.fate is Fate.RELEASED else cancelled())
         outcome: Outcome = await end
         return outcome
 
@@ -36,38 +36,38 @@ class Room:
 
     def __init__(self) -> None:
         self.most: int | None = None
-        self.back: list[Flight] = []
+        self.back: list[InFlightRequest] = []
         self.outcomes: list[Outcome] = []
 
     def allow(self, most: int | None) -> None:
         self.most = most
 
-    def put(self, flight: Flight, outcome: Outcome) -> None:
+    def put(self, request: InFlightRequest, outcome: Outcome) -> None:
         self.outcomes.append(outcome)
         if isinstance(outcome, HandedBack):
-            self.back.append(flight)
+            self.back.append(request)
 
 
 class Rig:
     """A Running with hands on both sides."""
 
     def __init__(self) -> None:
-        self.runs, self.room, self.flights, self.fitness = Runs(), Room(), Flights(), Fitness(1)
-        self.running = Running(self.runs, self.room, self.flights, self.fitness, HandClock(), MOST)  # type: ignore[arg-type]
+        self.runs, self.room, self.in_flight, self.fitness = Runs(), Room(), InFlight(), Fitness(1)
+        self.running = Running(self.runs, self.room, self.in_flight, self.fitness, HandClock(), MOST)  # type: ignore[arg-type]
         self.running.feed_from(self.room)  # type: ignore[arg-type]
 
-    async def launch(self, *given: Flight) -> None:
+    async def start(self, *given: InFlightRequest) -> None:
         for each in given:
-            self.flights.board(each)
-            self.running.launch(each)
+            self.in_flight.add(each)
+            self.running.start(each)
         await eventually(lambda: all(each in self.runs.ends or each in self.room.back for each in given))
 
-    async def end(self, flight: Flight, outcome: Outcome) -> None:
-        self.runs.ends[flight].set_result(outcome)
-        await eventually(lambda: flight.landed)
+    async def end(self, request: InFlightRequest, outcome: Outcome) -> None:
+        self.runs.ends[request].set_result(outcome)
+        await eventually(lambda: request.done)
 
-    def running_now(self) -> set[Flight]:
-        return set(self.flights.active())
+    def running_now(self) -> set[InFlightRequest]:
+        return set(self.in_flight.active())
 
 
 @asynccontextmanager
@@ -77,8 +77,8 @@ async def rig() -> AsyncIterator[Rig]:
     await made.running.stop(Fate.RELEASED, 1.0)
 
 
-def suspect(number: int, attempt: int) -> Flight:
-    made = flight(number, attempt=attempt)
+def suspect(number: int, attempt: int) -> InFlightRequest:
+    made = in_flight_request(number, attempt=attempt)
     made.claim = replace(made.claim, lost=attempt - 1)
     return made
 
@@ -89,9 +89,9 @@ def success() -> Outcome:
 
 async def test_a_worker_that_turns_unfit_lets_go_of_all_it_holds() -> None:
     async with rig() as made:
-        waiting, *others = (flight(number) for number in range(4))
-        await made.launch(*others)
-        made.flights.board(waiting)  # as in a window that is not full yet
+        waiting, *others = (in_flight_request(number) for number in range(4))
+        await made.start(*others)
+        made.in_flight.add(waiting)  # as in a window that is not full yet
         await made.end(others[0], FAULT)
         await eventually(lambda: len(made.room.back) == 3, what="all others are back")
         assert set(made.room.back) == {waiting, *others[1:]}
@@ -100,19 +100,19 @@ async def test_a_worker_that_turns_unfit_lets_go_of_all_it_holds() -> None:
 
 async def test_what_an_answer_on_its_way_brings_an_unfit_worker_goes_back() -> None:
     async with rig() as made:
-        first, late = flight(1), flight(2)
-        await made.launch(first)
+        first, late = in_flight_request(1), in_flight_request(2)
+        await made.start(first)
         await made.end(first, FAULT)
-        await made.launch(late)
+        await made.start(late)
         assert made.room.back == [late]
 
 
 async def test_suspects_bound_what_is_pulled_beside_them() -> None:
     async with rig() as made:
         few, fewer = suspect(1, attempt=3), suspect(2, attempt=4)
-        await made.launch(few)
+        await made.start(few)
         assert made.room.most == 16
-        await made.launch(fewer)
+        await made.start(fewer)
         assert made.room.most == 4
         await made.end(fewer, success())
         assert made.room.most == 16
@@ -122,10 +122,10 @@ async def test_suspects_bound_what_is_pulled_beside_them() -> None:
 
 async def test_room_is_made_for_a_suspect_that_does_not_fit() -> None:
     async with rig() as made:
-        first, second, last_try = flight(1), flight(2), suspect(3, attempt=MOST)
-        behind = flight(4)
-        await made.launch(first, second)
-        await made.launch(last_try, behind)
+        first, second, last_try = in_flight_request(1), in_flight_request(2), suspect(3, attempt=MOST)
+        behind = in_flight_request(4)
+        await made.start(first, second)
+        await made.start(last_try, behind)
         assert made.room.back == [last_try, behind]
         assert made.room.outcomes == [HandedBack(in_turn=True)] * 2  # or their lane would lose this turn each time
         assert made.room.most == 1  # nothing is pulled until both have gone
@@ -133,7 +133,7 @@ async def test_room_is_made_for_a_suspect_that_does_not_fit() -> None:
         assert made.room.most == 1
         await made.end(second, success())
         again = suspect(3, attempt=MOST)
-        await made.launch(again)
+        await made.start(again)
         assert made.running_now() == {again}
         assert made.room.most == 1
         await made.end(again, success())
@@ -142,13 +142,13 @@ async def test_room_is_made_for_a_suspect_that_does_not_fit() -> None:
 
 async def test_room_is_made_for_the_one_that_needs_most() -> None:
     async with rig() as made:
-        others = [flight(number) for number in range(4)]
+        others = [in_flight_request(number) for number in range(4)]
         group, last_try = suspect(5, attempt=MOST - 1), suspect(6, attempt=MOST)
-        await made.launch(*others, group)
+        await made.start(*others, group)
         assert made.room.most == 4
         for each in others[:2]:
             await made.end(each, success())
-        await made.launch(last_try)
+        await made.start(last_try)
         assert made.room.back == [group, last_try]
         assert made.room.most == 1
 
@@ -156,11 +156,11 @@ async def test_room_is_made_for_the_one_that_needs_most() -> None:
 async def test_room_that_was_made_in_vain_is_given_up() -> None:
     """Another worker took the suspect."""
     async with rig() as made:
-        first, last_try = flight(1), suspect(2, attempt=MOST)
-        await made.launch(first, last_try)
+        first, last_try = in_flight_request(1), suspect(2, attempt=MOST)
+        await made.start(first, last_try)
         await made.end(first, success())
         assert made.room.most == 1
-        await made.launch(flight(3))
+        await made.start(in_flight_request(3))
         assert made.room.most is None
 
 
@@ -168,8 +168,8 @@ async def test_a_500_in_doubt_goes_on_as_postponed() -> None:
     async with rig() as made:
         made.running._fitness = Fitness(20)
         broken = replace(cancelled(), engine_ok=False, http_status=500)
-        one, other = flight(1), flight(2)
-        await made.launch(one, other)
+        one, other = in_flight_request(1), in_flight_request(2)
+        await made.start(one, other)
         await made.end(one, broken)
         await made.end(other, broken)
         assert [type(outcome) for outcome in made.room.outcomes] == [Finished, Postponed]

@@ -15,9 +15,9 @@ from streamfleet.worker.complete import Completer
 from streamfleet.worker.credit import Typical
 from streamfleet.worker.engine.base import EngineReply, EngineRequest, EngineUnavailable
 from streamfleet.worker.execute import Executor
-from streamfleet.worker.flights import Flight, Flights
+from streamfleet.worker.in_flight import InFlight, InFlightRequest
 from streamfleet.worker.publishing import Publisher
-from tests.unit.worker_flights import CHAT, OK, HandClock, ScriptedEngine, flight
+from tests.unit.worker_requests import CHAT, OK, HandClock, ScriptedEngine, in_flight_request
 
 
 class Notebook:
@@ -44,14 +44,14 @@ class Rig:
 
     def __init__(self, fails: bool = False) -> None:
         self.broker, self.engine = Notebook(), ScriptedEngine(self._answer)
-        broker, clock, flights = cast("Broker", self.broker), HandClock(), Flights()
+        broker, clock, in_flight = cast("Broker", self.broker), HandClock(), InFlight()
         self.fails = fails
         publisher = self.publisher = Publisher(broker, clock, interval_ms=50, cap=100)
-        self.executor = Executor(self.engine, clock, flights, Typical(), CostLimits(), 10_000, publisher)
+        self.executor = Executor(self.engine, clock, in_flight, Typical(), CostLimits(), 10_000, publisher)
         self.completer = Completer(
             broker,
             "w1",
-            flights,
+            in_flight,
             clock,
             max_deliveries=5,
             retry_base_ms=1,
@@ -67,9 +67,9 @@ class Rig:
             raise EngineUnavailable("busy")
         return OK
 
-    async def run(self, *flights: Flight) -> list[tuple[str, Any]]:
+    async def run(self, *requests: InFlightRequest) -> list[tuple[str, Any]]:
         """Returns everything that is written of these requests."""
-        for one in flights:
+        for one in requests:
             self.completer.put(one, await self.executor.execute(one))
         self.completer.close()
         await asyncio.wait_for(self.completer.run(), 5)
@@ -78,13 +78,17 @@ class Rig:
 
 async def test_tokens_are_written_before_the_result_which_says_how_many_there_were() -> None:
     rig = Rig()
-    assert await rig.run(flight(1, stream=b"1"), flight(2)) == [("tokens", b"a\nb"), ("result", 2), ("result", None)]
+    assert await rig.run(in_flight_request(1, stream=b"1"), in_flight_request(2)) == [
+        ("tokens", b"a\nb"),
+        ("result", 2),
+        ("result", None),
+    ]
     assert rig.publisher._open == set()
 
 
 async def test_of_an_attempt_that_is_tried_again_nothing_more_is_written() -> None:
     rig = Rig(fails=True)
-    assert await rig.run(flight(1, stream=b"1")) == [("later", "r-1")]
+    assert await rig.run(in_flight_request(1, stream=b"1")) == [("later", "r-1")]
     assert rig.publisher.held_bytes == 0
 
 
@@ -95,13 +99,13 @@ async def test_of_an_attempt_that_is_tried_again_nothing_more_is_written() -> No
 )
 async def test_no_chunks_are_asked_for_where_none_are_wanted_or_to_be_had(body: Any, fields: Any) -> None:
     rig = Rig()
-    written = await rig.run(flight(1, body, **fields))
+    written = await rig.run(in_flight_request(1, body, **fields))
     assert rig.engine.seen[0].on_chunk is None
     assert written == [("result", 0 if fields.get("stream") == b"1" else None)]
 
 
 async def test_a_request_that_cannot_be_read_is_ended_for_its_readers() -> None:
-    assert await Rig().run(flight(1, b"{", stream=b"1")) == [("result", 0)]
+    assert await Rig().run(in_flight_request(1, b"{", stream=b"1")) == [("result", 0)]
 
 
 @pytest.mark.parametrize(
@@ -111,6 +115,6 @@ async def test_a_request_that_cannot_be_read_is_ended_for_its_readers() -> None:
 )
 async def test_the_count_of_tokens_goes_to_those_who_ask(options: Any, tells: bool) -> None:
     rig = Rig()
-    await rig.run(flight(1, {**CHAT, "stream_options": options}, stream=b"1"))
+    await rig.run(in_flight_request(1, {**CHAT, "stream_options": options}, stream=b"1"))
     assert rig.engine.seen[0].tells_usage is tells
     assert "stream_options" not in rig.engine.seen[0].body

@@ -19,20 +19,20 @@ from streamfleet.common.protocol import Lane, Status
 from streamfleet.common.records import Claim, Lease
 from streamfleet.worker import tracing
 from streamfleet.worker.credit import Demand
-from streamfleet.worker.flights import Flight
+from streamfleet.worker.in_flight import InFlightRequest
 from streamfleet.worker.outcome import Finished
 from streamfleet.worker.tracing import Traces
-from tests.unit.worker_flights import CLAIMED_MS, flight
+from tests.unit.worker_requests import CLAIMED_MS, in_flight_request
 
 WITHIN_S = 20.0
 
 
-def fly(traces: Traces, flown: Flight, usage: dict[str, Any] | None = None) -> None:
+def run(traces: Traces, request: InFlightRequest, usage: dict[str, Any] | None = None) -> None:
     """A request from its claim to its stored result."""
-    spans = traces.begin(flown)
+    spans = traces.begin(request)
     assert spans is not None
     spans.starts(100.1)
-    spans.landed(Finished(Status.SUCCEEDED, 200, usage=usage or {}), 100.2)
+    spans.done(Finished(Status.SUCCEEDED, 200, usage=usage or {}), 100.2)
     spans.left(100.3)
 
 
@@ -53,7 +53,7 @@ def test_a_collector_that_says_nothing_holds_up_no_worker_that_ends(monkeypatch:
     monkeypatch.setattr(tracing, "FLUSH_S", 0.01)
     silent = Silent()
     traces = Traces("default", "w1", silent)
-    fly(traces, flight())
+    run(traces, in_flight_request())
     closing = threading.Thread(target=traces.close, daemon=True)
     closing.start()
     closing.join(WITHIN_S / 2)
@@ -66,7 +66,7 @@ def test_an_entry_of_the_far_future_begins_when_it_was_claimed() -> None:
     exporter = InMemorySpanExporter()
     traces = Traces("default", "w1", exporter)
     far = Lease(Lane.HIGH, f"{2**64 - 1}-0", 1, "r-1")
-    fly(traces, Flight(Claim(far, {}), 100.0, CLAIMED_MS, Demand()))
+    run(traces, InFlightRequest(Claim(far, {}), 100.0, CLAIMED_MS, Demand()))
     traces.close()
     spans = exporter.get_finished_spans()
     assert len(spans) == 4
@@ -80,7 +80,7 @@ def test_an_entry_of_the_far_future_begins_when_it_was_claimed() -> None:
 def test_token_counts_that_cannot_be_are_left_out(odd: object) -> None:
     exporter = InMemorySpanExporter()
     traces = Traces("default", "w1", exporter)
-    fly(traces, flight(), {"prompt_tokens": 3, "completion_tokens": odd})
+    run(traces, in_flight_request(), {"prompt_tokens": 3, "completion_tokens": odd})
     traces.close()
     (request,) = [span for span in exporter.get_finished_spans() if span.name == "streamfleet.request"]
     assert {name for name in request.attributes or {} if name.startswith("gen_ai.")} == {"gen_ai.usage.input_tokens"}
@@ -91,19 +91,19 @@ def test_what_opentelemetry_raises_ends_nothing(monkeypatch: pytest.MonkeyPatch)
         raise RuntimeError("a sampler broke")
 
     traces = Traces("default", "w1", InMemorySpanExporter())
-    spans = traces.begin(flight())
+    spans = traces.begin(in_flight_request())
     assert spans is not None
     monkeypatch.setattr(Tracer, "start_span", broken)
-    assert traces.begin(flight()) is None
+    assert traces.begin(in_flight_request()) is None
     spans.starts(100.1)
-    spans.landed(Finished(Status.SUCCEEDED, 200), 100.2)
+    spans.done(Finished(Status.SUCCEEDED, 200), 100.2)
     spans.left(100.3)
     traces.close()
 
 
 def test_where_opentelemetry_is_switched_off_the_engine_is_told_no_span(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
-    spans = Traces("default", "w1", InMemorySpanExporter()).begin(flight())
+    spans = Traces("default", "w1", InMemorySpanExporter()).begin(in_flight_request())
     assert spans is not None
     assert spans.traceparent == ""
 

@@ -1,4 +1,4 @@
-"""The completing loop: writes outcomes to Redis in batches. A flight is removed only after its outcome is written.
+"""The completing loop: writes outcomes to Redis in batches. A request is removed only after its outcome is written.
 
 Outcomes come in through `put`, from `Running`. Scripts write a batch in few calls: finished requests are
 completed, passing faults are retried later, the rest is handed back. Metrics are counted after Redis has answered.
@@ -24,7 +24,7 @@ from streamfleet.common.records import CompleteCode, Completion, Retry, RetryCod
 from streamfleet.worker.backoff import backoff_ms
 from streamfleet.worker.counting import Tally, count_wasted
 from streamfleet.worker.failpoints import Point, hit
-from streamfleet.worker.flights import Flight, Flights
+from streamfleet.worker.in_flight import InFlight, InFlightRequest
 from streamfleet.worker.outcome import Finished, Gone, HandedBack, Outcome, Postponed, broken
 from streamfleet.worker.publishing import Publisher
 
@@ -44,7 +44,7 @@ class Completer:
     Args:
         broker: a broker that waits for Redis instead of giving up: an outcome is never dropped.
         worker: this worker's name.
-        flights: completed flights are removed from here.
+        in_flight: completed requests are removed from here.
         clock: for timings.
         max_deliveries, retry_base_ms, retry_max_ms: rules for retries after passing faults.
         publisher: holds the chunks of streamed answers; None if streaming is off.
@@ -54,7 +54,7 @@ class Completer:
         self,
         broker: Broker,
         worker: str,
-        flights: Flights,
+        in_flight: InFlight,
         clock: Clock,
         *,
         max_deliveries: int,
@@ -62,20 +62,20 @@ class Completer:
         retry_max_ms: int,
         publisher: Publisher | None = None,
     ) -> None:
-        self._broker, self._worker, self._flights, self._clock = broker, worker, flights, clock
+        self._broker, self._worker, self._in_flight, self._clock = broker, worker, in_flight, clock
         self._max_deliveries, self._retry_base_ms, self._retry_max_ms = (
             max_deliveries,
             retry_base_ms,
             retry_max_ms,
         )
         self._publisher = publisher
-        self._waiting: deque[tuple[Flight, Outcome]] = deque()
+        self._waiting: deque[tuple[InFlightRequest, Outcome]] = deque()
         self._some = asyncio.Event()
         self._closed = False
 
-    def put(self, flight: Flight, outcome: Outcome) -> None:
-        """Add a flight's outcome, to be written soon."""
-        self._waiting.append((flight, outcome))
+    def put(self, request: InFlightRequest, outcome: Outcome) -> None:
+        """Add a request's outcome, to be written soon."""
+        self._waiting.append((request, outcome))
         self._some.set()
 
     def close(self) -> None:
@@ -92,13 +92,15 @@ class Completer:
             if batch:
                 await self._write(batch)
 
-    async def _write(self, batch: Sequence[tuple[Flight, Outcome]]) -> None:
+    async def _write(self, batch: Sequence[tuple[InFlightRequest, Outcome]]) -> None:
         hit(Point.BEFORE_COMPLETE)
-        finished = [(flight, outcome) for flight, outcome in batch if isinstance(outcome, Finished)]
-        others = [(flight, outcome) for flight, outcome in batch if not isinstance(outcome, Finished)]
-        read_along = [flight for flight, _ in batch if flight.tokens is not None]
+        finished = [(request, outcome) for request, outcome in batch if isinstance(outcome, Finished)]
+        others = [(request, outcome) for request, outcome in batch if not isinstance(outcome, Finished)]
+        read_along = [request for request, _ in batch if request.tokens is not None]
         if read_along and self._publisher is not None:
-            await self._publisher.flush(flight for flight, _ in finished)  # tokens first, then the result and their end
+            await self._publisher.flush(
+                request for request, _ in finished
+            )  # tokens first, then the result and their end
             self._publisher.leave(read_along)
         for part in _parts(finished, lambda item: len(item[1].response), RESPONSE_BYTES_AT_ONCE):
             await self._each_or_all(self._finish, part)
@@ -106,25 +108,25 @@ class Completer:
             await self._hand_back(others)
         hit(Point.AFTER_COMPLETE)
         metrics.LEASES_LOST.inc(sum(isinstance(outcome, Gone) for _, outcome in batch))
-        for flight, _ in batch:
-            if flight.trace is not None:
-                flight.trace.left(self._clock.monotonic())
-        self._flights.leave([flight for flight, _ in batch])
+        for request, _ in batch:
+            if request.trace is not None:
+                request.trace.left(self._clock.monotonic())
+        self._in_flight.remove([request for request, _ in batch])
 
-    async def _hand_back(self, batch: Sequence[tuple[Flight, Outcome]]) -> None:
-        postponed = [(flight, outcome) for flight, outcome in batch if isinstance(outcome, Postponed)]
-        back = [(flight, outcome) for flight, outcome in batch if isinstance(outcome, HandedBack)]
+    async def _hand_back(self, batch: Sequence[tuple[InFlightRequest, Outcome]]) -> None:
+        postponed = [(request, outcome) for request, outcome in batch if isinstance(outcome, Postponed)]
+        back = [(request, outcome) for request, outcome in batch if isinstance(outcome, HandedBack)]
         for late in _parts(postponed, lambda item: _entry_bytes(item[0]), ENTRY_BYTES_AT_ONCE):
             await self._each_or_all(self._postpone, late)
         for in_turn in (False, True):
-            await self._release([flight for flight, outcome in back if outcome.in_turn is in_turn], in_turn)
+            await self._release([request for request, outcome in back if outcome.in_turn is in_turn], in_turn)
 
-    async def _release(self, back: Sequence[Flight], in_turn: bool) -> None:
-        for flights in _parts(back, _entry_bytes, ENTRY_BYTES_AT_ONCE):
+    async def _release(self, back: Sequence[InFlightRequest], in_turn: bool) -> None:
+        for requests in _parts(back, _entry_bytes, ENTRY_BYTES_AT_ONCE):
             hit(Point.BEFORE_RELEASE)
-            await self._broker.release(self._worker, [flight.lease for flight in flights], in_turn=in_turn)
-            for flight in flights:
-                metrics.RELEASED.labels(flight.lease.lane).inc()
+            await self._broker.release(self._worker, [request.lease for request in requests], in_turn=in_turn)
+            for request in requests:
+                metrics.RELEASED.labels(request.lease.lane).inc()
 
     async def _each_or_all(self, write: Callable[[Sequence[T]], Awaitable[None]], items: Sequence[T]) -> None:
         """Write all in one call; if Redis refuses that, one by one, so that one odd outcome harms no other."""
@@ -149,38 +151,38 @@ class Completer:
             raise
         except Exception as error:
             log.exception("outcome_refused_by_redis")
-            flight = item[0]  # type: ignore[index]
-            await self._finish([(flight, broken(f"the result could not be stored: {type(error).__name__}"))])
+            request = item[0]  # type: ignore[index]
+            await self._finish([(request, broken(f"the result could not be stored: {type(error).__name__}"))])
 
-    async def _finish(self, items: Sequence[tuple[Flight, Finished]]) -> None:
-        completions = [self._completion(flight, outcome) for flight, outcome in items]
+    async def _finish(self, items: Sequence[tuple[InFlightRequest, Finished]]) -> None:
+        completions = [self._completion(request, outcome) for request, outcome in items]
         codes = await self._broker.complete(self._worker, completions)
         tally = Tally(self._clock.monotonic())
-        for (flight, outcome), code in zip(items, codes, strict=True):
+        for (request, outcome), code in zip(items, codes, strict=True):
             if code is CompleteCode.LOST:
                 metrics.LEASES_LOST.inc()
                 count_wasted(outcome, "lease_lost")
-                log.warning("lease_lost_before_completion", request_id=flight.lease.request_id)
+                log.warning("lease_lost_before_completion", request_id=request.lease.request_id)
             elif code is not CompleteCode.ENDED_BEFORE or outcome.status is Status.CANCELLED:
-                tally.finished(flight, outcome)
+                tally.finished(request, outcome)
             else:  # the first worker to end it has counted it
                 count_wasted(outcome, "ended_before")
         tally.close()
 
-    def _completion(self, flight: Flight, outcome: Finished) -> Completion:
+    def _completion(self, request: InFlightRequest, outcome: Finished) -> Completion:
         """The outcome as the script needs it. The script itself adds lane, entry, worker and attempt."""
-        enqueued_ms = flight.enqueued_ms
-        queued_ms = max(0, flight.claimed_ms - enqueued_ms)
-        held_ms = (self._clock.monotonic() - flight.claimed_at) * 1000
+        enqueued_ms = request.enqueued_ms
+        queued_ms = max(0, request.claimed_ms - enqueued_ms)
+        held_ms = (self._clock.monotonic() - request.claimed_at) * 1000
         values: dict[str, bytes | str | int] = {
             "http_status": int(outcome.http_status),
             "enqueued_ms": enqueued_ms,
-            "finished_ms": flight.claimed_ms + round(held_ms),
+            "finished_ms": request.claimed_ms + round(held_ms),
             "queued_ms": queued_ms,
             "total_ms": f"{queued_ms + held_ms:.1f}",
         }
-        if flight.started_at is not None:
-            values["waited_ms"] = f"{(flight.started_at - flight.claimed_at) * 1000:.1f}"
+        if request.started_at is not None:
+            values["waited_ms"] = f"{(request.started_at - request.claimed_at) * 1000:.1f}"
         if outcome.first_token_ms is not None:
             values["first_token_ms"] = f"{outcome.first_token_ms:.1f}"
         if outcome.response:
@@ -190,31 +192,31 @@ class Completer:
             values["usage"] = _usage(outcome.usage)
         if outcome.error:
             values["error"] = outcome.error
-        fields = flight.claim.fields
+        fields = request.claim.fields
         if fields.get(b"stream") == b"1":
-            values["streamed"] = 0 if flight.tokens is None else flight.tokens.total
+            values["streamed"] = 0 if request.tokens is None else request.tokens.total
         for field, name in _CARRIED:
             if field in fields and (value := fields[field]):
                 values[name] = value[:4096]
-        return Completion(flight.claim.lease, outcome.status, values, flight.claim.reply, outcome.error)
+        return Completion(request.claim.lease, outcome.status, values, request.claim.reply, outcome.error)
 
-    async def _postpone(self, items: Sequence[tuple[Flight, Postponed]]) -> None:
+    async def _postpone(self, items: Sequence[tuple[InFlightRequest, Postponed]]) -> None:
         retries = [
             Retry(
-                flight.lease,
-                self._delay(flight, outcome),
+                request.lease,
+                self._delay(request, outcome),
                 openai_error(outcome.whole, "server_error", None, "engine_error"),
                 worker_lost=outcome.engine_died,
             )
-            for flight, outcome in items
+            for request, outcome in items
         ]
         codes = await self._broker.retry_later(self._worker, retries, self._max_deliveries)
         tally = Tally(self._clock.monotonic())
-        for (flight, outcome), code in zip(items, codes, strict=True):
-            lane = flight.lease.lane
+        for (request, outcome), code in zip(items, codes, strict=True):
+            lane = request.lease.lane
             log.warning(
                 "request_postponed",
-                request_id=flight.lease.request_id,
+                request_id=request.lease.request_id,
                 reason=outcome.reason,
                 became=code.name.lower(),
             )
@@ -223,14 +225,14 @@ class Completer:
             elif code is RetryCode.LOST:
                 metrics.LEASES_LOST.inc()
             elif code is not RetryCode.ANSWERED:  # an answered one was ended, and counted, by another worker
-                tally.given_up(flight, code)
+                tally.given_up(request, code)
         tally.close()
 
-    def _delay(self, flight: Flight, outcome: Postponed) -> int:
+    def _delay(self, request: InFlightRequest, outcome: Postponed) -> int:
         if outcome.engine_died:
             return 0
         spread = random.random()  # noqa: S311 - spreads retries, guards nothing
-        usual = backoff_ms(flight.lease.attempt, self._retry_base_ms, self._retry_max_ms, spread)
+        usual = backoff_ms(request.lease.attempt, self._retry_base_ms, self._retry_max_ms, spread)
         # The server may ask for a retry at once, which would use up all attempts in a moment, or far too late.
         return max(usual, min(outcome.retry_after_ms or 0, self._retry_max_ms))
 
@@ -248,5 +250,5 @@ def _parts(items: Sequence[T], size_of: Callable[[T], int], most: int) -> list[l
     return parts
 
 
-def _entry_bytes(flight: Flight) -> int:
-    return sum(map(len, flight.claim.fields.values()))
+def _entry_bytes(request: InFlightRequest) -> int:
+    return sum(map(len, request.claim.fields.values()))

@@ -13,7 +13,7 @@ from streamfleet.common import metrics
 from streamfleet.common.protocol import Lane, Status
 from streamfleet.common.records import RetryCode
 from streamfleet.worker.engine.base import Capacity
-from streamfleet.worker.flights import Flight, Flights
+from streamfleet.worker.in_flight import InFlight, InFlightRequest
 from streamfleet.worker.outcome import Finished, HandedBack, Outcome, Postponed, tokens_used
 
 _ENDED_BY_RETRYING = {
@@ -40,10 +40,10 @@ class Tally:
         self._attempts: Counter[tuple[Lane, Status]] = Counter()
         self._tokens: Counter[str] = Counter()
 
-    def finished(self, flight: Flight, outcome: Finished) -> None:
+    def finished(self, request: InFlightRequest, outcome: Finished) -> None:
         """Count a request that ended with this worker's outcome."""
-        lane, status = flight.claim.lease.lane, outcome.status
-        self._count(flight, lane, status)
+        lane, status = request.claim.lease.lane, outcome.status
+        self._count(request, lane, status)
         if outcome.first_token_ms is not None:
             metrics.of(metrics.FIRST_TOKEN, lane, status).observe(outcome.first_token_ms / 1000)
         for kind, name in (("prompt", "prompt_tokens"), ("completion", "completion_tokens")):
@@ -52,10 +52,10 @@ class Tally:
         if outcome.error and status is not Status.CANCELLED:
             metrics.of(metrics.DEAD_LETTERS, _reason(outcome)).inc()
 
-    def given_up(self, flight: Flight, code: RetryCode) -> None:
+    def given_up(self, request: InFlightRequest, code: RetryCode) -> None:
         """Count a request that ended instead of a retry: it has no attempt left, or its deadline is too near."""
         status, reason = _ENDED_BY_RETRYING[code]
-        self._count(flight, flight.claim.lease.lane, status)
+        self._count(request, request.claim.lease.lane, status)
         metrics.of(metrics.DEAD_LETTERS, reason).inc()
 
     def close(self) -> None:
@@ -67,11 +67,11 @@ class Tally:
         for kind, number in self._tokens.items():
             metrics.of(metrics.TOKENS, kind).inc(number)
 
-    def _count(self, flight: Flight, lane: Lane, status: Status) -> None:
+    def _count(self, request: InFlightRequest, lane: Lane, status: Status) -> None:
         self._ended[lane, status] += 1
-        self._attempts[lane, status] += flight.claim.lease.attempt
-        claimed_at, queued_s = flight.claimed_at, (flight.claimed_ms - flight.enqueued_ms) / 1000
-        started_at = self._now if flight.started_at is None else flight.started_at
+        self._attempts[lane, status] += request.claim.lease.attempt
+        claimed_at, queued_s = request.claimed_at, (request.claimed_ms - request.enqueued_ms) / 1000
+        started_at = self._now if request.started_at is None else request.started_at
         metrics.of(metrics.WAIT, lane, status).observe(queued_s + started_at - claimed_at)
         metrics.of(metrics.TOTAL, lane, status).observe(queued_s + self._now - claimed_at)
 
@@ -93,12 +93,12 @@ def how_it_ended(outcome: Outcome) -> str:
     return "postponed" if isinstance(outcome, Postponed) else "released" if isinstance(outcome, HandedBack) else "lost"
 
 
-def show_occupancy(flights: Flights, capacity: Capacity) -> None:
+def show_occupancy(in_flight: InFlight, capacity: Capacity) -> None:
     """Set the gauges of the engine's capacity and of its load; the load is read at each scrape."""
     metrics.SLOTS.set(capacity.slots)
     metrics.KV_TOKENS.set(math.nan if capacity.kv_tokens is None else capacity.kv_tokens)
-    metrics.SEQUENCES.set_function(lambda: flights.load().sequences)
-    metrics.KV_TOKENS_ASKED.set_function(lambda: flights.load().tokens)
+    metrics.SEQUENCES.set_function(lambda: in_flight.load().sequences)
+    metrics.KV_TOKENS_ASKED.set_function(lambda: in_flight.load().tokens)
 
 
 def _reason(outcome: Finished) -> metrics.Reason:

@@ -1,6 +1,6 @@
 """Takes one request through named steps to one outcome: decode, admit, run, judge.
 
-A claimed flight goes in, an Outcome comes out. This module calls the engine but does not write to Redis.
+A claimed request goes in, an Outcome comes out. This module calls the engine but does not write to Redis.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from streamfleet.worker.engine.base import (
     EngineUnavailable,
 )
 from streamfleet.worker.failpoints import Point, hit
-from streamfleet.worker.flights import Fate, Flight, Flights
+from streamfleet.worker.in_flight import Fate, InFlight, InFlightRequest
 from streamfleet.worker.outcome import (
     Finished,
     Gone,
@@ -50,12 +50,12 @@ log = structlog.get_logger(__name__)
 
 
 class Executor:
-    """Runs flights on the engine; every flight ends in exactly one outcome.
+    """Runs requests on the engine; every request ends in exactly one outcome.
 
     Args:
         engine: runs the requests.
         clock: monotonic time for deadlines.
-        flights: gets the demand of a request, once it is decoded.
+        in_flight: gets the demand of a request, once it is decoded.
         typical: gets the demand too.
         limits: cost limits of one request.
         max_body_bytes: largest body accepted.
@@ -67,7 +67,7 @@ class Executor:
         self,
         engine: Engine,
         clock: Clock,
-        flights: Flights,
+        in_flight: InFlight,
         typical: Typical,
         limits: CostLimits,
         max_body_bytes: int,
@@ -76,7 +76,7 @@ class Executor:
     ) -> None:
         self._engine = engine
         self._clock = clock
-        self._flights = flights
+        self._in_flight = in_flight
         self._typical = typical
         self._limits = limits
         self._max_body_bytes = max_body_bytes
@@ -88,14 +88,14 @@ class Executor:
         """Make spans of each request from now on."""
         self._traces = traces
 
-    async def execute(self, flight: Flight) -> Outcome:
-        """Run a flight to its outcome. Raises nothing but CancelledError."""
-        speak_of(flight.lease)
+    async def execute(self, request: InFlightRequest) -> Outcome:
+        """Run a request to its outcome. Raises nothing but CancelledError."""
+        speak_of(request.lease)
         if self._traces is not None:
-            flight.trace = self._traces.begin(flight)
+            request.trace = self._traces.begin(request)
         try:
-            request = self._admit(flight)
-            outcome = HandedBack(in_turn=True) if request is None else await self._run(flight, request)
+            decoded = self._admit(request)
+            outcome = HandedBack(in_turn=True) if decoded is None else await self._run(request, decoded)
         except InvalidRequest as error:
             log.info("request_refused", param=error.param, code=error.code)  # the message may quote the request
             outcome = refused(error)
@@ -105,51 +105,51 @@ class Executor:
             log.critical("request_broke_the_worker", error=type(error).__name__, traceback=frames)
             outcome = broken(f"the worker could not handle the request: {type(error).__name__}")
         if isinstance(outcome, Finished) and outcome.response:  # if a run was ended early, some engines only guess
-            self._typical.counted(flight.demand, tokens_used(outcome.usage, "prompt_tokens"))
+            self._typical.counted(request.demand, tokens_used(outcome.usage, "prompt_tokens"))
         log.debug("request_done", outcome=type(outcome).__name__)
         return outcome
 
-    def _admit(self, flight: Flight) -> Request | None:
-        """Returns the request; None if it does not fit into the engine, now that its size is known."""
-        claim = flight.claim
+    def _admit(self, request: InFlightRequest) -> Request | None:
+        """Returns the decoded request; None if it does not fit into the engine, now that its size is known."""
+        claim = request.claim
         lease = claim.lease
-        request = decode(claim.fields, lease.lane, lease.stream_id, self._max_body_bytes, claim.enqueued_ms)
+        decoded = decode(claim.fields, lease.lane, lease.stream_id, self._max_body_bytes, claim.enqueued_ms)
         capacity, size, ratio = self._engine.capacity(), len(claim.fields[b"body"]), self._typical.prompt_ratio
         # Only requests that may run count: one absurd body must not make the next hundred requests look large.
-        demand = admit(request.body, size, self._limits, capacity.max_model_len, request.endpoint, ratio)
-        if not self._flights.admit(flight, within(demand, capacity.slots), capacity, self._prefetch):
-            log.debug("request_does_not_fit", tokens=flight.demand.tokens, sequences=flight.demand.sequences)
+        demand = admit(decoded.body, size, self._limits, capacity.max_model_len, decoded.endpoint, ratio)
+        if not self._in_flight.admit(request, within(demand, capacity.slots), capacity, self._prefetch):
+            log.debug("request_does_not_fit", tokens=request.demand.tokens, sequences=request.demand.sequences)
             return None
-        self._typical.saw(flight.demand)
-        return request
+        self._typical.saw(request.demand)
+        return decoded
 
-    async def _run(self, flight: Flight, request: Request) -> Outcome:
-        remaining_s = self._remaining_s(flight, request)
+    async def _run(self, request: InFlightRequest, decoded: Request) -> Outcome:
+        remaining_s = self._remaining_s(request, decoded)
         if remaining_s is not None and remaining_s <= 0:
             return expired("before it could start")
-        if flight.fate is not None:
-            return _stopped(flight.fate)
-        body = for_engine(request.body, request.endpoint, self._limits, self._engine.capacity().max_model_len)
+        if request.fate is not None:
+            return _stopped(request.fate)
+        body = for_engine(decoded.body, decoded.endpoint, self._limits, self._engine.capacity().max_model_len)
         hit(Point.BEFORE_ENGINE)
-        flight.started_at = self._clock.monotonic()
-        asked = EngineRequest(flight.lease.request_id, request.endpoint, body, request.lane, request.deadline_ms)
-        if flight.trace is not None:
-            flight.trace.starts(flight.started_at)
-            asked.traceparent = flight.trace.traceparent
-        if request.stream and request.endpoint in STREAMED and self._publisher is not None:
-            flight.tokens = self._publisher.open(flight)
-            asked.on_chunk, asked.tells_usage = flight.tokens.add, _wants_usage(request)
+        request.started_at = self._clock.monotonic()
+        asked = EngineRequest(request.lease.request_id, decoded.endpoint, body, decoded.lane, decoded.deadline_ms)
+        if request.trace is not None:
+            request.trace.starts(request.started_at)
+            asked.traceparent = request.trace.traceparent
+        if decoded.stream and decoded.endpoint in STREAMED and self._publisher is not None:
+            request.tokens = self._publisher.open(request)
+            asked.on_chunk, asked.tells_usage = request.tokens.add, _wants_usage(decoded)
         too_late = None
         if remaining_s is not None:
-            too_late = asyncio.get_running_loop().call_later(remaining_s, flight.stop, Fate.LATE)
+            too_late = asyncio.get_running_loop().call_later(remaining_s, request.stop, Fate.LATE)
         try:
-            return await self._in_the_engine(flight, asked)
+            return await self._in_the_engine(request, asked)
         finally:
             if too_late is not None:
                 too_late.cancel()
 
-    async def _in_the_engine(self, flight: Flight, request: EngineRequest) -> Outcome:
-        """Returns the engine's answer or the outcome for the flight's fate; the engine has dropped the request by then.
+    async def _in_the_engine(self, request: InFlightRequest, asked: EngineRequest) -> Outcome:
+        """Returns the engine's answer, or the outcome for the request's fate; the engine has dropped it by then.
 
         Runs in the calling task, because a task for each request would cost as much as everything else here. So a fate
         cancels this task, and this method ends the cancellation.
@@ -158,47 +158,47 @@ class Executor:
         if task is None:
             raise RuntimeError("requests run in tasks")
         cancels_before = task.cancelling()
-        flight.abort = task.cancel
+        request.abort = task.cancel
         answer: EngineReply | EngineError | None = None
         try:
-            answer = await self._engine.run(request)
+            answer = await self._engine.run(asked)
             hit(Point.RESULT_COMPUTED)
         except asyncio.CancelledError:
-            if task.cancelling() > cancels_before and flight.fate is None:
+            if task.cancelling() > cancels_before and request.fate is None:
                 raise  # the task is to end, not the request
         except EngineError as error:
             answer = error
         except Exception as error:
-            if flight.fate is None:
+            if request.fate is None:
                 raise
             log.debug("engine_error_after_abort", error=str(error))
         finally:
-            flight.abort = None
+            request.abort = None
         if task.cancelling() > cancels_before:
             await _take_back_cancel(task, cancels_before)
-        if flight.fate is None or isinstance(answer, EngineReply):
-            return _landed(answer)
-        outcome = _stopped(flight.fate)
+        if request.fate is None or isinstance(answer, EngineReply):
+            return _outcome_of(answer)
+        outcome = _stopped(request.fate)
         if isinstance(outcome, Finished):  # no other worker will generate them either
-            outcome.usage = request.usage or {}
-            wished = output_tokens(request.body, 0) * flight.demand.sequences
-            metrics.TOKENS_SAVED.inc(min(wished, flight.demand.tokens))
+            outcome.usage = asked.usage or {}
+            wished = output_tokens(asked.body, 0) * request.demand.sequences
+            metrics.TOKENS_SAVED.inc(min(wished, request.demand.tokens))
         return outcome
 
-    def _remaining_s(self, flight: Flight, request: Request) -> float | None:
+    def _remaining_s(self, request: InFlightRequest, decoded: Request) -> float | None:
         """Seconds until the deadline: by Redis's clock until the claim, by ours since then; None for no deadline."""
-        if request.deadline_ms is None:
+        if decoded.deadline_ms is None:
             return None
-        return (request.deadline_ms - flight.claimed_ms) / 1000 - (self._clock.monotonic() - flight.claimed_at)
+        return (decoded.deadline_ms - request.claimed_ms) / 1000 - (self._clock.monotonic() - request.claimed_at)
 
 
-def _wants_usage(request: Request) -> bool:
+def _wants_usage(decoded: Request) -> bool:
     """True if the caller asked for the token counts in a chunk of their own (`stream_options.include_usage`)."""
-    options = request.body.get("stream_options")
+    options = decoded.body.get("stream_options")
     return isinstance(options, dict) and options.get("include_usage") is True
 
 
-def _landed(answer: EngineReply | EngineError | None) -> Outcome:
+def _outcome_of(answer: EngineReply | EngineError | None) -> Outcome:
     match answer:
         case EngineReply():
             return judge(answer)

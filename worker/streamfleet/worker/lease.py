@@ -22,7 +22,7 @@ from streamfleet.common.clock import Clock
 from streamfleet.common.errors import StreamfleetError
 from streamfleet.common.records import Notices, RenewCode
 from streamfleet.worker.failpoints import Point, hit
-from streamfleet.worker.flights import Fate, Flights
+from streamfleet.worker.in_flight import Fate, InFlight
 
 log = structlog.get_logger(__name__)
 RENEWALS_PER_LEASE = 4
@@ -52,12 +52,12 @@ class Pulse:
 
 
 class LeaseKeeper:
-    """Keeps leases on its own thread; call `start` from the event loop that the flights live on, `stop` from anywhere.
+    """Keeps leases on its own thread; call `start` from the event loop that the requests live on, `stop` from anywhere.
 
     Args:
         open_broker: makes the thread's own broker, which does not wait for Redis.
         worker: this worker's name.
-        flights: flights to renew; lost and cancelled ones are stopped.
+        in_flight: requests to renew; lost and cancelled ones are stopped.
         clock: source of time, to detect late renewals.
         lease_ms: length of a lease.
         describe: returns the worker's description for its heartbeat.
@@ -69,7 +69,7 @@ class LeaseKeeper:
         self,
         open_broker: Callable[[], Broker],
         worker: str,
-        flights: Flights,
+        in_flight: InFlight,
         clock: Clock,
         *,
         lease_ms: int,
@@ -77,7 +77,7 @@ class LeaseKeeper:
         pulse: Pulse,
         hang_s: float,
     ) -> None:
-        self._open_broker, self._worker, self._flights, self._clock = open_broker, worker, flights, clock
+        self._open_broker, self._worker, self._in_flight, self._clock = open_broker, worker, in_flight, clock
         self._lease_s = lease_ms / 1000
         self._describe, self._pulse, self._hang_s = describe, pulse, hang_s
         self._leave: Callable[[], None] = lambda: None
@@ -175,14 +175,14 @@ class LeaseKeeper:
             self._said, self._said_at = description, now
 
     async def _renew_all(self, broker: Broker) -> None:
-        flights = self._flights.held()
-        for start in range(0, len(flights), AT_ONCE):
-            part = flights[start : start + AT_ONCE]
-            codes = await broker.renew(self._worker, [flight.lease for flight in part])
-            # Stop this very flight: its request may have been handed back and be here again under an equal lease.
-            for flight, code in zip(part, codes, strict=True):
+        requests = self._in_flight.held()
+        for start in range(0, len(requests), AT_ONCE):
+            part = requests[start : start + AT_ONCE]
+            codes = await broker.renew(self._worker, [request.lease for request in part])
+            # Stop this very object: its request may have been handed back and be here again under an equal lease.
+            for request, code in zip(part, codes, strict=True):
                 if code is not RenewCode.RENEWED:
-                    self._tell(flight.stop, Fate.LOST if code is RenewCode.LOST else Fate.CANCELLED)
+                    self._tell(request.stop, Fate.LOST if code is RenewCode.LOST else Fate.CANCELLED)
 
     async def _cancels(self, broker: Broker) -> None:
         last_id = self._heard
@@ -199,9 +199,9 @@ class LeaseKeeper:
             await self._clock.sleep(CANCELS_GAP_S)
 
     def _heed(self, notices: Notices) -> None:
-        for flight in self._flights.find(set(notices.cancelled)) if notices.cancelled else ():
-            log.info("cancelled", request_id=flight.lease.request_id)
-            self._tell(flight.stop, Fate.CANCELLED)
+        for request in self._in_flight.find(set(notices.cancelled)) if notices.cancelled else ():
+            log.info("cancelled", request_id=request.lease.request_id)
+            self._tell(request.stop, Fate.CANCELLED)
         if self._worker in notices.drain:
             log.warning("told_to_drain", worker=self._worker)
             self._tell(self._leave)

@@ -1,6 +1,6 @@
 """The housekeeping loop: every worker runs it, and a short lock in Redis lets one at a time work.
 
-Each round reads and writes the queue's keys through the broker; it never touches the engine or this worker's flights.
+Each round reads and writes the queue's keys through the broker; it never touches the engine or this worker's requests.
 """
 
 from __future__ import annotations

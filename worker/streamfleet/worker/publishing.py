@@ -20,7 +20,7 @@ from streamfleet.common.broker import Broker
 from streamfleet.common.clock import Clock
 from streamfleet.common.errors import StreamfleetError
 from streamfleet.common.records import TokenGroup
-from streamfleet.worker.flights import Flight
+from streamfleet.worker.in_flight import InFlightRequest
 
 log = structlog.get_logger(__name__)
 GROUP_BYTES = 65_536
@@ -36,16 +36,16 @@ class Tokens:
     """Chunks of one execution of one request that are not published yet.
 
     Args:
-        flight: the execution.
+        request: the execution.
         publisher: writes them.
 
     Attributes:
         total: number of chunks so far, published or not.
     """
 
-    def __init__(self, flight: Flight, publisher: Publisher) -> None:
+    def __init__(self, request: InFlightRequest, publisher: Publisher) -> None:
         self.total = 0
-        self.flight = flight
+        self.request = request
         self._publisher = publisher
         self._run = secrets.token_hex(8)
         self._waiting: list[bytes] = []
@@ -58,7 +58,7 @@ class Tokens:
     def add(self, chunk: bytes) -> None:
         """Add a chunk that the engine has made: JSON on one line."""
         self.total += 1
-        if self.flight.fate is not None:  # the request is stopped: its chunks are not wanted any more
+        if self.request.fate is not None:  # the request is stopped: its chunks are not wanted any more
             self.drop()
             return
         self._waiting.append(chunk)
@@ -79,7 +79,7 @@ class Tokens:
         """Returns all waiting chunks, as groups in order; the first renews the stream's expiry if `lasting`."""
         seq, groups = self.total - len(self._waiting), []
         for part in _parts(self._waiting):
-            lease = self.flight.lease
+            lease = self.request.lease
             groups.append(TokenGroup(lease.request_id, lease.attempt, self._run, seq, b"\n".join(part), lasting))
             seq, lasting = seq + len(part), False
         self._groups += len(groups)
@@ -123,9 +123,9 @@ class Publisher:
         self._said: set[str] = set()
         metrics.STREAMING.set_function(lambda: len(self._open))
 
-    def open(self, flight: Flight) -> Tokens:
-        """Returns the buffer for the chunks of a flight."""
-        tokens = Tokens(flight, self)
+    def open(self, request: InFlightRequest) -> Tokens:
+        """Returns the buffer for the chunks of a request."""
+        tokens = Tokens(request, self)
         self._open.add(tokens)
         return tokens
 
@@ -152,19 +152,19 @@ class Publisher:
                 async with asyncio.timeout(pause_s):
                     await self._some.wait()
 
-    async def flush(self, flights: Iterable[Flight]) -> None:
-        """Write the rest of these flights' chunks; returns when Redis has taken or refused them."""
-        tokens = [flight.tokens for flight in flights if flight.tokens is not None]
+    async def flush(self, requests: Iterable[InFlightRequest]) -> None:
+        """Write the rest of these requests' chunks; returns when Redis has taken or refused them."""
+        tokens = [request.tokens for request in requests if request.tokens is not None]
         if tokens:
             await self._write(tokens)
 
-    def leave(self, flights: Iterable[Flight]) -> None:
-        """Drop the chunks of these flights."""
-        for flight in flights:
-            if flight.tokens is not None:
-                flight.tokens.drop()
-                flight.tokens.plan = 0
-                self._open.discard(flight.tokens)
+    def leave(self, requests: Iterable[InFlightRequest]) -> None:
+        """Drop the chunks of these requests."""
+        for request in requests:
+            if request.tokens is not None:
+                request.tokens.drop()
+                request.tokens.plan = 0
+                self._open.discard(request.tokens)
 
     def _plan(self, tokens: Tokens, due_at: float) -> None:
         if tokens.plan and tokens.due_at <= due_at:
@@ -193,7 +193,7 @@ class Publisher:
             now, groups = self._clock.monotonic(), []
             for tokens in due:
                 tokens.due_at = now + self._interval_s
-                if tokens.flight.fate is not None:
+                if tokens.request.fate is not None:
                     tokens.drop()
                     continue
                 lasting = now >= tokens.lasting_at

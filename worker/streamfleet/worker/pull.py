@@ -1,6 +1,6 @@
 """The pulling loop: claims as many requests as the engine has room for, and waits cheaply in between.
 
-Claims come from Redis through the broker and leave as flights, through the batching policy, to `launch`.
+Claims come from Redis through the broker and leave as requests, through the batching policy, to `start`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from streamfleet.worker.batching import Policy
 from streamfleet.worker.credit import Demand, Typical
 from streamfleet.worker.engine.base import Engine
 from streamfleet.worker.failpoints import Point, hit
-from streamfleet.worker.flights import Flight, Flights
+from streamfleet.worker.in_flight import InFlight, InFlightRequest
 
 log = structlog.get_logger(__name__)
 WAIT_MS = 5_000
@@ -40,10 +40,10 @@ class Puller:
         worker: this worker's name.
         engine: tells its capacity.
         policy: decides how much to pull and when to start it.
-        flights: gets the claims.
+        in_flight: gets the claims.
         typical: expected demand of the next request.
         clock: source of claim times.
-        launch: starts a flight.
+        start: starts a request.
 
     Attributes:
         credit: room for further requests at the last look.
@@ -55,13 +55,13 @@ class Puller:
         worker: str,
         engine: Engine,
         policy: Policy,
-        flights: Flights,
+        in_flight: InFlight,
         typical: Typical,
         clock: Clock,
-        launch: Callable[[Flight], None],
+        start: Callable[[InFlightRequest], None],
     ) -> None:
         self._broker, self._worker, self._engine, self._policy = broker, worker, engine, policy
-        self._flights, self._typical, self._clock, self._launch = flights, typical, clock, launch
+        self._in_flight, self._typical, self._clock, self._start = in_flight, typical, clock, start
         self.credit = 0
         self._hints: list[Hint] = []
         self._watching = False
@@ -85,7 +85,7 @@ class Puller:
     async def stop(self) -> None:
         """Stop pulling; a blocking wait ends at once."""
         self._stopping = True
-        self._flights.changed.set()
+        self._in_flight.changed.set()
         await self._unblock()
 
     def allow(self, most: int | None) -> None:
@@ -93,7 +93,7 @@ class Puller:
         if most == self._most:
             return
         self._most = most
-        self._flights.changed.set()
+        self._in_flight.changed.set()
         if most == 0:
             self._unblocking = asyncio.create_task(self._unblock())
 
@@ -105,11 +105,11 @@ class Puller:
             await asyncio.sleep(UNBLOCK_AGAIN_S)
 
     async def _round(self) -> None:
-        self._flights.changed.clear()
+        self._in_flight.changed.clear()
         room, role = self._room(), Role.NONE
         if room > 0 or self._owing:
             role = (await self._pull(room)).role
-        self._start([])
+        self._gather([])
         if role is not Role.NONE:
             # Lets started requests go to the engine before the next wait is sent, which takes as long.
             await asyncio.sleep(0)
@@ -125,7 +125,7 @@ class Puller:
     def _room(self) -> int:
         if self._stopping:
             return 0
-        load = self._flights.load()
+        load = self._in_flight.load()
         next_tokens = max(self._typical.tokens, self._awaited_tokens())
         room = self._policy.room(self._engine.capacity(), load, next_tokens)
         return room if self._most is None else min(room, max(0, self._most - load.requests))
@@ -133,11 +133,11 @@ class Puller:
     def _awaited_tokens(self) -> int:
         """KV tokens of a request for which room is made; 0 after `LOOK_AGAIN_S`, so that other requests are seen."""
         now = self._clock.monotonic()
-        if not self._flights.awaited_tokens:
+        if not self._in_flight.awaited_tokens:
             self._look_again_at = now + LOOK_AGAIN_S
         elif now >= self._look_again_at:
-            self._flights.awaited_tokens = 0
-        return self._flights.awaited_tokens
+            self._in_flight.awaited_tokens = 0
+        return self._in_flight.awaited_tokens
 
     async def _pull(self, room: int) -> Pulled:
         hints, watching = self._hints, self._watching
@@ -150,20 +150,21 @@ class Puller:
         self._hints, self._watching = [], pulled.role is Role.WATCH
         self._owing = self._watching
         metrics.DROPPED.inc(pulled.dropped)
-        flights = [
-            Flight(claim, asked_at, pulled.now_ms, Demand(1, int(self._typical.tokens))) for claim in pulled.claims
+        requests = [
+            InFlightRequest(claim, asked_at, pulled.now_ms, Demand(1, int(self._typical.tokens)))
+            for claim in pulled.claims
         ]
-        for flight in flights:
-            self._flights.board(flight)
-            lane = flight.claim.lease.lane
+        for request in requests:
+            self._in_flight.add(request)
+            lane = request.claim.lease.lane
             metrics.of(metrics.CLAIMED, lane).inc()
-            metrics.of(metrics.QUEUED, lane).observe(max(0, pulled.now_ms - flight.enqueued_ms) / 1000)
-        self._start(flights)
+            metrics.of(metrics.QUEUED, lane).observe(max(0, pulled.now_ms - request.enqueued_ms) / 1000)
+        self._gather(requests)
         return pulled
 
-    def _start(self, flights: list[Flight]) -> None:
-        for flight in self._policy.gather(flights, self._clock.monotonic()):
-            self._launch(flight)
+    def _gather(self, requests: list[InFlightRequest]) -> None:
+        for request in self._policy.gather(requests, self._clock.monotonic()):
+            self._start(request)
 
     async def _wait_for_work(self, role: Role) -> None:
         longest_ms = BENCH_MS if role is Role.BENCH else WAIT_MS
@@ -179,11 +180,11 @@ class Puller:
     async def _wait_for_room(self) -> None:
         wait_ms = self._policy.wait_ms(self._clock.monotonic())
         wait_s = None if wait_ms is None else wait_ms / 1000
-        if self._flights.awaited_tokens:
+        if self._in_flight.awaited_tokens:
             wait_s = min(wait_s or LOOK_AGAIN_S, LOOK_AGAIN_S)
         try:
             async with asyncio.timeout(wait_s):
-                await self._flights.changed.wait()
+                await self._in_flight.changed.wait()
         except TimeoutError:
             pass
 
@@ -192,7 +193,7 @@ class Puller:
         while not self._stopping:
             try:
                 await self._broker.connection.ping()
-                back = await self._broker.disown(self._worker, self._flights.leases())
+                back = await self._broker.disown(self._worker, self._in_flight.leases())
                 if back:
                     log.warning("handed_back_unknown", requests=back)
                 return
@@ -203,6 +204,6 @@ class Puller:
         try:
             if self._owing:
                 await self._broker.pull(self._worker, 0, self._hints, watching=self._watching, owing=True)
-            await self._broker.disown(self._worker, self._flights.leases())
+            await self._broker.disown(self._worker, self._in_flight.leases())
         except (BrokerUnavailable, BrokerOutOfMemory) as error:
             log.warning("left_without_redis", error=str(error))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
     from opentelemetry.trace import Span
 
-    from streamfleet.worker.flights import Flight
+    from streamfleet.worker.in_flight import InFlightRequest
 
 log = structlog.get_logger(__name__)
 P = ParamSpec("P")
@@ -43,7 +43,7 @@ class Trace(Protocol):
         """Record that it goes into the engine."""
         ...
 
-    def landed(self, outcome: Outcome, now: float) -> None:
+    def done(self, outcome: Outcome, now: float) -> None:
         """Record its outcome, which is to be written."""
         ...
 
@@ -83,10 +83,10 @@ class Traces:
             "messaging.client.id": worker,
         }
 
-    def begin(self, flight: Flight) -> Trace | None:
+    def begin(self, request: InFlightRequest) -> Trace | None:
         """Returns the trace of a pulled request; its span began when it was enqueued. None if OpenTelemetry fails."""
         try:
-            return _Spans(self._tracer, flight, self._attributes)
+            return _Spans(self._tracer, request, self._attributes)
         except Exception:
             log.exception("tracing_failed")
             return None
@@ -131,16 +131,16 @@ def _never_raises(step: Callable[P, None]) -> Callable[P, None]:
 
 
 class _Spans:
-    def __init__(self, tracer: Any, flight: Flight, common: Mapping[str, str]) -> None:
+    def __init__(self, tracer: Any, request: InFlightRequest, common: Mapping[str, str]) -> None:
         from opentelemetry import trace
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-        self._tracer, self._flight = tracer, flight
-        lease = flight.claim.lease
+        self._tracer, self._request = tracer, request
+        lease = request.claim.lease
         # A forged stream id may lie far ahead; a span with such a time cannot be sent.
-        began = min(flight.enqueued_ms, flight.claimed_ms) * 1_000_000
-        given = flight.claim.fields.get(b"traceparent", b"").decode(errors="replace")
-        self._request: Span = tracer.start_span(
+        began = min(request.enqueued_ms, request.claimed_ms) * 1_000_000
+        given = request.claim.fields.get(b"traceparent", b"").decode(errors="replace")
+        self._span: Span = tracer.start_span(
             "streamfleet.request",
             context=TraceContextTextMapPropagator().extract({"traceparent": given}),
             kind=trace.SpanKind.CONSUMER,
@@ -153,7 +153,7 @@ class _Spans:
                 "streamfleet.attempt": lease.attempt,
             },
         )
-        self._within = trace.set_span_in_context(self._request)
+        self._within = trace.set_span_in_context(self._span)
         self._step: Span = tracer.start_span("streamfleet.wait", context=self._within, start_time=began)
 
     @property
@@ -168,27 +168,27 @@ class _Spans:
         self._next("streamfleet.run", now)
 
     @_never_raises
-    def landed(self, outcome: Outcome, now: float) -> None:
+    def done(self, outcome: Outcome, now: float) -> None:
         from opentelemetry.trace import Status, StatusCode
 
         name = str(outcome.status) if isinstance(outcome, Finished) else _in_words(type(outcome).__name__)
-        self._request.set_attribute("streamfleet.outcome", name)
+        self._span.set_attribute("streamfleet.outcome", name)
         if isinstance(outcome, Finished):
-            self._request.set_attribute("http.response.status_code", int(outcome.http_status))
+            self._span.set_attribute("http.response.status_code", int(outcome.http_status))
             for field, attribute in USAGE:
                 if (tokens := tokens_used(outcome.usage, field)) is not None:
-                    self._request.set_attribute(attribute, tokens)
+                    self._span.set_attribute(attribute, tokens)
         if not (isinstance(outcome, Finished) and outcome.status == "succeeded"):
             # Never the engine's own words: they may repeat the request.
             reason = outcome.reason if isinstance(outcome, Postponed) else name
-            self._request.set_status(Status(StatusCode.ERROR, reason))
+            self._span.set_status(Status(StatusCode.ERROR, reason))
         self._next("streamfleet.publish", now)
 
     @_never_raises
     def left(self, now: float) -> None:
         at = self._at(now)
         self._step.end(at)
-        self._request.end(at)
+        self._span.end(at)
 
     def _next(self, name: str, now: float) -> None:
         at = self._at(now)
@@ -197,8 +197,8 @@ class _Spans:
 
     def _at(self, now: float) -> int:
         """Redis's clock, in epoch nanoseconds, at a monotonic time of this worker."""
-        flight = self._flight
-        return flight.claimed_ms * 1_000_000 + round((now - flight.claimed_at) * 1e9)
+        request = self._request
+        return request.claimed_ms * 1_000_000 + round((now - request.claimed_at) * 1e9)
 
 
 def _in_words(name: str) -> str:

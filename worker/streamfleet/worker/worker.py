@@ -1,6 +1,6 @@
 """One worker: builds the loops from the settings, and runs them from start to drain.
 
-The pulling, running, completing, lease, publishing and housekeeping loops share only `Flights`. The exit status says
+The pulling, running, completing, lease, publishing and housekeeping loops share only `InFlight`. The exit status says
 why the worker ended.
 """
 
@@ -33,7 +33,7 @@ from streamfleet.worker.engine.base import Engine, EngineUnavailable
 from streamfleet.worker.execute import Executor
 from streamfleet.worker.failpoints import Point, hit
 from streamfleet.worker.fitness import Fitness
-from streamfleet.worker.flights import Fate, Flights
+from streamfleet.worker.in_flight import Fate, InFlight
 from streamfleet.worker.lease import LeaseKeeper, Pulse
 from streamfleet.worker.maintain import Maintainer
 from streamfleet.worker.publishing import Publisher
@@ -94,18 +94,18 @@ class Worker:
         self._slots = 0
         self._stop_asked, self._hurry = asyncio.Event(), asyncio.Event()
         typical = Typical()
-        self._flights = Flights()
+        self._in_flight = InFlight()
         self._pulse = Pulse(clock)
         self._fitness = Fitness(settings.unready_failures)
         limits = CostLimits.of(settings)
         self._publisher = Publisher(broker, clock, interval_ms=settings.stream_interval_ms, cap=settings.stream_cap)
         self._executor = Executor(
-            engine, clock, self._flights, typical, limits, max_body_bytes, self._publisher, settings.prefetch
+            engine, clock, self._in_flight, typical, limits, max_body_bytes, self._publisher, settings.prefetch
         )
         self._completer = Completer(
             broker,
             name,
-            self._flights,
+            self._in_flight,
             clock,
             max_deliveries=settings.max_deliveries,
             retry_base_ms=settings.retry_base_ms,
@@ -116,14 +116,14 @@ class Worker:
         self._running = Running(
             self._executor,
             self._completer,
-            self._flights,
+            self._in_flight,
             self._fitness,
             clock,
             settings.max_deliveries,
             slots=lambda: least(engine.capacity().slots, settings.batch_size or None) or 1,
             observe=policy.ended,
         )
-        self._puller = Puller(broker, name, engine, policy, self._flights, typical, clock, self._running.launch)
+        self._puller = Puller(broker, name, engine, policy, self._in_flight, typical, clock, self._running.start)
         self._running.feed_from(self._puller)
         self._maintainer = Maintainer(
             broker,
@@ -139,7 +139,7 @@ class Worker:
         keeper = self._keeper_kind(
             open_broker,
             self.name,
-            self._flights,
+            self._in_flight,
             self._clock,
             lease_ms=self._settings.lease_ms,
             describe=self.describe,
@@ -161,8 +161,8 @@ class Worker:
 
     def describe(self) -> dict[str, Any]:
         """Returns this worker's entry in `{queue}:workers`."""
-        held, health = self._flights.held(), self.health()
-        more: dict[str, Any] = {"oldest_held_ms": min(flight.claimed_ms for flight in held)} if held else {}
+        held, health = self._in_flight.held(), self.health()
+        more: dict[str, Any] = {"oldest_held_ms": min(request.claimed_ms for request in held)} if held else {}
         if not (health.live and health.ready):
             more["unready"] = health.reason
         return {
@@ -218,7 +218,7 @@ class Worker:
         while not await self._engine_starts():
             await self._clock.sleep(AGAIN_S)
         self._slots = self._engine.capacity().slots
-        show_occupancy(self._flights, self._engine.capacity())
+        show_occupancy(self._in_flight, self._engine.capacity())
         self._maintainer.redis_is_asked()
         await self._wait_for_name()  # again: another worker may have loaded its model meanwhile
         await self._find_place()
@@ -356,7 +356,7 @@ class Worker:
 
     async def _drain(self, loops: dict[str, asyncio.Task[None]], failed: asyncio.Task[str], status: int) -> None:
         patient = status == EXIT_DRAINED
-        log.info("draining", running=len(self._flights), drain_ms=self._settings.drain_ms if patient else 0)
+        log.info("draining", running=len(self._in_flight), drain_ms=self._settings.drain_ms if patient else 0)
         self._running.close()
         hit(Point.DRAINING)
         with contextlib.suppress(TimeoutError):

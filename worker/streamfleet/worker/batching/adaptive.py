@@ -1,6 +1,6 @@
 """Batching policy that runs as many requests at once as keep their latency at a target.
 
-The policy takes claimed flights and their outcomes, and returns the flights to start. `limit.py` computes the limit
+The policy takes claimed requests and their outcomes, and returns the requests to start. `limit.py` computes the limit
 from the run times; this module feeds it and touches nothing else.
 """
 
@@ -14,7 +14,7 @@ from streamfleet.common.protocol import Status
 from streamfleet.worker.batching.limit import LatencyLimit, Run, work
 from streamfleet.worker.credit import MOST_TOKENS, Load, credit
 from streamfleet.worker.engine.base import Capacity
-from streamfleet.worker.flights import Flight
+from streamfleet.worker.in_flight import InFlightRequest
 from streamfleet.worker.outcome import Finished, Outcome
 
 log = structlog.get_logger(__name__)
@@ -30,7 +30,7 @@ class Adaptive:
 
     def __init__(self, target_ms: int, most: int = 0) -> None:
         self._limit, self._most, self._target_ms = LatencyLimit(target_ms / 1000), most, target_ms
-        self._runs: dict[Flight, Run] = {}
+        self._runs: dict[InFlightRequest, Run] = {}
         self._warned = False
 
     def room(self, capacity: Capacity, load: Load, typical_tokens: float) -> int:
@@ -38,26 +38,26 @@ class Adaptive:
         # No prefetch: a request that waits in front of the engine gets late and does not give the engine more work.
         return credit(capacity, load, typical_tokens=typical_tokens, prefetch=0, most=self._limit.value)
 
-    def gather(self, pulled: list[Flight], now: float) -> list[Flight]:
-        for flight in [flight for flight in self._runs if flight.landed]:  # handed back without having run
-            self._limit.left(self._runs.pop(flight), now)
-        for flight in pulled:
-            self._runs[flight] = self._limit.started(now)
+    def gather(self, pulled: list[InFlightRequest], now: float) -> list[InFlightRequest]:
+        for request in [request for request in self._runs if request.done]:  # handed back without having run
+            self._limit.left(self._runs.pop(request), now)
+        for request in pulled:
+            self._runs[request] = self._limit.started(now)
         return pulled
 
     def wait_ms(self, now: float) -> int | None:  # noqa: ARG002 - part of the policy
         return None
 
-    def ended(self, flight: Flight, outcome: Outcome, now: float) -> None:
+    def ended(self, request: InFlightRequest, outcome: Outcome, now: float) -> None:
         """Use its run time to adjust the limit, if the outcome tells something about the engine's speed."""
-        run = self._runs.pop(flight, None)
+        run = self._runs.pop(request, None)
         if run is None:
             return
-        status = outcome.status if isinstance(outcome, Finished) and flight.started_at is not None else None
+        status = outcome.status if isinstance(outcome, Finished) and request.started_at is not None else None
         if isinstance(outcome, Finished) and status is Status.SUCCEEDED:
-            thought_over = self._limit.finished(run, _work(flight, outcome.usage), now)
+            thought_over = self._limit.finished(run, _work(request, outcome.usage), now)
         elif status is Status.EXPIRED:
-            thought_over = self._limit.stopped(run, work(0, flight.demand.tokens, flight.demand.sequences), now)
+            thought_over = self._limit.stopped(run, work(0, request.demand.tokens, request.demand.sequences), now)
         else:
             self._limit.left(run, now)
             return
@@ -72,10 +72,10 @@ class Adaptive:
         self._warned = self._limit.out_of_reach
 
 
-def _work(flight: Flight, usage: dict[str, Any]) -> float:
+def _work(request: InFlightRequest, usage: dict[str, Any]) -> float:
     """Length of a request, by the usage that the engine reports, which may be missing or wrong."""
     read, written = (_tokens(usage.get(name)) for name in ("prompt_tokens", "completion_tokens"))
-    return work(read, written, flight.demand.sequences)
+    return work(read, written, request.demand.sequences)
 
 
 def _tokens(told: object) -> int:

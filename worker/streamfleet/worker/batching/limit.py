@@ -88,7 +88,7 @@ class LatencyLimit:
         self._limit, self._most = float(FIRST_LIMIT), math.inf
         self._running = self._peak = 0
         self._now_s = self._spent_s = 0.0
-        self._launched: deque[Run] = deque()
+        self._started: deque[Run] = deque()
         self.latency_s: float | None = None
         self._begin_round()
 
@@ -113,9 +113,9 @@ class LatencyLimit:
         self._running += 1
         self._peak = max(self._peak, self._running)
         run = Run(now, self._spent_s)
-        self._launched.append(run)
-        if len(self._launched) > self._running + max(REMEMBERED, 4 * self._running):
-            self._launched.popleft()
+        self._started.append(run)
+        if len(self._started) > self._running + max(REMEMBERED, 4 * self._running):
+            self._started.popleft()
         return run
 
     def finished(self, run: Run, work: float, now: float) -> bool:
@@ -154,8 +154,8 @@ class LatencyLimit:
         self._running -= 1
 
     def _forget(self, run: Run) -> None:
-        if run in self._launched:
-            self._launched.remove(run)
+        if run in self._started:
+            self._started.remove(run)
 
     def _count(self, run: Run, work: float, now: float) -> bool:
         self._count_in_round += 1
@@ -177,11 +177,11 @@ class LatencyLimit:
         Those
         of them that still run count as longer than the rest.
         """
-        earlier = len(self._launched) - self._running
+        earlier = len(self._started) - self._running
         if earlier < FEWEST:
             return None
         usual = median(
-            math.inf if run.work is None else run.work for run, _ in zip(self._launched, range(earlier), strict=False)
+            math.inf if run.work is None else run.work for run, _ in zip(self._started, range(earlier), strict=False)
         )
         return None if math.isinf(usual) else usual
 

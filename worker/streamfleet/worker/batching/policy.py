@@ -1,6 +1,6 @@
 """Protocol of batching policies, and the two policies that ignore latency: continuous, and by window.
 
-The puller asks a policy for room, gives it the pulled flights, and starts those that it returns; `Running` tells it
+The puller asks a policy for room, gives it the pulled requests, and starts those that it returns; `Running` tells it
 the outcomes. A policy does not touch Redis or the engine.
 """
 
@@ -10,7 +10,7 @@ from typing import Protocol
 
 from streamfleet.worker.credit import Load, credit
 from streamfleet.worker.engine.base import Capacity
-from streamfleet.worker.flights import Flight
+from streamfleet.worker.in_flight import InFlightRequest
 from streamfleet.worker.outcome import Outcome
 
 DEFAULT_WINDOW = 32
@@ -23,7 +23,7 @@ class Policy(Protocol):
         """Return the number of requests to pull now."""
         ...
 
-    def gather(self, pulled: list[Flight], now: float) -> list[Flight]:
+    def gather(self, pulled: list[InFlightRequest], now: float) -> list[InFlightRequest]:
         """Add pulled requests and return those to start now. `now` in monotonic seconds."""
         ...
 
@@ -31,8 +31,8 @@ class Policy(Protocol):
         """Return the longest wait until the next look if nothing arrives, in ms; None for no limit."""
         ...
 
-    def ended(self, flight: Flight, outcome: Outcome, now: float) -> None:
-        """Record the outcome of a flight that was started. `now` in monotonic seconds."""
+    def ended(self, request: InFlightRequest, outcome: Outcome, now: float) -> None:
+        """Record the outcome of a request that was started. `now` in monotonic seconds."""
         ...
 
 
@@ -45,13 +45,13 @@ class Continuous:
     def room(self, capacity: Capacity, load: Load, typical_tokens: float) -> int:
         return credit(capacity, load, typical_tokens=typical_tokens, prefetch=self._prefetch, most=self._most)
 
-    def gather(self, pulled: list[Flight], now: float) -> list[Flight]:  # noqa: ARG002 - part of the policy
+    def gather(self, pulled: list[InFlightRequest], now: float) -> list[InFlightRequest]:  # noqa: ARG002 - part of the policy
         return pulled
 
     def wait_ms(self, now: float) -> int | None:  # noqa: ARG002 - part of the policy
         return None
 
-    def ended(self, flight: Flight, outcome: Outcome, now: float) -> None:
+    def ended(self, request: InFlightRequest, outcome: Outcome, now: float) -> None:
         """Ignore the outcome."""
 
 
@@ -61,17 +61,17 @@ class Window:
     def __init__(self, size: int, timeout_ms: int) -> None:
         self._size, self._timeout_s = size or DEFAULT_WINDOW, timeout_ms / 1000
         self._full = self._size
-        self._gathered: list[Flight] = []
+        self._gathered: list[InFlightRequest] = []
         self._opened_at: float | None = None
 
     def room(self, capacity: Capacity, load: Load, typical_tokens: float) -> int:
         # The engine may hold fewer requests than the window.
         self._full = credit(capacity, Load(), typical_tokens=typical_tokens, prefetch=0, most=self._size)
-        waiting = sum(not flight.landed for flight in self._gathered)
+        waiting = sum(not request.done for request in self._gathered)
         return 0 if load.requests > waiting else max(0, self._full - waiting)
 
-    def gather(self, pulled: list[Flight], now: float) -> list[Flight]:
-        self._gathered = [flight for flight in self._gathered if not flight.landed] + pulled
+    def gather(self, pulled: list[InFlightRequest], now: float) -> list[InFlightRequest]:
+        self._gathered = [request for request in self._gathered if not request.done] + pulled
         if not self._gathered:
             self._opened_at = None
             return []
@@ -87,5 +87,5 @@ class Window:
             return None
         return max(1, int((self._opened_at + self._timeout_s - now) * 1000))
 
-    def ended(self, flight: Flight, outcome: Outcome, now: float) -> None:
+    def ended(self, request: InFlightRequest, outcome: Outcome, now: float) -> None:
         """Ignore the outcome: the load shows when the window is done."""

@@ -29,7 +29,7 @@ class Fate(Enum):
 
 
 @dataclass(eq=False, slots=True)
-class Flight:
+class InFlightRequest:
     """One request that this worker holds, from the claim until its outcome is written.
 
     Attributes:
@@ -40,7 +40,7 @@ class Flight:
         admitted: true if it is decoded, and fits into the engine.
         enqueued_ms: time of its enqueueing, epoch ms.
         started_at: monotonic seconds of the hand-over to the engine; None before.
-        landed: true if the engine is done with it, and its outcome is being written.
+        done: true if the engine is done with it, and its outcome is being written.
         fate: reason to stop it; None if there is none.
         abort: callback that stops it, set while the engine has it.
         trace: its spans; None if tracing is off.
@@ -53,7 +53,7 @@ class Flight:
     demand: Demand
     enqueued_ms: int = field(init=False)
     started_at: float | None = None
-    landed: bool = False
+    done: bool = False
     admitted: bool = False
     fate: Fate | None = None
     abort: Callable[[], object] | None = None
@@ -75,8 +75,10 @@ class Flight:
                 self.abort()
 
 
-class Flights:
-    """All flights by lease. The lease thread may call `leases`, `held` and `find`; the rest is for the event loop.
+class InFlight:
+    """All in-flight requests, by lease.
+
+    The lease thread may call `leases`, `held` and `find`; the rest is for the event loop.
 
     Attributes:
         changed: set when there may be more room.
@@ -84,7 +86,7 @@ class Flights:
     """
 
     def __init__(self) -> None:
-        self._by_lease: dict[Lease, Flight] = {}
+        self._by_lease: dict[Lease, InFlightRequest] = {}
         self._lock = threading.Lock()
         self._asked, self._admitted = Load(), Load()
         self.changed = asyncio.Event()
@@ -93,74 +95,74 @@ class Flights:
     def __len__(self) -> int:
         return len(self._by_lease)
 
-    def board(self, flight: Flight) -> None:
+    def add(self, request: InFlightRequest) -> None:
         with self._lock:
-            self._by_lease[flight.lease] = flight
-        self._asked.add(flight.demand, 1)
+            self._by_lease[request.lease] = request
+        self._asked.add(request.demand, 1)
 
-    def land(self, flight: Flight) -> None:
-        """Record that the engine has no more work with it, which frees its room."""
-        if not flight.landed:
-            flight.landed = True
-            self._asked.add(flight.demand, -1)
-            if flight.admitted:
-                self._admitted.add(flight.demand, -1)
+    def done(self, request: InFlightRequest) -> None:
+        """Record that the engine is done with the request, which frees its room."""
+        if not request.done:
+            request.done = True
+            self._asked.add(request.demand, -1)
+            if request.admitted:
+                self._admitted.add(request.demand, -1)
         self.changed.set()
 
-    def admit(self, flight: Flight, demand: Demand, capacity: Capacity, prefetch: int) -> bool:
+    def admit(self, request: InFlightRequest, demand: Demand, capacity: Capacity, prefetch: int) -> bool:
         """Set its demand, now that it is known. Returns True if it fits into the engine beside the admitted requests.
 
         If it does not fit, it is to go back, and nothing is admitted until there is room for it, not even a small
         request: otherwise small requests would always pass a large one.
         """
-        self._revise(flight, demand)
+        self._revise(request, demand)
         needed = max(demand.tokens, self.awaited_tokens)
         if credit(capacity, self._admitted, typical_tokens=needed, prefetch=prefetch) == 0:
             self.awaited_tokens = needed
             return False
         self.awaited_tokens = 0
-        if not flight.landed:
-            flight.admitted = True
+        if not request.done:
+            request.admitted = True
             self._admitted.add(demand, 1)
         return True
 
-    def _revise(self, flight: Flight, demand: Demand) -> None:
+    def _revise(self, request: InFlightRequest, demand: Demand) -> None:
         """Replace the guessed demand; a guess that was too high frees room for others."""
-        before, flight.demand = flight.demand, demand
-        if not flight.landed:
+        before, request.demand = request.demand, demand
+        if not request.done:
             self._asked.add(before, -1)
             self._asked.add(demand, 1)
         if demand.sequences < before.sequences or demand.tokens < before.tokens:
             self.changed.set()
 
-    def leave(self, flights: Collection[Flight]) -> None:
-        """Remove flights whose outcomes are written."""
+    def remove(self, requests: Collection[InFlightRequest]) -> None:
+        """Remove requests whose outcomes are written."""
         with self._lock:
-            for flight in flights:
-                lease = flight.claim.lease
-                if self._by_lease.get(lease) is flight:  # after a hand-back it may be here again under an equal lease
+            for request in requests:
+                lease = request.claim.lease
+                if self._by_lease.get(lease) is request:  # after a hand-back it may be here again under an equal lease
                     del self._by_lease[lease]
-        for flight in flights:
-            self.land(flight)
+        for request in requests:
+            self.done(request)
 
     def leases(self) -> list[Lease]:
         with self._lock:
             return list(self._by_lease)
 
-    def held(self) -> list[Flight]:
-        """Every flight that is here now; its lease may come back as another flight later."""
+    def held(self) -> list[InFlightRequest]:
+        """Every request that is here now; its lease may come back as another object later."""
         with self._lock:
             return list(self._by_lease.values())
 
-    def find(self, request_ids: set[str]) -> list[Flight]:
-        """Flights of the given request ids."""
+    def find(self, request_ids: set[str]) -> list[InFlightRequest]:
+        """Requests of the given request ids."""
         with self._lock:
-            return [flight for lease, flight in self._by_lease.items() if lease.request_id in request_ids]
+            return [request for lease, request in self._by_lease.items() if lease.request_id in request_ids]
 
-    def active(self) -> list[Flight]:
-        """Flights that need the engine, in the order of their arrival."""
-        return [flight for flight in self._by_lease.values() if not flight.landed]
+    def active(self) -> list[InFlightRequest]:
+        """Requests that need the engine, in the order of their arrival."""
+        return [request for request in self._by_lease.values() if not request.done]
 
     def load(self) -> Load:
-        """Demand of all active flights together; it changes as they come and go."""
+        """Demand of all active requests together; it changes as they come and go."""
         return self._asked

@@ -1,4 +1,4 @@
-"""Flights made by hand, and an engine that answers as a test says, for unit tests of the worker."""
+"""Requests in flight made by hand, and an engine that answers as a test says, for unit tests of the worker."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from streamfleet.common.protocol import Lane
 from streamfleet.common.records import Claim, Lease
 from streamfleet.worker.credit import Demand
 from streamfleet.worker.engine.base import Capacity, EngineReply, EngineRequest
-from streamfleet.worker.flights import Flight
+from streamfleet.worker.in_flight import InFlightRequest
 
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}
 CLAIMED_MS = 1_000_000
@@ -70,7 +70,7 @@ class ScriptedEngine:
     async def stop(self) -> None: ...
 
 
-def flight(
+def in_flight_request(
     number: int = 1,
     body: Any = None,
     *,
@@ -78,9 +78,9 @@ def flight(
     attempt: int = 1,
     demand: Demand | None = None,
     **fields: bytes,
-) -> Flight:
-    """A flight whose entry is `<1000 s>-<number>`, claimed at 1000 s by Redis's clock and 100 s by ours."""
+) -> InFlightRequest:
+    """A request whose entry is `<1000 s>-<number>`, claimed at 1000 s by Redis's clock and 100 s by ours."""
     text = body if isinstance(body, bytes) else json.dumps(CHAT if body is None else body).encode()
     lease = Lease(lane, f"{CLAIMED_MS - 500}-{number}", attempt, f"r-{number}")
     given = {b"body": text, b"id": f"r-{number}".encode(), **{name.encode(): value for name, value in fields.items()}}
-    return Flight(Claim(lease, given), 100.0, CLAIMED_MS, demand or Demand())
+    return InFlightRequest(Claim(lease, given), 100.0, CLAIMED_MS, demand or Demand())
