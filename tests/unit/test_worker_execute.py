@@ -20,7 +20,7 @@ from streamfleet.worker.engine.base import (
     EngineUnavailable,
 )
 from streamfleet.worker.execute import Executor
-from streamfleet.worker.in_flight import Fate, InFlight, InFlightRequest
+from streamfleet.worker.in_flight import InFlight, InFlightRequest, StopReason
 from streamfleet.worker.outcome import Finished, Gone, HandedBack, Outcome, Postponed
 from tests.unit.worker_requests import CHAT, CLAIMED_MS, OK, HandClock, ScriptedEngine, in_flight_request
 from tests.waiting import eventually
@@ -142,18 +142,21 @@ async def test_a_bug_ends_the_request_and_not_the_worker(error: Exception) -> No
 
 
 @pytest.mark.parametrize(
-    ("fate", "expected"),
+    ("reason", "expected"),
     [
-        (Fate.LOST, Gone()),
-        (Fate.RELEASED, HandedBack()),
-        (Fate.WORKER_FAILED, Postponed("the worker or its engine failed while it ran the request", engine_died=True)),
+        (StopReason.LOST, Gone()),
+        (StopReason.RELEASED, HandedBack()),
+        (
+            StopReason.WORKER_FAILED,
+            Postponed("the worker or its engine failed while it ran the request", engine_died=True),
+        ),
     ],
 )
-async def test_a_fate_aborts_the_request_before_its_outcome_is_known(fate: Fate, expected: Outcome) -> None:
+async def test_a_stop_aborts_the_request_before_its_outcome_is_known(reason: StopReason, expected: Outcome) -> None:
     rig, one = Rig(ScriptedEngine(hangs)), in_flight_request()
     running = asyncio.create_task(rig.run(one))
     await eventually(lambda: rig.engine.seen)
-    one.stop(fate)
+    one.stop(reason)
     assert await running == expected
     assert rig.engine.aborted == ["r-1"]
 
@@ -162,15 +165,15 @@ async def test_a_cancelled_request_is_finished() -> None:
     rig, one = Rig(ScriptedEngine(hangs)), in_flight_request()
     running = asyncio.create_task(rig.run(one))
     await eventually(lambda: rig.engine.seen)
-    one.stop(Fate.CANCELLED)
+    one.stop(StopReason.CANCELLED)
     outcome = await running
     assert isinstance(outcome, Finished)
     assert outcome.status is Status.CANCELLED
 
 
-async def test_a_fate_that_came_first_keeps_the_request_from_the_engine() -> None:
+async def test_a_stop_that_came_first_keeps_the_request_from_the_engine() -> None:
     rig, one = Rig(ScriptedEngine(hangs)), in_flight_request()
-    one.stop(Fate.LOST)
+    one.stop(StopReason.LOST)
     assert await rig.run(one) == Gone()
     assert rig.engine.seen == []
 
@@ -197,11 +200,11 @@ async def test_a_deadline_counts_from_rediss_clock_at_the_claim() -> None:
     assert len(rig.engine.seen) == 1
 
 
-async def test_an_answer_beats_a_fate_that_comes_at_the_same_moment() -> None:
+async def test_an_answer_beats_a_stop_that_comes_at_the_same_moment() -> None:
     one = in_flight_request()
 
     async def answer_and_stop(_: EngineRequest) -> EngineReply:
-        one.stop(Fate.CANCELLED)
+        one.stop(StopReason.CANCELLED)
         return OK
 
     outcome = await Rig(ScriptedEngine(answer_and_stop)).run(one)

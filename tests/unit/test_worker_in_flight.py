@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from streamfleet.worker.credit import Demand, Load
 from streamfleet.worker.engine.base import Capacity
-from streamfleet.worker.in_flight import Fate, InFlight, InFlightRequest
+from streamfleet.worker.in_flight import InFlight, InFlightRequest, StopReason
 from tests.unit.worker_requests import in_flight_request
 
 ROOMY = Capacity(100, 10_000)
@@ -123,8 +123,8 @@ async def test_flights_are_found_by_request_id() -> None:
     assert in_flight.find({"r-1", "r-9"}) == [one, two]
 
 
-async def test_the_first_fate_stands() -> None:
+async def test_the_first_stop_reason_stays() -> None:
     one = in_flight_request()
-    one.stop(Fate.LOST)
-    one.stop(Fate.CANCELLED)
-    assert one.fate is Fate.LOST
+    one.stop(StopReason.LOST)
+    one.stop(StopReason.CANCELLED)
+    assert one.stop_reason is StopReason.LOST

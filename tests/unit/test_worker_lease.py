@@ -11,7 +11,7 @@ import pytest
 from streamfleet.common.broker import Broker
 from streamfleet.common.records import Lease, RenewCode
 from streamfleet.worker import lease
-from streamfleet.worker.in_flight import Fate, InFlight
+from streamfleet.worker.in_flight import InFlight, StopReason
 from streamfleet.worker.lease import AT_ONCE, RENEWALS_PER_LEASE, LeaseKeeper, Pulse
 from tests.unit.worker_requests import HandClock, in_flight_request
 from tests.waiting import eventually
@@ -68,10 +68,10 @@ async def test_lost_and_answered_leases_are_told() -> None:
         rig.in_flight.add(one)
     rig.broker.codes = {requests[1].lease: RenewCode.LOST, requests[2].lease: RenewCode.ANSWERED}
     await rig.renew()
-    await eventually(lambda: requests[2].fate)
-    assert requests[0].fate is None
-    assert requests[1].fate is Fate.LOST
-    assert requests[2].fate is Fate.CANCELLED
+    await eventually(lambda: requests[2].stop_reason)
+    assert requests[0].stop_reason is None
+    assert requests[1].stop_reason is StopReason.LOST
+    assert requests[2].stop_reason is StopReason.CANCELLED
 
 
 async def test_a_loss_is_told_to_the_very_request_that_was_asked_for() -> None:
@@ -81,8 +81,8 @@ async def test_a_loss_is_told_to_the_very_request_that_was_asked_for() -> None:
     rig.broker.codes = {first.lease: RenewCode.LOST}
     rig.broker.meanwhile = lambda: rig.in_flight.add(again)
     await rig.renew()
-    await eventually(lambda: first.fate)
-    assert again.fate is None
+    await eventually(lambda: first.stop_reason)
+    assert again.stop_reason is None
 
 
 async def test_many_leases_are_renewed_in_calls_of_bounded_size() -> None:

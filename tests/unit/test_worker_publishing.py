@@ -15,7 +15,7 @@ from streamfleet.common.broker import Broker
 from streamfleet.common.errors import BrokerOutOfMemory, BrokerUnavailable, NotPermitted
 from streamfleet.common.records import QueueLimits, TokenGroup
 from streamfleet.worker import publishing
-from streamfleet.worker.in_flight import Fate
+from streamfleet.worker.in_flight import StopReason
 from streamfleet.worker.publishing import BYTES_AT_ONCE, GROUP_BYTES, Publisher
 from tests.unit.worker_requests import HandClock, in_flight_request
 from tests.waiting import eventually
@@ -166,12 +166,12 @@ async def test_a_later_group_never_overtakes_an_earlier_one() -> None:
         assert [group.seq for group in rig.broker.groups()] == [0, 1]
 
 
-@pytest.mark.parametrize("fate", Fate)
-async def test_what_is_nobodys_any_more_is_not_published(fate: Fate) -> None:
+@pytest.mark.parametrize("reason", StopReason)
+async def test_what_is_nobodys_any_more_is_not_published(reason: StopReason) -> None:
     rig = Rig()
     one = rig.opened()
     one.tokens.add(b"a")
-    one.stop(fate)
+    one.stop(reason)
     one.tokens.add(b"b")
     await rig.publisher.flush([one])
     assert rig.broker.calls == []
@@ -182,7 +182,7 @@ async def test_what_waits_when_it_is_stopped_is_not_published() -> None:
     rig = Rig()
     one = rig.opened()
     one.tokens.add(b"a")
-    one.stop(Fate.LOST)
+    one.stop(StopReason.LOST)
     await rig.publisher.flush([one])
     assert (rig.broker.calls, rig.publisher.held_bytes) == ([], 0)
 

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from streamfleet.worker.fitness import Fitness
-from streamfleet.worker.in_flight import Fate, InFlight, InFlightRequest
+from streamfleet.worker.in_flight import InFlight, InFlightRequest, StopReason
 from streamfleet.worker.outcome import Finished, HandedBack, Outcome, Postponed, cancelled
 from streamfleet.worker.running import Running
 from tests.unit.worker_requests import HandClock, in_flight_request
@@ -19,14 +19,16 @@ MOST = 5
 
 
 class Runs:
-    """Stands for the executor: each request ends as told, or as its fate says."""
+    """Stands for the executor: each request ends as told, or as its stop reason says."""
 
     def __init__(self) -> None:
         self.ends: dict[InFlightRequest, asyncio.Future[Outcome]] = {}
 
     async def execute(self, request: InFlightRequest) -> Outcome:
         end = self.ends[request] = asyncio.get_running_loop().create_future()
-        request.abort = lambda: end.set_result(HandedBack() if request.fate is Fate.RELEASED else cancelled())
+        request.abort = lambda: end.set_result(
+            HandedBack() if request.stop_reason is StopReason.RELEASED else cancelled()
+        )
         outcome: Outcome = await end
         return outcome
 
@@ -74,7 +76,7 @@ class Rig:
 async def rig() -> AsyncIterator[Rig]:
     made = Rig()
     yield made
-    await made.running.stop(Fate.RELEASED, 1.0)
+    await made.running.stop(StopReason.RELEASED, 1.0)
 
 
 def suspect(number: int, attempt: int) -> InFlightRequest:

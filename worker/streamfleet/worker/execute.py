@@ -29,7 +29,7 @@ from streamfleet.worker.engine.base import (
     EngineUnavailable,
 )
 from streamfleet.worker.failpoints import Point, hit
-from streamfleet.worker.in_flight import Fate, InFlight, InFlightRequest
+from streamfleet.worker.in_flight import InFlight, InFlightRequest, StopReason
 from streamfleet.worker.outcome import (
     Finished,
     Gone,
@@ -127,8 +127,8 @@ class Executor:
         remaining_s = self._remaining_s(request, decoded)
         if remaining_s is not None and remaining_s <= 0:
             return expired("before it could start")
-        if request.fate is not None:
-            return _stopped(request.fate)
+        if request.stop_reason is not None:
+            return _stopped(request.stop_reason)
         body = for_engine(decoded.body, decoded.endpoint, self._limits, self._engine.capacity().max_model_len)
         hit(Point.BEFORE_ENGINE)
         request.started_at = self._clock.monotonic()
@@ -141,7 +141,7 @@ class Executor:
             asked.on_chunk, asked.tells_usage = request.tokens.add, _wants_usage(decoded)
         too_late = None
         if remaining_s is not None:
-            too_late = asyncio.get_running_loop().call_later(remaining_s, request.stop, Fate.LATE)
+            too_late = asyncio.get_running_loop().call_later(remaining_s, request.stop, StopReason.LATE)
         try:
             return await self._in_the_engine(request, asked)
         finally:
@@ -149,9 +149,9 @@ class Executor:
                 too_late.cancel()
 
     async def _in_the_engine(self, request: InFlightRequest, asked: EngineRequest) -> Outcome:
-        """Returns the engine's answer, or the outcome for the request's fate; the engine has dropped it by then.
+        """Returns the engine's answer, or the outcome for the request's stop reason; the engine has dropped it by then.
 
-        Runs in the calling task, because a task for each request would cost as much as everything else here. So a fate
+        Runs in the calling task, because a task for each request would cost as much as everything else here. So a stop
         cancels this task, and this method ends the cancellation.
         """
         task = asyncio.current_task()
@@ -164,21 +164,21 @@ class Executor:
             answer = await self._engine.run(asked)
             hit(Point.RESULT_COMPUTED)
         except asyncio.CancelledError:
-            if task.cancelling() > cancels_before and request.fate is None:
+            if task.cancelling() > cancels_before and request.stop_reason is None:
                 raise  # the task is to end, not the request
         except EngineError as error:
             answer = error
         except Exception as error:
-            if request.fate is None:
+            if request.stop_reason is None:
                 raise
             log.debug("engine_error_after_abort", error=str(error))
         finally:
             request.abort = None
         if task.cancelling() > cancels_before:
             await _take_back_cancel(task, cancels_before)
-        if request.fate is None or isinstance(answer, EngineReply):
+        if request.stop_reason is None or isinstance(answer, EngineReply):
             return _outcome_of(answer)
-        outcome = _stopped(request.fate)
+        outcome = _stopped(request.stop_reason)
         if isinstance(outcome, Finished):  # no other worker will generate them either
             outcome.usage = asked.usage or {}
             wished = output_tokens(asked.body, 0) * request.demand.sequences
@@ -214,17 +214,17 @@ def _outcome_of(answer: EngineReply | EngineError | None) -> Outcome:
             return Postponed("the engine dropped the request")
 
 
-def _stopped(fate: Fate) -> Outcome:
-    match fate:
-        case Fate.LATE:
+def _stopped(reason: StopReason) -> Outcome:
+    match reason:
+        case StopReason.LATE:
             return expired("while it was running")
-        case Fate.CANCELLED:
+        case StopReason.CANCELLED:
             return cancelled()
-        case Fate.LOST:
+        case StopReason.LOST:
             return Gone()
-        case Fate.RELEASED:
+        case StopReason.RELEASED:
             return HandedBack()
-        case Fate.WORKER_FAILED:
+        case StopReason.WORKER_FAILED:
             return Postponed("the worker or its engine failed while it ran the request", engine_died=True)
 
 

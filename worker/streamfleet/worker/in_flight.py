@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from streamfleet.worker.publishing import Tokens
 
 
-class Fate(Enum):
+class StopReason(Enum):
     """Reason to stop a request from outside."""
 
     CANCELLED = "cancelled"  # it has a result already: the engine must not go on with it
@@ -41,7 +41,7 @@ class InFlightRequest:
         enqueued_ms: time of its enqueueing, epoch ms.
         started_at: monotonic seconds of the hand-over to the engine; None before.
         done: true if the engine is done with it, and its outcome is being written.
-        fate: reason to stop it; None if there is none.
+        stop_reason: reason to stop it; None if there is none.
         abort: callback that stops it, set while the engine has it.
         trace: its spans; None if tracing is off.
         tokens: gets its chunks; None if it is not streamed.
@@ -55,7 +55,7 @@ class InFlightRequest:
     started_at: float | None = None
     done: bool = False
     admitted: bool = False
-    fate: Fate | None = None
+    stop_reason: StopReason | None = None
     abort: Callable[[], object] | None = None
     trace: Trace | None = None
     tokens: Tokens | None = None
@@ -67,10 +67,10 @@ class InFlightRequest:
     def __post_init__(self) -> None:
         self.enqueued_ms = self.claim.enqueued_ms
 
-    def stop(self, fate: Fate) -> None:
-        """Set its fate, unless it has one. Only on the event loop's thread."""
-        if self.fate is None:
-            self.fate = fate
+    def stop(self, reason: StopReason) -> None:
+        """Stop it for this reason, unless it is stopped already. Only on the event loop's thread."""
+        if self.stop_reason is None:
+            self.stop_reason = reason
             if self.abort is not None:
                 self.abort()
 

@@ -22,7 +22,7 @@ from streamfleet.common.clock import Clock
 from streamfleet.common.errors import StreamfleetError
 from streamfleet.common.records import Notices, RenewCode
 from streamfleet.worker.failpoints import Point, hit
-from streamfleet.worker.in_flight import Fate, InFlight
+from streamfleet.worker.in_flight import InFlight, StopReason
 
 log = structlog.get_logger(__name__)
 RENEWALS_PER_LEASE = 4
@@ -182,7 +182,7 @@ class LeaseKeeper:
             # Stop this very object: its request may have been handed back and be here again under an equal lease.
             for request, code in zip(part, codes, strict=True):
                 if code is not RenewCode.RENEWED:
-                    self._tell(request.stop, Fate.LOST if code is RenewCode.LOST else Fate.CANCELLED)
+                    self._tell(request.stop, StopReason.LOST if code is RenewCode.LOST else StopReason.CANCELLED)
 
     async def _cancels(self, broker: Broker) -> None:
         last_id = self._heard
@@ -201,12 +201,12 @@ class LeaseKeeper:
     def _heed(self, notices: Notices) -> None:
         for request in self._in_flight.find(set(notices.cancelled)) if notices.cancelled else ():
             log.info("cancelled", request_id=request.lease.request_id)
-            self._tell(request.stop, Fate.CANCELLED)
+            self._tell(request.stop, StopReason.CANCELLED)
         if self._worker in notices.drain:
             log.warning("told_to_drain", worker=self._worker)
             self._tell(self._leave)
 
-    def _tell(self, call: Callable[..., None], *words: Fate) -> None:
+    def _tell(self, call: Callable[..., None], *words: StopReason) -> None:
         if self._main is not None:
             with contextlib.suppress(RuntimeError):  # the event loop has just ended
                 self._main.call_soon_threadsafe(call, *words)

@@ -58,7 +58,7 @@ class Tokens:
     def add(self, chunk: bytes) -> None:
         """Add a chunk that the engine has made: JSON on one line."""
         self.total += 1
-        if self.request.fate is not None:  # the request is stopped: its chunks are not wanted any more
+        if self.request.stop_reason is not None:  # the request is stopped: its chunks are not wanted any more
             self.drop()
             return
         self._waiting.append(chunk)
@@ -193,7 +193,7 @@ class Publisher:
             now, groups = self._clock.monotonic(), []
             for tokens in due:
                 tokens.due_at = now + self._interval_s
-                if tokens.request.fate is not None:
+                if tokens.request.stop_reason is not None:
                     tokens.drop()
                     continue
                 lasting = now >= tokens.lasting_at

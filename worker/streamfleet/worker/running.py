@@ -17,7 +17,7 @@ from streamfleet.worker.complete import Completer
 from streamfleet.worker.counting import how_it_ended
 from streamfleet.worker.execute import Executor
 from streamfleet.worker.fitness import Fitness
-from streamfleet.worker.in_flight import Fate, InFlight, InFlightRequest
+from streamfleet.worker.in_flight import InFlight, InFlightRequest, StopReason
 from streamfleet.worker.outcome import HandedBack, Outcome, Postponed
 from streamfleet.worker.pull import Puller
 from streamfleet.worker.suspects import company, least
@@ -105,7 +105,7 @@ class Running:
         held = len(self._in_flight.active())
         log.warning("fitness_changed", fit=fit, last_fault=self._fitness.last_fault, handed_back=0 if fit else held)
         if not fit:
-            self._stop_all(Fate.RELEASED)
+            self._stop_all(StopReason.RELEASED)
 
     def release_waiting(self, slots: int) -> None:
         """Hand back requests that only wait in front of the engine: another worker may have a free slot."""
@@ -114,23 +114,23 @@ class Running:
             if request not in self._tasks:
                 self._hand_back(request)
             elif slots < 0:
-                request.stop(Fate.RELEASED)
+                request.stop(StopReason.RELEASED)
 
     async def idle(self) -> None:
         """Wait until nothing runs."""
         while self._tasks:
             await asyncio.wait(set(self._tasks.values()))
 
-    async def stop(self, fate: Fate, within_s: float) -> None:
+    async def stop(self, reason: StopReason, within_s: float) -> None:
         """Stop all running requests; those that never started go back without a try."""
-        self._stop_all(fate)
+        self._stop_all(reason)
         if self._tasks:
             await asyncio.wait(set(self._tasks.values()), timeout=within_s)
 
-    def _stop_all(self, fate: Fate) -> None:
+    def _stop_all(self, reason: StopReason) -> None:
         for request in self._in_flight.active():
             if request in self._tasks:
-                request.stop(fate)
+                request.stop(reason)
             else:
                 self._hand_back(request)
 

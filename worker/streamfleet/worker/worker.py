@@ -33,7 +33,7 @@ from streamfleet.worker.engine.base import Engine, EngineUnavailable
 from streamfleet.worker.execute import Executor
 from streamfleet.worker.failpoints import Point, hit
 from streamfleet.worker.fitness import Fitness
-from streamfleet.worker.in_flight import Fate, InFlight
+from streamfleet.worker.in_flight import InFlight, StopReason
 from streamfleet.worker.lease import LeaseKeeper, Pulse
 from streamfleet.worker.maintain import Maintainer
 from streamfleet.worker.publishing import Publisher
@@ -367,7 +367,7 @@ class Worker:
             self._running.release_waiting(self._slots)
             await self._wait_for_running(failed)
         in_order = patient and not failed.done()
-        await self._running.stop(Fate.RELEASED if in_order else Fate.WORKER_FAILED, LAST_WRITES_S)
+        await self._running.stop(StopReason.RELEASED if in_order else StopReason.WORKER_FAILED, LAST_WRITES_S)
         self._completer.close()
         await asyncio.wait({loops["complete"]}, timeout=LAST_WRITES_S)
         await self._keeper.stop()  # otherwise its last heartbeat would come after the deregistration
