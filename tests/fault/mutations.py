@@ -24,7 +24,7 @@ from streamfleet.worker.execute import Executor
 from streamfleet.worker.lease import LeaseKeeper
 from streamfleet.worker.maintain import Maintainer
 from streamfleet.worker.outage import OutageGuard
-from streamfleet.worker.suspects import company
+from streamfleet.worker.poison_isolation import company
 from streamfleet.worker.worker import Worker
 
 Change = tuple[str, str]

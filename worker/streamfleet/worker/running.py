@@ -19,8 +19,8 @@ from streamfleet.worker.execute import Executor
 from streamfleet.worker.fitness import Fitness
 from streamfleet.worker.in_flight import InFlight, InFlightRequest, StopReason
 from streamfleet.worker.outcome import HandedBack, Outcome, Postponed
+from streamfleet.worker.poison_isolation import company, least
 from streamfleet.worker.pull import Puller
-from streamfleet.worker.suspects import company, least
 
 log = structlog.get_logger(__name__)
 

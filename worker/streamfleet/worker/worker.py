@@ -36,10 +36,10 @@ from streamfleet.worker.fitness import Fitness
 from streamfleet.worker.in_flight import InFlight, StopReason
 from streamfleet.worker.lease import LeaseKeeper, Pulse
 from streamfleet.worker.maintain import Maintainer
+from streamfleet.worker.poison_isolation import least
 from streamfleet.worker.publishing import Publisher
 from streamfleet.worker.pull import Puller
 from streamfleet.worker.running import Running
-from streamfleet.worker.suspects import least
 from streamfleet.worker.tracing import Traces
 
 log = structlog.get_logger(__name__)

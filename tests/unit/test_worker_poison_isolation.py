@@ -6,7 +6,7 @@ import pytest
 
 from streamfleet.common.protocol import Lane
 from streamfleet.common.records import Claim, Lease
-from streamfleet.worker.suspects import company, least
+from streamfleet.worker.poison_isolation import company, least
 
 
 def claim(attempt: int, lost: int) -> Claim:

@@ -1,4 +1,4 @@
-"""Limits the requests that run beside a suspect, which is a request that was lost with a worker before.
+"""Poison isolation: limits the requests beside a suspect, which is a request that was lost with a worker before.
 
 A suspect may be the cause of that loss. A request that kills its worker takes down all requests beside it, and all of
 them come back with an attempt counted. If they ran together again and again, innocent requests would be given up with
