@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from streamfleet.worker import complete, execute, fitness, in_flight, lease, maintain, pull
+from streamfleet.worker import circuit_breaker, complete, execute, in_flight, lease, maintain, pull
 from streamfleet.worker.credit import Demand, estimate
 from streamfleet.worker.running import Running
 from tests.integration.flaky_link import FlakyLink
@@ -123,10 +123,10 @@ async def test_without_cancels_a_running_request_runs_on(fleet: Fleet, monkeypat
         assert time.monotonic() - cancelled_at > 1.0
 
 
-async def test_without_fitness_a_broken_engine_fails_the_whole_queue(
+async def test_without_a_circuit_breaker_a_broken_engine_fails_the_whole_queue(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fitness.Fitness, "weigh", lambda _self, outcome, *_: outcome)
+    monkeypatch.setattr(circuit_breaker.CircuitBreaker, "weigh", lambda _self, outcome, *_: outcome)
     engine = small_engine()
     engine.faults.errors = 40
     async with worker_inside(fleet.url, engine, max_deliveries=1, unready_failures=5):

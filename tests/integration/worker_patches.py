@@ -22,7 +22,7 @@ import structlog
 
 from streamfleet.common.broker import Broker
 from streamfleet.worker import __main__ as command
-from streamfleet.worker import execute, fitness, lease, maintain, pull, running, worker
+from streamfleet.worker import circuit_breaker, execute, lease, maintain, pull, running, worker
 from streamfleet.worker.engine import simulated, simulated_chunks, simulated_profile
 from streamfleet.worker.engine.base import EngineReply, EngineRequest
 from streamfleet.worker.in_flight import InFlightRequest
@@ -67,7 +67,7 @@ def patient() -> None:
 
 def short_rest() -> None:
     """An unfit worker tries again soon."""
-    fitness.REST_S = 0.3
+    circuit_breaker.REST_S = 0.3
 
 
 def freezable() -> None:
@@ -87,7 +87,7 @@ def buggy() -> None:
     def weigh(*_: object) -> None:
         raise RuntimeError("a bug")
 
-    fitness.Fitness.weigh = weigh  # type: ignore[method-assign,assignment]
+    circuit_breaker.CircuitBreaker.weigh = weigh  # type: ignore[method-assign,assignment]
 
 
 def deadly() -> None:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from streamfleet.worker.fitness import Fitness
+from streamfleet.worker.circuit_breaker import CircuitBreaker
 from streamfleet.worker.in_flight import InFlight, InFlightRequest, StopReason
 from streamfleet.worker.outcome import Finished, HandedBack, Outcome, Postponed, cancelled
 from streamfleet.worker.running import Running
@@ -54,8 +54,8 @@ class Rig:
     """A Running with hands on both sides."""
 
     def __init__(self) -> None:
-        self.runs, self.room, self.in_flight, self.fitness = Runs(), Room(), InFlight(), Fitness(1)
-        self.running = Running(self.runs, self.room, self.in_flight, self.fitness, HandClock(), MOST)  # type: ignore[arg-type]
+        self.runs, self.room, self.in_flight, self.breaker = Runs(), Room(), InFlight(), CircuitBreaker(1)
+        self.running = Running(self.runs, self.room, self.in_flight, self.breaker, HandClock(), MOST)  # type: ignore[arg-type]
         self.running.feed_from(self.room)  # type: ignore[arg-type]
 
     async def start(self, *given: InFlightRequest) -> None:
@@ -168,7 +168,7 @@ async def test_room_that_was_made_in_vain_is_given_up() -> None:
 
 async def test_a_500_in_doubt_goes_on_as_postponed() -> None:
     async with rig() as made:
-        made.running._fitness = Fitness(20)
+        made.running._breaker = CircuitBreaker(20)
         broken = replace(cancelled(), engine_ok=False, http_status=500)
         one, other = in_flight_request(1), in_flight_request(2)
         await made.start(one, other)

@@ -13,10 +13,10 @@ import structlog
 
 from streamfleet.common import metrics
 from streamfleet.common.clock import Clock
+from streamfleet.worker.circuit_breaker import CircuitBreaker
 from streamfleet.worker.complete import Completer
 from streamfleet.worker.counting import how_it_ended
 from streamfleet.worker.execute import Executor
-from streamfleet.worker.fitness import Fitness
 from streamfleet.worker.in_flight import InFlight, InFlightRequest, StopReason
 from streamfleet.worker.outcome import HandedBack, Outcome, Postponed
 from streamfleet.worker.poison_isolation import company, least
@@ -35,7 +35,7 @@ class Running:
         executor: runs one request to its outcome.
         completer: gets the outcomes.
         in_flight: told when the engine is done with a request.
-        fitness: gets every outcome.
+        breaker: gets every outcome.
         clock: source of run times.
         max_deliveries: most attempts of a request.
         slots: returns the most requests that this worker holds; None if unknown.
@@ -47,14 +47,14 @@ class Running:
         executor: Executor,
         completer: Completer,
         in_flight: InFlight,
-        fitness: Fitness,
+        breaker: CircuitBreaker,
         clock: Clock,
         max_deliveries: int,
         slots: Callable[[], int] | None = None,
         observe: Callable[[InFlightRequest, Outcome, float], None] = lambda _request, _outcome, _now: None,
     ) -> None:
         self._executor, self._completer, self._in_flight = executor, completer, in_flight
-        self._fitness, self._clock, self._max_deliveries = fitness, clock, max_deliveries
+        self._breaker, self._clock, self._max_deliveries = breaker, clock, max_deliveries
         self._slots, self._observe = slots, observe
         self._tasks: dict[InFlightRequest, asyncio.Task[None]] = {}
         metrics.RUNNING.set_function(lambda: len(self._tasks))
@@ -92,18 +92,18 @@ class Running:
         """Start nothing from now on."""
         self._closed = True
 
-    def heed_fitness(self) -> None:
-        """Pull as much as the worker's fitness allows.
+    def heed_breaker(self) -> None:
+        """Pull as much as the circuit breaker allows.
 
         A worker that has just become unfit hands back its work at once: other engines may work, and here it would only
         fail.
         """
-        fit, was_fit, self._was_fit = self._fitness.fit, self._was_fit, self._fitness.fit
+        fit, was_fit, self._was_fit = self._breaker.fit, self._was_fit, self._breaker.fit
         self._limit_pulls()
         if fit == was_fit or self._closed:
             return
         held = len(self._in_flight.active())
-        log.warning("fitness_changed", fit=fit, last_fault=self._fitness.last_fault, handed_back=0 if fit else held)
+        log.warning("fitness_changed", fit=fit, last_fault=self._breaker.last_fault, handed_back=0 if fit else held)
         if not fit:
             self._stop_all(StopReason.RELEASED)
 
@@ -137,7 +137,7 @@ class Running:
     @property
     def _nothing_special(self) -> bool:
         """True for a fit worker without suspects: nothing limits it, and nobody has to be told."""
-        return self._was_fit and self._fitness.fit and not self._company and self._making_room is None
+        return self._was_fit and self._breaker.fit and not self._company and self._making_room is None
 
     def _fits(self, request: InFlightRequest) -> bool:
         """True if the request may run beside the running ones.
@@ -164,7 +164,7 @@ class Running:
     def _most(self) -> int | None:
         """Most requests to hold now; None for no limit."""
         suspects = min(self._company.values(), default=None)
-        return least(self._fitness.allowance(self._clock.monotonic()), suspects, self._making_room)
+        return least(self._breaker.allowance(self._clock.monotonic()), suspects, self._making_room)
 
     def _limit_pulls(self) -> None:
         if self._puller is not None and not self._closed:
@@ -180,7 +180,7 @@ class Running:
             outcome = await self._executor.execute(request)
             now = self._clock.monotonic()
             self._observe(request, outcome, now)
-            outcome = self._fitness.weigh(outcome, request.lease.attempt, now)
+            outcome = self._breaker.weigh(outcome, request.lease.attempt, now)
             if request.trace is not None:
                 request.trace.done(outcome, now)
             self._done(request, outcome)
@@ -197,7 +197,7 @@ class Running:
         self._in_flight.done(request)
         self._completer.put(request, outcome)
         if not (alone and self._nothing_special):
-            self.heed_fitness()
+            self.heed_breaker()
 
     def _declare_dead(self, reason: str) -> None:
         # Done before the room of this request is seen: a dead engine would fail request after request at once.

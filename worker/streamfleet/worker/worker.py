@@ -26,13 +26,13 @@ from streamfleet.common.server_checks import check_server
 from streamfleet.common.settings import WorkerSettings
 from streamfleet.worker.admission import CostLimits
 from streamfleet.worker.batching import Adaptive, Continuous, Policy, Window
+from streamfleet.worker.circuit_breaker import CircuitBreaker
 from streamfleet.worker.complete import Completer
 from streamfleet.worker.counting import show_occupancy
 from streamfleet.worker.credit import Typical
 from streamfleet.worker.engine.base import Engine, EngineUnavailable
 from streamfleet.worker.execute import Executor
 from streamfleet.worker.failpoints import Point, hit
-from streamfleet.worker.fitness import Fitness
 from streamfleet.worker.in_flight import InFlight, StopReason
 from streamfleet.worker.lease import LeaseKeeper, Pulse
 from streamfleet.worker.maintain import Maintainer
@@ -96,7 +96,7 @@ class Worker:
         typical = Typical()
         self._in_flight = InFlight()
         self._pulse = Pulse(clock)
-        self._fitness = Fitness(settings.unready_failures)
+        self._breaker = CircuitBreaker(settings.unready_failures)
         limits = CostLimits.of(settings)
         self._publisher = Publisher(broker, clock, interval_ms=settings.stream_interval_ms, cap=settings.stream_cap)
         self._executor = Executor(
@@ -117,7 +117,7 @@ class Worker:
             self._executor,
             self._completer,
             self._in_flight,
-            self._fitness,
+            self._breaker,
             clock,
             settings.max_deliveries,
             slots=lambda: least(engine.capacity().slots, settings.batch_size or None) or 1,
@@ -186,7 +186,7 @@ class Worker:
         live = self._pulse.age_s < max(10.0, BEAT_S * 4)
         reason = "the event loop does not answer" if not live else self._state
         if self._state == "unfit":
-            reason = f"every request fails: {self._fitness.last_fault}"
+            reason = f"every request fails: {self._breaker.last_fault}"
         return Health(live, self._state == "ready", reason)
 
     async def run(self) -> int:
@@ -397,10 +397,10 @@ class Worker:
         while True:
             self._pulse.beat()
             if self._state in ("ready", "unfit"):
-                fit = self._fitness.fit
+                fit = self._breaker.fit
                 self._state = "ready" if fit else "unfit"
                 metrics.READY.set(int(fit))
-                self._running.heed_fitness()
+                self._running.heed_breaker()
             await self._clock.sleep(BEAT_S)
 
 

@@ -1,6 +1,6 @@
 """Checks types that an engine's front end should refuse but breaks on, so that it would answer 500.
 
-A 500 looks like a broken engine and counts against the worker's fitness. The engine checks all other types.
+A 500 looks like a broken engine and counts for the worker's circuit breaker. The engine checks all other types.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from streamfleet.worker.outcome import Finished, Outcome, Postponed
 REST_S = 15.0
 
 
-class Fitness:
+class CircuitBreaker:
     """Counts engine faults since the last success; outcomes that say nothing about the engine do not count.
 
     Args:
