@@ -159,8 +159,8 @@ async def _tick(broker: Broker, _: int) -> None:
     """One second's work of the worker whose turn it is."""
     clock = SystemClock()
     maintainer = Maintainer(broker, name(0), clock, lease_ms=LEASE_MS, max_deliveries=5, retry_max_ms=30_000)
-    maintainer._outage.heard(clock.monotonic() - LEASE_MS / 1000)  # noqa: SLF001 - as after a lease of watching Redis
-    maintainer._outage.gap_s = float("inf")  # noqa: SLF001
+    maintainer._reclaim_guard.heard(clock.monotonic() - LEASE_MS / 1000)  # noqa: SLF001 - as after a lease of watching Redis
+    maintainer._reclaim_guard.gap_s = float("inf")  # noqa: SLF001
     maintainer._forget_at = float("inf")  # noqa: SLF001 - once a minute, and measured separately
     await broker.promote()
     await maintainer.tick()

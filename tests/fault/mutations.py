@@ -23,8 +23,8 @@ from streamfleet.worker.engine.watchdog import Watchdog
 from streamfleet.worker.execute import Executor
 from streamfleet.worker.lease import LeaseKeeper
 from streamfleet.worker.maintain import Maintainer
-from streamfleet.worker.outage import OutageGuard
 from streamfleet.worker.poison_isolation import company
+from streamfleet.worker.reclaim_guard import ReclaimGuard
 from streamfleet.worker.worker import Worker
 
 Change = tuple[str, str]
@@ -131,7 +131,7 @@ def _groups_at_the_end() -> None:
     Connection.command = changed  # type: ignore[assignment,method-assign]
 
 
-def _has_watched_for_long(guard: OutageGuard, now: float) -> None:
+def _has_watched_for_long(guard: ReclaimGuard, now: float) -> None:
     guard._heard_at, guard._heard_since = now, now - 3_600
 
 
@@ -424,7 +424,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "reclaiming goes on at once",
         "outage_longer_than_the_lease",
         "unexplained: r",
-        patch=_set(OutageGuard, "may_reclaim", lambda *_: True),
+        patch=_set(ReclaimGuard, "may_reclaim", lambda *_: True),
     ),
     Mutation(
         "outage-newcomer",
@@ -432,7 +432,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "a newcomer does not watch Redis for a lease before it reclaims",
         "outage_as_workers_come",
         "unexplained: r",
-        patch=_set(OutageGuard, "looks_from", _has_watched_for_long),
+        patch=_set(ReclaimGuard, "looks_from", _has_watched_for_long),
     ),
     Mutation(
         "redis-clock",
@@ -440,7 +440,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "nobody reads Redis's clock",
         "redis_clock_forward",
         "unexplained: r",
-        patch=_set(OutageGuard, "read_clock", lambda *_: 0.0),
+        patch=_set(ReclaimGuard, "read_clock", lambda *_: 0.0),
     ),
     Mutation(
         "redis-clock-in-turn",

@@ -15,7 +15,7 @@ from streamfleet.common.broker.housekeeping import Looked, Turn
 from streamfleet.common.errors import BrokerUnavailable
 from streamfleet.common.records import Pulled, Reclaimed, Role
 from streamfleet.worker.maintain import Maintainer, asking_pause_s
-from streamfleet.worker.outage import OutageGuard
+from streamfleet.worker.reclaim_guard import ReclaimGuard
 
 LEASE_S = 10.0
 
@@ -188,7 +188,7 @@ async def test_scripts_that_were_refused_while_plain_commands_went_through_are_a
 
 @pytest.mark.parametrize(("silent_s", "allowed"), [(4.9, True), (5.1, False)])
 def test_half_a_lease_of_silence_is_an_outage(silent_s: float, allowed: bool) -> None:
-    guard = OutageGuard(LEASE_S, 1.0)
+    guard = ReclaimGuard(LEASE_S, 1.0)
     guard.heard(80.0)
     for at in range(84, 101, 4):
         guard.heard(float(at))
@@ -198,7 +198,7 @@ def test_half_a_lease_of_silence_is_an_outage(silent_s: float, allowed: bool) ->
 
 
 def test_a_worker_that_has_just_started_lets_the_others_renew_first_unless_they_know_of_no_outage() -> None:
-    guard = OutageGuard(LEASE_S, 1.0)
+    guard = ReclaimGuard(LEASE_S, 1.0)
     assert not guard.may_reclaim(100.0)
     guard.heard(100.0)
     assert not guard.may_reclaim(100.0 + LEASE_S - 0.1)
@@ -237,15 +237,15 @@ def test_a_slow_answer_is_no_step() -> None:
 
 
 def test_what_the_clock_shows_at_most_follows_from_when_it_was_read() -> None:
-    guard = OutageGuard(LEASE_S, 1.0)
+    guard = ReclaimGuard(LEASE_S, 1.0)
     assert guard.latest_ms(100.0) is None
     guard.read_clock(5_000, 100.0, 100.5)
     assert guard.latest_ms(102.0) == 5_000 + 2_000 + LEASE_S * 1000 / 8
 
 
-def watching() -> OutageGuard:
+def watching() -> ReclaimGuard:
     """Returns a guard that has watched, for more than a lease, a Redis whose clock is 7 s ahead."""
-    guard = OutageGuard(LEASE_S, 1.0)
+    guard = ReclaimGuard(LEASE_S, 1.0)
     for second in range(80, 101):
         guard.heard(float(second))
     guard.read_clock(107_000, 100.0, 100.0)
@@ -282,7 +282,7 @@ async def test_an_outage_just_after_the_start_is_noticed_before_redis_was_ever_h
 
 
 def test_a_short_lease_does_not_take_every_tick_for_an_outage() -> None:
-    guard = OutageGuard(1.0, 1.0)
+    guard = ReclaimGuard(1.0, 1.0)
     guard.heard(99.0)
     guard.heard(100.0)
     guard.heard(101.5)
@@ -346,7 +346,7 @@ async def test_who_asks_seldom_takes_back_at_once_what_the_others_heard_no_outag
 
 
 def test_an_answer_that_an_outage_held_up_vouches_for_nothing() -> None:
-    guard = OutageGuard(LEASE_S, 1.0)
+    guard = ReclaimGuard(LEASE_S, 1.0)
     guard.heard(100.0)
     guard.others_heard(60.0, 101.0)
     guard.heard(109.0)

@@ -18,7 +18,7 @@ from streamfleet.common.clock import Clock
 from streamfleet.common.errors import StreamfleetError
 from streamfleet.worker.cancelling import CancelDesk
 from streamfleet.worker.failpoints import Point, hit
-from streamfleet.worker.outage import OutageGuard
+from streamfleet.worker.reclaim_guard import ReclaimGuard
 
 log = structlog.get_logger(__name__)
 TICK_S = 1.0
@@ -65,7 +65,7 @@ class Maintainer:
     ) -> None:
         self._broker, self._worker, self._clock = broker, worker, clock
         self._lease_ms, self._max_deliveries, self._retry_max_ms = lease_ms, max_deliveries, retry_max_ms
-        self._outage = OutageGuard(lease_ms / 1000, TICK_S)
+        self._reclaim_guard = ReclaimGuard(lease_ms / 1000, TICK_S)
         self._cancels = CancelDesk(broker, self._heard)
         self._workers = 1
         self._random = random
@@ -74,8 +74,8 @@ class Maintainer:
         self._forget_at = 0.0  # at its first turn: short-lived workers would not come to a second one
 
     def redis_is_asked(self) -> None:
-        """Start the outage guard's clock: a worker asks Redis from now on, so silence counts from here."""
-        self._outage.looks_from(self._clock.monotonic())
+        """Start the reclaim guard's clock: a worker asks Redis from now on, so silence counts from here."""
+        self._reclaim_guard.looks_from(self._clock.monotonic())
 
     async def run(self) -> None:
         self.redis_is_asked()
@@ -95,21 +95,21 @@ class Maintainer:
 
     async def _my_turn(self) -> bool:
         asked_at = self._clock.monotonic()
-        turn = await self._broker.take_turn(self._worker, int(TURN_S * 1000), int(self._outage.gap_s * 1000))
+        turn = await self._broker.take_turn(self._worker, int(TURN_S * 1000), int(self._reclaim_guard.gap_s * 1000))
         self._heard()
         self._read_clock(turn.now_ms, asked_at)
         self._workers = turn.workers
         if turn.mine:
             self._turn_ends_at = asked_at + TURN_S
-            self._outage.others_heard(turn.unbroken_ms / 1000, asked_at)
+            self._reclaim_guard.others_heard(turn.unbroken_ms / 1000, asked_at)
         return turn.mine
 
     def _heard(self) -> None:
-        self._outage.heard(self._clock.monotonic())
+        self._reclaim_guard.heard(self._clock.monotonic())
 
     async def tick(self) -> None:
         """Run one round of housekeeping."""
-        if self._outage.may_reclaim(self._clock.monotonic()):
+        if self._reclaim_guard.may_reclaim(self._clock.monotonic()):
             await self._reclaim()
         await self._stage()
         await self._expire()
@@ -123,7 +123,7 @@ class Maintainer:
     async def _reclaim(self) -> None:
         for _ in range(RECLAIM_ROUNDS):
             hit(Point.BEFORE_RECLAIM)
-            latest_ms = self._outage.latest_ms(self._clock.monotonic())
+            latest_ms = self._reclaim_guard.latest_ms(self._clock.monotonic())
             reclaimed = await self._broker.reclaim(self._lease_ms, self._max_deliveries, latest_ms=latest_ms)
             hit(Point.AFTER_RECLAIM)
             found = {"ready": reclaimed.ready, "dead": reclaimed.dead, "ended": reclaimed.ended}
@@ -169,7 +169,7 @@ class Maintainer:
 
     def _read_clock(self, redis_ms: int, asked_at: float) -> None:
         now = self._clock.monotonic()
-        if stepped_s := self._outage.read_clock(redis_ms, asked_at, now):
+        if stepped_s := self._reclaim_guard.read_clock(redis_ms, asked_at, now):
             log.warning("redis_clock_stepped", by_s=round(stepped_s, 3))
             self._forget_at = now + FORGET_EVERY_S  # all workers seem silent until their next heartbeat
 

@@ -8,7 +8,7 @@ requests, and count an attempt each time. Pure: the caller passes all times, in 
 from __future__ import annotations
 
 
-class OutageGuard:
+class ReclaimGuard:
     """Holds reclaiming back until Redis has answered, and its clock has run evenly, for one lease.
 
     Args:
