@@ -16,8 +16,8 @@ from itertools import count
 
 from bench.core.rounds import percentile
 from bench.shards.costs import Costs
+from streamfleet.worker.housekeeping import FORGET_PAUSE_MS, TICK_S, asking_pause_s
 from streamfleet.worker.lease import AT_ONCE, CANCELS_BLOCK_MS, CANCELS_GAP_S, QUIET_SHARE, RENEWALS_PER_LEASE
-from streamfleet.worker.maintain import FORGET_PAUSE_MS, TICK_S, asking_pause_s
 from streamfleet.worker.pull import AT_ONCE as PULL_AT_ONCE
 from streamfleet.worker.pull import BENCH_MS
 

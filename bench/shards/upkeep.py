@@ -19,7 +19,7 @@ from streamfleet.common.broker import Broker
 from streamfleet.common.clock import SystemClock
 from streamfleet.common.records import Role
 from streamfleet.producer.client import open_broker
-from streamfleet.worker.maintain import Maintainer
+from streamfleet.worker.housekeeping import Housekeeper
 
 NAMES = 50
 """Workers that take turns at calling."""
@@ -158,12 +158,12 @@ async def _waits(url: str, number: int, wait: Callable[[Broker], Awaitable[objec
 async def _tick(broker: Broker, _: int) -> None:
     """One second's work of the worker whose turn it is."""
     clock = SystemClock()
-    maintainer = Maintainer(broker, name(0), clock, lease_ms=LEASE_MS, max_deliveries=5, retry_max_ms=30_000)
-    maintainer._reclaim_guard.heard(clock.monotonic() - LEASE_MS / 1000)  # noqa: SLF001 - as after a lease of watching Redis
-    maintainer._reclaim_guard.gap_s = float("inf")  # noqa: SLF001
-    maintainer._forget_at = float("inf")  # noqa: SLF001 - once a minute, and measured separately
+    housekeeper = Housekeeper(broker, name(0), clock, lease_ms=LEASE_MS, max_deliveries=5, retry_max_ms=30_000)
+    housekeeper._reclaim_guard.heard(clock.monotonic() - LEASE_MS / 1000)  # noqa: SLF001 - as after a lease of watching Redis
+    housekeeper._reclaim_guard.gap_s = float("inf")  # noqa: SLF001
+    housekeeper._forget_at = float("inf")  # noqa: SLF001 - once a minute, and measured separately
     await broker.promote()
-    await maintainer.tick()
+    await housekeeper.tick()
 
 
 async def _forget(broker: Broker, _: int) -> None:

@@ -21,8 +21,8 @@ from streamfleet.common.connection import Connection, connection
 from streamfleet.worker import lease, pull, running
 from streamfleet.worker.engine.watchdog import Watchdog
 from streamfleet.worker.execute import Executor
+from streamfleet.worker.housekeeping import Housekeeper
 from streamfleet.worker.lease import LeaseKeeper
-from streamfleet.worker.maintain import Maintainer
 from streamfleet.worker.poison_isolation import company
 from streamfleet.worker.reclaim_guard import ReclaimGuard
 from streamfleet.worker.worker import Worker
@@ -215,7 +215,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "the housekeeping reclaims nothing",
         "killed_while_running",
         "lost: r0",
-        patch=_set(Maintainer, "_reclaim", _nothing),
+        patch=_set(Housekeeper, "_reclaim", _nothing),
     ),
     Mutation(
         "retry-cap",

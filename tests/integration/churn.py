@@ -85,7 +85,7 @@ class Churn:
             await self.queue.broker.complete(name, done)
 
     async def _keep_house(self) -> None:
-        """Do the housekeeping of worker/maintain.py; no living worker holds anything between two workers here."""
+        """Do the housekeeping of worker/housekeeping.py; no living worker holds anything between two workers here."""
         broker = self.queue.broker
         await broker.reclaim(0, RETRIES)
         await broker.promote()

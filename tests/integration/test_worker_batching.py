@@ -194,7 +194,7 @@ async def test_adaptive_keeps_the_target_that_continuous_exceeds(fleet: Fleet) -
 @pytest.fixture
 def seldom_kept_house(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make housekeeping so rare that early arrivals are not its work."""
-    monkeypatch.setattr("streamfleet.worker.maintain.TICK_S", 60.0)
+    monkeypatch.setattr("streamfleet.worker.housekeeping.TICK_S", 60.0)
 
 
 @pytest.mark.usefixtures("seldom_kept_house")

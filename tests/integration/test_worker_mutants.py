@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from streamfleet.worker import circuit_breaker, complete, execute, in_flight, lease, maintain, pull
+from streamfleet.worker import circuit_breaker, complete, execute, housekeeping, in_flight, lease, pull
 from streamfleet.worker.credit import Demand, estimate
 from streamfleet.worker.running import Running
 from tests.integration.flaky_link import FlakyLink
@@ -147,7 +147,7 @@ async def test_without_reclaim_a_dead_workers_request_is_never_run(
 ) -> None:
     request = await fleet.add()
     assert (await fleet.broker.pull("gone", 1)).claims
-    monkeypatch.setattr(maintain.Maintainer, "_my_turn", refused)
+    monkeypatch.setattr(housekeeping.Housekeeper, "_my_turn", refused)
     async with worker_inside(fleet.url, small_engine()):
 
         async def long_silent() -> bool:
@@ -158,7 +158,7 @@ async def test_without_reclaim_a_dead_workers_request_is_never_run(
         assert await fleet.broker.result(request) is None
 
 
-async def refused(_: maintain.Maintainer) -> bool:
+async def refused(_: housekeeping.Housekeeper) -> bool:
     return False
 
 

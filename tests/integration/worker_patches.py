@@ -22,7 +22,7 @@ import structlog
 
 from streamfleet.common.broker import Broker
 from streamfleet.worker import __main__ as command
-from streamfleet.worker import circuit_breaker, execute, lease, maintain, pull, running, worker
+from streamfleet.worker import circuit_breaker, execute, housekeeping, lease, pull, running, worker
 from streamfleet.worker.engine import simulated, simulated_chunks, simulated_profile
 from streamfleet.worker.engine.base import EngineReply, EngineRequest
 from streamfleet.worker.in_flight import InFlightRequest
@@ -138,12 +138,12 @@ def without_shrinking_company() -> None:
 def broken() -> None:
     """A bug ends the housekeeping at its first round."""
 
-    async def tick(maintainer: maintain.Maintainer) -> None:
+    async def tick(housekeeper: housekeeping.Housekeeper) -> None:
         url = os.environ["STREAMFLEET_REDIS_URL"]
         if url:  # which a traceback with local variables would show
-            raise RuntimeError(f"a bug near {maintainer._broker!r} and {maintainer._broker.connection!r}")
+            raise RuntimeError(f"a bug near {housekeeper._broker!r} and {housekeeper._broker.connection!r}")
 
-    maintain.Maintainer.tick = tick  # type: ignore[method-assign,assignment]
+    housekeeping.Housekeeper.tick = tick  # type: ignore[method-assign,assignment]
 
 
 def clumsy() -> None:

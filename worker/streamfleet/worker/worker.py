@@ -33,9 +33,9 @@ from streamfleet.worker.credit import Typical
 from streamfleet.worker.engine.base import Engine, EngineUnavailable
 from streamfleet.worker.execute import Executor
 from streamfleet.worker.failpoints import Point, hit
+from streamfleet.worker.housekeeping import Housekeeper
 from streamfleet.worker.in_flight import InFlight, StopReason
 from streamfleet.worker.lease import LeaseKeeper, Pulse
-from streamfleet.worker.maintain import Maintainer
 from streamfleet.worker.poison_isolation import least
 from streamfleet.worker.publishing import Publisher
 from streamfleet.worker.pull import Puller
@@ -125,7 +125,7 @@ class Worker:
         )
         self._puller = Puller(broker, name, engine, policy, self._in_flight, typical, clock, self._running.start)
         self._running.feed_from(self._puller)
-        self._maintainer = Maintainer(
+        self._housekeeper = Housekeeper(
             broker,
             name,
             clock,
@@ -219,7 +219,7 @@ class Worker:
             await self._clock.sleep(AGAIN_S)
         self._slots = self._engine.capacity().slots
         show_occupancy(self._in_flight, self._engine.capacity())
-        self._maintainer.redis_is_asked()
+        self._housekeeper.redis_is_asked()
         await self._wait_for_name()  # again: another worker may have loaded its model meanwhile
         await self._find_place()
 
@@ -307,7 +307,7 @@ class Worker:
             "running": asyncio.create_task(self._running.run()),
             "publish": asyncio.create_task(self._publisher.run()),
             "complete": asyncio.create_task(self._completer.run()),
-            "maintain": asyncio.create_task(self._maintainer.run()),
+            "housekeeping": asyncio.create_task(self._housekeeper.run()),
         }
         failed = asyncio.create_task(self._engine_failed())
         stop = asyncio.create_task(self._stop_asked.wait())

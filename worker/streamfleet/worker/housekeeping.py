@@ -39,7 +39,7 @@ CANCELS_PER_TICK = 500
 SILENT_LEASES = 6
 
 
-class Maintainer:
+class Housekeeper:
     """Reclaims, promotes, stages arrivals, cancels and ends due requests, and forgets dead workers.
 
     Args:

@@ -14,7 +14,7 @@ from streamfleet.common.broker import Broker
 from streamfleet.common.broker.housekeeping import Looked, Turn
 from streamfleet.common.errors import BrokerUnavailable
 from streamfleet.common.records import Pulled, Reclaimed, Role
-from streamfleet.worker.maintain import Maintainer, asking_pause_s
+from streamfleet.worker.housekeeping import Housekeeper, asking_pause_s
 from streamfleet.worker.reclaim_guard import ReclaimGuard
 
 LEASE_S = 10.0
@@ -118,24 +118,24 @@ class Ledger(Broker):
         return deleted
 
 
-async def rounds(clock: Timeline, ledger: Ledger, seconds: float, maintainer: Maintainer) -> None:
-    task, until = asyncio.create_task(maintainer.run()), clock.now + seconds
+async def rounds(clock: Timeline, ledger: Ledger, seconds: float, housekeeper: Housekeeper) -> None:
+    task, until = asyncio.create_task(housekeeper.run()), clock.now + seconds
     while clock.now < until:
         await asyncio.sleep(0)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
 
-def housekeeping() -> tuple[Timeline, Ledger, Maintainer]:
+def housekeeping() -> tuple[Timeline, Ledger, Housekeeper]:
     clock = Timeline()
     ledger = Ledger(clock)
-    maintainer = Maintainer(ledger, "w1", clock, lease_ms=int(LEASE_S * 1000), max_deliveries=3, retry_max_ms=30_000)
-    return clock, ledger, maintainer
+    housekeeper = Housekeeper(ledger, "w1", clock, lease_ms=int(LEASE_S * 1000), max_deliveries=3, retry_max_ms=30_000)
+    return clock, ledger, housekeeper
 
 
 async def test_every_round_reclaims_and_goes_on_where_the_last_one_looked() -> None:
-    clock, ledger, maintainer = housekeeping()
-    await rounds(clock, ledger, LEASE_S + 5, maintainer)
+    clock, ledger, housekeeper = housekeeping()
+    await rounds(clock, ledger, LEASE_S + 5, housekeeper)
     assert len(ledger.reclaimed_at) >= 4
     assert ledger.expired_from[0] == ()
     assert ledger.expired_from[1:3] == [["1000"], ["1001"]]
@@ -143,17 +143,17 @@ async def test_every_round_reclaims_and_goes_on_where_the_last_one_looked() -> N
 
 
 async def test_what_is_late_ends_in_one_turn_however_much_it_is() -> None:
-    _, ledger, maintainer = housekeeping()
+    _, ledger, housekeeper = housekeeping()
     ledger.late = 1_000
-    await maintainer.tick()
+    await housekeeper.tick()
     assert (ledger.late, len(ledger.expired_from)) == (0, 40)
 
 
 async def test_the_gone_are_forgotten_at_its_first_turn_and_then_every_minute() -> None:
     """If no worker lives for a minute, none would ever come to it otherwise."""
-    clock, ledger, maintainer = housekeeping()
+    clock, ledger, housekeeper = housekeeping()
     began = clock.now
-    await rounds(clock, ledger, 62, maintainer)
+    await rounds(clock, ledger, 62, housekeeper)
     times = [at - began for at, _ in ledger.forgotten_at]
     assert len(times) == 2
     assert times[0] < 2
@@ -162,27 +162,27 @@ async def test_the_gone_are_forgotten_at_its_first_turn_and_then_every_minute() 
 
 
 async def test_however_many_are_gone_they_are_forgotten_in_one_turn() -> None:
-    clock, ledger, maintainer = housekeeping()
+    clock, ledger, housekeeper = housekeeping()
     ledger.gone = ledger.old_letters = 3_210
-    await rounds(clock, ledger, 3, maintainer)
+    await rounds(clock, ledger, 3, housekeeper)
     assert (ledger.gone, ledger.old_letters) == (0, 0)
 
 
 async def test_after_an_outage_nothing_is_reclaimed_for_a_lease() -> None:
-    clock, ledger, maintainer = housekeeping()
-    await rounds(clock, ledger, LEASE_S + 3, maintainer)
+    clock, ledger, housekeeper = housekeeping()
+    await rounds(clock, ledger, LEASE_S + 3, housekeeper)
     ledger.away_s, ledger.reclaimed_at = 8.0, []
     back_at = clock.now + 8.0
-    await rounds(clock, ledger, 8 + LEASE_S + 5, maintainer)
+    await rounds(clock, ledger, 8 + LEASE_S + 5, housekeeper)
     # Until then the workers that live have renewed; who has not by then is gone.
     assert back_at + LEASE_S <= min(ledger.reclaimed_at) <= back_at + LEASE_S + 2
 
 
 async def test_scripts_that_were_refused_while_plain_commands_went_through_are_an_outage_too() -> None:
-    clock, ledger, maintainer = housekeeping()
-    await rounds(clock, ledger, LEASE_S + 3, maintainer)
+    clock, ledger, housekeeper = housekeeping()
+    await rounds(clock, ledger, LEASE_S + 3, housekeeper)
     ledger.scripts_back_at, ledger.reclaimed_at = clock.now + 8.0, []
-    await rounds(clock, ledger, 8 + LEASE_S + 5, maintainer)
+    await rounds(clock, ledger, 8 + LEASE_S + 5, housekeeper)
     assert 0 <= min(ledger.reclaimed_at) - ledger.scripts_back_at - LEASE_S <= 2
 
 
@@ -253,31 +253,31 @@ def watching() -> ReclaimGuard:
 
 
 async def test_a_step_of_redis_clock_is_seen_before_anything_is_taken_back() -> None:
-    clock, ledger, maintainer = housekeeping()
-    await rounds(clock, ledger, LEASE_S + 3, maintainer)
+    clock, ledger, housekeeper = housekeeping()
+    await rounds(clock, ledger, LEASE_S + 3, housekeeper)
     assert ledger.latest_ms is not None
     assert 0 <= ledger.latest_ms - ledger.reclaimed_at[-1] * 1000 < LEASE_S * 1000 / 4
     ledger.reclaimed_at, ledger.redis_ahead_s, ledger.turn = [], 3_600.0, Turn(True, 600_000, 1, 0)
     stepped_at = clock.now
-    await rounds(clock, ledger, LEASE_S + 5, maintainer)
+    await rounds(clock, ledger, LEASE_S + 5, housekeeper)
     assert ledger.reclaimed_at
     assert stepped_at + LEASE_S <= min(ledger.reclaimed_at) <= stepped_at + LEASE_S + 2
 
 
 async def test_after_a_step_nobody_is_forgotten_until_all_have_given_their_next_sign_of_life() -> None:
-    clock, ledger, maintainer = housekeeping()
-    await rounds(clock, ledger, 58, maintainer)
+    clock, ledger, housekeeper = housekeeping()
+    await rounds(clock, ledger, 58, housekeeper)
     ledger.redis_ahead_s, ledger.forgotten_at = 3_600.0, []
     stepped_at = clock.now
-    await rounds(clock, ledger, 65, maintainer)
+    await rounds(clock, ledger, 65, housekeeper)
     assert stepped_at + 58 < ledger.forgotten_at[0][0]
 
 
 async def test_an_outage_just_after_the_start_is_noticed_before_redis_was_ever_heard() -> None:
-    clock, ledger, maintainer = housekeeping()
+    clock, ledger, housekeeper = housekeeping()
     ledger.away_s = 8.0
     back_at = clock.now + 8.0
-    await rounds(clock, ledger, 8 + LEASE_S + 5, maintainer)
+    await rounds(clock, ledger, 8 + LEASE_S + 5, housekeeper)
     assert back_at + LEASE_S <= min(ledger.reclaimed_at) <= back_at + LEASE_S + 2
 
 
@@ -291,9 +291,9 @@ def test_a_short_lease_does_not_take_every_tick_for_an_outage() -> None:
 
 async def test_many_slow_cancels_are_no_outage() -> None:
     """Each takes three round trips: 500 a tick, far from Redis, take longer than half a lease."""
-    clock, ledger, maintainer = housekeeping()
+    clock, ledger, housekeeper = housekeeping()
     ledger.asks = 1_500
-    await rounds(clock, ledger, 60, maintainer)
+    await rounds(clock, ledger, 60, housekeeper)
     assert ledger.asks == 0
     assert len(ledger.reclaimed_at) >= 4
     assert max(later - at for at, later in pairwise(ledger.reclaimed_at)) < 2 * LEASE_S
@@ -301,20 +301,20 @@ async def test_many_slow_cancels_are_no_outage() -> None:
 
 async def test_who_seldom_has_the_turn_looks_for_the_gone_whenever_a_minute_has_passed() -> None:
     """Of five hundred workers, each may have the turn once in many minutes."""
-    clock, ledger, maintainer = housekeeping()
+    clock, ledger, housekeeper = housekeeping()
     for _ in range(3):
-        await maintainer.tick()
+        await housekeeper.tick()
         clock.now += 500
     assert len(ledger.forgotten_at) == 3
 
 
 async def test_an_outage_in_the_middle_of_a_turn_is_noticed_before_anything_is_taken_back() -> None:
-    clock, ledger, maintainer = housekeeping()
-    await rounds(clock, ledger, 3, maintainer)
+    clock, ledger, housekeeper = housekeeping()
+    await rounds(clock, ledger, 3, housekeeper)
     ledger.turn = Turn(True, 600_000, 1, 0)  # as it was when the turn was given, just before
     ledger.promoting_s, ledger.reclaimed_at = 8.0, []
     back_at = clock.now + 8.0
-    await rounds(clock, ledger, 8.5, maintainer)
+    await rounds(clock, ledger, 8.5, housekeeper)
     assert clock.now >= back_at
     assert ledger.reclaimed_at == []
 
@@ -326,21 +326,21 @@ def test_however_many_workers_redis_is_asked_about_as_often(workers: int, least_
 
 
 async def test_a_worker_of_many_asks_seldom_until_it_has_the_turn() -> None:
-    clock, ledger, maintainer = housekeeping()
+    clock, ledger, housekeeper = housekeeping()
     ledger.turn = Turn(False, 0, 500, 0)
-    await rounds(clock, ledger, 60, maintainer)
+    await rounds(clock, ledger, 60, housekeeper)
     assert 4 <= len(ledger.asked_at) <= 13
     ledger.turn, ledger.asked_at = Turn(True, 0, 500, 0), []
-    await rounds(clock, ledger, 30, maintainer)
+    await rounds(clock, ledger, 30, housekeeper)
     assert len(ledger.asked_at) >= 30
 
 
 async def test_who_asks_seldom_takes_back_at_once_what_the_others_heard_no_outage_about() -> None:
-    clock, ledger, maintainer = housekeeping()
+    clock, ledger, housekeeper = housekeeping()
     for unbroken_s, allowed in ((0, False), (LEASE_S - 0.1, False), (LEASE_S, True)):
         ledger.turn, ledger.reclaimed_at = Turn(True, int(unbroken_s * 1000), 500, 0), []
-        await maintainer._my_turn()
-        await maintainer.tick()
+        await housekeeper._my_turn()
+        await housekeeper.tick()
         assert bool(ledger.reclaimed_at) is allowed
         clock.now += 8
 
