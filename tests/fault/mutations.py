@@ -18,7 +18,7 @@ from streamfleet.common import scripts
 from streamfleet.common.broker import Broker
 from streamfleet.common.broker.housekeeping import Looked
 from streamfleet.common.connection import Connection, connection
-from streamfleet.worker import lease, pull, running
+from streamfleet.worker import dispatcher, lease, pull
 from streamfleet.worker.engine.watchdog import Watchdog
 from streamfleet.worker.execute import Executor
 from streamfleet.worker.housekeeping import Housekeeper
@@ -239,7 +239,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "suspects run beside any number of others",
         "poison_among_others",
         "healthy requests were given up",
-        patch=_set(running, "company", lambda *_: None),
+        patch=_set(dispatcher, "company", lambda *_: None),
     ),
     Mutation(
         "company-slots",
@@ -247,7 +247,9 @@ MUTATIONS: tuple[Mutation, ...] = (
         "company shrinks from 64, whatever the slots",
         "poison_leaves_tries_to_spare",
         "beside a poisonous request",
-        patch=_set(running.Running, "_company_of", lambda self, request: company(request.claim, self._max_deliveries)),
+        patch=_set(
+            dispatcher.Dispatcher, "_company_of", lambda self, request: company(request.claim, self._max_deliveries)
+        ),
     ),
     Mutation(
         "release",
@@ -408,7 +410,9 @@ MUTATIONS: tuple[Mutation, ...] = (
         "nobody says that it died",
         "engine_dies",
         "w0.1 has ended",
-        patch=_each(_set(running.Running, "_declare_dead", lambda *_: None), _set(Worker, "_engine_failed", _for_ever)),
+        patch=_each(
+            _set(dispatcher.Dispatcher, "_declare_dead", lambda *_: None), _set(Worker, "_engine_failed", _for_ever)
+        ),
     ),
     Mutation(
         "dead-connections",

@@ -226,6 +226,6 @@ async def test_a_bug_behind_the_engine_ends_the_worker_and_its_request_runs_else
     buggy = await fleet.worker("w1", ["buggy"])
     request = await fleet.add()
     assert await buggy.ended() == 4
-    assert [event["loop"] for event in buggy.events("loop_broke")] == ["running"]
+    assert [event["loop"] for event in buggy.events("loop_broke")] == ["dispatch"]
     await fleet.worker("w2")
     assert (await fleet.result(request)).ok

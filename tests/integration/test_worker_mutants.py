@@ -14,7 +14,7 @@ import pytest
 
 from streamfleet.worker import circuit_breaker, complete, execute, housekeeping, in_flight, lease, pull
 from streamfleet.worker.credit import Demand, estimate
-from streamfleet.worker.running import Running
+from streamfleet.worker.dispatcher import Dispatcher
 from tests.integration.flaky_link import FlakyLink
 from tests.integration.test_worker_engine_death import Dumb
 from tests.integration.worker_in_process import LittleMemory, small_engine, worker_inside
@@ -165,7 +165,7 @@ async def refused(_: housekeeping.Housekeeper) -> bool:
 async def test_without_a_death_notice_a_dead_engine_uses_up_the_queue(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Running, "_declare_dead", lambda *_: None)
+    monkeypatch.setattr(Dispatcher, "_declare_dead", lambda *_: None)
     engine = Dumb(small_engine(4)._profile)
     async with worker_inside(fleet.url, engine, prefetch=0, max_deliveries=2, unready_failures=1_000, **NO_RECLAIM):
         ids = await fleet.add_many(20, chat(60))

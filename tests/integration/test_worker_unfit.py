@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from streamfleet.worker import circuit_breaker
-from streamfleet.worker.running import Running
+from streamfleet.worker.dispatcher import Dispatcher
 from tests.integration.worker_in_process import small_engine, worker_inside
 from tests.integration.worker_process import Fleet, WorkerProcess, chat
 from tests.waiting import eventually
@@ -122,7 +122,7 @@ async def test_without_doubt_a_broken_engine_fails_all_that_it_is_given(
 async def test_without_letting_go_an_unfit_worker_keeps_what_it_holds(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Running, "_stop_all", lambda *_: None)
+    monkeypatch.setattr(Dispatcher, "_stop_all", lambda *_: None)
     engine = small_engine()
     async with worker_inside(fleet.url, engine, **SETTINGS) as inside:
         await fleet.add(body=chat(60))

@@ -22,7 +22,7 @@ import structlog
 
 from streamfleet.common.broker import Broker
 from streamfleet.worker import __main__ as command
-from streamfleet.worker import circuit_breaker, execute, housekeeping, lease, pull, running, worker
+from streamfleet.worker import circuit_breaker, dispatcher, execute, housekeeping, lease, pull, worker
 from streamfleet.worker.engine import simulated, simulated_chunks, simulated_profile
 from streamfleet.worker.engine.base import EngineReply, EngineRequest
 from streamfleet.worker.in_flight import InFlightRequest
@@ -132,7 +132,7 @@ def weighed() -> None:
 
 def without_shrinking_company() -> None:
     """Requests that were lost with a worker run together again."""
-    running.company = lambda *_: None  # type: ignore[attr-defined]
+    dispatcher.company = lambda *_: None  # type: ignore[attr-defined]
 
 
 def broken() -> None:

@@ -1,6 +1,6 @@
 """The completing loop: writes outcomes to Redis in batches. A request is removed only after its outcome is written.
 
-Outcomes come in through `put`, from `Running`. Scripts write a batch in few calls: finished requests are
+Outcomes come in through `put`, from the dispatcher. Scripts write a batch in few calls: finished requests are
 completed, passing faults are retried later, the rest is handed back. Metrics are counted after Redis has answered.
 """
 

@@ -1,7 +1,7 @@
 """One worker: builds the loops from the settings, and runs them from start to drain.
 
-The pulling, running, completing, lease, publishing and housekeeping loops share only `InFlight`. The exit status says
-why the worker ended.
+The pulling, dispatching, completing, lease, publishing and housekeeping loops share only `InFlight`. The exit status
+says why the worker ended.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from streamfleet.worker.circuit_breaker import CircuitBreaker
 from streamfleet.worker.complete import Completer
 from streamfleet.worker.counting import show_occupancy
 from streamfleet.worker.credit import Typical
+from streamfleet.worker.dispatcher import Dispatcher
 from streamfleet.worker.engine.base import Engine, EngineUnavailable
 from streamfleet.worker.execute import Executor
 from streamfleet.worker.failpoints import Point, hit
@@ -39,7 +40,6 @@ from streamfleet.worker.lease import LeaseKeeper, Pulse
 from streamfleet.worker.poison_isolation import least
 from streamfleet.worker.publishing import Publisher
 from streamfleet.worker.pull import Puller
-from streamfleet.worker.running import Running
 from streamfleet.worker.tracing import Traces
 
 log = structlog.get_logger(__name__)
@@ -113,7 +113,7 @@ class Worker:
             publisher=self._publisher,
         )
         policy = _policy(settings)
-        self._running = Running(
+        self._dispatcher = Dispatcher(
             self._executor,
             self._completer,
             self._in_flight,
@@ -123,8 +123,8 @@ class Worker:
             slots=lambda: least(engine.capacity().slots, settings.batch_size or None) or 1,
             observe=policy.ended,
         )
-        self._puller = Puller(broker, name, engine, policy, self._in_flight, typical, clock, self._running.start)
-        self._running.feed_from(self._puller)
+        self._puller = Puller(broker, name, engine, policy, self._in_flight, typical, clock, self._dispatcher.start)
+        self._dispatcher.feed_from(self._puller)
         self._housekeeper = Housekeeper(
             broker,
             name,
@@ -304,7 +304,7 @@ class Worker:
         self._keeper.start()
         loops = {
             "pull": asyncio.create_task(self._puller.run()),
-            "running": asyncio.create_task(self._running.run()),
+            "dispatch": asyncio.create_task(self._dispatcher.run()),
             "publish": asyncio.create_task(self._publisher.run()),
             "complete": asyncio.create_task(self._completer.run()),
             "housekeeping": asyncio.create_task(self._housekeeper.run()),
@@ -331,7 +331,7 @@ class Worker:
     async def _engine_failed(self) -> str:
         """Returns the reason as soon as the engine says that it failed, or a request finds out."""
         told = asyncio.ensure_future(self._engine.failed())
-        found = self._running.engine_died
+        found = self._dispatcher.engine_died
         try:
             await asyncio.wait({told, found}, return_when=asyncio.FIRST_COMPLETED)
             return found.result() if found.done() else await told
@@ -357,17 +357,17 @@ class Worker:
     async def _drain(self, loops: dict[str, asyncio.Task[None]], failed: asyncio.Task[str], status: int) -> None:
         patient = status == EXIT_DRAINED
         log.info("draining", running=len(self._in_flight), drain_ms=self._settings.drain_ms if patient else 0)
-        self._running.close()
+        self._dispatcher.close()
         hit(Point.DRAINING)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LAST_WRITES_S):
                 await self._puller.stop()
                 await asyncio.wait({loops["pull"]})
         if patient:
-            self._running.release_waiting(self._slots)
+            self._dispatcher.release_waiting(self._slots)
             await self._wait_for_running(failed)
         in_order = patient and not failed.done()
-        await self._running.stop(StopReason.RELEASED if in_order else StopReason.WORKER_FAILED, LAST_WRITES_S)
+        await self._dispatcher.stop(StopReason.RELEASED if in_order else StopReason.WORKER_FAILED, LAST_WRITES_S)
         self._completer.close()
         await asyncio.wait({loops["complete"]}, timeout=LAST_WRITES_S)
         await self._keeper.stop()  # otherwise its last heartbeat would come after the deregistration
@@ -386,7 +386,7 @@ class Worker:
 
     async def _wait_for_running(self, failed: asyncio.Task[str]) -> None:
         hurry = asyncio.create_task(self._hurry.wait())
-        idle = asyncio.create_task(self._running.idle())
+        idle = asyncio.create_task(self._dispatcher.idle())
         await asyncio.wait(
             {idle, hurry, failed}, timeout=self._settings.drain_ms / 1000, return_when=asyncio.FIRST_COMPLETED
         )
@@ -400,7 +400,7 @@ class Worker:
                 fit = self._breaker.fit
                 self._state = "ready" if fit else "unfit"
                 metrics.READY.set(int(fit))
-                self._running.heed_breaker()
+                self._dispatcher.heed_breaker()
             await self._clock.sleep(BEAT_S)
 
 

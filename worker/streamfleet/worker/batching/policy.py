@@ -1,7 +1,7 @@
 """Protocol of batching policies, and the two policies that ignore latency: continuous, and by window.
 
-The puller asks a policy for room, gives it the pulled requests, and starts those that it returns; `Running` tells it
-the outcomes. A policy does not touch Redis or the engine.
+The puller asks a policy for room, gives it the pulled requests, and starts those that it returns; the dispatcher tells
+it the outcomes. A policy does not touch Redis or the engine.
 """
 
 from __future__ import annotations

@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from streamfleet.worker.circuit_breaker import CircuitBreaker
+from streamfleet.worker.dispatcher import Dispatcher
 from streamfleet.worker.in_flight import InFlight, InFlightRequest, StopReason
 from streamfleet.worker.outcome import Finished, HandedBack, Outcome, Postponed, cancelled
-from streamfleet.worker.running import Running
 from tests.unit.worker_requests import HandClock, in_flight_request
 from tests.waiting import eventually
 
@@ -51,17 +51,17 @@ class Room:
 
 
 class Rig:
-    """A Running with hands on both sides."""
+    """A dispatcher with hands on both sides."""
 
     def __init__(self) -> None:
         self.runs, self.room, self.in_flight, self.breaker = Runs(), Room(), InFlight(), CircuitBreaker(1)
-        self.running = Running(self.runs, self.room, self.in_flight, self.breaker, HandClock(), MOST)  # type: ignore[arg-type]
-        self.running.feed_from(self.room)  # type: ignore[arg-type]
+        self.dispatcher = Dispatcher(self.runs, self.room, self.in_flight, self.breaker, HandClock(), MOST)  # type: ignore[arg-type]
+        self.dispatcher.feed_from(self.room)  # type: ignore[arg-type]
 
     async def start(self, *given: InFlightRequest) -> None:
         for each in given:
             self.in_flight.add(each)
-            self.running.start(each)
+            self.dispatcher.start(each)
         await eventually(lambda: all(each in self.runs.ends or each in self.room.back for each in given))
 
     async def end(self, request: InFlightRequest, outcome: Outcome) -> None:
@@ -76,7 +76,7 @@ class Rig:
 async def rig() -> AsyncIterator[Rig]:
     made = Rig()
     yield made
-    await made.running.stop(StopReason.RELEASED, 1.0)
+    await made.dispatcher.stop(StopReason.RELEASED, 1.0)
 
 
 def suspect(number: int, attempt: int) -> InFlightRequest:
@@ -168,7 +168,7 @@ async def test_room_that_was_made_in_vain_is_given_up() -> None:
 
 async def test_a_500_in_doubt_goes_on_as_postponed() -> None:
     async with rig() as made:
-        made.running._breaker = CircuitBreaker(20)
+        made.dispatcher._breaker = CircuitBreaker(20)
         broken = replace(cancelled(), engine_ok=False, http_status=500)
         one, other = in_flight_request(1), in_flight_request(2)
         await made.start(one, other)

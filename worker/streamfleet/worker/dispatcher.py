@@ -1,4 +1,4 @@
-"""The requests in the engine: each runs in a task of its own, from its start to its outcome.
+"""Dispatcher of the requests in the engine: each runs in a task of its own, from its start to its outcome.
 
 Requests come in through `start`, from the puller. Their outcomes go to the completer, the batching policy and the
 circuit breaker. Nothing here touches Redis.
@@ -25,7 +25,7 @@ from streamfleet.worker.pull import Puller
 log = structlog.get_logger(__name__)
 
 
-class Running:
+class Dispatcher:
     """Starts requests as far as that is useful, and hands back the others without a try.
 
     It starts nothing after it is closed or the engine has died; no more than an unfit worker may try; and no more
