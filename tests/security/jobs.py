@@ -30,7 +30,7 @@ from streamfleet.producer.client import Client
 from streamfleet.producer.letters import find_letter, letters, requeue
 from streamfleet.producer.repair import Inspection
 from streamfleet.producer.snapshot import take_snapshot
-from streamfleet.worker.cancelling import CancelDesk
+from streamfleet.worker.cancel_requests import CancelRequestProcessor
 from tests.security.batch_job import run_batches
 from tests.security.guarded import NOW, QUEUE, Guarded, allowed
 from tests.waiting import eventually
@@ -103,7 +103,7 @@ async def cancelled(fleet: Broker, client: Client) -> None:
     await fleet.retry_later("w1", [Retry(await claim(fleet), 600_000, ERROR)], 5)
     assert (await handle.status()).state == "queued"
     cancelling = asyncio.create_task(handle.cancel())
-    await eventually(lambda: CancelDesk(fleet).see_to(10), 10, "the cancel was asked for")
+    await eventually(lambda: CancelRequestProcessor(fleet).process(10), 10, "the cancel was asked for")
     assert await cancelling
     assert await handle.cancel(), "a second time it is known already"
 
@@ -220,7 +220,7 @@ async def cancels(admin: Broker, me: Broker) -> None:
     lease, last = await claim(me), await me.last_notice()
     for request_id in ("stop", "stop", "nobody's"):
         await admin.ask_to_cancel(request_id)
-    assert await CancelDesk(me).see_to(10) == 3
+    assert await CancelRequestProcessor(me).process(10) == 3
     assert (await me.read_notices(last, 1_000)).cancelled == ["stop", "nobody's"]
     assert not await admin.connection.command("XLEN", me.keys.cancel_requests)
     assert await me.renew("w1", [lease]) == [2]

@@ -9,7 +9,7 @@ from streamfleet.common.acl import Grant, Patterns, Role, grants
 from streamfleet.common.broker import Broker, producing
 from streamfleet.common.errors import BrokerUnavailable
 from streamfleet.common.keys import Keys
-from streamfleet.worker.cancelling import AT_ONCE, CancelDesk
+from streamfleet.worker.cancel_requests import AT_ONCE, CancelRequestProcessor
 from tests.security.guarded import QUEUE, Guarded, rendered
 
 
@@ -38,7 +38,7 @@ async def test_an_ask_is_dropped_after_its_cancel() -> None:
     """A worker that dies between the two leaves it to the next one."""
     queue = Asked(["r-1", "no name", "r-2"])
     with capture_logs() as logged:
-        assert await CancelDesk(queue).see_to(10) == 3
+        assert await CancelRequestProcessor(queue).process(10) == 3
     assert queue.done == ["cancel r-1", "drop 1-0", "drop 2-0", "cancel r-2", "drop 3-0"]
     assert [entry["event"] for entry in logged] == ["cancel_request_unusable"]
     assert "no name" not in str(logged)
@@ -46,10 +46,10 @@ async def test_an_ask_is_dropped_after_its_cancel() -> None:
 
 async def test_more_are_read_together_as_long_as_they_are_small() -> None:
     queue = Asked([f"r-{number}" for number in range(100)])
-    assert await CancelDesk(queue).see_to(100) == 100
+    assert await CancelRequestProcessor(queue).process(100) == 100
     assert max(queue.read) == AT_ONCE
     queue = Asked(["r-1", "r-2", "r-3", "x" * 100_000, "x" * 100_000, "x" * 100_000, "r-4"])
-    assert await CancelDesk(queue).see_to(100) == 7
+    assert await CancelRequestProcessor(queue).process(100) == 7
     assert queue.read[:4] == [1, 2, 4, 1], "megabytes come one by one"
 
 
@@ -61,9 +61,9 @@ async def test_rules_of_an_earlier_release_do_not_stop_the_housekeeping(guarded:
     url = guarded.enlist_with(Role.WORKER, rendered([*earlier, Grant(("xlen",), patterns.of("%R~", unknown))]))
     async with guarded.broker() as admin, guarded.broker(url) as broker:
         await admin.ask_to_cancel("r-1")
-        desk = CancelDesk(broker)
+        processor = CancelRequestProcessor(broker)
         with capture_logs() as logged:
-            assert [await desk.see_to(10) for _ in range(3)] == [0, 0, 0]
+            assert [await processor.process(10) for _ in range(3)] == [0, 0, 0]
         assert [entry["event"] for entry in logged] == ["cancel_requests_refused"], "said once"
 
 
@@ -81,7 +81,7 @@ async def test_a_producer_that_writes_odd_records_stops_no_worker(guarded: Guard
     async with guarded.broker(producer) as asking, guarded.broker(worker) as broker:
         await asking.connection.command("SET", asking.keys.request("r-1"), record)
         await asking.ask_to_cancel("r-1")
-        assert await CancelDesk(broker).see_to(10) == 1
+        assert await CancelRequestProcessor(broker).process(10) == 1
         assert await broker.cancel_requests(10) == []
         result = await broker.result("r-1")
         assert result is not None
@@ -95,7 +95,7 @@ async def test_an_ask_that_cannot_be_met_is_dropped_and_the_next_one_is_met(guar
         for request_id in ("r-1", "r-2"):
             await broker.ask_to_cancel(request_id)
         with capture_logs() as logged:
-            assert await CancelDesk(broker).see_to(10) == 2
+            assert await CancelRequestProcessor(broker).process(10) == 2
         assert [entry["event"] for entry in logged] == ["cancel_request_unusable"]
         assert await broker.cancel_requests(10) == []
         assert await broker.result("r-2") is not None

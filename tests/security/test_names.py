@@ -17,7 +17,7 @@ from streamfleet.cli.demo.server import RedisServer
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.keys import Keys
 from streamfleet.common.protocol import LANES, check_name, is_request_id
-from streamfleet.worker.cancelling import CancelDesk
+from streamfleet.worker.cancel_requests import CancelRequestProcessor
 from tests.security.guarded import Guarded
 from tests.waiting import eventually
 
@@ -132,7 +132,7 @@ async def test_cancel_requests_with_any_names_are_seen_to(guarded: Guarded) -> N
         admin.xadd(KEYS.cancel_requests, {b"other": b"x" * 200_000})
         admin.xadd(KEYS.cancel_requests, {b"id": b"good", b"more": b"x"})
         async with guarded.broker() as broker:
-            assert await CancelDesk(broker).see_to(500) == len(NASTY) + 2
+            assert await CancelRequestProcessor(broker).process(500) == len(NASTY) + 2
             assert await broker.result("good") is not None
         usable = {KEYS.result(name.decode()).encode() for name in NASTY if usable_in_python(name)}
         usable |= {KEYS.result(place).encode() for place in ("high:1-1", "high:1790000000000-0")}
@@ -144,6 +144,6 @@ async def test_a_round_sees_to_so_many_at_most_and_goes_on(guarded: Guarded) -> 
     async with guarded.broker() as broker:
         for number in range(25):
             await broker.ask_to_cancel(f"r-{number}")
-        assert [await CancelDesk(broker).see_to(10) for _ in range(4)] == [10, 10, 5, 0]
+        assert [await CancelRequestProcessor(broker).process(10) for _ in range(4)] == [10, 10, 5, 0]
         results = await broker.results([f"r-{number}" for number in range(25)])
     assert [result and result.status for result in results] == ["cancelled"] * 25

@@ -16,7 +16,7 @@ from streamfleet.common.broker import Broker
 from streamfleet.common.broker.housekeeping import Looked
 from streamfleet.common.clock import Clock
 from streamfleet.common.errors import StreamfleetError
-from streamfleet.worker.cancelling import CancelDesk
+from streamfleet.worker.cancel_requests import CancelRequestProcessor
 from streamfleet.worker.failpoints import Point, hit
 from streamfleet.worker.reclaim_guard import ReclaimGuard
 
@@ -66,7 +66,7 @@ class Housekeeper:
         self._broker, self._worker, self._clock = broker, worker, clock
         self._lease_ms, self._max_deliveries, self._retry_max_ms = lease_ms, max_deliveries, retry_max_ms
         self._reclaim_guard = ReclaimGuard(lease_ms / 1000, TICK_S)
-        self._cancels = CancelDesk(broker, self._heard)
+        self._cancels = CancelRequestProcessor(broker, self._heard)
         self._workers = 1
         self._random = random
         self._seen: Looked | None = None
@@ -118,7 +118,7 @@ class Housekeeper:
             self._forget_at = self._clock.monotonic() + FORGET_EVERY_S
             await self._forget()
         self._heard()
-        await self._cancels.see_to(CANCELS_PER_TICK)  # last: producers write the entries that are read there
+        await self._cancels.process(CANCELS_PER_TICK)  # last: producers write the entries that are read there
 
     async def _reclaim(self) -> None:
         for _ in range(RECLAIM_ROUNDS):

@@ -1,7 +1,7 @@
 """Cancels requests on behalf of producers, whose Redis role may only add to a stream.
 
-The housekeeping loop calls `CancelDesk.see_to`, which reads the stream of cancel requests, cancels each, and removes
-it.
+The housekeeping loop calls `CancelRequestProcessor.process`, which reads the stream of cancel requests, cancels each,
+and removes it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ AT_ONCE = 16
 SMALL_BYTES = 65_536
 
 
-class CancelDesk:
+class CancelRequestProcessor:
     """Processes the cancel requests of one queue.
 
     Args:
@@ -31,13 +31,13 @@ class CancelDesk:
         self._broker, self._heard = broker, heard
         self._refused = False
 
-    async def see_to(self, most: int) -> int:
+    async def process(self, most: int) -> int:
         """Process up to `most` entries, oldest first; one that cannot be an id is dropped. Returns their number.
 
         An entry is removed after its cancel. If a worker dies in between, the second cancel changes nothing.
         """
         try:
-            return await self._see_to(most)
+            return await self._process(most)
         except NotPermitted as error:
             # Access rules of an earlier release refuse this; the rest of the housekeeping must go on.
             if not self._refused:
@@ -45,7 +45,7 @@ class CancelDesk:
             self._refused = True
             return 0
 
-    async def _see_to(self, most: int) -> int:
+    async def _process(self, most: int) -> int:
         seen, chunk = 0, 1
         while seen < most:
             asks = await self._broker.cancel_requests(min(chunk, most - seen))
