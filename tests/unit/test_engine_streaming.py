@@ -16,9 +16,9 @@ from streamfleet.worker.engine.base import EngineAborted, EngineDied, EngineRepl
 from streamfleet.worker.engine.openai import OpenAIEngine, Upstream
 from streamfleet.worker.engine.simulated import SimulatedEngine
 from tests.unit.test_engine_openai import started as openai_started
-from tests.unit.test_engine_relay import ANSWER, delta, wire
 from tests.unit.test_engine_simulated import Time
 from tests.unit.test_engine_simulated import started as simulated_started
+from tests.unit.test_engine_sse_parser import ANSWER, delta, wire
 from tests.unit.test_engine_vllm import Stand, stand
 
 __all__ = ["stand"]

@@ -1,7 +1,7 @@
 """Puts a whole answer together from its chunks, in the shape of the same engine's unstreamed answer. Pure.
 
-Parsed chunks go in through `add`, `answer` returns the whole object. Used by `relay.py`, so that a streamed request has
-the same result as another one.
+Parsed chunks go in through `add`, `answer` returns the whole object. Used by `sse_parser.py`, so that a streamed
+request has the same result as another one.
 """
 
 from __future__ import annotations

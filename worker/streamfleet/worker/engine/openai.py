@@ -27,7 +27,6 @@ from streamfleet.worker.engine.base import (
     EngineRequest,
     EngineUnavailable,
 )
-from streamfleet.worker.engine.relay import EVENT_STREAM, Relay, streamed_body
 from streamfleet.worker.engine.replies import (
     encode_body,
     is_object,
@@ -35,6 +34,7 @@ from streamfleet.worker.engine.replies import (
     refuse_endpoint,
     was_aborted,
 )
+from streamfleet.worker.engine.sse_parser import EVENT_STREAM, SseParser, streamed_body
 from streamfleet.worker.engine.watchdog import Watchdog
 
 MOST_ANSWER_BYTES = 64 * 1_048_576
@@ -166,9 +166,9 @@ class OpenAIEngine:
         refusal = refuse_endpoint(request.endpoint)
         if refusal is not None:
             return refusal
-        relay = Relay(request, self._clock.monotonic) if request.streams else None
+        parser = SseParser(request, self._clock.monotonic) if request.streams else None
         asked = self._with_model(request.body)
-        body = encode_body(asked if relay is None else streamed_body(asked))
+        body = encode_body(asked if parser is None else streamed_body(asked))
         if isinstance(body, EngineReply):
             return body
         headers = {
@@ -180,17 +180,17 @@ class OpenAIEngine:
         self._watchdog.entered()
         began_at = self._clock.monotonic()
         try:
-            response = await self._send("POST", request.endpoint, content=body, headers=headers, relay=relay)
+            response = await self._send("POST", request.endpoint, content=body, headers=headers, parser=parser)
         except asyncio.CancelledError:
-            if relay is not None and relay.chunks:
-                request.used(len(body) // BYTES_PER_TOKEN, relay.chunks)
+            if parser is not None and parser.chunks:
+                request.used(len(body) // BYTES_PER_TOKEN, parser.chunks)
             raise
         finally:
             self._watchdog.left()
         self._watchdog.stepped()
         reply = self._judge(request, response)
-        if relay is not None and relay.first_at is not None:
-            reply.first_token_ms = (relay.first_at - began_at) * 1000
+        if parser is not None and parser.first_at is not None:
+            reply.first_token_ms = (parser.first_at - began_at) * 1000
         return reply
 
     def capacity(self) -> Capacity:
@@ -252,13 +252,13 @@ class OpenAIEngine:
         path: str,
         content: bytes | None = None,
         headers: dict[str, str] | None = None,
-        relay: Relay | None = None,
+        parser: SseParser | None = None,
     ) -> _Answer:
         scope = asyncio.timeout(self._upstream.timeout_s)  # httpx's own time-outs restart with every byte
         self._inside.add(scope)
         try:
             async with scope:
-                response = await self._read(method, path, content, headers, relay)
+                response = await self._read(method, path, content, headers, parser)
         except (httpx.TimeoutException, TimeoutError) as error:
             if isinstance(error, httpx.ConnectTimeout):
                 self._lost()
@@ -277,7 +277,7 @@ class OpenAIEngine:
         return response
 
     async def _read(
-        self, method: str, path: str, content: bytes | None, headers: dict[str, str] | None, relay: Relay | None
+        self, method: str, path: str, content: bytes | None, headers: dict[str, str] | None, parser: SseParser | None
     ) -> _Answer:
         body, size = bytearray(), 0
         async with self._client.stream(method, path, content=content, headers=headers) as response:
@@ -285,17 +285,17 @@ class OpenAIEngine:
                 raise EngineUnavailable(f"{self._shown}{path} answers in an encoding that it was told not to use")
             streamed = response.status_code == 200 and _is_event_stream(response.headers)
             async for part in response.aiter_bytes():
-                if relay is not None and streamed:
-                    relay.feed(part)
+                if parser is not None and streamed:
+                    parser.feed(part)
                     self._watchdog.stepped()
                 else:
                     body += part
                 size += len(part)
                 if size > MOST_ANSWER_BYTES:
                     raise EngineUnavailable(f"{self._shown}{path} answers more than {MOST_ANSWER_BYTES} bytes")
-        if relay is None or not streamed:
+        if parser is None or not streamed:
             return _Answer(response.status_code, response.headers, bytes(body))
-        outcome = relay.outcome()
+        outcome = parser.outcome()
         if outcome is None:
             raise EngineUnavailable(f"{self._shown}{path} broke off its answer")
         return _Answer(outcome[0], response.headers, outcome[1])

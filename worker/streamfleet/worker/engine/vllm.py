@@ -23,7 +23,6 @@ from streamfleet.worker.engine.base import (
 )
 from streamfleet.worker.engine.log_levels import log_levels_kept
 from streamfleet.worker.engine.owner import Owner
-from streamfleet.worker.engine.relay import Relay, streamed_body
 from streamfleet.worker.engine.replies import (
     encode_body,
     error_reply,
@@ -31,6 +30,7 @@ from streamfleet.worker.engine.replies import (
     refuse_endpoint,
     was_aborted,
 )
+from streamfleet.worker.engine.sse_parser import SseParser, streamed_body
 from streamfleet.worker.engine.taps import Timing, current_timing, tap
 from streamfleet.worker.engine.vllm_setup import (
     EngineArgs,
@@ -125,8 +125,8 @@ class VllmEngine:
         if refusal is not None:
             return refusal
         hosted, app, failure = self._running()
-        relay = Relay(request, self._clock.monotonic) if request.streams else None
-        asked = request.body if relay is None else streamed_body(request.body)
+        parser = SseParser(request, self._clock.monotonic) if request.streams else None
+        asked = request.body if parser is None else streamed_body(request.body)
         if hosted.by_priority:  # in the body: vLLM reads a header only for endpoints that generate
             asked = {**asked, "priority": request.priority}
         body = encode_body(asked)
@@ -138,7 +138,7 @@ class VllmEngine:
         token = current_timing.set(timing)
         try:
             headers = self._headers(hosted, request)
-            on_part = None if relay is None else relay.feed
+            on_part = None if parser is None else parser.feed
             call = asyncio.create_task(asgi.post(app, request.endpoint, headers, body, on_part))
             self._calls.add(call)
             call.add_done_callback(self._calls.discard)
@@ -156,7 +156,7 @@ class VllmEngine:
             if not call.done():
                 call.cancel()
                 await asyncio.wait({call})
-        reply = self._judge(hosted, failure, call, timing, relay)
+        reply = self._judge(hosted, failure, call, timing, parser)
         return reply if reply.status < 400 else openai_shaped(reply, request.endpoint)
 
     def capacity(self) -> Capacity:
@@ -208,12 +208,12 @@ class VllmEngine:
         failure: asyncio.Future[str],
         call: asyncio.Future[asgi.Response],
         timing: Timing,
-        relay: Relay | None,
+        parser: SseParser | None,
     ) -> EngineReply:
         if call.cancelled():
             raise EngineDied(failure.result())
         error = call.exception()
-        response = asgi.Response(500, b"") if error is not None else _whole(call.result(), relay)
+        response = asgi.Response(500, b"") if error is not None else _whole(call.result(), parser)
         status = response.status
         if status >= 500 and hosted.dead:
             raise EngineDied("the vLLM engine core died")
@@ -244,11 +244,11 @@ async def _end_early(hosted: vllm_host.Hosted, call: asyncio.Future[asgi.Respons
             await asyncio.wait({call})
 
 
-def _whole(response: asgi.Response, relay: Relay | None) -> asgi.Response:
+def _whole(response: asgi.Response, parser: SseParser | None) -> asgi.Response:
     """Returns the response as it would be without streaming."""
-    if relay is None or not response.streamed:
+    if parser is None or not response.streamed:
         return response
-    outcome = relay.outcome()
+    outcome = parser.outcome()
     if outcome is None:
         broken = error_reply(500, "vLLM broke off its answer", None, "engine_error")
         return asgi.Response(broken.status, broken.body)

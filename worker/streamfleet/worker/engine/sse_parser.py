@@ -24,7 +24,7 @@ def streamed_body(body: Mapping[str, Any]) -> dict[str, Any]:
     return {**body, "stream": True, "stream_options": {"include_usage": True}}
 
 
-class Relay:
+class SseParser:
     """Parses the server-sent events of one answer.
 
     Args:

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamfleet.common.protocol import CHAT, EMBEDDINGS, Lane
-from streamfleet.worker.engine import relay as module
+from streamfleet.worker.engine import sse_parser as module
 from streamfleet.worker.engine.base import EngineRequest
-from streamfleet.worker.engine.relay import Relay, streamed_body
+from streamfleet.worker.engine.sse_parser import SseParser, streamed_body
 
 
 class Reader:
@@ -23,7 +23,7 @@ class Reader:
         self.chunks: list[bytes] = []
         self.now = 0.0
         request = EngineRequest("r-1", CHAT, {}, Lane.HIGH, on_chunk=self.chunks.append, tells_usage=tells_usage)
-        self.relay = Relay(request, self._clock)
+        self.parser = SseParser(request, self._clock)
 
     def _clock(self) -> float:
         return self.now
@@ -51,9 +51,9 @@ def test_bytes_may_be_cut_anywhere(cuts: list[int]) -> None:
     reader, whole = Reader(), wire(*ANSWER)
     edges = [0, *sorted(cuts), len(whole)]
     for start, end in pairwise(edges):
-        reader.relay.feed(whole[start:end])
+        reader.parser.feed(whole[start:end])
     assert reader.told() == list(ANSWER[:4])
-    status, body = reader.relay.outcome() or (0, b"")
+    status, body = reader.parser.outcome() or (0, b"")
     answer = json.loads(body)
     assert (status, answer["choices"][0]["message"]["content"], answer["usage"]) == (200, "Hello", USAGE["usage"])
 
@@ -70,45 +70,45 @@ def test_comments_other_fields_and_line_ends_are_understood(line_end: bytes) -> 
         b"",
         b"",
     ]
-    reader.relay.feed(line_end.join(lines))
+    reader.parser.feed(line_end.join(lines))
     assert reader.told() == [delta("hi", "stop")]
-    assert reader.relay.outcome() is not None
+    assert reader.parser.outcome() is not None
 
 
 def test_an_event_of_several_lines_is_one_chunk_on_one_line() -> None:
     reader = Reader()
-    reader.relay.feed(b'data: {"choices":\ndata: [{"index": 0, "text": "hi"}]}\n\n')
+    reader.parser.feed(b'data: {"choices":\ndata: [{"index": 0, "text": "hi"}]}\n\n')
     assert reader.told() == [{"choices": [{"index": 0, "text": "hi"}]}]
     assert b"\n" not in reader.chunks[0]
 
 
 def test_the_chunk_that_counts_tokens_is_for_those_who_ask() -> None:
     reader = Reader(tells_usage=True)
-    reader.relay.feed(wire(*ANSWER))
+    reader.parser.feed(wire(*ANSWER))
     assert reader.told()[-1] == USAGE
 
 
 def test_the_first_token_is_the_first_that_says_something() -> None:
     reader = Reader()
     for event in ANSWER[:2]:
-        assert reader.relay.first_at is None
+        assert reader.parser.first_at is None
         reader.now += 1.0
-        reader.relay.feed(wire(event, done=False))
-    assert reader.relay.first_at == 2.0
+        reader.parser.feed(wire(event, done=False))
+    assert reader.parser.first_at == 2.0
 
 
 def test_what_breaks_off_is_no_answer() -> None:
     reader = Reader()
-    reader.relay.feed(wire(*ANSWER[:3], done=False))
+    reader.parser.feed(wire(*ANSWER[:3], done=False))
     assert reader.told() == list(ANSWER[:3])
-    assert reader.relay.outcome() is None
+    assert reader.parser.outcome() is None
 
 
 @pytest.mark.parametrize("odd", [b"data: {oops\n\n", b"data: 7\n\n", b"data: [\n\n"], ids=["json", "number", "cut"])
 def test_what_is_no_chunk_makes_it_no_answer(odd: bytes) -> None:
     reader = Reader()
-    reader.relay.feed(odd + wire(*ANSWER))
-    assert reader.relay.outcome() is None
+    reader.parser.feed(odd + wire(*ANSWER))
+    assert reader.parser.outcome() is None
     assert not reader.chunks
 
 
@@ -116,16 +116,16 @@ def test_an_endless_event_is_not_gathered(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(module, "MOST_EVENT_BYTES", 100)
     reader = Reader()
     for _ in range(3):
-        reader.relay.feed(b"data: " + b"x" * 90)
-    assert len(reader.relay._rest) <= 100
-    assert reader.relay.outcome() is None
+        reader.parser.feed(b"data: " + b"x" * 90)
+    assert len(reader.parser._rest) <= 100
+    assert reader.parser.outcome() is None
 
 
 def test_an_aborted_answer_has_no_end_for_readers() -> None:
     reader = Reader()
-    reader.relay.feed(wire(ANSWER[1], delta("x", "abort"), delta("y", "stop")))
+    reader.parser.feed(wire(ANSWER[1], delta("x", "abort"), delta("y", "stop")))
     assert reader.told() == [ANSWER[1]]
-    status, body = reader.relay.outcome() or (0, b"")
+    status, body = reader.parser.outcome() or (0, b"")
     assert (status, json.loads(body)["choices"][0]["finish_reason"]) == (200, "abort")
 
 
@@ -134,9 +134,9 @@ def test_an_aborted_answer_has_no_end_for_readers() -> None:
 )
 def test_an_error_among_the_chunks_is_the_answer(code: object, status: int) -> None:
     reader, error = Reader(), {"error": {"message": "no", "code": code}}
-    reader.relay.feed(wire(ANSWER[1], error, ANSWER[2]))
+    reader.parser.feed(wire(ANSWER[1], error, ANSWER[2]))
     assert reader.told() == [ANSWER[1]]
-    assert reader.relay.outcome() == (status, json.dumps(error).encode())
+    assert reader.parser.outcome() == (status, json.dumps(error).encode())
 
 
 def test_a_body_asks_for_the_count_too_and_only_some_endpoints_stream() -> None:
