@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from streamfleet.worker.engine.engine_thread import EngineThread
 from streamfleet.worker.engine.orphan_guard import OWNER_VARIABLE, install
-from streamfleet.worker.engine.owner import Owner
 from streamfleet.worker.engine.processes import Process, alive, command_line, descendants, end_all
 from tests.waiting import eventually_blocking
 
@@ -111,7 +111,7 @@ def test_the_guard_leaves_a_process_alone_that_is_no_child_of_an_engine(monkeypa
     assert os.getpgrp() == group
 
 
-async def test_an_owner_builds_and_ends_on_one_thread_that_outlives_the_rest() -> None:
+async def test_an_engine_builds_and_ends_on_one_thread_that_outlives_the_rest() -> None:
     children: list[subprocess.Popen[bytes]] = []
     ended: list[str] = []
 
@@ -119,13 +119,13 @@ async def test_an_owner_builds_and_ends_on_one_thread_that_outlives_the_rest() -
         children.append(subprocess.Popen(SLEEPER))
         return "engine"
 
-    owner = Owner(build, ended.append)
-    assert await owner.start() == "engine"
-    assert {process.pid for process in owner.children} == {children[0].pid}
-    await owner.stop()
+    thread = EngineThread(build, ended.append)
+    assert await thread.start() == "engine"
+    assert {process.pid for process in thread.children} == {children[0].pid}
+    await thread.stop()
     assert ended == ["engine"]
-    assert children[0].wait(5) == -signal.SIGKILL  # shutting down did not end it, so the owner did
-    await owner.stop()  # again does no harm
+    assert children[0].wait(5) == -signal.SIGKILL  # shutting down did not end it, so `stop` did
+    await thread.stop()  # again does no harm
 
 
 async def test_what_failed_to_build_leaves_no_process() -> None:
@@ -136,7 +136,7 @@ async def test_what_failed_to_build_leaves_no_process() -> None:
         raise OSError("no room on the device")
 
     with pytest.raises(OSError, match="no room"):
-        await Owner(build, lambda _: None).start()
+        await EngineThread(build, lambda _: None).start()
     assert children[0].wait(5) == -signal.SIGKILL
 
 
@@ -145,11 +145,11 @@ async def test_a_build_that_wants_to_end_the_process_is_an_error() -> None:
         raise SystemExit(2)
 
     with pytest.raises(RuntimeError, match="gave up while starting"):
-        await Owner(build, lambda _: None).start()
+        await EngineThread(build, lambda _: None).start()
 
 
 async def test_stopping_while_building_ends_its_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streamfleet.worker.engine.owner._END_TIMEOUT_S", 1.0)
+    monkeypatch.setattr("streamfleet.worker.engine.engine_thread._END_TIMEOUT_S", 1.0)
     children: list[subprocess.Popen[bytes]] = []
     born = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -160,9 +160,9 @@ async def test_stopping_while_building_ends_its_processes(monkeypatch: pytest.Mo
         children[0].wait()  # as an engine waits for its processes, and fails without them
         raise OSError("the engine's process is gone")
 
-    owner = Owner(build, lambda _: None)
-    starting = asyncio.create_task(owner.start())
+    thread = EngineThread(build, lambda _: None)
+    starting = asyncio.create_task(thread.start())
     await born.wait()
     starting.cancel()
-    await owner.stop()
+    await thread.stop()
     assert children[0].returncode == -signal.SIGKILL

@@ -1,7 +1,7 @@
 """Engine in this process: calls vLLM's own OpenAI application without a socket.
 
 A request becomes an ASGI call of that application, and its response an `EngineReply`. `vllm_host.py` has all names of
-vLLM, `owner.py` the thread that builds it, `watchdog.py` finds hangs.
+vLLM, `engine_thread.py` the thread that builds it, `watchdog.py` finds hangs.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from streamfleet.worker.engine.base import (
     EngineRequest,
     EngineUnavailable,
 )
+from streamfleet.worker.engine.engine_thread import EngineThread
 from streamfleet.worker.engine.log_levels import log_levels_kept
-from streamfleet.worker.engine.owner import Owner
 from streamfleet.worker.engine.replies import (
     encode_body,
     error_reply,
@@ -77,7 +77,7 @@ class VllmEngine:
         self._argv = arguments(engine_args, cpu=self._cpu)
         self._clock = clock or SystemClock()
         self._watchdog = Watchdog(watchdog_s, self._clock.monotonic)
-        self._owner = Owner(self._build, vllm_host.shutdown)
+        self._engine_thread = EngineThread(self._build, vllm_host.shutdown)
         self._hosted: vllm_host.Hosted | None = None
         self._capacity: Capacity | None = None
         self._app: asgi.Application | None = None
@@ -101,7 +101,7 @@ class VllmEngine:
         """
         try:
             with log_levels_kept():
-                hosted = await self._owner.start()
+                hosted = await self._engine_thread.start()
                 tap(hosted.engine, self._watchdog)
                 self._app = await vllm_host.open_application(hosted, self._stack)
                 self.endpoints = vllm_host.endpoints_of(self._app)
@@ -183,7 +183,7 @@ class VllmEngine:
         try:
             await self._stack.aclose()
         finally:
-            await self._owner.stop()
+            await self._engine_thread.stop()
 
     def _build(self) -> vllm_host.Hosted:
         prepare_environment(self._model, cpu=self._cpu, max_sequences=self._max_sequences)

@@ -19,8 +19,8 @@ T = TypeVar("T")
 _END_TIMEOUT_S = 10.0
 
 
-class Owner(Generic[T]):
-    """Owns the engine that ``build`` returns, from `start` to `stop`, on its own thread.
+class EngineThread(Generic[T]):
+    """Builds the engine on a thread of its own, keeps it from `start` to `stop`, and shuts it down there.
 
     Args:
         build: makes the engine; it may block.
@@ -95,7 +95,7 @@ def _tell(
     result: T | None = None,
     error: BaseException | None = None,
 ) -> None:
-    def settle() -> None:
+    def resolve() -> None:
         if built.done():  # nobody waits any more
             return
         if error is None:
@@ -106,4 +106,4 @@ def _tell(
             built.set_exception(RuntimeError(f"the engine gave up while starting: {error!r}"))
 
     if not loop.is_closed():
-        loop.call_soon_threadsafe(settle)
+        loop.call_soon_threadsafe(resolve)
