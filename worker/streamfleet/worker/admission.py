@@ -12,10 +12,10 @@ from typing import Any
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.protocol import CHAT, COMPLETIONS
 from streamfleet.worker.cost.amounts import check_amounts, most_output_tokens
+from streamfleet.worker.cost.fast_path import fast_path_output
 from streamfleet.worker.cost.forms import check_forms
 from streamfleet.worker.cost.grammars import check_grammars
 from streamfleet.worker.cost.limits import CostLimits, too_expensive
-from streamfleet.worker.cost.plain import plain_output
 from streamfleet.worker.cost.prompts import check_prompt, readable_bytes
 from streamfleet.worker.cost.shape import check_shape
 from streamfleet.worker.credit import OUTPUT_LIMITS, Demand, demand_of, estimate, sequences
@@ -73,7 +73,7 @@ def admit(
     Raises:
         InvalidRequest: naming the field that asks for too much.
     """
-    output = plain_output(body, size, limits, longest, endpoint)
+    output = fast_path_output(body, size, limits, longest, endpoint)
     if output is not None:
         return demand_of(size, 1, output, longest, prompt_ratio)
     check_cost(body, limits, longest, endpoint)

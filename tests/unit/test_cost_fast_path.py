@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.protocol import CHAT, COMPLETIONS
 from streamfleet.worker.admission import CostLimits, admit, check_cost
-from streamfleet.worker.cost.plain import plain_output
+from streamfleet.worker.cost.fast_path import fast_path_output
 from streamfleet.worker.credit import Demand, estimate
 
 LONGEST = 256
@@ -51,7 +51,7 @@ BODY = st.builds(
 @example({"prompt": "hi", "n": 17}, COMPLETIONS)
 def test_what_is_plain_passes_every_check(body: dict[str, Any], endpoint: str) -> None:
     size = len(json.dumps(body, ensure_ascii=False).encode(errors="replace"))
-    if plain_output(body, size, LIMITS, LONGEST, endpoint) is not None:
+    if fast_path_output(body, size, LIMITS, LONGEST, endpoint) is not None:
         check_cost(body, LIMITS, LONGEST, endpoint)
         assert admit(body, size, LIMITS, LONGEST, endpoint) == estimate(body, size, LONGEST)
 
@@ -64,7 +64,7 @@ def test_what_is_plain_passes_every_check(body: dict[str, Any], endpoint: str) -
     ],
 )
 def test_ordinary_bodies_are_plain(body: dict[str, Any], endpoint: str) -> None:
-    assert plain_output(body, 60, LIMITS, LONGEST, endpoint) == 16
+    assert fast_path_output(body, 60, LIMITS, LONGEST, endpoint) == 16
     assert admit(body, 60, LIMITS, LONGEST, endpoint) == Demand(1, 60 // 4 + 16)
 
 
@@ -80,7 +80,7 @@ def test_ordinary_bodies_are_plain(body: dict[str, Any], endpoint: str) -> None:
     ],
 )
 def test_all_else_is_looked_at_closely(body: dict[str, Any], size: int) -> None:
-    assert plain_output(body, size, LIMITS, LONGEST, COMPLETIONS) is None
+    assert fast_path_output(body, size, LIMITS, LONGEST, COMPLETIONS) is None
 
 
 def test_what_is_refused_is_refused_the_long_way() -> None:

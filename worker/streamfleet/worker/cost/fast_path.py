@@ -23,7 +23,7 @@ _SCALAR_TYPES = frozenset({int, float, str, bool, type(None)})
 _MESSAGE = frozenset({"role", "content"})
 
 
-def plain_output(
+def fast_path_output(
     body: Mapping[str, Any], size: int, limits: CostLimits, longest: int | None, endpoint: str
 ) -> int | None:
     """Most output tokens of a body that is one conversation or prompt in text with only ordinary options.
