@@ -7,7 +7,7 @@ import os
 import signal
 from typing import Any
 
-from streamfleet.common.logs import spoken_of
+from streamfleet.common.logs import log_context
 from streamfleet.worker.engine.base import EngineReply, EngineRequest
 from tests.fault.journal import Journal
 
@@ -31,7 +31,7 @@ class Witness:
         run, start = kind.run, kind.start
 
         async def watched_run(engine: Any, request: EngineRequest) -> EngineReply:
-            lease = spoken_of()
+            lease = log_context()
             attempt, entry = (lease.attempt, lease.entry) if lease else (0, "")
             number = next(self._numbers)  # two entries of one id may run here at once
             self._journal.write("start", n=number, id=request.id, attempt=attempt, entry=entry)

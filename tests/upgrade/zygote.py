@@ -31,8 +31,8 @@ def say_what_code() -> None:
 
 def stand_in() -> None:
     """Give the harness what it asks of today's code and a release of before does not have."""
-    if "spoken_of" not in vars(logs):
-        vars(logs)["spoken_of"] = _bound
+    if "log_context" not in vars(logs):
+        vars(logs)["log_context"] = _bound
     mutations: Any = ModuleType("tests.fault.mutations")
     mutations.apply = lambda _: None  # no guard is taken out here
     sys.modules["tests.fault.mutations"] = mutations
@@ -48,7 +48,7 @@ def be_busy() -> None:
     run = SimulatedEngine.run
 
     async def busy_run(engine: SimulatedEngine, request: EngineRequest) -> EngineReply:
-        subject = vars(logs)["spoken_of"]()
+        subject = vars(logs)["log_context"]()
         if BUSY in request.id and (subject is None or subject.attempt <= BUSY_ATTEMPTS):
             raise EngineUnavailable("busy", BUSY_MS)
         return await run(engine, request)

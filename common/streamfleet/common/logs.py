@@ -51,19 +51,19 @@ def configure(settings: LogSettings, stream: TextIO | None = None) -> None:
     root.setLevel(level)
 
 
-def speak_of(lease: Lease) -> None:
+def bind_log_context(lease: Lease) -> None:
     """Add ``request_id``, ``entry`` and ``attempt`` of this request to all later log events of the current task."""
     _subject.set(lease)
 
 
-def spoken_of() -> Lease | None:
+def log_context() -> Lease | None:
     """Request of the current task's log events; None for no request."""
     return _subject.get()
 
 
 def _name_the_request(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     # Formatted here, only when an event is logged, because most requests log nothing.
-    lease = spoken_of()
+    lease = log_context()
     if lease is not None:
         event.setdefault("request_id", lease.request_id)
         event.setdefault("entry", lease.entry)

@@ -14,7 +14,7 @@ import structlog
 from streamfleet.common import metrics
 from streamfleet.common.clock import Clock
 from streamfleet.common.errors import InvalidRequest
-from streamfleet.common.logs import speak_of
+from streamfleet.common.logs import bind_log_context
 from streamfleet.common.protocol import Request, decode
 from streamfleet.worker.admission import CostLimits, admit, for_engine
 from streamfleet.worker.credit import Typical, output_tokens, within
@@ -90,7 +90,7 @@ class Executor:
 
     async def execute(self, request: InFlightRequest) -> Outcome:
         """Run a request to its outcome. Raises nothing but CancelledError."""
-        speak_of(request.lease)
+        bind_log_context(request.lease)
         if self._traces is not None:
             request.trace = self._traces.begin(request)
         try:
