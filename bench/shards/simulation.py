@@ -19,7 +19,7 @@ from bench.shards.costs import Costs
 from streamfleet.worker.housekeeping import FORGET_PAUSE_MS, TICK_S, asking_pause_s
 from streamfleet.worker.lease import AT_ONCE, CANCELS_BLOCK_MS, CANCELS_GAP_S, QUIET_SHARE, RENEWALS_PER_LEASE
 from streamfleet.worker.pull import AT_ONCE as PULL_AT_ONCE
-from streamfleet.worker.pull import BENCH_MS
+from streamfleet.worker.pull import IDLE_WAITER_MS
 
 WATCHERS = 2
 LINK_S = 0.0002
@@ -85,7 +85,7 @@ TICK_SCRIPTS = 4
 
 @dataclass
 class Worker:
-    """One worker's state; `on` is the bench, the watch, or nothing."""
+    """One worker's state; `on` tells if it is an idle waiter, a watcher, or neither."""
 
     held: int = 0
     done: int = 0
@@ -180,13 +180,13 @@ class Shard:
             self._at(chance.uniform(0, asking_pause_s(load.workers, 0.5)), "ask", who)
             worker.said_s = -chance.uniform(0, load.lease_s)
             if worker.held < load.slots:
-                self._sit_down(0.0, who, waited * BENCH_MS / 1000)
+                self._sit_down(0.0, who, waited * IDLE_WAITER_MS / 1000)
         self._at(chance.uniform(0, TICK_S), "tick")
         if load.rate_per_s > 0:
             self._at(chance.expovariate(load.rate_per_s / load.together), "arrive")
 
-    def _sit_down(self, now: float, who: int, wait_s: float = BENCH_MS / 1000) -> None:
-        """Make the worker watch if fewer than two do; otherwise make it wait on the bench."""
+    def _sit_down(self, now: float, who: int, wait_s: float = IDLE_WAITER_MS / 1000) -> None:
+        """Make the worker watch if fewer than two do; otherwise make it an idle waiter."""
         worker = self._workers[who]
         worker.sat_down += 1
         if self._watches < WATCHERS:

@@ -73,7 +73,7 @@ def measures(url: str, sizes: Sizes) -> dict[str, Callable[[], Sample]]:
         "check_in": calls(lambda broker, at: broker.check_in(name(at), description(at)), TURNS),
         "take_turn": calls(lambda broker, at: broker.take_turn(name(at), TURN_MS, GAP_MS), TURNS),
         "empty_pull": calls(lambda broker, at: broker.pull(name(at), 64)),
-        "bench": lambda: asyncio.run(_waits(url, sizes.calls, lambda broker: broker.wait(Role.BENCH, SHORT_MS))),
+        "bench": lambda: asyncio.run(_waits(url, sizes.calls, lambda broker: broker.wait(Role.IDLE_WAITER, SHORT_MS))),
         "notices": lambda: asyncio.run(_waits(url, sizes.calls, lambda broker: broker.read_notices("0-0", SHORT_MS))),
         "watch": lambda: asyncio.run(_watched(url, sizes.calls)),
         "tick": ticks("default", 0),
@@ -177,7 +177,7 @@ async def _watched(url: str, number: int) -> Sample:
             fill(client, "normal", number, name="watched-")
             before = look(client)
             for _ in range(number):
-                assert await broker.wait(Role.WATCH, 1_000), "an arrival was not delivered"
+                assert await broker.wait(Role.WATCHER, 1_000), "an arrival was not delivered"
             cost = spent(before, look(client))
             client.delete(*broker.keys.lanes, *(broker.keys.ready(lane) for lane in ("normal",)))
             await broker.ensure_groups()

@@ -137,7 +137,7 @@ def _has_watched_for_long(guard: ReclaimGuard, now: float) -> None:
 
 def _patient_waits() -> None:
     """No guard: idle workers look by themselves so seldom that only a wake-up brings them to work in time."""
-    pull.WAIT_MS, pull.WATCH_MS = 40_000, 60_000
+    pull.WAIT_MS, pull.WATCHER_MS = 40_000, 60_000
 
 
 _ANSWERED_AT_PULL = (

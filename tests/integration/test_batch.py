@@ -165,7 +165,7 @@ async def serve(url: str) -> None:
     role = Role.NONE
     async with Client(url) as fleet:
         while True:
-            pulled = await fleet.broker.pull("w1", 8, hints, watching=role is Role.WATCH)
+            pulled = await fleet.broker.pull("w1", 8, hints, watching=role is Role.WATCHER)
             role, hints = pulled.role, []
             values = {"response": "{}", "worker": "w1", "attempt": "1"}
             done = [

@@ -211,7 +211,7 @@ async def test_what_arrives_while_a_window_runs_is_there_for_another_worker(flee
 
 
 @pytest.mark.usefixtures("seldom_kept_house")
-async def test_a_benched_worker_is_woken_for_what_the_watchers_have_no_room_for(fleet: Fleet) -> None:
+async def test_an_idle_waiter_is_woken_for_what_the_watchers_have_no_room_for(fleet: Fleet) -> None:
     engines = [small_engine(1) for _ in range(4)]
     async with asyncio.TaskGroup() as group:
         done = asyncio.Event()
@@ -221,7 +221,7 @@ async def test_a_benched_worker_is_woken_for_what_the_watchers_have_no_room_for(
                 await done.wait()
 
         tasks = [group.create_task(one(number)) for number in range(4)]
-        await eventually(lambda: _all_wait(fleet), what="two watch, two sit on the bench")
+        await eventually(lambda: _all_wait(fleet), what="two watch, two are idle waiters")
         await fleet.add_many(4, chat(60))
         try:
             await fleet.runs({f"w{number}": 1 for number in range(4)}, within_s=10)

@@ -21,7 +21,7 @@ async def test_who_finds_only_paused_lanes_waits_like_one_who_finds_nothing(queu
     await queue.add("low", "1000-0")
     await queue.broker.pause([Lane.LOW])
     pulled = await queue.pull("w1")
-    assert (pulled.claims, pulled.ready, pulled.role) == ([], 0, Role.WATCH)
+    assert (pulled.claims, pulled.ready, pulled.role) == ([], 0, Role.WATCHER)
 
 
 async def test_a_lane_that_goes_on_wakes_watchers_and_the_bench(queue: Queue) -> None:

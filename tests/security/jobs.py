@@ -145,20 +145,20 @@ async def work(guarded: Guarded, url: str) -> None:
 
 
 async def waits(admin: Broker, me: Broker) -> None:
-    """Nothing to do: watch, sit on the bench, be woken, put back what came."""
-    assert (await me.pull("w1", 1)).role is Waiting.WATCH
-    blocked = asyncio.create_task(me.wait(Waiting.BENCH, 60_000))
+    """Nothing to do: watch, be an idle waiter, be woken, put back what came."""
+    assert (await me.pull("w1", 1)).role is Waiting.WATCHER
+    blocked = asyncio.create_task(me.wait(Waiting.IDLE_WAITER, 60_000))
     async with asyncio.timeout(5):
         while not blocked.done():
             await me.unblock()
             await asyncio.sleep(0)
     await blocked
-    await me.wait(Waiting.BENCH, 2)
+    await me.wait(Waiting.IDLE_WAITER, 2)
     stream_id = await add(admin, Lane.LOW, f"{NOW}-1", id="hinted")
-    hints = await me.wait(Waiting.WATCH, 1_000)
+    hints = await me.wait(Waiting.WATCHER, 1_000)
     assert [hint.stream_id for hint in hints] == [stream_id]
     await admin.connection.command("XADD", me.keys.wake, "*", "t", "1")
-    hints += await me.wait(Waiting.WATCH, 1_000)
+    hints += await me.wait(Waiting.WATCHER, 1_000)
     (found,) = (await me.pull("w1", 1, hints, watching=True)).claims
     assert found.lease.stream_id == stream_id
     await me.complete("w1", [succeeded(found.lease)])

@@ -99,7 +99,7 @@ def test_a_full_fleet_goes_on_pulling() -> None:
 
 
 def test_work_spreads_when_the_watchers_are_full() -> None:
-    """More than two workers have slots for; nobody on the bench looks by itself so soon."""
+    """More than two workers have slots for; no idle waiter looks by itself so soon."""
     shard = Shard(Load(12, 2, 30.0, 0.0, fresh=True), costs(pull=100.0))
     shard._begin()
     shard._on_enter(0.0, 0, 20)

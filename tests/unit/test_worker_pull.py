@@ -33,7 +33,7 @@ class Redis:
 
     async def pull(self, *_: object, **__: object) -> Pulled:
         self.happened.append("pull")
-        return self.pulls.pop(0) if self.pulls else Pulled([], 0, Role.BENCH, 0, 0, 0)
+        return self.pulls.pop(0) if self.pulls else Pulled([], 0, Role.IDLE_WAITER, 0, 0, 0)
 
     async def wait(self, *_: object) -> list[Hint]:
         self.happened.append("wait")
@@ -91,7 +91,7 @@ async def stops() -> AsyncIterator[list[Rig]]:
         await rig.stop()
 
 
-@pytest.mark.parametrize("role", [Role.WATCH, Role.BENCH])
+@pytest.mark.parametrize("role", [Role.WATCHER, Role.IDLE_WAITER])
 async def test_a_request_starts_before_the_next_wait(stops: list[Rig], role: Role) -> None:
     redis = Redis(given(1, role))
     stops.append(Rig(redis))
@@ -101,14 +101,14 @@ async def test_a_request_starts_before_the_next_wait(stops: list[Rig], role: Rol
 
 async def test_the_next_pull_waits_for_no_start(stops: list[Rig]) -> None:
     """While Redis gives out more, what came before is on its way into the engine."""
-    redis = Redis(given(1, Role.NONE), given(2, Role.WATCH))
+    redis = Redis(given(1, Role.NONE), given(2, Role.WATCHER))
     stops.append(Rig(redis))
     await eventually(lambda: "wait" in redis.happened)
     assert redis.happened == ["pull", "pull", "r-1 starts", "r-2 starts", "wait"]
 
 
 async def test_who_is_stopped_while_a_request_starts_does_not_wait() -> None:
-    redis = Redis(given(1, Role.WATCH))
+    redis = Redis(given(1, Role.WATCHER))
     rig = Rig(redis, Puller.stop)
     await asyncio.wait_for(rig.running, 5)
     assert "wait" not in redis.happened
@@ -116,7 +116,7 @@ async def test_who_is_stopped_while_a_request_starts_does_not_wait() -> None:
 
 async def test_who_may_hold_nothing_any_more_does_not_wait(stops: list[Rig]) -> None:
     """An engine that died at the request: a wait would keep what it brings from others."""
-    redis = Redis(given(1, Role.WATCH))
+    redis = Redis(given(1, Role.WATCHER))
 
     async def die(puller: Puller) -> None:
         puller.allow(0)
@@ -128,7 +128,7 @@ async def test_who_may_hold_nothing_any_more_does_not_wait(stops: list[Rig]) -> 
 
 
 async def test_nothing_is_pulled_while_room_is_made_until_it_is_there(stops: list[Rig]) -> None:
-    redis = Redis(given(1, Role.NONE), given(2, Role.WATCH))
+    redis = Redis(given(1, Role.NONE), given(2, Role.WATCHER))
 
     async def room_is_wanted(puller: Puller) -> None:
         rig.in_flight.awaited_tokens = 9_900  # of 10,000; beside the first one they do not fit
@@ -146,7 +146,7 @@ async def test_nothing_is_pulled_while_room_is_made_until_it_is_there(stops: lis
 
 
 async def test_who_makes_room_looks_again_soon_for_what_is_smaller_and_more_urgent(stops: list[Rig]) -> None:
-    redis = Redis(given(1, Role.NONE), given(2, Role.WATCH))
+    redis = Redis(given(1, Role.NONE), given(2, Role.WATCHER))
 
     async def room_is_wanted(puller: Puller) -> None:
         rig.in_flight.awaited_tokens = 9_900 if redis.happened[-1] == "r-1 starts" else 0

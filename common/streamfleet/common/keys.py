@@ -99,7 +99,7 @@ class Keys:
 
     @property
     def bench(self) -> str:
-        """List of tokens; idle workers that do not watch wait here with BLPOP."""
+        """List of tokens; idle waiters pop them (BLPOP)."""
         return f"{self.base}bench"
 
     @property

@@ -99,8 +99,8 @@ class Role(IntEnum):
     """Way in which a worker that got too few requests waits for more; assigned by pull.lua."""
 
     NONE = 0
-    WATCH = 1
-    BENCH = 2
+    WATCHER = 1
+    IDLE_WAITER = 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from tests.scripts.histories.steps import Step
 
 
 class Pulling(FleetState):
-    """Pull, watch, sit on the bench."""
+    """Pull, be a watcher, be an idle waiter."""
 
     async def _act(self, step: Step) -> None:
         """One worker goes on, as far as it can without blocking."""
@@ -21,8 +21,8 @@ class Pulling(FleetState):
         elif worker.state == "watching" and self._woken(worker):
             worker.hints = await self._read()
             worker.state = "read"
-        elif worker.state == "benched" and self._woken(worker):
-            await self.queue.broker.wait(Role.BENCH, 1_000)
+        elif worker.state == "waiting" and self._woken(worker):
+            await self.queue.broker.wait(Role.IDLE_WAITER, 1_000)
             worker.state, worker.called = "awake", True
         elif worker.moves:
             await self._pull(worker, step)
@@ -52,15 +52,15 @@ class Pulling(FleetState):
         assert len(pulled.claims) <= wanted
         assert len(pulled.claims) == wanted or ready == 0
         room_to_watch = len(self._watches() - {worker.name}) < self.queue.limits.watchers
-        expected = Role.NONE if len(pulled.claims) == wanted else Role.WATCH if room_to_watch else Role.BENCH
+        expected = Role.NONE if len(pulled.claims) == wanted else Role.WATCHER if room_to_watch else Role.IDLE_WAITER
         assert pulled.role is expected
         # Somebody may have released what this worker still believes to hold: then it may get the very same lease again.
         new = [claim.lease for claim in pulled.claims]
         worker.leases = [lease for lease in worker.leases if lease not in new] + new
         self.aged -= {claim.lease.entry for claim in pulled.claims}
-        worker.hints, worker.watching, worker.called = [], pulled.role is Role.WATCH, False
+        worker.hints, worker.watching, worker.called = [], pulled.role is Role.WATCHER, False
         self.dead_watches.pop(worker.name, None)
-        worker.state = {Role.NONE: "awake", Role.WATCH: "watching", Role.BENCH: "benched"}[pulled.role]
+        worker.state = {Role.NONE: "awake", Role.WATCHER: "watching", Role.IDLE_WAITER: "waiting"}[pulled.role]
 
     def _vanishing(self, hints: Sequence[str]) -> int:
         """Number of entries that a blocking read delivered and that were deleted by hand since."""
@@ -71,7 +71,7 @@ class Pulling(FleetState):
         )
 
     async def _read(self) -> list[Hint]:
-        hints = await self.queue.broker.wait(Role.WATCH, 1_000)
+        hints = await self.queue.broker.wait(Role.WATCHER, 1_000)
         for hint in hints:
             if hint.lane:
                 assert self.model.places[f"{hint.lane}:{hint.stream_id}"] == UNDELIVERED
@@ -106,13 +106,13 @@ class Pulling(FleetState):
 
     async def _time_out(self, step: Step) -> None:
         worker = self._worker(step)
-        if worker.state in ("watching", "benched", "full", "down"):
+        if worker.state in ("watching", "waiting", "full", "down"):
             worker.state = "awake"
 
     async def _fill(self, step: Step) -> None:
         """A worker that waited or was just woken has no room any more, so it hands on what it took."""
         worker = self._worker(step)
-        if worker.state in ("watching", "benched", "read") or worker.called:
+        if worker.state in ("watching", "waiting", "read") or worker.called:
             hints = [f"{hint.lane}:{hint.stream_id}" for hint in worker.hints]
             pulled = await self.queue.pull(worker.name, 0, worker.hints, watching=worker.watching, owing=True)
             assert (pulled.role, list(pulled.claims)) == (Role.NONE, [])

@@ -23,9 +23,9 @@ class Worker:
 
     name: str
     state: str = "awake"
-    """awake, watching, read (a read brought something), benched, full, down, or unsure (an answer was lost)."""
+    """awake, watching, read (a read brought something), waiting, full, down, or unsure (an answer was lost)."""
     called: bool = False
-    """Whether it took a token off the bench, and has not pulled since."""
+    """True if it took a token of the idle waiters, and has not pulled since."""
     watching: bool = False
     hints: list[Hint] = field(default_factory=list)
     leases: list[Lease] = field(default_factory=list)
@@ -71,7 +71,7 @@ class FleetState:
         # A blocked watcher sees an entry come; with all watchers gone, nobody does until the next housekeeping.
         places = self.model.places.values()
         work = READY in places or (UNDELIVERED in places and not self.dead_watches)
-        idle = [worker for worker in self.workers if worker.state in ("watching", "benched")]
+        idle = [worker for worker in self.workers if worker.state in ("watching", "waiting")]
         if self.disturbed or not work or not idle or any(worker.moves for worker in self.workers):
             return
         watches = self._watches()
@@ -90,7 +90,7 @@ class FleetState:
     def _woken(self, worker: Worker) -> bool:
         if worker.state == "watching":
             return self._something_to_read()
-        return worker.state == "benched" and "bench" in self.dump
+        return worker.state == "waiting" and "bench" in self.dump
 
     def _back(self, name: str) -> None:
         if name in self.model.ghosts:

@@ -25,8 +25,8 @@ from streamfleet.worker.in_flight import InFlight, InFlightRequest
 log = structlog.get_logger(__name__)
 WAIT_MS = 5_000
 AT_ONCE = 128  # while Redis gives out the next part, the previous one is on its way into the engine
-BENCH_MS = 40_000  # idle waiters are woken; five hundred of them must not poll all the time
-WATCH_MS = 7_000
+IDLE_WAITER_MS = 40_000  # idle waiters are woken; five hundred of them must not poll all the time
+WATCHER_MS = 7_000
 RECONNECT_S = 0.5
 UNBLOCK_AGAIN_S = 0.02
 LOOK_AGAIN_S = 1.0  # while room is made for a large request, a smaller and more urgent one may come
@@ -144,10 +144,10 @@ class Puller:
         asked_at = self._clock.monotonic()
         hit(Point.BEFORE_PULL)
         pulled = await self._broker.pull(
-            self._worker, min(room, AT_ONCE), hints, watching=watching, owing=self._owing, watch_ms=WATCH_MS
+            self._worker, min(room, AT_ONCE), hints, watching=watching, owing=self._owing, watch_ms=WATCHER_MS
         )
         hit(Point.AFTER_PULL)
-        self._hints, self._watching = [], pulled.role is Role.WATCH
+        self._hints, self._watching = [], pulled.role is Role.WATCHER
         self._owing = self._watching
         metrics.DROPPED.inc(pulled.dropped)
         requests = [
@@ -167,7 +167,7 @@ class Puller:
             self._start(request)
 
     async def _wait_for_work(self, role: Role) -> None:
-        longest_ms = BENCH_MS if role is Role.BENCH else WAIT_MS
+        longest_ms = IDLE_WAITER_MS if role is Role.IDLE_WAITER else WAIT_MS
         timeout_ms = min(longest_ms, self._policy.wait_ms(self._clock.monotonic()) or longest_ms)
         # A worker that watches or took a wake-up owes the queue a pull, even if its room is gone by then: only a pull
         # frees the watch, the entries that it brought, and the wake-up for another worker.

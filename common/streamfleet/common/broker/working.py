@@ -74,7 +74,7 @@ class WorkerBroker(BrokerBase):
     async def wait(self, role: Role, timeout_ms: int) -> list[Hint]:
         """Block until there may be work, or for `timeout_ms`; the hints returned go into the next pull."""
         timeout_ms = max(timeout_ms, 2)  # 0 blocks for ever, and so does 1 ms in BLPOP of Redis 6.2, which rounds down
-        if role is Role.BENCH:
+        if role is Role.IDLE_WAITER:
             await self.connection.block(timeout_ms / 1000, "BLPOP", self.keys.bench, timeout_ms / 1000)
             return []
         keys = [self.keys.wake, *self.keys.lanes]
