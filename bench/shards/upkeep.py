@@ -70,8 +70,8 @@ def measures(url: str, sizes: Sizes) -> dict[str, Callable[[], Sample]]:
         return lambda: {**asyncio.run(_each(url, queue, TICKS, _forget)), "number": number}
 
     return {
-        "check_in": calls(lambda broker, at: broker.check_in(name(at), description(at)), TURNS),
-        "take_turn": calls(lambda broker, at: broker.take_turn(name(at), TURN_MS, GAP_MS), TURNS),
+        "check_in": calls(lambda broker, at: broker.heartbeat(name(at), description(at)), TURNS),
+        "take_turn": calls(lambda broker, at: broker.acquire_housekeeping_lock(name(at), TURN_MS, GAP_MS), TURNS),
         "empty_pull": calls(lambda broker, at: broker.pull(name(at), 64)),
         "bench": lambda: asyncio.run(_waits(url, sizes.calls, lambda broker: broker.wait(Role.IDLE_WAITER, SHORT_MS))),
         "notices": lambda: asyncio.run(_waits(url, sizes.calls, lambda broker: broker.read_notices("0-0", SHORT_MS))),
@@ -103,7 +103,7 @@ async def furnish(url: str, sizes: Sizes) -> None:
         async with _broker(url, KNOWN) as broker:
             await broker.ensure_groups()
             for number in range(sizes.described):
-                await broker.check_in(f"{name(number)}-{number}", description(number))
+                await broker.heartbeat(f"{name(number)}-{number}", description(number))
         for queue in ("default", TURNS):
             async with _broker(url, queue) as broker:
                 await broker.ensure_groups()
@@ -167,7 +167,7 @@ async def _tick(broker: Broker, _: int) -> None:
 
 
 async def _forget(broker: Broker, _: int) -> None:
-    await broker.check_out(silent_ms=FORGOTTEN_MS, limit=500)
+    await broker.deregister(silent_ms=FORGOTTEN_MS, limit=500)
 
 
 async def _watched(url: str, number: int) -> Sample:

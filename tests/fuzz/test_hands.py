@@ -107,7 +107,7 @@ class Meddled:
         await broker.promote()
         await broker.expire()
         await broker.reclaim(0, 2)
-        await broker.check_out(silent_ms=1)
+        await broker.deregister(silent_ms=1)
         await broker.cancel(self.chance.choice([*self.accepted[-5:], b"m"]).decode())
 
     async def look(self) -> None:

@@ -90,14 +90,14 @@ class Churn:
         await broker.reclaim(0, RETRIES)
         await broker.promote()
         if self.forgets:
-            await broker.check_out(silent_ms=SILENT_MS)
+            await broker.deregister(silent_ms=SILENT_MS)
             await broker.retain()
         for name, leases in self.zombies:
             # It goes on where it was stopped: what it held was given away, and the rest of its life is as any other's.
             await broker.complete(name, [Completion(lease, Status.SUCCEEDED, {}) for lease in leases])
-            await broker.check_in(name, {})
+            await broker.heartbeat(name, {})
             await broker.release(name, [claim.lease for claim in (await self.queue.pull(name, 1)).claims])
-            await broker.check_out(name)
+            await broker.deregister(name)
         self.zombies.clear()
 
     async def settle(self) -> None:
@@ -108,10 +108,10 @@ class Churn:
             await self._end("last", leases, random.Random(0))
             if (await self.queue.broker.audit()).outstanding == 0:
                 break
-        await self.queue.broker.check_out("last")
+        await self.queue.broker.deregister("last")
         self.queue = self.queue.at((self.queue.limits.now_ms or 0) + 3_600_000)
         if self.forgets:
-            await self.queue.broker.check_out(silent_ms=0)
+            await self.queue.broker.deregister(silent_ms=0)
             await self.queue.broker.retain()
 
     async def sizes(self) -> dict[str, int]:

@@ -119,7 +119,7 @@ async def test_the_values_are_what_happened(any_queue: Queue, any_redis_url: str
     await queue.add(Lane.LOW, 2)
     await queue.stage()
     await queue.add(Lane.LOW, 3)  # nobody has brought these in order
-    await queue.broker.check_in("w1", {"state": "ready", "slots": 8, "running": 1})
+    await queue.broker.heartbeat("w1", {"state": "ready", "slots": 8, "running": 1})
     with exporter(any_redis_url) as exporting:
         page = await page_of(exporting)
     lanes: dict[str, tuple[float, ...]] = {"high": (4, 2, 1, 0), "low": (5, 2, 0, 3), "normal": (0, 0, 0, 0)}
@@ -289,7 +289,7 @@ def test_a_redis_that_hangs_is_given_up(redis_server: RedisServer, redis_url: st
 
 
 async def test_the_page_has_every_family_and_no_workers_metrics(queue: Queue, redis_url: str) -> None:
-    await queue.broker.check_in("w1", {"state": "ready", "credit": 3})
+    await queue.broker.heartbeat("w1", {"state": "ready", "credit": 3})
     await queue.add(Lane.NORMAL, deadline=str(await queue.now_ms() + HOUR_MS))
     await queue.stage()
     with exporter(redis_url) as exporting:

@@ -80,7 +80,7 @@ async def test_ready_with_its_rank(broker: Broker, client: Client) -> None:
 async def test_running_released_delayed_and_lost_with_workers(broker: Broker, client: Client) -> None:
     await client.enqueue({"prompt": "hi"}, id="r-1")
     held = await claim(broker, "w7")
-    await broker.check_in("w7", {"state": "ready", "oldest_held_ms": await broker.now_ms()})
+    await broker.heartbeat("w7", {"state": "ready", "oldest_held_ms": await broker.now_ms()})
     running = await value(broker, "r-1")
     assert (running["state"], running["worker"], running["attempt"]) == ("running", "w7", 1)
     assert "for at most" in running["text"]

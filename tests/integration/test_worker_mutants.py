@@ -147,7 +147,7 @@ async def test_without_reclaim_a_dead_workers_request_is_never_run(
 ) -> None:
     request = await fleet.add()
     assert (await fleet.broker.pull("gone", 1)).claims
-    monkeypatch.setattr(housekeeping.Housekeeper, "_my_turn", refused)
+    monkeypatch.setattr(housekeeping.Housekeeper, "_acquire_lock", refused)
     async with worker_inside(fleet.url, small_engine()):
 
         async def long_silent() -> bool:

@@ -17,26 +17,26 @@ async def consumers(queue: Queue, lane: str = "high") -> set[str]:
 
 
 async def test_a_worker_is_known_by_its_sign_of_life(queue: Queue) -> None:
-    assert await queue.broker.check_in("w1", {"engine": "simulated", "running": 3}) == NOW
+    assert await queue.broker.heartbeat("w1", {"engine": "simulated", "running": 3}) == NOW
     written = (await queue.dump())["workers"]["w1"]
     assert json.loads(written) == {"engine": "simulated", "running": 3, "seen_ms": NOW}
-    assert await queue.at(NOW + 5).broker.check_in("w1", {"running": 0}) == NOW + 5
+    assert await queue.at(NOW + 5).broker.heartbeat("w1", {"running": 0}) == NOW + 5
     assert await queue.broker.workers() == {"w1": {"running": 0, "seen_ms": NOW + 5}}
     assert set(await queue.dump()) == {"workers"}
 
 
 async def test_a_full_redis_still_takes_signs_of_life(queue: Queue) -> None:
     async with queue.full_memory():
-        assert await queue.broker.check_in("w1", {}) == NOW
+        assert await queue.broker.heartbeat("w1", {}) == NOW
 
 
 async def test_a_worker_that_leaves_is_forgotten(queue: Queue) -> None:
     lease = await queue.running()
-    await queue.broker.check_in("w1", {})
+    await queue.broker.heartbeat("w1", {})
     await queue.complete("w1", lease)
     await queue.pull("w1")
     assert await consumers(queue) == {"w1"}
-    assert await queue.broker.check_out("w1") == 1
+    assert await queue.broker.deregister("w1") == 1
     assert await consumers(queue) == set()
     assert not {"workers", "watch"} & set(await queue.dump())
 
@@ -44,27 +44,27 @@ async def test_a_worker_that_leaves_is_forgotten(queue: Queue) -> None:
 async def test_a_worker_that_holds_something_is_not_forgotten(queue: Queue) -> None:
     """Deleting a consumer would discard its pending rows, and so lose what it holds."""
     lease = await queue.running("low", "1000-0")
-    await queue.broker.check_in("w1", {})
+    await queue.broker.heartbeat("w1", {})
     before = await queue.dump()
-    assert await queue.broker.check_out("w1") == 0
+    assert await queue.broker.deregister("w1") == 0
     assert await queue.dump() == before
     assert await consumers(queue, "low") == {"w1"}
     await queue.complete("w1", lease)
-    assert await queue.broker.check_out("w1") == 1
+    assert await queue.broker.deregister("w1") == 1
 
 
 async def test_silent_workers_are_forgotten_and_living_ones_are_not(queue: Queue) -> None:
-    await queue.broker.check_in("old", {})
-    await queue.at(NOW + 60).broker.check_in("new", {})
+    await queue.broker.heartbeat("old", {})
+    await queue.at(NOW + 60).broker.heartbeat("new", {})
     await queue.command("HSET", queue.keys.workers, "odd", "no JSON", "odder", "[1]", "oddest", '{"seen_ms":"x"}')
-    assert await queue.at(NOW + 100).broker.check_out(silent_ms=50) == 4
+    assert await queue.at(NOW + 100).broker.deregister(silent_ms=50) == 4
     assert set(await queue.broker.workers()) == {"new"}
-    assert await queue.at(NOW + 100).broker.check_out(silent_ms=50) == 0
+    assert await queue.at(NOW + 100).broker.deregister(silent_ms=50) == 0
 
 
 async def test_a_worker_that_leaves_is_counted_once_when_it_was_silent_too(queue: Queue) -> None:
-    await queue.broker.check_in("w1", {})
-    assert await queue.at(NOW + 100).broker.check_out("w1", silent_ms=50) == 1
+    await queue.broker.heartbeat("w1", {})
+    assert await queue.at(NOW + 100).broker.deregister("w1", silent_ms=50) == 1
 
 
 async def test_results_are_read_together_in_the_order_asked_for(queue: Queue) -> None:

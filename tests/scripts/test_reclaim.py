@@ -147,8 +147,8 @@ async def test_a_full_redis_still_takes_back_and_gives_up(queue: Queue) -> None:
 
 
 async def test_one_worker_at_a_time_does_the_housekeeping(queue: Queue) -> None:
-    assert (await queue.broker.take_turn("w1", 60_000, 5_000)).mine
-    assert not (await queue.broker.take_turn("w2", 60_000, 5_000)).mine
+    assert (await queue.broker.acquire_housekeeping_lock("w1", 60_000, 5_000)).mine
+    assert not (await queue.broker.acquire_housekeeping_lock("w2", 60_000, 5_000)).mine
     assert await queue.dump() == {"maintain": "w1"}
 
 
@@ -157,7 +157,7 @@ async def turn_after(queue: Queue, since_ms: int) -> Turn:
     seconds, _ = await queue.command("TIME")
     now = int(seconds) * 1000
     await queue.command("HSET", queue.keys.sched, "turn", now - since_ms, "turns_from", now - 60_000)
-    return await queue.broker.take_turn("w1", 60_000, 5_000)
+    return await queue.broker.acquire_housekeeping_lock("w1", 60_000, 5_000)
 
 
 async def test_a_turn_tells_for_how_long_turns_have_come(queue: Queue) -> None:
@@ -165,7 +165,7 @@ async def test_a_turn_tells_for_how_long_turns_have_come(queue: Queue) -> None:
     turn = await turn_after(queue, 3_000)
     assert (turn.mine, turn.workers) == (True, 2)
     assert 60_000 <= turn.unbroken_ms < 63_000
-    assert (await queue.broker.take_turn("w2", 60_000, 5_000))[:3] == (False, 0, 2)
+    assert (await queue.broker.acquire_housekeeping_lock("w2", 60_000, 5_000))[:3] == (False, 0, 2)
 
 
 async def test_a_gap_between_turns_is_where_they_begin(queue: Queue) -> None:
@@ -235,10 +235,10 @@ async def test_a_lease_from_before_the_clock_was_set_back_counts_anew(shifted_cl
 
 
 async def test_on_a_full_redis_too_one_worker_at_a_time_does_the_housekeeping(queue: Queue) -> None:
-    await queue.broker.check_in("w1", {})
+    await queue.broker.heartbeat("w1", {})
     async with queue.full_memory():
-        assert (await queue.broker.take_turn("w1", 60_000, 5_000))[:3] == (True, 0, 1)
-        assert (await queue.broker.take_turn("w2", 60_000, 5_000))[:3] == (False, 0, 1)
+        assert (await queue.broker.acquire_housekeeping_lock("w1", 60_000, 5_000))[:3] == (True, 0, 1)
+        assert (await queue.broker.acquire_housekeeping_lock("w2", 60_000, 5_000))[:3] == (False, 0, 1)
     assert (await queue.dump())["maintain"] == "w1"
 
 
@@ -249,13 +249,13 @@ async def test_a_lock_that_somebody_wrote_by_hand_does_not_stop_the_housekeeping
             await queue.command("HSET", queue.keys.sched, *since)
         await queue.command("DEL", queue.keys.maintain)
         await queue.command(write, queue.keys.maintain, "by hand")
-        assert (await queue.broker.take_turn("w1", 1_000, 5_000)).mine
-        assert not (await queue.broker.take_turn("w2", 1_000, 5_000)).mine
+        assert (await queue.broker.acquire_housekeeping_lock("w1", 1_000, 5_000)).mine
+        assert not (await queue.broker.acquire_housekeeping_lock("w2", 1_000, 5_000)).mine
         assert (await queue.dump())["maintain"] == "w1"
 
 
 async def test_a_lock_from_before_the_clock_was_set_back_does_not_stop_the_housekeeping(queue: Queue) -> None:
-    assert (await queue.broker.take_turn("w1", 3_600_000, 5_000)).mine
+    assert (await queue.broker.acquire_housekeeping_lock("w1", 3_600_000, 5_000)).mine
     assert (await turn_after(queue, -1_800_000))[:3] == (True, 0, 0)
 
 

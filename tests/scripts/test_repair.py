@@ -207,14 +207,14 @@ async def test_a_key_set_aside_keeps_what_it_held(queue: Queue) -> None:
 
 async def test_consumers_of_workers_that_nobody_knows_are_found_once_they_are_silent(queue: Queue) -> None:
     lease = await queue.running()
-    assert await queue.broker.check_out(silent_ms=0, look_only=True) == 0
+    assert await queue.broker.deregister(silent_ms=0, look_only=True) == 0
     await queue.complete("w1", lease)
     before = await queue.dump()
-    assert await queue.broker.check_out(silent_ms=0, look_only=True) == 1
-    assert await queue.broker.check_out(silent_ms=60_000) == 0
+    assert await queue.broker.deregister(silent_ms=0, look_only=True) == 1
+    assert await queue.broker.deregister(silent_ms=60_000) == 0
     assert await queue.dump() == before
-    assert await queue.broker.check_out(silent_ms=0) == 1
-    assert await queue.broker.check_out(silent_ms=0) == 0
+    assert await queue.broker.deregister(silent_ms=0) == 1
+    assert await queue.broker.deregister(silent_ms=0) == 0
 
 
 async def test_counters_are_right_after_several_kinds_of_damage_at_once(queue: Queue) -> None:
@@ -317,7 +317,7 @@ async def test_a_key_of_another_type_is_noticed_before_anything_is_written(queue
         lambda: broker.reclaim(0, 3),
         broker.promote,
         broker.expire,
-        lambda: broker.check_out(silent_ms=0),
+        lambda: broker.deregister(silent_ms=0),
     ):
         assert await refused(attempt)
     assert await raw_dump(scene) == before

@@ -133,8 +133,8 @@ async def work(guarded: Guarded, url: str) -> None:
         for words in (("SELECT", 0), ("INFO",), *CLUSTER):
             await allowed(me, *words)
         await me.ensure_groups()
-        assert (await now.take_turn("w1", 1_000, 5_000)).mine
-        assert await now.check_in("w1", {"engine": "simulated"}) > NOW
+        assert (await now.acquire_housekeeping_lock("w1", 1_000, 5_000)).mine
+        assert await now.heartbeat("w1", {"engine": "simulated"}) > NOW
         await waits(admin, me)
         for lane in LANES:
             await one_lane(admin, me, lane)
@@ -229,9 +229,9 @@ async def cancels(admin: Broker, me: Broker) -> None:
 
 async def leaves(admin: Broker, me: Broker) -> None:
     """A worker that leaves is forgotten in every lane."""
-    assert await me.check_out() == 0
+    assert await me.deregister() == 0
     assert await me.retain() == 0
-    assert await me.check_out("w1") == 1
+    assert await me.deregister("w1") == 1
     for lane in LANES:
         rows = await admin.connection.command("XINFO", "CONSUMERS", me.keys.lane(lane), "workers")
         assert b"w1" not in [row[1] for row in rows]
@@ -324,7 +324,7 @@ async def mends(fleet: Broker, me: Broker) -> None:
 async def sees_to(fleet: Broker, me: Broker, client: Client) -> None:
     """See to failed requests, and look at the queue."""
     await fleet.ensure_groups()
-    await fleet.check_in("w1", {"engine": "simulated"})
+    await fleet.heartbeat("w1", {"engine": "simulated"})
     for lane in LANES:
         await add(fleet, lane, id=f"bad-{lane}", reply="somebody")
         lease = await claim(fleet, lane)
@@ -409,7 +409,7 @@ async def serve(guarded: Guarded, url: str) -> None:
         assert await me.settle(record.id, held, reserved.serial, 4, 1_000)
         assert await operator.records() == [record]
         async with guarded.broker() as fleet, Client(url, QUEUE, patience_s=0) as client:
-            await fleet.check_in("w1", {"models": ["m"]})
+            await fleet.heartbeat("w1", {"models": ["m"]})
             assert await client.broker.workers()
             assert await client.broker.now_ms()
             handle = await client.enqueue(BODY, id="r-1", lane="critical")

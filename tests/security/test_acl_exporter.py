@@ -18,7 +18,7 @@ async def fill(guarded: Guarded) -> None:
     async with guarded.broker(queue=DEFAULT) as fleet:
         await fleet.ensure_groups()
         await add(fleet, Lane.HIGH, ttl="60000")
-        await fleet.check_in("w1", {"state": "ready"})
+        await fleet.heartbeat("w1", {"state": "ready"})
         await fleet.pull("w2", 0)
 
 

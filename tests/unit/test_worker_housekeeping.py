@@ -59,7 +59,7 @@ class Ledger(Broker):
     def redis_ms(self) -> int:
         return int((self._clock.now + self.redis_ahead_s) * 1000)
 
-    async def take_turn(self, worker: str, hold_ms: int, gap_ms: int) -> Turn:
+    async def acquire_housekeeping_lock(self, worker: str, hold_ms: int, gap_ms: int) -> Turn:
         self._clock.now = max(self._clock.now, self.scripts_back_at) + self.away_s
         self.away_s = 0.0
         self.asked_at.append(self._clock.now)
@@ -98,7 +98,7 @@ class Ledger(Broker):
         self.late -= min(self.late, most)
         return 0, Looked([str(int(self._clock.now))], self.late > 0)
 
-    async def check_out(
+    async def deregister(
         self,
         worker: str = "",
         silent_ms: int = 3_600_000,
@@ -339,7 +339,7 @@ async def test_who_asks_seldom_takes_back_at_once_what_the_others_heard_no_outag
     clock, ledger, housekeeper = housekeeping()
     for unbroken_s, allowed in ((0, False), (LEASE_S - 0.1, False), (LEASE_S, True)):
         ledger.turn, ledger.reclaimed_at = Turn(True, int(unbroken_s * 1000), 500, 0), []
-        await housekeeper._my_turn()
+        await housekeeper._acquire_lock()
         await housekeeper.tick()
         assert bool(ledger.reclaimed_at) is allowed
         clock.now += 8

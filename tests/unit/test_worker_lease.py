@@ -34,7 +34,7 @@ class Renewals:
         self.meanwhile()
         return [self.codes.get(one, RenewCode.RENEWED) for one in leases]
 
-    async def check_in(self, worker: str, description: object) -> int:
+    async def heartbeat(self, worker: str, description: object) -> int:
         assert worker == "w1"
         self.said.append(description)
         return 0
@@ -98,7 +98,7 @@ async def test_what_is_new_is_said_at_once_and_the_same_once_a_lease() -> None:
     rig = Rig()
     for running in (0, 0, 0, 0, 0, 1, 1, 0):
         rig.description["running"] = running
-        await rig.keeper._check_in(cast("Broker", rig.broker), rig.clock.monotonic())
+        await rig.keeper._heartbeat(cast("Broker", rig.broker), rig.clock.monotonic())
         await rig.clock.sleep(10.0 / RENEWALS_PER_LEASE)
     assert rig.broker.said == [{"running": running} for running in (0, 0, 1, 0)]
 

@@ -239,7 +239,7 @@ class Inspection:
 
     async def _forgotten(self) -> int:
         limit = 500 if self._mend else 1_000_000
-        return await self._broker.check_out(silent_ms=SILENT_MS, limit=limit, look_only=not self._mend)
+        return await self._broker.deregister(silent_ms=SILENT_MS, limit=limit, look_only=not self._mend)
 
     async def _balance(self) -> None:
         balance = await self._broker.balance()

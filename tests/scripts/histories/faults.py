@@ -115,6 +115,6 @@ class Faults(FleetState):
 
     async def _forget(self, step: Step) -> None:
         """Consumers of workers that left are deleted where they hold nothing; and the server forgets its scripts."""
-        await self.queue.broker.check_in(self._worker(step).name, {})
-        await self.queue.broker.check_out(silent_ms=-1)
+        await self.queue.broker.heartbeat(self._worker(step).name, {})
+        await self.queue.broker.deregister(silent_ms=-1)
         await self.queue.command("SCRIPT", "FLUSH")

@@ -82,7 +82,7 @@ class Housekeeper:
         while True:
             pause_s = TICK_S
             try:
-                mine = await self._my_turn()
+                mine = await self._acquire_lock()
                 if mine or self._clock.monotonic() < self._turn_ends_at:
                     pause_s = await self._promote()
                 else:
@@ -93,9 +93,11 @@ class Housekeeper:
                 log.warning("maintenance_failed", error=str(error))
             await self._clock.sleep(pause_s)
 
-    async def _my_turn(self) -> bool:
+    async def _acquire_lock(self) -> bool:
         asked_at = self._clock.monotonic()
-        turn = await self._broker.take_turn(self._worker, int(TURN_S * 1000), int(self._reclaim_guard.gap_s * 1000))
+        turn = await self._broker.acquire_housekeeping_lock(
+            self._worker, int(TURN_S * 1000), int(self._reclaim_guard.gap_s * 1000)
+        )
         self._heard()
         self._read_clock(turn.now_ms, asked_at)
         self._workers = turn.workers
@@ -145,7 +147,7 @@ class Housekeeper:
         """Forget workers that are gone, and dead letters whose retention is over."""
         for _ in range(FORGET_ROUNDS):
             silent_ms = self._lease_ms * SILENT_LEASES
-            gone = await self._broker.check_out(silent_ms=silent_ms, limit=FORGET_AT_ONCE, pause_ms=FORGET_PAUSE_MS)
+            gone = await self._broker.deregister(silent_ms=silent_ms, limit=FORGET_AT_ONCE, pause_ms=FORGET_PAUSE_MS)
             if gone < FORGET_AT_ONCE:
                 break
         for _ in range(FORGET_ROUNDS):

@@ -161,17 +161,17 @@ class LeaseKeeper:
                 if now - last > self._lease_s / 2:
                     metrics.RENEWALS_LATE.inc()
                 last = now
-                await self._check_in(broker, now)
+                await self._heartbeat(broker, now)
             except StreamfleetError as error:
                 log.warning("renewal_failed", error=str(error), silent_s=round(self._clock.monotonic() - last, 1))
                 pause_s = max(0.0, began + min(interval_s, PAUSE_S) - self._clock.monotonic())
             await self._clock.sleep(pause_s)
 
-    async def _check_in(self, broker: Broker, now: float) -> None:
+    async def _heartbeat(self, broker: Broker, now: float) -> None:
         """Write the heartbeat if it is new or due: five hundred idle workers must not keep Redis busy."""
         description = self._describe()
         if description != self._said or now - self._said_at > self._lease_s * QUIET_SHARE:
-            await broker.check_in(self._worker, description)
+            await broker.heartbeat(self._worker, description)
             self._said, self._said_at = description, now
 
     async def _renew_all(self, broker: Broker) -> None:

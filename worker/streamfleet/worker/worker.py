@@ -373,14 +373,14 @@ class Worker:
         await self._keeper.stop()  # otherwise its last heartbeat would come after the deregistration
         # If a loop broke, a remaining request may be the cause: its lease expires, and the attempt counts.
         if status != EXIT_BROKEN:
-            await self._check_out()
+            await self._deregister()
 
-    async def _check_out(self) -> None:
+    async def _deregister(self) -> None:
         try:
             async with asyncio.timeout(LAST_WRITES_S):
                 await self._broker.disown(self.name, [])
                 hit(Point.BEFORE_CHECK_OUT)
-                await self._broker.check_out(self.name)
+                await self._broker.deregister(self.name)
         except (TimeoutError, StreamfleetError) as error:
             log.warning("left_without_redis", error=str(error))
 

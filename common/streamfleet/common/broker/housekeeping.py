@@ -43,14 +43,13 @@ class Looked(NamedTuple):
 class HousekeepingBroker(BrokerBase):
     """Take back, promote, expire and delete entries; register and forget workers."""
 
-    async def take_turn(self, worker: str, hold_ms: int, gap_ms: int) -> Turn:
-        """Ask for the turn to do the housekeeping for the next `hold_ms`.
+    async def acquire_housekeeping_lock(self, worker: str, hold_ms: int, gap_ms: int) -> Turn:
+        """Take the lock under which this worker does the housekeeping for the next `hold_ms`, unless another has it.
 
         Args:
             worker: name of the worker that asks.
             hold_ms: length of its turn.
-            gap_ms: shortest time without any turn that counts as a gap, in which no worker may have renewed its
-                leases.
+            gap_ms: time without a turn of any worker after which workers cannot have renewed either.
         """
         keys = [self.keys.maintain, self.keys.sched, self.keys.workers]
         answer = await self.connection.script("take_turn", keys, [worker, hold_ms, gap_ms])
@@ -110,13 +109,13 @@ class HousekeepingBroker(BrokerBase):
         """Delete a cancel request."""
         await self.connection.command("XDEL", self.keys.cancel_requests, stream_id)
 
-    async def check_in(self, worker: str, description: Mapping[str, Any]) -> int:
-        """Record a worker's sign of life. Returns Redis's clock, epoch ms."""
+    async def heartbeat(self, worker: str, description: Mapping[str, Any]) -> int:
+        """Write a worker's heartbeat. Returns Redis's clock, epoch ms."""
         return int(
             await self.connection.script("check_in", self._shared, [self._config, worker, json.dumps(description)])
         )
 
-    async def check_out(
+    async def deregister(
         self,
         worker: str = "",
         silent_ms: int = 3_600_000,
