@@ -113,7 +113,7 @@ FINE = {
 
 
 @dataclass
-class Desk:
+class SharedWorker:
     """A worker that all these tests share, on a server of their own."""
 
     redis: Any
@@ -137,7 +137,7 @@ class Desk:
         eventually_blocking(lambda: self.redis.exists(key), 10, f"result of {request_id[:80]}")
         return {name.decode(): value.decode() for name, value in self.redis.hgetall(key).items()}
 
-    def letters(self, request_id: str) -> list[dict[bytes, bytes]]:
+    def dead_letters(self, request_id: str) -> list[dict[bytes, bytes]]:
         """The dead letters of a request."""
         found = self.redis.xrevrange("{default}:dead", count=20)
         return [letter for _, letter in found if letter[b"_id"] == request_id.encode()]
@@ -156,21 +156,21 @@ def _result_id(given: Any, stream_id: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedWorker]:
     with RedisServer(newest(find_servers())) as server:
         worker = WorkerProcess(server.url, tmp_path_factory.mktemp("input"), "w1")
         try:
             with redis.Redis.from_url(server.url) as client:
-                yield Desk(client, worker.ready_blocking())
+                yield SharedWorker(client, worker.ready_blocking())
         finally:
             worker.destroy()
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_bad_input_gets_one_result_that_names_the_field(desk: Desk, name: str) -> None:
+def test_bad_input_gets_one_result_that_names_the_field(shared: SharedWorker, name: str) -> None:
     bad = BAD[name]
-    before, request, after = desk.submit(good(), bad.fields, good())
-    fields = desk.result(request)
+    before, request, after = shared.submit(good(), bad.fields, good())
+    fields = shared.result(request)
     assert fields["status"] == bad.status, fields
     error = json.loads(fields["error"])["error"]
     assert set(error) == {"message", "type", "param", "code"}
@@ -178,51 +178,51 @@ def test_bad_input_gets_one_result_that_names_the_field(desk: Desk, name: str) -
     assert bad.code in (None, error["code"]), error
     assert 0 < len(error["message"]) < 5_000
     assert "response" not in fields
-    (letter,) = desk.letters(request)
+    (letter,) = shared.dead_letters(request)
     assert (letter[b"_status"].decode(), letter[b"_error"].decode()) == (bad.status, fields["error"])
     for neighbour in (before, after):
-        assert desk.result(neighbour)["status"] == "succeeded"
-        assert desk.told(neighbour) == 1
+        assert shared.result(neighbour)["status"] == "succeeded"
+        assert shared.told(neighbour) == 1
     if bad.fields.get("reply") is None:
-        assert desk.told(request) == 1
-    eventually_blocking(lambda: desk.redis.xlen(LANE) == 0, what="nothing is outstanding")
-    assert desk.worker.alive
+        assert shared.told(request) == 1
+    eventually_blocking(lambda: shared.redis.xlen(LANE) == 0, what="nothing is outstanding")
+    assert shared.worker.alive
 
 
 @pytest.mark.parametrize("name", FINE)
-def test_odd_but_allowed_input_runs(desk: Desk, name: str) -> None:
-    (request,) = desk.submit(FINE[name])
-    fields = desk.result(request)
+def test_odd_but_allowed_input_runs(shared: SharedWorker, name: str) -> None:
+    (request,) = shared.submit(FINE[name])
+    fields = shared.result(request)
     assert fields["status"] == "succeeded", fields
-    assert desk.worker.alive
+    assert shared.worker.alive
 
 
-def test_all_at_once(desk: Desk) -> None:
+def test_all_at_once(shared: SharedWorker) -> None:
     """In one batch, twice over, with good ones among them."""
     small = [bad.fields for bad in BAD.values() if len(str(bad.fields)) < 10_000]
     entries = [entry for fields in small * 2 for entry in (fields, good())]
-    requests = desk.submit(*entries)
-    statuses = [desk.result(request)["status"] for request in requests]
+    requests = shared.submit(*entries)
+    statuses = [shared.result(request)["status"] for request in requests]
     assert statuses[1::2] == ["succeeded"] * len(small) * 2
     assert set(statuses[::2]) == {"failed", "expired"}
-    eventually_blocking(lambda: desk.redis.xlen(LANE) == 0, what="nothing is outstanding")
-    assert desk.worker.events("request_broke_the_worker") == []
+    eventually_blocking(lambda: shared.redis.xlen(LANE) == 0, what="nothing is outstanding")
+    assert shared.worker.events("request_broke_the_worker") == []
 
 
-def test_one_id_twice_gets_one_result(desk: Desk) -> None:
-    first, second = desk.submit(good(id="twin"), good(id="twin"))
+def test_one_id_twice_gets_one_result(shared: SharedWorker) -> None:
+    first, second = shared.submit(good(id="twin"), good(id="twin"))
     assert first == second
-    assert desk.result("twin")["status"] == "succeeded"
-    eventually_blocking(lambda: desk.redis.xlen(LANE) == 0, what="both entries are gone")
-    assert desk.redis.hget("{default}:counts", "duplicate") == b"1"
+    assert shared.result("twin")["status"] == "succeeded"
+    eventually_blocking(lambda: shared.redis.xlen(LANE) == 0, what="both entries are gone")
+    assert shared.redis.hget("{default}:counts", "duplicate") == b"1"
 
 
-def test_absurd_wishes_do_not_make_later_requests_look_large(desk: Desk) -> None:
+def test_absurd_wishes_do_not_make_later_requests_look_large(shared: SharedWorker) -> None:
     """The room of the engine is measured in tokens: claims of a refused request must not count."""
-    for request in desk.submit(*[body(max_tokens=10**15) for _ in range(50)]):
-        assert desk.result(request)["status"] == "failed"
-    requests = desk.submit(*[{"body": json.dumps(chat(0.5))} for _ in range(30)])
-    pending = lambda: desk.redis.xpending(LANE, "workers")["pending"] == 30  # noqa: E731
+    for request in shared.submit(*[body(max_tokens=10**15) for _ in range(50)]):
+        assert shared.result(request)["status"] == "failed"
+    requests = shared.submit(*[{"body": json.dumps(chat(0.5))} for _ in range(30)])
+    pending = lambda: shared.redis.xpending(LANE, "workers")["pending"] == 30  # noqa: E731
     eventually_blocking(pending, 2, "thirty run at once")
     for request in requests:
-        assert desk.result(request)["status"] == "succeeded"
+        assert shared.result(request)["status"] == "succeeded"

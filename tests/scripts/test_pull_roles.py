@@ -73,7 +73,7 @@ async def test_a_watch_that_was_not_renewed_counts_no_more(queue: Queue) -> None
     assert await roles(small.at(NOW + WATCHER_MS + 1), "w2") == [Role.WATCHER]
 
 
-async def test_work_left_behind_wakes_a_watcher_and_a_benched_worker(queue: Queue) -> None:
+async def test_work_left_behind_wakes_a_watcher_and_an_idle_waiter(queue: Queue) -> None:
     await roles(queue, "w1", "w2")
     await queue.command("DEL", queue.keys.bench)
     for number in range(3):
@@ -142,7 +142,7 @@ async def test_a_watcher_blocks_until_an_entry_comes(queue: Queue) -> None:
     assert (await queue.dump())["lane:low"]["pending"] == {"1000-0": ("~", 1)}
 
 
-async def test_a_benched_worker_blocks_until_a_token_comes(queue: Queue) -> None:
+async def test_an_idle_waiter_blocks_until_a_token_comes(queue: Queue) -> None:
     await roles(queue, "w1", "w2")
     await queue.command("DEL", queue.keys.bench)
     waiting = asyncio.ensure_future(queue.broker.wait(Role.IDLE_WAITER, 5_000))

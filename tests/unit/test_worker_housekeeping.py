@@ -48,7 +48,7 @@ class Ledger(Broker):
         self.expired_from: list[Sequence[str]] = []
         self.late = 0
         self.forgotten_at: list[tuple[float, int]] = []
-        self.gone = self.old_letters = self.asks = 0
+        self.gone = self.old_dead_letters = self.asks = 0
         self.turn = Turn(True, 0, 1, 0)
         self.asked_at: list[float] = []
         self.promoting_s = 0.0
@@ -113,8 +113,8 @@ class Ledger(Broker):
         return forgotten
 
     async def retain(self, limit: int = 1_000) -> int:
-        deleted = min(limit, self.old_letters)
-        self.old_letters -= deleted
+        deleted = min(limit, self.old_dead_letters)
+        self.old_dead_letters -= deleted
         return deleted
 
 
@@ -163,9 +163,9 @@ async def test_the_gone_are_forgotten_at_its_first_turn_and_then_every_minute() 
 
 async def test_however_many_are_gone_they_are_forgotten_in_one_turn() -> None:
     clock, ledger, housekeeper = housekeeping()
-    ledger.gone = ledger.old_letters = 3_210
+    ledger.gone = ledger.old_dead_letters = 3_210
     await rounds(clock, ledger, 3, housekeeper)
-    assert (ledger.gone, ledger.old_letters) == (0, 0)
+    assert (ledger.gone, ledger.old_dead_letters) == (0, 0)
 
 
 async def test_after_an_outage_nothing_is_reclaimed_for_a_lease() -> None:

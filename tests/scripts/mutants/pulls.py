@@ -291,7 +291,7 @@ MUTANTS = (
     ),
     Mutant("wake: one wake-up is enough", "'MAXLEN', 1, '*'", "'*'", HISTORY, 0),
     Mutant(
-        "wake: benched ones too",
+        "wake: idle waiters too",
         "  wake_watcher()\n  leave_token()\n",
         "  wake_watcher()\n",
         "reclaim.work_of_a_silent_worker_is_ready_again_with_its_attempt_counted",
