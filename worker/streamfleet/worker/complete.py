@@ -98,9 +98,8 @@ class Completer:
         others = [(request, outcome) for request, outcome in batch if not isinstance(outcome, Finished)]
         read_along = [request for request, _ in batch if request.tokens is not None]
         if read_along and self._publisher is not None:
-            await self._publisher.flush(
-                request for request, _ in finished
-            )  # tokens first, then the result and their end
+            # Tokens first, then the result and their end.
+            await self._publisher.flush(request for request, _ in finished)
             self._publisher.leave(read_along)
         for part in _parts(finished, lambda item: len(item[1].response), RESPONSE_BYTES_AT_ONCE):
             await self._each_or_all(self._finish, part)

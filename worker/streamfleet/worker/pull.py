@@ -1,6 +1,6 @@
 """The pulling loop: claims as many requests as the engine has room for, and waits cheaply in between.
 
-Claims come from Redis through the broker and leave as requests, through the batching policy, to `start`.
+Claims come from Redis through the broker and leave as in-flight requests, through the batching policy, to `start`.
 """
 
 from __future__ import annotations
