@@ -17,7 +17,7 @@ TITLES = {
     "check_in": "sign of life",
     "take_turn": "asking whose turn the housekeeping is",
     "empty_pull": "pull that finds nothing",
-    "bench": "a wait of an idle waiter",
+    "bench": "a wait on the bench",
     "watch": "a watcher's read that brings an arrival",
     "notices": "a wait for cancellations",
     "tick": "a round of housekeeping, nothing held",
