@@ -22,7 +22,7 @@ from streamfleet.common.batch_records import (
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.protocol import CHAT, Lane, Status, parse_body
 from streamfleet.common.results import Result, Timings
-from streamfleet.gateway.batches.accepting import choose_lane, read_batch_wish
+from streamfleet.gateway.batches.accepting import choose_lane, read_batch_parameters
 from streamfleet.gateway.batches.checking import Checker, most_line_bytes, shown_error
 from streamfleet.gateway.batches.ledger import LATEST_S, SOONEST_S, pause_s
 from streamfleet.gateway.batches.lines import Bits, numbered
@@ -165,8 +165,8 @@ ASKED = {"input_file_id": new_id(FILE, 1), "endpoint": CHAT, "completion_window"
 
 
 def test_a_batch_as_openai_asks_for_it() -> None:
-    wish = read_batch_wish({**ASKED, "metadata": {"for": "me"}}, 7 * DAY_MS)
-    assert (wish.window_ms, wish.metadata, wish.callback_url) == (DAY_MS, {"for": "me"}, None)
+    read = read_batch_parameters({**ASKED, "metadata": {"for": "me"}}, 7 * DAY_MS)
+    assert (read.window_ms, read.metadata, read.callback_url) == (DAY_MS, {"for": "me"}, None)
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_a_batch_as_openai_asks_for_it() -> None:
 )
 def test_a_wrong_field_of_a_batch_is_named(changes: dict[str, Any], param: str) -> None:
     with pytest.raises(InvalidRequest) as error:
-        read_batch_wish({**ASKED, **changes}, 7 * DAY_MS)
+        read_batch_parameters({**ASKED, **changes}, 7 * DAY_MS)
     assert error.value.param == param
 
 

@@ -43,7 +43,7 @@ async def test_a_request_whose_reader_takes_nothing_is_let_go() -> None:
         cast("Any", None),
         cast("Any", SimpleNamespace(id="r-1")),
         after=None,
-        tells_restarts=False,
+        restart_events=False,
         wait_s=60,
         on_left=lambda: abandoned.append("r-1"),
     )

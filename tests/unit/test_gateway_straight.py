@@ -94,7 +94,7 @@ def a_reading() -> Reading:
         cast("Any", None),
         cast("Any", SimpleNamespace(id="r-1")),
         after="4-0/0",
-        tells_restarts=False,
+        restart_events=False,
         wait_s=60,
         on_left=lambda: None,
     )

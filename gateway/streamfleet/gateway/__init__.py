@@ -6,7 +6,7 @@ A request goes through the files in this order:
     edge            every request gets an id, a log line and metrics; every failure becomes an OpenAI error
     door            the API key: whose it is, and what it may send
     body            read up to its limit, and no further
-    wishes          request parameters from headers and body: lane, deadline, id, session
+    request_parameters  parameters from headers and body: lane, deadline, id, session
     models          which queue answers
     calls           enqueue; then `waiting` for the result, or `streaming` of its tokens
     token_budget    tokens that keys may use, reserved and settled

@@ -40,10 +40,17 @@ from streamfleet.gateway.document.operations import (
 from streamfleet.gateway.door import Caller
 from streamfleet.gateway.errors import ApiError, of_result
 from streamfleet.gateway.gateway import Gateway, gateway_of
+from streamfleet.gateway.request_parameters import (
+    Bounds,
+    RequestParameters,
+    body_to_enqueue,
+    check_fields,
+    read_parameters,
+    request_id,
+)
 from streamfleet.gateway.streaming import Reading, open_stream, told
 from streamfleet.gateway.token_budget import Reservation, expected_tokens, used_tokens
 from streamfleet.gateway.waiting import Attendance, CallerLeft
-from streamfleet.gateway.wishes import Bounds, Wish, check_fields, for_the_queue, read_wish, request_id
 from streamfleet.producer.ask import as_ask
 from streamfleet.producer.client import Client
 from streamfleet.producer.handle import Handle
@@ -63,14 +70,14 @@ class Enqueued:
     """A request in the queue, and all that answering it needs.
 
     Attributes:
-        gateway, call, caller, wish, client, handle: its parts.
+        gateway, call, caller, parameters, client, handle: its parts.
         reservation: of the caller's tokens; None where it has no limit.
     """
 
     gateway: Gateway
     call: Call
     caller: Caller
-    wish: Wish
+    parameters: RequestParameters
     client: Client
     handle: Handle
     reservation: Reservation | None
@@ -78,11 +85,11 @@ class Enqueued:
     @property
     def wait_s(self) -> float:
         """Longest wait for the answer, in seconds."""
-        return self.wish.ttl_ms / 1000 + GRACE_S
+        return self.parameters.ttl_ms / 1000 + GRACE_S
 
     def abandon(self) -> None:
         """Nobody waits for it any more: cancel it, unless it is to go on."""
-        if not self.wish.stays:
+        if not self.parameters.continue_on_disconnect:
             metrics.CANCELLED.inc()
             self.gateway.errand(self._cancel(), "cancel what nobody waits for")
 
@@ -158,7 +165,7 @@ async def answer(request: Request, endpoint: str) -> Response:
         CallerLeft: there is nobody to answer.
     """
     enqueued = await enqueue(request, endpoint)
-    if enqueued.wish.stream:
+    if enqueued.parameters.stream:
         return await open_stream(request, _reading(enqueued))
     try:
         result = await wait_for(request, enqueued)
@@ -170,8 +177,8 @@ async def answer(request: Request, endpoint: str) -> Response:
     if not result.ok:
         raise of_result(result)
     said = result.fields.get("response", "{}")
-    if enqueued.wish.tier is not None:
-        said = json.dumps({**(result.response or {}), **told(enqueued.wish.tier)}, separators=(",", ":"))
+    if enqueued.parameters.tier is not None:
+        said = json.dumps({**(result.response or {}), **told(enqueued.parameters.tier)}, separators=(",", ":"))
     return Response(said, media_type="application/json")
 
 
@@ -188,11 +195,11 @@ async def enqueue(request: Request, endpoint: str) -> Enqueued:
     check_fields(endpoint, body)
     usual = settings.gateway_on_disconnect == "continue"
     bounds = Bounds(caller.lanes, settings.gateway_deadline_ms, settings.gateway_max_wait_ms, usual)
-    wish = read_wish(request.headers, body, bounds, gateway.clock.now_ms())
+    parameters = read_parameters(request.headers, body, bounds, gateway.clock.now_ms())
     chosen = await gateway.models.choose(body.get("model"), endpoint)
     own_id = request_id(caller.owner, request.headers.get("idempotency-key"))
     call.concerns(own_id)
-    call.facts |= {"lane": wish.lane.value, "queue": chosen.queue, "stream": wish.stream}
+    call.facts |= {"lane": parameters.lane.value, "queue": chosen.queue, "stream": parameters.stream}
     held = Held(chosen.queue, own_id, named=bool(request.headers.get("idempotency-key")))
     reservation = await gateway.budget.reserve(caller, held, expected_tokens(endpoint, body, size))
     call.headers |= caller.limit_headers()
@@ -200,16 +207,16 @@ async def enqueue(request: Request, endpoint: str) -> Enqueued:
         client = await gateway.queues.client(chosen.queue)
         ask = as_ask(
             {
-                "body": for_the_queue(body, chosen.served, endpoint),
+                "body": body_to_enqueue(body, chosen.served, endpoint),
                 "endpoint": endpoint,
                 "id": own_id,
-                "lane": wish.lane,
-                "deadline": wish.deadline_ms,
-                "ttl_ms": wish.ttl_ms if wish.deadline_ms is None else None,
+                "lane": parameters.lane,
+                "deadline": parameters.deadline_ms,
+                "ttl_ms": parameters.ttl_ms if parameters.deadline_ms is None else None,
                 "tenant": caller.tenant,
-                "session": wish.session,
-                "stream": wish.stream,
-                "traceparent": wish.traceparent,
+                "session": parameters.session,
+                "stream": parameters.stream,
+                "traceparent": parameters.traceparent,
             }
         )
         handle = await client.enqueue_draft(await aside(size, client.draft, ask))
@@ -218,7 +225,7 @@ async def enqueue(request: Request, endpoint: str) -> Enqueued:
             gateway.errand(gateway.budget.give_back(reservation), "put back tokens")
         raise  # after any other error the request may be in its queue: a gateway finds out
     call.release()
-    return Enqueued(gateway, call, caller, wish, client, handle, reservation)
+    return Enqueued(gateway, call, caller, parameters, client, handle, reservation)
 
 
 async def wait_for(request: Request, enqueued: Enqueued) -> Result:
@@ -250,10 +257,10 @@ def _reading(enqueued: Enqueued) -> Reading:
         call=enqueued.call,
         client=enqueued.client,
         handle=enqueued.handle,
-        after=enqueued.wish.after,
-        tells_restarts=enqueued.wish.tells_restarts,
+        after=enqueued.parameters.after,
+        restart_events=enqueued.parameters.restart_events,
         wait_s=enqueued.wait_s,
         on_left=enqueued.abandon,
         on_result=enqueued.settle if enqueued.reservation is not None else None,
-        tier=enqueued.wish.tier,
+        tier=enqueued.parameters.tier,
     )

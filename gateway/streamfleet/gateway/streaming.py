@@ -44,7 +44,7 @@ class Reading:
     Attributes:
         gateway, call, client, handle: the process, the HTTP request, the queue's client, and the queued request.
         after: id of the last chunk that the reader has; None to read from the beginning.
-        tells_restarts: True if the reader understands that a stream begins anew.
+        restart_events: True if the reader understands that a stream begins anew.
         wait_s: longest time until the end of the stream.
         on_left: called when the reader leaves or its stream is cut.
         on_result: called with the result, or with None if Redis lost the request; None to call nothing.
@@ -56,7 +56,7 @@ class Reading:
     client: Client
     handle: Handle
     after: str | None
-    tells_restarts: bool
+    restart_events: bool
     wait_s: float
     on_left: Callable[[], None]
     on_result: Callable[[Result | None], Coroutine[Any, Any, None]] | None = None
@@ -130,7 +130,7 @@ async def frames(reading: Reading, tokens: Tokens) -> AsyncGenerator[bytes, None
             async for events in groups:
                 if reading.live:
                     _observe_lags(events, reading.gateway.clock.now_ms())
-                sent, error = events_as_sent(events, reading.tells_restarts, shown=shown, tier=reading.tier)
+                sent, error = events_as_sent(events, reading.restart_events, shown=shown, tier=reading.tier)
                 if error is not None:
                     reading.on_left()  # nobody reads the new attempt
                     yield sent + error_frame(error)
@@ -168,7 +168,7 @@ def _observe_lags(events: Iterable[Event], now_ms: float) -> None:
 
 
 def events_as_sent(
-    events: Iterable[Event], tells_restarts: bool, *, shown: bool, tier: str | None = None
+    events: Iterable[Event], restart_events: bool, *, shown: bool, tier: str | None = None
 ) -> tuple[bytes, ApiError | None]:
     """Returns events as bytes, and the error that ends the stream after them, or None."""
     parts: list[bytes] = []
@@ -181,11 +181,11 @@ def events_as_sent(
                     parts.clear()
                     continue
                 metrics.RESTARTS.inc()
-                if not tells_restarts:
+                if not restart_events:
                     return b"".join(parts), restarted(event)
                 parts.append(frame({"attempt": event.attempt}, event="restart"))
             case Missed():
-                if not tells_restarts:
+                if not restart_events:
                     return b"".join(parts), missed(event)
                 parts.append(frame({"chunks": event.chunks}, event="missed"))
     return b"".join(parts), None

@@ -11,8 +11,8 @@ from streamfleet.gateway.call import call_of
 from streamfleet.gateway.document.operations import AFTER, RESTARTS, SSE, answers, operation
 from streamfleet.gateway.errors import ApiError
 from streamfleet.gateway.gateway import Gateway, gateway_of
+from streamfleet.gateway.request_parameters import belongs_to, read_restart_events
 from streamfleet.gateway.streaming import Reading, open_stream
-from streamfleet.gateway.wishes import belongs_to, tells_restarts
 from streamfleet.producer.client import Client
 
 router = APIRouter(tags=["models"])
@@ -41,7 +41,7 @@ async def stream(request: Request, request_id: str) -> Response:
         client=client,
         handle=client.handle(request_id),
         after=request.headers.get("last-event-id") or None,
-        tells_restarts=tells_restarts(request.headers),
+        restart_events=read_restart_events(request.headers),
         wait_s=gateway.settings.gateway_max_wait_ms / 1000,
         on_left=lambda: None,
     )

@@ -1,6 +1,6 @@
 """Reads and checks the parameters of a new batch. Pure.
 
-Body and headers go in; a `BatchWish`, a lane and a name come out, or an error that names the wrong field.
+Body and headers go in; a `BatchParameters`, a lane and a name come out, or an error that names the wrong field.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from streamfleet.common.broker.gateway_batches import Naming
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.protocol import Lane
 from streamfleet.gateway.errors import LIMITED, NOT_AGAIN, ApiError, retry_after
-from streamfleet.gateway.wishes import BATCHED, Bounds, read_wish, request_id
+from streamfleet.gateway.request_parameters import BATCH_ENDPOINTS, Bounds, read_parameters, request_id
 from streamfleet.producer.when import parse_span
 
 MOST_PAIRS, MOST_KEY_CHARS, MOST_VALUE_CHARS = 16, 64, 512
@@ -27,7 +27,7 @@ TOO_MUCH_S = 60
 
 
 @dataclass(frozen=True, slots=True)
-class BatchWish:
+class BatchParameters:
     """Parameters of a new batch.
 
     Attributes:
@@ -44,7 +44,7 @@ class BatchWish:
     callback_url: str | None
 
 
-def read_batch_wish(body: Mapping[str, Any], most_window_ms: int) -> BatchWish:
+def read_batch_parameters(body: Mapping[str, Any], most_window_ms: int) -> BatchParameters:
     """Returns all parameters of a batch.
 
     Raises:
@@ -57,7 +57,7 @@ def read_batch_wish(body: Mapping[str, Any], most_window_ms: int) -> BatchWish:
         text = "is not supported: output files are kept as long as all others, see their expires_at"
         raise InvalidRequest(text, "output_expires_after", "unsupported_parameter")
     window = _text(body, "completion_window")
-    return BatchWish(
+    return BatchParameters(
         file_id,
         read_endpoint(_text(body, "endpoint")),
         window,
@@ -69,8 +69,8 @@ def read_batch_wish(body: Mapping[str, Any], most_window_ms: int) -> BatchWish:
 
 def read_endpoint(value: str) -> str:
     """Returns the endpoint that all lines of a batch go to. Raises InvalidRequest."""
-    if value not in BATCHED:
-        raise InvalidRequest(f"must be one of {', '.join(BATCHED)}, not {value[:80]!r}", "endpoint")
+    if value not in BATCH_ENDPOINTS:
+        raise InvalidRequest(f"must be one of {', '.join(BATCH_ENDPOINTS)}, not {value[:80]!r}", "endpoint")
     return value
 
 
@@ -111,7 +111,7 @@ def choose_lane(headers: Mapping[str, str], body: Mapping[str, Any], lanes: Sequ
     """
     if headers.get("x-streamfleet-lane") is None and body.get("service_tier") is None:
         return max(lanes, key=lambda lane: lane.rank)
-    return read_wish(headers, body, Bounds(lanes, 1, 1, False), 0).lane
+    return read_parameters(headers, body, Bounds(lanes, 1, 1, False), 0).lane
 
 
 def naming_of(headers: Mapping[str, str], kind: str, owner: str, asked: Mapping[str, Any], lane: Lane) -> Naming | None:

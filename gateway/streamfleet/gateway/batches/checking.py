@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 
 from streamfleet.common.errors import InvalidRequest
-from streamfleet.gateway.wishes import check_fields
+from streamfleet.gateway.request_parameters import check_fields
 from streamfleet.producer.batchfile import BadLine, BatchLine, parse_line
 
 LINE_OVERHEAD_BYTES = 65_536

@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse
 from streamfleet.common.batch_records import BATCH, BatchRecord, BatchStatus, is_id
 from streamfleet.common.protocol import parse_body
 from streamfleet.gateway.aside import Pieces
-from streamfleet.gateway.batches.accepting import choose_lane, naming_of, read_batch_wish
+from streamfleet.gateway.batches.accepting import choose_lane, naming_of, read_batch_parameters
 from streamfleet.gateway.batches.showing import shown
 from streamfleet.gateway.batches.visiting import Visit, visit
 from streamfleet.gateway.body import read_body
@@ -36,13 +36,13 @@ async def create(request: Request) -> JSONResponse:
     here = await visit(request, requests=1)
     raw = await read_body(request, MOST_BODY_BYTES, here.settings.gateway_body_timeout_s, here.bodies)
     asked = parse_body(raw, MOST_BODY_BYTES)
-    wish = read_batch_wish(asked, here.settings.gateway_batch_max_window_ms)
+    parameters = read_batch_parameters(asked, here.settings.gateway_batch_max_window_ms)
     lane = choose_lane(request.headers, asked, here.caller.lanes)
-    await here.batching.check_callback(wish.callback_url, here.tenant)
+    await here.batching.check_callback(parameters.callback_url, here.tenant)
     naming = naming_of(request.headers, BATCH, here.caller.owner, asked, lane)
-    batch = await here.batching.accept(wish, here.tenant, lane, naming)
+    batch = await here.batching.accept(parameters, here.tenant, lane, naming)
     if batch is None:
-        text = f"there is no file {wish.input_file_id!r}: upload it first, with POST /v1/files"
+        text = f"there is no file {parameters.input_file_id!r}: upload it first, with POST /v1/files"
         raise ApiError(404, text, "file_not_found", param="input_file_id")
     here.call.facts |= {"batch": batch.id, "lane": lane.value}
     return JSONResponse(shown(batch))

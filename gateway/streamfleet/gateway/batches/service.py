@@ -24,7 +24,7 @@ from streamfleet.common.settings import QueueSettings
 from streamfleet.common.settings_gateway import GatewaySettings
 from streamfleet.gateway import metrics as gateway_metrics
 from streamfleet.gateway.batches import metrics
-from streamfleet.gateway.batches.accepting import BatchWish, not_kept, too_large, too_much
+from streamfleet.gateway.batches.accepting import BatchParameters, not_kept, too_large, too_much
 from streamfleet.gateway.batches.run import Tools
 from streamfleet.gateway.batches.runner import Runner
 from streamfleet.gateway.batches.watching import Watch
@@ -152,12 +152,19 @@ class Batching:
         return record
 
     async def accept(
-        self, wish: BatchWish, tenant: str, lane: Lane, naming: Naming | None, *, job: bool = False, total: int = 0
+        self,
+        parameters: BatchParameters,
+        tenant: str,
+        lane: Lane,
+        naming: Naming | None,
+        *,
+        job: bool = False,
+        total: int = 0,
     ) -> BatchRecord | None:
         """Create a batch that any gateway may take; returns None if the tenant has no such input file.
 
         Args:
-            wish: its parameters.
+            parameters: its parameters.
             tenant, lane: owner and priority.
             naming: the caller's name for it; the same name returns the same batch.
             job: True for a job of the simple service.
@@ -171,21 +178,21 @@ class Batching:
         record = BatchRecord(
             new_id(JOB if job else BATCH, now_ms),
             tenant,
-            wish.input_file_id,
+            parameters.input_file_id,
             new_id(FILE, now_ms),
             new_id(FILE, now_ms),
-            wish.endpoint,
-            wish.window,
+            parameters.endpoint,
+            parameters.window,
             lane,
             now_ms,
-            now_ms + wish.window_ms,
-            metadata=wish.metadata,
-            callback_url=wish.callback_url or "",
+            now_ms + parameters.window_ms,
+            metadata=parameters.metadata,
+            callback_url=parameters.callback_url or "",
             total=total,
         )
         most_tokens, kept_ms = self.settings.gateway_batch_tokens_per_tenant, self.settings.gateway_file_ttl_ms
         code, batch_id = await self.broker.add_batch(
-            record, most_bytes=most_tokens * BYTES_A_TOKEN, naming=naming, kept_ms=wish.window_ms + kept_ms
+            record, most_bytes=most_tokens * BYTES_A_TOKEN, naming=naming, kept_ms=parameters.window_ms + kept_ms
         )
         match code:
             case AddCode.NO_FILE:
@@ -193,7 +200,7 @@ class Batching:
             case AddCode.CONFLICT:
                 raise _conflict()
             case AddCode.TOO_MUCH:
-                raise await self._too_much(wish.input_file_id, most_tokens)
+                raise await self._too_much(parameters.input_file_id, most_tokens)
             case AddCode.REPEATED:
                 return await self._kept(batch_id)
         self.runner.nudge()

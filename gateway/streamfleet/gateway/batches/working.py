@@ -14,7 +14,7 @@ from streamfleet.gateway.aside import Breath, aside
 from streamfleet.gateway.batches.gathering import Gathering, Ready
 from streamfleet.gateway.batches.ledger import pause_s
 from streamfleet.gateway.batches.run import OVERDUE_MS, Run
-from streamfleet.gateway.wishes import for_the_queue
+from streamfleet.gateway.request_parameters import body_to_enqueue
 from streamfleet.producer.ask import Ask
 from streamfleet.producer.batchfile import BadLine, BatchLine
 from streamfleet.producer.chunks import MAX_BYTES, MAX_COUNT, size
@@ -136,7 +136,7 @@ class Work:
         batch = self._run.batch
         queue, served = await self._run.route(line)
         ask = Ask(
-            body=for_the_queue(line.body, served or None),
+            body=body_to_enqueue(line.body, served or None),
             id=request_id(batch.id, line.number),
             lane=batch.lane,
             deadline=batch.deadline_ms,

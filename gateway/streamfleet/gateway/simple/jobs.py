@@ -12,7 +12,7 @@ from streamfleet.common.batch_records import BatchRecord, BatchStatus
 from streamfleet.common.broker.gateway_batches import Naming
 from streamfleet.common.protocol import Lane
 from streamfleet.gateway.aside import Breath, aside
-from streamfleet.gateway.batches.accepting import BatchWish, read_window
+from streamfleet.gateway.batches.accepting import BatchParameters, read_window
 from streamfleet.gateway.batches.visiting import Visit
 from streamfleet.gateway.errors import SERVER, ApiError, retry_after
 from streamfleet.gateway.simple.prompts import PromptsWish, input_line, totals
@@ -58,10 +58,12 @@ async def accept(here: Visit, prompts: PromptsWish, lane: Lane, naming: Naming |
     except BaseException:
         await asyncio.shield(upload.abort())
         raise
-    wish = BatchWish(record.id, prompts.endpoint, prompts.window, window_ms, prompts.metadata, prompts.callback_url)
+    parameters = BatchParameters(
+        record.id, prompts.endpoint, prompts.window, window_ms, prompts.metadata, prompts.callback_url
+    )
     job = None
     try:
-        job = await here.batching.accept(wish, here.tenant, lane, naming, job=True, total=len(prompts.bodies))
+        job = await here.batching.accept(parameters, here.tenant, lane, naming, job=True, total=len(prompts.bodies))
     finally:
         if job is None or job.input_file_id != record.id:  # the job was refused, or existed before
             await asyncio.shield(files.delete(record))

@@ -25,6 +25,7 @@ from streamfleet.gateway.document.operations import IDEMPOTENCY, LANE, WAITING, 
 from streamfleet.gateway.errors import ApiError
 from streamfleet.gateway.files.routes import content_gone
 from streamfleet.gateway.files.store import ContentGone
+from streamfleet.gateway.request_parameters import Bounds, RequestParameters, read_parameters
 from streamfleet.gateway.simple import jobs
 from streamfleet.gateway.simple.prompts import PromptsWish, outputs_of, read_prompts, tokens_of, totals
 from streamfleet.gateway.simple.reading import MOST_SHARED_CHARS, read_call
@@ -32,7 +33,6 @@ from streamfleet.gateway.simple.results import results_of
 from streamfleet.gateway.simple.sync import Sync
 from streamfleet.gateway.token_budget import expected_tokens
 from streamfleet.gateway.waiting import Attendance, CallerLeft
-from streamfleet.gateway.wishes import Bounds, Wish, read_wish
 
 router = APIRouter(tags=["simple service"])
 _RESULTS, _JOB = answers("Results"), answers("Job")
@@ -46,10 +46,10 @@ async def sync(request: Request) -> Response:
     """Run all prompts, and answer with their outputs."""
     here = await visit(request, requests=1)
     asked, prompts = await _read(here, request)
-    wish = _wish(here, request, asked)
+    parameters = _read_parameters(here, request, asked)
     chosen = await here.gateway.models.choose(asked.get("model"))
     client = await here.gateway.queues.client(chosen.queue)
-    call = Sync(here, client, wish)
+    call = Sync(here, client, parameters)
     submissions = await call.prepare(prompts, chosen)
     sizes = [len(each.fields["body"]) for each in submissions]
     reserved = sum(expected_tokens(prompts.endpoint, prompts.bodies[0], size) for size in sizes)
@@ -59,7 +59,7 @@ async def sync(request: Request) -> Response:
     began_s = asyncio.get_running_loop().time()
     try:
         await call.enqueue(submissions)
-        results = await _attended(here, request, call, wish.ttl_ms / 1000 + GRACE_S)
+        results = await _attended(here, request, call, parameters.ttl_ms / 1000 + GRACE_S)
     finally:
         if reservation is not None:
             used = call.used(reservation.tokens)
@@ -164,11 +164,11 @@ async def _known(here: Visit, model: object) -> None:
             raise
 
 
-def _wish(here: Visit, request: Request, body: Mapping[str, Any]) -> Wish:
+def _read_parameters(here: Visit, request: Request, body: Mapping[str, Any]) -> RequestParameters:
     settings = here.settings
     usual = settings.gateway_on_disconnect == "continue"
     bounds = Bounds(here.caller.lanes, settings.gateway_deadline_ms, settings.gateway_max_wait_ms, usual)
-    return read_wish(request.headers, body, bounds, here.gateway.clock.now_ms())
+    return read_parameters(request.headers, body, bounds, here.gateway.clock.now_ms())
 
 
 def _told(here: Visit, batch_id: str, results: list[dict[str, Any]], latency_ms: float) -> dict[str, Any]:

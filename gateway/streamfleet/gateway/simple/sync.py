@@ -17,9 +17,9 @@ from streamfleet.common.results import Result
 from streamfleet.gateway.aside import Breath, aside
 from streamfleet.gateway.batches.visiting import Visit
 from streamfleet.gateway.models import Chosen
+from streamfleet.gateway.request_parameters import RequestParameters, body_to_enqueue
 from streamfleet.gateway.simple.prompts import PromptsWish, of_error, of_result
 from streamfleet.gateway.token_budget import total, used_tokens
-from streamfleet.gateway.wishes import Wish, for_the_queue
 from streamfleet.producer.ask import Ask
 from streamfleet.producer.chunks import chunked
 from streamfleet.producer.client import Client
@@ -37,14 +37,14 @@ class Sync:
     Args:
         here: the caller.
         client: client of the queue.
-        wish: lane and deadline.
+        parameters: lane and deadline.
 
     Attributes:
         id: prefix of its requests' ids.
     """
 
-    def __init__(self, here: Visit, client: Client, wish: Wish) -> None:
-        self._here, self._client, self._wish = here, client, wish
+    def __init__(self, here: Visit, client: Client, parameters: RequestParameters) -> None:
+        self._here, self._client, self._parameters = here, client, parameters
         self.id = f"{here.caller.owner}-sync-{secrets.token_hex(12)}"
         self._numbers: dict[str, int] = {}
         self._ended: dict[int, dict[str, Any]] = {}
@@ -80,7 +80,7 @@ class Sync:
             raise
         self._enqueueing = False
         if full and full == len(submissions):
-            raise QueueFull(f"lane {self._wish.lane} is full", self._wish.lane)
+            raise QueueFull(f"lane {self._parameters.lane} is full", self._parameters.lane)
 
     async def results(self, wait_s: float) -> list[dict[str, Any]]:
         """Returns the results of all prompts, in their order."""
@@ -105,23 +105,23 @@ class Sync:
 
     def abandon(self) -> None:
         """Cancel all requests, unless they should go on when the caller leaves."""
-        if self._handles and not self._wish.stays:
+        if self._handles and not self._parameters.continue_on_disconnect:
             self._here.gateway.errand(_cancel(self._handles), "cancel what nobody waits for")
 
     def _prepared(self, prompts: PromptsWish, chosen: Chosen) -> list[Submission]:
         submissions = []
-        wish = self._wish
+        parameters = self._parameters
         for number, body in enumerate(prompts.bodies):
             ask = Ask(
-                body=for_the_queue(body, chosen.served),
+                body=body_to_enqueue(body, chosen.served),
                 id=f"{self.id}-{number}",
-                lane=wish.lane,
-                deadline=wish.deadline_ms,
-                ttl_ms=wish.ttl_ms if wish.deadline_ms is None else None,
+                lane=parameters.lane,
+                deadline=parameters.deadline_ms,
+                ttl_ms=parameters.ttl_ms if parameters.deadline_ms is None else None,
                 endpoint=prompts.endpoint,
                 tenant=self._here.caller.tenant,
-                session=wish.session,
-                traceparent=wish.traceparent,
+                session=parameters.session,
+                traceparent=parameters.traceparent,
             )
             try:
                 submissions.append(self._client.prepare(ask))

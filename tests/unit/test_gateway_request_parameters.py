@@ -24,37 +24,39 @@ from streamfleet.common.protocol import (
     check_name,
 )
 from streamfleet.gateway.errors import ApiError
-from streamfleet.gateway.wishes import (
+from streamfleet.gateway.request_parameters import (
     Bounds,
-    Wish,
+    RequestParameters,
     belongs_to,
+    body_to_enqueue,
     check_fields,
-    for_the_queue,
-    read_wish,
+    read_parameters,
     request_id,
 )
 
 NOW = 1_790_000_000_000
-BOUNDS = Bounds((Lane.HIGH, Lane.NORMAL, Lane.LOW), deadline_ms=600_000, most_ms=3_600_000, stays=False)
+BOUNDS = Bounds(
+    (Lane.HIGH, Lane.NORMAL, Lane.LOW), deadline_ms=600_000, most_ms=3_600_000, continue_on_disconnect=False
+)
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
-def wish(body: dict[str, Any] | None = None, bounds: Bounds = BOUNDS, /, **headers: str) -> Wish:
+def read(body: dict[str, Any] | None = None, bounds: Bounds = BOUNDS, /, **headers: str) -> RequestParameters:
     """Headers with `_` for `-`."""
     named = Headers({name.replace("_", "-"): value for name, value in headers.items()})
-    return read_wish(named, body or {}, bounds, NOW)
+    return read_parameters(named, body or {}, bounds, NOW)
 
 
 def test_who_says_nothing_gets_the_usual() -> None:
-    assert wish() == Wish(
+    assert read() == RequestParameters(
         lane=Lane.NORMAL,
         deadline_ms=None,
         ttl_ms=600_000,
         session=None,
         traceparent=None,
-        stays=False,
+        continue_on_disconnect=False,
         stream=False,
-        tells_restarts=False,
+        restart_events=False,
         after=None,
         tier=None,
     )
@@ -72,29 +74,31 @@ def test_who_says_nothing_gets_the_usual() -> None:
     ],
 )
 def test_a_service_tier_is_a_lane(tier: str | None, lane: str) -> None:
-    assert wish({"service_tier": tier}).lane == lane
+    assert read({"service_tier": tier}).lane == lane
 
 
 def test_the_header_says_more_than_the_tier() -> None:
-    assert wish({"service_tier": "priority"}, X_Streamfleet_Lane="low").lane is Lane.LOW
-    assert wish(X_Streamfleet_Lane=" High ").lane is Lane.HIGH
+    assert read({"service_tier": "priority"}, X_Streamfleet_Lane="low").lane is Lane.LOW
+    assert read(X_Streamfleet_Lane=" High ").lane is Lane.HIGH
 
 
 @pytest.mark.parametrize(("body", "headers"), [({"service_tier": "gold"}, {}), ({"service_tier": ["flex"]}, {})])
 def test_an_unknown_tier_is_refused(body: dict[str, Any], headers: dict[str, str]) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        wish(body, **headers)
+        read(body, **headers)
     assert caught.value.param == "service_tier"
 
 
 def test_a_lane_that_the_key_may_not_use_is_refused() -> None:
     with pytest.raises(ApiError, match="critical") as caught:
-        wish(X_Streamfleet_Lane="critical")
+        read(X_Streamfleet_Lane="critical")
     assert (caught.value.status, caught.value.code) == (403, "lane_not_allowed")
     with pytest.raises(ApiError) as caught:
-        wish({"service_tier": "priority"}, Bounds((Lane.LOW,), 1, 1, stays=False))
+        read({"service_tier": "priority"}, Bounds((Lane.LOW,), 1, 1, continue_on_disconnect=False))
     assert caught.value.param == "service_tier"
-    assert wish({}, Bounds(LANES, 1, 1, stays=False), X_Streamfleet_Lane="critical").lane is Lane.CRITICAL
+    assert (
+        read({}, Bounds(LANES, 1, 1, continue_on_disconnect=False), X_Streamfleet_Lane="critical").lane is Lane.CRITICAL
+    )
 
 
 @pytest.mark.parametrize(
@@ -116,7 +120,7 @@ def test_a_lane_that_the_key_may_not_use_is_refused() -> None:
     ids=str,
 )
 def test_deadlines(headers: dict[str, str], deadline_ms: int | None, ttl_ms: int) -> None:
-    found = wish(**headers)
+    found = read(**headers)
     assert (found.deadline_ms, found.ttl_ms) == (deadline_ms, ttl_ms)
 
 
@@ -132,7 +136,7 @@ def test_deadlines(headers: dict[str, str], deadline_ms: int | None, ttl_ms: int
 )
 def test_the_time_out_of_a_client_is_no_deadline_of_a_stream(headers: dict[str, str], ttl_ms: int) -> None:
     """It is the longest silence that it bears, and may be far shorter than the stream."""
-    assert wish({"stream": True}, **headers).ttl_ms == ttl_ms
+    assert read({"stream": True}, **headers).ttl_ms == ttl_ms
 
 
 @pytest.mark.parametrize(
@@ -149,43 +153,43 @@ def test_the_time_out_of_a_client_is_no_deadline_of_a_stream(headers: dict[str, 
 )
 def test_an_odd_header_is_named(headers: dict[str, str], param: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        wish(**headers)
+        read(**headers)
     assert caught.value.param == param
 
 
 def test_sessions() -> None:
-    assert wish({"prompt_cache_key": "chat-7", "user": "ann"}).session == "chat-7"
-    assert wish({"user": "ann"}).session == "ann"
-    assert wish({"user": ""}).session is None
-    long = wish({"user": "x" * 5_000}).session
+    assert read({"prompt_cache_key": "chat-7", "user": "ann"}).session == "chat-7"
+    assert read({"user": "ann"}).session == "ann"
+    assert read({"user": ""}).session is None
+    long = read({"user": "x" * 5_000}).session
     assert long is not None
     assert len(long) == 64
-    assert wish({"user": "line\nbreak"}).session != "line\nbreak"
+    assert read({"user": "line\nbreak"}).session != "line\nbreak"
     with pytest.raises(InvalidRequest) as caught:
-        wish({"user": 7})
+        read({"user": 7})
     assert caught.value.param == "user"
 
 
 def test_who_names_a_request_means_to_come_back() -> None:
-    assert not wish().stays
-    assert wish(Idempotency_Key="k").stays
-    assert not wish(Idempotency_Key="k", X_Streamfleet_On_Disconnect="cancel").stays
-    assert wish(X_Streamfleet_On_Disconnect="continue").stays
-    assert wish({}, Bounds(LANES, 1, 1, stays=True)).stays
+    assert not read().continue_on_disconnect
+    assert read(Idempotency_Key="k").continue_on_disconnect
+    assert not read(Idempotency_Key="k", X_Streamfleet_On_Disconnect="cancel").continue_on_disconnect
+    assert read(X_Streamfleet_On_Disconnect="continue").continue_on_disconnect
+    assert read({}, Bounds(LANES, 1, 1, continue_on_disconnect=True)).continue_on_disconnect
 
 
 def test_streams() -> None:
-    assert wish({"stream": True}).stream
-    assert wish(X_Streamfleet_Restarts="event").tells_restarts
-    assert wish(Last_Event_ID="1-0/3").after == "1-0/3"
+    assert read({"stream": True}).stream
+    assert read(X_Streamfleet_Restarts="event").restart_events
+    assert read(Last_Event_ID="1-0/3").after == "1-0/3"
     with pytest.raises(InvalidRequest) as caught:
-        wish({"stream": "yes"})
+        read({"stream": "yes"})
     assert caught.value.param == "stream"
 
 
 def test_a_trace_is_carried_and_what_is_none_passed_over() -> None:
-    assert wish(traceparent=TRACE).traceparent == TRACE
-    assert wish(traceparent="00-xyz").traceparent is None
+    assert read(traceparent=TRACE).traceparent == TRACE
+    assert read(traceparent="00-xyz").traceparent is None
 
 
 @pytest.mark.parametrize(
@@ -200,9 +204,9 @@ def test_a_body_without_its_prompt_is_refused(endpoint: str, needed: str) -> Non
 
 def test_what_is_the_gateways_own_is_not_sent_on() -> None:
     body = {"model": "small", "service_tier": "flex", "stream": True, "stream_options": {"include_usage": True}}
-    assert for_the_queue(body, "SmolLM2") == {"model": "SmolLM2", "stream_options": {"include_usage": True}}
-    assert for_the_queue({"prompt": "hi"}, None) == {"prompt": "hi"}
-    assert for_the_queue({"input": "hi"}, None, RESPONSES) == {"input": "hi", "store": False}
+    assert body_to_enqueue(body, "SmolLM2") == {"model": "SmolLM2", "stream_options": {"include_usage": True}}
+    assert body_to_enqueue({"prompt": "hi"}, None) == {"prompt": "hi"}
+    assert body_to_enqueue({"input": "hi"}, None, RESPONSES) == {"input": "hi", "store": False}
 
 
 @pytest.mark.parametrize(
@@ -219,7 +223,7 @@ def test_what_is_the_gateways_own_is_not_sent_on() -> None:
 def test_the_tier_that_is_told_is_the_lane_that_is_used(
     body: dict[str, Any], headers: dict[str, str], tier: str | None
 ) -> None:
-    assert wish(body, BOUNDS, **headers).tier == tier
+    assert read(body, BOUNDS, **headers).tier == tier
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Request parameters of a call, from its headers and body. Pure.
 
-`read_wish` returns lane, deadline, session and how to stream; `check_fields` refuses bodies that no gateway can serve;
-`request_id` makes the id to enqueue under; `for_the_queue` makes the body that is enqueued.
+`read_parameters` returns lane, deadline, session and how to stream; `check_fields` refuses bodies that no gateway can
+serve; `request_id` makes the id to enqueue under; `body_to_enqueue` makes the body that is enqueued.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from streamfleet.gateway.errors import REFUSED, ApiError
 from streamfleet.producer.follower import place_of
 from streamfleet.producer.when import parse_span
 
-OURS = "X-Streamfleet-"
-NEEDED = {
+HEADER_PREFIX = "X-Streamfleet-"
+REQUIRED_FIELDS = {
     CHAT: "messages",
     COMPLETIONS: "prompt",
     RESPONSES: "input",
@@ -43,10 +43,10 @@ NEEDED = {
     POOLING: "",
 }
 """Endpoints that callers may name, each with its required field; empty where one of several is enough."""
-BATCHED = (CHAT, COMPLETIONS, EMBEDDINGS)
+BATCH_ENDPOINTS = (CHAT, COMPLETIONS, EMBEDDINGS)
 """Endpoints that lines of a batch may name."""
-_WHOLE = (RESPONSES, SCORE, RERANK, CLASSIFY, POOLING)
-_STATE = ("store", "background", "previous_response_id", "conversation")
+_WITHOUT_STREAM = (RESPONSES, SCORE, RERANK, CLASSIFY, POOLING)
+_STORED_RESPONSE_FIELDS = ("store", "background", "previous_response_id", "conversation")
 """Fields of the Responses API that need stored responses, which a gateway does not have."""
 TIERS = {
     None: Lane.NORMAL,
@@ -75,17 +75,17 @@ class Bounds:
         lanes: lanes that its requests may use.
         deadline_ms: default deadline, from now.
         most_ms: latest deadline, from now.
-        stays: True if a request goes on by default when its caller leaves.
+        continue_on_disconnect: True if a request goes on by default when its caller leaves.
     """
 
     lanes: Collection[Lane]
     deadline_ms: int
     most_ms: int
-    stays: bool
+    continue_on_disconnect: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class RequestParameters:
     """Parameters of one request.
 
     Attributes:
@@ -94,9 +94,9 @@ class Wish:
         ttl_ms: the same as a duration from now, always set.
         session: the session that the request belongs to.
         traceparent: W3C trace context.
-        stays: True if the request goes on when its caller leaves.
+        continue_on_disconnect: True if the request goes on when its caller leaves.
         stream: True if tokens are to be sent while they are generated.
-        tells_restarts: True if the caller understands that a stream begins anew.
+        restart_events: True if the caller understands that a stream begins anew.
         after: id of the last chunk that the caller has.
         tier: `service_tier` of the chosen lane; None if the caller named none.
     """
@@ -106,14 +106,16 @@ class Wish:
     ttl_ms: int
     session: str | None
     traceparent: str | None
-    stays: bool
+    continue_on_disconnect: bool
     stream: bool
-    tells_restarts: bool
+    restart_events: bool
     after: str | None
     tier: str | None
 
 
-def read_wish(headers: Mapping[str, str], body: Mapping[str, Any], bounds: Bounds, now_ms: int) -> Wish:
+def read_parameters(
+    headers: Mapping[str, str], body: Mapping[str, Any], bounds: Bounds, now_ms: int
+) -> RequestParameters:
     """Returns all parameters of a request.
 
     Args:
@@ -126,24 +128,24 @@ def read_wish(headers: Mapping[str, str], body: Mapping[str, Any], bounds: Bound
         InvalidRequest: a header or field is wrong; `param` names it.
         ApiError: the caller may not use this lane.
     """
-    stream = _flag(body, "stream")
-    deadline_ms, ttl_ms = _deadline(headers, bounds, now_ms, stream)
-    lane = _lane(headers, body, bounds.lanes)
-    return Wish(
+    stream = _read_flag(body, "stream")
+    deadline_ms, ttl_ms = _read_deadline(headers, bounds, now_ms, stream)
+    lane = _read_lane(headers, body, bounds.lanes)
+    return RequestParameters(
         lane=lane,
         deadline_ms=deadline_ms,
         ttl_ms=ttl_ms,
-        session=_session(body),
-        traceparent=_traceparent(headers.get("traceparent")),
-        stays=_stays(headers, bounds.stays),
+        session=_read_session(body),
+        traceparent=_read_traceparent(headers.get("traceparent")),
+        continue_on_disconnect=_continue_on_disconnect(headers, bounds.continue_on_disconnect),
         stream=stream,
-        tells_restarts=tells_restarts(headers),
-        after=_after(headers),
+        restart_events=read_restart_events(headers),
+        after=_read_last_event_id(headers),
         tier=_TIER_OF[lane] if body.get("service_tier") is not None else None,
     )
 
 
-def _after(headers: Mapping[str, str]) -> str | None:
+def _read_last_event_id(headers: Mapping[str, str]) -> str | None:
     after = headers.get("last-event-id") or None
     if after is not None:
         try:
@@ -153,11 +155,11 @@ def _after(headers: Mapping[str, str]) -> str | None:
     return after
 
 
-def tells_restarts(headers: Mapping[str, str]) -> bool:
-    """True if a reader understands that a stream begins anew. Raises InvalidRequest."""
+def read_restart_events(headers: Mapping[str, str]) -> bool:
+    """True if a reader asks for an event when its stream begins anew. Raises InvalidRequest."""
     given = headers.get("x-streamfleet-restarts", "error")
     if given not in ("error", "event"):
-        raise InvalidRequest(f"must be error or event, not {given[:40]!r}", f"{OURS}Restarts")
+        raise InvalidRequest(f"must be error or event, not {given[:40]!r}", f"{HEADER_PREFIX}Restarts")
     return given == "event"
 
 
@@ -169,13 +171,13 @@ def check_fields(endpoint: str, body: Mapping[str, Any]) -> None:
     Raises:
         InvalidRequest: a field is missing, or cannot be obeyed.
     """
-    needed = NEEDED[endpoint]
+    needed = REQUIRED_FIELDS[endpoint]
     if needed and body.get(needed) is None:
         raise InvalidRequest(f"is missing: {endpoint} needs it", needed, "missing_required_parameter")
-    if endpoint in _WHOLE and body.get("stream"):
+    if endpoint in _WITHOUT_STREAM and body.get("stream"):
         raise InvalidRequest(f"is not supported: {endpoint} answers as a whole", "stream", "unsupported_parameter")
     if endpoint == RESPONSES:
-        for name in _STATE:
+        for name in _STORED_RESPONSE_FIELDS:
             if body.get(name):
                 text = "is not supported: responses are not stored; send the whole conversation as input"
                 raise InvalidRequest(text, name, "unsupported_parameter")
@@ -188,7 +190,7 @@ def check_fields(endpoint: str, body: Mapping[str, Any]) -> None:
                 raise InvalidRequest(text, f"input.{at}", "unsupported_parameter")
 
 
-def for_the_queue(body: Mapping[str, Any], served: str | None, endpoint: str = "") -> dict[str, Any]:
+def body_to_enqueue(body: Mapping[str, Any], served: str | None, endpoint: str = "") -> dict[str, Any]:
     """Returns the body as it is enqueued.
 
     Args:
@@ -226,10 +228,10 @@ def belongs_to(owner: str, wanted: str) -> bool:
     return wanted.startswith(f"{owner}-") and len(wanted) <= MAX_NAME_CHARS
 
 
-def _lane(headers: Mapping[str, str], body: Mapping[str, Any], allowed: Collection[Lane]) -> Lane:
+def _read_lane(headers: Mapping[str, str], body: Mapping[str, Any], allowed: Collection[Lane]) -> Lane:
     named = headers.get("x-streamfleet-lane")
     if named is not None:
-        param = f"{OURS}Lane"
+        param = f"{HEADER_PREFIX}Lane"
         lane = next((each for each in LANES if each == named.strip().lower()), None)
         if lane is None:
             raise InvalidRequest(f"must be one of {', '.join(LANES)}, not {named[:40]!r}", param)
@@ -245,18 +247,18 @@ def _lane(headers: Mapping[str, str], body: Mapping[str, Any], allowed: Collecti
     return lane
 
 
-def _deadline(headers: Mapping[str, str], bounds: Bounds, now_ms: int, stream: bool) -> tuple[int | None, int]:
+def _read_deadline(headers: Mapping[str, str], bounds: Bounds, now_ms: int, stream: bool) -> tuple[int | None, int]:
     if (given := headers.get("x-streamfleet-deadline-ms")) is not None:
         if not _EPOCH_MS.fullmatch(given):
-            raise InvalidRequest(f"must be epoch milliseconds, not {given[:40]!r}", f"{OURS}Deadline-Ms")
+            raise InvalidRequest(f"must be epoch milliseconds, not {given[:40]!r}", f"{HEADER_PREFIX}Deadline-Ms")
         left_ms = min(bounds.most_ms, int(given) - now_ms)
         return now_ms + left_ms, max(0, left_ms)
     if (given := headers.get("x-streamfleet-ttl")) is not None:
-        return None, min(bounds.most_ms, parse_span(given, f"{OURS}Ttl"))
-    return None, min(bounds.most_ms, _usual_ms(headers, bounds, stream))
+        return None, min(bounds.most_ms, parse_span(given, f"{HEADER_PREFIX}Ttl"))
+    return None, min(bounds.most_ms, _default_ttl_ms(headers, bounds, stream))
 
 
-def _usual_ms(headers: Mapping[str, str], bounds: Bounds, stream: bool) -> int:
+def _default_ttl_ms(headers: Mapping[str, str], bounds: Bounds, stream: bool) -> int:
     """Default duration: the SDK's time-out header, which the SDK sends by itself; else the configured one."""
     for name in _SDK_TIMEOUTS:
         # The caller did not write this header, so an odd value is not an error.
@@ -267,7 +269,7 @@ def _usual_ms(headers: Mapping[str, str], bounds: Bounds, stream: bool) -> int:
     return bounds.deadline_ms
 
 
-def _session(body: Mapping[str, Any]) -> str | None:
+def _read_session(body: Mapping[str, Any]) -> str | None:
     for name in ("prompt_cache_key", "user"):
         value = body.get(name)
         if value is None or value == "":
@@ -280,7 +282,7 @@ def _session(body: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _traceparent(value: str | None) -> str | None:
+def _read_traceparent(value: str | None) -> str | None:
     """A W3C trace context; None for an invalid one, as W3C requires."""
     try:
         return check_traceparent(value) if value else None
@@ -288,17 +290,17 @@ def _traceparent(value: str | None) -> str | None:
         return None
 
 
-def _stays(headers: Mapping[str, str], usual: bool) -> bool:
+def _continue_on_disconnect(headers: Mapping[str, str], default: bool) -> bool:
     given = headers.get("x-streamfleet-on-disconnect")
     if given is None:
         # A caller that names the request means to ask for it again.
-        return usual or bool(headers.get("idempotency-key"))
+        return default or bool(headers.get("idempotency-key"))
     if given not in ("cancel", "continue"):
-        raise InvalidRequest(f"must be cancel or continue, not {given[:40]!r}", f"{OURS}On-Disconnect")
+        raise InvalidRequest(f"must be cancel or continue, not {given[:40]!r}", f"{HEADER_PREFIX}On-Disconnect")
     return given == "continue"
 
 
-def _flag(body: Mapping[str, Any], name: str) -> bool:
+def _read_flag(body: Mapping[str, Any], name: str) -> bool:
     value = body.get(name)
     if not isinstance(value, bool | None):
         raise InvalidRequest("must be true or false", name, "invalid_type")
