@@ -29,7 +29,7 @@ from streamfleet.common.results import Result, decode_result
 from streamfleet.common.settings import load
 from streamfleet.common.settings_gateway import GatewaySettings, ModelRoute
 from streamfleet.gateway import metrics
-from streamfleet.gateway.door import span
+from streamfleet.gateway.authentication import format_duration
 from streamfleet.gateway.errors import ApiError, of_http, of_refusal, of_result, retry_after
 from streamfleet.gateway.models import REUSE_S, Chosen, Models, announced
 from streamfleet.gateway.token_budget import expected_tokens, used_tokens
@@ -137,7 +137,7 @@ def test_retry_after_is_whole_seconds_and_at_least_one() -> None:
     ("ms", "text"), [(0, "0ms"), (20, "20ms"), (999, "999ms"), (1_500, "1.5s"), (59_000, "59s"), (360_000, "6m0s")]
 )
 def test_spans_as_openai_writes_them(ms: int, text: str) -> None:
-    assert span(ms) == text
+    assert format_duration(ms) == text
 
 
 # -- models ------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from streamfleet.common.protocol import LANES, Lane
 from streamfleet.common.replies import ready_entries
 from streamfleet.common.settings import QueueSettings, load
 from streamfleet.common.settings_gateway import GatewaySettings
-from streamfleet.gateway.door import check_own_site
+from streamfleet.gateway.authentication import check_own_site
 from streamfleet.gateway.errors import ApiError
 from streamfleet.gateway.ui import wishes
 from streamfleet.gateway.ui.desk import MOST_SEARCHES, Desk, own_settings

@@ -23,6 +23,7 @@ from streamfleet.common.protocol import (
 from streamfleet.common.results import Result
 from streamfleet.gateway import metrics
 from streamfleet.gateway.aside import aside
+from streamfleet.gateway.authentication import Caller
 from streamfleet.gateway.body import read_body
 from streamfleet.gateway.call import Call, call_of
 from streamfleet.gateway.direct import DirectRoute
@@ -37,7 +38,6 @@ from streamfleet.gateway.document.operations import (
     body,
     operation,
 )
-from streamfleet.gateway.door import Caller
 from streamfleet.gateway.errors import ApiError, of_result
 from streamfleet.gateway.gateway import Gateway, gateway_of
 from streamfleet.gateway.request_parameters import (
@@ -186,7 +186,7 @@ async def enqueue(request: Request, endpoint: str) -> Enqueued:
     """Check a request and put it into its queue. Raises as `answer`."""
     gateway, call = gateway_of(request), call_of(request)
     settings, most_bytes = gateway.settings, gateway.queue_settings.max_body_bytes
-    caller = await gateway.door.admit(request)
+    caller = await gateway.authenticator.admit(request)
     call.facts |= {"key": caller.owner, "tenant": caller.tenant} if gateway.keys_on else {}
     call.headers |= caller.limit_headers()
     raw = await read_body(request, most_bytes, settings.gateway_body_timeout_s, gateway.bodies.hold(caller.tenant))

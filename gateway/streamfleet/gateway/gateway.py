@@ -19,9 +19,9 @@ from streamfleet.common.errors import StreamfleetError
 from streamfleet.common.gateway_keys import GatewayNames
 from streamfleet.common.settings import QueueSettings
 from streamfleet.common.settings_gateway import GatewaySettings
+from streamfleet.gateway.authentication import Authenticator
 from streamfleet.gateway.batches.service import Batching
 from streamfleet.gateway.body import Bodies
-from streamfleet.gateway.door import Door
 from streamfleet.gateway.models import Models
 from streamfleet.gateway.queues import PATIENCE_S, Queues
 from streamfleet.gateway.token_budget import TokenBudget
@@ -55,7 +55,7 @@ class Gateway:
         models: model names and their queues.
         batching: files, batches and the simple service.
         webhooks: announce the ends of batches and jobs.
-        door: authentication.
+        authenticator: authenticates callers, and applies their rate limits.
         budget: tokens that callers may use.
         bodies: bytes of the bodies that the gateway holds.
         desk: state of the operators' page.
@@ -67,7 +67,7 @@ class Gateway:
         self.queue_settings, self.settings = queue_settings, settings
         self._broker = open_gateway_broker(queue_settings, settings) if settings.gateway_keys == "on" else None
         self.clock = SystemClock()
-        self.door = Door(self._broker, self.clock, settings.gateway_origins)
+        self.authenticator = Authenticator(self._broker, self.clock, settings.gateway_origins)
         self.queues = Queues(queue_settings)
         self.bodies = Bodies(settings.gateway_max_held_bytes)
         self.budget = TokenBudget(self._broker, self.queues, queue_settings.result_ttl_ms, self.clock)
@@ -104,7 +104,7 @@ class Gateway:
         await self.webhooks.stop(FINISHING_S)
         await self.desk.close()
         await self.queues.close()
-        await self.door.close()
+        await self.authenticator.close()
         if self._broker is not None:
             await self._broker.close()
 

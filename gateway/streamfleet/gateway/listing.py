@@ -38,7 +38,7 @@ async def model(request: Request, model: str) -> JSONResponse:
 
 async def _let_in(request: Request) -> Gateway:
     gateway = gateway_of(request)
-    caller = await gateway.door.admit(request, 0)
+    caller = await gateway.authenticator.admit(request, 0)
     call_of(request).headers |= caller.limit_headers()
     return gateway
 

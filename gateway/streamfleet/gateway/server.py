@@ -104,7 +104,7 @@ async def _serve(queue: QueueSettings, settings: GatewaySettings, opened: socket
     gc.collect()
     gc.freeze()  # checking these lasting objects again and again would delay all streams
     gc.set_threshold(YOUNG_OBJECTS)
-    gateway.door.start()
+    gateway.authenticator.start()
     gateway.budget.start()
     gateway.batching.start()
     gateway.webhooks.start()

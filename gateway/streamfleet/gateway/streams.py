@@ -29,7 +29,7 @@ async def stream(request: Request, request_id: str) -> Response:
     `Last-Event-ID` resumes after that event. Reading changes nothing, and leaving cancels nothing.
     """
     gateway, call = gateway_of(request), call_of(request)
-    caller = await gateway.door.admit(request)
+    caller = await gateway.authenticator.admit(request)
     call.headers |= caller.limit_headers()
     client = await _whose(gateway, request_id) if belongs_to(caller.owner, request_id) else None
     if client is None:

@@ -19,7 +19,7 @@ from streamfleet.common.clock import Clock
 from streamfleet.common.errors import StreamfleetError
 from streamfleet.common.protocol import CHAT, COMPLETIONS, RESPONSES, Status
 from streamfleet.common.results import Result
-from streamfleet.gateway.door import Caller, too_many_tokens
+from streamfleet.gateway.authentication import Caller, over_token_limit
 from streamfleet.gateway.queues import Queues
 
 log = structlog.get_logger(__name__)
@@ -117,7 +117,7 @@ class TokenBudget:
         if self._broker is None or not limit:
             return None
         if tokens > limit:
-            raise too_many_tokens(caller, tokens)
+            raise over_token_limit(caller, tokens)
         reserved = await self._broker.reserve(caller.owner, limit, tokens, held, self._look_ms)
         if reserved.code is ReserveCode.SETTLED and await self._forgotten(held):
             reserved = await self._broker.reserve(
@@ -125,7 +125,7 @@ class TokenBudget:
             )
         caller.tokens = reserved.tokens
         if reserved.code is ReserveCode.TOO_FEW:
-            raise too_many_tokens(caller, tokens, reserved.wait_ms)
+            raise over_token_limit(caller, tokens, reserved.wait_ms)
         return Reservation(held, caller.owner, reserved.serial, tokens)
 
     async def give_back(self, reservation: Reservation) -> None:

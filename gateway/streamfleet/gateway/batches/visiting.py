@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from starlette.requests import Request
 
 from streamfleet.common.settings_gateway import GatewaySettings
+from streamfleet.gateway.authentication import Caller
 from streamfleet.gateway.batches.service import Batching
 from streamfleet.gateway.body import Holding
 from streamfleet.gateway.call import Call, call_of
-from streamfleet.gateway.door import Caller
 from streamfleet.gateway.files.files import Files
 from streamfleet.gateway.gateway import Gateway, gateway_of
 
@@ -60,7 +60,7 @@ async def visit(request: Request, requests: int = 0) -> Visit:
         ApiError: the key is missing or wrong, or a limit is reached.
     """
     gateway, call = gateway_of(request), call_of(request)
-    caller = await gateway.door.admit(request, requests)
+    caller = await gateway.authenticator.admit(request, requests)
     call.facts |= {"key": caller.owner, "tenant": caller.tenant} if gateway.keys_on else {}
     call.headers |= caller.limit_headers()
     return Visit(gateway, call, caller)

@@ -16,9 +16,9 @@ from fastapi.responses import JSONResponse
 from streamfleet.common.errors import NotPermitted
 from streamfleet.common.protocol import parse_body
 from streamfleet.gateway.aside import aside
+from streamfleet.gateway.authentication import check_own_site
 from streamfleet.gateway.body import read_body
 from streamfleet.gateway.call import call_of
-from streamfleet.gateway.door import check_own_site
 from streamfleet.gateway.errors import NOT_AGAIN, ApiError
 from streamfleet.gateway.gateway import Gateway, gateway_of
 from streamfleet.gateway.ui import acting, wishes
@@ -65,7 +65,7 @@ async def _let_in(request: Request) -> None:
     gateway = gateway_of(request)
     if not gateway.keys_on:
         check_own_site(request.headers)
-    caller = await gateway.door.admit(request, 0)
+    caller = await gateway.authenticator.admit(request, 0)
     if gateway.keys_on:
         call_of(request).facts["key"] = caller.owner
     if not caller.operator:

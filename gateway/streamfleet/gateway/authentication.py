@@ -1,7 +1,7 @@
 """Authentication and rate limits: whose API key a request has, and what that key may send.
 
-`Door.admit` takes a request and returns its `Caller`, or raises an ApiError. It reads keys and limits from Redis
-through `known_keys`. Where keys are off, it refuses only pages of other sites.
+`Authenticator.admit` takes a request and returns its `Caller`, or raises an ApiError. It reads keys and limits from
+Redis through `known_keys`. Where keys are off, it refuses only pages of other sites.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from streamfleet.common.protocol import LANES, Lane
 from streamfleet.gateway.errors import NOT_AGAIN, REFUSED, ApiError, retry_after
 from streamfleet.gateway.known_keys import KnownKeys
 
-ANYBODY = "open"
+ANONYMOUS = "open"
 """Owner of requests where keys are off; no key has this id."""
 _OWN_SITE = frozenset({"same-origin", "none"})
 _BEARER = re.compile(r"bearer +(\S+) *", re.IGNORECASE)
@@ -38,7 +38,7 @@ class Caller:
         operator: may see everybody's requests, and act on them.
     """
 
-    owner: str = ANYBODY
+    owner: str = ANONYMOUS
     tenant: str | None = None
     lanes: Sequence[Lane] = LANES
     requests: Left = field(default_factory=lambda: Left(0, 0, 0))
@@ -52,12 +52,12 @@ class Caller:
             if left.limit:
                 found[f"x-ratelimit-limit-{name}"] = str(left.limit)
                 found[f"x-ratelimit-remaining-{name}"] = str(max(0, left.left))
-                found[f"x-ratelimit-reset-{name}"] = span(left.full_ms)
+                found[f"x-ratelimit-reset-{name}"] = format_duration(left.full_ms)
         return found
 
 
-class Door:
-    """Admits callers.
+class Authenticator:
+    """Authenticates callers, and applies their rate limits.
 
     Args:
         broker: keys in Redis; None where keys are off.
@@ -94,23 +94,23 @@ class Door:
             if not {"*", request.headers.get("origin")} & set(self._origins):
                 check_own_site(request.headers)
             return Caller(operator=True)
-        secret = _secret(request.headers.get("authorization"))
+        secret = _bearer_token(request.headers.get("authorization"))
         admission = await self._keys.admit(secret, requests)
         record = admission.record
         if record is None:
-            raise _no_entry("the API key is not valid: it was mistyped, or revoked")
+            raise _unauthorized("the API key is not valid: it was mistyped, or revoked")
         if admission.verdict is Verdict.ENDED:
-            raise _no_entry("the API key has expired")
+            raise _unauthorized("the API key has expired")
         caller = Caller(record.id, record.tenant, record.lanes, admission.requests, admission.tokens, record.operator)
         if admission.verdict is not Verdict.LET_IN:
-            raise _limited(caller, admission)
+            raise _over_limit(caller, admission)
         return caller
 
 
-def too_many_tokens(caller: Caller, tokens: int, wait_ms: int | None = None) -> ApiError:
+def over_token_limit(caller: Caller, tokens: int, wait_ms: int | None = None) -> ApiError:
     """Returns the refusal of a request for more tokens than are left, or, without `wait_ms`, than the limit."""
     if wait_ms is not None:
-        return _too_many("tokens", caller, wait_ms)
+        return _limit_reached("tokens", caller, wait_ms)
     text = f"about {tokens} tokens are asked for, and {caller.tokens.limit} a minute is the limit of this API key"
     headers = {**caller.limit_headers(), **NOT_AGAIN}
     return ApiError(429, text, "rate_limit_exceeded", "tokens", headers=headers, reason="tokens_per_minute")
@@ -126,11 +126,11 @@ def check_own_site(headers: Mapping[str, str]) -> None:
     if site is not None and site.lower() not in _OWN_SITE:
         raise _cross_site("Sec-Fetch-Site")
     origin = headers.get("origin")
-    if origin is not None and not _is_host(origin, headers.get("host", "")):
+    if origin is not None and not _is_same_host(origin, headers.get("host", "")):
         raise _cross_site("Origin")
 
 
-def _is_host(origin: str, host: str) -> bool:
+def _is_same_host(origin: str, host: str) -> bool:
     try:
         parts = urlsplit(origin)
     except ValueError:
@@ -143,7 +143,7 @@ def _cross_site(header: str) -> ApiError:
     return ApiError(403, text, "cross_site", REFUSED, param=header, headers=NOT_AGAIN, reason="key")
 
 
-def span(ms: float) -> str:
+def format_duration(ms: float) -> str:
     """A duration as OpenAI writes it: ``20ms``, ``1.5s``, ``6m0s``."""
     if ms < 1000:
         return f"{max(0, round(ms))}ms"
@@ -153,26 +153,26 @@ def span(ms: float) -> str:
     return f"{int(seconds) // 60}m{int(seconds) % 60}s"
 
 
-def _secret(header: str | None) -> str:
+def _bearer_token(header: str | None) -> str:
     if not header:
-        raise _no_entry("there is no API key: send it as 'Authorization: Bearer sf-…'")
+        raise _unauthorized("there is no API key: send it as 'Authorization: Bearer sf-…'")
     match = _BEARER.fullmatch(header)
     if match is None or not looks_like_a_key(match[1]):
-        raise _no_entry("the API key is not valid: it has the form 'Authorization: Bearer sf-…'")
+        raise _unauthorized("the API key is not valid: it has the form 'Authorization: Bearer sf-…'")
     return match[1]
 
 
-def _no_entry(message: str) -> ApiError:
+def _unauthorized(message: str) -> ApiError:
     return ApiError(401, message, "invalid_api_key", headers={"www-authenticate": "Bearer"}, reason="key")
 
 
-def _limited(caller: Caller, admission: Admission) -> ApiError:
+def _over_limit(caller: Caller, admission: Admission) -> ApiError:
     what = "requests" if admission.verdict is Verdict.NO_REQUEST_LEFT else "tokens"
-    return _too_many(what, caller, admission.wait_ms)
+    return _limit_reached(what, caller, admission.wait_ms)
 
 
-def _too_many(what: str, caller: Caller, wait_ms: int) -> ApiError:
+def _limit_reached(what: str, caller: Caller, wait_ms: int) -> ApiError:
     limit = caller.requests.limit if what == "requests" else caller.tokens.limit
-    text = f"the limit of {limit} {what} a minute of this API key is reached; try again in {span(wait_ms)}"
+    text = f"the limit of {limit} {what} a minute of this API key is reached; try again in {format_duration(wait_ms)}"
     headers = {**caller.limit_headers(), **retry_after(wait_ms / 1000), "retry-after-ms": str(wait_ms)}
     return ApiError(429, text, "rate_limit_exceeded", what, headers=headers, reason=f"{what}_per_minute")
