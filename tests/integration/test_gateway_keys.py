@@ -24,7 +24,7 @@ from streamfleet.common.gateway_keys import (
     new_secret,
 )
 from streamfleet.common.protocol import Lane
-from streamfleet.gateway.known_keys import BELIEVED_S
+from streamfleet.gateway.key_cache import MAX_AGE_S
 from tests.integration.cli_processes import streamfleet
 from tests.integration.gateway_process import GatewayProcess, Stage, add_key, gateway_on
 from tests.integration.worker_process import chat
@@ -105,12 +105,12 @@ async def test_a_gateway_remembers_a_key_and_hears_when_it_is_revoked(stage: Sta
     try:
         with stage.gateway.http_blocking(new_secret()) as deleted, stage.gateway.http_blocking(new_secret()) as revoked:
             await eventually(lambda: _outlives_its_record(broker, deleted), within_s=10)
-            await eventually(lambda: _status(deleted) == 401, within_s=BELIEVED_S + 5)
+            await eventually(lambda: _status(deleted) == 401, within_s=MAX_AGE_S + 5)
 
             await eventually(lambda: _outlives_its_record(broker, revoked), within_s=10)
             digest = await _add(broker, revoked)
             assert await broker.revoke(id_of(digest))
-            await eventually(lambda: _status(revoked) == 401, within_s=BELIEVED_S / 2)
+            await eventually(lambda: _status(revoked) == 401, within_s=MAX_AGE_S / 2)
     finally:
         await broker.close()
 

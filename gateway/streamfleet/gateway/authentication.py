@@ -1,7 +1,7 @@
 """Authentication and rate limits: whose API key a request has, and what that key may send.
 
 `Authenticator.admit` takes a request and returns its `Caller`, or raises an ApiError. It reads keys and limits from
-Redis through `known_keys`. Where keys are off, it refuses only pages of other sites.
+Redis through `key_cache`. Where keys are off, it refuses only pages of other sites.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from streamfleet.common.clock import Clock
 from streamfleet.common.gateway_keys import looks_like_a_key
 from streamfleet.common.protocol import LANES, Lane
 from streamfleet.gateway.errors import NOT_AGAIN, REFUSED, ApiError, retry_after
-from streamfleet.gateway.known_keys import KnownKeys
+from streamfleet.gateway.key_cache import KeyCache
 
 ANONYMOUS = "open"
 """Owner of requests where keys are off; no key has this id."""
@@ -68,7 +68,7 @@ class Authenticator:
     def __init__(self, broker: GatewayBroker | None, clock: Clock, origins: Sequence[str] = ()) -> None:
         self._broker = broker
         self._origins = origins
-        self._keys = None if broker is None else KnownKeys(broker, clock)
+        self._keys = None if broker is None else KeyCache(broker, clock)
 
     def start(self) -> None:
         """Cache keys from now on."""

@@ -2,8 +2,8 @@
 
 It holds only keys without limits, because Redis counts those that have limits. Every change of a key is announced to
 all gateways through Redis, and each then clears its cache. An announcement can be lost, a connection can die silently,
-and a key can be deleted by hand; so no entry is used for longer than `BELIEVED_S`, and none after `DEAF_S` without news
-from Redis.
+and a key can be deleted by hand; so no entry is used for longer than `MAX_AGE_S`, and none after
+`MAX_SILENCE_S` without news from Redis.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from streamfleet.common.clock import Clock
 from streamfleet.common.gateway_keys import digest_of
 
 log = structlog.get_logger(__name__)
-BELIEVED_S = 5.0
+MAX_AGE_S = 5.0
 """Longest age of an entry."""
 LISTEN_MS = 1_000
 """Duration of a blocking read; its end is a sign of life."""
-DEAF_S = 3.0
+MAX_SILENCE_S = 3.0
 """Without a sign of life for this long, no entry is used."""
-AGAIN_S = 1.0
-ENDS_SOON_MS = 60_000
+RETRY_S = 1.0
+EXPIRES_SOON_MS = 60_000
 """A key that ends within a minute is asked for each time, because Redis's clock decides when it ends."""
 MOST_KEYS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _Entry:
     """Outcome of a key's last request, and until when it holds for the next one (monotonic seconds)."""
 
     admission: Admission
     until_s: float
 
 
-class KnownKeys:
+class KeyCache:
     """Admits callers from the cache, or by asking Redis.
 
     Args:
@@ -48,10 +48,10 @@ class KnownKeys:
 
     def __init__(self, broker: GatewayBroker, clock: Clock) -> None:
         self._broker, self._clock = broker, clock
-        self._known: dict[str, _Known] = {}
+        self._entries: dict[str, _Entry] = {}
         self._changes = 0
-        self._heard_s = float("-inf")
-        self._silenced = False
+        self._last_heard_s = float("-inf")
+        self._warned = False
         self._listening: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -63,29 +63,29 @@ class KnownKeys:
         if self._listening is not None:
             self._listening.cancel()
             await asyncio.gather(self._listening, return_exceptions=True)
-        self._forget()
+        self._clear()
 
     async def admit(self, secret: str, requests: int = 1) -> Admission:
         """Same as `GatewayBroker.admit`."""
         digest, now_s = digest_of(secret), self._clock.monotonic()
-        known = self._known.get(digest)
-        if known is not None and now_s < known.until_s and now_s - self._heard_s < DEAF_S:
-            return known.admission
+        entry = self._entries.get(digest)
+        if entry is not None and now_s < entry.until_s and now_s - self._last_heard_s < MAX_SILENCE_S:
+            return entry.admission
         changes = self._changes
         admission = await self._broker.admit(secret, requests)
         # A change announced meanwhile may be newer than this answer.
-        if changes == self._changes and self._lasting(admission):
-            if len(self._known) >= MOST_KEYS:
-                self._known.clear()
-            self._known[digest] = _Known(admission, now_s + BELIEVED_S)
+        if changes == self._changes and self._is_cacheable(admission):
+            if len(self._entries) >= MOST_KEYS:
+                self._entries.clear()
+            self._entries[digest] = _Entry(admission, now_s + MAX_AGE_S)
         return admission
 
-    def _lasting(self, admission: Admission) -> bool:
+    def _is_cacheable(self, admission: Admission) -> bool:
         ends_ms = admission.record.expires_ms if admission.record is not None else None
-        return admission.unlimited and (ends_ms is None or ends_ms > self._clock.now_ms() + ENDS_SOON_MS)
+        return admission.unlimited and (ends_ms is None or ends_ms > self._clock.now_ms() + EXPIRES_SOON_MS)
 
-    def _forget(self) -> None:
-        self._known.clear()
+    def _clear(self) -> None:
+        self._entries.clear()
         self._changes += 1
 
     async def _listen_forever(self) -> None:
@@ -94,18 +94,18 @@ class KnownKeys:
             try:
                 position, changed = await self._broker.changes(position, LISTEN_MS)
             except Exception as error:  # noqa: BLE001 - no error may end the listening for good
-                self._deaf(error)
+                self._stop_using(error)
                 position = "0-0"  # after a failover, another server may give out other ids
-                await self._clock.sleep(AGAIN_S)
+                await self._clock.sleep(RETRY_S)
                 continue
             if changed:
-                self._forget()
-            self._heard_s = self._clock.monotonic()
-            self._silenced = False
+                self._clear()
+            self._last_heard_s = self._clock.monotonic()
+            self._warned = False
 
-    def _deaf(self, error: Exception) -> None:
-        self._heard_s = float("-inf")
-        self._forget()
-        if not self._silenced:
+    def _stop_using(self, error: Exception) -> None:
+        self._last_heard_s = float("-inf")
+        self._clear()
+        if not self._warned:
             log.warning("keys_are_asked_for_each_time", error=f"{type(error).__name__}: {error}")
-        self._silenced = True
+        self._warned = True

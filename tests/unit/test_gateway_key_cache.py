@@ -1,4 +1,4 @@
-"""A gateway's memory of API keys: when it need not ask Redis, and when it must."""
+"""A gateway's cache of API keys: when it is used, and when Redis is asked."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import structlog
 from streamfleet.common.broker.gateway import Admission, GatewayBroker, Left, Verdict
 from streamfleet.common.errors import BrokerUnavailable, NotPermitted
 from streamfleet.common.gateway_keys import KeyRecord
-from streamfleet.gateway import known_keys
-from streamfleet.gateway.known_keys import BELIEVED_S, DEAF_S, ENDS_SOON_MS, KnownKeys
+from streamfleet.gateway import key_cache
+from streamfleet.gateway.key_cache import EXPIRES_SOON_MS, MAX_AGE_S, MAX_SILENCE_S, KeyCache
 from tests.unit.worker_requests import HandClock
 from tests.waiting import eventually
 
@@ -41,7 +41,7 @@ class Redis:
         self.looking.set()
 
     async def changes(self, last_id: str, block_ms: int) -> tuple[str, bool]:
-        assert block_ms == known_keys.LISTEN_MS
+        assert block_ms == key_cache.LISTEN_MS
         self.positions.append(last_id)
         told = await self.told.get()
         if isinstance(told, Exception):
@@ -61,7 +61,7 @@ class Stage:
 
     def __init__(self) -> None:
         self.redis, self.clock = Redis(), HandClock()
-        self.keys = KnownKeys(cast("GatewayBroker", self.redis), self.clock)
+        self.keys = KeyCache(cast("GatewayBroker", self.redis), self.clock)
 
     async def hear(self, told: bool | Exception = False) -> None:
         """A blocking read ends, and the next one begins."""
@@ -94,7 +94,7 @@ async def test_a_key_is_asked_for_once(stage: Stage) -> None:
 async def test_what_is_known_is_believed_for_some_seconds_only(stage: Stage) -> None:
     assert await stage.ask(KEY) == 1
     for _ in range(4):
-        stage.clock.seconds += BELIEVED_S / 4 - 0.01
+        stage.clock.seconds += MAX_AGE_S / 4 - 0.01
         await stage.hear()
     assert await stage.ask(KEY) == 0
     stage.clock.seconds += 0.1
@@ -119,7 +119,7 @@ async def test_what_was_asked_before_a_change_is_not_learned_after_it(stage: Sta
 
 async def test_nothing_is_believed_without_a_sign_of_life(stage: Stage) -> None:
     assert await stage.ask(KEY) == 1
-    stage.clock.seconds += DEAF_S - 0.1
+    stage.clock.seconds += MAX_SILENCE_S - 0.1
     assert await stage.ask(KEY) == 0
     stage.clock.seconds += 0.1
     assert await stage.ask(KEY, KEY) == 2, "the line may be dead without a word"
@@ -161,7 +161,7 @@ async def test_what_is_counted_or_refused_is_asked_for_each_time(stage: Stage, a
 
 
 async def test_when_a_key_ends_is_for_redis_to_say(stage: Stage) -> None:
-    ends_ms = stage.clock.now_ms() + ENDS_SOON_MS + 1_000
+    ends_ms = stage.clock.now_ms() + EXPIRES_SOON_MS + 1_000
     stage.redis.admission = Admission(Verdict.LET_IN, KeyRecord("1", "name", "tenant", expires_ms=ends_ms))
     assert await stage.ask(KEY, KEY) == 1
     await stage.hear(True)
@@ -170,8 +170,8 @@ async def test_when_a_key_ends_is_for_redis_to_say(stage: Stage) -> None:
 
 
 async def test_no_more_than_so_many_are_remembered(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known_keys, "MOST_KEYS", 3)
+    monkeypatch.setattr(key_cache, "MOST_KEYS", 3)
     secrets = [f"sf-{number}" for number in range(10)]
     assert await stage.ask(*secrets) == 10
-    assert len(stage.keys._known) <= 3
+    assert len(stage.keys._entries) <= 3
     assert await stage.ask(secrets[-1]) == 0
