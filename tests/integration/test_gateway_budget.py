@@ -283,11 +283,11 @@ class Play:
     async def die(self, at: int) -> None:
         """All of a gateway's requests are gone at once, and what it would have done for them."""
         gateway: Any = self._gateways[at][0]
-        usual, gateway.errand = gateway.errand, lambda work, _: work.close()
+        original, gateway.run_in_background = gateway.run_in_background, lambda work, _: work.close()
         for owner, task in self._sent:
             if owner == at:
                 await _end(task)
-        gateway.errand = usual
+        gateway.run_in_background = original
         self._sent = [(owner, task) for owner, task in self._sent if owner != at]
 
     async def pull(self) -> None:
@@ -319,7 +319,7 @@ class Play:
         for _, task in self._sent:
             await _end(task)
         self._sent.clear()
-        await self._errands()
+        await self._finish_background_tasks()
         for gateway, _ in self._gateways:  # they remember a result for as long as somebody holds its request's handle
             mailbox: Any = (await gateway.queues.client("default")).mailbox
             mailbox._slots._known.clear()
@@ -337,7 +337,7 @@ class Play:
         for _, task in self._sent:
             await _end(task)
         self._sent.clear()
-        await self._errands()
+        await self._finish_background_tasks()
         await self.pull()
         while self._held:
             await self.end(0, 7)
@@ -350,10 +350,10 @@ class Play:
         await self.sweep(0)
         return await self._reservations() == []
 
-    async def _errands(self) -> None:
+    async def _finish_background_tasks(self) -> None:
         for gateway, _ in self._gateways:
-            if gateway._errands:
-                await asyncio.wait(gateway._errands)
+            if gateway._background_tasks:
+                await asyncio.wait(gateway._background_tasks)
 
     async def _reservations(self) -> list[str]:
         return [str(name) for name in await self._rows.zrange("{gateway}/reservations", 0, -1)]

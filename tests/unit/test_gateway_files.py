@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from streamfleet.common.batch_records import FILE, BatchNames, FileRecord, Part, is_id, new_id, read_file, read_part
 from streamfleet.common.errors import InvalidRequest, SettingsError
-from streamfleet.gateway.errors import of_refusal
+from streamfleet.gateway.errors import exception_to_api_error
 from streamfleet.gateway.files.multipart import MOST_FIELD_BYTES, MOST_PARTS, Form
 from streamfleet.gateway.files.paging import read_page
 from streamfleet.gateway.files.store import ContentGone, Store, StoreUnavailable
@@ -201,7 +201,7 @@ async def test_a_store_that_does_not_work_is_said_without_its_path(tmp_path: Pat
     with pytest.raises(StoreUnavailable) as refused:
         await store.put(store.new_name("file-1"), b"x")
     assert str(tmp_path) not in str(refused.value)
-    answer = of_refusal(refused.value)
+    answer = exception_to_api_error(refused.value)
     assert (answer.status, "retry-after" in answer.headers) == (503, True)
 
 

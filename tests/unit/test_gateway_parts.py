@@ -30,8 +30,14 @@ from streamfleet.common.settings import load
 from streamfleet.common.settings_gateway import GatewaySettings, ModelRoute
 from streamfleet.gateway import metrics
 from streamfleet.gateway.authentication import format_duration
-from streamfleet.gateway.errors import ApiError, of_http, of_refusal, of_result, retry_after
-from streamfleet.gateway.models import REUSE_S, Chosen, Models, announced
+from streamfleet.gateway.errors import (
+    ApiError,
+    exception_to_api_error,
+    http_status_to_api_error,
+    result_to_api_error,
+    retry_after,
+)
+from streamfleet.gateway.models import REUSE_S, Chosen, Models, announced_models
 from streamfleet.gateway.token_budget import expected_tokens, used_tokens
 from streamfleet.producer.fleet import WorkerView, worker_views
 
@@ -59,7 +65,7 @@ DIGEST = digest_of("sf-x")
     ids=lambda value: value.__class__.__name__ if isinstance(value, Exception) else str(value),
 )
 def test_what_the_client_raises_has_its_status(error: StreamfleetError, status: int, code: str) -> None:
-    found = of_refusal(error)
+    found = exception_to_api_error(error)
     assert (found.status, found.code) == (status, code)
     shown = json.loads(found.body())
     assert set(shown["error"]) == {"message", "type", "param", "code"}
@@ -80,7 +86,7 @@ def ended(status: Status, **fields: Any) -> Result:
 
 def test_a_request_that_failed_says_what_the_engine_said() -> None:
     error = common.openai_error("must be at most 2", "BadRequestError", "temperature", "invalid_value")
-    found = of_result(ended(Status.FAILED, error=error, http_status=422))
+    found = result_to_api_error(ended(Status.FAILED, error=error, http_status=422))
     assert (found.status, found.param, found.code) == (422, "temperature", "invalid_value")
     assert found.headers["x-should-retry"] == "false"
 
@@ -101,7 +107,9 @@ def test_a_request_that_failed_says_what_the_engine_said() -> None:
 def test_types_and_codes_of_an_engine_become_openais(
     kind: str, code: str | None, param: str | None, status: int, wanted: tuple[str, str]
 ) -> None:
-    found = of_result(ended(Status.FAILED, error=common.openai_error("said so", kind, param, code), http_status=status))
+    found = result_to_api_error(
+        ended(Status.FAILED, error=common.openai_error("said so", kind, param, code), http_status=status)
+    )
     assert (found.kind, found.code) == wanted
     assert (found.status, found.message, found.param) == (status, "said so", param)
 
@@ -110,7 +118,7 @@ def test_types_and_codes_of_an_engine_become_openais(
     ("status", "http"), [(Status.EXPIRED, 504), (Status.CANCELLED, 499), (Status.DEAD, 500), (Status.FAILED, 400)]
 )
 def test_every_ending_has_an_answer(status: Status, http: int) -> None:
-    found = of_result(ended(status))
+    found = result_to_api_error(ended(status))
     assert found.status == http
     assert found.message
     assert found.code == status
@@ -118,15 +126,15 @@ def test_every_ending_has_an_answer(status: Status, http: int) -> None:
 
 @pytest.mark.parametrize("error", ['{"error": 7}', "text", '{"error": {"message": 7, "code": []}}', "[]", '{"a": {}}'])
 def test_an_error_that_somebody_wrote_by_hand_is_none_for_the_caller(error: str) -> None:
-    found = of_result(ended(Status.FAILED, error=error, http_status=99))
+    found = result_to_api_error(ended(Status.FAILED, error=error, http_status=99))
     assert found.status == 500 if found.status != 400 else True
     assert json.loads(found.body())["error"]["message"]
 
 
 def test_what_the_framework_refuses() -> None:
-    assert of_http(404, "/v1/nonsense", "GET").code == "not_found"
-    assert of_http(405, "/v1/models", "PUT").code == "method_not_allowed"
-    assert of_http(422, "/x", "GET").status == 422
+    assert http_status_to_api_error(404, "/v1/nonsense", "GET").code == "not_found"
+    assert http_status_to_api_error(405, "/v1/models", "PUT").code == "method_not_allowed"
+    assert http_status_to_api_error(422, "/x", "GET").status == 422
 
 
 def test_retry_after_is_whole_seconds_and_at_least_one() -> None:
@@ -165,9 +173,9 @@ def workers(**seen_ms_ago: tuple[int, list[str]]) -> Sequence[WorkerView]:
 
 
 def test_the_living_say_which_models_there_are() -> None:
-    assert announced(workers(a=(0, ["m1", "m2"]), b=(0, ["m1"]), c=(900_000, ["old"]))) == ["m1", "m2"]
-    assert announced(workers(c=(900_000, ["old"]))) == ["old"], "a fleet that is scaled to zero is still there"
-    assert announced([]) == []
+    assert announced_models(workers(a=(0, ["m1", "m2"]), b=(0, ["m1"]), c=(900_000, ["old"]))) == ["m1", "m2"]
+    assert announced_models(workers(c=(900_000, ["old"]))) == ["old"], "a fleet that is scaled to zero is still there"
+    assert announced_models([]) == []
 
 
 async def test_a_model_is_looked_up_among_the_workers() -> None:

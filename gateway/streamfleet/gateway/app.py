@@ -20,7 +20,13 @@ from streamfleet.gateway.batches import routes as batches
 from streamfleet.gateway.body import drop_body
 from streamfleet.gateway.call import call_of
 from streamfleet.gateway.document.operations import document
-from streamfleet.gateway.errors import CLIENT_LEFT, ApiError, internal, of_http, of_refusal
+from streamfleet.gateway.errors import (
+    CLIENT_LEFT,
+    ApiError,
+    exception_to_api_error,
+    http_status_to_api_error,
+    internal_error,
+)
 from streamfleet.gateway.files import routes as files
 from streamfleet.gateway.gateway import Gateway
 from streamfleet.gateway.simple import routes as simple
@@ -37,7 +43,7 @@ ROUTERS = (
     batches.router,
     simple.router,
 )
-SHOWN = (
+EXPOSED_HEADERS = (
     "x-request-id",
     "x-streamfleet-id",
     "openai-processing-ms",
@@ -79,7 +85,7 @@ def build(gateway: Gateway) -> FastAPI:
             allow_origins=gateway.settings.gateway_origins,
             allow_methods=["GET", "POST", "DELETE"],
             allow_headers=["*"],
-            expose_headers=SHOWN,
+            expose_headers=EXPOSED_HEADERS,
         )
     return app
 
@@ -94,7 +100,7 @@ async def respond(request: Request, error: ApiError) -> Response:
 
 
 async def _on_api_error(request: Request, error: Exception) -> Response:
-    return await respond(request, error if isinstance(error, ApiError) else internal())
+    return await respond(request, error if isinstance(error, ApiError) else internal_error())
 
 
 async def _on_refusal(request: Request, error: Exception) -> Response:
@@ -102,12 +108,14 @@ async def _on_refusal(request: Request, error: Exception) -> Response:
         log.warning("redis_unavailable", http_id=call_of(request).id, error=str(error))
     elif isinstance(error, SettingsError | NotPermitted):
         log.error("not_set_up", http_id=call_of(request).id, error=str(error))
-    return await respond(request, of_refusal(error) if isinstance(error, StreamfleetError) else internal())
+    return await respond(
+        request, exception_to_api_error(error) if isinstance(error, StreamfleetError) else internal_error()
+    )
 
 
 async def _on_http(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 422
-    found = of_http(status, request.url.path, request.method)
+    found = http_status_to_api_error(status, request.url.path, request.method)
     allowed = (error.headers or {}).get("Allow") if isinstance(error, HTTPException) else None
     if allowed:
         found.headers = {"allow": allowed}
@@ -120,5 +128,5 @@ async def _on_left(request: Request, error: Exception) -> Response:  # noqa: ARG
 
 
 async def _on_fault(request: Request, error: Exception) -> Response:  # noqa: ARG001 - it is raised on, and logged there
-    fault = internal()
+    fault = internal_error()
     return Response(fault.body(), fault.status, {"connection": "close"}, "application/json")

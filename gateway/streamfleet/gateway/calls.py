@@ -38,7 +38,7 @@ from streamfleet.gateway.document.operations import (
     body,
     operation,
 )
-from streamfleet.gateway.errors import ApiError, of_result
+from streamfleet.gateway.errors import ApiError, result_to_api_error
 from streamfleet.gateway.gateway import Gateway, gateway_of
 from streamfleet.gateway.request_parameters import (
     Bounds,
@@ -48,7 +48,7 @@ from streamfleet.gateway.request_parameters import (
     read_parameters,
     request_id,
 )
-from streamfleet.gateway.streaming import Reading, open_stream, told
+from streamfleet.gateway.streaming import Reading, open_stream, tier_field
 from streamfleet.gateway.token_budget import Reservation, expected_tokens, used_tokens
 from streamfleet.gateway.waiting import Attendance, CallerLeft
 from streamfleet.producer.ask import as_ask
@@ -91,7 +91,7 @@ class Enqueued:
         """Nobody waits for it any more: cancel it, unless it is to go on."""
         if not self.parameters.continue_on_disconnect:
             metrics.CANCELLED.inc()
-            self.gateway.errand(self._cancel(), "cancel what nobody waits for")
+            self.gateway.run_in_background(self._cancel(), "cancel what nobody waits for")
 
     async def settle(self, result: Result | None) -> None:
         """Charge the caller what the request used.
@@ -170,15 +170,15 @@ async def answer(request: Request, endpoint: str) -> Response:
     try:
         result = await wait_for(request, enqueued)
     except RequestLost:
-        enqueued.gateway.errand(enqueued.settle(None), "put back tokens")
+        enqueued.gateway.run_in_background(enqueued.settle(None), "put back tokens")
         raise
     if enqueued.reservation is not None:
-        enqueued.gateway.errand(enqueued.settle(result), "settle tokens")
+        enqueued.gateway.run_in_background(enqueued.settle(result), "settle tokens")
     if not result.ok:
-        raise of_result(result)
+        raise result_to_api_error(result)
     said = result.fields.get("response", "{}")
     if enqueued.parameters.tier is not None:
-        said = json.dumps({**(result.response or {}), **told(enqueued.parameters.tier)}, separators=(",", ":"))
+        said = json.dumps({**(result.response or {}), **tier_field(enqueued.parameters.tier)}, separators=(",", ":"))
     return Response(said, media_type="application/json")
 
 
@@ -222,7 +222,7 @@ async def enqueue(request: Request, endpoint: str) -> Enqueued:
         handle = await client.enqueue_draft(await aside(size, client.draft, ask))
     except (InvalidRequest, QueueFull):
         if reservation is not None:
-            gateway.errand(gateway.budget.give_back(reservation), "put back tokens")
+            gateway.run_in_background(gateway.budget.give_back(reservation), "put back tokens")
         raise  # after any other error the request may be in its queue: a gateway finds out
     call.release()
     return Enqueued(gateway, call, caller, parameters, client, handle, reservation)

@@ -78,9 +78,9 @@ def retry_after(seconds: float) -> dict[str, str]:
     return {"retry-after": str(max(1, math.ceil(seconds)))}
 
 
-def of_refusal(error: StreamfleetError) -> ApiError:
+def exception_to_api_error(error: StreamfleetError) -> ApiError:
     """Returns the answer for an error of the client library. It shows no addresses and no settings."""
-    found = internal()
+    found = internal_error()
     match error:
         case InvalidRequest():
             status = 413 if error.code == "request_too_large" else 400
@@ -109,7 +109,7 @@ def of_refusal(error: StreamfleetError) -> ApiError:
     return found
 
 
-def of_result(result: Result) -> ApiError:
+def result_to_api_error(result: Result) -> ApiError:
     """Returns the answer for a request that ended without success, with the request's own status and error.
 
     Engines have types and codes of their own (vLLM: `BadRequestError` and the status); callers get those of OpenAI.
@@ -120,7 +120,7 @@ def of_result(result: Result) -> ApiError:
     return ApiError(
         status,
         message if isinstance(message, str) else f"the request ended as {result.status}",
-        _code(code, status, param) or result.status.value,
+        _openai_code(code, status, param) or result.status.value,
         kind if isinstance(kind, str) and _TYPE.fullmatch(kind) else SERVER if status >= 500 else INVALID,
         param if isinstance(param, str) else None,
         # Repeating gives the same: the request is wrong, too late, or was tried often enough.
@@ -128,7 +128,7 @@ def of_result(result: Result) -> ApiError:
     )
 
 
-def _code(code: object, status: int, param: object) -> str | None:
+def _openai_code(code: object, status: int, param: object) -> str | None:
     """OpenAI's code for an engine's; None where the engine gave none."""
     if not isinstance(code, str) or not code.isdecimal():
         return code if isinstance(code, str) else None
@@ -137,7 +137,7 @@ def _code(code: object, status: int, param: object) -> str | None:
     return "engine_error" if status >= 500 else "invalid_request"
 
 
-def of_http(status: int, path: str, method: str) -> ApiError:
+def http_status_to_api_error(status: int, path: str, method: str) -> ApiError:
     """Returns the answer for an error of the web framework."""
     if status == 404:
         return ApiError(404, f"there is no {path[:200]}; see /openapi.json", "not_found")
@@ -146,12 +146,12 @@ def of_http(status: int, path: str, method: str) -> ApiError:
     return ApiError(status, "the request cannot be answered", "invalid_request")
 
 
-def internal() -> ApiError:
+def internal_error() -> ApiError:
     """Returns the answer for a fault of the gateway itself."""
     return ApiError(500, "the gateway failed on this request; its log says why", "internal_error", SERVER)
 
 
-def stopping() -> ApiError:
+def gateway_stopping() -> ApiError:
     """Returns the answer for a caller when this process stops."""
     text = "this gateway is stopping; send it again, with the same Idempotency-Key if it had one"
     return ApiError(503, text, "gateway_stopping", SERVER, headers={**retry_after(STOPPING_S), "connection": "close"})

@@ -77,18 +77,18 @@ class Gateway:
         self.desk = Desk(queue_settings, settings, self.clock)
         self.stopping: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.draining = False
-        self._errands: set[asyncio.Task[None]] = set()
+        self._background_tasks: set[asyncio.Task[None]] = set()
 
     @property
     def keys_on(self) -> bool:
         """True if callers need an API key."""
         return self._broker is not None
 
-    def errand(self, work: Coroutine[Any, Any, object], what: str) -> None:
+    def run_in_background(self, work: Coroutine[Any, Any, object], what: str) -> None:
         """Run something in the background; log it if it fails."""
-        task = asyncio.get_running_loop().create_task(_quietly(work, what))
-        self._errands.add(task)
-        task.add_done_callback(self._errands.discard)
+        task = asyncio.get_running_loop().create_task(_log_failure(work, what))
+        self._background_tasks.add(task)
+        task.add_done_callback(self._background_tasks.discard)
 
     def stop(self) -> None:
         """Tell all waiting callers to ask another gateway."""
@@ -97,8 +97,8 @@ class Gateway:
 
     async def close(self) -> None:
         """Finish background tasks, then close all parts."""
-        if self._errands:
-            await asyncio.wait(set(self._errands), timeout=FINISHING_S)
+        if self._background_tasks:
+            await asyncio.wait(set(self._background_tasks), timeout=FINISHING_S)
         await self.budget.close()
         await self.batching.close()
         await self.webhooks.stop(FINISHING_S)
@@ -115,7 +115,7 @@ def gateway_of(request: Request) -> Gateway:
     return gateway
 
 
-async def _quietly(work: Coroutine[Any, Any, object], what: str) -> None:
+async def _log_failure(work: Coroutine[Any, Any, object], what: str) -> None:
     try:
         await work
     except StreamfleetError as error:

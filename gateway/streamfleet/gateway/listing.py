@@ -13,7 +13,7 @@ from fastapi.responses import JSONResponse
 from streamfleet.gateway.call import call_of
 from streamfleet.gateway.document.operations import answers, operation
 from streamfleet.gateway.gateway import Gateway, gateway_of
-from streamfleet.gateway.models import unknown
+from streamfleet.gateway.models import model_not_found
 
 OWNER = "streamfleet"
 router = APIRouter(tags=["models"])
@@ -32,7 +32,7 @@ async def model(request: Request, model: str) -> JSONResponse:
     """One model."""
     gateway = await _let_in(request)
     if model not in await gateway.models.names():
-        raise unknown(model)
+        raise model_not_found(model)
     return JSONResponse(_model(model))
 
 

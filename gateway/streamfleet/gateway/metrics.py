@@ -128,7 +128,7 @@ def begin() -> None:
     PlatformCollector(registry=REGISTRY)
 
 
-def tell_limits(connections: int, deadline_ms: int) -> None:
+def export_limits(connections: int, deadline_ms: int) -> None:
     """Export the limits that other metrics are compared with: most connections, and the default deadline in ms."""
     CONNECTIONS_LIMIT.set(connections)
     DEADLINE.set(deadline_ms / 1000)

@@ -33,7 +33,7 @@ class Chosen:
     served: str | None
 
 
-def announced(workers: Sequence[WorkerView]) -> list[str]:
+def announced_models(workers: Sequence[WorkerView]) -> list[str]:
     """Models that living workers serve; if none lives, those of workers that Redis still remembers."""
     living = [worker for worker in workers if worker.alive]
     return sorted({model for worker in living or workers for model in worker.models if model})
@@ -64,7 +64,7 @@ class Models:
 
     async def names(self) -> list[str]:
         """All models, by name."""
-        return sorted(self._routes) if self._routes else announced(await self._workers(self._queue))
+        return sorted(self._routes) if self._routes else announced_models(await self._workers(self._queue))
 
     async def choose(self, model: object, endpoint: str = "") -> Chosen:
         """Returns the destination of a request for this model.
@@ -80,8 +80,8 @@ class Models:
         """
         chosen = await self._choose(model)
         if endpoint:
-            told = [worker.endpoints for worker in await self._workers(chosen.queue) if worker.alive]
-            if told and all(served and endpoint not in served for served in told):
+            declared = [worker.endpoints for worker in await self._workers(chosen.queue) if worker.alive]
+            if declared and all(served and endpoint not in served for served in declared):
                 text = f"no worker of this model serves {endpoint}"
                 raise ApiError(404, text, "unknown_endpoint", param="model")
         return chosen
@@ -90,10 +90,10 @@ class Models:
         if model is not None and not isinstance(model, str):
             raise InvalidRequest("must be a string", "model", "invalid_type")
         if self._routes:
-            return self._routed(model)
+            return self._route(model)
         if model is None:
             return Chosen(self._queue, None)
-        names = announced(await self._workers(self._queue))
+        names = announced_models(await self._workers(self._queue))
         if model in names:
             return Chosen(self._queue, model)
         if not names:
@@ -101,15 +101,15 @@ class Models:
                 "no worker has said yet which models there are; try again, or name them in STREAMFLEET_GATEWAY_MODELS"
             )
             raise ApiError(503, text, "no_worker", SERVER, headers=retry_after(NO_WORKER_S))
-        raise unknown(model)
+        raise model_not_found(model)
 
-    def _routed(self, model: str | None) -> Chosen:
+    def _route(self, model: str | None) -> Chosen:
         if model is None and len(self._routes) > 1:
             text = f"is missing: name one of {', '.join(sorted(self._routes))}"
             raise InvalidRequest(text, "model", "missing_required_parameter")
         route = next(iter(self._routes.values())) if model is None else self._routes.get(model)
         if route is None:
-            raise unknown(str(model))
+            raise model_not_found(str(model))
         return Chosen(route.queue, route.served)
 
     async def _workers(self, queue: str) -> Sequence[WorkerView]:
@@ -125,7 +125,7 @@ class Models:
         return queue not in self._seen or self._clock.monotonic() - self._seen[queue][0] >= REUSE_S
 
 
-def unknown(model: str) -> ApiError:
+def model_not_found(model: str) -> ApiError:
     """Returns the answer for a model that does not exist."""
     text = f"the model {model[:80]!r} does not exist, or is not served here; GET /v1/models has those that are"
     return ApiError(404, text, "model_not_found", param="model")

@@ -22,7 +22,7 @@ from streamfleet.common.results import Result
 from streamfleet.gateway import metrics
 from streamfleet.gateway.call import Call
 from streamfleet.gateway.edge import Straight
-from streamfleet.gateway.errors import SERVER, ApiError, of_refusal, of_result
+from streamfleet.gateway.errors import SERVER, ApiError, exception_to_api_error, result_to_api_error
 from streamfleet.gateway.gateway import Gateway
 from streamfleet.gateway.waiting import Attendance, CallerLeft
 from streamfleet.producer.client import Client
@@ -78,13 +78,13 @@ def frame(data: Mapping[str, Any], chunk_id: str = "", event: str = "") -> bytes
 def chunk_frame(chunk_id: str, raw: str, tier: str | None = None) -> bytes:
     """Returns a chunk as one event, with its JSON unchanged if that is one line for event readers too."""
     if "\r" in raw:
-        return frame(json.loads(raw) | told(tier), chunk_id)
+        return frame(json.loads(raw) | tier_field(tier), chunk_id)
     if tier is not None and raw.startswith('{"'):
         raw = f'{{"service_tier":"{tier}",{raw[1:]}'
     return f"id: {chunk_id}\ndata: {raw}\n\n".encode(errors="backslashreplace")
 
 
-def told(tier: str | None) -> dict[str, str]:
+def tier_field(tier: str | None) -> dict[str, str]:
     """The `service_tier` field of an answer; empty for None."""
     return {} if tier is None else {"service_tier": tier}
 
@@ -142,8 +142,8 @@ async def frames(reading: Reading, tokens: Tokens) -> AsyncGenerator[bytes, None
             result = await reading.client.result(failure.id, 0)
             _settle(reading, result)
             if not shown:
-                raise of_result(result) from None
-            yield error_frame(of_result(result))
+                raise result_to_api_error(result) from None
+            yield error_frame(result_to_api_error(result))
             return
         except RequestLost:
             _settle(reading, None)
@@ -151,14 +151,14 @@ async def frames(reading: Reading, tokens: Tokens) -> AsyncGenerator[bytes, None
     if not shown or reading.on_result is not None:
         result = await reading.client.result(reading.handle.id, 0)
         if not shown:
-            yield frame(whole(result.response or {}) | told(reading.tier))
+            yield frame(whole(result.response or {}) | tier_field(reading.tier))
         _settle(reading, result)
     yield DONE
 
 
 def _settle(reading: Reading, result: Result | None) -> None:
     if reading.on_result is not None:
-        reading.gateway.errand(reading.on_result(result), "settle tokens")
+        reading.gateway.run_in_background(reading.on_result(result), "settle tokens")
 
 
 def _observe_lags(events: Iterable[Event], now_ms: float) -> None:
@@ -281,7 +281,7 @@ class EventStream(Response):
             await self._send(send, error_frame(error))
         except StreamfleetError as error:
             log.warning("stream_broke", request_id=self._reading.handle.id, error=str(error))
-            await self._send(send, error_frame(of_refusal(error)))
+            await self._send(send, error_frame(exception_to_api_error(error)))
 
     def _take(self, stream_id: str, chunks: list[str]) -> None:
         """Write chunks directly: with a thousand streams, waking a task for each group costs a quarter of the time."""

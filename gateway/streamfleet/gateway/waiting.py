@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from streamfleet.gateway.errors import stopping
+from streamfleet.gateway.errors import gateway_stopping
 
 T = TypeVar("T")
 Receive = Callable[[], Awaitable[Any]]
@@ -61,5 +61,5 @@ class Attendance:
         if self._left.done():
             raise CallerLeft
         if self._stopping.done():
-            raise stopping()
+            raise gateway_stopping()
         return False

@@ -112,7 +112,7 @@ class Batching:
             log.warning("files_are_local", why=LOCAL)
         for begin in (metrics.begin, file_metrics.begin):
             begin()
-        gateway_metrics.tell_limits(self.settings.gateway_max_connections, self.settings.gateway_deadline_ms)
+        gateway_metrics.export_limits(self.settings.gateway_max_connections, self.settings.gateway_deadline_ms)
         self.runner.start()
         self._watch.start()
         self._sweeping = asyncio.get_running_loop().create_task(self._sweep_forever())

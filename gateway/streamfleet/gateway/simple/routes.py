@@ -63,7 +63,7 @@ async def sync(request: Request) -> Response:
     finally:
         if reservation is not None:
             used = call.used(reservation.tokens)
-            here.gateway.errand(here.gateway.budget.settle(reservation, used), "settle tokens")
+            here.gateway.run_in_background(here.gateway.budget.settle(reservation, used), "settle tokens")
     return Pieces(_told(here, call.id, results, (asyncio.get_running_loop().time() - began_s) * 1000))
 
 
@@ -185,7 +185,7 @@ def _told(here: Visit, batch_id: str, results: list[dict[str, Any]], latency_ms:
         "completion_tokens": completion_tokens,
         "busy_ms": round(latency_ms),
     }
-    here.gateway.errand(here.batching.broker.count(here.tenant, counts), "count a call")
+    here.gateway.run_in_background(here.batching.broker.count(here.tenant, counts), "count a call")
     return {
         "batch_id": batch_id,
         "object": "batch.result",

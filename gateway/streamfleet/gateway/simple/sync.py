@@ -106,7 +106,7 @@ class Sync:
     def abandon(self) -> None:
         """Cancel all requests, unless they should go on when the caller leaves."""
         if self._handles and not self._parameters.continue_on_disconnect:
-            self._here.gateway.errand(_cancel(self._handles), "cancel what nobody waits for")
+            self._here.gateway.run_in_background(_cancel(self._handles), "cancel what nobody waits for")
 
     def _prepared(self, prompts: PromptsWish, chosen: Chosen) -> list[Submission]:
         submissions = []
