@@ -12,9 +12,9 @@ from fastapi.responses import JSONResponse
 from streamfleet.common.batch_records import BATCH, BatchRecord, BatchStatus, is_id
 from streamfleet.common.protocol import parse_body
 from streamfleet.gateway.aside import Pieces
+from streamfleet.gateway.auth_context import AuthContext, authenticate
 from streamfleet.gateway.batches.accepting import choose_lane, naming_of, read_batch_parameters
 from streamfleet.gateway.batches.showing import shown
-from streamfleet.gateway.batches.visiting import Visit, visit
 from streamfleet.gateway.body import read_body
 from streamfleet.gateway.document.operations import IDEMPOTENCY, LANE, answers, body, operation, paging
 from streamfleet.gateway.errors import NOT_AGAIN, ApiError
@@ -33,18 +33,18 @@ _BATCH = answers("Batch")
 )
 async def create(request: Request) -> JSONResponse:
     """Run a file of requests."""
-    here = await visit(request, requests=1)
-    raw = await read_body(request, MOST_BODY_BYTES, here.settings.gateway_body_timeout_s, here.bodies)
+    context = await authenticate(request, requests=1)
+    raw = await read_body(request, MOST_BODY_BYTES, context.settings.gateway_body_timeout_s, context.bodies)
     asked = parse_body(raw, MOST_BODY_BYTES)
-    parameters = read_batch_parameters(asked, here.settings.gateway_batch_max_window_ms)
-    lane = choose_lane(request.headers, asked, here.caller.lanes)
-    await here.batching.check_callback(parameters.callback_url, here.tenant)
-    naming = naming_of(request.headers, BATCH, here.caller.owner, asked, lane)
-    batch = await here.batching.accept(parameters, here.tenant, lane, naming)
+    parameters = read_batch_parameters(asked, context.settings.gateway_batch_max_window_ms)
+    lane = choose_lane(request.headers, asked, context.caller.lanes)
+    await context.batching.check_callback(parameters.callback_url, context.tenant)
+    naming = naming_of(request.headers, BATCH, context.caller.owner, asked, lane)
+    batch = await context.batching.accept(parameters, context.tenant, lane, naming)
     if batch is None:
         text = f"there is no file {parameters.input_file_id!r}: upload it first, with POST /v1/files"
         raise ApiError(404, text, "file_not_found", param="input_file_id")
-    here.call.facts |= {"batch": batch.id, "lane": lane.value}
+    context.call.facts |= {"batch": batch.id, "lane": lane.value}
     return JSONResponse(shown(batch))
 
 
@@ -54,46 +54,46 @@ async def create(request: Request) -> JSONResponse:
 )
 async def batches(request: Request) -> Response:
     """The tenant's batches, newest first."""
-    here = await visit(request)
+    context = await authenticate(request)
     page = read_page(request.query_params, BATCH, USUAL_LISTED, MOST_LISTED)
-    found = await here.batching.listed(here.tenant, page.after, page.limit + 1)
+    found = await context.batching.listed(context.tenant, page.after, page.limit + 1)
     return Pieces(page.shown([shown(batch) for batch in found[: page.limit]], len(found) > page.limit))
 
 
 @router.get("/v1/batches/{batch_id}", **operation({200: _BATCH}, (404,)))
 async def batch(request: Request, batch_id: str) -> JSONResponse:
     """One batch."""
-    return JSONResponse(shown(await find(await visit(request), batch_id, BATCH)))
+    return JSONResponse(shown(await find(await authenticate(request), batch_id, BATCH)))
 
 
 @router.post("/v1/batches/{batch_id}/cancel", **operation({200: _BATCH}, (404, 409)))
 async def cancel(request: Request, batch_id: str) -> JSONResponse:
     """Cancel a batch. Answers up to then are in its files."""
-    here = await visit(request)
-    return JSONResponse(shown(await end(here, batch_id, BATCH)))
+    context = await authenticate(request)
+    return JSONResponse(shown(await end(context, batch_id, BATCH)))
 
 
-async def find(here: Visit, batch_id: str, kind: str) -> BatchRecord:
+async def find(context: AuthContext, batch_id: str, kind: str) -> BatchRecord:
     """Returns one of the caller's batches or jobs.
 
     Raises:
         ApiError: the caller has none of this id.
     """
-    record = await here.batching.broker.batch(batch_id) if is_id(batch_id, kind) else None
-    if record is None or record.tenant != here.tenant:
+    record = await context.batching.broker.batch(batch_id) if is_id(batch_id, kind) else None
+    if record is None or record.tenant != context.tenant:
         raise ApiError(404, f"there is no batch {batch_id[:80]!r}", "batch_not_found", param="batch_id")
     return record
 
 
-async def end(here: Visit, batch_id: str, kind: str) -> BatchRecord:
+async def end(context: AuthContext, batch_id: str, kind: str) -> BatchRecord:
     """Cancel a batch or job, and return it.
 
     Raises:
         ApiError: the caller has none of this id, or it ended before.
     """
-    await find(here, batch_id, kind)
-    status = await here.batching.broker.cancel_batch(batch_id, here.tenant)
+    await find(context, batch_id, kind)
+    status = await context.batching.broker.cancel_batch(batch_id, context.tenant)
     if status not in _ENDING:
         text = f"the batch cannot be cancelled: it is {status}"
         raise ApiError(409, text, "batch_ended", param="batch_id", headers=NOT_AGAIN)
-    return await find(here, batch_id, kind)
+    return await find(context, batch_id, kind)

@@ -14,7 +14,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from streamfleet.common.batch_records import FILE, FileRecord, is_id
 from streamfleet.common.broker.gateway_files import Deletion
 from streamfleet.gateway.aside import Pieces
-from streamfleet.gateway.batches.visiting import Visit, visit
+from streamfleet.gateway.auth_context import AuthContext, authenticate
 from streamfleet.gateway.document.operations import BYTES, FORM, answers, body, operation, paging, query
 from streamfleet.gateway.document.schemas import TEXT, fixed
 from streamfleet.gateway.errors import NOT_AGAIN, ApiError
@@ -40,41 +40,41 @@ _CONTENT = answers({"type": "string", "format": "binary"}, BYTES, about="what is
 @router.post("/v1/files", **operation({200: answers("File")}, (400, 413), body("FileUpload", FORM)))
 async def upload(request: Request) -> JSONResponse:
     """Store a file."""
-    here = await visit(request, requests=1)
-    settings = here.settings
+    context = await authenticate(request, requests=1)
+    settings = context.settings
     with metrics.counted_upload():
-        await here.files.check_room(here.tenant)
+        await context.files.check_room(context.tenant)
         record = await receive_file(
-            request, here.files, here.tenant, settings.gateway_file_max_bytes, settings.gateway_upload_idle_s
+            request, context.files, context.tenant, settings.gateway_file_max_bytes, settings.gateway_upload_idle_s
         )
-    here.call.facts |= {"file": record.id, "bytes": record.bytes}
-    return JSONResponse(shown(record))
+    context.call.facts |= {"file": record.id, "bytes": record.bytes}
+    return JSONResponse(file_object(record))
 
 
 @router.get("/v1/files", **operation({200: answers("FileList")}, (400,), parameters=_PAGES))
 async def files(request: Request) -> Response:
     """The tenant's files, newest first unless `order` is asc."""
-    here = await visit(request)
+    context = await authenticate(request)
     page = read_page(request.query_params, FILE, 10_000, MOST_LISTED)
     purpose = request.query_params.get("purpose")
     wanted = VISIBLE if purpose is None else tuple(name for name in VISIBLE if name == purpose)
-    found = await _listed(here.files, here.tenant, page, wanted)
+    found = await _list_files(context.files, context.tenant, page, wanted)
     return Pieces(page.shown(found[: page.limit], len(found) > page.limit))
 
 
 @router.get("/v1/files/{file_id}", **operation({200: answers("File")}, (404,)))
 async def file(request: Request, file_id: str) -> JSONResponse:
     """One file."""
-    return JSONResponse(shown(await find(await visit(request), file_id)))
+    return JSONResponse(file_object(await find_file(await authenticate(request), file_id)))
 
 
 @router.get("/v1/files/{file_id}/content", **operation({200: _CONTENT}, (404,)))
 async def content(request: Request, file_id: str) -> Response:
     """The content of a file."""
-    here = await visit(request)
-    record = await find(here, file_id)
-    parts = await here.files.broker.parts(file_id)
-    blocks = here.files.read(parts)
+    context = await authenticate(request)
+    record = await find_file(context, file_id)
+    parts = await context.files.broker.parts(file_id)
+    blocks = context.files.read(parts)
     try:
         first = await anext(blocks, b"")  # after the headers, a missing content could not be reported
     except ContentGone:
@@ -84,14 +84,14 @@ async def content(request: Request, file_id: str) -> Response:
         # A browser has to save the content, never to show it.
         "content-disposition": f'attachment; filename="{record.id}.jsonl"',
     }
-    return StreamingResponse(_behind(first, blocks), media_type="application/octet-stream", headers=headers)
+    return StreamingResponse(_chain(first, blocks), media_type="application/octet-stream", headers=headers)
 
 
 @router.delete("/v1/files/{file_id}", **operation({200: answers("FileDeleted")}, (404, 409)))
 async def delete(request: Request, file_id: str) -> JSONResponse:
     """Delete a file."""
-    here = await visit(request)
-    code = await here.files.delete(await find(here, file_id))
+    context = await authenticate(request)
+    code = await context.files.delete(await find_file(context, file_id))
     if code is Deletion.IN_USE:
         text = "a batch that has not ended reads this file: cancel the batch, or wait for its end"
         raise ApiError(409, text, "file_in_use", param="file_id", headers=NOT_AGAIN)
@@ -103,19 +103,19 @@ def content_gone() -> ApiError:
     return ApiError(404, "the content of the file is gone from the store", "content_gone", param="file_id")
 
 
-async def find(here: Visit, file_id: str) -> FileRecord:
+async def find_file(context: AuthContext, file_id: str) -> FileRecord:
     """Returns one of the caller's files.
 
     Raises:
         ApiError: the caller has none of this id.
     """
-    record = await here.files.broker.file(file_id) if is_id(file_id, FILE) else None
-    if record is None or record.tenant != here.tenant or record.purpose not in VISIBLE:
+    record = await context.files.broker.file(file_id) if is_id(file_id, FILE) else None
+    if record is None or record.tenant != context.tenant or record.purpose not in VISIBLE:
         raise ApiError(404, f"there is no file {file_id[:80]!r}; GET /v1/files has those that are", "file_not_found")
     return record
 
 
-def shown(record: FileRecord) -> dict[str, Any]:
+def file_object(record: FileRecord) -> dict[str, Any]:
     """Returns a file as OpenAI shows it."""
     return {
         "id": record.id,
@@ -129,20 +129,20 @@ def shown(record: FileRecord) -> dict[str, Any]:
     }
 
 
-async def _behind(first: bytes, blocks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _chain(first: bytes, blocks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     yield first
     async for block in blocks:
         yield block
 
 
-async def _listed(files: Files, tenant: str, page: Page, purposes: tuple[str, ...]) -> list[dict[str, Any]]:
+async def _list_files(files: Files, tenant: str, page: Page, purposes: tuple[str, ...]) -> list[dict[str, Any]]:
     """Returns the items of a page, and one more if there are more."""
     found: list[dict[str, Any]] = []
     after = page.after
     while len(found) <= page.limit:
         ids = await files.broker.file_ids(tenant, after, LOOK_AT, newest_first=page.newest_first)
         records = await files.broker.files(ids)
-        found += [shown(record) for record in records if record is not None and record.purpose in purposes]
+        found += [file_object(record) for record in records if record is not None and record.purpose in purposes]
         if len(ids) < LOOK_AT:
             break
         after = ids[-1]

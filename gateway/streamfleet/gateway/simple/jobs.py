@@ -12,8 +12,8 @@ from streamfleet.common.batch_records import BatchRecord, BatchStatus
 from streamfleet.common.broker.gateway_batches import Naming
 from streamfleet.common.protocol import Lane
 from streamfleet.gateway.aside import Breath, aside
+from streamfleet.gateway.auth_context import AuthContext
 from streamfleet.gateway.batches.accepting import BatchParameters, read_window
-from streamfleet.gateway.batches.visiting import Visit
 from streamfleet.gateway.errors import SERVER, ApiError, retry_after
 from streamfleet.gateway.simple.prompts import PromptsWish, input_line, totals
 
@@ -34,17 +34,17 @@ _STATUSES = {
 }
 
 
-async def accept(here: Visit, prompts: PromptsWish, lane: Lane, naming: Naming | None) -> BatchRecord:
+async def accept(context: AuthContext, prompts: PromptsWish, lane: Lane, naming: Naming | None) -> BatchRecord:
     """Create a job that any gateway may take.
 
     Raises:
         InvalidRequest: its window or callback URL is refused.
         StoreUnavailable, StreamfleetError: the job was not created.
     """
-    settings, files = here.settings, here.files
+    settings, files = context.settings, context.files
     window_ms = read_window(prompts.window, settings.gateway_batch_max_window_ms)
-    await here.batching.check_callback(prompts.callback_url, here.tenant)
-    before = None if naming is None else await here.batching.asked_before(naming)
+    await context.batching.check_callback(prompts.callback_url, context.tenant)
+    before = None if naming is None else await context.batching.asked_before(naming)
     if before is not None:
         return before
     upload, breath = await files.begin(), Breath()
@@ -54,7 +54,7 @@ async def accept(here: Visit, prompts: PromptsWish, lane: Lane, naming: Naming |
             await upload.write(line)
             await breath.take()
         await upload.close()
-        record = await files.add(upload, here.tenant, "prompts.jsonl", INPUT, INPUT_KEPT_MS)
+        record = await files.add(upload, context.tenant, "prompts.jsonl", INPUT, INPUT_KEPT_MS)
     except BaseException:
         await asyncio.shield(upload.abort())
         raise
@@ -63,7 +63,9 @@ async def accept(here: Visit, prompts: PromptsWish, lane: Lane, naming: Naming |
     )
     job = None
     try:
-        job = await here.batching.accept(parameters, here.tenant, lane, naming, job=True, total=len(prompts.bodies))
+        job = await context.batching.accept(
+            parameters, context.tenant, lane, naming, job=True, total=len(prompts.bodies)
+        )
     finally:
         if job is None or job.input_file_id != record.id:  # the job was refused, or existed before
             await asyncio.shield(files.delete(record))

@@ -16,9 +16,9 @@ from fastapi.responses import JSONResponse
 from streamfleet.common.batch_records import JOB
 from streamfleet.common.broker.gateway import Held
 from streamfleet.gateway.aside import Pieces, aside
+from streamfleet.gateway.auth_context import AuthContext, authenticate
 from streamfleet.gateway.batches.accepting import choose_lane, naming_of
 from streamfleet.gateway.batches.routes import end, find
-from streamfleet.gateway.batches.visiting import Visit, visit
 from streamfleet.gateway.body import read_body
 from streamfleet.gateway.calls import GRACE_S
 from streamfleet.gateway.document.operations import IDEMPOTENCY, LANE, WAITING, answers, body, operation
@@ -44,27 +44,27 @@ _RESULTS, _JOB = answers("Results"), answers("Job")
 )
 async def sync(request: Request) -> Response:
     """Run all prompts, and answer with their outputs."""
-    here = await visit(request, requests=1)
-    asked, prompts = await _read(here, request)
-    parameters = _read_parameters(here, request, asked)
-    chosen = await here.gateway.models.choose(asked.get("model"))
-    client = await here.gateway.queues.client(chosen.queue)
-    call = Sync(here, client, parameters)
+    context = await authenticate(request, requests=1)
+    asked, prompts = await _read(context, request)
+    parameters = _read_parameters(context, request, asked)
+    chosen = await context.gateway.models.choose(asked.get("model"))
+    client = await context.gateway.queues.client(chosen.queue)
+    call = Sync(context, client, parameters)
     submissions = await call.prepare(prompts, chosen)
     sizes = [len(each.fields["body"]) for each in submissions]
     reserved = sum(expected_tokens(prompts.endpoint, prompts.bodies[0], size) for size in sizes)
     held = Held(chosen.queue, call.id, len(prompts.bodies))
-    reservation = await here.gateway.budget.reserve(here.caller, held, reserved)
-    here.call.headers |= here.caller.limit_headers()
+    reservation = await context.gateway.budget.reserve(context.caller, held, reserved)
+    context.call.headers |= context.caller.limit_headers()
     began_s = asyncio.get_running_loop().time()
     try:
         await call.enqueue(submissions)
-        results = await _attended(here, request, call, parameters.ttl_ms / 1000 + GRACE_S)
+        results = await _attended(context, request, call, parameters.ttl_ms / 1000 + GRACE_S)
     finally:
         if reservation is not None:
             used = call.used(reservation.tokens)
-            here.gateway.run_in_background(here.gateway.budget.settle(reservation, used), "settle tokens")
-    return Pieces(_told(here, call.id, results, (asyncio.get_running_loop().time() - began_s) * 1000))
+            context.gateway.run_in_background(context.gateway.budget.settle(reservation, used), "settle tokens")
+    return Pieces(_told(context, call.id, results, (asyncio.get_running_loop().time() - began_s) * 1000))
 
 
 @router.post(
@@ -74,13 +74,13 @@ async def sync(request: Request) -> Response:
 )
 async def later(request: Request) -> JSONResponse:
     """Accept prompts, to be run later."""
-    here = await visit(request, requests=1)
-    asked, prompts = await _read(here, request)
-    lane = choose_lane(request.headers, asked, here.caller.lanes)
-    await _known(here, asked.get("model"))
-    naming = await aside(prompts.size_bytes, naming_of, request.headers, JOB, here.caller.owner, asked, lane)
-    job = await jobs.accept(here, prompts, lane, naming)
-    here.call.facts |= {"batch": job.id, "lane": lane.value}
+    context = await authenticate(request, requests=1)
+    asked, prompts = await _read(context, request)
+    lane = choose_lane(request.headers, asked, context.caller.lanes)
+    await _known(context, asked.get("model"))
+    naming = await aside(prompts.size_bytes, naming_of, request.headers, JOB, context.caller.owner, asked, lane)
+    job = await jobs.accept(context, prompts, lane, naming)
+    context.call.facts |= {"batch": job.id, "lane": lane.value}
     return JSONResponse(jobs.shown(job, job.created_ms), 202)
 
 
@@ -88,9 +88,9 @@ async def later(request: Request) -> JSONResponse:
 @router.get("/v1/batch/stats", **operation({200: answers("Stats")}))
 async def stats(request: Request) -> JSONResponse:
     """Statistics of the tenant's calls and jobs."""
-    here = await visit(request)
-    open_jobs = Counter(map(jobs.word_for, await here.batching.broker.open_jobs(here.tenant)))
-    found = await here.batching.broker.stats(here.tenant)
+    context = await authenticate(request)
+    open_jobs = Counter(map(jobs.word_for, await context.batching.broker.open_jobs(context.tenant)))
+    found = await context.batching.broker.stats(context.tenant)
     names = ("sync_calls", "jobs", "prompts", "succeeded", "failed")
     counts = {name: found.get(name, 0) for name in names}
     tokens = found.get("prompt_tokens", 0), found.get("completion_tokens", 0)
@@ -108,7 +108,7 @@ async def stats(request: Request) -> JSONResponse:
             "usage": told["usage"],
             "mean_latency_ms": mean_ms,
             "throughput": told["throughput"],
-            "batches_here": here.batching.runner.running,
+            "batches_here": context.batching.runner.running,
         }
     )
 
@@ -116,12 +116,12 @@ async def stats(request: Request) -> JSONResponse:
 @router.get("/v1/batch/{batch_id}", **operation({200: _JOB}, (404,)))
 async def job(request: Request, batch_id: str) -> Response:
     """A job, with its outputs once it has ended."""
-    here = await visit(request)
-    record = await find(here, batch_id, JOB)
-    answer = jobs.shown(record, await here.batching.broker.now_ms())
+    context = await authenticate(request)
+    record = await find(context, batch_id, JOB)
+    answer = jobs.shown(record, await context.batching.broker.now_ms())
     if record.status.ended:
         try:
-            results = await results_of(here.files, record)
+            results = await results_of(context.files, record)
         except ContentGone:
             raise content_gone() from None
         answer["outputs"] = None if results is None else outputs_of(results)
@@ -134,15 +134,15 @@ async def job(request: Request, batch_id: str) -> Response:
 @router.post("/v1/batch/{batch_id}/cancel", **operation({200: _JOB}, (404, 409)))
 async def cancel(request: Request, batch_id: str) -> JSONResponse:
     """Cancel a job. Answers up to then are in its results."""
-    here = await visit(request)
-    record = await end(here, batch_id, JOB)
-    return JSONResponse(jobs.shown(record, await here.batching.broker.now_ms()))
+    context = await authenticate(request)
+    record = await end(context, batch_id, JOB)
+    return JSONResponse(jobs.shown(record, await context.batching.broker.now_ms()))
 
 
-async def _read(here: Visit, request: Request) -> tuple[Mapping[str, Any], PromptsWish]:
-    settings, most_shared = here.settings, min(MOST_SHARED_CHARS, here.gateway.queue_settings.max_body_bytes)
+async def _read(context: AuthContext, request: Request) -> tuple[Mapping[str, Any], PromptsWish]:
+    settings, most_shared = context.settings, min(MOST_SHARED_CHARS, context.gateway.queue_settings.max_body_bytes)
     most_bytes = settings.gateway_simple_max_bytes
-    raw = await read_body(request, most_bytes, settings.gateway_body_timeout_s, here.bodies)
+    raw = await read_body(request, most_bytes, settings.gateway_body_timeout_s, context.bodies)
 
     def read() -> tuple[Mapping[str, Any], PromptsWish]:
         asked = read_call(raw, settings.gateway_simple_max_prompts, most_shared)
@@ -151,27 +151,27 @@ async def _read(here: Visit, request: Request) -> tuple[Mapping[str, Any], Promp
     return await aside(len(raw), read)
 
 
-async def _known(here: Visit, model: object) -> None:
+async def _known(context: AuthContext, model: object) -> None:
     """Refuse an unknown model at once. If no worker has said yet which models it serves, the job waits.
 
     Raises:
         InvalidRequest, ApiError: the model does not exist.
     """
     try:
-        await here.gateway.models.choose(model)
+        await context.gateway.models.choose(model)
     except ApiError as error:
         if error.status < 500:
             raise
 
 
-def _read_parameters(here: Visit, request: Request, body: Mapping[str, Any]) -> RequestParameters:
-    settings = here.settings
+def _read_parameters(context: AuthContext, request: Request, body: Mapping[str, Any]) -> RequestParameters:
+    settings = context.settings
     usual = settings.gateway_on_disconnect == "continue"
-    bounds = Bounds(here.caller.lanes, settings.gateway_deadline_ms, settings.gateway_max_wait_ms, usual)
-    return read_parameters(request.headers, body, bounds, here.gateway.clock.now_ms())
+    bounds = Bounds(context.caller.lanes, settings.gateway_deadline_ms, settings.gateway_max_wait_ms, usual)
+    return read_parameters(request.headers, body, bounds, context.gateway.clock.now_ms())
 
 
-def _told(here: Visit, batch_id: str, results: list[dict[str, Any]], latency_ms: float) -> dict[str, Any]:
+def _told(context: AuthContext, batch_id: str, results: list[dict[str, Any]], latency_ms: float) -> dict[str, Any]:
     """Returns the answer, and adds it to the tenant's statistics."""
     succeeded = sum(each["status"] == "succeeded" for each in results)
     prompt_tokens, completion_tokens = tokens_of(results)
@@ -185,7 +185,7 @@ def _told(here: Visit, batch_id: str, results: list[dict[str, Any]], latency_ms:
         "completion_tokens": completion_tokens,
         "busy_ms": round(latency_ms),
     }
-    here.gateway.run_in_background(here.batching.broker.count(here.tenant, counts), "count a call")
+    context.gateway.run_in_background(context.batching.broker.count(context.tenant, counts), "count a call")
     return {
         "batch_id": batch_id,
         "object": "batch.result",
@@ -197,10 +197,10 @@ def _told(here: Visit, batch_id: str, results: list[dict[str, Any]], latency_ms:
     }
 
 
-async def _attended(here: Visit, request: Request, call: Sync, wait_s: float) -> list[dict[str, Any]]:
+async def _attended(context: AuthContext, request: Request, call: Sync, wait_s: float) -> list[dict[str, Any]]:
     task = asyncio.ensure_future(call.results(wait_s))
     try:
-        with Attendance(request.receive, here.gateway.stopping) as attendance:
+        with Attendance(request.receive, context.gateway.stopping) as attendance:
             await attendance.wait(task)
         return task.result()
     except (CallerLeft, ApiError):

@@ -15,7 +15,7 @@ from streamfleet.common.errors import InvalidRequest, QueueFull, RequestLost, Re
 from streamfleet.common.records import EnqueueCode, Submission
 from streamfleet.common.results import Result
 from streamfleet.gateway.aside import Breath, aside
-from streamfleet.gateway.batches.visiting import Visit
+from streamfleet.gateway.auth_context import AuthContext
 from streamfleet.gateway.models import Chosen
 from streamfleet.gateway.request_parameters import RequestParameters, body_to_enqueue
 from streamfleet.gateway.simple.prompts import PromptsWish, of_error, of_result
@@ -35,7 +35,7 @@ class Sync:
     """One call with many prompts.
 
     Args:
-        here: the caller.
+        context: the authenticated caller.
         client: client of the queue.
         parameters: lane and deadline.
 
@@ -43,9 +43,9 @@ class Sync:
         id: prefix of its requests' ids.
     """
 
-    def __init__(self, here: Visit, client: Client, parameters: RequestParameters) -> None:
-        self._here, self._client, self._parameters = here, client, parameters
-        self.id = f"{here.caller.owner}-sync-{secrets.token_hex(12)}"
+    def __init__(self, context: AuthContext, client: Client, parameters: RequestParameters) -> None:
+        self._context, self._client, self._parameters = context, client, parameters
+        self.id = f"{context.caller.owner}-sync-{secrets.token_hex(12)}"
         self._numbers: dict[str, int] = {}
         self._ended: dict[int, dict[str, Any]] = {}
         self._handles: list[Handle] = []
@@ -106,7 +106,7 @@ class Sync:
     def abandon(self) -> None:
         """Cancel all requests, unless they should go on when the caller leaves."""
         if self._handles and not self._parameters.continue_on_disconnect:
-            self._here.gateway.run_in_background(_cancel(self._handles), "cancel what nobody waits for")
+            self._context.gateway.run_in_background(_cancel(self._handles), "cancel what nobody waits for")
 
     def _prepared(self, prompts: PromptsWish, chosen: Chosen) -> list[Submission]:
         submissions = []
@@ -119,7 +119,7 @@ class Sync:
                 deadline=parameters.deadline_ms,
                 ttl_ms=parameters.ttl_ms if parameters.deadline_ms is None else None,
                 endpoint=prompts.endpoint,
-                tenant=self._here.caller.tenant,
+                tenant=self._context.caller.tenant,
                 session=parameters.session,
                 traceparent=parameters.traceparent,
             )

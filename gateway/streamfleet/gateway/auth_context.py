@@ -1,6 +1,6 @@
 """Authenticated caller of an endpoint of files, batches or the simple service.
 
-`visit` admits the sender of a request and returns the parts of the gateway that its handler needs.
+`authenticate` admits the sender of a request and returns the parts of the gateway that its handler needs.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from streamfleet.gateway.gateway import Gateway, gateway_of
 
 
 @dataclass(frozen=True, slots=True)
-class Visit:
-    """A caller who was admitted, and the gateway's parts for its handler."""
+class AuthContext:
+    """An authenticated caller, and the gateway's parts for its handler."""
 
     gateway: Gateway
     call: Call
@@ -49,7 +49,7 @@ class Visit:
         return self.gateway.settings
 
 
-async def visit(request: Request, requests: int = 0) -> Visit:
+async def authenticate(request: Request, requests: int = 0) -> AuthContext:
     """Admit a caller.
 
     Args:
@@ -63,4 +63,4 @@ async def visit(request: Request, requests: int = 0) -> Visit:
     caller = await gateway.authenticator.admit(request, requests)
     call.facts |= {"key": caller.owner, "tenant": caller.tenant} if gateway.keys_on else {}
     call.headers |= caller.limit_headers()
-    return Visit(gateway, call, caller)
+    return AuthContext(gateway, call, caller)
