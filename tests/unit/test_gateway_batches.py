@@ -23,15 +23,14 @@ from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.protocol import CHAT, Lane, Status, parse_body
 from streamfleet.common.results import Result, Timings
 from streamfleet.gateway.batches.accepting import choose_lane, read_batch_parameters
-from streamfleet.gateway.batches.checking import Checker, most_line_bytes, shown_error
+from streamfleet.gateway.batches.checking import Checker, error_object, most_line_bytes
 from streamfleet.gateway.batches.ledger import LATEST_S, SOONEST_S, pause_s
 from streamfleet.gateway.batches.lines import Bits, numbered
-from streamfleet.gateway.batches.showing import shown
+from streamfleet.gateway.batches.routes import batch_object
 from streamfleet.gateway.batches.working import request_id
 from streamfleet.gateway.errors import ApiError
 from streamfleet.gateway.simple import prompts
-from streamfleet.gateway.simple.jobs import shown as job_shown
-from streamfleet.gateway.simple.jobs import status_of
+from streamfleet.gateway.simple.jobs import job_object, status_of
 from streamfleet.gateway.simple.reading import read_call
 from streamfleet.producer.batchfile import BadLine, answer_line, refusal_line
 
@@ -122,7 +121,7 @@ def test_a_line_that_is_no_request_is_refused_with_its_number(
 ) -> None:
     error = refused(text)
     assert (error.param, error.custom_id) == (param, custom_id)
-    assert shown_error(error)["line"] == 7
+    assert error_object(error)["line"] == 7
 
 
 def test_a_line_that_is_too_long_whatever_it_says_is_not_read() -> None:
@@ -224,11 +223,11 @@ def test_a_batch_is_what_its_hash_says() -> None:
 
 def test_files_are_shown_once_they_are_there() -> None:
     running = record(status=BatchStatus.IN_PROGRESS, output_bytes=5, error_bytes=5)
-    assert (shown(running)["output_file_id"], shown(running)["error_file_id"]) == (None, None)
+    assert (batch_object(running)["output_file_id"], batch_object(running)["error_file_id"]) == (None, None)
     ended = record(status=BatchStatus.COMPLETED, output_bytes=5, times={"completed": 5_000}, total=2, completed=2)
-    assert (shown(ended)["output_file_id"], shown(ended)["error_file_id"]) == ("file-out", None)
-    assert shown(ended)["completed_at"] == 5
-    assert shown(ended)["request_counts"] == {"total": 2, "completed": 2, "failed": 0}
+    assert (batch_object(ended)["output_file_id"], batch_object(ended)["error_file_id"]) == ("file-out", None)
+    assert batch_object(ended)["completed_at"] == 5
+    assert batch_object(ended)["request_counts"] == {"total": 2, "completed": 2, "failed": 0}
 
 
 # -- the simple service ------------------------------------------------------------------------------------
@@ -378,4 +377,4 @@ def test_totals_say_how_fast_it_was() -> None:
 def test_four_words_for_a_job(status: BatchStatus, completed: int, failed: int, wanted: str) -> None:
     job = record(status=status, completed=completed, failed=failed, total=2)
     assert status_of(job) == wanted
-    assert job_shown(job, 2_000)["progress"] == 0.5 * (completed + failed)
+    assert job_object(job, 2_000)["progress"] == 0.5 * (completed + failed)

@@ -87,6 +87,6 @@ class Checker:
         self._seen.add(digest)
 
 
-def shown_error(error: BadLine) -> dict[str, object]:
+def error_object(error: BadLine) -> dict[str, object]:
     """Returns a refused line as OpenAI shows it among a batch's errors."""
     return {"code": error.code, "message": str(error)[:500], "param": error.param, "line": error.number}

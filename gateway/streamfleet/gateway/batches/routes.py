@@ -6,6 +6,8 @@ batches.
 
 from __future__ import annotations
 
+from typing import Any
+
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
@@ -14,7 +16,6 @@ from streamfleet.common.protocol import parse_body
 from streamfleet.gateway.aside import Pieces
 from streamfleet.gateway.auth_context import AuthContext, authenticate
 from streamfleet.gateway.batches.accepting import choose_lane, naming_of, read_batch_parameters
-from streamfleet.gateway.batches.showing import shown
 from streamfleet.gateway.body import read_body
 from streamfleet.gateway.document.operations import IDEMPOTENCY, LANE, answers, body, operation, paging
 from streamfleet.gateway.errors import NOT_AGAIN, ApiError
@@ -45,7 +46,7 @@ async def create(request: Request) -> JSONResponse:
         text = f"there is no file {parameters.input_file_id!r}: upload it first, with POST /v1/files"
         raise ApiError(404, text, "file_not_found", param="input_file_id")
     context.call.facts |= {"batch": batch.id, "lane": lane.value}
-    return JSONResponse(shown(batch))
+    return JSONResponse(batch_object(batch))
 
 
 @router.get(
@@ -57,20 +58,20 @@ async def batches(request: Request) -> Response:
     context = await authenticate(request)
     page = read_page(request.query_params, BATCH, USUAL_LISTED, MOST_LISTED)
     found = await context.batching.listed(context.tenant, page.after, page.limit + 1)
-    return Pieces(page.shown([shown(batch) for batch in found[: page.limit]], len(found) > page.limit))
+    return Pieces(page.to_json([batch_object(batch) for batch in found[: page.limit]], len(found) > page.limit))
 
 
 @router.get("/v1/batches/{batch_id}", **operation({200: _BATCH}, (404,)))
 async def batch(request: Request, batch_id: str) -> JSONResponse:
     """One batch."""
-    return JSONResponse(shown(await find(await authenticate(request), batch_id, BATCH)))
+    return JSONResponse(batch_object(await find(await authenticate(request), batch_id, BATCH)))
 
 
 @router.post("/v1/batches/{batch_id}/cancel", **operation({200: _BATCH}, (404, 409)))
 async def cancel(request: Request, batch_id: str) -> JSONResponse:
     """Cancel a batch. Answers up to then are in its files."""
     context = await authenticate(request)
-    return JSONResponse(shown(await end(context, batch_id, BATCH)))
+    return JSONResponse(batch_object(await end(context, batch_id, BATCH)))
 
 
 async def find(context: AuthContext, batch_id: str, kind: str) -> BatchRecord:
@@ -97,3 +98,37 @@ async def end(context: AuthContext, batch_id: str, kind: str) -> BatchRecord:
         text = f"the batch cannot be cancelled: it is {status}"
         raise ApiError(409, text, "batch_ended", param="batch_id", headers=NOT_AGAIN)
     return await find(context, batch_id, kind)
+
+
+def batch_object(batch: BatchRecord) -> dict[str, Any]:
+    """Returns a batch as OpenAI shows it."""
+    tokens = {"input_tokens": batch.prompt_tokens, "output_tokens": batch.completion_tokens}
+    details = {"input_tokens_details": {"cached_tokens": 0}, "output_tokens_details": {"reasoning_tokens": 0}}
+    return {
+        "id": batch.id,
+        "object": "batch",
+        "endpoint": batch.endpoint,
+        "errors": {"object": "list", "data": list(batch.errors)} if batch.errors else None,
+        "input_file_id": batch.input_file_id,
+        "completion_window": batch.window,
+        "status": batch.status.value,
+        "output_file_id": batch.output_file_id if batch.status.ended and batch.output_bytes else None,
+        "error_file_id": batch.error_file_id if batch.status.ended and batch.error_bytes else None,
+        "created_at": batch.created_ms // 1000,
+        "in_progress_at": _seconds(batch, BatchStatus.IN_PROGRESS),
+        "expires_at": batch.deadline_ms // 1000,
+        "finalizing_at": _seconds(batch, BatchStatus.FINALIZING),
+        "completed_at": _seconds(batch, BatchStatus.COMPLETED),
+        "failed_at": _seconds(batch, BatchStatus.FAILED),
+        "expired_at": _seconds(batch, BatchStatus.EXPIRED),
+        "cancelling_at": _seconds(batch, BatchStatus.CANCELLING),
+        "cancelled_at": _seconds(batch, BatchStatus.CANCELLED),
+        "request_counts": {"total": batch.total, "completed": batch.completed, "failed": batch.failed},
+        "usage": {**tokens, **details, "total_tokens": sum(tokens.values())},
+        "metadata": batch.metadata,
+    }
+
+
+def _seconds(batch: BatchRecord, status: BatchStatus) -> int | None:
+    moment_ms = batch.times.get(status)
+    return None if moment_ms is None else moment_ms // 1000

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from streamfleet.common.batch_records import BatchStatus
 from streamfleet.gateway.aside import Breath, aside
-from streamfleet.gateway.batches.checking import Checker, shown_error
+from streamfleet.gateway.batches.checking import Checker, error_object
 from streamfleet.gateway.batches.ledger import MOST_BYTES, MOST_LINES
 from streamfleet.gateway.batches.lines import Line
 from streamfleet.gateway.batches.run import Run, Unusable
@@ -41,7 +41,7 @@ async def validate(run: Run, expired: bool) -> None:
             total += 1
             error = await _refusal(run, checker, (number, text), expired)
             if error is not None and len(errors) < MOST_ERRORS:
-                errors.append(shown_error(error))
+                errors.append(error_object(error))
             if run.ledger.full:
                 raise too_many_errors(number, errors)
             await breath.take()

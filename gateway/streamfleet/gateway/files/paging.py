@@ -1,6 +1,6 @@
 """Pages of a list, in OpenAI's pagination. Pure.
 
-A query goes in, a `Page` comes out; its `shown` makes the answer.
+A query goes in, a `Page` comes out; its `to_json` makes the answer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Page:
     limit: int
     newest_first: bool
 
-    def shown(self, data: Sequence[Mapping[str, Any]], more: bool) -> dict[str, Any]:
+    def to_json(self, data: Sequence[Mapping[str, Any]], more: bool) -> dict[str, Any]:
         """Returns the page as OpenAI shows it."""
         return {
             "object": "list",

@@ -59,7 +59,7 @@ async def files(request: Request) -> Response:
     purpose = request.query_params.get("purpose")
     wanted = VISIBLE if purpose is None else tuple(name for name in VISIBLE if name == purpose)
     found = await _list_files(context.files, context.tenant, page, wanted)
-    return Pieces(page.shown(found[: page.limit], len(found) > page.limit))
+    return Pieces(page.to_json(found[: page.limit], len(found) > page.limit))
 
 
 @router.get("/v1/files/{file_id}", **operation({200: answers("File")}, (404,)))

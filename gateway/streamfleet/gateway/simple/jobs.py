@@ -1,6 +1,6 @@
 """Jobs: prompts that are answered later, as a batch whose input the gateway writes and whose files it reads.
 
-`accept` stores the input through `Files` and creates the batch; `shown` returns the job's JSON object.
+`accept` stores the input through `Files` and creates the batch; `job_object` returns the job's JSON object.
 """
 
 from __future__ import annotations
@@ -78,15 +78,15 @@ def status_of(job: BatchRecord) -> str:
     """Returns pending, processing, completed or failed: failed if no prompt succeeded, or not all were run."""
     if job.status is BatchStatus.COMPLETED and job.failed and not job.completed:
         return FAILED
-    return word_for(job.status)
+    return simple_status(job.status)
 
 
-def word_for(status: BatchStatus) -> str:
+def simple_status(status: BatchStatus) -> str:
     """Returns the simple service's word for a status of OpenAI's API."""
     return _STATUSES[status]
 
 
-def shown(job: BatchRecord, now_ms: int) -> dict[str, Any]:
+def job_object(job: BatchRecord, now_ms: int) -> dict[str, Any]:
     """Returns a job without its results."""
     ended_ms = job.times.get(job.status) if job.status.ended else None
     done = job.completed + job.failed

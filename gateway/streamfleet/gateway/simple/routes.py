@@ -59,12 +59,12 @@ async def sync(request: Request) -> Response:
     began_s = asyncio.get_running_loop().time()
     try:
         await call.enqueue(submissions)
-        results = await _attended(context, request, call, parameters.ttl_ms / 1000 + GRACE_S)
+        results = await _wait_for_results(context, request, call, parameters.ttl_ms / 1000 + GRACE_S)
     finally:
         if reservation is not None:
             used = call.used(reservation.tokens)
             context.gateway.run_in_background(context.gateway.budget.settle(reservation, used), "settle tokens")
-    return Pieces(_told(context, call.id, results, (asyncio.get_running_loop().time() - began_s) * 1000))
+    return Pieces(_results_object(context, call.id, results, (asyncio.get_running_loop().time() - began_s) * 1000))
 
 
 @router.post(
@@ -77,11 +77,11 @@ async def later(request: Request) -> JSONResponse:
     context = await authenticate(request, requests=1)
     asked, prompts = await _read(context, request)
     lane = choose_lane(request.headers, asked, context.caller.lanes)
-    await _known(context, asked.get("model"))
+    await _check_model(context, asked.get("model"))
     naming = await aside(prompts.size_bytes, naming_of, request.headers, JOB, context.caller.owner, asked, lane)
     job = await jobs.accept(context, prompts, lane, naming)
     context.call.facts |= {"batch": job.id, "lane": lane.value}
-    return JSONResponse(jobs.shown(job, job.created_ms), 202)
+    return JSONResponse(jobs.job_object(job, job.created_ms), 202)
 
 
 # This route has to precede the one that takes any id.
@@ -89,13 +89,13 @@ async def later(request: Request) -> JSONResponse:
 async def stats(request: Request) -> JSONResponse:
     """Statistics of the tenant's calls and jobs."""
     context = await authenticate(request)
-    open_jobs = Counter(map(jobs.word_for, await context.batching.broker.open_jobs(context.tenant)))
+    open_jobs = Counter(map(jobs.simple_status, await context.batching.broker.open_jobs(context.tenant)))
     found = await context.batching.broker.stats(context.tenant)
     names = ("sync_calls", "jobs", "prompts", "succeeded", "failed")
     counts = {name: found.get(name, 0) for name in names}
     tokens = found.get("prompt_tokens", 0), found.get("completion_tokens", 0)
     busy_ms, calls = found.get("busy_ms", 0), counts["sync_calls"] + counts["jobs"]
-    told = totals(*tokens, counts["prompts"], busy_ms)
+    summary = totals(*tokens, counts["prompts"], busy_ms)
     mean_ms = round(busy_ms / calls, 1) if calls else 0.0
     return JSONResponse(
         {
@@ -105,9 +105,9 @@ async def stats(request: Request) -> JSONResponse:
             "pending": open_jobs[jobs.PENDING],
             "processing": open_jobs[jobs.PROCESSING],
             **counts,
-            "usage": told["usage"],
+            "usage": summary["usage"],
             "mean_latency_ms": mean_ms,
-            "throughput": told["throughput"],
+            "throughput": summary["throughput"],
             "batches_here": context.batching.runner.running,
         }
     )
@@ -118,7 +118,7 @@ async def job(request: Request, batch_id: str) -> Response:
     """A job, with its outputs once it has ended."""
     context = await authenticate(request)
     record = await find(context, batch_id, JOB)
-    answer = jobs.shown(record, await context.batching.broker.now_ms())
+    answer = jobs.job_object(record, await context.batching.broker.now_ms())
     if record.status.ended:
         try:
             results = await results_of(context.files, record)
@@ -136,7 +136,7 @@ async def cancel(request: Request, batch_id: str) -> JSONResponse:
     """Cancel a job. Answers up to then are in its results."""
     context = await authenticate(request)
     record = await end(context, batch_id, JOB)
-    return JSONResponse(jobs.shown(record, await context.batching.broker.now_ms()))
+    return JSONResponse(jobs.job_object(record, await context.batching.broker.now_ms()))
 
 
 async def _read(context: AuthContext, request: Request) -> tuple[Mapping[str, Any], PromptsWish]:
@@ -151,7 +151,7 @@ async def _read(context: AuthContext, request: Request) -> tuple[Mapping[str, An
     return await aside(len(raw), read)
 
 
-async def _known(context: AuthContext, model: object) -> None:
+async def _check_model(context: AuthContext, model: object) -> None:
     """Refuse an unknown model at once. If no worker has said yet which models it serves, the job waits.
 
     Raises:
@@ -166,12 +166,14 @@ async def _known(context: AuthContext, model: object) -> None:
 
 def _read_parameters(context: AuthContext, request: Request, body: Mapping[str, Any]) -> RequestParameters:
     settings = context.settings
-    usual = settings.gateway_on_disconnect == "continue"
-    bounds = Bounds(context.caller.lanes, settings.gateway_deadline_ms, settings.gateway_max_wait_ms, usual)
+    default = settings.gateway_on_disconnect == "continue"
+    bounds = Bounds(context.caller.lanes, settings.gateway_deadline_ms, settings.gateway_max_wait_ms, default)
     return read_parameters(request.headers, body, bounds, context.gateway.clock.now_ms())
 
 
-def _told(context: AuthContext, batch_id: str, results: list[dict[str, Any]], latency_ms: float) -> dict[str, Any]:
+def _results_object(
+    context: AuthContext, batch_id: str, results: list[dict[str, Any]], latency_ms: float
+) -> dict[str, Any]:
     """Returns the answer, and adds it to the tenant's statistics."""
     succeeded = sum(each["status"] == "succeeded" for each in results)
     prompt_tokens, completion_tokens = tokens_of(results)
@@ -197,7 +199,7 @@ def _told(context: AuthContext, batch_id: str, results: list[dict[str, Any]], la
     }
 
 
-async def _attended(context: AuthContext, request: Request, call: Sync, wait_s: float) -> list[dict[str, Any]]:
+async def _wait_for_results(context: AuthContext, request: Request, call: Sync, wait_s: float) -> list[dict[str, Any]]:
     task = asyncio.ensure_future(call.results(wait_s))
     try:
         with Attendance(request.receive, context.gateway.stopping) as attendance:
