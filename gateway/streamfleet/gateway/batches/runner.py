@@ -22,8 +22,8 @@ from streamfleet.common.batch_records import BatchStatus
 from streamfleet.common.broker.gateway_batches import BatchBroker, Contender, Taken
 from streamfleet.common.errors import BrokerUnavailable, StreamfleetError
 from streamfleet.gateway.batches import metrics
+from streamfleet.gateway.batches.claimed_batch import BatchDeferred, ClaimedBatch, Dependencies
 from streamfleet.gateway.batches.ledger import BatchLost
-from streamfleet.gateway.batches.run import NotNow, Run, Tools
 from streamfleet.gateway.batches.running import Tell, run_to_the_end
 from streamfleet.gateway.batches.turns import gives_way, next_in_turn, waits_too_long
 
@@ -38,25 +38,30 @@ _CANCELLABLE = frozenset({BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS})
 
 @dataclass(slots=True)
 class _Held:
-    """A batch that has a slot. `run` is set when its progress was read, `leaves` when it has to give up its slot."""
+    """A batch that has a slot.
+
+    Attributes:
+        claimed: set when its progress was read.
+        preempted: set when it has to give up its slot.
+    """
 
     contender: Contender
     task: asyncio.Task[None]
-    run: Run | None = None
-    leaves: NotNow | None = None
+    claimed: ClaimedBatch | None = None
+    preempted: BatchDeferred | None = None
 
 
 class Runner:
     """Takes batches and runs them. After `close`, other gateways can take them at once.
 
     Args:
-        tools: parts of the gateway.
+        dependencies: parts of the gateway.
         tell: announces the end of a batch.
     """
 
-    def __init__(self, tools: Tools, tell: Tell) -> None:
-        self._tools, self._tell = tools, tell
-        self._broker: BatchBroker = tools.broker
+    def __init__(self, dependencies: Dependencies, tell: Tell) -> None:
+        self._dependencies, self._tell = dependencies, tell
+        self._broker: BatchBroker = dependencies.broker
         self._owner = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self._runs: dict[str, _Held] = {}
         self._skip = 0
@@ -71,7 +76,7 @@ class Runner:
 
     def start(self) -> None:
         """Take free batches from now on."""
-        if self._tools.settings.gateway_batches_at_once:
+        if self._dependencies.settings.gateway_batches_at_once:
             self._looking = asyncio.get_running_loop().create_task(self._look_forever())
 
     def nudge(self) -> None:
@@ -106,7 +111,7 @@ class Runner:
         # A batch that still runs here may be free in Redis: its lease ended, and its task has not noticed yet.
         waiting = [one for one in free if one.id not in self._runs]
         while (one := next_in_turn(waiting, self._running())) is not None:
-            if len(self._runs) >= self._tools.settings.gateway_batches_at_once:
+            if len(self._runs) >= self._dependencies.settings.gateway_batches_at_once:
                 if await self._make_room(one):
                     return  # the next look has to see this batch again
                 break
@@ -116,7 +121,7 @@ class Runner:
         self._skip = self._skip + LOOK_AT if len(free) == LOOK_AT else 0
 
     async def _take(self, one: Contender) -> None:
-        taken = await self._broker.take_batch(one.id, self._owner, self._tools.settings.gateway_batch_lease_ms)
+        taken = await self._broker.take_batch(one.id, self._owner, self._dependencies.settings.gateway_batch_lease_ms)
         if taken is not None:
             metrics.took(taken.epoch)
             task = asyncio.get_running_loop().create_task(self._run(taken))
@@ -124,34 +129,38 @@ class Runner:
             task.add_done_callback(lambda _: self._ended(one.id))
 
     def _running(self) -> list[Contender]:
-        return [held.run.contender if held.run is not None else held.contender for held in self._runs.values()]
+        return [held.claimed.contender if held.claimed is not None else held.contender for held in self._runs.values()]
 
     async def _make_room(self, one: Contender) -> bool:
         """Make a batch give up its slot for this one, if one should. Returns True if a slot will be free."""
-        if any(held.leaves for held in self._runs.values()):
+        if any(held.preempted for held in self._runs.values()):
             return True
         unfair = gives_way(self._running(), one)
         if unfair is not None:
             self._leave(self._runs[unfair.id], "its slot goes to another tenant's or another queue's batch", 0)
             return True
         for held in list(self._runs.values()):
-            if held.run is not None and _differ(held.run.contender, one) and await self._only_waits(held.run):
-                left_ms = held.run.batch.deadline_ms - held.run.now_ms(asyncio.get_running_loop().time())
+            if (
+                held.claimed is not None
+                and _differ(held.claimed.contender, one)
+                and await self._only_waits(held.claimed)
+            ):
+                left_ms = held.claimed.batch.deadline_ms - held.claimed.now_ms(asyncio.get_running_loop().time())
                 self._leave(held, "its requests wait for workers", max(0, min(PARKED_MS, round(left_ms))))
                 return True
         return False
 
-    async def _only_waits(self, run: Run) -> bool:
-        if run.waits_since_s is None:
+    async def _only_waits(self, claimed: ClaimedBatch) -> bool:
+        if claimed.waiting_since_s is None:
             return False
-        for_s = asyncio.get_running_loop().time() - run.waits_since_s
+        for_s = asyncio.get_running_loop().time() - claimed.waiting_since_s
         if not waits_too_long(for_s, served=False):
             return False
-        views = [await self._tools.queues.workers(queue) for queue in run.contender.queues]
+        views = [await self._dependencies.queues.workers(queue) for queue in claimed.contender.queues]
         return waits_too_long(for_s, served=any(worker.alive for each in views for worker in each))
 
     def _leave(self, held: _Held, reason: str, after_ms: int) -> None:
-        held.leaves = NotNow(reason, after_ms)
+        held.preempted = BatchDeferred(reason, after_ms)
         held.task.cancel()
 
     def _ended(self, batch_id: str) -> None:
@@ -171,7 +180,7 @@ class Runner:
             log.warning("batch_lost", batch=batch_id, reason=str(error))
             metrics.RUNS_ENDED.labels(metrics.LOST).inc()
             return
-        except NotNow as wait:
+        except BatchDeferred as wait:
             log.info("batch_waits", batch=batch_id, reason=str(wait))
             after_ms, why = wait.after_ms, metrics.WAITS
         except StreamfleetError as error:
@@ -181,11 +190,11 @@ class Runner:
             log.exception("batch_stumbled", batch=batch_id)
             after_ms, stumbled, why = STUMBLED_MS, True, metrics.STUMBLED
         except asyncio.CancelledError:
-            leaves = self._runs[batch_id].leaves
-            if leaves is not None:
-                log.info("batch_waits", batch=batch_id, reason=str(leaves))
-            metrics.RUNS_ENDED.labels(metrics.WAITS if leaves else metrics.BACK).inc()
-            await asyncio.shield(self._release(taken, leaves.after_ms if leaves else 0))
+            preempted = self._runs[batch_id].preempted
+            if preempted is not None:
+                log.info("batch_waits", batch=batch_id, reason=str(preempted))
+            metrics.RUNS_ENDED.labels(metrics.WAITS if preempted else metrics.BACK).inc()
+            await asyncio.shield(self._release(taken, preempted.after_ms if preempted else 0))
             raise
         metrics.RUNS_ENDED.labels(why).inc()
         await self._release(taken, after_ms, stumbled=stumbled)
@@ -207,18 +216,18 @@ class Runner:
         batch_id = taken.record.id
         loop = asyncio.get_running_loop()
         ahead_ms = await self._broker.now_ms() - loop.time() * 1000
-        run = Run(self._tools, taken, await self._broker.done_lines(batch_id), ahead_ms)
-        self._runs[batch_id].run = run
-        await _first_of(run_to_the_end(run, self._tell), self._renew(run))
+        claimed = ClaimedBatch(self._dependencies, taken, await self._broker.done_lines(batch_id), ahead_ms)
+        self._runs[batch_id].claimed = claimed
+        await _first_of(run_to_the_end(claimed, self._tell), self._renew(claimed))
 
-    async def _renew(self, run: Run) -> None:
+    async def _renew(self, claimed: ClaimedBatch) -> None:
         """Renew the lease until that fails. The answers also tell if a caller cancelled the batch."""
-        lease_ms = self._tools.settings.gateway_batch_lease_ms
+        lease_ms = self._dependencies.settings.gateway_batch_lease_ms
         heard_s = asyncio.get_running_loop().time()
         while True:
             await asyncio.sleep(min(1.0, lease_ms / 4000))
             try:
-                status = await self._broker.renew_batch(run.batch.id, run.epoch, lease_ms)
+                status = await self._broker.renew_batch(claimed.batch.id, claimed.epoch, lease_ms)
             except BrokerUnavailable:
                 if asyncio.get_running_loop().time() - heard_s > lease_ms / 1000:
                     raise
@@ -226,8 +235,8 @@ class Runner:
             if status is None:
                 raise BatchLost("it was taken while this gateway was silent for a whole lease")
             heard_s = asyncio.get_running_loop().time()
-            if status is BatchStatus.CANCELLING and run.status in _CANCELLABLE:
-                run.status = status  # no other process changes the status while this gateway has the batch
+            if status is BatchStatus.CANCELLING and claimed.status in _CANCELLABLE:
+                claimed.status = status  # no other process changes the status while this gateway has the batch
 
 
 def _differ(one: Contender, other: Contender) -> bool:

@@ -1,7 +1,7 @@
 """Runs a batch from its stored status to its end: validate, work, finish, announce.
 
-`run_to_the_end` takes a `Run` and calls `validating`, `working` and `sweeping`. Each step can be repeated after a
-crash.
+`run_to_the_end` takes a `ClaimedBatch` and calls `validating`, `working` and `sweeping`. Each step can be repeated
+after a crash.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import structlog
 
 from streamfleet.common.batch_records import JOB, BatchRecord, BatchStatus
 from streamfleet.common.broker.gateway_batches import Ending
+from streamfleet.gateway.batches.claimed_batch import ClaimedBatch, InvalidBatch
 from streamfleet.gateway.batches.ledger import BatchLost
-from streamfleet.gateway.batches.run import Run, Unusable
 from streamfleet.gateway.batches.sweeping import sweep
 from streamfleet.gateway.batches.validating import validate
 from streamfleet.gateway.batches.working import Work
@@ -25,86 +25,86 @@ MOST_STUMBLES = 10
 Tell = Callable[[BatchRecord], Awaitable[None]]
 
 
-async def run_to_the_end(run: Run, tell: Tell) -> None:
+async def run_to_the_end(claimed: ClaimedBatch, tell: Tell) -> None:
     """Do every step that is left.
 
     Args:
-        run: the batch.
+        claimed: the batch.
         tell: announces the end of the batch.
 
     Raises:
         BatchLost: another gateway has it.
-        NotNow: the batch has to wait.
+        BatchDeferred: the batch has to wait.
         StreamfleetError: Redis, the store or the queue failed: begin again with the recorded state.
     """
-    if not run.status.ended:
+    if not claimed.status.ended:
         try:
-            _check_stumbles(run)
-            await _work(run)
-        except Unusable as unusable:
-            await _end(run, unusable)
+            _check_stumbles(claimed)
+            await _work(claimed)
+        except InvalidBatch as invalid:
+            await _end(claimed, invalid)
         else:
-            await _end(run)
-    await _leave(run, tell)
+            await _end(claimed)
+    await _leave(claimed, tell)
 
 
-def _check_stumbles(run: Run) -> None:
-    if run.batch.stumbles >= MOST_STUMBLES:
-        raise Unusable("internal_error", "gateways gave up on this batch too often; their logs say why")
+def _check_stumbles(claimed: ClaimedBatch) -> None:
+    if claimed.batch.stumbles >= MOST_STUMBLES:
+        raise InvalidBatch("internal_error", "gateways gave up on this batch too often; their logs say why")
 
 
-async def _work(run: Run) -> None:
-    if run.status is BatchStatus.VALIDATING:
-        await validate(run, expired=_late_ms(run) >= 0)
-    if run.status is BatchStatus.IN_PROGRESS:
-        await Work(run).until_through()
-        if not run.cancelling and _late_ms(run) >= 0:
-            await sweep(run)
-        await run.save(move=(BatchStatus.IN_PROGRESS, BatchStatus.FINALIZING))
-    if run.cancelling:
-        await sweep(run)
+async def _work(claimed: ClaimedBatch) -> None:
+    if claimed.status is BatchStatus.VALIDATING:
+        await validate(claimed, expired=_late_ms(claimed) >= 0)
+    if claimed.status is BatchStatus.IN_PROGRESS:
+        await Work(claimed).until_through()
+        if not claimed.cancelling and _late_ms(claimed) >= 0:
+            await sweep(claimed)
+        await claimed.save(move=(BatchStatus.IN_PROGRESS, BatchStatus.FINALIZING))
+    if claimed.cancelling:
+        await sweep(claimed)
 
 
-async def _end(run: Run, unusable: Unusable | None = None) -> None:
+async def _end(claimed: ClaimedBatch, invalid: InvalidBatch | None = None) -> None:
     """End the batch, and publish its two files."""
-    batch = await run.tools.broker.batch(run.batch.id)
+    batch = await claimed.dependencies.broker.batch(claimed.batch.id)
     if batch is None:
-        raise BatchLost(f"batch {run.batch.id} is gone")
+        raise BatchLost(f"batch {claimed.batch.id} is gone")
     status = BatchStatus.COMPLETED
-    if unusable is not None:
+    if invalid is not None:
         status = BatchStatus.FAILED
-    elif run.cancelling:
+    elif claimed.cancelling:
         status = BatchStatus.CANCELLED
     elif batch.late:
         status = BatchStatus.EXPIRED
     job = batch.id.startswith(JOB)
     ending = Ending(
         status,
-        run.tools.settings.gateway_file_ttl_ms,
+        claimed.dependencies.settings.gateway_file_ttl_ms,
         OUTPUT,
-        _stats(batch, status, run.now_ms(asyncio.get_running_loop().time())) if job else {},
-        None if unusable is None else unusable.errors,
+        _stats(batch, status, claimed.now_ms(asyncio.get_running_loop().time())) if job else {},
+        None if invalid is None else invalid.errors,
     )
-    if not await run.tools.broker.finish_batch(run.batch, run.epoch, ending):
-        raise BatchLost(f"batch {run.batch.id} was taken by another gateway")
-    run.status = status
+    if not await claimed.dependencies.broker.finish_batch(claimed.batch, claimed.epoch, ending):
+        raise BatchLost(f"batch {claimed.batch.id} was taken by another gateway")
+    claimed.status = status
     log.info("batch_ended", batch=batch.id, status=status.value, completed=batch.completed, failed=batch.failed)
 
 
-async def _leave(run: Run, tell: Tell) -> None:
+async def _leave(claimed: ClaimedBatch, tell: Tell) -> None:
     """Announce the end, and close the batch. After a crash this is repeated: an announcement is made only once."""
-    batch = await run.tools.broker.batch(run.batch.id)
+    batch = await claimed.dependencies.broker.batch(claimed.batch.id)
     if batch is not None:
         await tell(batch)
         if batch.id.startswith(JOB):
-            await _delete_input(run, batch)
-    await run.tools.broker.close_batch(run.batch.id, run.epoch)
+            await _delete_input(claimed, batch)
+    await claimed.dependencies.broker.close_batch(claimed.batch.id, claimed.epoch)
 
 
-async def _delete_input(run: Run, batch: BatchRecord) -> None:
-    record = await run.tools.broker.file(batch.input_file_id)
+async def _delete_input(claimed: ClaimedBatch, batch: BatchRecord) -> None:
+    record = await claimed.dependencies.broker.file(batch.input_file_id)
     if record is not None:
-        await run.tools.files.delete(record)
+        await claimed.dependencies.files.delete(record)
 
 
 def _stats(batch: BatchRecord, status: BatchStatus, now_ms: float) -> dict[str, int]:
@@ -120,5 +120,5 @@ def _stats(batch: BatchRecord, status: BatchStatus, now_ms: float) -> dict[str, 
     }
 
 
-def _late_ms(run: Run) -> float:
-    return run.now_ms(asyncio.get_running_loop().time()) - run.batch.deadline_ms
+def _late_ms(claimed: ClaimedBatch) -> float:
+    return claimed.now_ms(asyncio.get_running_loop().time()) - claimed.batch.deadline_ms

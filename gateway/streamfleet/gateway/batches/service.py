@@ -25,7 +25,7 @@ from streamfleet.common.settings_gateway import GatewaySettings
 from streamfleet.gateway import metrics as gateway_metrics
 from streamfleet.gateway.batches import metrics
 from streamfleet.gateway.batches.accepting import BatchParameters, not_kept, too_large, too_much
-from streamfleet.gateway.batches.run import Tools
+from streamfleet.gateway.batches.claimed_batch import Dependencies
 from streamfleet.gateway.batches.runner import Runner
 from streamfleet.gateway.batches.watching import Watch
 from streamfleet.gateway.errors import ApiError
@@ -101,8 +101,8 @@ class Batching:
             settings.gateway_file_ttl_ms,
             settings.gateway_file_bytes_per_tenant,
         )
-        tools = Tools(self.files, self.broker, queues, models, settings, queue_settings)
-        self.runner = Runner(tools, self._tell)
+        dependencies = Dependencies(self.files, self.broker, queues, models, settings, queue_settings)
+        self.runner = Runner(dependencies, self._tell)
         self._watch = Watch(self.broker, self.runner)
         self._sweeping: asyncio.Task[None] | None = None
 

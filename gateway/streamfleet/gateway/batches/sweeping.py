@@ -13,9 +13,9 @@ from collections.abc import Callable
 from streamfleet.common.errors import ResultTimeout
 from streamfleet.common.protocol import Status
 from streamfleet.gateway.aside import Breath, aside
+from streamfleet.gateway.batches.claimed_batch import ClaimedBatch
 from streamfleet.gateway.batches.ledger import CANCELLED, MOST_LINES
 from streamfleet.gateway.batches.lines import Line
-from streamfleet.gateway.batches.run import Run
 from streamfleet.gateway.batches.validating import too_many_errors
 from streamfleet.gateway.batches.working import request_id
 from streamfleet.producer.batchfile import BadLine, BatchLine
@@ -25,70 +25,70 @@ AT_ONCE, CALLS_AT_ONCE = 500, 100
 _OVER = frozenset({Status.CANCELLED, Status.EXPIRED})
 
 
-async def sweep(run: Run) -> None:
+async def sweep(claimed: ClaimedBatch) -> None:
     """Finish every line. Answers that arrived before are kept.
 
     Raises:
-        Unusable: the input is gone, or too many of its lines are invalid.
+        InvalidBatch: the input is gone, or too many of its lines are invalid.
         BatchLost, Tangled, StoreUnavailable, StreamfleetError: begin again with the recorded state.
     """
     # If nothing was enqueued yet, not all lines may have been checked.
-    checker, checked, total = run.checker(), run.mark > 0, 0
+    checker, checked, total = claimed.checker(), claimed.mark > 0, 0
     check, breath = checker.read if checked else checker.check, Breath()
     chunk: list[BatchLine] = []
-    async for group in run.lines():
+    async for group in claimed.lines():
         for number, text in group:
             total += 1
             await breath.take()
-            if checked and number in run.bits:
+            if checked and number in claimed.bits:
                 continue
-            line = await _left(run, check, (number, text))
+            line = await _left(claimed, check, (number, text))
             if line is not None:
                 chunk.append(line)
             if checker.refused > MOST_LINES:
                 raise too_many_errors(number, ())
             if len(chunk) >= AT_ONCE:
-                await _end_requests(run, chunk)
+                await _end_requests(claimed, chunk)
                 chunk = []
-            if run.ledger.full:
-                await run.save({} if checked else {"total": str(total)})
-    await _end_requests(run, chunk)
-    await run.save({"total": str(total)})
+            if claimed.ledger.full:
+                await claimed.save({} if checked else {"total": str(total)})
+    await _end_requests(claimed, chunk)
+    await claimed.save({"total": str(total)})
 
 
-async def _left(run: Run, check: Callable[[int, bytes], BatchLine], numbered: Line) -> BatchLine | None:
+async def _left(claimed: ClaimedBatch, check: Callable[[int, bytes], BatchLine], numbered: Line) -> BatchLine | None:
     """Returns a line whose request may be in a queue; finishes any other line, and returns None."""
     number, text = numbered
     try:
         line = await aside(len(text), check, number, text)
     except BadLine as error:
-        if number not in run.bits:
-            run.ledger.refuse(error)
+        if number not in claimed.bits:
+            claimed.ledger.refuse(error)
         return None
-    if number in run.bits:
+    if number in claimed.bits:
         return None
-    if number <= run.mark:
+    if number <= claimed.mark:
         return line
-    _give_up(run, line)
+    _give_up(claimed, line)
     return None
 
 
-async def _end_requests(run: Run, lines: list[BatchLine]) -> None:
+async def _end_requests(claimed: ClaimedBatch, lines: list[BatchLine]) -> None:
     """End the requests of lines that may have been enqueued."""
     by_queue: dict[str, list[BatchLine]] = {}
     for line in lines:
-        queue, _ = await run.route(line)
+        queue, _ = await claimed.route(line)
         by_queue.setdefault(queue, []).append(line)
     for queue, some in by_queue.items():
-        client = await run.tools.queues.client(queue)
-        ids = [request_id(run.batch.id, line.number) for line in some]
+        client = await claimed.dependencies.queues.client(queue)
+        ids = [request_id(claimed.batch.id, line.number) for line in some]
         for first in range(0, len(ids), CALLS_AT_ONCE):
             await asyncio.gather(*(_cancel(client, each) for each in ids[first : first + CALLS_AT_ONCE]))
         for line, result in zip(some, await client.broker.results(ids), strict=True):
-            if result is None or (result.status in _OVER and not run.cancelling):
-                _give_up(run, line)
+            if result is None or (result.status in _OVER and not claimed.cancelling):
+                _give_up(claimed, line)
             else:
-                run.ledger.answer(line.number, line.custom_id, result, cancelling=run.cancelling)
+                claimed.ledger.answer(line.number, line.custom_id, result, cancelling=claimed.cancelling)
 
 
 async def _cancel(client: Client, each: str) -> None:
@@ -96,8 +96,8 @@ async def _cancel(client: Client, each: str) -> None:
         await client.cancel(each)
 
 
-def _give_up(run: Run, line: BatchLine) -> None:
-    if run.cancelling:
-        run.ledger.refuse(BadLine(line.number, line.custom_id, CANCELLED, None, "batch_cancelled"))
+def _give_up(claimed: ClaimedBatch, line: BatchLine) -> None:
+    if claimed.cancelling:
+        claimed.ledger.refuse(BadLine(line.number, line.custom_id, CANCELLED, None, "batch_cancelled"))
     else:
-        run.ledger.late(line.number, line.custom_id)
+        claimed.ledger.late(line.number, line.custom_id)

@@ -11,65 +11,65 @@ from collections.abc import Mapping, Sequence
 from streamfleet.common.batch_records import BatchStatus
 from streamfleet.gateway.aside import Breath, aside
 from streamfleet.gateway.batches.checking import Checker, error_object
+from streamfleet.gateway.batches.claimed_batch import ClaimedBatch, InvalidBatch
 from streamfleet.gateway.batches.ledger import MOST_BYTES, MOST_LINES
 from streamfleet.gateway.batches.lines import Line
-from streamfleet.gateway.batches.run import Run, Unusable
 from streamfleet.producer.batchfile import BadLine
 
 MOST_ERRORS = 100
 """Most refused lines in the batch object; the error file has all of them."""
 
 
-async def validate(run: Run, expired: bool) -> None:
+async def validate(claimed: ClaimedBatch, expired: bool) -> None:
     """Check all lines and set the batch in progress; return early if a caller cancels it.
 
     Lines that a former gateway recorded stay recorded; the check itself begins again.
 
     Args:
-        run: the batch.
+        claimed: the batch.
         expired: True if its time is over: no line will be run, so models are not checked.
 
     Raises:
-        Unusable: the input has no line, too many lines, or too many invalid ones.
-        NotNow: no worker has said yet which models it serves.
+        InvalidBatch: the input has no line, too many lines, or too many invalid ones.
+        BatchDeferred: no worker has said yet which models it serves.
     """
-    checker, breath = run.checker(), Breath()
+    checker, breath = claimed.checker(), Breath()
     total = 0
     errors: list[dict[str, object]] = []
-    async for group in run.lines():
+    async for group in claimed.lines():
         for number, text in group:
             total += 1
-            error = await _refusal(run, checker, (number, text), expired)
+            error = await _refusal(claimed, checker, (number, text), expired)
             if error is not None and len(errors) < MOST_ERRORS:
                 errors.append(error_object(error))
-            if run.ledger.full:
+            if claimed.ledger.full:
                 raise too_many_errors(number, errors)
             await breath.take()
-        if run.cancelling:
+        if claimed.cancelling:
             return
     if not total:
-        raise Unusable("empty_file", "the input has no requests: one JSON object on each line is expected")
-    fields = {"total": str(total), "models": json.dumps(run.models)}
+        raise InvalidBatch("empty_file", "the input has no requests: one JSON object on each line is expected")
+    fields = {"total": str(total), "models": json.dumps(claimed.models)}
     if errors:
         fields["errors"] = json.dumps(errors)
-    await run.save(fields, (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS))
+    await claimed.save(fields, (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS))
 
 
-def too_many_errors(number: int, errors: Sequence[Mapping[str, object]]) -> Unusable:
+def too_many_errors(number: int, errors: Sequence[Mapping[str, object]]) -> InvalidBatch:
     """Returns the error for an input with more refused lines than one recording may have."""
     said = f"line {number} is one of too many that are no requests (about {MOST_LINES}, or {MOST_BYTES} bytes of them)"
-    return Unusable("too_many_errors", said, number, errors[: MOST_ERRORS - 1])
+    return InvalidBatch("too_many_errors", said, number, errors[: MOST_ERRORS - 1])
 
 
-async def _refusal(run: Run, checker: Checker, numbered: Line, expired: bool) -> BadLine | None:
+async def _refusal(claimed: ClaimedBatch, checker: Checker, numbered: Line, expired: bool) -> BadLine | None:
     """Returns the reason why a line will not be run; None if it will."""
     number, text = numbered
     try:
         line = await aside(len(text), checker.check, number, text)
         if not expired:
-            await run.route(line)
+            await claimed.route(line)
     except BadLine as error:
-        if number not in run.bits:
-            run.ledger.refuse(error)
+        if number not in claimed.bits:
+            claimed.ledger.refuse(error)
         return error
     return None

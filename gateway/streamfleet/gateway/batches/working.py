@@ -1,6 +1,6 @@
 """Runs the lines of a batch in progress: keeps a window of them in the queue, and records results as they arrive.
 
-`Work` reads lines from the `Run`, enqueues them through `gathering`, and adds answers to the ledger.
+`Work` reads lines from the `ClaimedBatch`, enqueues them through `gathering`, and adds answers to the ledger.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import AsyncGenerator
 
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.gateway.aside import Breath, aside
+from streamfleet.gateway.batches.claimed_batch import OVERDUE_MS, ClaimedBatch
 from streamfleet.gateway.batches.gathering import Gathering, Ready
 from streamfleet.gateway.batches.ledger import pause_s
-from streamfleet.gateway.batches.run import OVERDUE_MS, Run
 from streamfleet.gateway.request_parameters import body_to_enqueue
 from streamfleet.producer.ask import Ask
 from streamfleet.producer.batchfile import BadLine, BatchLine
@@ -32,12 +32,12 @@ class Work:
     """Unfinished lines of one batch.
 
     Args:
-        run: the batch.
+        claimed: the batch.
     """
 
-    def __init__(self, run: Run) -> None:
-        self._run = run
-        self._gathering = Gathering(run.tools.queues)
+    def __init__(self, claimed: ClaimedBatch) -> None:
+        self._claimed = claimed
+        self._gathering = Gathering(claimed.dependencies.queues)
         self._ready: deque[Ready] = deque()
         self._feed = self._requests()
         self._exhausted = False
@@ -49,7 +49,7 @@ class Work:
         Raises:
             BatchLost, Tangled, StoreUnavailable, StreamfleetError: begin again with the recorded state.
         """
-        self._run.waits_since_s = self._began_s
+        self._claimed.waiting_since_s = self._began_s
         try:
             while not self._through():
                 await self._fill()
@@ -58,46 +58,46 @@ class Work:
                 breath = Breath()
                 for answer in await self._gathering.take(TICK_S):
                     await breath.take()
-                    self._run.ledger.answer(*answer, cancelling=self._run.cancelling)
-                    self._run.waits_since_s = _now_s()
+                    self._claimed.ledger.answer(*answer, cancelling=self._claimed.cancelling)
+                    self._claimed.waiting_since_s = _now_s()
                 await self._save_in_time()
-            await self._run.save()
+            await self._claimed.save()
         finally:
-            self._run.waits_since_s = None
+            self._claimed.waiting_since_s = None
             self._gathering.close()
             await self._feed.aclose()
 
     def _through(self) -> bool:
         late_ms = self._late_ms()
-        if self._run.cancelling or late_ms >= OVERDUE_MS:
+        if self._claimed.cancelling or late_ms >= OVERDUE_MS:
             return True
         nothing_more = self._exhausted or late_ms >= 0
         return nothing_more and not self._gathering and not (self._ready and late_ms < 0)
 
     def _late_ms(self) -> float:
-        return self._run.now_ms(_now_s()) - self._run.batch.deadline_ms
+        return self._claimed.now_ms(_now_s()) - self._claimed.batch.deadline_ms
 
     async def _save_in_time(self) -> None:
-        now_s, ledger = _now_s(), self._run.ledger
+        now_s, ledger = _now_s(), self._claimed.ledger
         due_s = self._saved_s + pause_s(now_s - self._began_s)
         if ledger.full or (ledger.numbers and now_s >= due_s):
-            await self._run.save()
+            await self._claimed.save()
             self._saved_s = now_s
 
     async def _fill(self) -> None:
-        window = self._run.tools.settings.gateway_batch_window
-        while (room := window - len(self._gathering)) > 0 and not self._run.cancelling and self._late_ms() < 0:
+        window = self._claimed.dependencies.settings.gateway_batch_window
+        while (room := window - len(self._gathering)) > 0 and not self._claimed.cancelling and self._late_ms() < 0:
             chunk = await self._chunk(min(room, MAX_COUNT))
             if not chunk:
                 return
-            if (last := chunk[-1].line.number) > self._run.mark:
-                await self._run.reserve(last + window)
+            if (last := chunk[-1].line.number) > self._claimed.mark:
+                await self._claimed.reserve(last + window)
             refused = await self._gathering.submit(chunk)
             if len(refused.full) < len(chunk):
-                self._run.waits_since_s = _now_s()
+                self._claimed.waiting_since_s = _now_s()
             for ready in refused.conflicts:
                 line = ready.line
-                self._run.ledger.refuse(BadLine(line.number, line.custom_id, CONFLICT, None, "conflict"))
+                self._claimed.ledger.refuse(BadLine(line.number, line.custom_id, CONFLICT, None, "conflict"))
             if refused.full:
                 self._ready.extendleft(reversed(refused.full))
                 return  # a full lane is no error: it will have room again
@@ -119,22 +119,22 @@ class Work:
         return chunk
 
     async def _requests(self) -> AsyncGenerator[Ready, None]:
-        checker, breath = self._run.checker(), Breath()
-        async for group in self._run.lines():
+        checker, breath = self._claimed.checker(), Breath()
+        async for group in self._claimed.lines():
             for number, text in group:
                 await breath.take()
-                if number in self._run.bits:
+                if number in self._claimed.bits:
                     continue
                 try:
                     ready = await self._prepared(await aside(len(text), checker.read, number, text), len(text))
                 except BadLine as error:
-                    self._run.ledger.refuse(error)
+                    self._claimed.ledger.refuse(error)
                 else:
                     yield ready
 
     async def _prepared(self, line: BatchLine, size_bytes: int) -> Ready:
-        batch = self._run.batch
-        queue, served = await self._run.route(line)
+        batch = self._claimed.batch
+        queue, served = await self._claimed.route(line)
         ask = Ask(
             body=body_to_enqueue(line.body, served or None),
             id=request_id(batch.id, line.number),
@@ -143,7 +143,7 @@ class Work:
             endpoint=batch.endpoint,
             tenant=batch.tenant or None,
         )
-        client = await self._run.tools.queues.client(queue)
+        client = await self._claimed.dependencies.queues.client(queue)
         try:
             return Ready(line, queue, await aside(size_bytes, client.prepare, ask))
         except InvalidRequest as error:

@@ -1,7 +1,7 @@
 """State of one batch that this gateway runs, shared by all steps.
 
-A `Run` is made from a lease in Redis. It reads input lines from the store, finds their queues, and records finished
-lines through its `Ledger`.
+A `ClaimedBatch` is made from a lease in Redis. It reads input lines from the store, finds their queues, and records
+finished lines through its `Ledger`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ OVERDUE_MS = 5_000
 """Time past the deadline in which a result may still arrive; then the batch ends the request itself."""
 
 
-class NotNow(StreamfleetError):
+class BatchDeferred(StreamfleetError):
     """The batch has to wait: release it.
 
     Attributes:
@@ -42,7 +42,7 @@ class NotNow(StreamfleetError):
         self.after_ms = after_ms
 
 
-class Unusable(StreamfleetError):
+class InvalidBatch(StreamfleetError):
     """The whole batch cannot be run.
 
     Attributes:
@@ -58,7 +58,7 @@ class Unusable(StreamfleetError):
 
 
 @dataclass(frozen=True, slots=True)
-class Tools:
+class Dependencies:
     """The parts of a gateway that batches need."""
 
     files: Files
@@ -69,11 +69,11 @@ class Tools:
     queue_settings: QueueSettings
 
 
-class Run:
+class ClaimedBatch:
     """A batch that this gateway has taken.
 
     Args:
-        tools: parts of the gateway.
+        dependencies: parts of the gateway.
         taken: the batch and its lease.
         done: bits of its finished lines, as Redis has them.
         ahead_ms: Redis's clock minus this machine's monotonic clock.
@@ -84,19 +84,19 @@ class Run:
         mark: last line that may have been enqueued.
         bits: finished lines that are recorded.
         ledger: finished lines that are not recorded yet.
-        waits_since_s: since when it only waits for results, by the machine's monotonic clock; None while it does
+        waiting_since_s: since when it only waits for results, by the machine's monotonic clock; None while it does
             anything else.
     """
 
-    def __init__(self, tools: Tools, taken: Taken, done: bytes, ahead_ms: float) -> None:
-        self.tools = tools
+    def __init__(self, dependencies: Dependencies, taken: Taken, done: bytes, ahead_ms: float) -> None:
+        self.dependencies = dependencies
         self.batch, self.epoch = taken.record, taken.epoch
         self.status = self.batch.status
         self.mark = self.batch.mark
         self.models = dict(self.batch.models)
         self.bits = Bits(done)
-        self.ledger = Ledger(tools.files, tools.broker, self.batch, self.epoch)
-        self.waits_since_s: float | None = None
+        self.ledger = Ledger(dependencies.files, dependencies.broker, self.batch, self.epoch)
+        self.waiting_since_s: float | None = None
         self._ahead_ms = ahead_ms
 
     @property
@@ -120,37 +120,39 @@ class Run:
         """Yields its input lines in groups, without blank lines.
 
         Raises:
-            Unusable: the input is gone, or has too many lines.
+            InvalidBatch: the input is gone, or has too many lines.
         """
-        most, total = self.tools.settings.gateway_batch_max_requests, 0
-        parts = await self.tools.broker.parts(self.batch.input_file_id)
+        most, total = self.dependencies.settings.gateway_batch_max_requests, 0
+        parts = await self.dependencies.broker.parts(self.batch.input_file_id)
         try:
-            async for group in numbered(self.tools.files.read(parts), most_line_bytes(self._most_body_bytes)):
+            async for group in numbered(self.dependencies.files.read(parts), most_line_bytes(self._most_body_bytes)):
                 total += len(group)
                 if total > most and not self.batch.total:  # a batch whose lines were counted before goes on
                     number, _ = group[most - total]
-                    raise Unusable("too_many_requests", f"the input has more than {most} requests: split it", number)
+                    raise InvalidBatch(
+                        "too_many_requests", f"the input has more than {most} requests: split it", number
+                    )
                 yield group
         except ContentGone:
-            raise Unusable("input_file_unavailable", "the content of the input file is gone") from None
+            raise InvalidBatch("input_file_unavailable", "the content of the input file is gone") from None
 
     async def route(self, line: BatchLine) -> tuple[str, str]:
         """Returns the queue of a line's model, and the workers' name of the model (empty for no name).
 
         Raises:
             BadLine: the model does not exist.
-            NotNow: no worker has said yet which models it serves.
+            BatchDeferred: no worker has said yet which models it serves.
         """
         model = line.body.get("model")
         name = model if isinstance(model, str) else ""
         if name not in self.models or not isinstance(model, str | None):
             try:
-                chosen = await self.tools.models.choose(model)
+                chosen = await self.dependencies.models.choose(model)
             except InvalidRequest as error:
                 raise BadLine(line.number, line.custom_id, error.message, "body.model", error.code) from None
             except ApiError as error:
                 if error.status >= 500:
-                    raise NotNow(error.message, NO_WORKER_MS) from None
+                    raise BatchDeferred(error.message, NO_WORKER_MS) from None
                 code = error.code or "model_not_found"
                 raise BadLine(line.number, line.custom_id, error.message, "body.model", code) from None
             self.models[name] = (chosen.queue, chosen.served or "")
@@ -172,4 +174,4 @@ class Run:
 
     @property
     def _most_body_bytes(self) -> int:
-        return min(self.tools.settings.gateway_batch_max_body_bytes, self.tools.queue_settings.max_body_bytes)
+        return min(self.dependencies.settings.gateway_batch_max_body_bytes, self.dependencies.queue_settings.max_body_bytes)
