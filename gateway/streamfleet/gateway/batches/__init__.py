@@ -1,7 +1,7 @@
 """OpenAI's Batch API: a file of requests in, a file of answers out. It survives the death of gateways.
 
 routes      a batch is accepted: its record goes into Redis
-runner      any gateway takes the batch, and keeps it while it renews its lease
+scheduler   any gateway takes the batch, and keeps it while it renews its lease
 checking    lines are counted and checked; an invalid line fails alone
 running     a window of lines is in the queue; results are gathered
 ledger      answers are stored, then recorded in Redis together with the numbers of their lines, in one call

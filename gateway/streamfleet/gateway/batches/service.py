@@ -1,7 +1,7 @@
 """Files, batches and the simple service of one gateway process.
 
-`Batching` builds store, broker and runner from the settings; routes call it to accept and list batches. It starts and
-closes together with the gateway, and deletes expired files in the background.
+`Batching` builds store, broker and scheduler from the settings; routes call it to accept and list batches. It starts
+and closes together with the gateway, and deletes expired files in the background.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from streamfleet.gateway import metrics as gateway_metrics
 from streamfleet.gateway.batches import metrics
 from streamfleet.gateway.batches.accepting import BatchParameters, not_kept, too_large, too_much
 from streamfleet.gateway.batches.claimed_batch import Dependencies
-from streamfleet.gateway.batches.runner import Runner
+from streamfleet.gateway.batches.scheduler import Scheduler
 from streamfleet.gateway.batches.watching import Watch
 from streamfleet.gateway.errors import ApiError
 from streamfleet.gateway.files import metrics as file_metrics
@@ -75,7 +75,7 @@ class Batching:
         webhooks: announce the ends of batches; None to refuse callback URLs.
 
     Attributes:
-        settings, broker, files, runner: its parts.
+        settings, broker, files, scheduler: its parts.
 
     Raises:
         SettingsError: STREAMFLEET_GATEWAY_FILES or the Redis URL cannot be used.
@@ -102,8 +102,8 @@ class Batching:
             settings.gateway_file_bytes_per_tenant,
         )
         dependencies = Dependencies(self.files, self.broker, queues, models, settings, queue_settings)
-        self.runner = Runner(dependencies, self._tell)
-        self._watch = Watch(self.broker, self.runner)
+        self.scheduler = Scheduler(dependencies, self._tell)
+        self._watch = Watch(self.broker, self.scheduler)
         self._sweeping: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -113,13 +113,13 @@ class Batching:
         for begin in (metrics.begin, file_metrics.begin):
             begin()
         gateway_metrics.export_limits(self.settings.gateway_max_connections, self.settings.gateway_deadline_ms)
-        self.runner.start()
+        self.scheduler.start()
         self._watch.start()
         self._sweeping = asyncio.get_running_loop().create_task(self._sweep_forever())
 
     async def close(self) -> None:
         """Release all batches, and close the store and the connection."""
-        await self.runner.close()
+        await self.scheduler.close()
         await self._watch.close()
         if self._sweeping is not None:
             self._sweeping.cancel()
@@ -203,7 +203,7 @@ class Batching:
                 raise await self._too_much(parameters.input_file_id, most_tokens)
             case AddCode.REPEATED:
                 return await self._kept(batch_id)
-        self.runner.nudge()
+        self.scheduler.wake()
         return record
 
     async def _too_much(self, file_id: str, most_tokens: int) -> ApiError:

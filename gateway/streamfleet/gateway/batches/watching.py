@@ -17,7 +17,7 @@ from streamfleet.common.broker.gateway_watch import OpenBatch, open_batches
 from streamfleet.common.errors import StreamfleetError
 from streamfleet.gateway import metrics as gateway_metrics
 from streamfleet.gateway.batches import metrics
-from streamfleet.gateway.batches.runner import Runner
+from streamfleet.gateway.batches.scheduler import Scheduler
 
 log = structlog.get_logger(__name__)
 LOOK_S = 3.0
@@ -61,11 +61,11 @@ class Watch:
 
     Args:
         broker: knows the batches.
-        runner: of this gateway.
+        scheduler: of this gateway.
     """
 
-    def __init__(self, broker: BatchBroker, runner: Runner) -> None:
-        self._broker, self._runner = broker, runner
+    def __init__(self, broker: BatchBroker, scheduler: Scheduler) -> None:
+        self._broker, self._scheduler = broker, scheduler
         self._progress = Progress()
         self._looking: asyncio.Task[None] | None = None
 
@@ -90,7 +90,7 @@ class Watch:
                 _unknown()
             else:
                 self._tell(batches)
-            metrics.RUNNING.set(self._runner.running)
+            metrics.RUNNING.set(self._scheduler.running)
             await asyncio.sleep(LOOK_S)
 
     def _tell(self, batches: Sequence[OpenBatch]) -> None:

@@ -108,7 +108,7 @@ async def stats(request: Request) -> JSONResponse:
             "usage": summary["usage"],
             "mean_latency_ms": mean_ms,
             "throughput": summary["throughput"],
-            "batches_here": context.batching.runner.running,
+            "batches_here": context.batching.scheduler.running,
         }
     )
 

@@ -23,35 +23,35 @@ from streamfleet.common.broker.gateway_batches import BatchBroker, Contender, Ta
 from streamfleet.common.errors import BrokerUnavailable, StreamfleetError
 from streamfleet.gateway.batches import metrics
 from streamfleet.gateway.batches.claimed_batch import BatchDeferred, ClaimedBatch, Dependencies
+from streamfleet.gateway.batches.fair_share import choose_next, choose_victim, is_stalled
 from streamfleet.gateway.batches.ledger import BatchLost
 from streamfleet.gateway.batches.running import Tell, run_to_the_end
-from streamfleet.gateway.batches.turns import gives_way, next_in_turn, waits_too_long
 
 log = structlog.get_logger(__name__)
-LOOK_S = 1.0
-LOOK_AT = 200
+POLL_S = 1.0
+POLL_COUNT = 200
 PARKED_MS = 20_000
-AGAIN_MS, LATEST_AGAIN_MS, STUMBLED_MS = 1_000, 30_000, 5_000
-LEAVE_S = 2.0
+RETRY_MS, LONGEST_RETRY_MS, STUMBLED_MS = 1_000, 30_000, 5_000
+RELEASE_TIMEOUT_S = 2.0
 _CANCELLABLE = frozenset({BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS})
 
 
 @dataclass(slots=True)
-class _Held:
+class _Claim:
     """A batch that has a slot.
 
     Attributes:
-        claimed: set when its progress was read.
+        state: set when its progress was read.
         preempted: set when it has to give up its slot.
     """
 
     contender: Contender
     task: asyncio.Task[None]
-    claimed: ClaimedBatch | None = None
+    state: ClaimedBatch | None = None
     preempted: BatchDeferred | None = None
 
 
-class Runner:
+class Scheduler:
     """Takes batches and runs them. After `close`, other gateways can take them at once.
 
     Args:
@@ -63,116 +63,114 @@ class Runner:
         self._dependencies, self._tell = dependencies, tell
         self._broker: BatchBroker = dependencies.broker
         self._owner = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
-        self._runs: dict[str, _Held] = {}
+        self._claims: dict[str, _Claim] = {}
         self._skip = 0
-        self._nudged = asyncio.Event()
-        self._looking: asyncio.Task[None] | None = None
+        self._woken = asyncio.Event()
+        self._polling: asyncio.Task[None] | None = None
         self._interrupted: dict[str, int] = {}
 
     @property
     def running(self) -> int:
         """Number of batches that this gateway runs."""
-        return len(self._runs)
+        return len(self._claims)
 
     def start(self) -> None:
         """Take free batches from now on."""
         if self._dependencies.settings.gateway_batches_at_once:
-            self._looking = asyncio.get_running_loop().create_task(self._look_forever())
+            self._polling = asyncio.get_running_loop().create_task(self._poll_forever())
 
-    def nudge(self) -> None:
+    def wake(self) -> None:
         """Look for free batches now."""
-        self._nudged.set()
+        self._woken.set()
 
     async def close(self) -> None:
         """Take no more batches, and release those that run."""
-        running = (held.task for held in self._runs.values())
-        tasks = [task for task in (self._looking, *running) if task is not None]
+        running = (claim.task for claim in self._claims.values())
+        tasks = [task for task in (self._polling, *running) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _look_forever(self) -> None:
+    async def _poll_forever(self) -> None:
         away = False
         while True:
-            self._nudged.clear()
+            self._woken.clear()
             try:
-                await self._take_some()
+                await self._claim_free_batches()
                 away = False
             except StreamfleetError as error:
                 if not away:
                     log.warning("no_batches_taken", error=str(error))
                 away = True
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_S):
-                    await self._nudged.wait()
+                async with asyncio.timeout(POLL_S):
+                    await self._woken.wait()
 
-    async def _take_some(self) -> None:
-        free = await self._broker.free_batches(LOOK_AT, self._skip)
+    async def _claim_free_batches(self) -> None:
+        free = await self._broker.free_batches(POLL_COUNT, self._skip)
         # A batch that still runs here may be free in Redis: its lease ended, and its task has not noticed yet.
-        waiting = [one for one in free if one.id not in self._runs]
-        while (one := next_in_turn(waiting, self._running())) is not None:
-            if len(self._runs) >= self._dependencies.settings.gateway_batches_at_once:
+        waiting = [one for one in free if one.id not in self._claims]
+        while (one := choose_next(waiting, self._running())) is not None:
+            if len(self._claims) >= self._dependencies.settings.gateway_batches_at_once:
                 if await self._make_room(one):
                     return  # the next look has to see this batch again
                 break
             waiting.remove(one)
-            await self._take(one)
+            await self._claim(one)
         # Skip those seen, so that one tenant's many waiting batches do not hide those of others.
-        self._skip = self._skip + LOOK_AT if len(free) == LOOK_AT else 0
+        self._skip = self._skip + POLL_COUNT if len(free) == POLL_COUNT else 0
 
-    async def _take(self, one: Contender) -> None:
+    async def _claim(self, one: Contender) -> None:
         taken = await self._broker.take_batch(one.id, self._owner, self._dependencies.settings.gateway_batch_lease_ms)
         if taken is not None:
             metrics.took(taken.epoch)
             task = asyncio.get_running_loop().create_task(self._run(taken))
-            self._runs[one.id] = _Held(one, task)
-            task.add_done_callback(lambda _: self._ended(one.id))
+            self._claims[one.id] = _Claim(one, task)
+            task.add_done_callback(lambda _: self._forget(one.id))
 
     def _running(self) -> list[Contender]:
-        return [held.claimed.contender if held.claimed is not None else held.contender for held in self._runs.values()]
+        return [
+            claim.state.contender if claim.state is not None else claim.contender for claim in self._claims.values()
+        ]
 
     async def _make_room(self, one: Contender) -> bool:
         """Make a batch give up its slot for this one, if one should. Returns True if a slot will be free."""
-        if any(held.preempted for held in self._runs.values()):
+        if any(claim.preempted for claim in self._claims.values()):
             return True
-        unfair = gives_way(self._running(), one)
-        if unfair is not None:
-            self._leave(self._runs[unfair.id], "its slot goes to another tenant's or another queue's batch", 0)
+        victim = choose_victim(self._running(), one)
+        if victim is not None:
+            self._preempt(self._claims[victim.id], "its slot goes to another tenant's or another queue's batch", 0)
             return True
-        for held in list(self._runs.values()):
-            if (
-                held.claimed is not None
-                and _differ(held.claimed.contender, one)
-                and await self._only_waits(held.claimed)
-            ):
-                left_ms = held.claimed.batch.deadline_ms - held.claimed.now_ms(asyncio.get_running_loop().time())
-                self._leave(held, "its requests wait for workers", max(0, min(PARKED_MS, round(left_ms))))
+        for claim in list(self._claims.values()):
+            if claim.state is not None and _differ(claim.state.contender, one) and await self._is_stalled(claim.state):
+                left_ms = claim.state.batch.deadline_ms - claim.state.now_ms(asyncio.get_running_loop().time())
+                self._preempt(claim, "its requests wait for workers", max(0, min(PARKED_MS, round(left_ms))))
                 return True
         return False
 
-    async def _only_waits(self, claimed: ClaimedBatch) -> bool:
+    async def _is_stalled(self, claimed: ClaimedBatch) -> bool:
         if claimed.waiting_since_s is None:
             return False
         for_s = asyncio.get_running_loop().time() - claimed.waiting_since_s
-        if not waits_too_long(for_s, served=False):
+        if not is_stalled(for_s, served=False):
             return False
         views = [await self._dependencies.queues.workers(queue) for queue in claimed.contender.queues]
-        return waits_too_long(for_s, served=any(worker.alive for each in views for worker in each))
+        return is_stalled(for_s, served=any(worker.alive for each in views for worker in each))
 
-    def _leave(self, held: _Held, reason: str, after_ms: int) -> None:
-        held.preempted = BatchDeferred(reason, after_ms)
-        held.task.cancel()
+    def _preempt(self, claim: _Claim, reason: str, after_ms: int) -> None:
+        claim.preempted = BatchDeferred(reason, after_ms)
+        claim.task.cancel()
 
-    def _ended(self, batch_id: str) -> None:
-        del self._runs[batch_id]
-        self.nudge()
+    def _forget(self, batch_id: str) -> None:
+        del self._claims[batch_id]
+        self.wake()
 
     async def _run(self, taken: Taken) -> None:
         batch_id, epoch = taken.record.id, taken.epoch
         log.info("batch_taken", batch=batch_id, status=taken.record.status.value, epoch=epoch)
         after_ms, stumbled = 0, False
         try:
-            await self._keep_while_running(taken)
+            await self._run_under_lease(taken)
             self._interrupted.pop(batch_id, None)
             metrics.RUNS_ENDED.labels(metrics.ENDED).inc()
             return
@@ -190,7 +188,7 @@ class Runner:
             log.exception("batch_stumbled", batch=batch_id)
             after_ms, stumbled, why = STUMBLED_MS, True, metrics.STUMBLED
         except asyncio.CancelledError:
-            preempted = self._runs[batch_id].preempted
+            preempted = self._claims[batch_id].preempted
             if preempted is not None:
                 log.info("batch_waits", batch=batch_id, reason=str(preempted))
             metrics.RUNS_ENDED.labels(metrics.WAITS if preempted else metrics.BACK).inc()
@@ -203,22 +201,22 @@ class Runner:
         """A pause that grows with each interruption, because the next run reads the input from the beginning."""
         times = self._interrupted.get(batch_id, 0)
         self._interrupted[batch_id] = times + 1
-        return min(LATEST_AGAIN_MS, AGAIN_MS << min(times, 5))
+        return min(LONGEST_RETRY_MS, RETRY_MS << min(times, 5))
 
     async def _release(self, taken: Taken, after_ms: int, *, stumbled: bool = False) -> None:
         try:
-            async with asyncio.timeout(LEAVE_S):
+            async with asyncio.timeout(RELEASE_TIMEOUT_S):
                 await self._broker.release_batch(taken.record.id, taken.epoch, after_ms, stumbled=stumbled)
         except (StreamfleetError, TimeoutError) as error:
             log.warning("batch_not_released", batch=taken.record.id, error=str(error))  # the lease ends by itself
 
-    async def _keep_while_running(self, taken: Taken) -> None:
+    async def _run_under_lease(self, taken: Taken) -> None:
         batch_id = taken.record.id
         loop = asyncio.get_running_loop()
         ahead_ms = await self._broker.now_ms() - loop.time() * 1000
         claimed = ClaimedBatch(self._dependencies, taken, await self._broker.done_lines(batch_id), ahead_ms)
-        self._runs[batch_id].claimed = claimed
-        await _first_of(run_to_the_end(claimed, self._tell), self._renew(claimed))
+        self._claims[batch_id].state = claimed
+        await _run_until_first_ends(run_to_the_end(claimed, self._tell), self._renew(claimed))
 
     async def _renew(self, claimed: ClaimedBatch) -> None:
         """Renew the lease until that fails. The answers also tell if a caller cancelled the batch."""
@@ -244,7 +242,7 @@ def _differ(one: Contender, other: Contender) -> bool:
     return (one.tenant, one.queues) != (other.tenant, other.queues)
 
 
-async def _first_of(work: Coroutine[Any, Any, None], company: Coroutine[Any, Any, None]) -> None:
+async def _run_until_first_ends(work: Coroutine[Any, Any, None], company: Coroutine[Any, Any, None]) -> None:
     """Run both until either ends, then cancel the other. Raises the error of the one that ended."""
     loop = asyncio.get_running_loop()
     tasks = [loop.create_task(work), loop.create_task(company)]
