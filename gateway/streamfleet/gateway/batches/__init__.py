@@ -3,6 +3,8 @@
 routes      a batch is accepted: its record goes into Redis
 scheduler   any gateway takes the batch, and keeps it while it renews its lease
 checking    lines are counted and checked; an invalid line fails alone
-running     a window of lines is in the queue; results are gathered
+lifecycle   the steps of a batch, in their order: validate, submit, finish, announce
+submitter   a window of lines is in the queue
+collector   results are gathered
 ledger      answers are stored, then recorded in Redis together with the numbers of their lines, in one call
 """

@@ -57,7 +57,7 @@ async def batches(request: Request) -> Response:
     """The tenant's batches, newest first."""
     context = await authenticate(request)
     page = read_page(request.query_params, BATCH, USUAL_LISTED, MOST_LISTED)
-    found = await context.batching.listed(context.tenant, page.after, page.limit + 1)
+    found = await context.batching.list_batches(context.tenant, page.after, page.limit + 1)
     return Pieces(page.to_json([batch_object(batch) for batch in found[: page.limit]], len(found) > page.limit))
 
 

@@ -25,7 +25,7 @@ from streamfleet.gateway.batches import metrics
 from streamfleet.gateway.batches.claimed_batch import BatchDeferred, ClaimedBatch, Dependencies
 from streamfleet.gateway.batches.fair_share import choose_next, choose_victim, is_stalled
 from streamfleet.gateway.batches.ledger import BatchLost
-from streamfleet.gateway.batches.running import Tell, run_to_the_end
+from streamfleet.gateway.batches.lifecycle import Announce, run_batch
 
 log = structlog.get_logger(__name__)
 POLL_S = 1.0
@@ -56,11 +56,11 @@ class Scheduler:
 
     Args:
         dependencies: parts of the gateway.
-        tell: announces the end of a batch.
+        announce: announces the end of a batch.
     """
 
-    def __init__(self, dependencies: Dependencies, tell: Tell) -> None:
-        self._dependencies, self._tell = dependencies, tell
+    def __init__(self, dependencies: Dependencies, announce: Announce) -> None:
+        self._dependencies, self._announce = dependencies, announce
         self._broker: BatchBroker = dependencies.broker
         self._owner = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self._claims: dict[str, _Claim] = {}
@@ -216,7 +216,7 @@ class Scheduler:
         ahead_ms = await self._broker.now_ms() - loop.time() * 1000
         claimed = ClaimedBatch(self._dependencies, taken, await self._broker.done_lines(batch_id), ahead_ms)
         self._claims[batch_id].state = claimed
-        await _run_until_first_ends(run_to_the_end(claimed, self._tell), self._renew(claimed))
+        await _run_until_first_ends(run_batch(claimed, self._announce), self._renew(claimed))
 
     async def _renew(self, claimed: ClaimedBatch) -> None:
         """Renew the lease until that fails. The answers also tell if a caller cancelled the batch."""

@@ -102,7 +102,7 @@ class Batching:
             settings.gateway_file_bytes_per_tenant,
         )
         dependencies = Dependencies(self.files, self.broker, queues, models, settings, queue_settings)
-        self.scheduler = Scheduler(dependencies, self._tell)
+        self.scheduler = Scheduler(dependencies, self._announce_end)
         self._watch = Watch(self.broker, self.scheduler)
         self._sweeping: asyncio.Task[None] | None = None
 
@@ -135,7 +135,7 @@ class Batching:
             raise InvalidRequest("is not taken: this gateway sends no webhooks", "callback_url")
         await self.webhooks.check(url, tenant or None)
 
-    async def asked_before(self, naming: Naming) -> BatchRecord | None:
+    async def find_named(self, naming: Naming) -> BatchRecord | None:
         """Returns the batch of this name, or None. Raises Conflict if the name belongs to another request."""
         found = await self.broker.named(naming.name)
         if found is None:
@@ -143,9 +143,9 @@ class Batching:
         batch_id, digest = found
         if digest != naming.digest:
             raise _conflict()
-        return await self._kept(batch_id)
+        return await self._require_batch(batch_id)
 
-    async def _kept(self, batch_id: str) -> BatchRecord:
+    async def _require_batch(self, batch_id: str) -> BatchRecord:
         record = await self.broker.batch(batch_id)
         if record is None:
             raise not_kept()
@@ -202,7 +202,7 @@ class Batching:
             case AddCode.TOO_MUCH:
                 raise await self._too_much(parameters.input_file_id, most_tokens)
             case AddCode.REPEATED:
-                return await self._kept(batch_id)
+                return await self._require_batch(batch_id)
         self.scheduler.wake()
         return record
 
@@ -211,7 +211,7 @@ class Batching:
         alone = file is not None and file.bytes > most_tokens * BYTES_A_TOKEN
         return too_large(most_tokens) if alone else too_much(most_tokens)
 
-    async def listed(self, tenant: str, after: str, most: int) -> Sequence[BatchRecord]:
+    async def list_batches(self, tenant: str, after: str, most: int) -> Sequence[BatchRecord]:
         """Returns a tenant's batches after a given one, newest first. Removes ids of deleted batches from the list."""
         found: list[BatchRecord] = []
         while len(found) < most:
@@ -227,7 +227,7 @@ class Batching:
             after = ids[-1]
         return found
 
-    async def _tell(self, batch: BatchRecord) -> None:
+    async def _announce_end(self, batch: BatchRecord) -> None:
         if not batch.callback_url or self.webhooks is None:
             return
         kind = "job" if batch.id.startswith(JOB) else "batch"

@@ -44,7 +44,7 @@ async def accept(context: AuthContext, prompts: PromptsWish, lane: Lane, naming:
     settings, files = context.settings, context.files
     window_ms = read_window(prompts.window, settings.gateway_batch_max_window_ms)
     await context.batching.check_callback(prompts.callback_url, context.tenant)
-    before = None if naming is None else await context.batching.asked_before(naming)
+    before = None if naming is None else await context.batching.find_named(naming)
     if before is not None:
         return before
     upload, breath = await files.begin(), Breath()

@@ -1,6 +1,6 @@
 """Runs a batch from its stored status to its end: validate, work, finish, announce.
 
-`run_to_the_end` takes a `ClaimedBatch` and calls `validating`, `working` and `sweeping`. Each step can be repeated
+`run_batch` takes a `ClaimedBatch` and calls `validating`, `working` and `sweeping`. Each step can be repeated
 after a crash.
 """
 
@@ -22,15 +22,15 @@ from streamfleet.gateway.batches.working import Work
 log = structlog.get_logger(__name__)
 OUTPUT = "batch_output"
 MOST_STUMBLES = 10
-Tell = Callable[[BatchRecord], Awaitable[None]]
+Announce = Callable[[BatchRecord], Awaitable[None]]
 
 
-async def run_to_the_end(claimed: ClaimedBatch, tell: Tell) -> None:
+async def run_batch(claimed: ClaimedBatch, announce: Announce) -> None:
     """Do every step that is left.
 
     Args:
         claimed: the batch.
-        tell: announces the end of the batch.
+        announce: announces the end of the batch.
 
     Raises:
         BatchLost: another gateway has it.
@@ -40,12 +40,12 @@ async def run_to_the_end(claimed: ClaimedBatch, tell: Tell) -> None:
     if not claimed.status.ended:
         try:
             _check_stumbles(claimed)
-            await _work(claimed)
+            await _process(claimed)
         except InvalidBatch as invalid:
             await _end(claimed, invalid)
         else:
             await _end(claimed)
-    await _leave(claimed, tell)
+    await _announce_and_close(claimed, announce)
 
 
 def _check_stumbles(claimed: ClaimedBatch) -> None:
@@ -53,7 +53,7 @@ def _check_stumbles(claimed: ClaimedBatch) -> None:
         raise InvalidBatch("internal_error", "gateways gave up on this batch too often; their logs say why")
 
 
-async def _work(claimed: ClaimedBatch) -> None:
+async def _process(claimed: ClaimedBatch) -> None:
     if claimed.status is BatchStatus.VALIDATING:
         await validate(claimed, expired=_late_ms(claimed) >= 0)
     if claimed.status is BatchStatus.IN_PROGRESS:
@@ -91,11 +91,11 @@ async def _end(claimed: ClaimedBatch, invalid: InvalidBatch | None = None) -> No
     log.info("batch_ended", batch=batch.id, status=status.value, completed=batch.completed, failed=batch.failed)
 
 
-async def _leave(claimed: ClaimedBatch, tell: Tell) -> None:
+async def _announce_and_close(claimed: ClaimedBatch, announce: Announce) -> None:
     """Announce the end, and close the batch. After a crash this is repeated: an announcement is made only once."""
     batch = await claimed.dependencies.broker.batch(claimed.batch.id)
     if batch is not None:
-        await tell(batch)
+        await announce(batch)
         if batch.id.startswith(JOB):
             await _delete_input(claimed, batch)
     await claimed.dependencies.broker.close_batch(claimed.batch.id, claimed.epoch)
