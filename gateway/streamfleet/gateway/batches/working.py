@@ -1,6 +1,6 @@
 """Runs the lines of a batch in progress: keeps a window of them in the queue, and records results as they arrive.
 
-`Work` reads lines from the `ClaimedBatch`, enqueues them through `gathering`, and adds answers to the ledger.
+`Work` reads lines from the `ClaimedBatch`, enqueues them through `collector`, and adds answers to the ledger.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.gateway.aside import Breath, aside
 from streamfleet.gateway.batches.claimed_batch import OVERDUE_MS, ClaimedBatch
-from streamfleet.gateway.batches.gathering import Gathering, Ready
+from streamfleet.gateway.batches.collector import Collector, PreparedLine
 from streamfleet.gateway.batches.ledger import pause_s
 from streamfleet.gateway.request_parameters import body_to_enqueue
 from streamfleet.producer.ask import Ask
@@ -37,8 +37,8 @@ class Work:
 
     def __init__(self, claimed: ClaimedBatch) -> None:
         self._claimed = claimed
-        self._gathering = Gathering(claimed.dependencies.queues)
-        self._ready: deque[Ready] = deque()
+        self._collector = Collector(claimed.dependencies.queues)
+        self._ready: deque[PreparedLine] = deque()
         self._feed = self._requests()
         self._exhausted = False
         self._began_s = self._saved_s = _now_s()
@@ -56,7 +56,7 @@ class Work:
                 if self._through():
                     break
                 breath = Breath()
-                for answer in await self._gathering.take(TICK_S):
+                for answer in await self._collector.take(TICK_S):
                     await breath.take()
                     self._claimed.ledger.answer(*answer, cancelling=self._claimed.cancelling)
                     self._claimed.waiting_since_s = _now_s()
@@ -64,7 +64,7 @@ class Work:
             await self._claimed.save()
         finally:
             self._claimed.waiting_since_s = None
-            self._gathering.close()
+            self._collector.close()
             await self._feed.aclose()
 
     def _through(self) -> bool:
@@ -72,7 +72,7 @@ class Work:
         if self._claimed.cancelling or late_ms >= OVERDUE_MS:
             return True
         nothing_more = self._exhausted or late_ms >= 0
-        return nothing_more and not self._gathering and not (self._ready and late_ms < 0)
+        return nothing_more and not self._collector and not (self._ready and late_ms < 0)
 
     def _late_ms(self) -> float:
         return self._claimed.now_ms(_now_s()) - self._claimed.batch.deadline_ms
@@ -86,13 +86,13 @@ class Work:
 
     async def _fill(self) -> None:
         window = self._claimed.dependencies.settings.gateway_batch_window
-        while (room := window - len(self._gathering)) > 0 and not self._claimed.cancelling and self._late_ms() < 0:
+        while (room := window - len(self._collector)) > 0 and not self._claimed.cancelling and self._late_ms() < 0:
             chunk = await self._chunk(min(room, MAX_COUNT))
             if not chunk:
                 return
             if (last := chunk[-1].line.number) > self._claimed.mark:
                 await self._claimed.reserve(last + window)
-            refused = await self._gathering.submit(chunk)
+            refused = await self._collector.submit(chunk)
             if len(refused.full) < len(chunk):
                 self._claimed.waiting_since_s = _now_s()
             for ready in refused.conflicts:
@@ -102,9 +102,9 @@ class Work:
                 self._ready.extendleft(reversed(refused.full))
                 return  # a full lane is no error: it will have room again
 
-    async def _chunk(self, count: int) -> list[Ready]:
+    async def _chunk(self, count: int) -> list[PreparedLine]:
         """Returns the next lines for one call, all of the same queue."""
-        chunk: list[Ready] = []
+        chunk: list[PreparedLine] = []
         filled = 0
         while len(chunk) < count:
             ready = self._ready.popleft() if self._ready else await anext(self._feed, None)
@@ -118,7 +118,7 @@ class Work:
             chunk.append(ready)
         return chunk
 
-    async def _requests(self) -> AsyncGenerator[Ready, None]:
+    async def _requests(self) -> AsyncGenerator[PreparedLine, None]:
         checker, breath = self._claimed.checker(), Breath()
         async for group in self._claimed.lines():
             for number, text in group:
@@ -132,7 +132,7 @@ class Work:
                 else:
                     yield ready
 
-    async def _prepared(self, line: BatchLine, size_bytes: int) -> Ready:
+    async def _prepared(self, line: BatchLine, size_bytes: int) -> PreparedLine:
         batch = self._claimed.batch
         queue, served = await self._claimed.route(line)
         ask = Ask(
@@ -145,7 +145,7 @@ class Work:
         )
         client = await self._claimed.dependencies.queues.client(queue)
         try:
-            return Ready(line, queue, await aside(size_bytes, client.prepare, ask))
+            return PreparedLine(line, queue, await aside(size_bytes, client.prepare, ask))
         except InvalidRequest as error:
             raise BadLine(line.number, line.custom_id, error.message, error.param, error.code) from None
 

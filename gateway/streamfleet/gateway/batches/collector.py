@@ -17,7 +17,7 @@ from streamfleet.producer.batchfile import BatchLine
 from streamfleet.producer.handle import Arrivals, Handle
 
 
-class Ready(NamedTuple):
+class PreparedLine(NamedTuple):
     """A line, prepared to be enqueued."""
 
     line: BatchLine
@@ -28,8 +28,8 @@ class Ready(NamedTuple):
 class Refused(NamedTuple):
     """Lines that were not enqueued: their lane was full, or another request has their id."""
 
-    full: list[Ready]
-    conflicts: list[Ready]
+    full: list[PreparedLine]
+    conflicts: list[PreparedLine]
 
 
 class Answer(NamedTuple):
@@ -40,7 +40,7 @@ class Answer(NamedTuple):
     result: Result
 
 
-class Gathering:
+class Collector:
     """Requests that have no result yet. Close it.
 
     Args:
@@ -51,13 +51,13 @@ class Gathering:
         self._queues = queues
         self._lines: dict[str, tuple[int, str]] = {}
         self._arrivals: dict[str, Arrivals] = {}
-        self._taking: dict[asyncio.Task[list[Result | RequestLost]], str] = {}
+        self._tasks: dict[asyncio.Task[list[Result | RequestLost]], str] = {}
 
     def __len__(self) -> int:
         """Number of requests without a result."""
         return len(self._lines)
 
-    async def submit(self, chunk: Sequence[Ready]) -> Refused:
+    async def submit(self, chunk: Sequence[PreparedLine]) -> Refused:
         """Enqueue lines of one queue. Raises as `Client.submit`."""
         queue = chunk[0].queue
         client = await self._queues.client(queue)
@@ -74,7 +74,7 @@ class Gathering:
             if queue not in self._arrivals:
                 self._arrivals[queue] = client.arrivals()
             self._arrivals[queue].add(handles)
-            self._take_from(queue)
+            self._start_taking(queue)
         return refused
 
     async def take(self, timeout_s: float) -> list[Answer]:
@@ -83,32 +83,32 @@ class Gathering:
         Raises:
             RequestLost: Redis lost a request. Enqueue all unfinished lines again, by the same ids.
         """
-        if not self._taking:
+        if not self._tasks:
             await asyncio.sleep(timeout_s)
             return []
-        done, _ = await asyncio.wait(self._taking, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait(self._tasks, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         answers: list[Answer] = []
         for task in done:
-            queue = self._taking.pop(task)
+            queue = self._tasks.pop(task)
             for result in task.result():
                 if isinstance(result, RequestLost):
                     raise result
                 number, custom_id = self._lines.pop(result.id)
                 answers.append(Answer(number, custom_id, result))
             if len(self._arrivals[queue]):
-                self._take_from(queue)
+                self._start_taking(queue)
         return answers
 
     def close(self) -> None:
         """Stop waiting for results; the requests go on."""
-        for task in self._taking:
+        for task in self._tasks:
             task.cancel()
         for arrivals in self._arrivals.values():
             arrivals.close()
-        self._taking.clear()
+        self._tasks.clear()
         self._lines.clear()
 
-    def _take_from(self, queue: str) -> None:
-        if queue not in self._taking.values():
+    def _start_taking(self, queue: str) -> None:
+        if queue not in self._tasks.values():
             task = asyncio.get_running_loop().create_task(self._arrivals[queue].take())
-            self._taking[task] = queue
+            self._tasks[task] = queue
