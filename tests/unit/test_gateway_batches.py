@@ -27,7 +27,7 @@ from streamfleet.gateway.batches.checking import Checker, error_object, most_lin
 from streamfleet.gateway.batches.ledger import LATEST_S, SOONEST_S, pause_s
 from streamfleet.gateway.batches.lines import Bits, numbered
 from streamfleet.gateway.batches.routes import batch_object
-from streamfleet.gateway.batches.working import request_id
+from streamfleet.gateway.batches.submitter import line_request_id
 from streamfleet.gateway.errors import ApiError
 from streamfleet.gateway.simple import prompts
 from streamfleet.gateway.simple.jobs import job_object, status_of
@@ -151,7 +151,7 @@ def test_a_body_at_its_limit_fits_into_a_line() -> None:
 
 
 def test_the_request_of_a_line_is_the_same_whoever_enqueues_it() -> None:
-    assert request_id("batch_x", 17) == "batch_x-17"
+    assert line_request_id("batch_x", 17) == "batch_x-17"
 
 
 def test_what_runs_for_long_is_written_down_less_often() -> None:

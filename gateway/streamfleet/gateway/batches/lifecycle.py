@@ -1,6 +1,6 @@
 """Runs a batch from its stored status to its end: validate, work, finish, announce.
 
-`run_batch` takes a `ClaimedBatch` and calls `validating`, `working` and `sweeping`. Each step can be repeated
+`run_batch` takes a `ClaimedBatch` and calls `validating`, `submitter` and `sweeping`. Each step can be repeated
 after a crash.
 """
 
@@ -15,9 +15,9 @@ from streamfleet.common.batch_records import JOB, BatchRecord, BatchStatus
 from streamfleet.common.broker.gateway_batches import Ending
 from streamfleet.gateway.batches.claimed_batch import ClaimedBatch, InvalidBatch
 from streamfleet.gateway.batches.ledger import BatchLost
+from streamfleet.gateway.batches.submitter import Submitter
 from streamfleet.gateway.batches.sweeping import sweep
 from streamfleet.gateway.batches.validating import validate
-from streamfleet.gateway.batches.working import Work
 
 log = structlog.get_logger(__name__)
 OUTPUT = "batch_output"
@@ -57,7 +57,7 @@ async def _process(claimed: ClaimedBatch) -> None:
     if claimed.status is BatchStatus.VALIDATING:
         await validate(claimed, expired=_late_ms(claimed) >= 0)
     if claimed.status is BatchStatus.IN_PROGRESS:
-        await Work(claimed).until_through()
+        await Submitter(claimed).run()
         if not claimed.cancelling and _late_ms(claimed) >= 0:
             await sweep(claimed)
         await claimed.save(move=(BatchStatus.IN_PROGRESS, BatchStatus.FINALIZING))

@@ -16,8 +16,8 @@ from streamfleet.gateway.aside import Breath, aside
 from streamfleet.gateway.batches.claimed_batch import ClaimedBatch
 from streamfleet.gateway.batches.ledger import CANCELLED, MOST_LINES
 from streamfleet.gateway.batches.lines import Line
+from streamfleet.gateway.batches.submitter import line_request_id
 from streamfleet.gateway.batches.validating import too_many_errors
-from streamfleet.gateway.batches.working import request_id
 from streamfleet.producer.batchfile import BadLine, BatchLine
 from streamfleet.producer.client import Client
 
@@ -81,7 +81,7 @@ async def _end_requests(claimed: ClaimedBatch, lines: list[BatchLine]) -> None:
         by_queue.setdefault(queue, []).append(line)
     for queue, some in by_queue.items():
         client = await claimed.dependencies.queues.client(queue)
-        ids = [request_id(claimed.batch.id, line.number) for line in some]
+        ids = [line_request_id(claimed.batch.id, line.number) for line in some]
         for first in range(0, len(ids), CALLS_AT_ONCE):
             await asyncio.gather(*(_cancel(client, each) for each in ids[first : first + CALLS_AT_ONCE]))
         for line, result in zip(some, await client.broker.results(ids), strict=True):

@@ -1,6 +1,6 @@
 """Runs the lines of a batch in progress: keeps a window of them in the queue, and records results as they arrive.
 
-`Work` reads lines from the `ClaimedBatch`, enqueues them through `collector`, and adds answers to the ledger.
+`Submitter` reads lines from the `ClaimedBatch`, enqueues them through `collector`, and adds answers to the ledger.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ TICK_S = 0.5
 CONFLICT = "another request has the id of this line's request: the input was changed after the batch was accepted"
 
 
-def request_id(batch_id: str, number: int) -> str:
+def line_request_id(batch_id: str, number: int) -> str:
     """Id of a line's request. It is always the same, so that no line is enqueued twice."""
     return f"{batch_id}-{number}"
 
 
-class Work:
+class Submitter:
     """Unfinished lines of one batch.
 
     Args:
@@ -38,22 +38,22 @@ class Work:
     def __init__(self, claimed: ClaimedBatch) -> None:
         self._claimed = claimed
         self._collector = Collector(claimed.dependencies.queues)
-        self._ready: deque[PreparedLine] = deque()
-        self._feed = self._requests()
+        self._returned: deque[PreparedLine] = deque()
+        self._prepared_lines = self._prepare_lines()
         self._exhausted = False
-        self._began_s = self._saved_s = _now_s()
+        self._started_s = self._saved_s = _now_s()
 
-    async def until_through(self) -> None:
+    async def run(self) -> None:
         """Work until all lines are finished, the batch is cancelled, or its time is over and no more results come.
 
         Raises:
             BatchLost, Tangled, StoreUnavailable, StreamfleetError: begin again with the recorded state.
         """
-        self._claimed.waiting_since_s = self._began_s
+        self._claimed.waiting_since_s = self._started_s
         try:
-            while not self._through():
-                await self._fill()
-                if self._through():
+            while not self._is_finished():
+                await self._submit_window()
+                if self._is_finished():
                     break
                 breath = Breath()
                 for answer in await self._collector.take(TICK_S):
@@ -65,29 +65,29 @@ class Work:
         finally:
             self._claimed.waiting_since_s = None
             self._collector.close()
-            await self._feed.aclose()
+            await self._prepared_lines.aclose()
 
-    def _through(self) -> bool:
+    def _is_finished(self) -> bool:
         late_ms = self._late_ms()
         if self._claimed.cancelling or late_ms >= OVERDUE_MS:
             return True
         nothing_more = self._exhausted or late_ms >= 0
-        return nothing_more and not self._collector and not (self._ready and late_ms < 0)
+        return nothing_more and not self._collector and not (self._returned and late_ms < 0)
 
     def _late_ms(self) -> float:
         return self._claimed.now_ms(_now_s()) - self._claimed.batch.deadline_ms
 
     async def _save_in_time(self) -> None:
         now_s, ledger = _now_s(), self._claimed.ledger
-        due_s = self._saved_s + pause_s(now_s - self._began_s)
+        due_s = self._saved_s + pause_s(now_s - self._started_s)
         if ledger.full or (ledger.numbers and now_s >= due_s):
             await self._claimed.save()
             self._saved_s = now_s
 
-    async def _fill(self) -> None:
+    async def _submit_window(self) -> None:
         window = self._claimed.dependencies.settings.gateway_batch_window
         while (room := window - len(self._collector)) > 0 and not self._claimed.cancelling and self._late_ms() < 0:
-            chunk = await self._chunk(min(room, MAX_COUNT))
+            chunk = await self._next_chunk(min(room, MAX_COUNT))
             if not chunk:
                 return
             if (last := chunk[-1].line.number) > self._claimed.mark:
@@ -99,26 +99,26 @@ class Work:
                 line = ready.line
                 self._claimed.ledger.refuse(BadLine(line.number, line.custom_id, CONFLICT, None, "conflict"))
             if refused.full:
-                self._ready.extendleft(reversed(refused.full))
+                self._returned.extendleft(reversed(refused.full))
                 return  # a full lane is no error: it will have room again
 
-    async def _chunk(self, count: int) -> list[PreparedLine]:
+    async def _next_chunk(self, count: int) -> list[PreparedLine]:
         """Returns the next lines for one call, all of the same queue."""
         chunk: list[PreparedLine] = []
         filled = 0
         while len(chunk) < count:
-            ready = self._ready.popleft() if self._ready else await anext(self._feed, None)
+            ready = self._returned.popleft() if self._returned else await anext(self._prepared_lines, None)
             if ready is None:
                 self._exhausted = True
                 break
             filled += size(ready.submission)
             if chunk and (filled > MAX_BYTES or ready.queue != chunk[0].queue):
-                self._ready.appendleft(ready)
+                self._returned.appendleft(ready)
                 break
             chunk.append(ready)
         return chunk
 
-    async def _requests(self) -> AsyncGenerator[PreparedLine, None]:
+    async def _prepare_lines(self) -> AsyncGenerator[PreparedLine, None]:
         checker, breath = self._claimed.checker(), Breath()
         async for group in self._claimed.lines():
             for number, text in group:
@@ -126,18 +126,18 @@ class Work:
                 if number in self._claimed.bits:
                     continue
                 try:
-                    ready = await self._prepared(await aside(len(text), checker.read, number, text), len(text))
+                    ready = await self._prepare(await aside(len(text), checker.read, number, text), len(text))
                 except BadLine as error:
                     self._claimed.ledger.refuse(error)
                 else:
                     yield ready
 
-    async def _prepared(self, line: BatchLine, size_bytes: int) -> PreparedLine:
+    async def _prepare(self, line: BatchLine, size_bytes: int) -> PreparedLine:
         batch = self._claimed.batch
         queue, served = await self._claimed.route(line)
         ask = Ask(
             body=body_to_enqueue(line.body, served or None),
-            id=request_id(batch.id, line.number),
+            id=line_request_id(batch.id, line.number),
             lane=batch.lane,
             deadline=batch.deadline_ms,
             endpoint=batch.endpoint,
