@@ -22,7 +22,7 @@ from streamfleet.common.batch_records import (
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.protocol import CHAT, Lane, Status, parse_body
 from streamfleet.common.results import Result, Timings
-from streamfleet.gateway.batches.accepting import choose_lane, read_batch_parameters
+from streamfleet.gateway.batches.batch_parameters import choose_lane, read_batch_parameters
 from streamfleet.gateway.batches.checking import Checker, error_object, most_line_bytes
 from streamfleet.gateway.batches.ledger import LATEST_S, SOONEST_S, pause_s
 from streamfleet.gateway.batches.lines import Bits, numbered

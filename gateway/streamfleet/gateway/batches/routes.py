@@ -1,6 +1,6 @@
 """/v1/batches: create, list, retrieve and cancel batches.
 
-Handlers read the request through `accepting` and hand it to the process's `Batching`. A tenant sees only its own
+Handlers read the request through `batch_parameters` and hand it to the process's `Batching`. A tenant sees only its own
 batches.
 """
 
@@ -15,7 +15,7 @@ from streamfleet.common.batch_records import BATCH, BatchRecord, BatchStatus, is
 from streamfleet.common.protocol import parse_body
 from streamfleet.gateway.aside import Pieces
 from streamfleet.gateway.auth_context import AuthContext, authenticate
-from streamfleet.gateway.batches.accepting import choose_lane, naming_of, read_batch_parameters
+from streamfleet.gateway.batches.batch_parameters import choose_lane, read_batch_parameters, read_naming
 from streamfleet.gateway.body import read_body
 from streamfleet.gateway.document.operations import IDEMPOTENCY, LANE, answers, body, operation, paging
 from streamfleet.gateway.errors import NOT_AGAIN, ApiError
@@ -40,7 +40,7 @@ async def create(request: Request) -> JSONResponse:
     parameters = read_batch_parameters(asked, context.settings.gateway_batch_max_window_ms)
     lane = choose_lane(request.headers, asked, context.caller.lanes)
     await context.batching.check_callback(parameters.callback_url, context.tenant)
-    naming = naming_of(request.headers, BATCH, context.caller.owner, asked, lane)
+    naming = read_naming(request.headers, BATCH, context.caller.owner, asked, lane)
     batch = await context.batching.accept(parameters, context.tenant, lane, naming)
     if batch is None:
         text = f"there is no file {parameters.input_file_id!r}: upload it first, with POST /v1/files"

@@ -24,7 +24,12 @@ from streamfleet.common.settings import QueueSettings
 from streamfleet.common.settings_gateway import GatewaySettings
 from streamfleet.gateway import metrics as gateway_metrics
 from streamfleet.gateway.batches import metrics
-from streamfleet.gateway.batches.accepting import BatchParameters, not_kept, too_large, too_much
+from streamfleet.gateway.batches.batch_parameters import (
+    BatchParameters,
+    batch_not_kept,
+    input_too_large,
+    over_token_quota,
+)
 from streamfleet.gateway.batches.claimed_batch import Dependencies
 from streamfleet.gateway.batches.scheduler import Scheduler
 from streamfleet.gateway.batches.watching import Watch
@@ -148,7 +153,7 @@ class Batching:
     async def _require_batch(self, batch_id: str) -> BatchRecord:
         record = await self.broker.batch(batch_id)
         if record is None:
-            raise not_kept()
+            raise batch_not_kept()
         return record
 
     async def accept(
@@ -200,16 +205,16 @@ class Batching:
             case AddCode.CONFLICT:
                 raise _conflict()
             case AddCode.TOO_MUCH:
-                raise await self._too_much(parameters.input_file_id, most_tokens)
+                raise await self._quota_error(parameters.input_file_id, most_tokens)
             case AddCode.REPEATED:
                 return await self._require_batch(batch_id)
         self.scheduler.wake()
         return record
 
-    async def _too_much(self, file_id: str, most_tokens: int) -> ApiError:
+    async def _quota_error(self, file_id: str, most_tokens: int) -> ApiError:
         file = await self.broker.file(file_id)
         alone = file is not None and file.bytes > most_tokens * BYTES_A_TOKEN
-        return too_large(most_tokens) if alone else too_much(most_tokens)
+        return input_too_large(most_tokens) if alone else over_token_quota(most_tokens)
 
     async def list_batches(self, tenant: str, after: str, most: int) -> Sequence[BatchRecord]:
         """Returns a tenant's batches after a given one, newest first. Removes ids of deleted batches from the list."""

@@ -13,7 +13,7 @@ from streamfleet.common.broker.gateway_batches import Naming
 from streamfleet.common.protocol import Lane
 from streamfleet.gateway.aside import Breath, aside
 from streamfleet.gateway.auth_context import AuthContext
-from streamfleet.gateway.batches.accepting import BatchParameters, read_window
+from streamfleet.gateway.batches.batch_parameters import BatchParameters, read_window
 from streamfleet.gateway.errors import SERVER, ApiError, retry_after
 from streamfleet.gateway.simple.prompts import PromptsWish, input_line, totals
 

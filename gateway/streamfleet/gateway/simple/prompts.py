@@ -11,7 +11,7 @@ from streamfleet.common import jsontext
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.protocol import CHAT, COMPLETIONS
 from streamfleet.common.results import Result
-from streamfleet.gateway.batches.accepting import read_callback, read_metadata
+from streamfleet.gateway.batches.batch_parameters import read_callback, read_metadata
 
 ENDPOINTS = (CHAT, COMPLETIONS)
 OURS = frozenset(

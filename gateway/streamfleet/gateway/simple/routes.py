@@ -17,7 +17,7 @@ from streamfleet.common.batch_records import JOB
 from streamfleet.common.broker.gateway import Held
 from streamfleet.gateway.aside import Pieces, aside
 from streamfleet.gateway.auth_context import AuthContext, authenticate
-from streamfleet.gateway.batches.accepting import choose_lane, naming_of
+from streamfleet.gateway.batches.batch_parameters import choose_lane, read_naming
 from streamfleet.gateway.batches.routes import end, find
 from streamfleet.gateway.body import read_body
 from streamfleet.gateway.calls import GRACE_S
@@ -78,7 +78,7 @@ async def later(request: Request) -> JSONResponse:
     asked, prompts = await _read(context, request)
     lane = choose_lane(request.headers, asked, context.caller.lanes)
     await _check_model(context, asked.get("model"))
-    naming = await aside(prompts.size_bytes, naming_of, request.headers, JOB, context.caller.owner, asked, lane)
+    naming = await aside(prompts.size_bytes, read_naming, request.headers, JOB, context.caller.owner, asked, lane)
     job = await jobs.accept(context, prompts, lane, naming)
     context.call.facts |= {"batch": job.id, "lane": lane.value}
     return JSONResponse(jobs.job_object(job, job.created_ms), 202)

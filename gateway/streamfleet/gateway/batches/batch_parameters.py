@@ -50,16 +50,16 @@ def read_batch_parameters(body: Mapping[str, Any], most_window_ms: int) -> Batch
     Raises:
         InvalidRequest: a field is wrong; `param` names it.
     """
-    file_id = _text(body, "input_file_id")
+    file_id = _read_text(body, "input_file_id")
     if not is_id(file_id, FILE):
         raise InvalidRequest(f"must be the id of an uploaded file, file-…, not {file_id[:40]!r}", "input_file_id")
     if body.get("output_expires_after") is not None:
         text = "is not supported: output files are kept as long as all others, see their expires_at"
         raise InvalidRequest(text, "output_expires_after", "unsupported_parameter")
-    window = _text(body, "completion_window")
+    window = _read_text(body, "completion_window")
     return BatchParameters(
         file_id,
-        read_endpoint(_text(body, "endpoint")),
+        read_endpoint(_read_text(body, "endpoint")),
         window,
         read_window(window, most_window_ms),
         read_metadata(body.get("metadata")),
@@ -114,7 +114,9 @@ def choose_lane(headers: Mapping[str, str], body: Mapping[str, Any], lanes: Sequ
     return read_parameters(headers, body, Bounds(lanes, 1, 1, False), 0).lane
 
 
-def naming_of(headers: Mapping[str, str], kind: str, owner: str, asked: Mapping[str, Any], lane: Lane) -> Naming | None:
+def read_naming(
+    headers: Mapping[str, str], kind: str, owner: str, asked: Mapping[str, Any], lane: Lane
+) -> Naming | None:
     """Returns the caller's name for its batch or job; None without an Idempotency-Key.
 
     Args:
@@ -136,7 +138,7 @@ def naming_of(headers: Mapping[str, str], kind: str, owner: str, asked: Mapping[
     return Naming(f"{kind}{request_id(owner, key)}", digest.hexdigest())
 
 
-def too_much(most_tokens: int) -> ApiError:
+def over_token_quota(most_tokens: int) -> ApiError:
     """Returns the refusal of a batch because the inputs of the tenant's open batches are too large together."""
     text = f"the batches that have not ended may have about {most_tokens} tokens together; try again when one has ended"
     return ApiError(
@@ -144,19 +146,19 @@ def too_much(most_tokens: int) -> ApiError:
     )
 
 
-def too_large(most_tokens: int) -> ApiError:
+def input_too_large(most_tokens: int) -> ApiError:
     """Returns the refusal of an input that is larger than the limit for all open batches."""
     text = f"this input is larger than all batches that have not ended may be, about {most_tokens} tokens: split it"
     return ApiError(413, text, "batch_too_large", param="input_file_id", headers=NOT_AGAIN, reason="batch_tokens")
 
 
-def not_kept() -> ApiError:
+def batch_not_kept() -> ApiError:
     """Returns the answer for a batch that was asked for by this name before, and is not stored any more."""
     text = "the batch of this Idempotency-Key has ended and is not kept any more; use another key"
     return ApiError(404, text, "batch_not_found", param="Idempotency-Key", headers=NOT_AGAIN)
 
 
-def _text(body: Mapping[str, Any], param: str) -> str:
+def _read_text(body: Mapping[str, Any], param: str) -> str:
     value = body.get(param)
     if value is None:
         raise InvalidRequest("is missing", param, "missing_required_parameter")
