@@ -23,8 +23,8 @@ from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.protocol import CHAT, Lane, Status, parse_body
 from streamfleet.common.results import Result, Timings
 from streamfleet.gateway.batches.batch_parameters import choose_lane, read_batch_parameters
-from streamfleet.gateway.batches.checking import Checker, error_object, most_line_bytes
 from streamfleet.gateway.batches.ledger import LATEST_S, SOONEST_S, pause_s
+from streamfleet.gateway.batches.line_checker import LineChecker, error_object, most_line_bytes
 from streamfleet.gateway.batches.lines import Bits, numbered
 from streamfleet.gateway.batches.routes import batch_object
 from streamfleet.gateway.batches.submitter import line_request_id
@@ -93,9 +93,9 @@ def test_bits_are_as_redis_counts_them() -> None:
 # -- checks ------------------------------------------------------------------------------------------------
 
 
-def refused(text: bytes, checker: Checker | None = None, number: int = 7) -> BadLine:
+def refused(text: bytes, checker: LineChecker | None = None, number: int = 7) -> BadLine:
     with pytest.raises(BadLine) as error:
-        (checker or Checker(CHAT, 10_000)).check(number, text)
+        (checker or LineChecker(CHAT, 10_000)).check(number, text)
     assert error.value.number == number
     return error.value
 
@@ -127,13 +127,13 @@ def test_a_line_that_is_no_request_is_refused_with_its_number(
 def test_a_line_that_is_too_long_whatever_it_says_is_not_read() -> None:
     escaped = line(body={"messages": [{"role": "user", "content": "é" * 15_000}]})
     assert len(escaped) > 80_000
-    assert Checker(CHAT, 10_000).read(1, escaped).custom_id == "a"
+    assert LineChecker(CHAT, 10_000).read(1, escaped).custom_id == "a"
     broken = escaped.replace(b"\\u00e9", b"[],[],")
     assert refused(broken).code == "request_too_large"
 
 
 def test_a_custom_id_is_used_once() -> None:
-    checker = Checker(CHAT, 10_000)
+    checker = LineChecker(CHAT, 10_000)
     assert checker.check(1, line("a")).custom_id == "a"
     assert checker.check(2, line("b")).custom_id == "b"
     second = refused(line("a"), checker)

@@ -2,7 +2,7 @@
 
 routes      a batch is accepted: its record goes into Redis
 scheduler   any gateway takes the batch, and keeps it while it renews its lease
-checking    lines are counted and checked; an invalid line fails alone
+validation  lines are counted and checked by `line_checker`; an invalid line fails alone
 lifecycle   the steps of a batch, in their order: validate, submit, finish, announce
 submitter   a window of lines is in the queue
 collector   results are gathered

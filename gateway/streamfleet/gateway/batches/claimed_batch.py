@@ -15,8 +15,8 @@ from streamfleet.common.broker.gateway_batches import BatchBroker, Contender, Ta
 from streamfleet.common.errors import InvalidRequest, StreamfleetError
 from streamfleet.common.settings import QueueSettings
 from streamfleet.common.settings_gateway_batches import BatchSettings
-from streamfleet.gateway.batches.checking import Checker, most_line_bytes
 from streamfleet.gateway.batches.ledger import Ledger
+from streamfleet.gateway.batches.line_checker import LineChecker, most_line_bytes
 from streamfleet.gateway.batches.lines import Bits, Line, numbered
 from streamfleet.gateway.errors import ApiError
 from streamfleet.gateway.files.files import Files
@@ -112,9 +112,9 @@ class ClaimedBatch:
         """Redis's clock, epoch ms, at a given time of the machine's monotonic clock."""
         return monotonic_s * 1000 + self._ahead_ms
 
-    def checker(self) -> Checker:
+    def checker(self) -> LineChecker:
         """Returns a new checker for its lines, which begins at the first one."""
-        return Checker(self.batch.endpoint, self._most_body_bytes)
+        return LineChecker(self.batch.endpoint, self._most_body_bytes)
 
     async def lines(self) -> AsyncIterator[list[Line]]:
         """Yields its input lines in groups, without blank lines.

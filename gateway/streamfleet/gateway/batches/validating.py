@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 
 from streamfleet.common.batch_records import BatchStatus
 from streamfleet.gateway.aside import Breath, aside
-from streamfleet.gateway.batches.checking import Checker, error_object
 from streamfleet.gateway.batches.claimed_batch import ClaimedBatch, InvalidBatch
 from streamfleet.gateway.batches.ledger import MOST_BYTES, MOST_LINES
+from streamfleet.gateway.batches.line_checker import LineChecker, error_object
 from streamfleet.gateway.batches.lines import Line
 from streamfleet.producer.batchfile import BadLine
 
@@ -61,7 +61,7 @@ def too_many_errors(number: int, errors: Sequence[Mapping[str, object]]) -> Inva
     return InvalidBatch("too_many_errors", said, number, errors[: MOST_ERRORS - 1])
 
 
-async def _refusal(claimed: ClaimedBatch, checker: Checker, numbered: Line, expired: bool) -> BadLine | None:
+async def _refusal(claimed: ClaimedBatch, checker: LineChecker, numbered: Line, expired: bool) -> BadLine | None:
     """Returns the reason why a line will not be run; None if it will."""
     number, text = numbered
     try:

@@ -1,6 +1,6 @@
 """Checks lines of a batch's input: each has to be a request that a worker can run. Pure.
 
-`Checker` takes lines in their order and returns requests. It raises BadLine, whose text goes into the error file.
+`LineChecker` takes lines in their order and returns requests. It raises BadLine, whose text goes into the error file.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def least_bytes(text: bytes) -> int:
     return len(text) - 5 * text.count(b"\\u") - sum(map(text.count, (b" ", b"\t", b"\r")))
 
 
-class Checker:
+class LineChecker:
     """Checks the lines of one file, in their order.
 
     Args:
@@ -49,19 +49,19 @@ class Checker:
             BadLine: the line is no valid request. Its custom_id is None if an earlier line has the same one.
         """
         try:
-            line = self._known(number, text)
-            self._first(number, line.custom_id)
+            line = self._read_checked(number, text)
+            self._check_custom_id(number, line.custom_id)
         except BadLine:
             self.refused += 1
             raise
         return line
 
-    def _known(self, number: int, text: bytes) -> BatchLine:
+    def _read_checked(self, number: int, text: bytes) -> BatchLine:
         try:
             return self.read(number, text)
         except BadLine as error:
             if error.custom_id is not None:
-                self._first(number, error.custom_id)
+                self._check_custom_id(number, error.custom_id)
             raise
 
     def read(self, number: int, text: bytes) -> BatchLine:
@@ -79,7 +79,7 @@ class Checker:
             raise BadLine(number, line.custom_id, error.message, f"body.{error.param}", error.code) from None
         return line
 
-    def _first(self, number: int, custom_id: str) -> None:
+    def _check_custom_id(self, number: int, custom_id: str) -> None:
         digest = hashlib.blake2b(custom_id.encode("utf-8", "surrogatepass"), digest_size=16).digest()
         if digest in self._seen:
             said = f"{custom_id[:80]!r} is the custom_id of an earlier line: this line was not run"
