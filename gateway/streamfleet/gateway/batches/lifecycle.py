@@ -1,6 +1,6 @@
 """Runs a batch from its stored status to its end: validate, work, finish, announce.
 
-`run_batch` takes a `ClaimedBatch` and calls `validating`, `submitter` and `sweeping`. Each step can be repeated
+`run_batch` takes a `ClaimedBatch` and calls `validation`, `submitter` and `sweeping`. Each step can be repeated
 after a crash.
 """
 
@@ -17,7 +17,7 @@ from streamfleet.gateway.batches.claimed_batch import ClaimedBatch, InvalidBatch
 from streamfleet.gateway.batches.ledger import BatchLost
 from streamfleet.gateway.batches.submitter import Submitter
 from streamfleet.gateway.batches.sweeping import sweep
-from streamfleet.gateway.batches.validating import validate
+from streamfleet.gateway.batches.validation import validate
 
 log = structlog.get_logger(__name__)
 OUTPUT = "batch_output"

@@ -17,7 +17,7 @@ from streamfleet.gateway.batches.claimed_batch import ClaimedBatch
 from streamfleet.gateway.batches.ledger import CANCELLED, MOST_LINES
 from streamfleet.gateway.batches.lines import Line
 from streamfleet.gateway.batches.submitter import line_request_id
-from streamfleet.gateway.batches.validating import too_many_errors
+from streamfleet.gateway.batches.validation import too_many_errors
 from streamfleet.producer.batchfile import BadLine, BatchLine
 from streamfleet.producer.client import Client
 

@@ -39,7 +39,7 @@ async def validate(claimed: ClaimedBatch, expired: bool) -> None:
     async for group in claimed.lines():
         for number, text in group:
             total += 1
-            error = await _refusal(claimed, checker, (number, text), expired)
+            error = await _check_line(claimed, checker, (number, text), expired)
             if error is not None and len(errors) < MOST_ERRORS:
                 errors.append(error_object(error))
             if claimed.ledger.full:
@@ -61,7 +61,7 @@ def too_many_errors(number: int, errors: Sequence[Mapping[str, object]]) -> Inva
     return InvalidBatch("too_many_errors", said, number, errors[: MOST_ERRORS - 1])
 
 
-async def _refusal(claimed: ClaimedBatch, checker: LineChecker, numbered: Line, expired: bool) -> BadLine | None:
+async def _check_line(claimed: ClaimedBatch, checker: LineChecker, numbered: Line, expired: bool) -> BadLine | None:
     """Returns the reason why a line will not be run; None if it will."""
     number, text = numbered
     try:
