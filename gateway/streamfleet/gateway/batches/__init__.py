@@ -6,5 +6,6 @@ validation  lines are counted and checked by `line_checker`; an invalid line fai
 lifecycle   the steps of a batch, in their order: validate, submit, finish, announce
 submitter   a window of lines is in the queue
 collector   results are gathered
+unfinished  lines that are left when a batch is cancelled, or its time is over, are ended
 ledger      answers are stored, then recorded in Redis together with the numbers of their lines, in one call
 """

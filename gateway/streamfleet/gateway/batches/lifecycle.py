@@ -1,6 +1,6 @@
 """Runs a batch from its stored status to its end: validate, work, finish, announce.
 
-`run_batch` takes a `ClaimedBatch` and calls `validation`, `submitter` and `sweeping`. Each step can be repeated
+`run_batch` takes a `ClaimedBatch` and calls `validation`, `submitter` and `unfinished`. Each step can be repeated
 after a crash.
 """
 
@@ -16,7 +16,7 @@ from streamfleet.common.broker.gateway_batches import Ending
 from streamfleet.gateway.batches.claimed_batch import ClaimedBatch, InvalidBatch
 from streamfleet.gateway.batches.ledger import BatchLost
 from streamfleet.gateway.batches.submitter import Submitter
-from streamfleet.gateway.batches.sweeping import sweep
+from streamfleet.gateway.batches.unfinished import end_unfinished_lines
 from streamfleet.gateway.batches.validation import validate
 
 log = structlog.get_logger(__name__)
@@ -59,10 +59,10 @@ async def _process(claimed: ClaimedBatch) -> None:
     if claimed.status is BatchStatus.IN_PROGRESS:
         await Submitter(claimed).run()
         if not claimed.cancelling and _late_ms(claimed) >= 0:
-            await sweep(claimed)
+            await end_unfinished_lines(claimed)
         await claimed.save(move=(BatchStatus.IN_PROGRESS, BatchStatus.FINALIZING))
     if claimed.cancelling:
-        await sweep(claimed)
+        await end_unfinished_lines(claimed)
 
 
 async def _end(claimed: ClaimedBatch, invalid: InvalidBatch | None = None) -> None:

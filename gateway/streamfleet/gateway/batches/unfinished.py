@@ -1,7 +1,7 @@
 """Ends every unfinished line of a batch that was cancelled, or whose time is over.
 
-`sweep` reads the input again, cancels requests that may have been enqueued, and writes a line for each into one of the
-two files.
+`end_unfinished_lines` reads the input again, cancels requests that may have been enqueued, and writes a line for each
+into one of the two files.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ AT_ONCE, CALLS_AT_ONCE = 500, 100
 _OVER = frozenset({Status.CANCELLED, Status.EXPIRED})
 
 
-async def sweep(claimed: ClaimedBatch) -> None:
+async def end_unfinished_lines(claimed: ClaimedBatch) -> None:
     """Finish every line. Answers that arrived before are kept.
 
     Raises:
@@ -42,7 +42,7 @@ async def sweep(claimed: ClaimedBatch) -> None:
             await breath.take()
             if checked and number in claimed.bits:
                 continue
-            line = await _left(claimed, check, (number, text))
+            line = await _line_in_queue(claimed, check, (number, text))
             if line is not None:
                 chunk.append(line)
             if checker.refused > MOST_LINES:
@@ -56,7 +56,9 @@ async def sweep(claimed: ClaimedBatch) -> None:
     await claimed.save({"total": str(total)})
 
 
-async def _left(claimed: ClaimedBatch, check: Callable[[int, bytes], BatchLine], numbered: Line) -> BatchLine | None:
+async def _line_in_queue(
+    claimed: ClaimedBatch, check: Callable[[int, bytes], BatchLine], numbered: Line
+) -> BatchLine | None:
     """Returns a line whose request may be in a queue; finishes any other line, and returns None."""
     number, text = numbered
     try:
@@ -69,7 +71,7 @@ async def _left(claimed: ClaimedBatch, check: Callable[[int, bytes], BatchLine],
         return None
     if number <= claimed.mark:
         return line
-    _give_up(claimed, line)
+    _finish_without_answer(claimed, line)
     return None
 
 
@@ -86,7 +88,7 @@ async def _end_requests(claimed: ClaimedBatch, lines: list[BatchLine]) -> None:
             await asyncio.gather(*(_cancel(client, each) for each in ids[first : first + CALLS_AT_ONCE]))
         for line, result in zip(some, await client.broker.results(ids), strict=True):
             if result is None or (result.status in _OVER and not claimed.cancelling):
-                _give_up(claimed, line)
+                _finish_without_answer(claimed, line)
             else:
                 claimed.ledger.answer(line.number, line.custom_id, result, cancelling=claimed.cancelling)
 
@@ -96,7 +98,7 @@ async def _cancel(client: Client, each: str) -> None:
         await client.cancel(each)
 
 
-def _give_up(claimed: ClaimedBatch, line: BatchLine) -> None:
+def _finish_without_answer(claimed: ClaimedBatch, line: BatchLine) -> None:
     if claimed.cancelling:
         claimed.ledger.refuse(BadLine(line.number, line.custom_id, CANCELLED, None, "batch_cancelled"))
     else:
