@@ -31,8 +31,8 @@ from streamfleet.gateway.batches.batch_parameters import (
     over_token_quota,
 )
 from streamfleet.gateway.batches.claimed_batch import Dependencies
+from streamfleet.gateway.batches.monitor import BatchMonitor
 from streamfleet.gateway.batches.scheduler import Scheduler
-from streamfleet.gateway.batches.watching import Watch
 from streamfleet.gateway.errors import ApiError
 from streamfleet.gateway.files import metrics as file_metrics
 from streamfleet.gateway.files.files import Files
@@ -108,7 +108,7 @@ class Batching:
         )
         dependencies = Dependencies(self.files, self.broker, queues, models, settings, queue_settings)
         self.scheduler = Scheduler(dependencies, self._announce_end)
-        self._watch = Watch(self.broker, self.scheduler)
+        self._monitor = BatchMonitor(self.broker, self.scheduler)
         self._sweeping: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -119,13 +119,13 @@ class Batching:
             begin()
         gateway_metrics.export_limits(self.settings.gateway_max_connections, self.settings.gateway_deadline_ms)
         self.scheduler.start()
-        self._watch.start()
+        self._monitor.start()
         self._sweeping = asyncio.get_running_loop().create_task(self._sweep_forever())
 
     async def close(self) -> None:
         """Release all batches, and close the store and the connection."""
         await self.scheduler.close()
-        await self._watch.close()
+        await self._monitor.close()
         if self._sweeping is not None:
             self._sweeping.cancel()
             await asyncio.gather(self._sweeping, return_exceptions=True)

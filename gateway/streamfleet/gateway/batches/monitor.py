@@ -1,6 +1,6 @@
 """Watches Redis and the open batches for the metrics, whichever gateways run them.
 
-`Watch` reads the open batches every few seconds and sets gauges. It changes nothing in Redis.
+`BatchMonitor` reads the open batches every few seconds and sets gauges. It changes nothing in Redis.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from streamfleet.gateway.batches import metrics
 from streamfleet.gateway.batches.scheduler import Scheduler
 
 log = structlog.get_logger(__name__)
-LOOK_S = 3.0
-LOOK_AT = 500
+POLL_S = 3.0
+MOST_BATCHES = 500
 """Most batches that one look reads, so that it stays cheap; more are counted as this many."""
 
 
@@ -56,7 +56,7 @@ class Progress:
         return before if before is not None and before[0] == batch.progress else (batch.progress, now_s)
 
 
-class Watch:
+class BatchMonitor:
     """Looks at Redis every few seconds.
 
     Args:
@@ -67,33 +67,33 @@ class Watch:
     def __init__(self, broker: BatchBroker, scheduler: Scheduler) -> None:
         self._broker, self._scheduler = broker, scheduler
         self._progress = Progress()
-        self._looking: asyncio.Task[None] | None = None
+        self._polling: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Begin to look."""
-        self._looking = asyncio.get_running_loop().create_task(self._look_forever())
+        self._polling = asyncio.get_running_loop().create_task(self._poll_forever())
 
     async def close(self) -> None:
         """Stop looking."""
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.gather(self._looking, return_exceptions=True)
+        if self._polling is not None:
+            self._polling.cancel()
+            await asyncio.gather(self._polling, return_exceptions=True)
 
-    async def _look_forever(self) -> None:
+    async def _poll_forever(self) -> None:
         while True:
             try:
-                batches = await open_batches(self._broker, LOOK_AT)
+                batches = await open_batches(self._broker, MOST_BATCHES)
             except StreamfleetError:
-                _unknown()
+                _export_unknown()
             except Exception:
                 log.exception("batches_not_watched")
-                _unknown()
+                _export_unknown()
             else:
-                self._tell(batches)
+                self._export(batches)
             metrics.RUNNING.set(self._scheduler.running)
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
 
-    def _tell(self, batches: Sequence[OpenBatch]) -> None:
+    def _export(self, batches: Sequence[OpenBatch]) -> None:
         gateway_metrics.REDIS_UP.set(1)
         counts = Counter(status_label(batch.status) for batch in batches)
         for status in metrics.STATUSES:
@@ -106,7 +106,7 @@ def status_label(status: str) -> str:
     return status if status in metrics.STATUSES else metrics.ENDED
 
 
-def _unknown() -> None:
+def _export_unknown() -> None:
     """Set the gauges to unknown, so that nobody takes old values for fresh ones."""
     gateway_metrics.REDIS_UP.set(0)
     metrics.OPEN.clear()
