@@ -25,7 +25,7 @@ from streamfleet.common.results import Result, Timings
 from streamfleet.gateway.batches.batch_parameters import choose_lane, read_batch_parameters
 from streamfleet.gateway.batches.ledger import LATEST_S, SOONEST_S, pause_s
 from streamfleet.gateway.batches.line_checker import LineChecker, error_object, most_line_bytes
-from streamfleet.gateway.batches.lines import Bits, numbered
+from streamfleet.gateway.batches.lines import LineSet, number_lines
 from streamfleet.gateway.batches.routes import batch_object
 from streamfleet.gateway.batches.submitter import line_request_id
 from streamfleet.gateway.errors import ApiError
@@ -58,7 +58,7 @@ async def blocks_of(data: bytes, size: int) -> AsyncIterator[bytes]:
 
 
 async def lines_of(data: bytes, size: int, most: int = 1_000) -> list[tuple[int, bytes]]:
-    return [each async for group in numbered(blocks_of(data, size), most) for each in group]
+    return [each async for group in number_lines(blocks_of(data, size), most) for each in group]
 
 
 @given(st.lists(st.binary(max_size=20).filter(lambda text: b"\n" not in text)), st.integers(1, 30), st.booleans())
@@ -71,7 +71,7 @@ async def test_lines_are_the_same_in_whatever_blocks_they_come(texts: list[bytes
 
 
 async def test_lines_come_some_at_a_time() -> None:
-    groups = [group async for group in numbered(blocks_of(b"{}\n" * 2_000, 6_000), 10)]
+    groups = [group async for group in number_lines(blocks_of(b"{}\n" * 2_000, 6_000), 10)]
     assert max(map(len, groups)) < 1_000
     assert [number for group in groups for number, _ in group] == list(range(1, 2_001))
 
@@ -83,7 +83,7 @@ async def test_of_a_long_line_only_the_beginning_is_kept(size: int) -> None:
 
 
 def test_bits_are_as_redis_counts_them() -> None:
-    bits = Bits(bytes([0b1000_0001, 0b0100_0000]))
+    bits = LineSet(bytes([0b1000_0001, 0b0100_0000]))
     assert [number for number in range(1, 40) if number in bits] == [1, 8, 10]
     bits.add(2)
     bits.add(33)

@@ -73,7 +73,7 @@ def test_each_status_has_one_of_few_labels(status: str) -> None:
 def test_lines_that_were_late_are_not_counted_as_failed_too() -> None:
     sample = "streamfleet_gateway_batch_lines_total"
     before = {outcome: value(sample, outcome=outcome) for outcome in batch_metrics.LINES}
-    batch_metrics.wrote({"completed": 5, "failed": 3, "late": 2, "prompt_tokens": 900})
+    batch_metrics.count_recorded({"completed": 5, "failed": 3, "late": 2, "prompt_tokens": 900})
     found = {outcome: value(sample, outcome=outcome) - before[outcome] for outcome in batch_metrics.LINES}
     assert found == {"completed": 5, "failed": 1, "expired": 2}
 

@@ -17,7 +17,7 @@ from streamfleet.common.settings import QueueSettings
 from streamfleet.common.settings_gateway_batches import BatchSettings
 from streamfleet.gateway.batches.ledger import Ledger
 from streamfleet.gateway.batches.line_checker import LineChecker, most_line_bytes
-from streamfleet.gateway.batches.lines import Bits, Line, numbered
+from streamfleet.gateway.batches.lines import Line, LineSet, number_lines
 from streamfleet.gateway.errors import ApiError
 from streamfleet.gateway.files.files import Files
 from streamfleet.gateway.files.store import ContentGone
@@ -94,7 +94,7 @@ class ClaimedBatch:
         self.status = self.batch.status
         self.mark = self.batch.mark
         self.models = dict(self.batch.models)
-        self.bits = Bits(done)
+        self.bits = LineSet(done)
         self.ledger = Ledger(dependencies.files, dependencies.broker, self.batch, self.epoch)
         self.waiting_since_s: float | None = None
         self._ahead_ms = ahead_ms
@@ -125,7 +125,7 @@ class ClaimedBatch:
         most, total = self.dependencies.settings.gateway_batch_max_requests, 0
         parts = await self.dependencies.broker.parts(self.batch.input_file_id)
         try:
-            async for group in numbered(self.dependencies.files.read(parts), most_line_bytes(self._most_body_bytes)):
+            async for group in number_lines(self.dependencies.files.read(parts), most_line_bytes(self._most_body_bytes)):
                 total += len(group)
                 if total > most and not self.batch.total:  # a batch whose lines were counted before goes on
                     number, _ = group[most - total]

@@ -30,7 +30,7 @@ class BatchLost(StreamfleetError):
     """Another gateway has the batch: it took the batch when this one's lease ended."""
 
 
-class Tangled(StreamfleetError):
+class LedgerConflict(StreamfleetError):
     """The ledger does not fit the state in Redis: begin again with that state."""
 
     retryable = True
@@ -109,7 +109,8 @@ class Ledger:
 
         Raises:
             BatchLost: another gateway has the batch.
-            Tangled: the contents were deleted before they were recorded, or another call finished some of these lines.
+            LedgerConflict: the contents were deleted before they were recorded, or another call finished some of these
+                lines.
             StoreUnavailable: nothing was recorded.
             BrokerUnavailable: the outcome is unknown; the gateway that takes the batch next reads it from Redis.
         """
@@ -129,13 +130,13 @@ class Ledger:
         step = Step(self._lines, output, errors, self._counts, fields or {}, move)
         code, status = await self._broker.save_batch(self._batch, self._epoch, step)
         if code is SaveCode.SAVED and status is not None:
-            metrics.wrote(self._counts)
+            metrics.count_recorded(self._counts)
             self._clear()
             return status
         await self._files.discard([name for name, _ in kept])
         if code is SaveCode.LOST:
             raise BatchLost(f"batch {self._batch.id} was taken by another gateway")
-        raise Tangled(f"batch {self._batch.id} is not where it was left: {code.name.lower()}")
+        raise LedgerConflict(f"batch {self._batch.id} is not where it was left: {code.name.lower()}")
 
     def _finish(self, number: int, count: str, file: bytearray, line: bytes) -> None:
         file += line

@@ -14,7 +14,7 @@ _TEXT = re.compile(rb"\S[^\n]*")
 """A line from its first character that is not blank; the regular expression skips blank lines faster than Python."""
 
 
-async def numbered(blocks: AsyncIterator[bytes], most_bytes: int) -> AsyncIterator[list[Line]]:
+async def number_lines(blocks: AsyncIterator[bytes], most_bytes: int) -> AsyncIterator[list[Line]]:
     """Yields groups of lines with their numbers, from 1, without blank lines.
 
     Args:
@@ -49,7 +49,7 @@ async def numbered(blocks: AsyncIterator[bytes], most_bytes: int) -> AsyncIterat
         yield [(ended + 1, bytes(rest))]
 
 
-class Bits:
+class LineSet:
     """A set of finished lines, one bit each.
 
     Args:

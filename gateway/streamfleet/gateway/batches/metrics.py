@@ -51,12 +51,12 @@ def begin() -> None:
         LINES_DONE.labels(outcome)
 
 
-def took(epoch: int) -> None:
+def count_claimed(epoch: int) -> None:
     """Count a batch that this gateway took; `epoch` tells if another had it before."""
     TAKEN.labels(FIRST if epoch == 1 else AGAIN).inc()
 
 
-def wrote(counts: Mapping[str, int]) -> None:
+def count_recorded(counts: Mapping[str, int]) -> None:
     """Count recorded lines. Those that came too late are part of the failed ones in `counts`."""
     late = counts.get("late", 0)
     for outcome, lines in (

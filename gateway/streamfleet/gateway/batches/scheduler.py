@@ -123,7 +123,7 @@ class Scheduler:
     async def _claim(self, one: Contender) -> None:
         taken = await self._broker.take_batch(one.id, self._owner, self._dependencies.settings.gateway_batch_lease_ms)
         if taken is not None:
-            metrics.took(taken.epoch)
+            metrics.count_claimed(taken.epoch)
             task = asyncio.get_running_loop().create_task(self._run(taken))
             self._claims[one.id] = _Claim(one, task)
             task.add_done_callback(lambda _: self._forget(one.id))

@@ -47,7 +47,7 @@ class Submitter:
         """Work until all lines are finished, the batch is cancelled, or its time is over and no more results come.
 
         Raises:
-            BatchLost, Tangled, StoreUnavailable, StreamfleetError: begin again with the recorded state.
+            BatchLost, LedgerConflict, StoreUnavailable, StreamfleetError: begin again with the recorded state.
         """
         self._claimed.waiting_since_s = self._started_s
         try:

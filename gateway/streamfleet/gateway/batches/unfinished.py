@@ -30,7 +30,7 @@ async def end_unfinished_lines(claimed: ClaimedBatch) -> None:
 
     Raises:
         InvalidBatch: the input is gone, or too many of its lines are invalid.
-        BatchLost, Tangled, StoreUnavailable, StreamfleetError: begin again with the recorded state.
+        BatchLost, LedgerConflict, StoreUnavailable, StreamfleetError: begin again with the recorded state.
     """
     # If nothing was enqueued yet, not all lines may have been checked.
     checker, checked, total = claimed.checker(), claimed.mark > 0, 0

@@ -6,7 +6,7 @@ from typing import Any
 
 from streamfleet.common.batch_records import BatchRecord
 from streamfleet.gateway.aside import Breath
-from streamfleet.gateway.batches.lines import numbered
+from streamfleet.gateway.batches.lines import number_lines
 from streamfleet.gateway.files.files import Files
 from streamfleet.gateway.simple.prompts import of_line
 
@@ -25,7 +25,7 @@ async def results_of(files: Files, job: BatchRecord, most_bytes: int = MOST_BYTE
     found, breath = [], Breath()
     for file_id in (job.output_file_id, job.error_file_id):
         parts = await files.broker.parts(file_id)
-        async for group in numbered(files.read(parts), most_bytes):
+        async for group in number_lines(files.read(parts), most_bytes):
             for _, text in group:
                 found.append(of_line(text))
                 await breath.take()
