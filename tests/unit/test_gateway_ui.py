@@ -396,7 +396,7 @@ def test_only_some_search_at_once() -> None:
 )
 def test_searches_that_make_no_sense(query: dict[str, str], param: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        wishes.read_wish(query)
+        wishes.read_criteria(query)
     assert caught.value.param == param
 
 

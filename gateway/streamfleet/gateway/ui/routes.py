@@ -1,6 +1,6 @@
 """/ui: the page's files for everybody, its data and actions for operators.
 
-Each handler returns JSON from `desk`, `searching`, `telling` or `acting`. Queue data needs an operator's
+Each handler returns JSON from `desk`, `search`, `telling` or `acting`. Queue data needs an operator's
 key; where keys are off, only pages of other sites are refused.
 """
 
@@ -30,7 +30,7 @@ from streamfleet.gateway.ui.guarding import (
     not_permitted,
     operator_required,
 )
-from streamfleet.gateway.ui.searching import search
+from streamfleet.gateway.ui.search import search
 from streamfleet.gateway.ui.telling import nothing_known, whole_story
 from streamfleet.gateway.ui.texts import line
 from streamfleet.producer.whereabouts import Trace, trace
@@ -120,18 +120,18 @@ async def requests(request: Request) -> dict[str, Any]:
     """Requests that match a search."""
     gateway = gateway_of(request)
     queue = _queue(gateway, request.query_params.get("queue"))
-    wish = wishes.read_wish(request.query_params)
+    criteria = wishes.read_criteria(request.query_params)
     with gateway.desk.searching():
         broker = await gateway.desk.broker(queue)
-        found = await search(broker, wish)
+        found = await search(broker, criteria)
     return {
         "object": "ui.search",
         "queue": queue,
         "now_ms": await broker.now_ms(),
         "data": list(found.rows.values()),
         "more": found.more,
-        "looked": found.looked.to_json(),
-        "note": found.looked.note,
+        "looked": found.extent.to_json(),
+        "note": found.extent.note,
     }
 
 

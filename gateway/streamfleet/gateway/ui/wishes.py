@@ -12,14 +12,14 @@ from typing import Any
 from streamfleet.common.broker.inspecting import read_entry_name
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.protocol import LANES, Lane
-from streamfleet.gateway.ui.searching import STATES, Wish
+from streamfleet.gateway.ui.search import STATES, SearchCriteria
 
 USUAL_LIMIT, MOST_LIMIT, MOST_IDS = 20, 100, 100
 MOST_CHARS = 256
 _DIGITS = re.compile(r"[0-9]{1,4}")
 
 
-def read_wish(query: Mapping[str, str]) -> Wish:
+def read_criteria(query: Mapping[str, str]) -> SearchCriteria:
     """Returns the search criteria. Raises InvalidRequest."""
     lane, state = query.get("lane") or None, query.get("state") or None
     if lane is not None and lane not in LANES:
@@ -29,7 +29,7 @@ def read_wish(query: Mapping[str, str]) -> Wish:
     for name in ("query", "tenant"):
         if len(query.get(name, "")) > MOST_CHARS:
             raise InvalidRequest(f"must be at most {MOST_CHARS} characters", name)
-    return Wish(
+    return SearchCriteria(
         query.get("query", "").strip(),
         None if lane is None else Lane(lane),
         state,

@@ -22,7 +22,7 @@ from streamfleet.producer.whereabouts import own_id
 WAITING = "waiting"
 ENDED = ("succeeded", "failed", "expired", "cancelled", "dead")
 STATES = (WAITING, RUNNING, *ENDED)
-MOST_ENTRIES, MOST_LETTERS = 200, 200
+MOST_ENTRIES, MOST_DEAD_LETTERS = 200, 200
 """Most entries of each lane (the newest, or the oldest that workers hold), and most dead letters (the newest)."""
 ROUNDS, AT_ONCE, RESULTS_AT_ONCE, MOST_RESULTS = 8, 500, 10, 100
 """SCAN calls, keys of each; results read together, and results in all."""
@@ -30,7 +30,7 @@ MOST_BYTES = 8_388_608
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class SearchCriteria:
     """Search criteria; an empty text or None matches everything.
 
     Attributes:
@@ -45,7 +45,7 @@ class Wish:
     tenant: str | None = None
     limit: int = 20
 
-    def fits(self, row: Mapping[str, Any]) -> bool:
+    def matches(self, row: Mapping[str, Any]) -> bool:
         """True if a request matches."""
         return (
             self.text in row["id"]
@@ -56,7 +56,7 @@ class Wish:
 
 
 @dataclass(slots=True)
-class Looked:
+class SearchExtent:
     """Extent of a search: the parts of the queue that it has read."""
 
     entries: int = 0
@@ -85,35 +85,35 @@ class Looked:
 
 
 @dataclass(slots=True)
-class Found:
+class SearchResult:
     """Result of a search; `more` is True if it stopped at its limit."""
 
     rows: dict[str, dict[str, Any]] = field(default_factory=dict)
     more: bool = False
-    looked: Looked = field(default_factory=Looked)
+    extent: SearchExtent = field(default_factory=SearchExtent)
 
 
-async def search(broker: Broker, wish: Wish) -> Found:
+async def search(broker: Broker, criteria: SearchCriteria) -> SearchResult:
     """Search for requests, with a bounded number of commands and bytes."""
-    found = Found()
-    if (exact := await _exactly(broker, wish)) is not None:
+    found = SearchResult()
+    if (exact := await _find_by_id(broker, criteria)) is not None:
         found.rows[exact["id"]] = exact
         return found
     audit = await broker.audit(0)
-    found.looked.outstanding, found.looked.dead_letters_total = audit.outstanding, audit.dead_letters
-    for look in (_entries, _letters, _results):
-        async for row in look(broker, wish, found.looked):
-            if not wish.fits(row) or row["id"] in found.rows:
+    found.extent.outstanding, found.extent.dead_letters_total = audit.outstanding, audit.dead_letters
+    for look in (_entries, _dead_letters, _results):
+        async for row in look(broker, criteria, found.extent):
+            if not criteria.matches(row) or row["id"] in found.rows:
                 continue
-            if len(found.rows) == wish.limit:
+            if len(found.rows) == criteria.limit:
                 found.more = True
                 return found
             found.rows[row["id"]] = row
     return found
 
 
-async def _exactly(broker: Broker, wish: Wish) -> dict[str, Any] | None:
-    name = wish.text
+async def _find_by_id(broker: Broker, criteria: SearchCriteria) -> dict[str, Any] | None:
+    name = criteria.text
     if not (is_request_id(name) or read_entry_name(name)):
         return None
     view = await look_up(broker, name)
@@ -121,90 +121,98 @@ async def _exactly(broker: Broker, wish: Wish) -> dict[str, Any] | None:
         return None
     if view.ended:
         result = await broker.result(view.id)
-        return None if result is None else _of_result(result) | {"exact": True}
-    return await _standing(broker, view)
+        return None if result is None else _result_row(result) | {"exact": True}
+    return await _outstanding_row(broker, view)
 
 
-async def _standing(broker: Broker, view: StatusView) -> dict[str, Any] | None:
+async def _outstanding_row(broker: Broker, view: StatusView) -> dict[str, Any] | None:
     named = read_entry_name(view.entry or "")
     if named is None:
         return None
     fields = (await broker.look_at(*named)).fields or {}
     state = RUNNING if view.state == RUNNING else WAITING
-    row = _of_entry(*named, fields, state)
+    row = _entry_row(*named, fields, state)
     return row | {"id": line(view.id), "worker": line_or_none(view.worker), "exact": True}
 
 
-async def _entries(broker: Broker, wish: Wish, looked: Looked) -> AsyncIterator[dict[str, Any]]:
+async def _entries(broker: Broker, criteria: SearchCriteria, extent: SearchExtent) -> AsyncIterator[dict[str, Any]]:
     """Yields outstanding requests: only those that workers hold if these are asked for, else the newest."""
-    if wish.state in ENDED:
+    if criteria.state in ENDED:
         return
     for lane in LANES:
-        if wish.lane in (None, lane):
-            rows, running = await (_held if wish.state == RUNNING else _newest)(broker, lane, looked)
+        if criteria.lane in (None, lane):
+            rows, running = await (_running_entries if criteria.state == RUNNING else _newest_entries)(
+                broker, lane, extent
+            )
             for stream_id, fields in rows:
-                looked.entries += 1
-                yield _of_entry(lane, stream_id, fields, RUNNING if stream_id in running else WAITING)
+                extent.entries += 1
+                yield _entry_row(lane, stream_id, fields, RUNNING if stream_id in running else WAITING)
 
 
-async def _held(broker: Broker, lane: Lane, looked: Looked) -> tuple[list[tuple[str, Fields]], set[str]]:
+async def _running_entries(
+    broker: Broker, lane: Lane, extent: SearchExtent
+) -> tuple[list[tuple[str, Fields]], set[str]]:
     """Returns the oldest entries that workers hold, and the ids of those that run: all of them."""
     ids = await broker.pending_ids(lane, MOST_ENTRIES)
-    return await _as_far_as_it_goes(broker.entries_of(lane, ids), looked), set(ids)
+    return await _read_within_bytes(broker.entries_of(lane, ids), extent), set(ids)
 
 
-async def _newest(broker: Broker, lane: Lane, looked: Looked) -> tuple[list[tuple[str, Fields]], set[str]]:
+async def _newest_entries(
+    broker: Broker, lane: Lane, extent: SearchExtent
+) -> tuple[list[tuple[str, Fields]], set[str]]:
     """Returns the newest entries, and the ids of those that run."""
-    rows = await _as_far_as_it_goes(broker.newest_entries(broker.keys.lane(lane), "+", MOST_ENTRIES), looked)
+    rows = await _read_within_bytes(broker.newest_entries(broker.keys.lane(lane), "+", MOST_ENTRIES), extent)
     # Twice as many as rows, because deleted entries that workers still hold count here.
     running = await broker.pending_ids(lane, 2 * MOST_ENTRIES, rows[-1][0]) if rows else []
     return rows, set(running)
 
 
-async def _as_far_as_it_goes(some: AsyncIterator[tuple[str, Fields]], looked: Looked) -> list[tuple[str, Fields]]:
+async def _read_within_bytes(some: AsyncIterator[tuple[str, Fields]], extent: SearchExtent) -> list[tuple[str, Fields]]:
     rows = []
     async for stream_id, fields in some:
-        if not _goes_on(looked, fields):
+        if not _count_bytes(extent, fields):
             break
         rows.append((stream_id, fields))
     return rows
 
 
-async def _letters(broker: Broker, wish: Wish, looked: Looked) -> AsyncIterator[dict[str, Any]]:
-    if wish.state not in (None, "failed", "expired", "dead"):
+async def _dead_letters(
+    broker: Broker, criteria: SearchCriteria, extent: SearchExtent
+) -> AsyncIterator[dict[str, Any]]:
+    if criteria.state not in (None, "failed", "expired", "dead"):
         return
-    async for letter_id, fields in broker.newest_entries(broker.keys.dead, "+", MOST_LETTERS):
-        if not _goes_on(looked, fields):
+    async for letter_id, fields in broker.newest_entries(broker.keys.dead, "+", MOST_DEAD_LETTERS):
+        if not _count_bytes(extent, fields):
             return
-        looked.dead_letters += 1
-        yield _of_letter(read_letter(letter_id, fields))
+        extent.dead_letters += 1
+        yield _dead_letter_row(read_letter(letter_id, fields))
 
 
-async def _results(broker: Broker, wish: Wish, looked: Looked) -> AsyncIterator[dict[str, Any]]:
-    if wish.state in (WAITING, RUNNING):
+async def _results(broker: Broker, criteria: SearchCriteria, extent: SearchExtent) -> AsyncIterator[dict[str, Any]]:
+    if criteria.state in (WAITING, RUNNING):
         return
     before = broker.keys.result("")
-    keys, looked.results_all = await broker.some_keys(ROUNDS, AT_ONCE)
+    keys, extent.results_all = await broker.some_keys(ROUNDS, AT_ONCE)
     ids = [key.removeprefix(before) for key in keys if key.startswith(before)]
-    fitting = [each for each in ids if wish.text in each]
-    looked.results = len(ids)
-    looked.results_all &= len(fitting) <= MOST_RESULTS
+    fitting = [each for each in ids if criteria.text in each]
+    extent.results = len(ids)
+    extent.results_all &= len(fitting) <= MOST_RESULTS
     for at in range(0, min(len(fitting), MOST_RESULTS), RESULTS_AT_ONCE):
         for result in await broker.results(fitting[at : at + RESULTS_AT_ONCE]):
             if result is not None:
-                looked.size_bytes += sum(map(len, result.fields.values()))
-                yield _of_result(result)
-        if looked.size_bytes > MOST_BYTES:
-            looked.results_all = False
+                extent.size_bytes += sum(map(len, result.fields.values()))
+                yield _result_row(result)
+        if extent.size_bytes > MOST_BYTES:
+            extent.results_all = False
             return
 
 
-def _goes_on(looked: Looked, fields: Mapping[bytes, bytes]) -> bool:
-    looked.size_bytes += sum(map(len, fields.values()))
-    return looked.size_bytes <= MOST_BYTES
+def _count_bytes(extent: SearchExtent, fields: Mapping[bytes, bytes]) -> bool:
+    extent.size_bytes += sum(map(len, fields.values()))
+    return extent.size_bytes <= MOST_BYTES
 
 
-def _of_entry(lane: Lane, stream_id: str, fields: Mapping[bytes, bytes], state: str) -> dict[str, Any]:
+def _entry_row(lane: Lane, stream_id: str, fields: Mapping[bytes, bytes], state: str) -> dict[str, Any]:
     entry = f"{lane}:{stream_id}"
     return _row(
         line(own_id(entry, fields)),
@@ -217,21 +225,21 @@ def _of_entry(lane: Lane, stream_id: str, fields: Mapping[bytes, bytes], state: 
     )
 
 
-def _of_letter(letter: DeadLetter) -> dict[str, Any]:
-    named = read_entry_name(letter.entry)
+def _dead_letter_row(dead_letter: DeadLetter) -> dict[str, Any]:
+    named = read_entry_name(dead_letter.entry)
     return _row(
-        line(letter.request_id),
-        line(letter.status, 40),
+        line(dead_letter.request_id),
+        line(dead_letter.status, 40),
         lane=named[0].value if named else None,
-        tenant=line_or_none(letter.original.get(b"tenant")),
-        entry=line(letter.entry) or None,
+        tenant=line_or_none(dead_letter.original.get(b"tenant")),
+        entry=line(dead_letter.entry) or None,
         enqueued_ms=int(named[1].partition("-")[0]) if named else None,
-        worker=line_or_none(letter.workers[-1]) if letter.workers else None,
-        size_bytes=len(letter.original.get(b"body", b"")),
+        worker=line_or_none(dead_letter.workers[-1]) if dead_letter.workers else None,
+        size_bytes=len(dead_letter.original.get(b"body", b"")),
     )
 
 
-def _of_result(result: Result) -> dict[str, Any]:
+def _result_row(result: Result) -> dict[str, Any]:
     said = result.fields
     enqueued = said.get("enqueued_ms", "")
     known = enqueued.isascii() and enqueued.isdigit() and len(enqueued) <= 15

@@ -11,7 +11,7 @@ from streamfleet.common.connection import Connection
 from streamfleet.common.keys import GROUP, Keys
 from streamfleet.common.protocol import Lane
 from streamfleet.common.records import QueueLimits
-from streamfleet.gateway.ui.searching import WAITING, Wish, search
+from streamfleet.gateway.ui.search import WAITING, SearchCriteria, search
 from streamfleet.producer.status import RUNNING
 
 BODY = json.dumps({"prompt": "hi"})
@@ -27,9 +27,9 @@ async def test_the_newest_run_though_many_older_ones_do_too(redis_url: str) -> N
         with redis.Redis.from_url(redis_url) as client:
             client.xgroup_setid(lane, GROUP, "0")
             client.xreadgroup(GROUP, "w1", {lane: ">"}, count=HELD)
-        rows = list((await search(broker, Wish(limit=20))).rows.values())
+        rows = list((await search(broker, SearchCriteria(limit=20))).rows.values())
         assert [row["state"] for row in rows] == [WAITING] * WAITS + [RUNNING] * (20 - WAITS)
-        running = list((await search(broker, Wish(state=RUNNING, limit=3))).rows.values())
+        running = list((await search(broker, SearchCriteria(state=RUNNING, limit=3))).rows.values())
         assert [row["state"] for row in running] == [RUNNING] * 3
         assert max(row["enqueued_ms"] for row in running) <= rows[-1]["enqueued_ms"], "of these the oldest"
     finally:
