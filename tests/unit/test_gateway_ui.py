@@ -21,7 +21,7 @@ from streamfleet.common.settings import QueueSettings, load
 from streamfleet.common.settings_gateway import GatewaySettings
 from streamfleet.gateway.authentication import check_own_site
 from streamfleet.gateway.errors import ApiError
-from streamfleet.gateway.ui import wishes
+from streamfleet.gateway.ui import parameters
 from streamfleet.gateway.ui.desk import MOST_SEARCHES, Desk, own_settings
 from streamfleet.gateway.ui.files import INDEX, is_known, page_file
 from streamfleet.gateway.ui.guarding import POLICY, check_json
@@ -396,7 +396,7 @@ def test_only_some_search_at_once() -> None:
 )
 def test_searches_that_make_no_sense(query: dict[str, str], param: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        wishes.read_criteria(query)
+        parameters.read_criteria(query)
     assert caught.value.param == param
 
 
@@ -417,25 +417,25 @@ def test_searches_that_make_no_sense(query: dict[str, str], param: str) -> None:
 )
 def test_ids_that_make_no_sense(asked: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        wishes.letter_ids(asked)
+        parameters.read_dead_letter_ids(asked)
     assert caught.value.param == "ids"
 
 
 @pytest.mark.parametrize("lanes", [[], "low", ["fast"], [1], [["low"]], {}], ids=str)
 def test_lanes_that_make_no_sense(lanes: object) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        wishes.lanes_of({"lanes": lanes})
+        parameters.read_lanes({"lanes": lanes})
     assert caught.value.param == "lanes"
 
 
 def test_what_makes_sense() -> None:
-    assert wishes.lanes_of({}) == list(LANES)
-    assert wishes.lanes_of({"lanes": ["low", "high", "low"]}) == [Lane.HIGH, Lane.LOW]
-    assert wishes.letter_ids({"ids": ["2-0", "1-0", "2-0"]}) == ["2-0", "1-0"]
-    assert wishes.read_before({"before": "7-1"}) == "7-1"
-    assert wishes.read_before({}) is None
+    assert parameters.read_lanes({}) == list(LANES)
+    assert parameters.read_lanes({"lanes": ["low", "high", "low"]}) == [Lane.HIGH, Lane.LOW]
+    assert parameters.read_dead_letter_ids({"ids": ["2-0", "1-0", "2-0"]}) == ["2-0", "1-0"]
+    assert parameters.read_before({"before": "7-1"}) == "7-1"
+    assert parameters.read_before({}) is None
     with pytest.raises(InvalidRequest):
-        wishes.read_before({"before": "0-0"})  # nothing is behind it, and Redis refuses to look
+        parameters.read_before({"before": "0-0"})  # nothing is behind it, and Redis refuses to look
 
 
 def test_members_of_ready_sets_that_workers_did_not_put_there_are_left_out() -> None:

@@ -21,7 +21,7 @@ from streamfleet.gateway.body import read_body
 from streamfleet.gateway.call import call_of
 from streamfleet.gateway.errors import NOT_AGAIN, ApiError
 from streamfleet.gateway.gateway import Gateway, gateway_of
-from streamfleet.gateway.ui import acting, wishes
+from streamfleet.gateway.ui import acting, parameters
 from streamfleet.gateway.ui.files import INDEX, is_known, page_file
 from streamfleet.gateway.ui.guarding import (
     FRESH,
@@ -120,7 +120,7 @@ async def requests(request: Request) -> dict[str, Any]:
     """Requests that match a search."""
     gateway = gateway_of(request)
     queue = _queue(gateway, request.query_params.get("queue"))
-    criteria = wishes.read_criteria(request.query_params)
+    criteria = parameters.read_criteria(request.query_params)
     with gateway.desk.searching():
         broker = await gateway.desk.broker(queue)
         found = await search(broker, criteria)
@@ -152,7 +152,7 @@ async def dead(request: Request) -> dict[str, Any]:
     """Dead letters, newest first."""
     gateway = gateway_of(request)
     queue = _queue(gateway, request.query_params.get("queue"))
-    before, limit = wishes.read_before(request.query_params), wishes.read_limit(request.query_params)
+    before, limit = parameters.read_before(request.query_params), parameters.read_limit(request.query_params)
     with gateway.desk.searching():
         broker = await gateway.desk.broker(queue)
         page = await acting.read_page(broker, before, limit)
@@ -177,7 +177,7 @@ async def dead(request: Request) -> dict[str, Any]:
 async def requeue(request: Request) -> dict[str, Any]:
     """Enqueue dead letters' requests again."""
     gateway, queue, asked = await _asked(request)
-    ids = wishes.letter_ids(asked)
+    ids = parameters.read_dead_letter_ids(asked)
     done = await acting.requeue_all(await gateway.desk.broker(queue), ids)
     gateway.desk.reading(queue).forget()
     return {"object": "ui.requeued", "done": sum(each["ok"] for each in done), "data": done}
@@ -188,7 +188,7 @@ async def requeue(request: Request) -> dict[str, Any]:
 async def purge(request: Request) -> dict[str, Any]:
     """Delete dead letters for good."""
     gateway, queue, asked = await _asked(request)
-    deleted = await (await gateway.desk.broker(queue)).purge(wishes.letter_ids(asked))
+    deleted = await (await gateway.desk.broker(queue)).purge(parameters.read_dead_letter_ids(asked))
     gateway.desk.reading(queue).forget()
     return {"object": "ui.purged", "deleted": deleted}
 
@@ -209,7 +209,7 @@ async def resume(request: Request) -> dict[str, Any]:
 
 async def _steer(request: Request, *, resting: bool) -> dict[str, Any]:
     gateway, queue, asked = await _asked(request)
-    lanes = wishes.lanes_of(asked)
+    lanes = parameters.read_lanes(asked)
     broker = await gateway.desk.broker(queue)
     changed = await (broker.pause(lanes) if resting else broker.resume(lanes))
     gateway.desk.reading(queue).forget()
@@ -252,7 +252,7 @@ async def _asked(request: Request) -> tuple[Gateway, str, dict[str, Any]]:
     gateway = gateway_of(request)
     raw = await read_body(request, MOST_BODY_BYTES, gateway.settings.gateway_body_timeout_s, gateway.bodies.hold(None))
     asked = parse_body(raw, MOST_BODY_BYTES)
-    return gateway, _queue(gateway, wishes.queue_of(asked)), asked
+    return gateway, _queue(gateway, parameters.read_queue(asked)), asked
 
 
 def _queue(gateway: Gateway, name: str | None) -> str:

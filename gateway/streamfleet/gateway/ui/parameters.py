@@ -49,10 +49,10 @@ def read_limit(query: Mapping[str, str]) -> int:
 def read_before(query: Mapping[str, str]) -> str | None:
     """Returns the id of the dead letter after which a page begins; None for the first page. Raises InvalidRequest."""
     text = query.get("before") or None
-    return None if text is None else _letter_id(text, "before")
+    return None if text is None else _check_dead_letter_id(text, "before")
 
 
-def queue_of(asked: Mapping[str, Any]) -> str | None:
+def read_queue(asked: Mapping[str, Any]) -> str | None:
     """Returns the queue that a body names. Raises InvalidRequest."""
     queue = asked.get("queue")
     if queue is not None and not isinstance(queue, str):
@@ -60,17 +60,17 @@ def queue_of(asked: Mapping[str, Any]) -> str | None:
     return queue
 
 
-def letter_ids(asked: Mapping[str, Any]) -> list[str]:
+def read_dead_letter_ids(asked: Mapping[str, Any]) -> list[str]:
     """Returns the dead letters that a body names, each once. Raises InvalidRequest."""
     ids = asked.get("ids")
     if not isinstance(ids, list) or not all(isinstance(each, str) for each in ids):
         raise InvalidRequest("must be a list of ids of dead letters", "ids", "invalid_type")
     if not 1 <= len(ids) <= MOST_IDS:
         raise InvalidRequest(f"must be 1 to {MOST_IDS} of them", "ids")
-    return list(dict.fromkeys(_letter_id(each, "ids") for each in ids))
+    return list(dict.fromkeys(_check_dead_letter_id(each, "ids") for each in ids))
 
 
-def lanes_of(asked: Mapping[str, Any]) -> list[Lane]:
+def read_lanes(asked: Mapping[str, Any]) -> list[Lane]:
     """Returns the lanes that a body names; all lanes if it names none. Raises InvalidRequest."""
     lanes = asked.get("lanes")
     if lanes is None:
@@ -82,7 +82,7 @@ def lanes_of(asked: Mapping[str, Any]) -> list[Lane]:
     return [lane for lane in LANES if lane in lanes]
 
 
-def _letter_id(text: str, param: str) -> str:
+def _check_dead_letter_id(text: str, param: str) -> str:
     # Dead letters have stream ids; Redis refuses ids with numbers that are too large.
     named = read_entry_name(f"{Lane.NORMAL}:{text}")
     if named is None or named[1] == "0-0":
