@@ -1,6 +1,6 @@
 """/ui: the page's files for everybody, its data and actions for operators.
 
-Each handler returns JSON from `desk`, `search`, `telling` or `acting`. Queue data needs an operator's
+Each handler returns JSON from `desk`, `search`, `telling` or `dead_letters`. Queue data needs an operator's
 key; where keys are off, only pages of other sites are refused.
 """
 
@@ -21,7 +21,7 @@ from streamfleet.gateway.body import read_body
 from streamfleet.gateway.call import call_of
 from streamfleet.gateway.errors import NOT_AGAIN, ApiError
 from streamfleet.gateway.gateway import Gateway, gateway_of
-from streamfleet.gateway.ui import acting, parameters
+from streamfleet.gateway.ui import dead_letters, parameters
 from streamfleet.gateway.ui.files import INDEX, is_known, page_file
 from streamfleet.gateway.ui.guarding import (
     FRESH,
@@ -155,7 +155,7 @@ async def dead(request: Request) -> dict[str, Any]:
     before, limit = parameters.read_before(request.query_params), parameters.read_limit(request.query_params)
     with gateway.desk.searching():
         broker = await gateway.desk.broker(queue)
-        page = await acting.read_page(broker, before, limit)
+        page = await dead_letters.read_page(broker, before, limit)
     now_ms, audit = await broker.now_ms(), await broker.audit(0)
     return {
         "object": "ui.dead",
@@ -163,7 +163,10 @@ async def dead(request: Request) -> dict[str, Any]:
         "now_ms": now_ms,
         "total": audit.dead_letters,
         "data": [
-            await aside(len(letter.original.get(b"body", b"")), acting.shown, letter, now_ms) for letter in page.letters
+            await aside(
+                len(dead_letter.original.get(b"body", b"")), dead_letters.dead_letter_object, dead_letter, now_ms
+            )
+            for dead_letter in page.dead_letters
         ],
         "next": page.next,
     }
@@ -178,7 +181,7 @@ async def requeue(request: Request) -> dict[str, Any]:
     """Enqueue dead letters' requests again."""
     gateway, queue, asked = await _asked(request)
     ids = parameters.read_dead_letter_ids(asked)
-    done = await acting.requeue_all(await gateway.desk.broker(queue), ids)
+    done = await dead_letters.requeue_all(await gateway.desk.broker(queue), ids)
     gateway.desk.reading(queue).forget()
     return {"object": "ui.requeued", "done": sum(each["ok"] for each in done), "data": done}
 

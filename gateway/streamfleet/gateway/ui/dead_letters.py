@@ -20,14 +20,14 @@ GONE = "there is no such dead letter any more"
 
 
 @dataclass(frozen=True, slots=True)
-class LetterPage:
+class DeadLetterPage:
     """Some dead letters, newest first, and the id after which the next page begins; None for the last page."""
 
-    letters: Sequence[DeadLetter]
+    dead_letters: Sequence[DeadLetter]
     next: str | None
 
 
-async def read_page(broker: Broker, before: str | None, limit: int) -> LetterPage:
+async def read_page(broker: Broker, before: str | None, limit: int) -> DeadLetterPage:
     """Returns one page of dead letters.
 
     Args:
@@ -35,41 +35,41 @@ async def read_page(broker: Broker, before: str | None, limit: int) -> LetterPag
         before: only letters older than this id; None for the newest.
         limit: most letters on the page.
     """
-    letters: list[DeadLetter] = []
+    dead_letters: list[DeadLetter] = []
     size = 0
     newest = "+" if before is None else f"({before}"
     async for letter_id, fields in broker.newest_entries(broker.keys.dead, newest, limit + 1):
-        if len(letters) == limit or size > MOST_BYTES:
-            return LetterPage(letters, letters[-1].letter_id)
-        letters.append(read_letter(letter_id, fields))
+        if len(dead_letters) == limit or size > MOST_BYTES:
+            return DeadLetterPage(dead_letters, dead_letters[-1].letter_id)
+        dead_letters.append(read_letter(letter_id, fields))
         size += sum(map(len, fields.values()))
-    return LetterPage(letters, None)
+    return DeadLetterPage(dead_letters, None)
 
 
-def shown(letter: DeadLetter, now_ms: int) -> dict[str, Any]:
+def dead_letter_object(dead_letter: DeadLetter, now_ms: int) -> dict[str, Any]:
     """Returns a dead letter as JSON values."""
     why_not = ""
     try:
-        revive(letter, now_ms)
+        revive(dead_letter, now_ms)
     except NotRequeued as error:
         why_not = line(str(error))
-    named = read_entry_name(letter.entry)
+    named = read_entry_name(dead_letter.entry)
     return {
-        "letter_id": letter.letter_id,
-        "request_id": line(letter.request_id),
-        "status": line(letter.status, 40),
+        "letter_id": dead_letter.letter_id,
+        "request_id": line(dead_letter.request_id),
+        "status": line(dead_letter.status, 40),
         "lane": named[0].value if named else None,
-        "entry": line_or_none(letter.entry),
-        "attempts": letter.attempts,
-        "written_ms": letter.written_ms,
-        "workers": [line(name) for name in letter.workers[:16]],
-        "code": line(letter.code) or None,
-        "error": error_of(letter.error),
-        "reason": reason_of(letter.error),
+        "entry": line_or_none(dead_letter.entry),
+        "attempts": dead_letter.attempts,
+        "written_ms": dead_letter.written_ms,
+        "workers": [line(name) for name in dead_letter.workers[:16]],
+        "code": line(dead_letter.code) or None,
+        "error": error_of(dead_letter.error),
+        "reason": reason_of(dead_letter.error),
         "can_requeue": not why_not,
         "why_not": why_not,
-        "tenant": line_or_none(letter.original.get(b"tenant")),
-        "body": passage(letter.original.get(b"body"), SHORT_CHARS),
+        "tenant": line_or_none(dead_letter.original.get(b"tenant")),
+        "body": passage(dead_letter.original.get(b"body"), SHORT_CHARS),
     }
 
 
@@ -83,19 +83,19 @@ async def _requeue(broker: Broker, letter_id: str, now_ms: int) -> dict[str, Any
     fields: Mapping[bytes, bytes] | None = await broker.dead_letter(letter_id)
     if fields is None:
         return _outcome(letter_id, error=GONE, code="gone")
-    letter = read_letter(letter_id, fields)
+    dead_letter = read_letter(letter_id, fields)
     try:
-        revived = await requeue(broker, letter, now_ms)
+        revived = await requeue(broker, dead_letter, now_ms)
     except NotRequeued as error:
-        return _outcome(letter_id, letter, error=line(str(error)), code=error.code)
+        return _outcome(letter_id, dead_letter, error=line(str(error)), code=error.code)
     if revived is None:
-        return _outcome(letter_id, letter, error=GONE, code="gone")
-    return _outcome(letter_id, letter, *revived)
+        return _outcome(letter_id, dead_letter, error=GONE, code="gone")
+    return _outcome(letter_id, dead_letter, *revived)
 
 
 def _outcome(
     letter_id: str,
-    letter: DeadLetter | None = None,
+    dead_letter: DeadLetter | None = None,
     entry: str | None = None,
     dropped: Sequence[str] = (),
     error: str | None = None,
@@ -104,7 +104,7 @@ def _outcome(
     return {
         "letter_id": letter_id,
         "ok": error is None,
-        "request_id": line(letter.request_id) if letter else None,
+        "request_id": line(dead_letter.request_id) if dead_letter else None,
         "entry": entry,
         "dropped": list(dropped),
         "error": error,
