@@ -1,6 +1,6 @@
 """/ui: the page's files for everybody, its data and actions for operators.
 
-Each handler returns JSON from `desk`, `search`, `telling` or `dead_letters`. Queue data needs an operator's
+Each handler returns JSON from `desk`, `search`, `request_trace` or `dead_letters`. Queue data needs an operator's
 key; where keys are off, only pages of other sites are refused.
 """
 
@@ -30,8 +30,8 @@ from streamfleet.gateway.ui.guarding import (
     not_permitted,
     operator_required,
 )
+from streamfleet.gateway.ui.request_trace import not_found_text, trace_object
 from streamfleet.gateway.ui.search import search
-from streamfleet.gateway.ui.telling import nothing_known, whole_story
 from streamfleet.gateway.ui.texts import line
 from streamfleet.producer.whereabouts import Trace, trace
 
@@ -47,7 +47,7 @@ def _for_operators(handler: Handler) -> Callable[..., Awaitable[Response]]:
     @wraps(handler)
     async def handling(request: Request, **path: str) -> Response:
         call_of(request).headers.update({**HEADERS, **FRESH})
-        await _let_in(request)
+        await _require_operator(request)
         try:
             return JSONResponse(await handler(request, **path))
         except NotPermitted:
@@ -56,7 +56,7 @@ def _for_operators(handler: Handler) -> Callable[..., Awaitable[Response]]:
     return handling
 
 
-async def _let_in(request: Request) -> None:
+async def _require_operator(request: Request) -> None:
     """Refuse callers that are no operators.
 
     Raises:
@@ -81,16 +81,16 @@ async def _let_in(request: Request) -> None:
 @router.get("/ui/")
 async def index(request: Request) -> Response:
     """The page."""
-    return _file(request, INDEX)
+    return _file_response(request, INDEX)
 
 
 @router.get("/ui/static/{name}")
 async def static(request: Request, name: str) -> Response:
     """One of the page's files."""
-    return _file(request, name)
+    return _file_response(request, name)
 
 
-def _file(request: Request, name: str) -> Response:
+def _file_response(request: Request, name: str) -> Response:
     call_of(request).headers.update(HEADERS)
     found = page_file(name)
     if found is None:
@@ -137,13 +137,13 @@ async def requests(request: Request) -> dict[str, Any]:
 
 @router.get("/ui/api/requests/{request_id:path}")
 @_for_operators
-async def story(request: Request, request_id: str) -> dict[str, Any]:
+async def request_trace(request: Request, request_id: str) -> dict[str, Any]:
     """Everything that is known of one request."""
     gateway = gateway_of(request)
     queue = _queue(gateway, request.query_params.get("queue"))
     found = await _trace(gateway, queue, request_id)
-    told = await aside(gateway.queue_settings.max_body_bytes, whole_story, found)
-    return {"object": "ui.request", "queue": queue, **told}
+    values = await aside(gateway.queue_settings.max_body_bytes, trace_object, found)
+    return {"object": "ui.request", "queue": queue, **values}
 
 
 @router.get("/ui/api/dead")
@@ -179,7 +179,7 @@ async def dead(request: Request) -> dict[str, Any]:
 @_for_operators
 async def requeue(request: Request) -> dict[str, Any]:
     """Enqueue dead letters' requests again."""
-    gateway, queue, asked = await _asked(request)
+    gateway, queue, asked = await _read_action(request)
     ids = parameters.read_dead_letter_ids(asked)
     done = await dead_letters.requeue_all(await gateway.desk.broker(queue), ids)
     gateway.desk.reading(queue).forget()
@@ -190,7 +190,7 @@ async def requeue(request: Request) -> dict[str, Any]:
 @_for_operators
 async def purge(request: Request) -> dict[str, Any]:
     """Delete dead letters for good."""
-    gateway, queue, asked = await _asked(request)
+    gateway, queue, asked = await _read_action(request)
     deleted = await (await gateway.desk.broker(queue)).purge(parameters.read_dead_letter_ids(asked))
     gateway.desk.reading(queue).forget()
     return {"object": "ui.purged", "deleted": deleted}
@@ -200,18 +200,18 @@ async def purge(request: Request) -> dict[str, Any]:
 @_for_operators
 async def pause(request: Request) -> dict[str, Any]:
     """Pause lanes."""
-    return await _steer(request, resting=True)
+    return await _set_paused(request, resting=True)
 
 
 @router.post("/ui/api/resume")
 @_for_operators
 async def resume(request: Request) -> dict[str, Any]:
     """Resume lanes."""
-    return await _steer(request, resting=False)
+    return await _set_paused(request, resting=False)
 
 
-async def _steer(request: Request, *, resting: bool) -> dict[str, Any]:
-    gateway, queue, asked = await _asked(request)
+async def _set_paused(request: Request, *, resting: bool) -> dict[str, Any]:
+    gateway, queue, asked = await _read_action(request)
     lanes = parameters.read_lanes(asked)
     broker = await gateway.desk.broker(queue)
     changed = await (broker.pause(lanes) if resting else broker.resume(lanes))
@@ -229,7 +229,7 @@ async def _steer(request: Request, *, resting: bool) -> dict[str, Any]:
 @_for_operators
 async def cancel(request: Request, request_id: str) -> dict[str, Any]:
     """Cancel a request, queued or running."""
-    gateway, queue, _ = await _asked(request)
+    gateway, queue, _ = await _read_action(request)
     known = (await _trace(gateway, queue, request_id)).request_id
     client = await gateway.desk.client(queue)
     cancelled = await client.cancel(known)
@@ -246,11 +246,11 @@ async def _trace(gateway: Gateway, queue: str, request_id: str) -> Trace:
     with gateway.desk.searching():
         found = await trace(await gateway.desk.broker(queue), request_id)
     if not found.known:
-        raise ApiError(404, nothing_known(found), "request_not_found", param="id", headers=NOT_AGAIN)
+        raise ApiError(404, not_found_text(found), "request_not_found", param="id", headers=NOT_AGAIN)
     return found
 
 
-async def _asked(request: Request) -> tuple[Gateway, str, dict[str, Any]]:
+async def _read_action(request: Request) -> tuple[Gateway, str, dict[str, Any]]:
     """Returns the gateway, the queue and the body of an action."""
     gateway = gateway_of(request)
     raw = await read_body(request, MOST_BODY_BYTES, gateway.settings.gateway_body_timeout_s, gateway.bodies.hold(None))

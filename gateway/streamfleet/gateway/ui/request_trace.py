@@ -13,7 +13,7 @@ from streamfleet.gateway.ui.texts import LINE_CHARS, MOST_CHARS, error_of, field
 from streamfleet.producer.story import NO_DEADLINE_MS, Story, as_json_value, tell
 from streamfleet.producer.whereabouts import Trace
 
-UNENDED = frozenset({"undelivered", "ready", "delayed", "handed_out", "running", "nowhere"})
+CANCELLABLE = frozenset({"undelivered", "ready", "delayed", "handed_out", "running", "nowhere"})
 _TEXTS = ("id", "text", "entry", "lane", "worker", "finished_ms", "tenant", "session", "traceparent", "meta")
 
 
@@ -25,28 +25,28 @@ class Event(NamedTuple):
     text: str
 
 
-def whole_story(trace: Trace) -> dict[str, Any]:
+def trace_object(trace: Trace) -> dict[str, Any]:
     """Returns everything as JSON values, each text cut to its bound."""
-    story, result, letter = tell(trace), trace.result, trace.letter
-    told = as_json_value(trace)
-    fields = (trace.place.look.fields if trace.place else None) or (letter.original if letter else {})
+    story, result, dead_letter = tell(trace), trace.result, trace.letter
+    values = as_json_value(trace)
+    fields = (trace.place.look.fields if trace.place else None) or (dead_letter.original if dead_letter else {})
     return {
-        **told,
-        **{name: line(told[name]) if isinstance(told[name], str) else told[name] for name in _TEXTS},
-        "lost_with": [line(name) for name in told["lost_with"]],
-        "notified": {line(name): told_so for name, told_so in list(told["notified"].items())[:32]},
-        "error": error_of(told["error"]),
+        **values,
+        **{name: line(values[name]) if isinstance(values[name], str) else values[name] for name in _TEXTS},
+        "lost_with": [line(name) for name in values["lost_with"]],
+        "notified": {line(name): value for name, value in list(values["notified"].items())[:32]},
+        "error": error_of(values["error"]),
         "events": [event._asdict() for event in events(trace, story)],
         "body": passage(fields.get(b"body")),
         "fields": fields_of(fields),
         "result": passage(result.fields.get("response") or result.fields.get("error")) if result else None,
         "output": line(result.text, MOST_CHARS) if result else None,
         "usage": usage_of(result.usage) if result else None,
-        "can_cancel": story.state in UNENDED,
+        "can_cancel": story.state in CANCELLABLE,
     }
 
 
-def nothing_known(trace: Trace) -> str:
+def not_found_text(trace: Trace) -> str:
     """Returns a sentence for a request of which nothing is known; it says how much was searched."""
     name = line(trace.asked, 200)
     if trace.recorded:
@@ -62,7 +62,7 @@ def nothing_known(trace: Trace) -> str:
 
 def events(trace: Trace, story: Story) -> list[Event]:
     """Returns the events, oldest first; an event without a known time keeps its place between the others."""
-    found = [*_came(trace, story), *_ran(trace, story), *_ended(trace, story)]
+    found = [*_enqueue_events(trace, story), *_run_events(trace, story), *_end_events(trace, story)]
     keyed, last_ms = [], float("-inf")
     for event in found:
         last_ms = max(last_ms, event.at_ms) if event.at_ms is not None and event.kind != "deadline" else last_ms
@@ -70,7 +70,7 @@ def events(trace: Trace, story: Story) -> list[Event]:
     return [event for _, event in sorted(keyed, key=lambda pair: pair[0])]
 
 
-def _came(trace: Trace, story: Story) -> Iterator[Event]:
+def _enqueue_events(trace: Trace, story: Story) -> Iterator[Event]:
     if story.enqueued_ms is not None:
         by = "by a client" if trace.recorded else "by a plain XADD, or its record has expired"
         yield Event(story.enqueued_ms, "enqueued", f"enqueued {by}")
@@ -83,7 +83,7 @@ def _came(trace: Trace, story: Story) -> Iterator[Event]:
         yield Event(look.due_ms, "delayed_until", "its next try is due")
 
 
-def _ran(trace: Trace, story: Story) -> Iterator[Event]:
+def _run_events(trace: Trace, story: Story) -> Iterator[Event]:
     result = trace.result
     if result is None:
         if story.state == "running":
@@ -98,7 +98,7 @@ def _ran(trace: Trace, story: Story) -> Iterator[Event]:
         yield Event(at_ms + (waited or 0) + first, "first_token", f"first token after {first:g} ms in the engine")
 
 
-def _ended(trace: Trace, story: Story) -> Iterator[Event]:
+def _end_events(trace: Trace, story: Story) -> Iterator[Event]:
     if trace.result is not None:
         yield Event(_finished_ms(trace.result), "ended", line(story.text, LINE_CHARS))
     elif story.deadline_ms is not None and story.deadline_ms < NO_DEADLINE_MS:
