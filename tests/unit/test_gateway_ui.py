@@ -22,11 +22,11 @@ from streamfleet.common.settings_gateway import GatewaySettings
 from streamfleet.gateway.authentication import check_own_site
 from streamfleet.gateway.errors import ApiError
 from streamfleet.gateway.ui import parameters
-from streamfleet.gateway.ui.desk import MOST_SEARCHES, Desk, own_settings
 from streamfleet.gateway.ui.files import INDEX, is_known, page_file
 from streamfleet.gateway.ui.guarding import POLICY, check_json
 from streamfleet.gateway.ui.movement import KEPT_MS, Movement
 from streamfleet.gateway.ui.overview import overview, pressure
+from streamfleet.gateway.ui.session import MOST_SEARCHES, UiSession, ui_settings
 from streamfleet.gateway.ui.texts import MOST_CHARS, error_of, line, passage, reason_of, usage_of
 from streamfleet.gateway.ui.watching import REUSE_S, Shared
 from streamfleet.producer.fleet import worker_views
@@ -359,22 +359,22 @@ def test_nothing_else_is_served(name: str) -> None:
 
 def test_the_pages_own_user() -> None:
     queue = load(QueueSettings, redis_url="redis://gateway:one@h:6379/0")
-    assert own_settings(queue, load(GatewaySettings)) is queue
-    own = own_settings(queue, load(GatewaySettings, gateway_ui_redis_url="redis://operator:two@h:6379/0"))
+    assert ui_settings(queue, load(GatewaySettings)) is queue
+    own = ui_settings(queue, load(GatewaySettings, gateway_ui_redis_url="redis://operator:two@h:6379/0"))
     assert own.redis_url.get_secret_value() == "redis://operator:two@h:6379/0"
     assert "two" not in repr(own)
     with pytest.raises(SettingsError, match="STREAMFLEET_GATEWAY_UI_REDIS_URL: "):
-        own_settings(queue, load(GatewaySettings, gateway_ui_redis_url="http://h"))
+        ui_settings(queue, load(GatewaySettings, gateway_ui_redis_url="http://h"))
 
 
 def test_only_some_search_at_once() -> None:
-    desk = Desk(load(QueueSettings), load(GatewaySettings), HandClock())
-    with desk.searching(), desk.searching(), desk.searching(), desk.searching():
+    session = UiSession(load(QueueSettings), load(GatewaySettings), HandClock())
+    with session.search_slot(), session.search_slot(), session.search_slot(), session.search_slot():
         assert MOST_SEARCHES == 4
-        with pytest.raises(ApiError) as caught, desk.searching():
+        with pytest.raises(ApiError) as caught, session.search_slot():
             pass
         assert (caught.value.status, caught.value.headers["retry-after"]) == (429, "1")
-    with desk.searching():
+    with session.search_slot():
         pass
 
 

@@ -25,7 +25,7 @@ from streamfleet.gateway.body import Bodies
 from streamfleet.gateway.models import Models
 from streamfleet.gateway.queues import PATIENCE_S, Queues
 from streamfleet.gateway.token_budget import TokenBudget
-from streamfleet.gateway.ui.desk import Desk
+from streamfleet.gateway.ui.session import UiSession
 from streamfleet.gateway.webhooks.service import Webhooks, open_webhook_broker
 
 log = structlog.get_logger(__name__)
@@ -58,7 +58,7 @@ class Gateway:
         authenticator: authenticates callers, and applies their rate limits.
         budget: tokens that callers may use.
         bodies: bytes of the bodies that the gateway holds.
-        desk: state of the operators' page.
+        ui_session: state of the operators' page.
         stopping: done when waiting callers have to be sent to another gateway. All wait for it: never cancel it.
         draining: True after SIGTERM: no new caller may be sent here.
     """
@@ -74,7 +74,7 @@ class Gateway:
         self.models = Models(settings.routes, queue_settings.queue, self.queues.workers, self.clock)
         self.webhooks = Webhooks(open_webhook_broker(queue_settings, settings), settings)
         self.batching = Batching(queue_settings, settings, self.queues, self.models, self.webhooks)
-        self.desk = Desk(queue_settings, settings, self.clock)
+        self.ui_session = UiSession(queue_settings, settings, self.clock)
         self.stopping: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.draining = False
         self._background_tasks: set[asyncio.Task[None]] = set()
@@ -102,7 +102,7 @@ class Gateway:
         await self.budget.close()
         await self.batching.close()
         await self.webhooks.stop(FINISHING_S)
-        await self.desk.close()
+        await self.ui_session.close()
         await self.queues.close()
         await self.authenticator.close()
         if self._broker is not None:

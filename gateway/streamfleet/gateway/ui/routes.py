@@ -1,6 +1,6 @@
 """/ui: the page's files for everybody, its data and actions for operators.
 
-Each handler returns JSON from `desk`, `search`, `request_trace` or `dead_letters`. Queue data needs an operator's
+Each handler returns JSON from `session`, `search`, `request_trace` or `dead_letters`. Queue data needs an operator's
 key; where keys are off, only pages of other sites are refused.
 """
 
@@ -110,7 +110,7 @@ async def overview(request: Request) -> dict[str, Any]:
     """The state of a queue at this instant."""
     gateway = gateway_of(request)
     queue = _queue(gateway, request.query_params.get("queue"))
-    seen = await gateway.desk.reading(queue).get()
+    seen = await gateway.ui_session.reading(queue).get()
     return {"object": "ui.overview", "queue": queue, "queues": gateway.models.queues, **seen}
 
 
@@ -121,8 +121,8 @@ async def requests(request: Request) -> dict[str, Any]:
     gateway = gateway_of(request)
     queue = _queue(gateway, request.query_params.get("queue"))
     criteria = parameters.read_criteria(request.query_params)
-    with gateway.desk.searching():
-        broker = await gateway.desk.broker(queue)
+    with gateway.ui_session.search_slot():
+        broker = await gateway.ui_session.broker(queue)
         found = await search(broker, criteria)
     return {
         "object": "ui.search",
@@ -153,8 +153,8 @@ async def dead(request: Request) -> dict[str, Any]:
     gateway = gateway_of(request)
     queue = _queue(gateway, request.query_params.get("queue"))
     before, limit = parameters.read_before(request.query_params), parameters.read_limit(request.query_params)
-    with gateway.desk.searching():
-        broker = await gateway.desk.broker(queue)
+    with gateway.ui_session.search_slot():
+        broker = await gateway.ui_session.broker(queue)
         page = await dead_letters.read_page(broker, before, limit)
     now_ms, audit = await broker.now_ms(), await broker.audit(0)
     return {
@@ -181,8 +181,8 @@ async def requeue(request: Request) -> dict[str, Any]:
     """Enqueue dead letters' requests again."""
     gateway, queue, asked = await _read_action(request)
     ids = parameters.read_dead_letter_ids(asked)
-    done = await dead_letters.requeue_all(await gateway.desk.broker(queue), ids)
-    gateway.desk.reading(queue).forget()
+    done = await dead_letters.requeue_all(await gateway.ui_session.broker(queue), ids)
+    gateway.ui_session.reading(queue).forget()
     return {"object": "ui.requeued", "done": sum(each["ok"] for each in done), "data": done}
 
 
@@ -191,8 +191,8 @@ async def requeue(request: Request) -> dict[str, Any]:
 async def purge(request: Request) -> dict[str, Any]:
     """Delete dead letters for good."""
     gateway, queue, asked = await _read_action(request)
-    deleted = await (await gateway.desk.broker(queue)).purge(parameters.read_dead_letter_ids(asked))
-    gateway.desk.reading(queue).forget()
+    deleted = await (await gateway.ui_session.broker(queue)).purge(parameters.read_dead_letter_ids(asked))
+    gateway.ui_session.reading(queue).forget()
     return {"object": "ui.purged", "deleted": deleted}
 
 
@@ -213,9 +213,9 @@ async def resume(request: Request) -> dict[str, Any]:
 async def _set_paused(request: Request, *, resting: bool) -> dict[str, Any]:
     gateway, queue, asked = await _read_action(request)
     lanes = parameters.read_lanes(asked)
-    broker = await gateway.desk.broker(queue)
+    broker = await gateway.ui_session.broker(queue)
     changed = await (broker.pause(lanes) if resting else broker.resume(lanes))
-    gateway.desk.reading(queue).forget()
+    gateway.ui_session.reading(queue).forget()
     paused, now_ms = await broker.paused(), await broker.now_ms()
     return {
         "object": "ui.lanes",
@@ -231,9 +231,9 @@ async def cancel(request: Request, request_id: str) -> dict[str, Any]:
     """Cancel a request, queued or running."""
     gateway, queue, _ = await _read_action(request)
     known = (await _trace(gateway, queue, request_id)).request_id
-    client = await gateway.desk.client(queue)
+    client = await gateway.ui_session.client(queue)
     cancelled = await client.cancel(known)
-    gateway.desk.reading(queue).forget()
+    gateway.ui_session.reading(queue).forget()
     return {"object": "ui.cancelled", "id": known, "cancelled": cancelled, "state": (await client.status(known)).state}
 
 
@@ -243,8 +243,8 @@ async def _trace(gateway: Gateway, queue: str, request_id: str) -> Trace:
     Raises:
         ApiError: nothing is stored.
     """
-    with gateway.desk.searching():
-        found = await trace(await gateway.desk.broker(queue), request_id)
+    with gateway.ui_session.search_slot():
+        found = await trace(await gateway.ui_session.broker(queue), request_id)
     if not found.known:
         raise ApiError(404, not_found_text(found), "request_not_found", param="id", headers=NOT_AGAIN)
     return found

@@ -24,7 +24,7 @@ MOST_SEARCHES = 4
 BUSY_S = 1
 
 
-class Desk:
+class UiSession:
     """The page's connections and readings. Sends nothing before somebody opens the page.
 
     Args:
@@ -37,7 +37,7 @@ class Desk:
     """
 
     def __init__(self, queue: QueueSettings, settings: GatewaySettings, clock: Clock) -> None:
-        self._queues = Queues(own_settings(queue, settings))
+        self._queues = Queues(ui_settings(queue, settings))
         self._clock = clock
         self._readings: dict[str, Shared] = {}
         self._searches = 0
@@ -57,7 +57,7 @@ class Desk:
         return self._readings[queue]
 
     @contextmanager
-    def searching(self) -> Iterator[None]:
+    def search_slot(self) -> Iterator[None]:
         """Holds one of the slots for searches.
 
         Raises:
@@ -77,7 +77,7 @@ class Desk:
         await self._queues.close()
 
 
-def own_settings(queue: QueueSettings, settings: GatewaySettings) -> QueueSettings:
+def ui_settings(queue: QueueSettings, settings: GatewaySettings) -> QueueSettings:
     """Returns the queue's settings with the page's own Redis URL, if there is one.
 
     Raises:
@@ -85,9 +85,9 @@ def own_settings(queue: QueueSettings, settings: GatewaySettings) -> QueueSettin
     """
     if not settings.gateway_ui_redis_url.get_secret_value():
         return queue
-    own = queue.model_copy(update={"redis_url": settings.gateway_ui_redis_url})
+    separate = queue.model_copy(update={"redis_url": settings.gateway_ui_redis_url})
     try:
-        open_broker(own)
+        open_broker(separate)
     except SettingsError as error:
         raise SettingsError(f"STREAMFLEET_GATEWAY_UI_REDIS_URL: {error}") from None
-    return own
+    return separate
