@@ -23,15 +23,15 @@ from streamfleet.gateway.errors import NOT_AGAIN, ApiError
 from streamfleet.gateway.gateway import Gateway, gateway_of
 from streamfleet.gateway.ui import dead_letters, parameters
 from streamfleet.gateway.ui.files import INDEX, is_known, page_file
-from streamfleet.gateway.ui.guarding import (
-    FRESH,
+from streamfleet.gateway.ui.request_trace import not_found_text, trace_object
+from streamfleet.gateway.ui.search import search
+from streamfleet.gateway.ui.security import (
     HEADERS,
+    NO_STORE,
     check_json,
     not_permitted,
     operator_required,
 )
-from streamfleet.gateway.ui.request_trace import not_found_text, trace_object
-from streamfleet.gateway.ui.search import search
 from streamfleet.gateway.ui.texts import line
 from streamfleet.producer.whereabouts import Trace, trace
 
@@ -46,7 +46,7 @@ def _for_operators(handler: Handler) -> Callable[..., Awaitable[Response]]:
 
     @wraps(handler)
     async def handling(request: Request, **path: str) -> Response:
-        call_of(request).headers.update({**HEADERS, **FRESH})
+        call_of(request).headers.update({**HEADERS, **NO_STORE})
         await _require_operator(request)
         try:
             return JSONResponse(await handler(request, **path))

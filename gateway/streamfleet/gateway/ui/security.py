@@ -20,7 +20,7 @@ HEADERS: Mapping[str, str] = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
-FRESH: Mapping[str, str] = {"cache-control": "no-store"}
+NO_STORE: Mapping[str, str] = {"cache-control": "no-store"}
 """Headers of answers with data, which no cache may store."""
 
 
