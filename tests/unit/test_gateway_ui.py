@@ -25,10 +25,10 @@ from streamfleet.gateway.ui import parameters
 from streamfleet.gateway.ui.files import INDEX, is_known, page_file
 from streamfleet.gateway.ui.movement import KEPT_MS, Movement
 from streamfleet.gateway.ui.overview import overview, pressure
+from streamfleet.gateway.ui.readings import REUSE_S, CachedReading
 from streamfleet.gateway.ui.security import POLICY, check_json
 from streamfleet.gateway.ui.session import MOST_SEARCHES, UiSession, ui_settings
 from streamfleet.gateway.ui.texts import MOST_CHARS, error_of, line, passage, reason_of, usage_of
-from streamfleet.gateway.ui.watching import REUSE_S, Shared
 from streamfleet.producer.fleet import worker_views
 from streamfleet.producer.snapshot import LaneView, Snapshot
 
@@ -72,36 +72,36 @@ class Looks:
 
 async def test_a_hundred_viewers_cost_one_look_a_second() -> None:
     looks, clock = Looks(), HandClock()
-    shared = Shared(looks, clock)
-    seen = await asyncio.gather(*(shared.get() for _ in range(100)))
+    reading = CachedReading(looks, clock)
+    seen = await asyncio.gather(*(reading.get() for _ in range(100)))
     assert (looks.count, {each["look"] for each in seen}) == (1, {1})
     clock.seconds += REUSE_S
-    await asyncio.gather(*(shared.get() for _ in range(100)))
+    await asyncio.gather(*(reading.get() for _ in range(100)))
     assert looks.count == 2
 
 
 async def test_a_look_that_fails_fails_once_for_all() -> None:
     looks, clock = Looks(), HandClock()
     looks.fails = True
-    shared = Shared(looks, clock)
-    found = await asyncio.gather(*(shared.get() for _ in range(20)), return_exceptions=True)
+    reading = CachedReading(looks, clock)
+    found = await asyncio.gather(*(reading.get() for _ in range(20)), return_exceptions=True)
     assert all(isinstance(each, BrokerUnavailable) for each in found)
     assert looks.count == 1
     clock.seconds, looks.fails = clock.seconds + REUSE_S, False
-    assert await shared.get() == {"look": 2}
+    assert await reading.get() == {"look": 2}
 
 
 async def test_what_is_changed_while_somebody_looks_is_looked_at_again() -> None:
     looks = Looks()
-    shared = Shared(looks, HandClock())
+    reading = CachedReading(looks, HandClock())
     looks.go_on.clear()
-    looking = asyncio.ensure_future(shared.get())
+    looking = asyncio.ensure_future(reading.get())
     await asyncio.sleep(0)
-    shared.forget()
+    reading.invalidate()
     looks.go_on.set()
     await looking
-    assert await shared.get() == {"look": 2}
-    assert await shared.get() == {"look": 2}
+    assert await reading.get() == {"look": 2}
+    assert await reading.get() == {"look": 2}
 
 
 # -- movement and pressure ---------------------------------------------------------------------------------

@@ -182,7 +182,7 @@ async def requeue(request: Request) -> dict[str, Any]:
     gateway, queue, asked = await _read_action(request)
     ids = parameters.read_dead_letter_ids(asked)
     done = await dead_letters.requeue_all(await gateway.ui_session.broker(queue), ids)
-    gateway.ui_session.reading(queue).forget()
+    gateway.ui_session.reading(queue).invalidate()
     return {"object": "ui.requeued", "done": sum(each["ok"] for each in done), "data": done}
 
 
@@ -192,7 +192,7 @@ async def purge(request: Request) -> dict[str, Any]:
     """Delete dead letters for good."""
     gateway, queue, asked = await _read_action(request)
     deleted = await (await gateway.ui_session.broker(queue)).purge(parameters.read_dead_letter_ids(asked))
-    gateway.ui_session.reading(queue).forget()
+    gateway.ui_session.reading(queue).invalidate()
     return {"object": "ui.purged", "deleted": deleted}
 
 
@@ -215,7 +215,7 @@ async def _set_paused(request: Request, *, resting: bool) -> dict[str, Any]:
     lanes = parameters.read_lanes(asked)
     broker = await gateway.ui_session.broker(queue)
     changed = await (broker.pause(lanes) if resting else broker.resume(lanes))
-    gateway.ui_session.reading(queue).forget()
+    gateway.ui_session.reading(queue).invalidate()
     paused, now_ms = await broker.paused(), await broker.now_ms()
     return {
         "object": "ui.lanes",
@@ -233,7 +233,7 @@ async def cancel(request: Request, request_id: str) -> dict[str, Any]:
     known = (await _trace(gateway, queue, request_id)).request_id
     client = await gateway.ui_session.client(queue)
     cancelled = await client.cancel(known)
-    gateway.ui_session.reading(queue).forget()
+    gateway.ui_session.reading(queue).invalidate()
     return {"object": "ui.cancelled", "id": known, "cancelled": cancelled, "state": (await client.status(known)).state}
 
 

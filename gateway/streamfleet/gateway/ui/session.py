@@ -16,7 +16,7 @@ from streamfleet.common.settings import QueueSettings
 from streamfleet.common.settings_gateway import GatewaySettings
 from streamfleet.gateway.errors import LIMITED, ApiError, retry_after
 from streamfleet.gateway.queues import Queues
-from streamfleet.gateway.ui.watching import Shared, Watcher
+from streamfleet.gateway.ui.readings import CachedReading, QueueReader
 from streamfleet.producer.client import Client, open_broker
 
 MOST_SEARCHES = 4
@@ -39,7 +39,7 @@ class UiSession:
     def __init__(self, queue: QueueSettings, settings: GatewaySettings, clock: Clock) -> None:
         self._queues = Queues(ui_settings(queue, settings))
         self._clock = clock
-        self._readings: dict[str, Shared] = {}
+        self._readings: dict[str, CachedReading] = {}
         self._searches = 0
 
     async def client(self, queue: str) -> Client:
@@ -50,10 +50,10 @@ class UiSession:
         """Returns the broker of that client, for commands that clients lack. Raises BrokerUnavailable."""
         return (await self._queues.client(queue)).broker
 
-    def reading(self, queue: str) -> Shared:
+    def reading(self, queue: str) -> CachedReading:
         """Returns the reading of a queue that all viewers share."""
         if queue not in self._readings:
-            self._readings[queue] = Shared(Watcher(lambda: self.broker(queue)).look, self._clock)
+            self._readings[queue] = CachedReading(QueueReader(lambda: self.broker(queue)).read, self._clock)
         return self._readings[queue]
 
     @contextmanager

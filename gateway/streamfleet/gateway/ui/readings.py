@@ -1,6 +1,7 @@
 """One cached reading of each queue for all viewers: a hundred viewers cost Redis as much as one.
 
-`Watcher` reads a queue through the broker and returns JSON values; `Shared` keeps them, or the error, for a second.
+`QueueReader` reads a queue through the broker and returns JSON values; `CachedReading` keeps them, or the error, for a
+second.
 """
 
 from __future__ import annotations
@@ -26,51 +27,51 @@ MOST_BYTES = 1_048_576
 MOST_HEADS = 512
 
 
-class Shared:
+class CachedReading:
     """Result of a reading, or its error, for all who ask within a second.
 
     Args:
-        look: makes a reading.
+        read: makes a reading.
         clock: for its age.
     """
 
-    def __init__(self, look: Callable[[], Awaitable[dict[str, Any]]], clock: Clock) -> None:
-        self._look, self._clock = look, clock
-        self._seen: dict[str, Any] | StreamfleetError = {}
-        self._seen_at = float("-inf")
+    def __init__(self, read: Callable[[], Awaitable[dict[str, Any]]], clock: Clock) -> None:
+        self._read, self._clock = read, clock
+        self._result: dict[str, Any] | StreamfleetError = {}
+        self._read_at_s = float("-inf")
         self._changes = 0
-        self._looking = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     async def get(self) -> dict[str, Any]:
         """Returns the result, at most a second old. Raises the error of the reading."""
         if self._is_old:
-            async with self._looking:
+            async with self._lock:
                 if self._is_old:
-                    await self._again()
-        if isinstance(self._seen, StreamfleetError):
-            raise self._seen
-        return self._seen
+                    await self._refresh()
+        if isinstance(self._result, StreamfleetError):
+            raise self._result
+        return self._result
 
-    def forget(self) -> None:
+    def invalidate(self) -> None:
         """Make the next `get` read again, even if a reading is in progress: something was changed."""
         self._changes += 1
-        self._seen_at = float("-inf")
+        self._read_at_s = float("-inf")
 
     @property
     def _is_old(self) -> bool:
-        return self._clock.monotonic() - self._seen_at >= REUSE_S
+        return self._clock.monotonic() - self._read_at_s >= REUSE_S
 
-    async def _again(self) -> None:
+    async def _refresh(self) -> None:
         changes = self._changes
         try:
-            self._seen = await self._look()
+            self._result = await self._read()
         except StreamfleetError as error:
-            self._seen = error
+            self._result = error
         if changes == self._changes:
-            self._seen_at = self._clock.monotonic()
+            self._read_at_s = self._clock.monotonic()
 
 
-class Watcher:
+class QueueReader:
     """Reads one queue for the page.
 
     Args:
@@ -82,17 +83,17 @@ class Watcher:
         self._movement = Movement()
         self._heads: dict[str, Head] = {}
 
-    async def look(self) -> dict[str, Any]:
+    async def read(self) -> dict[str, Any]:
         """Reads the queue, as the page shows it."""
         broker = await self._broker()
         snapshot = await take_snapshot(broker)
         ready = await broker.next_ready(SHOWN_NEXT)
         await self._read_heads(broker, ready)
-        following = {
+        upcoming = {
             lane: [Next(stream_id, rank, self._heads.get(f"{lane}:{stream_id}")) for stream_id, rank in some]
             for lane, some in ready.items()
         }
-        return overview(snapshot, self._movement.add(snapshot), following)
+        return overview(snapshot, self._movement.add(snapshot), upcoming)
 
     async def _read_heads(self, broker: Broker, ready: dict[Lane, list[tuple[str, int]]]) -> None:
         """Read the heads that are not cached: an entry never changes."""
