@@ -23,8 +23,8 @@ from streamfleet.gateway.authentication import check_own_site
 from streamfleet.gateway.errors import ApiError
 from streamfleet.gateway.ui import parameters
 from streamfleet.gateway.ui.files import INDEX, is_known, page_file
-from streamfleet.gateway.ui.movement import KEPT_MS, Movement
 from streamfleet.gateway.ui.overview import overview, pressure
+from streamfleet.gateway.ui.rates import KEPT_MS, RateMeter
 from streamfleet.gateway.ui.readings import REUSE_S, CachedReading
 from streamfleet.gateway.ui.security import POLICY, check_json
 from streamfleet.gateway.ui.session import MOST_SEARCHES, UiSession, ui_settings
@@ -118,34 +118,34 @@ def snapshot(at_ms: int, finished: int = 0, running: int = 0, ready: int = 0, **
 
 
 def test_movement_needs_two_readings_and_tells_mean_times_by_littles_law() -> None:
-    movement = Movement()
-    assert movement.add(snapshot(0, 0, running=2, ready=8)) is None
-    moving = movement.add(snapshot(1000, 5, running=2, ready=8))
-    assert moving is not None
-    told = moving.to_json()
+    meter = RateMeter()
+    assert meter.add(snapshot(0, 0, running=2, ready=8)) is None
+    queue_rates = meter.add(snapshot(1000, 5, running=2, ready=8))
+    assert queue_rates is not None
+    told = queue_rates.to_json()
     assert (told["over_s"], told["enqueued_per_s"], told["finished_per_s"]) == (1.0, 5.0, 5.0)
     assert told["ended_per_s"] == {"succeeded": 5.0, "failed": 0.0}
     assert told["latency"] == {"total_s": 2.0, "waiting_s": 1.6, "running_s": 0.4}
-    still = movement.add(snapshot(2000, 5, running=2, ready=8))
+    still = meter.add(snapshot(2000, 5, running=2, ready=8))
     assert still is not None
     assert still.to_json()["finished_per_s"] == 2.5
 
 
 def test_movement_is_over_about_ten_seconds_and_nothing_older_than_a_minute() -> None:
-    movement = Movement()
-    moving = [movement.add(snapshot(second * 1000, second)) for second in range(31)][-1]
-    assert moving is not None
-    assert moving.seconds == 10.0
-    assert movement.add(snapshot(30_000 + KEPT_MS + 1, 40)) is None
+    meter = RateMeter()
+    queue_rates = [meter.add(snapshot(second * 1000, second)) for second in range(31)][-1]
+    assert queue_rates is not None
+    assert queue_rates.seconds == 10.0
+    assert meter.add(snapshot(30_000 + KEPT_MS + 1, 40)) is None
 
 
 def test_movement_without_endings_has_no_times_and_clocks_may_jump_back() -> None:
-    movement = Movement()
-    movement.add(snapshot(5000, 7, running=1))
-    moving = movement.add(snapshot(6000, 7, running=1))
-    assert moving is not None
-    assert moving.to_json()["latency"] is None
-    assert movement.add(snapshot(1000, 0)) is None, "another server's clock"
+    meter = RateMeter()
+    meter.add(snapshot(5000, 7, running=1))
+    queue_rates = meter.add(snapshot(6000, 7, running=1))
+    assert queue_rates is not None
+    assert queue_rates.to_json()["latency"] is None
+    assert meter.add(snapshot(1000, 0)) is None, "another server's clock"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from streamfleet.common.protocol import Lane
-from streamfleet.gateway.ui.movement import Moving, running_in
+from streamfleet.gateway.ui.rates import QueueRates, running_in
 from streamfleet.gateway.ui.texts import line
 from streamfleet.producer.fleet import WorkerView
 from streamfleet.producer.lateness import Lateness, lateness
@@ -38,21 +38,23 @@ class Next:
     head: Head | None
 
 
-def overview(snapshot: Snapshot, moving: Moving | None, following: Mapping[Lane, Sequence[Next]]) -> dict[str, Any]:
+def overview(
+    snapshot: Snapshot, queue_rates: QueueRates | None, upcoming: Mapping[Lane, Sequence[Next]]
+) -> dict[str, Any]:
     """Returns a queue as JSON values.
 
     Args:
         snapshot: its state.
-        moving: its change up to now; None if unknown.
-        following: the next entries, by lane.
+        queue_rates: its change up to now; None if unknown.
+        upcoming: the next entries, by lane.
     """
-    late = lateness(snapshot, moving.rates if moving else None)
+    late = lateness(snapshot, queue_rates.rates if queue_rates else None)
     resting = sum(lane.paused_s is not None for lane in snapshot.lanes)
     return {
         "now_ms": snapshot.now_ms,
         "paused": "none" if not resting else "all" if resting == len(snapshot.lanes) else "some",
         "lanes": [
-            _lane(lane, judged, following.get(lane.lane, ()), snapshot.now_ms)
+            _lane(lane, judged, upcoming.get(lane.lane, ()), snapshot.now_ms)
             for lane, judged in zip(snapshot.lanes, late, strict=True)
         ],
         "totals": {
@@ -65,7 +67,7 @@ def overview(snapshot: Snapshot, moving: Moving | None, following: Mapping[Lane,
             "finished": snapshot.finished,
         },
         "ended": dict(snapshot.ended),
-        "rates": moving.to_json() if moving else None,
+        "rates": queue_rates.to_json() if queue_rates else None,
         "workers": [_worker(worker) for worker in snapshot.workers[:MOST_WORKERS]],
         "workers_total": len(snapshot.workers),
     }
@@ -93,7 +95,7 @@ def _due_by(within_s: float, points: Sequence[tuple[float, float]]) -> int:
     return int(count + (above - count - 1) * (within_s - left_s) / (above_s - left_s))
 
 
-def _lane(lane: LaneView, judged: Lateness, following: Sequence[Next], now_ms: int) -> dict[str, Any]:
+def _lane(lane: LaneView, judged: Lateness, upcoming: Sequence[Next], now_ms: int) -> dict[str, Any]:
     counts, exact = pressure(lane)
     values = asdict(lane)
     del values["due"]
@@ -104,7 +106,7 @@ def _lane(lane: LaneView, judged: Lateness, following: Sequence[Next], now_ms: i
         "will_be_late": judged.will_be,
         "cause": judged.cause.value,
         "why": line(judged.text),
-        "next": [_next(lane.lane, each, now_ms) for each in following],
+        "next": [_next(lane.lane, each, now_ms) for each in upcoming],
     }
 
 

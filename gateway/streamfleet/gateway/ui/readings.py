@@ -14,8 +14,8 @@ from streamfleet.common.broker import Broker
 from streamfleet.common.clock import Clock
 from streamfleet.common.errors import StreamfleetError
 from streamfleet.common.protocol import Lane
-from streamfleet.gateway.ui.movement import Movement
 from streamfleet.gateway.ui.overview import Head, Next, overview
+from streamfleet.gateway.ui.rates import RateMeter
 from streamfleet.gateway.ui.texts import line, line_or_none
 from streamfleet.producer.snapshot import take_snapshot
 from streamfleet.producer.whereabouts import own_id
@@ -80,7 +80,7 @@ class QueueReader:
 
     def __init__(self, broker: Callable[[], Awaitable[Broker]]) -> None:
         self._broker = broker
-        self._movement = Movement()
+        self._meter = RateMeter()
         self._heads: dict[str, Head] = {}
 
     async def read(self) -> dict[str, Any]:
@@ -93,7 +93,7 @@ class QueueReader:
             lane: [Next(stream_id, rank, self._heads.get(f"{lane}:{stream_id}")) for stream_id, rank in some]
             for lane, some in ready.items()
         }
-        return overview(snapshot, self._movement.add(snapshot), upcoming)
+        return overview(snapshot, self._meter.add(snapshot), upcoming)
 
     async def _read_heads(self, broker: Broker, ready: dict[Lane, list[tuple[str, int]]]) -> None:
         """Read the heads that are not cached: an entry never changes."""

@@ -1,6 +1,6 @@
 """Rates and mean latencies of a queue, from readings some seconds apart. Pure.
 
-`Movement.add` takes snapshots one by one, and returns the change since the oldest one that it keeps.
+`RateMeter.add` takes snapshots one by one, and returns the change since the oldest one that it keeps.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SPAN_MS, KEPT_MS = 10_000, 60_000
 
 
 @dataclass(frozen=True, slots=True)
-class Moving:
+class QueueRates:
     """Change between two readings.
 
     Attributes:
@@ -47,13 +47,13 @@ class Moving:
         }
 
 
-class Movement:
+class RateMeter:
     """The last readings of one queue, without their workers."""
 
     def __init__(self) -> None:
         self._readings: deque[Snapshot] = deque()
 
-    def add(self, snapshot: Snapshot) -> Moving | None:
+    def add(self, snapshot: Snapshot) -> QueueRates | None:
         """Add a reading. Returns the change up to it, or None if there is none to compare with."""
         readings = self._readings
         if readings and snapshot.now_ms <= readings[-1].now_ms:
@@ -63,10 +63,10 @@ class Movement:
             readings.popleft()
         while len(readings) > 2 and readings[1].now_ms <= snapshot.now_ms - SPAN_MS:
             readings.popleft()
-        return _between(list(readings))
+        return _rates_between(list(readings))
 
 
-def _between(readings: list[Snapshot]) -> Moving | None:
+def _rates_between(readings: list[Snapshot]) -> QueueRates | None:
     first, last = readings[0], readings[-1]
     moved = rates(first, last)
     if moved is None:
@@ -75,7 +75,7 @@ def _between(readings: list[Snapshot]) -> Moving | None:
     ended = {status: max(0.0, (count - first.ended.get(status, 0)) / seconds) for status, count in last.ended.items()}
     running = _mean([(each.now_ms, running_in(each)) for each in readings])
     everywhere = _mean([(each.now_ms, each.outstanding) for each in readings])
-    return Moving(seconds, moved, ended, max(0.0, everywhere - running), running)
+    return QueueRates(seconds, moved, ended, max(0.0, everywhere - running), running)
 
 
 def running_in(snapshot: Snapshot) -> int:
