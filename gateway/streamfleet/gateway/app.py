@@ -15,7 +15,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 
 from streamfleet.common.errors import BrokerUnavailable, NotPermitted, SettingsError, StreamfleetError
-from streamfleet.gateway import calls, listing, pages, streams
+from streamfleet.gateway import calls, health, model_routes, streams
 from streamfleet.gateway.batches import routes as batches
 from streamfleet.gateway.body import drop_body
 from streamfleet.gateway.call import call_of
@@ -36,9 +36,9 @@ from streamfleet.gateway.waiting import CallerLeft
 log = structlog.get_logger(__name__)
 ROUTERS = (
     calls.router,
-    listing.router,
+    model_routes.router,
     streams.router,
-    pages.router,
+    health.router,
     files.router,
     batches.router,
     simple.router,

@@ -27,7 +27,7 @@ from streamfleet.gateway.app import build
 from streamfleet.gateway.connection import Limits, within
 from streamfleet.gateway.edge import Edge
 from streamfleet.gateway.gateway import Gateway
-from streamfleet.gateway.pages import KEYS_OFF, HealthPort
+from streamfleet.gateway.health import KEYS_OFF, HealthPort
 
 log = structlog.get_logger(__name__)
 BACKLOG = 1_024

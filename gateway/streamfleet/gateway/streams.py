@@ -31,7 +31,7 @@ async def stream(request: Request, request_id: str) -> Response:
     gateway, call = gateway_of(request), call_of(request)
     caller = await gateway.authenticator.admit(request)
     call.headers |= caller.limit_headers()
-    client = await _whose(gateway, request_id) if belongs_to(caller.owner, request_id) else None
+    client = await _find_client(gateway, request_id) if belongs_to(caller.owner, request_id) else None
     if client is None:
         raise ApiError(404, "there is no such request, or it is not yours", "request_not_found", param="request_id")
     call.concerns(request_id)
@@ -48,7 +48,7 @@ async def stream(request: Request, request_id: str) -> Response:
     return await open_stream(request, reading)
 
 
-async def _whose(gateway: Gateway, request_id: str) -> Client | None:
+async def _find_client(gateway: Gateway, request_id: str) -> Client | None:
     """Returns the client of the queue that knows a request; None if no queue does."""
     for queue in gateway.models.queues:
         client = await gateway.queues.client(queue)

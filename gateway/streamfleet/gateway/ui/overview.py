@@ -1,6 +1,6 @@
 """The page's view of a queue at one instant. Pure.
 
-A snapshot, the queue's movement and the next entries go in; JSON values come out.
+A snapshot, the queue's rates and the next entries go in; JSON values come out.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ async def livez() -> Response:
 @router.get("/readyz", **operation({200: _TEXT, 503: _TEXT}, keyed=False))
 async def readyz(request: Request) -> Response:
     """200 while it takes requests: it is not stopping, and Redis answers. Else 503 with the reason."""
-    reason = await why_unready(gateway_of(request))
+    reason = await unready_reason(gateway_of(request))
     return PlainTextResponse(f"{reason or 'ok'}\n", 503 if reason else 200)
 
 
@@ -45,7 +45,7 @@ async def readyz(request: Request) -> Response:
 async def health(request: Request) -> Response:
     """The same for people, with what may surprise them."""
     gateway = gateway_of(request)
-    reason = await why_unready(gateway)
+    reason = await unready_reason(gateway)
     page = {
         "status": "unready" if reason else "healthy",
         "reason": reason or None,
@@ -56,7 +56,7 @@ async def health(request: Request) -> Response:
     return JSONResponse(page, 503 if reason else 200)
 
 
-async def why_unready(gateway: Gateway) -> str:
+async def unready_reason(gateway: Gateway) -> str:
     """Why nobody new is to be sent here; empty when somebody may be."""
     if gateway.draining:
         return "stopping"
@@ -100,12 +100,12 @@ class HealthPort:
         self._server.stop()
 
     def _ready(self) -> Health:
-        return self._asked(why_unready(self._gateway), REDIS_TIMEOUT_S + LOOP_TIMEOUT_S)
+        return self._run_on_loop(unready_reason(self._gateway), REDIS_TIMEOUT_S + LOOP_TIMEOUT_S)
 
     def _live(self) -> Health:
-        return self._asked(_nothing(), LOOP_TIMEOUT_S)
+        return self._run_on_loop(_no_reason(), LOOP_TIMEOUT_S)
 
-    def _asked(self, question: Coroutine[Any, Any, str], within_s: float) -> Health:
+    def _run_on_loop(self, question: Coroutine[Any, Any, str], within_s: float) -> Health:
         asked = asyncio.run_coroutine_threadsafe(question, self._loop)
         try:
             reason = asked.result(within_s)
@@ -115,5 +115,5 @@ class HealthPort:
         return Health(live=True, ready=not reason, reason=reason)
 
 
-async def _nothing() -> str:
+async def _no_reason() -> str:
     return ""

@@ -22,7 +22,7 @@ router = APIRouter(tags=["models"])
 @router.get("/v1/models", **operation({200: answers("ModelList")}))
 async def models(request: Request) -> JSONResponse:
     """List all models."""
-    gateway = await _let_in(request)
+    gateway = await _authenticate(request)
     return JSONResponse({"object": "list", "data": [_model(name) for name in await gateway.models.names()]})
 
 
@@ -30,13 +30,13 @@ async def models(request: Request) -> JSONResponse:
 @router.get("/v1/models/{model:path}", **operation({200: answers("Model")}, (404,)))
 async def model(request: Request, model: str) -> JSONResponse:
     """One model."""
-    gateway = await _let_in(request)
+    gateway = await _authenticate(request)
     if model not in await gateway.models.names():
         raise model_not_found(model)
     return JSONResponse(_model(model))
 
 
-async def _let_in(request: Request) -> Gateway:
+async def _authenticate(request: Request) -> Gateway:
     gateway = gateway_of(request)
     caller = await gateway.authenticator.admit(request, 0)
     call_of(request).headers |= caller.limit_headers()
