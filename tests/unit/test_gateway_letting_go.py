@@ -12,10 +12,10 @@ from starlette.requests import Request
 
 from streamfleet.common.errors import BrokerUnavailable, InvalidRequest
 from streamfleet.gateway.call import Call
+from streamfleet.gateway.disconnect import DisconnectWatcher
 from streamfleet.gateway.edge import SlowReader
 from streamfleet.gateway.files.uploading import receive_file
 from streamfleet.gateway.streaming import EventStream, Reading
-from streamfleet.gateway.waiting import Attendance
 
 FORM = (
     b'--x\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
@@ -55,8 +55,8 @@ async def test_a_request_whose_reader_takes_nothing_is_let_go() -> None:
     loop = asyncio.get_running_loop()
     first: asyncio.Future[bytes] = loop.create_future()
     first.set_result(b"data: {}\n\n")
-    with Attendance(nobody_leaves, loop.create_future()) as attendance:
-        stream = EventStream(reading, cast("Any", None), nothing_more(), first, attendance)
+    with DisconnectWatcher(nobody_leaves, loop.create_future()) as watcher:
+        stream = EventStream(reading, cast("Any", None), nothing_more(), first, watcher)
         with pytest.raises(SlowReader):
             await stream({"type": "http"}, nobody_leaves, send)
     assert abandoned == ["r-1"]

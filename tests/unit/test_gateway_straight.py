@@ -9,9 +9,9 @@ from typing import Any, cast
 
 import pytest
 
+from streamfleet.gateway.disconnect import DisconnectWatcher
 from streamfleet.gateway.edge import Straight
 from streamfleet.gateway.streaming import EventStream, Reading
-from streamfleet.gateway.waiting import Attendance
 
 
 def straight(send: Any, ended: list[bool], *, paused: bool = False) -> Straight:
@@ -74,8 +74,8 @@ async def test_a_stream_writes_straight_what_comes_behind_its_first_event() -> N
     first.set_result(b"data: first\n\n")
     scope = {"type": "http", "state": {"straight": straight(send, [])}}
     tokens = SimpleNamespace(straight=lambda *both: handed.append(both))
-    with Attendance(nobody_leaves, loop.create_future()) as attendance:
-        await EventStream(a_reading(), cast("Any", tokens), rest(), first, attendance)(scope, nobody_leaves, send)
+    with DisconnectWatcher(nobody_leaves, loop.create_future()) as watcher:
+        await EventStream(a_reading(), cast("Any", tokens), rest(), first, watcher)(scope, nobody_leaves, send)
     assert sent == [
         b"",
         b"data: first\n\n",

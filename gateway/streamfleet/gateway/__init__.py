@@ -8,7 +8,7 @@ A request goes through the files in this order:
     body                read up to its limit, and no further
     request_parameters  lane, deadline, id and session, from headers and body
     models              which queue answers
-    calls               enqueue; then `waiting` for the result, or `streaming` of its tokens
+    calls               enqueue; then wait for the result, or `streaming` of its tokens
     token_budget        tokens that keys may use, reserved and settled
 
 To add a part to the API, write a module with an APIRouter and include it in `app`.

@@ -19,6 +19,7 @@ from streamfleet.gateway import calls, health, model_routes, streams
 from streamfleet.gateway.batches import routes as batches
 from streamfleet.gateway.body import drop_body
 from streamfleet.gateway.call import call_of
+from streamfleet.gateway.disconnect import CallerLeft
 from streamfleet.gateway.document.operations import document
 from streamfleet.gateway.errors import (
     CLIENT_LEFT,
@@ -31,7 +32,6 @@ from streamfleet.gateway.files import routes as files
 from streamfleet.gateway.gateway import Gateway
 from streamfleet.gateway.simple import routes as simple
 from streamfleet.gateway.ui import routes as ui
-from streamfleet.gateway.waiting import CallerLeft
 
 log = structlog.get_logger(__name__)
 ROUTERS = (

@@ -27,6 +27,7 @@ from streamfleet.gateway.authentication import Caller
 from streamfleet.gateway.body import read_body
 from streamfleet.gateway.call import Call, call_of
 from streamfleet.gateway.direct import DirectRoute
+from streamfleet.gateway.disconnect import CallerLeft, DisconnectWatcher
 from streamfleet.gateway.document.operations import (
     AFTER,
     IDEMPOTENCY,
@@ -50,7 +51,6 @@ from streamfleet.gateway.request_parameters import (
 )
 from streamfleet.gateway.streaming import Reading, open_stream, tier_field
 from streamfleet.gateway.token_budget import Reservation, expected_tokens, used_tokens
-from streamfleet.gateway.waiting import Attendance, CallerLeft
 from streamfleet.producer.ask import as_ask
 from streamfleet.producer.client import Client
 from streamfleet.producer.handle import Handle
@@ -240,10 +240,10 @@ async def wait_for(request: Request, enqueued: Enqueued) -> Result:
     # No task of its own: it would be one more step between a result and its answer.
     with (
         enqueued.handle.awaited() as future,
-        Attendance(request.receive, enqueued.gateway.stopping) as attendance,
+        DisconnectWatcher(request.receive, enqueued.gateway.stopping) as watcher,
     ):
         try:
-            if not await attendance.wait(future, enqueued.wait_s):
+            if not await watcher.wait(future, enqueued.wait_s):
                 raise late(enqueued.handle.id, enqueued.wait_s)
         except (CallerLeft, ApiError):
             enqueued.abandon()

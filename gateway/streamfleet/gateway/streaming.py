@@ -21,10 +21,10 @@ from streamfleet.common.errors import RequestFailed, RequestLost, StreamfleetErr
 from streamfleet.common.results import Result
 from streamfleet.gateway import metrics
 from streamfleet.gateway.call import Call
+from streamfleet.gateway.disconnect import CallerLeft, DisconnectWatcher
 from streamfleet.gateway.edge import Straight
 from streamfleet.gateway.errors import SERVER, ApiError, exception_to_api_error, result_to_api_error
 from streamfleet.gateway.gateway import Gateway
-from streamfleet.gateway.waiting import Attendance, CallerLeft
 from streamfleet.producer.client import Client
 from streamfleet.producer.handle import Handle
 from streamfleet.producer.streaming import Chunk, Event, Missed, Restarted
@@ -201,18 +201,18 @@ async def open_stream(request: Request, reading: Reading) -> Response:
     gateway = reading.gateway
     tokens = reading.client.reading(reading.handle, reading.after, fresh=reading.live)
     source = frames(reading, tokens)
-    attendance = Attendance(request.receive, gateway.stopping)
+    watcher = DisconnectWatcher(request.receive, gateway.stopping)
     first = asyncio.ensure_future(anext(source))
-    attendance.__enter__()
+    watcher.__enter__()
     try:
-        await attendance.wait(first, gateway.settings.gateway_keep_alive_comment_s)
+        await watcher.wait(first, gateway.settings.gateway_keep_alive_comment_s)
         if first.done():
             first.result()
-        return EventStream(reading, tokens, source, first, attendance)
+        return EventStream(reading, tokens, source, first, watcher)
     except BaseException as error:
         if isinstance(error, CallerLeft | ApiError) and not first.done():
             reading.on_left()
-        await _end(first, source, attendance)
+        await _end(first, source, watcher)
         raise
 
 
@@ -224,7 +224,7 @@ class EventStream(Response):
         tokens: source of the chunks that are written directly.
         source: the events after the first.
         first: the first event, possibly still to come.
-        attendance: watches the caller; this response ends it.
+        watcher: watches the caller; this response ends it.
     """
 
     media_type = "text/event-stream"
@@ -235,12 +235,12 @@ class EventStream(Response):
         tokens: Tokens,
         source: AsyncGenerator[bytes, None],
         first: asyncio.Future[bytes],
-        attendance: Attendance,
+        watcher: DisconnectWatcher,
     ) -> None:
         super().__init__(headers=HEADERS)
         del self.headers["content-length"]
         self._reading, self._tokens, self._source = reading, tokens, source
-        self._first, self._attendance = first, attendance
+        self._first, self._watcher = first, watcher
         self._straight: Straight | None = None
         self._sent_s = 0.0
         self._last = b""
@@ -265,7 +265,7 @@ class EventStream(Response):
         finally:
             metrics.STREAMS.dec()
             metrics.STREAMS_ENDED.labels(ended).inc()
-            await _end(pump, self._source, self._attendance)
+            await _end(pump, self._source, self._watcher)
 
     async def _pump(self, send: Send) -> None:
         try:
@@ -299,7 +299,7 @@ class EventStream(Response):
         loop = asyncio.get_running_loop()
         give_up_s = loop.time() + self._reading.wait_s
         try:
-            while not await self._attendance.wait(pump, every_s):
+            while not await self._watcher.wait(pump, every_s):
                 if loop.time() > give_up_s:
                     text = "the request was not answered before its deadline"
                     raise ApiError(504, text, "deadline_exceeded", SERVER)  # noqa: TRY301 - reported like an error of the pump
@@ -319,8 +319,8 @@ class EventStream(Response):
         self._last = data
 
 
-async def _end(task: asyncio.Future[Any], source: AsyncGenerator[bytes, None], attendance: Attendance) -> None:
+async def _end(task: asyncio.Future[Any], source: AsyncGenerator[bytes, None], watcher: DisconnectWatcher) -> None:
     task.cancel()
     await asyncio.wait((task,))
     await source.aclose()
-    attendance.__exit__()
+    watcher.__exit__()

@@ -21,6 +21,7 @@ from streamfleet.gateway.batches.batch_parameters import choose_lane, read_namin
 from streamfleet.gateway.batches.routes import end, find
 from streamfleet.gateway.body import read_body
 from streamfleet.gateway.calls import GRACE_S
+from streamfleet.gateway.disconnect import CallerLeft, DisconnectWatcher
 from streamfleet.gateway.document.operations import IDEMPOTENCY, LANE, WAITING, answers, body, operation
 from streamfleet.gateway.errors import ApiError
 from streamfleet.gateway.files.routes import content_gone
@@ -32,7 +33,6 @@ from streamfleet.gateway.simple.reading import MOST_SHARED_CHARS, read_call
 from streamfleet.gateway.simple.results import results_of
 from streamfleet.gateway.simple.sync import Sync
 from streamfleet.gateway.token_budget import expected_tokens
-from streamfleet.gateway.waiting import Attendance, CallerLeft
 
 router = APIRouter(tags=["simple service"])
 _RESULTS, _JOB = answers("Results"), answers("Job")
@@ -202,8 +202,8 @@ def _results_object(
 async def _wait_for_results(context: AuthContext, request: Request, call: Sync, wait_s: float) -> list[dict[str, Any]]:
     task = asyncio.ensure_future(call.results(wait_s))
     try:
-        with Attendance(request.receive, context.gateway.stopping) as attendance:
-            await attendance.wait(task)
+        with DisconnectWatcher(request.receive, context.gateway.stopping) as watcher:
+            await watcher.wait(task)
         return task.result()
     except (CallerLeft, ApiError):
         call.abandon()

@@ -1,6 +1,6 @@
 """Waits for a future on behalf of a caller who may leave, in a process that may stop.
 
-`Attendance` takes the receiving side of the ASGI connection. Nobody else may receive from it meanwhile.
+`DisconnectWatcher` takes the receiving side of the ASGI connection. Nobody else may receive from it meanwhile.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ class CallerLeft(Exception):
     """The connection is closed: nobody will read an answer."""
 
 
-async def until_left(receive: Receive) -> None:
+async def wait_for_disconnect(receive: Receive) -> None:
     """Returns when the caller has left. The body must have been read."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
-class Attendance:
+class DisconnectWatcher:
     """Watches for the caller's leaving, inside its `with`.
 
     Args:
@@ -37,8 +37,8 @@ class Attendance:
         self._receive, self._stopping = receive, stopping_too
         self._left: asyncio.Task[None] | None = None
 
-    def __enter__(self) -> Attendance:
-        self._left = asyncio.get_running_loop().create_task(until_left(self._receive))
+    def __enter__(self) -> DisconnectWatcher:
+        self._left = asyncio.get_running_loop().create_task(wait_for_disconnect(self._receive))
         return self
 
     def __exit__(self, *_: object) -> None:
