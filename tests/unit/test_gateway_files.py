@@ -249,7 +249,7 @@ async def test_no_place_to_write_to_is_no_content_that_is_gone(monkeypatch: pyte
         raise FileNotFoundError("The specified bucket does not exist")  # s3fs, when the last piece is sent
 
     store = Store(f"memory://{tmp_path}")
-    monkeypatch.setattr("streamfleet.gateway.files.store._closed", nowhere)
+    monkeypatch.setattr("streamfleet.gateway.files.store._sync_and_close", nowhere)
     with pytest.raises(StoreUnavailable, match="is not there"):
         await store.put(store.new_name("file-1"), b"x")
 

@@ -42,7 +42,7 @@ class Call:
     refused: str = ""
     release: Callable[[], None] = _nothing
 
-    def concerns(self, request_id: str) -> None:
+    def set_request_id(self, request_id: str) -> None:
         """Record the id of the queued request that this HTTP request is about."""
         self.headers["x-streamfleet-id"] = request_id
         self.facts["request_id"] = request_id

@@ -106,7 +106,7 @@ class Enqueued:
     async def _cancel(self) -> None:
         await self.handle.cancel()
         if self.reservation is not None:
-            await self.gateway.budget.look_soon(self.reservation)
+            await self.gateway.budget.check_soon(self.reservation)
 
 
 @router.post("/v1/chat/completions", **operation({200: _STREAMED}, _ERRORS, body("ChatRequest"), _STREAMING))
@@ -198,7 +198,7 @@ async def enqueue(request: Request, endpoint: str) -> Enqueued:
     parameters = read_parameters(request.headers, body, bounds, gateway.clock.now_ms())
     chosen = await gateway.models.choose(body.get("model"), endpoint)
     own_id = request_id(caller.owner, request.headers.get("idempotency-key"))
-    call.concerns(own_id)
+    call.set_request_id(own_id)
     call.facts |= {"lane": parameters.lane.value, "queue": chosen.queue, "stream": parameters.stream}
     held = Held(chosen.queue, own_id, named=bool(request.headers.get("idempotency-key")))
     reservation = await gateway.budget.reserve(caller, held, expected_tokens(endpoint, body, size))
@@ -222,7 +222,7 @@ async def enqueue(request: Request, endpoint: str) -> Enqueued:
         handle = await client.enqueue_draft(await aside(size, client.draft, ask))
     except (InvalidRequest, QueueFull):
         if reservation is not None:
-            gateway.run_in_background(gateway.budget.give_back(reservation), "put back tokens")
+            gateway.run_in_background(gateway.budget.release(reservation), "put back tokens")
         raise  # after any other error the request may be in its queue: a gateway finds out
     call.release()
     return Enqueued(gateway, call, caller, parameters, client, handle, reservation)

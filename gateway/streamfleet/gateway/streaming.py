@@ -94,7 +94,7 @@ def error_frame(error: ApiError) -> bytes:
     return frame({"error": error.error})
 
 
-def whole(response: Mapping[str, Any]) -> dict[str, Any]:
+def whole_answer_chunk(response: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a whole answer as one chunk, for a request whose tokens were not kept."""
     chat = response.get("object") == "chat.completion"
     choices = response.get("choices")
@@ -106,13 +106,13 @@ def whole(response: Mapping[str, Any]) -> dict[str, Any]:
     return {**kept, "object": "chat.completion.chunk" if chat else "text_completion", "choices": some}
 
 
-def restarted(event: Restarted) -> ApiError:
+def restart_error(event: Restarted) -> ApiError:
     """Returns the error for readers that do not understand restarts."""
     text = "the answer begins anew on another worker: what was streamed so far does not count; send the request again"
     return ApiError(503, text, "stream_restarted", SERVER, param=str(event.attempt))
 
 
-def missed(event: Missed) -> ApiError:
+def missed_chunks_error(event: Missed) -> ApiError:
     """Returns the error for readers that missed chunks."""
     text = f"{event.chunks} chunks are not there any more; ask again without stream for the whole answer"
     return ApiError(503, text, "stream_incomplete", SERVER)
@@ -130,7 +130,7 @@ async def frames(reading: Reading, tokens: Tokens) -> AsyncGenerator[bytes, None
             async for events in groups:
                 if reading.live:
                     _observe_lags(events, reading.gateway.clock.now_ms())
-                sent, error = events_as_sent(events, reading.restart_events, shown=shown, tier=reading.tier)
+                sent, error = encode_events(events, reading.restart_events, shown=shown, tier=reading.tier)
                 if error is not None:
                     reading.on_left()  # nobody reads the new attempt
                     yield sent + error_frame(error)
@@ -151,7 +151,7 @@ async def frames(reading: Reading, tokens: Tokens) -> AsyncGenerator[bytes, None
     if not shown or reading.on_result is not None:
         result = await reading.client.result(reading.handle.id, 0)
         if not shown:
-            yield frame(whole(result.response or {}) | tier_field(reading.tier))
+            yield frame(whole_answer_chunk(result.response or {}) | tier_field(reading.tier))
         _settle(reading, result)
     yield DONE
 
@@ -167,7 +167,7 @@ def _observe_lags(events: Iterable[Event], now_ms: float) -> None:
             metrics.observe_lag(event.id, now_ms)
 
 
-def events_as_sent(
+def encode_events(
     events: Iterable[Event], restart_events: bool, *, shown: bool, tier: str | None = None
 ) -> tuple[bytes, ApiError | None]:
     """Returns events as bytes, and the error that ends the stream after them, or None."""
@@ -182,11 +182,11 @@ def events_as_sent(
                     continue
                 metrics.RESTARTS.inc()
                 if not restart_events:
-                    return b"".join(parts), restarted(event)
+                    return b"".join(parts), restart_error(event)
                 parts.append(frame({"attempt": event.attempt}, event="restart"))
             case Missed():
                 if not restart_events:
-                    return b"".join(parts), missed(event)
+                    return b"".join(parts), missed_chunks_error(event)
                 parts.append(frame({"chunks": event.chunks}, event="missed"))
     return b"".join(parts), None
 
@@ -212,7 +212,7 @@ async def open_stream(request: Request, reading: Reading) -> Response:
     except BaseException as error:
         if isinstance(error, CallerLeft | ApiError) and not first.done():
             reading.on_left()
-        await _end(first, source, watcher)
+        await _finish(first, source, watcher)
         raise
 
 
@@ -252,7 +252,7 @@ class EventStream(Response):
         ended = metrics.CUT
         pump = asyncio.ensure_future(self._pump(send))
         try:
-            await self._attend(pump, send)
+            await self._wait_until_sent(pump, send)
             await send({"type": "http.response.body", "body": b"", "more_body": False})
             ended = metrics.WHOLE if self._last.endswith(DONE) else metrics.ERROR
         except CallerLeft:
@@ -265,7 +265,7 @@ class EventStream(Response):
         finally:
             metrics.STREAMS.dec()
             metrics.STREAMS_ENDED.labels(ended).inc()
-            await _end(pump, self._source, self._watcher)
+            await _finish(pump, self._source, self._watcher)
 
     async def _pump(self, send: Send) -> None:
         try:
@@ -274,7 +274,7 @@ class EventStream(Response):
             if self._reading.after is None:
                 metrics.FIRST_TOKEN.observe(self._sent_s - call.began_s)
             if self._straight is not None:
-                self._tokens.straight(self._straight.ready, self._take)
+                self._tokens.straight(self._straight.ready, self._write_directly)
             async for data in self._source:
                 await self._send(send, data)
         except ApiError as error:
@@ -283,7 +283,7 @@ class EventStream(Response):
             log.warning("stream_broke", request_id=self._reading.handle.id, error=str(error))
             await self._send(send, error_frame(exception_to_api_error(error)))
 
-    def _take(self, stream_id: str, chunks: list[str]) -> None:
+    def _write_directly(self, stream_id: str, chunks: list[str]) -> None:
         """Write chunks directly: with a thousand streams, waking a task for each group costs a quarter of the time."""
         if self._straight is None:
             return
@@ -293,7 +293,7 @@ class EventStream(Response):
         if self._reading.live:
             metrics.observe_lag(f"{stream_id}/0", self._reading.gateway.clock.now_ms())
 
-    async def _attend(self, pump: asyncio.Future[None], send: Send) -> None:
+    async def _wait_until_sent(self, pump: asyncio.Future[None], send: Send) -> None:
         """Wait until all is sent; send a comment now and then; give up after `wait_s`."""
         every_s = self._reading.gateway.settings.gateway_keep_alive_comment_s
         loop = asyncio.get_running_loop()
@@ -319,7 +319,7 @@ class EventStream(Response):
         self._last = data
 
 
-async def _end(task: asyncio.Future[Any], source: AsyncGenerator[bytes, None], watcher: DisconnectWatcher) -> None:
+async def _finish(task: asyncio.Future[Any], source: AsyncGenerator[bytes, None], watcher: DisconnectWatcher) -> None:
     task.cancel()
     await asyncio.wait((task,))
     await source.aclose()

@@ -34,7 +34,7 @@ async def stream(request: Request, request_id: str) -> Response:
     client = await _find_client(gateway, request_id) if belongs_to(caller.owner, request_id) else None
     if client is None:
         raise ApiError(404, "there is no such request, or it is not yours", "request_not_found", param="request_id")
-    call.concerns(request_id)
+    call.set_request_id(request_id)
     reading = Reading(
         gateway=gateway,
         call=call,

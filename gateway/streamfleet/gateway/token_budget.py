@@ -25,7 +25,7 @@ from streamfleet.gateway.queues import Queues
 log = structlog.get_logger(__name__)
 BYTES_A_TOKEN = 4
 SWEEP_S = 1.0
-LOOK_MS = 30_000
+CHECK_MS = 30_000
 """How often an open reservation is checked; more often if results live for less than twice as long."""
 SOON_MS = 500
 UNKNOWN_MS = 30_000
@@ -93,13 +93,13 @@ class TokenBudget:
     def __init__(self, broker: GatewayBroker | None, queues: Queues, result_ttl_ms: int, clock: Clock) -> None:
         self._broker, self._queues, self._clock = broker, queues, clock
         self._result_ttl_ms = result_ttl_ms
-        self._look_ms = max(1, min(LOOK_MS, result_ttl_ms // 2))
+        self._check_ms = max(1, min(CHECK_MS, result_ttl_ms // 2))
         self._sweeping: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Check all open reservations from now on."""
         if self._broker is not None:
-            self._sweeping = asyncio.get_running_loop().create_task(self._sweep_for_ever())
+            self._sweeping = asyncio.get_running_loop().create_task(self._sweep_forever())
 
     async def close(self) -> None:
         """Stop checking them."""
@@ -118,28 +118,28 @@ class TokenBudget:
             return None
         if tokens > limit:
             raise over_token_limit(caller, tokens)
-        reserved = await self._broker.reserve(caller.owner, limit, tokens, held, self._look_ms)
-        if reserved.code is ReserveCode.SETTLED and await self._forgotten(held):
+        reserved = await self._broker.reserve(caller.owner, limit, tokens, held, self._check_ms)
+        if reserved.code is ReserveCode.SETTLED and await self._is_forgotten(held):
             reserved = await self._broker.reserve(
-                caller.owner, limit, tokens, held, self._look_ms, replaces=reserved.serial
+                caller.owner, limit, tokens, held, self._check_ms, replaces=reserved.serial
             )
         caller.tokens = reserved.tokens
         if reserved.code is ReserveCode.TOO_FEW:
             raise over_token_limit(caller, tokens, reserved.wait_ms)
         return Reservation(held, caller.owner, reserved.serial, tokens)
 
-    async def give_back(self, reservation: Reservation) -> None:
+    async def release(self, reservation: Reservation) -> None:
         """Undo `reserve` for a request that was refused."""
         await self._settle(reservation, None)
 
     async def settle(self, reservation: Reservation, used: int | None) -> None:
         """Charge what was used; if that is None, have a gateway check soon."""
         if used is None:
-            await self.look_soon(reservation)
+            await self.check_soon(reservation)
         else:
             await self._settle(reservation, used)
 
-    async def look_soon(self, reservation: Reservation) -> None:
+    async def check_soon(self, reservation: Reservation) -> None:
         """Have a gateway soon find out what the request used."""
         if self._broker is not None:
             await self._broker.look_in(reservation.held.name, 0)
@@ -148,32 +148,32 @@ class TokenBudget:
         """Settle reservations that are due and whose use is known. Returns how many were checked."""
         if self._broker is None:
             return 0
-        due = await self._broker.due(SWEPT_AT_ONCE, self._look_ms)
+        due = await self._broker.due(SWEPT_AT_ONCE, self._check_ms)
         for each in due:
             try:
-                await self._look(self._broker, each)
+                await self._check(self._broker, each)
             except StreamfleetError as error:
                 log.warning("reservation_not_settled", reservation=each.held.name, error=str(error))
         return len(due)
 
-    async def _forgotten(self, held: Held) -> bool:
+    async def _is_forgotten(self, held: Held) -> bool:
         """True if the queue knows nothing of a named request any more, so that sending it again runs it again."""
         return await (await self._queues.client(held.queue)).broker.known(held.ids) == [None]
 
     async def _settle(self, what: Reservation | Due, used: int | None) -> None:
         if self._broker is not None:
-            remember_ms = self._result_ttl_ms + 2 * self._look_ms
+            remember_ms = self._result_ttl_ms + 2 * self._check_ms
             await self._broker.settle(what.owner, what.held, what.serial, used, remember_ms)
 
-    async def _look(self, broker: GatewayBroker, due: Due) -> None:
-        used = await self._used(due)
+    async def _check(self, broker: GatewayBroker, due: Due) -> None:
+        used = await self._find_use(due)
         if used is not None:
             await self._settle(due, used)
         else:
             # Soon at first, because a cancelled one leaves its engine within moments; then less and less often.
-            await broker.look_in(due.held.name, min(self._look_ms, max(SOON_MS, due.age_ms // 4)))
+            await broker.look_in(due.held.name, min(self._check_ms, max(SOON_MS, due.age_ms // 4)))
 
-    async def _used(self, due: Due) -> int | None:
+    async def _find_use(self, due: Due) -> int | None:
         """Tokens used by all requests of a reservation; None while one of them may still use some."""
         ids = due.held.ids
         queue = (await self._queues.client(due.held.queue)).broker
@@ -181,12 +181,12 @@ class TokenBudget:
         results = await queue.results(ids)
         share = due.tokens // len(ids)
         gone = [entry is None and due.age_ms >= UNKNOWN_MS for entry in known]
-        return total(
+        return sum_if_known(
             used_tokens(result, share) if result is not None else 0 if lost else None
             for lost, result in zip(gone, results, strict=True)
         )
 
-    async def _sweep_for_ever(self) -> None:
+    async def _sweep_forever(self) -> None:
         while True:
             try:
                 more = await self.sweep() == SWEPT_AT_ONCE
@@ -197,7 +197,7 @@ class TokenBudget:
                 await self._clock.sleep(SWEEP_S)
 
 
-def total(used: Iterable[int | None]) -> int | None:
+def sum_if_known(used: Iterable[int | None]) -> int | None:
     """Sum; None if one of them is None."""
     found: Sequence[int | None] = list(used)
     return None if None in found else sum(each or 0 for each in found)

@@ -60,17 +60,17 @@ class Files:
         record = FileRecord(upload.file_id, tenant, filename, purpose, upload.bytes, now_ms, ends_ms)
         code = await self.broker.add_file(record, Part(upload.name, upload.bytes), self._most_together)
         if code is Addition.OVER_QUOTA:
-            raise self._no_room()
+            raise self._quota_exceeded()
         if code is Addition.TOO_LATE:
             raise StoreUnavailable("the upload took too long: send it again")
         return record
 
-    async def check_room(self, tenant: str) -> None:
+    async def check_quota(self, tenant: str) -> None:
         """Refuse an upload early if the tenant's files have reached the limit. Raises ApiError."""
         if self._most_together and await self.broker.file_bytes(tenant) >= self._most_together:
-            raise self._no_room()
+            raise self._quota_exceeded()
 
-    def _no_room(self) -> ApiError:
+    def _quota_exceeded(self) -> ApiError:
         text = f"your files may have {self._most_together} bytes together: delete some, with DELETE /v1/files/ID"
         return ApiError(413, text, "file_quota_exceeded", param="file", headers=NOT_AGAIN, reason="file_quota")
 
@@ -151,8 +151,8 @@ class Upload:
 
     async def abort(self) -> None:
         """Delete the content; the sweep deletes it later if that fails now."""
-        await _in_any_case(self._writer.abort)
-        await _in_any_case(lambda: self._files.discard([self.name]))
+        await _log_failure(self._writer.abort)
+        await _log_failure(lambda: self._files.discard([self.name]))
 
     async def _flush(self) -> None:
         if self._piece:
@@ -160,7 +160,7 @@ class Upload:
             await self._writer.write(piece)
 
 
-async def _in_any_case(work: Callable[[], Awaitable[object]]) -> None:
+async def _log_failure(work: Callable[[], Awaitable[object]]) -> None:
     try:
         await work()
     except Exception as error:  # noqa: BLE001 - the caller has to see the error that led to the abort

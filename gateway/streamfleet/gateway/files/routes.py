@@ -43,7 +43,7 @@ async def upload(request: Request) -> JSONResponse:
     context = await authenticate(request, requests=1)
     settings = context.settings
     with metrics.counted_upload():
-        await context.files.check_room(context.tenant)
+        await context.files.check_quota(context.tenant)
         record = await receive_file(
             request, context.files, context.tenant, settings.gateway_file_max_bytes, settings.gateway_upload_idle_s
         )

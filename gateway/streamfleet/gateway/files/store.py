@@ -55,9 +55,9 @@ class Store:
 
     def __init__(self, url: str) -> None:
         try:
-            self._files, root = fsspec.core.url_to_fs(_expanded(url))
+            self._files, root = fsspec.core.url_to_fs(_expand_user(url))
         except ImportError as error:
-            raise SettingsError(f"STREAMFLEET_GATEWAY_FILES: {url}: {_how_to_install(url, error)}") from None
+            raise SettingsError(f"STREAMFLEET_GATEWAY_FILES: {url}: {_install_hint(url, error)}") from None
         except (ValueError, RuntimeError) as error:  # RuntimeError: the home of a ~ is unknown
             raise SettingsError(f"STREAMFLEET_GATEWAY_FILES: {url}: {error}") from None
         self._root = str(root).rstrip("/")
@@ -76,7 +76,7 @@ class Store:
     async def write(self, name: str) -> Writer:
         """Begin a content. Raises StoreUnavailable."""
         path = self._path(name)
-        return Writer(await self._do(_opened, self._files, path), self._do)
+        return Writer(await self._run_on_thread(_open_for_writing, self._files, path), self._run_on_thread)
 
     async def put(self, name: str, data: bytes) -> None:
         """Store a whole content. Raises StoreUnavailable."""
@@ -91,18 +91,18 @@ class Store:
             ContentGone: the content does not exist.
             StoreUnavailable: the store failed.
         """
-        file = await self._do(self._files.open, self._path(name), "rb", block_size=BLOCK_BYTES * 4)
+        file = await self._run_on_thread(self._files.open, self._path(name), "rb", block_size=BLOCK_BYTES * 4)
         try:
-            while block := await self._do(file.read, BLOCK_BYTES):
+            while block := await self._run_on_thread(file.read, BLOCK_BYTES):
                 metrics.BYTES.labels(metrics.READ).inc(len(block))
                 yield block
         finally:
-            await self._do(file.close)
+            await self._run_on_thread(file.close)
 
     async def delete(self, name: str) -> None:
         """Delete a content, if it exists. Raises StoreUnavailable."""
         with contextlib.suppress(ContentGone):
-            await self._do(self._files.rm_file, self._path(name))
+            await self._run_on_thread(self._files.rm_file, self._path(name))
 
     async def close(self) -> None:
         """Stop the threads."""
@@ -113,7 +113,7 @@ class Store:
             raise ContentGone("a file names a content outside the store")
         return f"{self._root}/{name}"
 
-    async def _do(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def _run_on_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         loop = asyncio.get_running_loop()
         try:
             return await loop.run_in_executor(self._threads, lambda: work(*args, **kwargs))
@@ -132,17 +132,17 @@ class Writer:
     """A content that is being written."""
 
     def __init__(self, file: Any, do: Callable[..., Any]) -> None:
-        self._file, self._do = file, do
+        self._file, self._run_on_thread = file, do
 
     async def write(self, data: bytes) -> None:
         """Append data."""
-        await self._do(self._file.write, data)
+        await self._run_on_thread(self._file.write, data)
         metrics.BYTES.labels(metrics.WRITTEN).inc(len(data))
 
     async def close(self) -> None:
         """Complete the content. After this it survives a crash; in a local folder, also a power failure."""
         try:
-            await self._do(_closed, self._file)
+            await self._run_on_thread(_sync_and_close, self._file)
         except ContentGone:  # the bucket or folder does not exist
             raise StoreUnavailable(
                 "the store of file contents is not there; whoever runs the gateway has to look"
@@ -150,15 +150,15 @@ class Writer:
 
     async def abort(self) -> None:
         """Stop writing. The caller deletes what was written, by its name."""
-        await self._do(self._file.close)
+        await self._run_on_thread(self._file.close)
 
 
-def _expanded(url: str) -> str:
+def _expand_user(url: str) -> str:
     scheme, _, rest = url.partition("://")
     return f"{scheme}://{Path(rest).expanduser()}" if scheme in ("file", "local") and rest.startswith("~") else url
 
 
-def _how_to_install(url: str, error: ImportError) -> str:
+def _install_hint(url: str, error: ImportError) -> str:
     """Returns the name of the package that a URL needs, and the command that installs it."""
     scheme = url.partition("://")[0]
     package = str(known_implementations.get(scheme, {}).get("class", "")).partition(".")[0]
@@ -169,7 +169,7 @@ def _how_to_install(url: str, error: ImportError) -> str:
     return f"{scheme}:// needs a package that is not installed: {error}"
 
 
-def _opened(files: Any, path: str) -> Any:
+def _open_for_writing(files: Any, path: str) -> Any:
     if isinstance(files, LocalFileSystem):
         # Other stores create folders by themselves, or have none.
         Path(path).parent.mkdir(parents=True, exist_ok=True)
@@ -177,7 +177,7 @@ def _opened(files: Any, path: str) -> Any:
     return files.open(path, "wb", block_size=PART_BYTES)
 
 
-def _closed(file: Any) -> None:
+def _sync_and_close(file: Any) -> None:
     if hasattr(file, "fileno") and not isinstance(file, fsspec.spec.AbstractBufferedFile):
         try:
             number = file.fileno()

@@ -19,7 +19,7 @@ from streamfleet.gateway.auth_context import AuthContext
 from streamfleet.gateway.models import Chosen
 from streamfleet.gateway.request_parameters import RequestParameters, body_to_enqueue
 from streamfleet.gateway.simple.prompts import PromptsWish, of_error, of_result
-from streamfleet.gateway.token_budget import total, used_tokens
+from streamfleet.gateway.token_budget import sum_if_known, used_tokens
 from streamfleet.producer.ask import Ask
 from streamfleet.producer.chunks import chunked
 from streamfleet.producer.client import Client
@@ -101,7 +101,7 @@ class Sync:
         """Tokens that all requests used; None if one has not ended, or was sent and not acknowledged."""
         if self._enqueueing or self._numbers:
             return None
-        return total(used_tokens(result, reserved // len(self._ended)) for result in self._results)
+        return sum_if_known(used_tokens(result, reserved // len(self._ended)) for result in self._results)
 
     def abandon(self) -> None:
         """Cancel all requests, unless they should go on when the caller leaves."""
