@@ -49,8 +49,8 @@ async def let_in(redis_url: str, url: str) -> Door:
     webhooks = WebhookBroker(Connection(redis_url), WebhookNames())
     try:
         await keys.add(digest, make_record(digest, TENANT, TENANT, LANES))
-        fresh = signing.rotated([], signing.new_secret(), await webhooks.now_ms(), 0)
-        await webhooks.set_secrets(TENANT, b"", signing.encoded(fresh))
+        fresh = signing.rotate([], signing.new_secret(), await webhooks.now_ms(), 0)
+        await webhooks.set_secrets(TENANT, b"", signing.encode_secrets(fresh))
     finally:
         await keys.close()
         await webhooks.close()

@@ -25,7 +25,7 @@ from streamfleet.common.gateway_webhooks import DeadWebhook
 from streamfleet.common.settings import QueueSettings, load
 from streamfleet.common.settings_webhooks import WebhookSettings
 from streamfleet.gateway.webhooks.service import MOST_BODY_BYTES, Webhooks, open_webhook_broker
-from streamfleet.gateway.webhooks.signing import Secret, encoded, new_secret, rotated
+from streamfleet.gateway.webhooks.signing import Secret, encode_secrets, new_secret, rotate
 from streamfleet.gateway.webhooks.targets import NameUnknown, Resolver, resolve
 from tests.integration.webhook_receiver import Came, Receiver, Say
 from tests.security.tls import Authority
@@ -108,7 +108,7 @@ class Scene:
 @pytest.fixture
 async def scene(redis_url: str, raw_redis: redis.asyncio.Redis) -> AsyncIterator[Scene]:
     broker = open_webhook_broker(load(QueueSettings, redis_url=redis_url), load(WebhookSettings))
-    await broker.set_secrets("t1", b"", encoded([Secret(SECRET, 1)]))
+    await broker.set_secrets("t1", b"", encode_secrets([Secret(SECRET, 1)]))
     async with AsyncExitStack() as stack:
         yield Scene(redis_url, raw_redis, broker, stack)
     await broker.close()
@@ -142,7 +142,7 @@ async def test_while_secrets_rotate_receivers_may_have_either(scene: Scene) -> N
     receiver = await scene.receiver()
     before = await scene.broker.secrets("t1")
     now_ms = await scene.broker.now_ms()
-    await scene.broker.set_secrets("t1", before, encoded(rotated([Secret(SECRET, 1)], FORMER, now_ms, 60_000)))
+    await scene.broker.set_secrets("t1", before, encode_secrets(rotate([Secret(SECRET, 1)], FORMER, now_ms, 60_000)))
     await announce(scene.started(), receiver.url())
     await scene.nothing_left()
     for secret in (SECRET, FORMER):
@@ -377,7 +377,7 @@ async def test_without_a_secret_no_name_is_looked_up(scene: Scene) -> None:
 
 
 async def test_the_dead_receiver_of_one_tenant_leaves_room_for_others(scene: Scene) -> None:
-    await scene.broker.set_secrets("t2", b"", encoded([Secret(SECRET, 1)]))
+    await scene.broker.set_secrets("t2", b"", encode_secrets([Secret(SECRET, 1)]))
     receiver = await scene.receiver(lambda _n, came: Say(500 if came.path == "/dead" else 200))
     webhooks = scene.started(gateway_webhooks_limit=8, gateway_webhooks_delays_s=(NEVER,))
     for number in range(2):

@@ -14,7 +14,7 @@ from standardwebhooks.webhooks import Webhook
 from streamfleet.common.broker.webhooks import WebhookBroker
 from streamfleet.common.connection import Connection
 from streamfleet.common.gateway_webhooks import WebhookNames
-from streamfleet.gateway.webhooks.signing import Secret, encoded, new_secret
+from streamfleet.gateway.webhooks.signing import Secret, encode_secrets, new_secret
 from tests.integration.gateway_process import Stage, gateway_on, make_key, stage_in
 from tests.integration.webhook_receiver import Receiver
 from tests.waiting import eventually
@@ -34,7 +34,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 
 async def give_secret(url: str, tenant: str) -> None:
     broker = WebhookBroker(Connection(url), WebhookNames())
-    await broker.set_secrets(tenant, b"", encoded([Secret(SECRET, 1)]))
+    await broker.set_secrets(tenant, b"", encode_secrets([Secret(SECRET, 1)]))
     await broker.close()
 
 

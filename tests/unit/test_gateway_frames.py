@@ -33,7 +33,7 @@ def test_a_chunk_goes_as_the_engine_wrote_it() -> None:
 
 @pytest.mark.parametrize("raw", ['{"choices":[]}', '{"choices":\r[]}'])
 def test_a_chunk_tells_its_tier(raw: str) -> None:
-    sent, _ = encode_events([chunk(1, raw)], tells_restarts=False, shown=False, tier="flex")
+    sent, _ = encode_events([chunk(1, raw)], restart_events=False, shown=False, tier="flex")
     (line,) = [line for line in sent.splitlines() if line.startswith(b"data: ")]
     assert json.loads(line.removeprefix(b"data: ")) == {"choices": [], "service_tier": "flex"}
 
@@ -44,14 +44,14 @@ def test_a_line_break_between_tokens_of_json_does_not_break_the_event() -> None:
 
 
 def test_events_that_came_together_go_together() -> None:
-    sent, error = encode_events([chunk(1), chunk(2)], tells_restarts=False, shown=False)
+    sent, error = encode_events([chunk(1), chunk(2)], restart_events=False, shown=False)
     assert sent == framed(chunk(1)) + framed(chunk(2))
     assert error is None
 
 
-@pytest.mark.parametrize("tells_restarts", [False, True])
-def test_of_a_run_that_nobody_saw_nothing_is_told(tells_restarts: bool) -> None:
-    assert encode_events([chunk(1), Restarted(2), chunk(2)], tells_restarts, shown=False) == (
+@pytest.mark.parametrize("restart_events", [False, True])
+def test_of_a_run_that_nobody_saw_nothing_is_told(restart_events: bool) -> None:
+    assert encode_events([chunk(1), Restarted(2), chunk(2)], restart_events, shown=False) == (
         framed(chunk(2)),
         None,
     )
@@ -59,12 +59,12 @@ def test_of_a_run_that_nobody_saw_nothing_is_told(tells_restarts: bool) -> None:
 
 @pytest.mark.parametrize(("event", "code"), [(Restarted(2), "stream_restarted"), (Missed(3, 1), "stream_incomplete")])
 def test_what_came_before_the_error_is_sent(event: Event, code: str) -> None:
-    sent, error = encode_events([chunk(1), event, chunk(2)], tells_restarts=False, shown=True)
+    sent, error = encode_events([chunk(1), event, chunk(2)], restart_events=False, shown=True)
     assert (sent, code_of(error)) == (framed(chunk(1)), code)
 
 
 def test_who_understands_restarts_reads_on() -> None:
-    sent, error = encode_events([chunk(1), Restarted(2), Missed(3, 2), chunk(2)], tells_restarts=True, shown=True)
+    sent, error = encode_events([chunk(1), Restarted(2), Missed(3, 2), chunk(2)], restart_events=True, shown=True)
     assert error is None
     assert [line.split(b"\n")[0] for line in sent.split(b"\n\n")[:-1]] == [
         b"id: 1700000000000-1/0",

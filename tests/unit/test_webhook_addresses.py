@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamfleet.common.errors import InvalidRequest
-from streamfleet.gateway.webhooks.addresses import Kind, kind_of, may_be_called
-from streamfleet.gateway.webhooks.targets import LookUps, NameUnknown, Policy, addresses_of, read_target
+from streamfleet.gateway.webhooks.addresses import Kind, classify, is_allowed
+from streamfleet.gateway.webhooks.targets import LookUps, NameUnknown, Policy, read_target, resolve_target
 
 PUBLIC = ("8.8.8.8", "1.1.1.1", "93.184.216.34", "172.15.0.1", "172.32.0.1", "100.63.0.1", "2606:4700::1111",
           "::ffff:8.8.8.8", "64:ff9b::808:808", "2002:808:808::1")  # fmt: skip
@@ -35,23 +35,23 @@ FORBIDDEN = ("169.254.169.254", "169.254.0.1", "0.0.0.0", "0.1.2.3", "192.0.0.19
     ],
 )
 def test_the_kind_of_an_address(address: str, kind: Kind) -> None:
-    assert kind_of(ipaddress.ip_address(address)) is kind
-    assert may_be_called(address, allow_private=False) == (kind is Kind.PUBLIC)
-    assert may_be_called(address, allow_private=True) == (kind is not Kind.FORBIDDEN)
+    assert classify(ipaddress.ip_address(address)) is kind
+    assert is_allowed(address, allow_private=False) == (kind is Kind.PUBLIC)
+    assert is_allowed(address, allow_private=True) == (kind is not Kind.FORBIDDEN)
 
 
 @given(st.ip_addresses())
 def test_nothing_is_public_that_python_takes_for_local(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> None:
     """Python's own tables differ between releases, so they are no guard; but they must never be stricter."""
-    if kind_of(address) is Kind.PUBLIC and isinstance(address, ipaddress.IPv4Address):
+    if classify(address) is Kind.PUBLIC and isinstance(address, ipaddress.IPv4Address):
         assert address.is_global
-    if kind_of(address) is Kind.PUBLIC:
+    if classify(address) is Kind.PUBLIC:
         assert not any((address.is_loopback, address.is_link_local, address.is_multicast, address.is_unspecified))
 
 
 @pytest.mark.parametrize("text", ["fe80::1%eth0", "2606:4700::1111%1", "example.com", "", "0x7f000001"])
 def test_what_is_no_plain_address_may_not_be_called(text: str) -> None:
-    assert not may_be_called(text, allow_private=True)
+    assert not is_allowed(text, allow_private=True)
 
 
 OPEN = Policy(allow_private=True, allow_http=True, ports=(0,))
@@ -152,13 +152,13 @@ def answering(*addresses: str) -> LookUps:
 async def test_one_address_that_may_not_be_called_is_reason_enough(addresses: tuple[str, ...]) -> None:
     url = read_target("https://example.com/hook", Policy())
     with pytest.raises(InvalidRequest, match="may not be sent to") as caught:
-        await addresses_of(url, Policy(), answering(*addresses), "t1")
+        await resolve_target(url, Policy(), answering(*addresses), "t1")
     assert not any(address in str(caught.value) for address in addresses), "nobody learns names of the inner network"
 
 
 async def test_addresses_come_once_each_and_none_is_no_host() -> None:
     url = read_target("https://example.com/hook", Policy())
-    found = await addresses_of(url, Policy(), answering("8.8.8.8", "1.1.1.1", "8.8.8.8"), "t1")
+    found = await resolve_target(url, Policy(), answering("8.8.8.8", "1.1.1.1", "8.8.8.8"), "t1")
     assert found == ["8.8.8.8", "1.1.1.1"]
     with pytest.raises(NameUnknown):
-        await addresses_of(url, Policy(), answering(), "t1")
+        await resolve_target(url, Policy(), answering(), "t1")

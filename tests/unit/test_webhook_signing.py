@@ -16,11 +16,11 @@ from streamfleet.common.gateway_webhooks import Message, message_id, read_dead, 
 from streamfleet.gateway.webhooks.signing import (
     MOST_SECRETS,
     Secret,
-    encoded,
-    in_use,
+    active_secrets,
+    encode_secrets,
     new_secret,
     read_secrets,
-    rotated,
+    rotate,
     signatures,
 )
 
@@ -58,32 +58,32 @@ def test_the_official_library_refuses_what_was_changed(changed: str) -> None:
 
 def test_while_a_secret_is_rotated_receivers_may_have_either() -> None:
     old = [Secret(new_secret(), NOW - HOUR_MS)]
-    both = rotated(old, new_secret(), NOW, HOUR_MS)
+    both = rotate(old, new_secret(), NOW, HOUR_MS)
     body = b'{"type":"a.b"}'
-    sent = headers(in_use(both, NOW), body)
+    sent = headers(active_secrets(both, NOW), body)
     assert [part.split(",")[0] for part in sent["webhook-signature"].split(" ")] == ["v1", "v1"]
     for secret in both:
         Webhook(secret.text).verify(body, sent)
-    later = headers(in_use(both, NOW + HOUR_MS), body)
+    later = headers(active_secrets(both, NOW + HOUR_MS), body)
     Webhook(both[0].text).verify(body, later)
     with pytest.raises(WebhookVerificationError):
         Webhook(both[1].text).verify(body, later)
 
 
 def test_a_rotation_never_lengthens_a_secrets_life() -> None:
-    first = rotated([Secret(new_secret(), NOW)], new_secret(), NOW, HOUR_MS)
-    second = rotated(first, new_secret(), NOW + 1, 24 * HOUR_MS)
+    first = rotate([Secret(new_secret(), NOW)], new_secret(), NOW, HOUR_MS)
+    second = rotate(first, new_secret(), NOW + 1, 24 * HOUR_MS)
     assert [secret.until_ms for secret in second] == [None, NOW + 1 + 24 * HOUR_MS, NOW + HOUR_MS]
-    assert len(rotated(second, new_secret(), NOW + 2, 0)) == 1, "without an overlap the former ones end at once"
+    assert len(rotate(second, new_secret(), NOW + 2, 0)) == 1, "without an overlap the former ones end at once"
 
 
 def test_secrets_do_not_pile_up() -> None:
     keys = [Secret(new_secret(), NOW)]
     for _ in range(MOST_SECRETS - 1):
-        keys = rotated(keys, new_secret(), NOW, HOUR_MS)
+        keys = rotate(keys, new_secret(), NOW, HOUR_MS)
     with pytest.raises(InvalidRequest, match="wait for one to end"):
-        rotated(keys, new_secret(), NOW, HOUR_MS)
-    assert len(rotated(keys, new_secret(), NOW + HOUR_MS, HOUR_MS)) == 2
+        rotate(keys, new_secret(), NOW, HOUR_MS)
+    assert len(rotate(keys, new_secret(), NOW + HOUR_MS, HOUR_MS)) == 2
 
 
 def test_a_secret_is_what_the_specification_asks_for() -> None:
@@ -94,8 +94,8 @@ def test_a_secret_is_what_the_specification_asks_for() -> None:
 
 
 def test_secrets_are_stored_and_read() -> None:
-    keys = rotated([Secret(new_secret(), NOW)], new_secret(), NOW, HOUR_MS)
-    assert read_secrets(encoded(keys)) == keys
+    keys = rotate([Secret(new_secret(), NOW)], new_secret(), NOW, HOUR_MS)
+    assert read_secrets(encode_secrets(keys)) == keys
 
 
 @pytest.mark.parametrize(

@@ -209,19 +209,19 @@ async def _replace(redis_url: str | None, tenant: str, overlap_ms: int | None) -
     """Put a new secret first; `overlap_ms` of None is for a tenant that has none."""
     from streamfleet.common.envelope import check_label
     from streamfleet.common.errors import InvalidRequest
-    from streamfleet.gateway.webhooks.signing import encoded, in_use, new_secret, read_secrets, rotated
+    from streamfleet.gateway.webhooks.signing import active_secrets, encode_secrets, new_secret, read_secrets, rotate
 
     if tenant:
         check_label(tenant, "tenant")
     async with _connected(redis_url) as broker:
         now_ms, before = await broker.now_ms(), await broker.secrets(tenant)
-        former = in_use(read_secrets(before), now_ms)
+        former = active_secrets(read_secrets(before), now_ms)
         if former and overlap_ms is None:
             raise InvalidRequest("has a secret already; `secret rotate` replaces it", "tenant")
         if not former and overlap_ms is not None:
             raise InvalidRequest("has no secret yet; `secret create` makes one", "tenant")
         fresh = new_secret()
-        await broker.set_secrets(tenant, before, encoded(rotated(former, fresh, now_ms, overlap_ms or 0)))
+        await broker.set_secrets(tenant, before, encode_secrets(rotate(former, fresh, now_ms, overlap_ms or 0)))
     out(fresh)
     say("give it to whoever receives the webhooks; it is not shown again")
 

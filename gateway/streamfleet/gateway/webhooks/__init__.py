@@ -8,7 +8,7 @@ A webhook goes through the files in this order:
     deliverer       any gateway takes webhooks that are due, a few at a time for each host
     sender          looks the name up once, and sends the request to the address that was checked
     signing         signs with the secrets of the tenant
-    verdict         decides by the answer: delivered, later, or dead
+    retry_policy    decides by the answer: delivered, later, or dead
 
 This package imports nothing else of the gateway.
 """

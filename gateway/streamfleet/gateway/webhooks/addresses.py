@@ -42,11 +42,11 @@ _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _SIX_TO_FOUR = ipaddress.IPv6Network("2002::/16")
 
 
-def kind_of(address: Address) -> Kind:
+def classify(address: Address) -> Kind:
     """Returns the class of an address; of an address that contains an IPv4 address, the class of that one."""
-    inner = _carried(address)
+    inner = _embedded_ipv4(address)
     if inner is not None:
-        return kind_of(inner)
+        return classify(inner)
     if any(address in network for network in _METADATA):
         return Kind.FORBIDDEN
     if any(address in network for network in _PRIVATE):
@@ -58,7 +58,7 @@ def kind_of(address: Address) -> Kind:
     return Kind.PUBLIC
 
 
-def may_be_called(text: str, allow_private: bool) -> bool:
+def is_allowed(text: str, allow_private: bool) -> bool:
     """True if webhooks may be sent to this address, given as text by a resolver."""
     try:
         address = ipaddress.ip_address(text)
@@ -66,11 +66,11 @@ def may_be_called(text: str, allow_private: bool) -> bool:
         return False
     if isinstance(address, ipaddress.IPv6Address) and address.scope_id is not None:
         return False
-    kind = kind_of(address)
+    kind = classify(address)
     return kind is Kind.PUBLIC or (allow_private and kind is Kind.PRIVATE)
 
 
-def _carried(address: Address) -> ipaddress.IPv4Address | None:
+def _embedded_ipv4(address: Address) -> ipaddress.IPv4Address | None:
     """Returns the IPv4 address inside an IPv6 address: mapped, NAT64 or 6to4; None if there is none."""
     if isinstance(address, ipaddress.IPv4Address):
         return None

@@ -21,10 +21,10 @@ from streamfleet.common.errors import StreamfleetError
 from streamfleet.common.gateway_webhooks import Delivery, Ending, Message, Reason, Settlement
 from streamfleet.gateway.webhooks import metrics
 from streamfleet.gateway.webhooks.hosts import HostSlots
+from streamfleet.gateway.webhooks.retry_policy import Answer, RetryPolicy, decide, give_up_unattempted
 from streamfleet.gateway.webhooks.sender import Sender
-from streamfleet.gateway.webhooks.signing import in_use, read_secrets, signatures
+from streamfleet.gateway.webhooks.signing import active_secrets, read_secrets, signatures
 from streamfleet.gateway.webhooks.targets import host_of
-from streamfleet.gateway.webhooks.verdict import Answer, Plan, before_trying, settle
 
 log = structlog.get_logger(__name__)
 LOOK_MS = 1_000
@@ -37,7 +37,7 @@ TROUBLE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class ConcurrencyLimits:
     """Limits of concurrency, and the lease.
 
     Attributes:
@@ -62,8 +62,8 @@ class Deliverer:
     Args:
         broker: has its own connection, because it blocks.
         sender: sends requests.
-        plan: number and times of attempts.
-        pace: limits of concurrency.
+        retry_policy: number and times of attempts.
+        limits: limits of concurrency.
         clock: the time.
         name: unique name of this process.
         chance: returns a random number from 0 to 1.
@@ -73,15 +73,17 @@ class Deliverer:
         self,
         broker: WebhookBroker,
         sender: Sender,
-        plan: Plan,
-        pace: Pace,
+        retry_policy: RetryPolicy,
+        limits: ConcurrencyLimits,
         clock: Clock,
         name: str,
         chance: Callable[[], float] = random.random,
     ) -> None:
-        self._broker, self._sender, self._plan, self._pace = broker, sender, plan, pace
+        self._broker, self._sender, self._retry_policy, self._limits = broker, sender, retry_policy, limits
         self._clock, self._name, self._chance = clock, name, chance
-        self._slots = HostSlots(pace.per_host, pace.per_host * WAITING_PER_SLOT, pace.together, 2 * pace.together)
+        self._slots = HostSlots(
+            limits.per_host, limits.per_host * WAITING_PER_SLOT, limits.together, 2 * limits.together
+        )
         self._held: dict[asyncio.Task[None], Delivery] = {}
         self._running: set[asyncio.Task[None]] = set()
         self._freed = asyncio.Event()
@@ -92,7 +94,7 @@ class Deliverer:
     def start(self) -> None:
         """Begin to deliver."""
         metrics.begin()
-        self._loop = asyncio.get_running_loop().create_task(self._go_on())
+        self._loop = asyncio.get_running_loop().create_task(self._deliver_forever())
 
     async def stop(self, within_s: float) -> None:
         """Take no more; finish attempts within `within_s`; release the rest at once, uncounted."""
@@ -115,7 +117,7 @@ class Deliverer:
         for delivery in (delivery for task, delivery in left.items() if task.cancelled()):
             await self._end(delivery, Settlement(Ending.BACK))
 
-    async def _go_on(self) -> None:
+    async def _deliver_forever(self) -> None:
         while not self._stopping:
             try:
                 await self._step()
@@ -124,7 +126,7 @@ class Deliverer:
                 await self._clock.sleep(TROUBLE_S)
 
     async def _step(self) -> None:
-        room = min(MOST_AT_ONCE, self._pace.most_held - len(self._held))
+        room = min(MOST_AT_ONCE, self._limits.most_held - len(self._held))
         if room <= 0:
             self._freed.clear()
             await self._freed.wait()
@@ -132,13 +134,13 @@ class Deliverer:
         taken = await self._broker.take(self._name, room)
         metrics.OUTSTANDING.set(taken.outstanding)
         for delivery in taken.deliveries:
-            task = asyncio.get_running_loop().create_task(self._see_to(delivery, self._clock.monotonic()))
+            task = asyncio.get_running_loop().create_task(self._deliver(delivery, self._clock.monotonic()))
             self._held[task] = delivery
-            task.add_done_callback(self._let_go)
+            task.add_done_callback(self._forget)
         if len(taken.deliveries) < room and not self._stopping:
             await self._broker.wait(taken.last, LOOK_MS if taken.next_ms is None else min(LOOK_MS, taken.next_ms))
 
-    def _let_go(self, task: asyncio.Task[None]) -> None:
+    def _forget(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
         self._freed.set()
         if task.cancelled():
@@ -147,7 +149,7 @@ class Deliverer:
         if (error := task.exception()) is not None:
             log.error("webhook_delivery_broke", error=type(error).__name__, exc_info=error)
 
-    async def _see_to(self, delivery: Delivery, taken_at_s: float) -> None:
+    async def _deliver(self, delivery: Delivery, taken_at_s: float) -> None:
         message = delivery.message
         if message is None:
             text = "what Redis holds of it cannot be read: somebody changed it"
@@ -155,32 +157,32 @@ class Deliverer:
             return
         host = _host(message)
         if self._slots.crowded(host):
-            await self._end(delivery, self._parked())
+            await self._end(delivery, self._postponed())
             return
         async with self._slots.slot(host):
             task = asyncio.current_task()
             assert task is not None  # noqa: S101 - this is always inside a task
             self._running.add(task)
             # After so long a wait, its lease could end before the attempt does.
-            if (self._clock.monotonic() - taken_at_s) * 2_000 > self._pace.lease_ms:
-                await self._end(delivery, self._parked())
+            if (self._clock.monotonic() - taken_at_s) * 2_000 > self._limits.lease_ms:
+                await self._end(delivery, self._postponed())
                 return
-            await self._try(delivery, message)
+            await self._attempt(delivery, message)
 
-    async def _try(self, delivery: Delivery, message: Message) -> None:
+    async def _attempt(self, delivery: Delivery, message: Message) -> None:
         begun_s = self._clock.monotonic()
-        ending = before_trying(delivery.attempt, message.since_ms, self._clock.now_ms(), self._plan)
+        ending = give_up_unattempted(delivery.attempt, message.since_ms, self._clock.now_ms(), self._retry_policy)
         if ending is None:
             answer = await self._send(message)
-            ending = settle(
-                answer, delivery.attempt, message.since_ms, self._clock.now_ms(), self._plan, self._chance()
+            ending = decide(
+                answer, delivery.attempt, message.since_ms, self._clock.now_ms(), self._retry_policy, self._chance()
             )
             metrics.ATTEMPT.labels(ending.ending).observe(self._clock.monotonic() - begun_s)
         await self._end(delivery, ending)
 
     async def _send(self, message: Message) -> Answer:
         now_ms = self._clock.now_ms()
-        keys = in_use(read_secrets(await self._broker.secrets(message.tenant)), now_ms)
+        keys = active_secrets(read_secrets(await self._broker.secrets(message.tenant)), now_ms)
         if not keys:
             return Answer(error="there is no secret to sign it with: `streamfleet gateway webhooks secret create`")
         body, now_s = message.body.encode(), now_ms // 1000
@@ -204,9 +206,9 @@ class Deliverer:
         if not written:
             log.warning("webhook_lease_lost", webhook_id=delivery.id, attempt=delivery.attempt)
             return
-        self._tell(delivery, ending)
+        self._report(delivery, ending)
 
-    def _tell(self, delivery: Delivery, ending: Settlement) -> None:
+    def _report(self, delivery: Delivery, ending: Settlement) -> None:
         """Log and count the outcome, without the URL: its path and query may be secrets of the receiver."""
         message = delivery.message
         about = {"webhook_id": delivery.id, "attempt": delivery.attempt, "host": _host(message) if message else None}
@@ -220,7 +222,7 @@ class Deliverer:
             metrics.DEAD.labels(ending.reason).inc()
             log.warning("webhook_dead", reason=ending.reason, error=ending.error, **about)
 
-    def _parked(self) -> Settlement:
+    def _postponed(self) -> Settlement:
         least, most = PARKED_MS
         return Settlement(Ending.BACK, round(least + (most - least) * self._chance()))
 

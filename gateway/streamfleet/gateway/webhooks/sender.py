@@ -12,15 +12,15 @@ from collections.abc import Mapping
 import httpx
 
 from streamfleet.common.errors import InvalidRequest
+from streamfleet.gateway.webhooks.retry_policy import Answer
 from streamfleet.gateway.webhooks.targets import (
     LookUps,
     NameUnknown,
     Policy,
-    addresses_of,
     host_of,
     read_target,
+    resolve_target,
 )
-from streamfleet.gateway.webhooks.verdict import Answer
 
 MOST_ANSWER_BYTES = 4_096
 """Most bytes of an answer that are read: some receivers treat an early close as an error."""
@@ -64,7 +64,7 @@ class Sender:
 
     async def _post(self, url: str, headers: Mapping[str, str], body: bytes, tenant: str) -> Answer:
         target = read_target(url, self._policy)
-        addresses = (await addresses_of(target, self._policy, self._look_ups, tenant))[:MOST_ADDRESSES]
+        addresses = (await resolve_target(target, self._policy, self._look_ups, tenant))[:MOST_ADDRESSES]
         for address in addresses[:-1]:
             try:
                 return await self._send(target, address, headers, body)

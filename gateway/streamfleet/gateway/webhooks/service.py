@@ -24,20 +24,20 @@ from streamfleet.common.gateway_webhooks import Message, WebhookNames, message_i
 from streamfleet.common.settings import QueueSettings
 from streamfleet.common.settings_webhooks import WebhookSettings
 from streamfleet.gateway.webhooks import metrics
-from streamfleet.gateway.webhooks.deliverer import Deliverer, Pace
+from streamfleet.gateway.webhooks.deliverer import ConcurrencyLimits, Deliverer
+from streamfleet.gateway.webhooks.retry_policy import RetryPolicy
 from streamfleet.gateway.webhooks.sender import Sender
-from streamfleet.gateway.webhooks.signing import in_use, read_secrets
+from streamfleet.gateway.webhooks.signing import active_secrets, read_secrets
 from streamfleet.gateway.webhooks.targets import (
     NOT_A_TARGET,
     LookUps,
     NameUnknown,
     Policy,
     Resolver,
-    addresses_of,
     read_target,
     resolve,
+    resolve_target,
 )
-from streamfleet.gateway.webhooks.verdict import Plan
 
 MOST_BODY_BYTES = 32_768
 """Limit for one webhook, which announces an event; the receiver fetches results itself."""
@@ -85,8 +85,8 @@ class Webhooks:
         self._deliverer = Deliverer(
             broker,
             Sender(self._policy, settings.gateway_webhooks_timeout_s, self._look_ups, trust),
-            Plan(settings.gateway_webhooks_delays_s, settings.gateway_webhooks_life_ms),
-            Pace(
+            RetryPolicy(settings.gateway_webhooks_delays_s, settings.gateway_webhooks_life_ms),
+            ConcurrencyLimits(
                 settings.gateway_webhooks_concurrency,
                 settings.gateway_webhooks_per_host,
                 settings.gateway_webhooks_lease_ms,
@@ -107,7 +107,7 @@ class Webhooks:
             InvalidRequest: webhooks may not be sent to it, or the tenant has no secret to sign them with.
         """
         target = read_target(url, self._policy, param)
-        if not in_use(read_secrets(await self._broker.secrets(tenant or "")), self._clock.now_ms()):
+        if not active_secrets(read_secrets(await self._broker.secrets(tenant or "")), self._clock.now_ms()):
             option = f" --tenant {tenant}" if tenant else ""
             text = (
                 "cannot be used: there is no secret to sign webhooks with; the operator makes one with "
@@ -116,7 +116,7 @@ class Webhooks:
             raise InvalidRequest(text, param, "no_webhook_secret")
         try:
             async with asyncio.timeout(LOOK_UP_S):
-                await addresses_of(target, self._policy, self._look_ups, tenant or "", param)
+                await resolve_target(target, self._policy, self._look_ups, tenant or "", param)
         except NameUnknown:
             raise InvalidRequest(NOT_A_TARGET, param) from None
         except (OSError, TimeoutError):

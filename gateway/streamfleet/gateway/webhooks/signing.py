@@ -54,12 +54,12 @@ def signatures(keys: Sequence[Secret], message_id: str, timestamp_s: int, body: 
     return " ".join(f"v1,{base64.b64encode(each).decode()}" for each in made)
 
 
-def in_use(keys: Sequence[Secret], now_ms: int) -> list[Secret]:
+def active_secrets(keys: Sequence[Secret], now_ms: int) -> list[Secret]:
     """Returns the secrets that sign now, newest first."""
     return [secret for secret in keys if secret.until_ms is None or secret.until_ms > now_ms]
 
 
-def rotated(keys: Sequence[Secret], fresh: str, now_ms: int, overlap_ms: int) -> list[Secret]:
+def rotate(keys: Sequence[Secret], fresh: str, now_ms: int, overlap_ms: int) -> list[Secret]:
     """Returns a new secret followed by the others, each of which signs for at most `overlap_ms` more.
 
     Raises:
@@ -68,16 +68,16 @@ def rotated(keys: Sequence[Secret], fresh: str, now_ms: int, overlap_ms: int) ->
     end = now_ms + overlap_ms
     kept = [
         Secret(secret.text, secret.created_ms, end if secret.until_ms is None else min(secret.until_ms, end))
-        for secret in in_use(keys, now_ms)
+        for secret in active_secrets(keys, now_ms)
     ]
-    left = in_use(kept, now_ms)
+    left = active_secrets(kept, now_ms)
     if len(left) >= MOST_SECRETS:
         text = f"has {MOST_SECRETS} secrets that still sign; wait for one to end, or rotate with --overlap 0s"
         raise InvalidRequest(text, "tenant")
     return [Secret(fresh, now_ms), *left]
 
 
-def encoded(keys: Sequence[Secret]) -> bytes:
+def encode_secrets(keys: Sequence[Secret]) -> bytes:
     """Returns secrets as they are stored."""
     return json.dumps([asdict(secret) for secret in keys], separators=(",", ":")).encode()
 

@@ -19,7 +19,7 @@ from weakref import WeakValueDictionary
 import httpx
 
 from streamfleet.common.errors import InvalidRequest
-from streamfleet.gateway.webhooks.addresses import may_be_called
+from streamfleet.gateway.webhooks.addresses import is_allowed
 
 MOST_URL_CHARS = 2_048
 NOT_A_TARGET = "names a host that does not exist, or that webhooks may not be sent to"
@@ -99,7 +99,7 @@ def _check_host(host: str, policy: Policy, param: str) -> None:
     except ValueError:
         pass
     else:
-        if not may_be_called(host, policy.allow_private):
+        if not is_allowed(host, policy.allow_private):
             raise InvalidRequest("leads to an address that webhooks may not be sent to", param)
         return
     if len(host) > 253 or not _NAME.fullmatch(host):
@@ -130,7 +130,7 @@ class LookUps:
         return await asyncio.shield(look_up)
 
 
-async def addresses_of(
+async def resolve_target(
     url: httpx.URL, policy: Policy, look_ups: LookUps, tenant: str, param: str = "callback_url"
 ) -> list[str]:
     """Returns the addresses of a target, resolved once for this tenant, all of them checked.
@@ -144,7 +144,7 @@ async def addresses_of(
     if not found:
         raise NameUnknown(socket.EAI_NODATA, "no address")
     # One forbidden address is enough to refuse: a name with public and internal addresses is probably an attack.
-    if not all(may_be_called(address, policy.allow_private) for address in found):
+    if not all(is_allowed(address, policy.allow_private) for address in found):
         raise InvalidRequest(NOT_A_TARGET, param)
     return found
 

@@ -14,15 +14,17 @@ from streamfleet.common.settings import load
 from streamfleet.common.settings_gateway import GatewaySettings
 from streamfleet.common.settings_webhooks import DELAYS_S, WebhookSettings
 from streamfleet.gateway.webhooks.metrics import OUTCOMES
-from streamfleet.gateway.webhooks.verdict import Answer, Plan, asked_to_wait_ms, before_trying, settle
+from streamfleet.gateway.webhooks.retry_policy import Answer, RetryPolicy, decide, give_up_unattempted, retry_after_ms
 
 NOW = 1_700_000_000_000
 DAY_MS = 86_400_000
-PLAN = Plan(DELAYS_S, 5 * DAY_MS)
+PLAN = RetryPolicy(DELAYS_S, 5 * DAY_MS)
 
 
-def settled(answer: Answer, attempt: int = 1, age_ms: int = 0, chance: float = 0.0, plan: Plan = PLAN) -> Settlement:
-    return settle(answer, attempt, NOW - age_ms, NOW, plan, chance)
+def settled(
+    answer: Answer, attempt: int = 1, age_ms: int = 0, chance: float = 0.0, retry_policy: RetryPolicy = PLAN
+) -> Settlement:
+    return decide(answer, attempt, NOW - age_ms, NOW, retry_policy, chance)
 
 
 @pytest.mark.parametrize("status", [200, 201, 202, 204, 299])
@@ -63,18 +65,18 @@ def test_jitter_adds_up_to_a_fifth() -> None:
 
 
 def test_days_bound_it_whatever_the_attempts() -> None:
-    plan = Plan((60.0,) * 50, 10 * 60_000)
-    assert settled(Answer(500), 9, 9 * 60_000, plan=plan).ending is Ending.LATER
-    assert settled(Answer(500), 9, 9 * 60_000 + 1, plan=plan).reason is Reason.AGE
-    assert before_trying(3, NOW - 10 * 60_000, NOW, plan) is None
-    late = before_trying(3, NOW - 10 * 60_000 - 1, NOW, plan)
+    retry_policy = RetryPolicy((60.0,) * 50, 10 * 60_000)
+    assert settled(Answer(500), 9, 9 * 60_000, retry_policy=retry_policy).ending is Ending.LATER
+    assert settled(Answer(500), 9, 9 * 60_000 + 1, retry_policy=retry_policy).reason is Reason.AGE
+    assert give_up_unattempted(3, NOW - 10 * 60_000, NOW, retry_policy) is None
+    late = give_up_unattempted(3, NOW - 10 * 60_000 - 1, NOW, retry_policy)
     assert late is not None
     assert late.reason is Reason.AGE
 
 
 def test_an_attempt_beyond_the_last_is_one_that_died_with_its_gateway() -> None:
-    assert before_trying(10, NOW, NOW, PLAN) is None
-    lost = before_trying(11, NOW, NOW, PLAN)
+    assert give_up_unattempted(10, NOW, NOW, PLAN) is None
+    lost = give_up_unattempted(11, NOW, NOW, PLAN)
     assert lost is not None
     assert lost.reason is Reason.LOST
 
@@ -105,7 +107,7 @@ def test_who_asks_for_time_gets_it(status: int) -> None:
     ],
 )
 def test_retry_after_is_seconds_or_a_date(header: str, wanted: int) -> None:
-    assert asked_to_wait_ms(header, NOW) == wanted
+    assert retry_after_ms(header, NOW) == wanted
 
 
 @pytest.mark.parametrize("group", [WebhookSettings, GatewaySettings])

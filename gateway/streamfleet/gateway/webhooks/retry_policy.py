@@ -1,6 +1,6 @@
 """Decides the next step of a webhook after an attempt. Pure: answer, time and random number are arguments.
 
-`before_trying` and `settle` return the `Settlement` that `deliverer` records.
+`give_up_unattempted` and `decide` return the `Settlement` that `deliverer` records.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RetryPolicy:
     """Number and times of attempts.
 
     Attributes:
@@ -53,7 +53,9 @@ class Plan:
         return len(self.delays_s) + 1
 
 
-def settle(answer: Answer, attempt: int, since_ms: int, now_ms: int, plan: Plan, chance: float) -> Settlement:
+def decide(
+    answer: Answer, attempt: int, since_ms: int, now_ms: int, retry_policy: RetryPolicy, chance: float
+) -> Settlement:
     """Returns the outcome of a delivery by an answer.
 
     Args:
@@ -61,7 +63,7 @@ def settle(answer: Answer, attempt: int, since_ms: int, now_ms: int, plan: Plan,
         attempt: number of the attempt, from 1.
         since_ms: when the event was announced, epoch ms.
         now_ms: epoch ms.
-        plan: number and times of attempts.
+        retry_policy: number and times of attempts.
         chance: random number from 0 to 1, for the jitter.
     """
     if 200 <= answer.status < 300:
@@ -75,27 +77,27 @@ def settle(answer: Answer, attempt: int, since_ms: int, now_ms: int, plan: Plan,
         return dead(Reason.REFUSED)
     if answer.status == GONE:
         return dead(Reason.GONE)
-    if attempt >= plan.attempts:
+    if attempt >= retry_policy.attempts:
         return dead(Reason.ATTEMPTS)
-    delay_ms = round(plan.delays_s[attempt - 1] * 1000 * (1 + JITTER * chance))
+    delay_ms = round(retry_policy.delays_s[attempt - 1] * 1000 * (1 + JITTER * chance))
     if answer.status in ASK_LATER:
-        delay_ms = max(delay_ms, asked_to_wait_ms(answer.retry_after, now_ms))
-    if now_ms + delay_ms - since_ms > plan.life_ms:
+        delay_ms = max(delay_ms, retry_after_ms(answer.retry_after, now_ms))
+    if now_ms + delay_ms - since_ms > retry_policy.life_ms:
         return dead(Reason.AGE)
     return Settlement(Ending.LATER, delay_ms, status=answer.status, error=error)
 
 
-def before_trying(attempt: int, since_ms: int, now_ms: int, plan: Plan) -> Settlement | None:
+def give_up_unattempted(attempt: int, since_ms: int, now_ms: int, retry_policy: RetryPolicy) -> Settlement | None:
     """Returns the outcome of a delivery that must not be tried; None if it may be."""
-    if attempt > plan.attempts:
+    if attempt > retry_policy.attempts:
         text = "the gateways that made its last attempts died in the middle of them"
         return Settlement(Ending.DEAD, reason=Reason.LOST, error=text)
-    if now_ms - since_ms > plan.life_ms:
+    if now_ms - since_ms > retry_policy.life_ms:
         return Settlement(Ending.DEAD, reason=Reason.AGE, error="it was not delivered within its life")
     return None
 
 
-def asked_to_wait_ms(header: str, now_ms: int) -> int:
+def retry_after_ms(header: str, now_ms: int) -> int:
     """Returns the delay in a Retry-After header, in seconds or as a date; 0 for none or an invalid one."""
     text = header.strip()
     if text.isascii() and text.isdigit() and len(text) <= 10:
