@@ -20,27 +20,27 @@ def ref(name: str) -> Schema:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
-def maybe(schema: Schema) -> Schema:
+def nullable(schema: Schema) -> Schema:
     """The schema, or null."""
     return {"anyOf": [schema, {"type": "null"}]}
 
 
-def listed(schema: Schema, **bounds: int) -> Schema:
+def array_of(schema: Schema, **bounds: int) -> Schema:
     """A list of such items."""
     return {"type": "array", "items": schema, **bounds}
 
 
-def fixed(*values: str) -> Schema:
+def enum_of(*values: str) -> Schema:
     """One of these texts."""
     return {"type": "string", "enum": list(values)}
 
 
-def whole(**fields: Schema) -> Schema:
+def object_with(**fields: Schema) -> Schema:
     """An object that has all of these fields."""
     return {"type": "object", "properties": fields, "required": list(fields)}
 
 
-def loose(needed: list[str], **fields: Schema) -> Schema:
+def open_object(needed: list[str], **fields: Schema) -> Schema:
     """An object that has these fields, and may have more."""
     return {"type": "object", "required": needed, "properties": fields, "additionalProperties": True}
 
@@ -48,8 +48,8 @@ def loose(needed: list[str], **fields: Schema) -> Schema:
 def page(of: str) -> Schema:
     """A page of a list, in OpenAI's pagination."""
     flag: Schema = {"type": "boolean"}
-    ends = {"first_id": maybe(TEXT), "last_id": maybe(TEXT), "has_more": flag}
-    return whole(object=fixed("list"), data=listed(ref(of)), **ends)
+    ends = {"first_id": nullable(TEXT), "last_id": nullable(TEXT), "has_more": flag}
+    return object_with(object=enum_of("list"), data=array_of(ref(of)), **ends)
 
 
 _SAMPLING: dict[str, Schema] = {
@@ -64,9 +64,9 @@ _REQUEST: dict[str, Schema] = {
     "user": TEXT,
     "prompt_cache_key": TEXT,
 }
-_MESSAGE = loose(["role", "content"], role=fixed("system", "user", "assistant"), content=TEXT)
-_USAGE = whole(prompt_tokens=COUNT, completion_tokens=COUNT, total_tokens=COUNT)
-_THROUGHPUT = whole(prompts_per_second=NUMBER, output_tokens_per_second=NUMBER)
+_MESSAGE = open_object(["role", "content"], role=enum_of("system", "user", "assistant"), content=TEXT)
+_USAGE = object_with(prompt_tokens=COUNT, completion_tokens=COUNT, total_tokens=COUNT)
+_THROUGHPUT = object_with(prompts_per_second=NUMBER, output_tokens_per_second=NUMBER)
 _TOTALS: dict[str, Schema] = {
     "total_tokens": COUNT,
     "usage": _USAGE,
@@ -74,27 +74,29 @@ _TOTALS: dict[str, Schema] = {
     "throughput_tokens_per_sec": NUMBER,
     "throughput": _THROUGHPUT,
 }
-_COUNTS = whole(total=COUNT, completed=COUNT, failed=COUNT)
-_OUTPUTS: Schema = listed(maybe(TEXT)) | {"description": "a text for each prompt, in their order; null where it failed"}
+_COUNTS = object_with(total=COUNT, completed=COUNT, failed=COUNT)
+_OUTPUTS: Schema = array_of(nullable(TEXT)) | {
+    "description": "a text for each prompt, in their order; null where it failed"
+}
 _PROMPTS: dict[str, Schema] = {
     **_SAMPLING,
-    "prompts": listed(TEXT, minItems=1),
+    "prompts": array_of(TEXT, minItems=1),
     "max_tokens": {"type": "integer", "minimum": 1, "default": 256},
     "temperature": {"type": "number", "minimum": 0, "maximum": 2, "default": 0.7},
     "system": TEXT,
-    "endpoint": fixed("/v1/chat/completions", "/v1/completions"),
+    "endpoint": enum_of("/v1/chat/completions", "/v1/completions"),
 }
 _CALLBACK: Schema = {"type": "string", "format": "uri", "description": "who is told of the end, by a webhook"}
-_RESULT = whole(
+_RESULT = object_with(
     index=COUNT,
-    status=fixed("succeeded", "failed"),
-    output=maybe(TEXT),
-    finish_reason=maybe(TEXT),
-    usage=maybe({"type": "object"}),
-    latency_ms=maybe(NUMBER),
-    error=maybe({"type": "object"}),
+    status=enum_of("succeeded", "failed"),
+    output=nullable(TEXT),
+    finish_reason=nullable(TEXT),
+    usage=nullable({"type": "object"}),
+    latency_ms=nullable(NUMBER),
+    error=nullable({"type": "object"}),
 )
-_BATCH_STATUS = fixed(
+_BATCH_STATUS = enum_of(
     "validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"
 )
 _MOMENTS = (
@@ -108,97 +110,97 @@ _MOMENTS = (
 )
 
 SCHEMAS: dict[str, Schema] = {
-    "Error": whole(
+    "Error": object_with(
         error={
             "type": "object",
             "required": ["message", "type", "param", "code"],
-            "properties": {"message": TEXT, "type": TEXT, "param": maybe(TEXT), "code": maybe(TEXT)},
+            "properties": {"message": TEXT, "type": TEXT, "param": nullable(TEXT), "code": nullable(TEXT)},
         }
     ),
-    "ChatRequest": loose(["messages"], messages=listed(_MESSAGE, minItems=1), **_REQUEST),
-    "CompletionRequest": loose(["prompt"], prompt={"anyOf": [TEXT, listed(TEXT, minItems=1)]}, **_REQUEST),
-    "EmbeddingRequest": loose(
+    "ChatRequest": open_object(["messages"], messages=array_of(_MESSAGE, minItems=1), **_REQUEST),
+    "CompletionRequest": open_object(["prompt"], prompt={"anyOf": [TEXT, array_of(TEXT, minItems=1)]}, **_REQUEST),
+    "EmbeddingRequest": open_object(
         ["input"],
-        input={"anyOf": [TEXT, listed(TEXT, minItems=1)]},
+        input={"anyOf": [TEXT, array_of(TEXT, minItems=1)]},
         **{name: _REQUEST[name] for name in ("model", "service_tier", "user")},
     ),
-    "ResponseRequest": loose(
+    "ResponseRequest": open_object(
         ["input"],
-        input={"anyOf": [TEXT, listed({"type": "object"}, minItems=1)]},
+        input={"anyOf": [TEXT, array_of({"type": "object"}, minItems=1)]},
         instructions=TEXT,
         max_output_tokens={"type": "integer", "minimum": 1},
         store={"type": "boolean", "enum": [False], "description": "nothing is stored: true is refused"},
         **{name: _REQUEST[name] for name in ("model", "service_tier", "temperature", "user")},
     ),
-    "RerankRequest": loose(
+    "RerankRequest": open_object(
         ["query"],
         query=TEXT,
-        documents=listed(TEXT, minItems=1),
+        documents=array_of(TEXT, minItems=1),
         **{name: _REQUEST[name] for name in ("model", "service_tier", "user")},
     ),
-    "PoolingRequest": loose([], **{name: _REQUEST[name] for name in ("model", "service_tier", "user")}),
+    "PoolingRequest": open_object([], **{name: _REQUEST[name] for name in ("model", "service_tier", "user")}),
     "EngineAnswer": {"type": "object", "description": "as the engine answers: OpenAI's object of this endpoint"},
-    "Model": whole(id=TEXT, object=fixed("model"), created=COUNT, owned_by=TEXT),
-    "ModelList": whole(object=fixed("list"), data=listed(ref("Model"))),
-    "File": whole(
+    "Model": object_with(id=TEXT, object=enum_of("model"), created=COUNT, owned_by=TEXT),
+    "ModelList": object_with(object=enum_of("list"), data=array_of(ref("Model"))),
+    "File": object_with(
         id=TEXT,
-        object=fixed("file"),
+        object=enum_of("file"),
         bytes=COUNT,
         created_at=SECONDS,
         expires_at=SECONDS,
         filename=TEXT,
-        purpose=fixed("batch", "batch_output"),
-        status=fixed("processed"),
+        purpose=enum_of("batch", "batch_output"),
+        status=enum_of("processed"),
     ),
     "FileList": page("File"),
-    "FileDeleted": whole(id=TEXT, object=fixed("file"), deleted={"type": "boolean"}),
+    "FileDeleted": object_with(id=TEXT, object=enum_of("file"), deleted={"type": "boolean"}),
     "FileUpload": {
         "type": "object",
         "required": ["purpose", "file"],
         "properties": {
-            "purpose": fixed("batch"),
+            "purpose": enum_of("batch"),
             "file": {"type": "string", "format": "binary"},
-            "expires_after[anchor]": fixed("created_at"),
+            "expires_after[anchor]": enum_of("created_at"),
             "expires_after[seconds]": {"type": "integer", "minimum": 3_600, "maximum": 2_592_000},
         },
     },
-    "BatchRequest": loose(
+    "BatchRequest": open_object(
         ["input_file_id", "endpoint", "completion_window"],
         input_file_id={"type": "string", "pattern": "^file-"},
-        endpoint=fixed(*ENDPOINTS),
+        endpoint=enum_of(*ENDPOINTS),
         completion_window=SPAN,
-        metadata=maybe(TEXTS),
-        callback_url=maybe(_CALLBACK),
-        service_tier=fixed(*TIERS),
+        metadata=nullable(TEXTS),
+        callback_url=nullable(_CALLBACK),
+        service_tier=enum_of(*TIERS),
     ),
-    "Batch": whole(
+    "Batch": object_with(
         id=TEXT,
-        object=fixed("batch"),
+        object=enum_of("batch"),
         endpoint=TEXT,
-        errors=maybe(whole(object=fixed("list"), data=listed({"type": "object"}))),
+        errors=nullable(object_with(object=enum_of("list"), data=array_of({"type": "object"}))),
         input_file_id=TEXT,
         completion_window=TEXT,
         status=_BATCH_STATUS,
-        output_file_id=maybe(TEXT),
-        error_file_id=maybe(TEXT),
+        output_file_id=nullable(TEXT),
+        error_file_id=nullable(TEXT),
         created_at=SECONDS,
         expires_at=SECONDS,
         request_counts=_COUNTS,
-        usage=loose(["total_tokens"], input_tokens=COUNT, output_tokens=COUNT, total_tokens=COUNT),
-        metadata=maybe(TEXTS),
-        **{name: maybe(SECONDS) for name in _MOMENTS},
+        usage=open_object(["total_tokens"], input_tokens=COUNT, output_tokens=COUNT, total_tokens=COUNT),
+        metadata=nullable(TEXTS),
+        **{name: nullable(SECONDS) for name in _MOMENTS},
     ),
     "BatchList": page("Batch"),
-    "PromptsRequest": loose(["prompts"], **_PROMPTS),
-    "JobRequest": loose(
-        ["prompts"], **_PROMPTS, completion_window=SPAN, callback_url=maybe(_CALLBACK), metadata=maybe(TEXTS)
+    "PromptsRequest": open_object(["prompts"], **_PROMPTS),
+    "JobRequest": open_object(
+        ["prompts"], **_PROMPTS, completion_window=SPAN, callback_url=nullable(_CALLBACK), metadata=nullable(TEXTS)
     ),
-    "Results": whole(
+    "Results": object_with(
         batch_id=TEXT,
-        object=fixed("batch.result"),
-        status=fixed("completed", "failed"),
+        object=enum_of("batch.result"),
+        status=enum_of("completed", "failed"),
         outputs=_OUTPUTS,
-        results=listed(_RESULT),
+        results=array_of(_RESULT),
         succeeded=COUNT,
         failed=COUNT,
         **_TOTALS,
@@ -209,25 +211,25 @@ SCHEMAS: dict[str, Schema] = {
         "properties": {
             "batch_id": TEXT,
             "id": TEXT,
-            "object": fixed("batch.job"),
-            "status": fixed("pending", "processing", "completed", "failed"),
-            "reason": maybe(TEXT),
+            "object": enum_of("batch.job"),
+            "status": enum_of("pending", "processing", "completed", "failed"),
+            "reason": nullable(TEXT),
             "progress": {"type": "number", "minimum": 0, "maximum": 1},
             "request_counts": _COUNTS,
-            "outputs": maybe(_OUTPUTS),
+            "outputs": nullable(_OUTPUTS),
             "created_at": SECONDS,
-            "ended_at": maybe(SECONDS),
+            "ended_at": nullable(SECONDS),
             "expires_at": SECONDS,
-            "metadata": maybe(TEXTS),
-            "errors": maybe(listed({"type": "object"})),
+            "metadata": nullable(TEXTS),
+            "errors": nullable(array_of({"type": "object"})),
             **_TOTALS,
-            "results": maybe(listed(_RESULT)),
-            "output_file_id": maybe(TEXT),
-            "error_file_id": maybe(TEXT),
+            "results": nullable(array_of(_RESULT)),
+            "output_file_id": nullable(TEXT),
+            "error_file_id": nullable(TEXT),
         },
     },
-    "Stats": whole(
-        object=fixed("batch.stats"),
+    "Stats": object_with(
+        object=enum_of("batch.stats"),
         total_batches=COUNT,
         completed=COUNT,
         pending=COUNT,
@@ -242,11 +244,11 @@ SCHEMAS: dict[str, Schema] = {
         throughput=_THROUGHPUT,
         batches_here=COUNT,
     ),
-    "Health": whole(
-        status=fixed("healthy", "unready"),
-        reason=maybe(TEXT),
-        keys=fixed("on", "off"),
-        warnings=listed(TEXT),
+    "Health": object_with(
+        status=enum_of("healthy", "unready"),
+        reason=nullable(TEXT),
+        keys=enum_of("on", "off"),
+        warnings=array_of(TEXT),
         version=TEXT,
     ),
 }

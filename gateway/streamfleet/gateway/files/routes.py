@@ -16,7 +16,7 @@ from streamfleet.common.broker.gateway_files import Deletion
 from streamfleet.gateway.aside import Pieces
 from streamfleet.gateway.auth_context import AuthContext, authenticate
 from streamfleet.gateway.document.operations import BYTES, FORM, answers, body, operation, paging, query
-from streamfleet.gateway.document.schemas import TEXT, fixed
+from streamfleet.gateway.document.schemas import TEXT, enum_of
 from streamfleet.gateway.errors import NOT_AGAIN, ApiError
 from streamfleet.gateway.files import metrics
 from streamfleet.gateway.files.files import Files
@@ -31,7 +31,7 @@ LOOK_AT = 500
 router = APIRouter(tags=["files"])
 _PAGES = (
     *paging(MOST_LISTED, MOST_LISTED),
-    query("order", fixed("asc", "desc"), "by their age"),
+    query("order", enum_of("asc", "desc"), "by their age"),
     query("purpose", TEXT, "only those of this purpose"),
 )
 _CONTENT = answers({"type": "string", "format": "binary"}, BYTES, about="what is in the file")
