@@ -46,7 +46,7 @@ class Place:
 
     async def add(self, data: bytes = b"{}") -> FileRecord:
         """A file."""
-        upload = await self.files.begin()
+        upload = await self.files.begin_upload()
         await upload.write(data)
         await upload.close()
         return await self.files.add(upload, "t", "in.jsonl", "batch")
@@ -71,7 +71,7 @@ async def test_a_file_is_read_as_it_was_uploaded(place: Place) -> None:
 
 
 async def test_an_upload_beyond_the_limit_is_refused_while_it_comes(place: Place) -> None:
-    upload = await place.files.begin()
+    upload = await place.files.begin_upload()
     with pytest.raises(InvalidRequest, match="larger than"):
         await write_much(upload)
     assert upload.bytes <= MOST_BYTES + 100_000
@@ -85,7 +85,7 @@ async def write_much(upload: Upload) -> None:
 
 
 async def test_what_a_dead_gateway_left_is_deleted_in_time(place: Place) -> None:
-    upload = await place.files.begin()
+    upload = await place.files.begin_upload()
     await upload.write(b"x" * 2_000_000)
     assert place.stored == 1
     place.clock.now_ms += UPLOAD_HOLD_MS - 1

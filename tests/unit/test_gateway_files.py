@@ -17,7 +17,7 @@ from streamfleet.gateway.errors import exception_to_api_error
 from streamfleet.gateway.files.multipart import MOST_FIELD_BYTES, MOST_PARTS, Form
 from streamfleet.gateway.files.paging import read_page
 from streamfleet.gateway.files.store import ContentGone, Store, StoreUnavailable
-from streamfleet.gateway.files.uploading import check_fields
+from streamfleet.gateway.files.upload import check_fields
 
 BOUNDARY = "sep"
 TYPE = f"multipart/form-data; boundary={BOUNDARY}"

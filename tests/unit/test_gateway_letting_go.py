@@ -14,7 +14,7 @@ from streamfleet.common.errors import BrokerUnavailable, InvalidRequest
 from streamfleet.gateway.call import Call
 from streamfleet.gateway.disconnect import DisconnectWatcher
 from streamfleet.gateway.edge import SlowReader
-from streamfleet.gateway.files.uploading import receive_file
+from streamfleet.gateway.files.upload import receive_file
 from streamfleet.gateway.streaming import EventStream, Reading
 
 FORM = (
@@ -82,7 +82,7 @@ async def test_a_content_stays_where_its_file_may_have_been_made(error: Exceptio
             aborted.append(True)
 
     class Files:
-        async def begin(self) -> Upload:
+        async def begin_upload(self) -> Upload:
             return Upload()
 
         async def add(self, *_: object) -> None:

@@ -90,7 +90,7 @@ def test_lines_that_were_late_are_not_counted_as_failed_too() -> None:
 )
 def test_an_upload_is_refused_only_for_what_it_is(error: Exception, outcome: str) -> None:
     before = value("streamfleet_gateway_uploads_total", outcome=outcome)
-    with pytest.raises(type(error)), file_metrics.counted_upload():
+    with pytest.raises(type(error)), file_metrics.count_upload():
         raise error
     assert value("streamfleet_gateway_uploads_total", outcome=outcome) == before + 1
 

@@ -57,7 +57,7 @@ def run_gateway(queue: QueueSettings, settings: GatewaySettings, log_settings: L
     logging.getLogger("uvicorn").setLevel(logging.ERROR)  # errors of clients are in the metrics
     for name, nearest in unknown_variables().items():
         log.warning("no_such_setting", variable=name, perhaps=nearest or None)
-    with listening(settings.gateway_host, settings.gateway_port) as opened:
+    with listen(settings.gateway_host, settings.gateway_port) as opened:
         common_metrics.describe_build()
         metrics.begin()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -66,7 +66,7 @@ def run_gateway(queue: QueueSettings, settings: GatewaySettings, log_settings: L
 
 
 @contextlib.contextmanager
-def listening(host: str, port: int) -> Iterator[socket.socket]:
+def listen(host: str, port: int) -> Iterator[socket.socket]:
     """Yields a socket that listens on that address.
 
     Raises:

@@ -69,13 +69,13 @@ class Ledger:
         """True if the lines should be recorded now, without waiting for the next time."""
         return len(self._output) + len(self._errors) >= MOST_BYTES or len(self._lines) >= MOST_LINES
 
-    def answer(self, number: int, custom_id: str, result: Result, *, cancelling: bool) -> None:
+    def add_answer(self, number: int, custom_id: str, result: Result, *, cancelling: bool) -> None:
         """Add a line whose request ended."""
         if result.status is Status.EXPIRED:
             self._count("late", 1)
-            self.refuse(BadLine(number, custom_id, EXPIRED, None, "batch_expired"))
+            self.add_refusal(BadLine(number, custom_id, EXPIRED, None, "batch_expired"))
         elif result.status is Status.CANCELLED and cancelling:
-            self.refuse(BadLine(number, custom_id, CANCELLED, None, "batch_cancelled"))
+            self.add_refusal(BadLine(number, custom_id, CANCELLED, None, "batch_cancelled"))
         elif result.ok:
             usage = result.usage or {}
             for name in ("prompt_tokens", "completion_tokens"):
@@ -84,14 +84,14 @@ class Ledger:
         else:
             self._finish(number, "failed", self._errors, answer_line(custom_id, result))
 
-    def refuse(self, error: BadLine) -> None:
+    def add_refusal(self, error: BadLine) -> None:
         """Add a line that was not run, or whose request failed."""
         self._finish(error.number, "failed", self._errors, refusal_line(error))
 
-    def late(self, number: int, custom_id: str | None) -> None:
+    def add_expired(self, number: int, custom_id: str | None) -> None:
         """Add a line that was not enqueued before the batch's time was over."""
         self._count("late", 1)
-        self.refuse(BadLine(number, custom_id, EXPIRED, None, "batch_expired"))
+        self.add_refusal(BadLine(number, custom_id, EXPIRED, None, "batch_expired"))
 
     async def save(
         self,

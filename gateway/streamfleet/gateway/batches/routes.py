@@ -64,17 +64,17 @@ async def batches(request: Request) -> Response:
 @router.get("/v1/batches/{batch_id}", **operation({200: _BATCH}, (404,)))
 async def batch(request: Request, batch_id: str) -> JSONResponse:
     """One batch."""
-    return JSONResponse(batch_object(await find(await authenticate(request), batch_id, BATCH)))
+    return JSONResponse(batch_object(await find_batch(await authenticate(request), batch_id, BATCH)))
 
 
 @router.post("/v1/batches/{batch_id}/cancel", **operation({200: _BATCH}, (404, 409)))
 async def cancel(request: Request, batch_id: str) -> JSONResponse:
     """Cancel a batch. Answers up to then are in its files."""
     context = await authenticate(request)
-    return JSONResponse(batch_object(await end(context, batch_id, BATCH)))
+    return JSONResponse(batch_object(await cancel_batch(context, batch_id, BATCH)))
 
 
-async def find(context: AuthContext, batch_id: str, kind: str) -> BatchRecord:
+async def find_batch(context: AuthContext, batch_id: str, kind: str) -> BatchRecord:
     """Returns one of the caller's batches or jobs.
 
     Raises:
@@ -86,18 +86,18 @@ async def find(context: AuthContext, batch_id: str, kind: str) -> BatchRecord:
     return record
 
 
-async def end(context: AuthContext, batch_id: str, kind: str) -> BatchRecord:
+async def cancel_batch(context: AuthContext, batch_id: str, kind: str) -> BatchRecord:
     """Cancel a batch or job, and return it.
 
     Raises:
         ApiError: the caller has none of this id, or it ended before.
     """
-    await find(context, batch_id, kind)
+    await find_batch(context, batch_id, kind)
     status = await context.batching.broker.cancel_batch(batch_id, context.tenant)
     if status not in _ENDING:
         text = f"the batch cannot be cancelled: it is {status}"
         raise ApiError(409, text, "batch_ended", param="batch_id", headers=NOT_AGAIN)
-    return await find(context, batch_id, kind)
+    return await find_batch(context, batch_id, kind)
 
 
 def batch_object(batch: BatchRecord) -> dict[str, Any]:

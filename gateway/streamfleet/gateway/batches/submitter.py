@@ -58,7 +58,7 @@ class Submitter:
                 breath = Breath()
                 for answer in await self._collector.take(TICK_S):
                     await breath.take()
-                    self._claimed.ledger.answer(*answer, cancelling=self._claimed.cancelling)
+                    self._claimed.ledger.add_answer(*answer, cancelling=self._claimed.cancelling)
                     self._claimed.waiting_since_s = _now_s()
                 await self._save_in_time()
             await self._claimed.save()
@@ -97,7 +97,7 @@ class Submitter:
                 self._claimed.waiting_since_s = _now_s()
             for ready in refused.conflicts:
                 line = ready.line
-                self._claimed.ledger.refuse(BadLine(line.number, line.custom_id, CONFLICT, None, "conflict"))
+                self._claimed.ledger.add_refusal(BadLine(line.number, line.custom_id, CONFLICT, None, "conflict"))
             if refused.full:
                 self._returned.extendleft(reversed(refused.full))
                 return  # a full lane is no error: it will have room again
@@ -128,7 +128,7 @@ class Submitter:
                 try:
                     ready = await self._prepare(await aside(len(text), checker.read, number, text), len(text))
                 except BadLine as error:
-                    self._claimed.ledger.refuse(error)
+                    self._claimed.ledger.add_refusal(error)
                 else:
                     yield ready
 

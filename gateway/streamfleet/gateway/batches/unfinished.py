@@ -65,7 +65,7 @@ async def _line_in_queue(
         line = await aside(len(text), check, number, text)
     except BadLine as error:
         if number not in claimed.bits:
-            claimed.ledger.refuse(error)
+            claimed.ledger.add_refusal(error)
         return None
     if number in claimed.bits:
         return None
@@ -90,7 +90,7 @@ async def _end_requests(claimed: ClaimedBatch, lines: list[BatchLine]) -> None:
             if result is None or (result.status in _OVER and not claimed.cancelling):
                 _finish_without_answer(claimed, line)
             else:
-                claimed.ledger.answer(line.number, line.custom_id, result, cancelling=claimed.cancelling)
+                claimed.ledger.add_answer(line.number, line.custom_id, result, cancelling=claimed.cancelling)
 
 
 async def _cancel(client: Client, each: str) -> None:
@@ -100,6 +100,6 @@ async def _cancel(client: Client, each: str) -> None:
 
 def _finish_without_answer(claimed: ClaimedBatch, line: BatchLine) -> None:
     if claimed.cancelling:
-        claimed.ledger.refuse(BadLine(line.number, line.custom_id, CANCELLED, None, "batch_cancelled"))
+        claimed.ledger.add_refusal(BadLine(line.number, line.custom_id, CANCELLED, None, "batch_cancelled"))
     else:
-        claimed.ledger.late(line.number, line.custom_id)
+        claimed.ledger.add_expired(line.number, line.custom_id)

@@ -70,6 +70,6 @@ async def _check_line(claimed: ClaimedBatch, checker: LineChecker, numbered: Lin
             await claimed.route(line)
     except BadLine as error:
         if number not in claimed.bits:
-            claimed.ledger.refuse(error)
+            claimed.ledger.add_refusal(error)
         return error
     return None

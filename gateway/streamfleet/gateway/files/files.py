@@ -38,7 +38,7 @@ class Files:
         self.broker, self.store = broker, store
         self._most_bytes, self._kept_ms, self._most_together = most_bytes, kept_ms, most_together
 
-    async def begin(self) -> Upload:
+    async def begin_upload(self) -> Upload:
         """Begin an upload. Raises BrokerUnavailable, StoreUnavailable."""
         now_ms = await self.broker.now_ms()
         file_id = new_id(FILE, now_ms)

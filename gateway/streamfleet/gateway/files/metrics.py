@@ -40,7 +40,7 @@ def begin() -> None:
 
 
 @contextmanager
-def counted_upload() -> Iterator[None]:
+def count_upload() -> Iterator[None]:
     """Counts an upload as stored, refused (by its content) or broken (the caller left, the store or Redis failed)."""
     try:
         yield

@@ -22,7 +22,7 @@ from streamfleet.gateway.files import metrics
 from streamfleet.gateway.files.files import Files
 from streamfleet.gateway.files.paging import Page, read_page
 from streamfleet.gateway.files.store import ContentGone
-from streamfleet.gateway.files.uploading import receive_file
+from streamfleet.gateway.files.upload import receive_file
 
 VISIBLE = ("batch", "batch_output")
 """Purposes of files that callers see; those of the simple service stay hidden."""
@@ -42,7 +42,7 @@ async def upload(request: Request) -> JSONResponse:
     """Store a file."""
     context = await authenticate(request, requests=1)
     settings = context.settings
-    with metrics.counted_upload():
+    with metrics.count_upload():
         await context.files.check_quota(context.tenant)
         record = await receive_file(
             request, context.files, context.tenant, settings.gateway_file_max_bytes, settings.gateway_upload_idle_s

@@ -47,7 +47,7 @@ async def accept(context: AuthContext, prompts: PromptsWish, lane: Lane, naming:
     before = None if naming is None else await context.batching.find_named(naming)
     if before is not None:
         return before
-    upload, breath = await files.begin(), Breath()
+    upload, breath = await files.begin_upload(), Breath()
     try:
         for number, body in enumerate(prompts.bodies):
             line = await aside(prompts.size_bytes // len(prompts.bodies), input_line, number, prompts.endpoint, body)

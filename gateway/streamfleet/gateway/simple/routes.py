@@ -18,7 +18,7 @@ from streamfleet.common.broker.gateway import Held
 from streamfleet.gateway.aside import Pieces, aside
 from streamfleet.gateway.auth_context import AuthContext, authenticate
 from streamfleet.gateway.batches.batch_parameters import choose_lane, read_naming
-from streamfleet.gateway.batches.routes import end, find
+from streamfleet.gateway.batches.routes import cancel_batch, find_batch
 from streamfleet.gateway.body import read_body
 from streamfleet.gateway.calls import GRACE_S
 from streamfleet.gateway.disconnect import CallerLeft, DisconnectWatcher
@@ -31,7 +31,7 @@ from streamfleet.gateway.simple import jobs
 from streamfleet.gateway.simple.prompts import PromptsWish, outputs_of, read_prompts, tokens_of, totals
 from streamfleet.gateway.simple.reading import MOST_SHARED_CHARS, read_call
 from streamfleet.gateway.simple.results import results_of
-from streamfleet.gateway.simple.sync import Sync
+from streamfleet.gateway.simple.sync import SyncCall
 from streamfleet.gateway.token_budget import expected_tokens
 
 router = APIRouter(tags=["simple service"])
@@ -49,7 +49,7 @@ async def sync(request: Request) -> Response:
     parameters = _read_parameters(context, request, asked)
     chosen = await context.gateway.models.choose(asked.get("model"))
     client = await context.gateway.queues.client(chosen.queue)
-    call = Sync(context, client, parameters)
+    call = SyncCall(context, client, parameters)
     submissions = await call.prepare(prompts, chosen)
     sizes = [len(each.fields["body"]) for each in submissions]
     reserved = sum(expected_tokens(prompts.endpoint, prompts.bodies[0], size) for size in sizes)
@@ -117,7 +117,7 @@ async def stats(request: Request) -> JSONResponse:
 async def job(request: Request, batch_id: str) -> Response:
     """A job, with its outputs once it has ended."""
     context = await authenticate(request)
-    record = await find(context, batch_id, JOB)
+    record = await find_batch(context, batch_id, JOB)
     answer = jobs.job_object(record, await context.batching.broker.now_ms())
     if record.status.ended:
         try:
@@ -135,7 +135,7 @@ async def job(request: Request, batch_id: str) -> Response:
 async def cancel(request: Request, batch_id: str) -> JSONResponse:
     """Cancel a job. Answers up to then are in its results."""
     context = await authenticate(request)
-    record = await end(context, batch_id, JOB)
+    record = await cancel_batch(context, batch_id, JOB)
     return JSONResponse(jobs.job_object(record, await context.batching.broker.now_ms()))
 
 
@@ -199,7 +199,9 @@ def _results_object(
     }
 
 
-async def _wait_for_results(context: AuthContext, request: Request, call: Sync, wait_s: float) -> list[dict[str, Any]]:
+async def _wait_for_results(
+    context: AuthContext, request: Request, call: SyncCall, wait_s: float
+) -> list[dict[str, Any]]:
     task = asyncio.ensure_future(call.results(wait_s))
     try:
         with DisconnectWatcher(request.receive, context.gateway.stopping) as watcher:

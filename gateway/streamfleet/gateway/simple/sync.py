@@ -1,6 +1,6 @@
 """Calls whose prompts are answered while the caller waits.
 
-`Sync` turns prompts into requests, enqueues them through the queue's client, and collects their results in order.
+`SyncCall` turns prompts into requests, enqueues them through the queue's client, and collects their results in order.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TIMED_OUT = "this prompt was not answered before the deadline"
 CANCELS_AT_ONCE = 32
 
 
-class Sync:
+class SyncCall:
     """One call with many prompts.
 
     Args:
@@ -54,7 +54,7 @@ class Sync:
 
     async def prepare(self, prompts: PromptsWish, chosen: Chosen) -> list[Submission]:
         """Returns requests for `enqueue`; an invalid prompt gets its error as result."""
-        return await aside(prompts.size_bytes, self._prepared, prompts, chosen)
+        return await aside(prompts.size_bytes, self._prepare_all, prompts, chosen)
 
     async def enqueue(self, submissions: Sequence[Submission]) -> None:
         """Enqueue all requests; a refused one gets its error as result.
@@ -108,7 +108,7 @@ class Sync:
         if self._handles and not self._parameters.continue_on_disconnect:
             self._context.gateway.run_in_background(_cancel(self._handles), "cancel what nobody waits for")
 
-    def _prepared(self, prompts: PromptsWish, chosen: Chosen) -> list[Submission]:
+    def _prepare_all(self, prompts: PromptsWish, chosen: Chosen) -> list[Submission]:
         submissions = []
         parameters = self._parameters
         for number, body in enumerate(prompts.bodies):

@@ -46,7 +46,7 @@ async def receive_file(request: Request, files: Files, tenant: str, most_bytes: 
         text = f"the file is larger than {most_bytes} bytes, which is the limit"
         raise InvalidRequest(text, FILE, "request_too_large")
     form = Form(request.headers.get("content-type"))
-    upload = await files.begin()
+    upload = await files.begin_upload()
     adding = False
     try:
         await _read(request, form, upload, idle_s, most_bytes + FORM_BYTES)
