@@ -1,6 +1,6 @@
-"""Pages about the gateway itself: alive, ready, and why not. They need no key.
+"""Health of the gateway itself: alive, ready, and why not. Its endpoints need no key.
 
-The same and the metrics are on a port of their own, which connections of callers cannot fill up: `HealthPort`.
+The same endpoints and the metrics are on a port of their own, which callers' connections cannot fill up: `HealthPort`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ async def health(request: Request) -> Response:
 
 
 async def unready_reason(gateway: Gateway) -> str:
-    """Why nobody new is to be sent here; empty when somebody may be."""
+    """Returns the reason why no new caller may be sent here; empty if one may be."""
     if gateway.draining:
         return "stopping"
     try:

@@ -32,8 +32,8 @@ async def read_page(broker: Broker, before: str | None, limit: int) -> DeadLette
 
     Args:
         broker: the queue.
-        before: only letters older than this id; None for the newest.
-        limit: most letters on the page.
+        before: only dead letters older than this id; None for the newest.
+        limit: most dead letters on the page.
     """
     dead_letters: list[DeadLetter] = []
     size = 0
