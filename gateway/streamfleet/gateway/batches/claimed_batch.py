@@ -125,7 +125,9 @@ class ClaimedBatch:
         most, total = self.dependencies.settings.gateway_batch_max_requests, 0
         parts = await self.dependencies.broker.parts(self.batch.input_file_id)
         try:
-            async for group in number_lines(self.dependencies.files.read(parts), most_line_bytes(self._most_body_bytes)):
+            async for group in number_lines(
+                self.dependencies.files.read(parts), most_line_bytes(self._most_body_bytes)
+            ):
                 total += len(group)
                 if total > most and not self.batch.total:  # a batch whose lines were counted before goes on
                     number, _ = group[most - total]
@@ -174,4 +176,6 @@ class ClaimedBatch:
 
     @property
     def _most_body_bytes(self) -> int:
-        return min(self.dependencies.settings.gateway_batch_max_body_bytes, self.dependencies.queue_settings.max_body_bytes)
+        return min(
+            self.dependencies.settings.gateway_batch_max_body_bytes, self.dependencies.queue_settings.max_body_bytes
+        )
