@@ -19,7 +19,7 @@ Receive = Callable[[], Awaitable[Any]]
 
 
 def held() -> float:
-    """What the metric says."""
+    """Returns the value of the metric."""
     return float(metrics.BODY_BYTES._value.get())
 
 
@@ -114,7 +114,7 @@ async def test_a_body_that_does_not_tell_its_length_is_refused_while_it_is_read(
 
 
 def kept_by(error: BaseException) -> list[object]:
-    """What the frames of an error's traceback hold, and what lists among that hold."""
+    """Returns the values in the frames of an error's traceback, with those in lists among them."""
     values: list[object] = []
     trace = error.__traceback__
     while trace is not None:
