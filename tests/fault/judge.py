@@ -198,7 +198,7 @@ def nothing_starts_after_its_end(history: History) -> Iterator[Violation]:
         # `finished_ms` continues the clock of the claim, which may have stepped since: the witness knows better.
         by = (result.get("worker"), result.get("attempt"))
         seen = [each.end_ms for each in executions if each.end_ms and (each.worker, str(each.attempt)) == by]
-        ended_ms = max(seen, default=history.moments(finished)[-1])
+        ended_ms = min(seen, default=history.moments(finished)[-1])
         for execution in executions:
             if FREEZING & history.touched.get(execution.worker, set()):
                 continue  # a zombie: it may run, for nothing, but not publish
