@@ -17,8 +17,14 @@ from collections.abc import Iterable
 from pathlib import Path
 
 LIBRARY = "libnuma.so.1"
-PROGRAMS = {"redis-server": "redis-server", "openssl": "openssl", "promtool": "prometheus", "prometheus": "prometheus"}
-"""Package of each program; for a further Redis with TLS, for certificates, and for alert rules and panels."""
+PROGRAMS = {
+    "redis-server": "redis-server",
+    "openssl": "openssl",
+    "promtool": "prometheus",
+    "prometheus": "prometheus",
+    "curl": "curl",
+}
+"""Package of each program; for a further Redis with TLS, certificates, alert rules and panels, and the gateway's demo."""
 UPDATE_S, DOWNLOAD_S = 240, 300
 
 # Runs in every Python of the environment, vLLM's children included; a loaded library is found by its name.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
-import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -231,12 +231,8 @@ class FuzzedFleet:
             found.problems.append(f"Redis grew by more than {REDIS_GROWTH_MB:.0f} MB beside what expires")
 
     def _rss_mb(self) -> float:
-        pids = [str(worker.pid) for worker in self._workers if worker.alive]
-        if not pids:
-            return 0.0
-        words = ["ps", "-o", "rss=", "-p", ",".join(pids)]
-        sizes = subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
-        return max(map(int, sizes)) / 1024
+        pages = [Path(f"/proc/{each.pid}/statm").read_text().split()[1] for each in self._workers if each.alive]
+        return max(map(int, pages), default=0) * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
 
     def _redis_mb(self) -> float:
         return float(self._redis.info("memory")["used_memory"]) / (1 << 20)

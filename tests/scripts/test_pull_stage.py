@@ -216,7 +216,7 @@ async def test_what_is_delivered_again_stays_where_it_is(queue: Queue) -> None:
 
 async def test_no_more_is_read_at_once_than_is_bounded_if_all_of_it_is_as_large_as_may_be(queue: Queue) -> None:
     """Entries behind small ones may be large, and nobody knows before they are copied."""
-    wide = queue.with_limits(max_entry_bytes=20_000_000)
+    wide = queue.with_limits(max_entry_bytes=40_000_000)
     for number in range(60):
         await queue.add("high", f"1000-{number}")
     await queue.command("CONFIG", "RESETSTAT")

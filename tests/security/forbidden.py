@@ -27,7 +27,7 @@ XREVRANGE {other}:dead + -
 
 BUT_OPERATORS = """
 SCAN 0; DBSIZE; RENAME {q}:lane:high {q}:lane:low; XGROUP SETID {q}:lane:high workers $; HSCAN {q}:tries 0
-ZSCAN {q}:ready:high 0; XINFO STREAM {q}:lane:high FULL; HEXISTS {q}:workers x; MEMORY USAGE {q}:lane:high
+ZSCAN {q}:ready:high 0; XINFO STREAM {q}:lane:high FULL; HEXISTS {q}:workers x; MEMORY USAGE {q}:tries
 """
 
 BY_ROLE = {

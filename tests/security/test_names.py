@@ -50,7 +50,13 @@ def usable_in_lua(server: redis.Redis, names: Sequence[bytes]) -> list[bool]:
     library = "\n".join(folder.joinpath(f"{name}.lua").read_text("utf-8") for name in ("keys", "entry"))
     loop = "local found = {} for i = 2, #ARGV do found[i - 1] = usable_name(ARGV[i]) and 1 or 0 end return found"
     shared = KEYS.shared()
-    reply = server.eval(f"{library}\n{loop}", len(shared), *shared, json.dumps({"prefix": KEYS.base}), *names)
+    reply = server.eval(
+        f"{library}\n{loop}",
+        len(shared),
+        *shared,
+        json.dumps({"prefix": KEYS.base, "max_entry_bytes": 1_048_576}),
+        *names,
+    )
     return [bool(each) for each in reply]
 
 

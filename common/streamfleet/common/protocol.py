@@ -178,9 +178,12 @@ def check_body(text: bytes, max_bytes: int) -> None:
     Raises:
         InvalidRequest: it is too large.
     """
-    check_size(len(text), max_bytes)
+    size = len(text)
+    if size <= PLAIN_BYTES and size <= max_bytes:
+        return  # nearly every body
+    check_size(size, max_bytes)
     most = max(UNUSUAL_BYTES, max_bytes // UNUSUAL_PART)
-    if len(text) > most and (unusual := len(text.translate(None, _USUAL))) > most:
+    if size > most and (unusual := len(text.translate(None, _USUAL))) > most:
         message = f"has {unusual} bytes of quotes, commas, colons, brackets, escapes and letters beyond ASCII"
         raise InvalidRequest(f"{message}; at most {most} are allowed", "body", "request_too_large")
     check_plain(text, max_bytes)

@@ -42,7 +42,7 @@ class QueueLimits:
     dead_cap: int = 100_000
     dead_bytes: int = 1_073_741_824
     reply_cap: int = 100_000
-    max_entry_bytes: int = 16_793_600
+    max_entry_bytes: int = 4_210_688
     shares: tuple[int, int, int, int] = (0, 0, 100, 50)
     enqueue_replicas: int = 0
     enqueue_replicas_timeout_ms: int = 1_000

@@ -10,8 +10,8 @@ local cfg = cjson.decode(ARGV[1])
 
 -- Bounds on the bodies that one call copies, and on the entries that it ends: more would block the server for too long.
 local MOST_BYTES, MOST_ENDED = 262144, 200
--- Entries that one command may copy before anything is known of their sizes: if all are as large as may be, 65 MiB.
-local MOST_UNSEEN = math.max(1, math.floor(68157440 / cfg.max_entry_bytes))
+-- Entries that one command may copy before their sizes are known: 128 MiB if all are as large as allowed.
+local MOST_UNSEEN = math.max(1, math.floor(134217728 / cfg.max_entry_bytes))
 
 local function lane_key(lane) return KEYS[lane] end
 local function ready_key(lane) return KEYS[LANE_COUNT + lane] end
