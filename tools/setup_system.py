@@ -24,7 +24,7 @@ PROGRAMS = {
     "prometheus": "prometheus",
     "curl": "curl",
 }
-"""Package of each program; for a further Redis with TLS, certificates, alert rules and panels, and the gateway's demo."""
+"""Package of each program: a further Redis with TLS, certificates, alert rules and panels, the gateway's demo."""
 UPDATE_S, DOWNLOAD_S = 240, 300
 
 # Runs in every Python of the environment, vLLM's children included; a loaded library is found by its name.
