@@ -24,7 +24,14 @@ def no_shifting() -> str | None:
     """Why a server's clock cannot be shifted on this machine; None where it can."""
     if sys.platform != "linux":
         return "a server's clock is shifted by LD_PRELOAD, which is Linux's"
-    return None if shutil.which("cc") else "a server's clock is shifted by a library that needs a C compiler (cc)"
+    return None if _compiler() else "a server's clock is shifted by a library that needs a C compiler (cc)"
+
+
+def _compiler() -> list[str]:
+    """Returns the words that call a C compiler; none without one."""
+    if shutil.which("cc"):
+        return ["cc"]
+    return ["tcc", "-nostdlib"] if shutil.which("tcc") else []  # without libc's parts for linking
 
 
 _FOLDER = tempfile.TemporaryDirectory(prefix="streamfleet-clock-")
@@ -34,7 +41,7 @@ _FOLDER = tempfile.TemporaryDirectory(prefix="streamfleet-clock-")
 def _library() -> Path:
     library = Path(_FOLDER.name, "shifted_clock.so")
     source = Path(__file__).with_suffix(".c")
-    subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-o", library, source], check=True)
+    subprocess.run([*_compiler(), "-shared", "-fPIC", "-O2", "-o", library, source], check=True)
     return library
 
 

@@ -23,8 +23,11 @@ PROGRAMS = {
     "promtool": "prometheus",
     "prometheus": "prometheus",
     "curl": "curl",
+    "tcc": "tcc",
 }
-"""Package of each program: a further Redis with TLS, certificates, alert rules and panels, the gateway's demo."""
+"""Package of each program: a further Redis with TLS, certificates, alert rules and panels, the gateway's demo, and a C
+compiler for the library that sets a Redis's clock."""
+_OPTIONS = {"tcc": " -B{libraries}/tcc -I{root}/usr/include -I{root}/usr/include/{triplet}"}
 UPDATE_S, DOWNLOAD_S = 240, 300
 
 # Runs in every Python of the environment, vLLM's children included; a loaded library is found by its name.
@@ -32,7 +35,7 @@ _PRELOAD = "import ctypes, os; os.path.exists({path!r}) and ctypes.CDLL({path!r}
 _WRAPPER = """\
 #!/bin/sh
 export LD_LIBRARY_PATH={libraries}${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}} OPENSSL_CONF={root}/etc/ssl/openssl.cnf
-exec {program} "$@"
+exec {program}{options} "$@"
 """
 _ADVICE = f"""vLLM on CPU needs {LIBRARY}, which this machine does not have. Install it, then try again:
   Debian, Ubuntu   sudo apt-get update && sudo apt-get install libnuma1
@@ -65,7 +68,10 @@ def libnuma_problem(venv: Path) -> str | None:
 def missing_programs(venv: Path) -> list[str]:
     """Programs that are neither on PATH nor unpacked."""
     path = os.pathsep.join([str(venv / "programs"), os.environ.get("PATH", "")])
-    return [program for program in PROGRAMS if shutil.which(program, path=path) is None]
+    found = {program for program in PROGRAMS if shutil.which(program, path=path)}
+    if shutil.which("cc"):
+        found.add("tcc")
+    return [program for program in PROGRAMS if program not in found]
 
 
 def unpack_programs(venv: Path, programs: Iterable[str]) -> None:
@@ -81,7 +87,11 @@ def unpack_programs(venv: Path, programs: Iterable[str]) -> None:
     for program in programs:
         found = root / "usr/bin" / program
         wrapper = folder / program
-        wrapper.write_text(_WRAPPER.format(libraries=libraries, root=root, program=found), encoding="utf-8")
+        first = _libraries(root)[0]
+        options = _OPTIONS.get(program, "").format(libraries=first, root=root, triplet=first.name)
+        wrapper.write_text(
+            _WRAPPER.format(libraries=libraries, root=root, program=found, options=options), encoding="utf-8"
+        )
         wrapper.chmod(0o755)
         said = subprocess.run(
             [wrapper, "version" if program == "openssl" else "--version"], capture_output=True, check=False
