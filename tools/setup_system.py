@@ -23,11 +23,10 @@ PROGRAMS = {
     "promtool": "prometheus",
     "prometheus": "prometheus",
     "curl": "curl",
-    "tcc": "tcc",
+    "tcc": "tcc libc6-dev",
 }
-"""Package of each program: a further Redis with TLS, certificates, alert rules and panels, the gateway's demo, and a C
+"""Packages of each program: a further Redis with TLS, certificates, alert rules and panels, the gateway's demo, and a C
 compiler for the library that sets a Redis's clock."""
-_OPTIONS = {"tcc": " -B{libraries}/tcc -I{root}/usr/include -I{root}/usr/include/{triplet}"}
 UPDATE_S, DOWNLOAD_S = 240, 300
 
 # Runs in every Python of the environment, vLLM's children included; a loaded library is found by its name.
@@ -35,7 +34,8 @@ _PRELOAD = "import ctypes, os; os.path.exists({path!r}) and ctypes.CDLL({path!r}
 _WRAPPER = """\
 #!/bin/sh
 export LD_LIBRARY_PATH={libraries}${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}} OPENSSL_CONF={root}/etc/ssl/openssl.cnf
-exec {program}{options} "$@"
+export CPATH={headers}
+exec {program} "$@"
 """
 _ADVICE = f"""vLLM on CPU needs {LIBRARY}, which this machine does not have. Install it, then try again:
   Debian, Ubuntu   sudo apt-get update && sudo apt-get install libnuma1
@@ -81,16 +81,18 @@ def unpack_programs(venv: Path, programs: Iterable[str]) -> None:
         NoPackages: there is no apt, it reaches no mirror, or a program does not run here.
     """
     root, folder = venv / "lib/system", venv / "programs"
-    unpack(sorted({PROGRAMS[program] for program in programs}), root)
+    unpack(sorted({package for program in programs for package in PROGRAMS[program].split()}), root)
     folder.mkdir(exist_ok=True)
     libraries = os.pathsep.join(str(each) for each in _libraries(root))
+    first = _libraries(root)[0]
+    headers = os.pathsep.join(
+        map(str, (first / "tcc/include", root / "usr/include", root / "usr/include" / first.name))
+    )
     for program in programs:
         found = root / "usr/bin" / program
         wrapper = folder / program
-        first = _libraries(root)[0]
-        options = _OPTIONS.get(program, "").format(libraries=first, root=root, triplet=first.name)
         wrapper.write_text(
-            _WRAPPER.format(libraries=libraries, root=root, program=found, options=options), encoding="utf-8"
+            _WRAPPER.format(libraries=libraries, headers=headers, root=root, program=found), encoding="utf-8"
         )
         wrapper.chmod(0o755)
         said = subprocess.run(
