@@ -20,7 +20,8 @@ from streamfleet.common.gateway_webhooks import (
     WebhookLimits,
     WebhookNames,
 )
-from tests.scripts.harness import NOW, Queue, open_queue
+from tests.scripts.conftest import open_queue
+from tests.scripts.harness import NOW, Queue
 from tests.scripts.keyspace import changed, pairs, text
 
 LIMITS = WebhookLimits(now_ms=NOW, outstanding=4, remember_ms=10_000, dead_cap=100, dead_ttl_ms=10_000)
