@@ -29,7 +29,7 @@ from streamfleet.gateway.batches.lines import LineSet, number_lines
 from streamfleet.gateway.batches.routes import batch_object
 from streamfleet.gateway.batches.submitter import line_request_id
 from streamfleet.gateway.errors import ApiError
-from streamfleet.gateway.simple import prompts
+from streamfleet.gateway.simple import prompts, reading
 from streamfleet.gateway.simple.jobs import job_object, status_of
 from streamfleet.gateway.simple.reading import read_call
 from streamfleet.producer.batchfile import BadLine, answer_line, refusal_line
@@ -378,3 +378,26 @@ def test_four_words_for_a_job(status: BatchStatus, completed: int, failed: int, 
     job = record(status=status, completed=completed, failed=failed, total=2)
     assert status_of(job) == wanted
     assert job_object(job, 2_000)["progress"] == 0.5 * (completed + failed)
+
+
+ESCAPED = ["中文", "\U0001f600" * 3, '"\\/\b\f\n\r\t', "plain", "", "\x7f\u2028", "a\U0001f600b" * 40_000]
+BROKEN = [b'"a\\u12"', b'"\\x"', b'"tab\tinside"', b'"no end', b'"\\ud83d"', b'"\\ude00x"', b'"\\"']
+
+
+def test_strings_read_in_pieces_are_those_of_the_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = json.dumps({"prompts": ESCAPED}).encode()
+    monkeypatch.setattr(reading, "MANY_ESCAPES", -1)
+    assert reading.read_call(raw, 100, 100) == {"prompts": ESCAPED}
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_a_broken_string_read_in_pieces_is_refused_with_the_same_words(
+    monkeypatch: pytest.MonkeyPatch, broken: bytes
+) -> None:
+    said = []
+    for many in (10**9, -1):
+        monkeypatch.setattr(reading, "MANY_ESCAPES", many)
+        with pytest.raises(InvalidRequest) as refused:
+            reading.read_call(b'{"prompts":[' + broken + b"]}", 100, 100)
+        said.append(refused.value.message)
+    assert said[0] == said[1]
