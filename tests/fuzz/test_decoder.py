@@ -1,4 +1,4 @@
-"""Whatever stands in an entry: the decoder and the checks behind it say what is wrong, and nothing else comes out."""
+"""The decoder and the checks behind it say of any entry what is wrong, and raise nothing else."""
 
 from __future__ import annotations
 

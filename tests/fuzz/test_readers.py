@@ -1,4 +1,4 @@
-"""Whatever stands in Redis: results, dead letters, who is alive. Those who look at it say what they can, and go on."""
+"""Readers of results, dead letters and workers say what they can of anything that stands in Redis, and go on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever is sent to the gateway, it answers with less than a 5xx, and lives."""
+"""The gateway answers any bytes with less than a 5xx, and lives."""
 
 from __future__ import annotations
 

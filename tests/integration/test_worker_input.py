@@ -1,4 +1,4 @@
-"""Whatever anybody XADDs to a lane: one result that names the field, one dead letter, and nobody else notices."""
+"""Any entry of a lane, by XADD, has one result that names the field and one dead letter; others do not notice."""
 
 from __future__ import annotations
 

@@ -182,7 +182,7 @@ SOME_GROUPS = st.lists(
 
 @given(SOME_GROUPS, st.integers(0, 12))
 def test_what_simply_goes_on_is_read_all_the_same(groups: list[tuple[int, str, int, list[str]]], end_at: int) -> None:
-    """Whatever `goes_on` takes, and it must take or leave whole entries, `read` would have told as chunks alone."""
+    """Entries that `goes_on` takes, always whole ones, are those that `read` would have told as chunks alone."""
     entries = [group(attempt, run, seq, *texts) for attempt, run, seq, texts in groups]
     entries.insert(end_at, {b"end": b"succeeded"})
     reference, mixed = Follower(), Follower()
