@@ -120,7 +120,7 @@ class _Zygote:
         if not select.select([descriptor], [], [], within_s)[0]:
             return
         data = os.read(descriptor, 1 << 16)
-        assert data, "the zygote has ended"
+        assert data, f"the zygote has ended with {self._process.wait(5)}"
         *lines, self._unread = (self._unread + data).split(b"\n")
         for line in lines:
             told = json.loads(line)

@@ -63,7 +63,7 @@ class BatchSettings(Group):
         1_000, ge=1, description="Most prompts of one call of /v1/batch/sync or /v1/batch/async."
     )
     gateway_simple_max_bytes: int = Field(
-        16_777_216,
+        8_388_608,
         ge=1_024,
         description="Largest body of such a call, and most that its requests may have together, in bytes.",
     )

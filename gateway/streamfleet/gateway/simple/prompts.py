@@ -12,6 +12,7 @@ from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.protocol import CHAT, COMPLETIONS
 from streamfleet.common.results import Result
 from streamfleet.gateway.batches.batch_parameters import read_callback, read_metadata
+from streamfleet.gateway.simple.reading import utf8_bytes
 
 ENDPOINTS = (CHAT, COMPLETIONS)
 OURS = frozenset(
@@ -184,7 +185,7 @@ def totals(prompt_tokens: int, completion_tokens: int, ended: int, latency_ms: f
 
 def _checked_size(prompts: Sequence[str], shared: Mapping[str, Any], most_bytes: int) -> int:
     """Bytes of all requests together, before any is made. Raises InvalidRequest: they are too many."""
-    own, sizes = sum(len(prompt.encode()) for prompt in prompts), {}
+    own, sizes = sum(map(utf8_bytes, prompts)), {}
     for name, value in shared.items():
         sizes[name] = len(jsontext.compact(value).encode())
     common = sum(sizes.values())

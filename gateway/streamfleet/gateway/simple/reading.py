@@ -18,9 +18,19 @@ MOST_SHARED_CHARS = 1_048_576
 """What all fields but the prompts may have together, even where a request may have more: they go into each of many."""
 MANY_ESCAPES = 250_000
 """Backslashes of a call from which its strings are decoded in pieces: the decoder takes about 30 ns for an escape."""
+_PIECE_CHARS = 262_144
 _BLANK = re.compile(r"[ \t\n\r]*")
-_PIECE = re.compile(r'(?:[^"\\]+|\\u[dD][89abAB]..\\u.{4}|\\u.{4}|\\[^u]){1,50000}', re.DOTALL)
+_PIECE = re.compile(r'(?:[^"\\]+|\\u[dD][89abAB]..\\u.{4}|\\u.{4}|\\[^u]){1,20000}', re.DOTALL)
 """Part of a JSON string that ends between two escapes, and never within a surrogate pair."""
+
+
+def utf8_bytes(text: str) -> int:
+    """Returns the length of a text in UTF-8, measured in pieces: a copy of the whole would hold up other threads.
+
+    Raises:
+        UnicodeEncodeError: it has half of a surrogate pair.
+    """
+    return sum(len(text[at : at + _PIECE_CHARS].encode()) for at in range(0, len(text), _PIECE_CHARS))
 
 
 def read_call(raw: bytes, most_prompts: int, most_shared: int) -> dict[str, Any]:
@@ -124,9 +134,8 @@ class _Reader:
         except json.JSONDecodeError as error:
             at = begin - 1 if error.msg.startswith("Unterminated") else error.pos  # not where the last piece ends
             raise json.JSONDecodeError(error.msg, self._text, at) from None
-        text = "".join((*pieces, rest))
-        text.encode()  # fails on half of a surrogate pair
-        return text
+        utf8_bytes(rest)
+        return "".join((*pieces, rest))
 
     def _pieces(self) -> Iterator[str]:
         """Yields what comes before the end of a string. Other threads run between two pieces."""
@@ -135,6 +144,7 @@ class _Reader:
                 piece, _ = decoder.scanstring(f'{match[0]}"', 0)  # type: ignore[attr-defined]
             except json.JSONDecodeError:
                 return  # the decoder finds the same again, and says where
+            utf8_bytes(piece)
             self._at = match.end()
             yield piece
 
