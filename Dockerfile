@@ -21,6 +21,7 @@ COPY pyproject.toml README.md LICENSE ./
 COPY common common
 COPY producer producer
 COPY worker worker
+COPY operator operator
 COPY gateway gateway
 COPY cli cli
 RUN python3 -m pip wheel --no-cache-dir --no-build-isolation --no-deps --wheel-dir /dist .

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 
 from bench.autoscaling.policies import STEP_S, Scaler, View
 from bench.scheduling.traces import Arrival
-from streamfleet.cli.exporter.pressure import Throughput, places, pressure_s
 from streamfleet.common.protocol import LANES
 from streamfleet.common.records import Ranked
+from streamfleet.operator.exporter.pressure import Throughput, places, pressure_s
 
 SLOTS = 4
 TOKENS_PER_S = 20.0

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from bench.broker.peers.shared import PAYLOAD, RESULT, Mode, Peer, Wire, main
 from bench.core.workers import workers
 from streamfleet.producer import Client
+from tests.broker import Broker
 
 AT_ONCE = 5_000
 LANE = "{default}:lane:normal"
@@ -72,7 +73,7 @@ async def stage(url: str) -> int:
     """Move every waiting request into its lane's ready set, as a worker's pulls do; returns the number of requests."""
     staged = 0
     async with Client(url) as client:
-        while some := (await client.broker.pull("stager", 0)).staged:
+        while some := (await Broker.of(client.broker).pull("stager", 0)).staged:
             staged += some
     return staged
 

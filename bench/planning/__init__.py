@@ -23,12 +23,12 @@ from bench.core.reports import load as load_report
 from bench.planning import judging
 from bench.planning.loads import SEED, VLLM_SLOTS, Load, Sizes, other_runs, sizes_of
 from bench.planning.running import Environment, measured, observed
-from streamfleet.cli.plan.arrivals import Arrival
-from streamfleet.cli.plan.figures import Figures, figures
-from streamfleet.cli.plan.measure import MeasureOptions
-from streamfleet.cli.plan.profile import EngineProfile
-from streamfleet.cli.plan.simulate import Fleet, Simulation
-from streamfleet.cli.plan.size import NoFleet, busy_workers, evaluator, smallest
+from streamfleet.operator.plan.arrivals import Arrival
+from streamfleet.operator.plan.figures import Figures, figures
+from streamfleet.operator.plan.measure import MeasureOptions
+from streamfleet.operator.plan.profile import EngineProfile
+from streamfleet.operator.plan.simulate import Fleet, Simulation
+from streamfleet.operator.plan.size import NoFleet, busy_workers, evaluator, smallest
 
 ENGINES = ("simulated", "vllm")
 MOST_WORKERS = 8

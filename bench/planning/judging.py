@@ -8,8 +8,8 @@ from typing import Any
 
 from bench.core.reports import Table, Target
 from bench.core.tables import shown
-from streamfleet.cli.plan.figures import Figures
-from streamfleet.cli.plan.profile import EngineProfile
+from streamfleet.operator.plan.figures import Figures
+from streamfleet.operator.plan.profile import EngineProfile
 
 MOST_P99_ERROR, MOST_TOKENS_ERROR, MOST_LATE_POINTS, MOST_OUTSIDE = 25.0, 10.0, 5.0, 1
 FOLLOWED = "arrivals known"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from streamfleet.cli.plan.arrivals import Arrival, Traffic
 from streamfleet.common.protocol import Lane
+from streamfleet.operator.plan.arrivals import Arrival, Traffic
 
 SEED = 7
 

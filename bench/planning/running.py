@@ -13,11 +13,11 @@ from bench.core.redis import own_server
 from bench.core.workers import workers
 from bench.scheduling.feeding import drained, queue_settings, read_outcomes
 from bench.scheduling.outcomes import Outcome
-from streamfleet.cli.plan.arrivals import Arrival
-from streamfleet.cli.plan.figures import Figures, figures
-from streamfleet.cli.plan.measure import WORDS, MeasureOptions, measure_engine
-from streamfleet.cli.plan.profile import EngineProfile
-from streamfleet.cli.plan.simulate import Fate, Run
+from streamfleet.operator.plan.arrivals import Arrival
+from streamfleet.operator.plan.figures import Figures, figures
+from streamfleet.operator.plan.measure import WORDS, MeasureOptions, measure_engine
+from streamfleet.operator.plan.profile import EngineProfile
+from streamfleet.operator.plan.simulate import Fate, Run
 from streamfleet.producer import Client
 
 Environment = Mapping[str, object]

@@ -26,6 +26,7 @@ from bench.scheduling.traces import Arrival, Kind, capacity_per_s, day_bursts, d
 from streamfleet.common.protocol import LANES
 from streamfleet.producer import Client
 from streamfleet.worker.engine.simulated_profile import SMOLLM2_135M_CPU as PROFILE
+from tests.broker import Broker
 
 SPEED, WORKERS, SEED = 100, 2, 7
 PATIENCE_MS = 300_000
@@ -193,14 +194,14 @@ async def _live(url: str, client: redis.Redis, trace: Sequence[Arrival], first_h
         took_s = time.monotonic() - began
         watch.cancel()
         await asyncio.gather(watch, return_exceptions=True)
-        audit = await fleet.broker.audit()
+        audit = await Broker.of(fleet.broker).audit()
     outcomes = read_outcomes(client, (f"r{number}" for number in range(len(trace))))
     return Day(trace, outcomes, samples, late_s, audit.problems(), audit.accepted, took_s)
 
 
 async def _watch(fleet: Client, samples: list[Sample], first_hour: float, began: float) -> None:
     while True:
-        audit = await fleet.broker.audit()
+        audit = await Broker.of(fleet.broker).audit()
         hour = first_hour + (time.monotonic() - began) * SPEED / 3600
         depth = {lane.lane.value: lane.length for lane in audit.lanes}
         samples.append(Sample(round(hour, 4), depth, sum(lane.running for lane in audit.lanes)))

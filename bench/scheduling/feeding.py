@@ -11,10 +11,10 @@ import redis
 
 from bench.scheduling.outcomes import FIELDS, Outcome
 from bench.scheduling.traces import Arrival
-from streamfleet.common.broker import Broker
 from streamfleet.common.keys import Keys
 from streamfleet.common.settings import QueueSettings, load
 from streamfleet.producer import Client
+from tests.broker import Broker
 
 KEYS = Keys("default")
 LOOK_AGAIN_S = 0.05
@@ -135,7 +135,7 @@ async def drained(client: Client, within_s: float = 120.0) -> None:
         TimeoutError: something still is.
     """
     async with asyncio.timeout(within_s):
-        while (await client.broker.audit()).outstanding:  # noqa: ASYNC110 - the wait is for other processes
+        while (await Broker.of(client.broker).audit()).outstanding:  # noqa: ASYNC110 - the wait is for other processes
             await asyncio.sleep(LOOK_AGAIN_S)
 
 

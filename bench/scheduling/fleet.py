@@ -15,13 +15,13 @@ import sys
 import time
 
 from streamfleet.common import logs
-from streamfleet.common.broker import Broker
 from streamfleet.common.clock import SystemClock
 from streamfleet.common.connection import Connection
 from streamfleet.common.keys import Keys
 from streamfleet.common.settings import QueueSettings, WorkerSettings, load_all
 from streamfleet.worker.engine.base import Capacity, EngineReply, EngineRequest
 from streamfleet.worker.worker import Worker
+from tests.broker import Broker
 
 SLOTS = 4
 SWITCH_S = 0.0005

@@ -18,6 +18,7 @@ from bench.scheduling.feeding import FILL_AT_ONCE, KEYS, padded_body, queue_sett
 from bench.scheduling.parts import Part, Say
 from streamfleet.cli.demo.server import find_servers
 from streamfleet.producer import Client
+from tests.broker import Broker
 
 BODY_BYTES = 500
 LIMIT_BYTES = 760
@@ -73,11 +74,11 @@ async def _grow(url: str, client: redis.Redis, way: str, count: int) -> tuple[fl
     async with Client(settings=queue_settings(url), notify=way == WAYS[2]) as fleet:
         await fleet.broker.ensure_groups()
         await _add(client, fleet, way, 100)  # the first requests also cost buffers, scripts and the like
-        await stage_all(fleet.broker)
+        await stage_all(Broker.of(fleet.broker))
         before = memory_bytes(client)
         await _add(client, fleet, way, count)
         waiting = (memory_bytes(client) - before) / count
-        await stage_all(fleet.broker)
+        await stage_all(Broker.of(fleet.broker))
         return waiting, (memory_bytes(client) - before) / count
 
 

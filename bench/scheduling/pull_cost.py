@@ -21,11 +21,11 @@ from bench.core.rounds import percentile
 from bench.scheduling.feeding import fill, padded_body, stage_all
 from bench.scheduling.outcomes import cdf
 from bench.scheduling.parts import Part, Say
-from streamfleet.common.broker import Broker
 from streamfleet.common.connection import Connection
 from streamfleet.common.keys import Keys
 from streamfleet.common.protocol import Status
 from streamfleet.common.records import Completion, Pulled
+from tests.broker import Broker
 
 LANE = "normal"
 WANTED = (1, 8, 64)

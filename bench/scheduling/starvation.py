@@ -26,6 +26,7 @@ from bench.scheduling.parts import Part, Say
 from bench.scheduling.traces import Arrival, Kind, capacity_per_s, steady
 from streamfleet.producer import Client
 from streamfleet.worker.engine.simulated_profile import GENERIC_FAST as PROFILE
+from tests.broker import Broker
 
 GUARANTEED = {"normal": 10.0, "low": 5.0}
 """Per cent of picks, as STREAMFLEET_SHARES has them by default."""
@@ -133,4 +134,4 @@ async def _feed(url: str, trace: Sequence[Arrival]) -> None:
 async def _stage(url: str) -> None:
     async with Client(settings=queue_settings(url), notify=False) as fleet:
         await fleet.broker.ensure_groups()
-        await stage_all(fleet.broker)
+        await stage_all(Broker.of(fleet.broker))

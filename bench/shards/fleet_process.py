@@ -18,7 +18,6 @@ import time
 
 from bench.scheduling.fleet import raise_file_limit
 from streamfleet.common import logs
-from streamfleet.common.broker import Broker
 from streamfleet.common.clock import SystemClock
 from streamfleet.common.connection import Connection
 from streamfleet.common.keys import Keys
@@ -26,6 +25,7 @@ from streamfleet.common.settings import QueueSettings, WorkerSettings, load_all
 from streamfleet.worker.engine.base import Capacity, EngineReply, EngineRequest
 from streamfleet.worker.lease import LeaseKeeper
 from streamfleet.worker.worker import Worker
+from tests.broker import Broker
 
 START_AT_ONCE = 50
 

@@ -21,6 +21,7 @@ from streamfleet.common.records import Claim, Completion, Submission
 from streamfleet.common.replies import streams
 from streamfleet.producer import Client
 from streamfleet.producer.ask import Ask
+from tests.broker import Broker
 
 T = TypeVar("T")
 WORKER = "worker-1"
@@ -116,7 +117,7 @@ class Life:
     """
 
     def __init__(self, fleet: Client, batch: int, body: int) -> None:
-        self._fleet, self._broker, self._batch = fleet, fleet.broker, batch
+        self._fleet, self._broker, self._batch = fleet, Broker.of(fleet.broker), batch
         self._body = json.loads(padded_body(body))
         self._answer = answer(body)
         self._prepared: list[Submission] = []

@@ -15,11 +15,10 @@ from bench.scheduling.feeding import fill, queue_settings, stage_all
 from bench.shards.life import together
 from bench.shards.server import look, spent
 from bench.shards.sizes import Sizes
-from streamfleet.common.broker import Broker
 from streamfleet.common.clock import SystemClock
 from streamfleet.common.records import Role
-from streamfleet.producer.client import open_broker
 from streamfleet.worker.housekeeping import Housekeeper
+from tests.broker import Broker
 
 NAMES = 50
 """Workers that take turns at calling."""
@@ -110,7 +109,7 @@ async def furnish(url: str, sizes: Sizes) -> None:
 
 
 def _broker(url: str, queue: str) -> _Opened:
-    return _Opened(open_broker(queue_settings(url, queue=queue)))
+    return _Opened(Broker.open(queue_settings(url, queue=queue)))
 
 
 class _Opened:
@@ -139,7 +138,7 @@ async def _each(url: str, queue: str, number: int, work: Callable[[Broker, int],
 
 async def _waits(url: str, number: int, wait: Callable[[Broker], Awaitable[object]]) -> Sample:
     """µs of a blocking read that brings nothing. Many run at once, because the server ends each 0.1 s late."""
-    brokers = [open_broker(queue_settings(url, queue=TURNS)) for _ in range(min(number, NAMES))]
+    brokers = [Broker.open(queue_settings(url, queue=TURNS)) for _ in range(min(number, NAMES))]
     rounds = -(-number // len(brokers))
     with redis.Redis.from_url(url) as client:
         try:

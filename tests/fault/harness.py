@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from streamfleet.common.broker import Broker
 from streamfleet.common.connection import Connection
 from streamfleet.common.errors import StreamfleetError
 from streamfleet.common.keys import Keys
+from tests.broker import Broker
 from tests.fault.collector import Collector
 from tests.fault.fleet import Fleet
 from tests.fault.journal import Journal, read

@@ -15,7 +15,6 @@ from typing import Any
 import redis.exceptions
 
 from streamfleet.common import scripts
-from streamfleet.common.broker import Broker
 from streamfleet.common.broker.housekeeping import Looked
 from streamfleet.common.connection import Connection, connection
 from streamfleet.worker import dispatcher, lease, pull
@@ -26,6 +25,7 @@ from streamfleet.worker.lease import LeaseKeeper
 from streamfleet.worker.poison_isolation import company
 from streamfleet.worker.reclaim_guard import ReclaimGuard
 from streamfleet.worker.worker import Worker
+from tests.broker import Broker
 
 Change = tuple[str, str]
 

@@ -15,11 +15,11 @@ from typing import Any
 
 import redis
 
-from streamfleet.common.broker import Broker
 from streamfleet.common.connection import Connection
 from streamfleet.common.keys import Keys
 from streamfleet.common.protocol import Status
 from streamfleet.common.records import Audit
+from tests.broker import Broker
 from tests.fuzz import garbage
 from tests.fuzz.entries import GOOD_REPLY, LANES, Entries, Entry
 from tests.integration.worker_process import WorkerProcess

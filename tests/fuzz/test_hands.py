@@ -15,9 +15,9 @@ from streamfleet.cli.demo.server import RedisServer, find_servers
 from streamfleet.common.connection import Connection
 from streamfleet.common.protocol import LANES, Status
 from streamfleet.common.records import Completion, Retry
-from streamfleet.producer.commands import backlog_view
-from streamfleet.producer.letters import letters, read_letter
-from streamfleet.producer.snapshot import take_snapshot
+from streamfleet.operator.commands import backlog_view
+from streamfleet.operator.dead_letters import letters, read_letter
+from streamfleet.operator.snapshot import take_snapshot
 from tests.fuzz import garbage
 from tests.fuzz import strategies as some
 from tests.fuzz.budget import examples

@@ -12,15 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from streamfleet.cli.requests.show import result_json
 from streamfleet.common import replies
 from streamfleet.common.protocol import LANES, Status
 from streamfleet.common.records import Audit, Claim, LaneAudit, Lease
 from streamfleet.common.results import decode_result
-from streamfleet.producer.commands import backlog_view, dead_view, workers_view
-from streamfleet.producer.commands.show import result_json
-from streamfleet.producer.fleet import worker_views
-from streamfleet.producer.letters import NotRequeued, read_letter, revive
-from streamfleet.producer.snapshot import Snapshot, lane_view
+from streamfleet.operator.commands import backlog_view, dead_view, workers_view
+from streamfleet.operator.dead_letters import NotRequeued, read_letter, revive
+from streamfleet.operator.fleet import worker_views
+from streamfleet.operator.snapshot import Snapshot, lane_view
 from streamfleet.producer.status import ended_view
 from tests.fuzz import garbage
 from tests.fuzz import strategies as some

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from streamfleet.common.settings import QueueSettings, load
 from streamfleet.producer import Client
+from tests.broker import Broker
 from tests.ha.judge import Verdict, judge
 from tests.ha.traffic import Log, Traffic
 from tests.integration.worker_process import WorkerProcess
@@ -70,4 +71,4 @@ async def users_on(url: str, replicas: int = 0, users: int = USERS) -> AsyncIter
             yield scene
         finally:
             await scene.traffic.stop()
-        scene.verdict = await judge(scene.log, client.broker, client.mailbox.name)
+        scene.verdict = await judge(scene.log, Broker.of(client.broker), client.mailbox.name)

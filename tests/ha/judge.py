@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from streamfleet.common.broker import Broker
 from streamfleet.common.replies import streams
 from streamfleet.common.results import Result
+from tests.broker import Broker
 from tests.ha.traffic import Log
 from tests.waiting import eventually
 

@@ -25,7 +25,7 @@ IMPORTED = (
     "streamfleet.worker.main",
     "streamfleet.cli.main",
     "streamfleet.cli.gateway_command",
-    "streamfleet.cli.exporter.endpoint",
+    "streamfleet.operator.exporter.endpoint",
     "streamfleet.gateway.server",
     "tests.integration.forked",
 )

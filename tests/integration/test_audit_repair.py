@@ -15,8 +15,9 @@ from structlog.testing import capture_logs
 
 from streamfleet.common.errors import BrokerUnavailable
 from streamfleet.common.keys import GROUP, Keys
+from streamfleet.operator.repair import Inspection
 from streamfleet.producer import Client
-from streamfleet.producer.repair import Inspection
+from tests.broker import Broker
 from tests.integration.cli_processes import streamfleet
 from tests.integration.worker_in_process import small_engine, worker_inside
 from tests.waiting import eventually
@@ -105,16 +106,16 @@ async def test_live_workers_are_no_obstacle_to_a_repair(any_redis_url: str, any_
         for _ in range(8):
             handles += await fleet.enqueue_many([{"body": BODY} for _ in range(25)])
             await damage(any_raw_redis, chance)
-            report = await Inspection(fleet.broker, mend=True).run()
+            report = await Inspection(Broker.of(fleet.broker), mend=True).run()
             assert report.problems == []
         results = await asyncio.wait_for(asyncio.gather(*(handle.result() for handle in handles)), 40)
         assert {result.status for result in results} == {"succeeded"}
         await eventually(lambda: _settled(fleet), 10, "nothing is left")
-        report = await Inspection(fleet.broker, mend=True).run()
+        report = await Inspection(Broker.of(fleet.broker), mend=True).run()
         assert report.problems == []
         told = cast("list[Any]", await any_raw_redis.xrange(KEYS.reply(fleet.mailbox.name)))
         assert len({fields["id"] for _, fields in told}) == len(told) == len(handles)
-        assert (await fleet.broker.audit()).ended["succeeded"] == len(handles)
+        assert (await Broker.of(fleet.broker).audit()).ended["succeeded"] == len(handles)
 
 
 @pytest.mark.parametrize(
@@ -131,12 +132,12 @@ async def test_workers_wait_out_a_key_of_another_type(
         await raw_redis.set(key, "by hand")
         after = await fleet.enqueue_many([{"body": BODY} for _ in range(6)])
         await eventually(lambda: _refused(fleet), 5, "Redis refused a script")
-        await Inspection(fleet.broker, mend=True).run()
+        await Inspection(Broker.of(fleet.broker), mend=True).run()
         results = await asyncio.wait_for(asyncio.gather(*(handle.result() for handle in before + after)), 20)
         assert {result.status for result in results} == {"succeeded"}
         assert not inside.life.done()
         await eventually(lambda: _settled(fleet), 10, "nothing is left")
-        audit = await fleet.broker.audit()
+        audit = await Broker.of(fleet.broker).audit()
         assert (audit.problems(), audit.counts.get("vanished", 0)) == ([], 0)
 
 
@@ -150,7 +151,7 @@ async def _refused(fleet: Client) -> bool:
 
 
 async def _settled(fleet: Client) -> bool:
-    return (await fleet.broker.audit()).outstanding == 0
+    return (await Broker.of(fleet.broker).audit()).outstanding == 0
 
 
 async def test_who_waits_for_a_deleted_request_is_told(
@@ -207,7 +208,7 @@ async def test_who_may_not_end_requests_waits_on(
             await eventually(lambda: not fleet.mailbox._may_end, what="it was refused")
             assert not waiting.done()
             async with Client(redis_url) as operator:
-                await Inspection(operator.broker, mend=True).run()
+                await Inspection(Broker.of(operator.broker), mend=True).run()
             assert (await asyncio.wait_for(waiting, 10)).status == "dead"
     finally:
         await raw_redis.acl_deluser("asker")

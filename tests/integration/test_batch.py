@@ -21,6 +21,7 @@ from streamfleet.common.settings import QueueSettings, load
 from streamfleet.producer import Client
 from streamfleet.producer.batch import Batch, BatchOptions, Progress
 from streamfleet.producer.batch_files import AppendFile, Job
+from tests.broker import Broker
 from tests.integration.cli_processes import WITHIN_S, lines_of, started, streamfleet, worker
 from tests.waiting import eventually, eventually_blocking
 
@@ -165,7 +166,7 @@ async def serve(url: str) -> None:
     role = Role.NONE
     async with Client(url) as fleet:
         while True:
-            pulled = await fleet.broker.pull("w1", 8, hints, watching=role is Role.WATCHER)
+            pulled = await Broker.of(fleet.broker).pull("w1", 8, hints, watching=role is Role.WATCHER)
             role, hints = pulled.role, []
             values = {"response": "{}", "worker": "w1", "attempt": "1"}
             done = [
@@ -173,9 +174,9 @@ async def serve(url: str) -> None:
                 for claim in pulled.claims
             ]
             if done:
-                await fleet.broker.complete("w1", done)
+                await Broker.of(fleet.broker).complete("w1", done)
             elif role is not Role.NONE:
-                hints = await fleet.broker.wait(role, 1_000)
+                hints = await Broker.of(fleet.broker).wait(role, 1_000)
 
 
 @asynccontextmanager

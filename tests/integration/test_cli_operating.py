@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import redis
 
-from streamfleet.common.acl import Patterns, Role, rules
 from streamfleet.common.keys import Keys
+from streamfleet.operator.access_rules import Patterns, Role, rules
 from tests.integration.cli_processes import WITHIN_S, started, streamfleet, worker
 from tests.waiting import eventually_blocking
 

@@ -14,7 +14,6 @@ import pytest
 import redis.asyncio
 
 from streamfleet.cli.demo.server import RedisServer
-from streamfleet.common.broker import Broker
 from streamfleet.common.errors import (
     BrokerOutOfMemory,
     BrokerUnavailable,
@@ -32,6 +31,7 @@ from streamfleet.common.records import Accepted, Claim, Completion, Submission
 from streamfleet.common.settings import QueueSettings, load
 from streamfleet.producer import Ask, Client, SyncClient, SyncHandle
 from streamfleet.producer.slots import Slots
+from tests.broker import Broker
 from tests.waiting import eventually, until_somebody_blocks
 
 ERROR = '{"error": {"message": "is too long", "type": "invalid_request_error", "param": "messages", "code": "long"}}'
@@ -65,7 +65,7 @@ async def take(fleet: Client, count: int = 1) -> list[Claim]:
     claims: list[Claim] = []
 
     async def enough() -> bool:
-        claims.extend((await fleet.broker.pull("w1", count - len(claims))).claims)
+        claims.extend((await Broker.of(fleet.broker).pull("w1", count - len(claims))).claims)
         return len(claims) >= count
 
     await eventually(enough)
@@ -90,7 +90,7 @@ async def answer(fleet: Client, *claims: Claim, status: Status = Status.SUCCEEDE
         )
         for claim in claims
     ]
-    await fleet.broker.complete("w1", done)
+    await Broker.of(fleet.broker).complete("w1", done)
 
 
 async def until_read(server: RedisServer) -> None:

@@ -22,6 +22,7 @@ from streamfleet.producer.events import Event
 from streamfleet.producer.streaming import Streams
 from streamfleet.worker.engine.simulated import SimulatedEngine
 from streamfleet.worker.engine.simulated_profile import GENERIC_FAST
+from tests.broker import Broker
 from tests.integration.forgetting import lose
 from tests.integration.worker_in_process import worker_inside
 from tests.integration.worker_process import WorkerProcess, chat
@@ -61,9 +62,9 @@ class Source:
 async def finish(client: Client, count: int) -> list[str]:
     """Run so many requests, as a worker does; their ids."""
     await client.broker.ensure_groups()
-    claims = (await client.broker.pull("w1", count)).claims
+    claims = (await Broker.of(client.broker).pull("w1", count)).claims
     values: dict[str, Any] = {"response": "{}", "http_status": 200}
-    await client.broker.complete(
+    await Broker.of(client.broker).complete(
         "w1", [Completion(claim.lease, Status.SUCCEEDED, values, claim.fields[b"reply"].decode()) for claim in claims]
     )
     return [claim.lease.request_id for claim in claims]

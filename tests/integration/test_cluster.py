@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from streamfleet.cli.demo.server import RedisServer, free_port
-from streamfleet.common.broker import Broker
 from streamfleet.common.connection import Connection
 from streamfleet.common.connection.cluster import SlotOwner
 from streamfleet.common.connection.urls import read_url
@@ -20,6 +19,7 @@ from streamfleet.common.keys import Keys
 from streamfleet.common.protocol import Lane
 from streamfleet.common.records import EnqueueCode, Submission
 from streamfleet.producer import SyncClient
+from tests.broker import Broker
 from tests.ha.clusters import ClusterDeployment, slot_of
 from tests.ha.failover import ANSWERS, fail_over
 from tests.ha.fleet import AT_ONCE, QUEUE, users_on, workers_on

@@ -15,6 +15,7 @@ from streamfleet.cli.demo.server import RedisServer
 from streamfleet.common.errors import NotReplicated
 from streamfleet.common.settings import QueueSettings, load
 from streamfleet.producer import Ask, Client, SyncClient, SyncHandle
+from tests.broker import Broker
 from tests.ha.nodes import AT_ONCE, cut, info, make_replica, mend, server_binary, synced, tell
 from tests.integration.cli_processes import streamfleet
 from tests.integration.worker_process import chat
@@ -102,7 +103,7 @@ async def test_too_few_replicas_are_an_error_that_says_what_to_do(master: RedisS
             assert [handle.id for handle in caught.value.unconfirmed] == ["r-1"]
         again = await fleet.enqueue(chat(), id="r-1")
         assert again.existing
-        assert (await fleet.broker.audit()).accepted == 1
+        assert (await Broker.of(fleet.broker).audit()).accepted == 1
 
 
 async def test_a_bulk_call_tells_what_is_replicated_from_what_is_not(master: RedisServer, replica: RedisServer) -> None:
@@ -117,7 +118,7 @@ async def test_a_bulk_call_tells_what_is_replicated_from_what_is_not(master: Red
         assert caught.value.accepted == []
         assert [handle.id for handle in caught.value.unconfirmed] == [f"r-{number}" for number in range(200, 400)]
         assert len(await fleet.enqueue_many(asks)) == 450
-        assert (await fleet.broker.audit()).accepted == 450
+        assert (await Broker.of(fleet.broker).audit()).accepted == 450
         assert len(first) == 200
 
 

@@ -16,15 +16,15 @@ import pytest
 import redis
 
 from streamfleet.cli.demo.server import RedisServer, find_servers
-from streamfleet.cli.exporter.families import FAMILIES
-from streamfleet.cli.exporter.looker import LOOK_TIMEOUT_S
-from streamfleet.cli.exporter.view import STATES
-from streamfleet.common.broker import Broker
 from streamfleet.common.connection import Connection
 from streamfleet.common.errors import openai_error
 from streamfleet.common.keys import Keys
 from streamfleet.common.protocol import LANES, Lane, Status
 from streamfleet.common.records import Completion, Lease, QueueLimits, Retry
+from streamfleet.operator.exporter.families import FAMILIES
+from streamfleet.operator.exporter.looker import LOOK_TIMEOUT_S
+from streamfleet.operator.exporter.view import STATES
+from tests.broker import Broker
 from tests.integration.cli_processes import streamfleet
 from tests.integration.exporter_process import ExporterProcess, Page, exporter
 from tests.servers import newest

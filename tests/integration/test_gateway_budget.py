@@ -16,7 +16,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamfleet.cli.demo.server import RedisServer, find_servers
-from streamfleet.common.broker import Broker
 from streamfleet.common.connection import Connection
 from streamfleet.common.keys import Keys
 from streamfleet.common.protocol import Status
@@ -27,6 +26,7 @@ from streamfleet.gateway.app import build
 from streamfleet.gateway.edge import Edge
 from streamfleet.gateway.gateway import Gateway
 from streamfleet.worker.engine import asgi
+from tests.broker import Broker
 from tests.integration.gateway_process import GatewayProcess, add_key, gateway_on
 from tests.integration.worker_in_process import small_engine, worker_inside
 from tests.integration.worker_process import chat

@@ -10,8 +10,8 @@ import pytest
 
 from bench.autoscaling import model, policies
 from bench.autoscaling.policies import View
-from streamfleet.cli.exporter.families import FAMILIES
 from streamfleet.common.protocol import LANES
+from streamfleet.operator.exporter.families import FAMILIES
 from tests.integration.k8s_manifests import ROOT, only, with_component
 from tests.integration.k8s_promtool import Case, complaints
 from tests.integration.k8s_scaling import COMPONENTS, behavior_of, queries

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from bench.shards.cluster import recipe
-from streamfleet.common.broker import Broker
 from streamfleet.common.connection import Connection
 from streamfleet.common.keys import Keys
 from streamfleet.common.protocol import Lane, Status
 from streamfleet.common.records import Completion
+from tests.broker import Broker
 
 QUEUES = ("many-a", "many-b", "many-c")
 BODY: dict[str, Any] = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1}

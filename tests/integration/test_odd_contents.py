@@ -6,15 +6,15 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from streamfleet.cli.exporter.pressure import Throughput
-from streamfleet.cli.exporter.view import look
-from streamfleet.common.broker import Broker
 from streamfleet.common.connection import Connection
 from streamfleet.common.errors import StreamfleetError
 from streamfleet.common.keys import Keys
 from streamfleet.common.protocol import Lane
 from streamfleet.common.records import QueueLimits
-from streamfleet.producer.snapshot import take_snapshot
+from streamfleet.operator.exporter.pressure import Throughput
+from streamfleet.operator.exporter.view import look
+from streamfleet.operator.snapshot import take_snapshot
+from tests.broker import Broker
 
 KEYS = Keys("default")
 SHARED = (KEYS.workers, KEYS.delayed, KEYS.counts, KEYS.dead, KEYS.lane(Lane.HIGH), KEYS.ready(Lane.HIGH))

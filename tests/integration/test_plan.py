@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 import redis
 
-from streamfleet.cli.plan.lanes import Lanes
-from streamfleet.cli.plan.profile import load_profile
-from streamfleet.common.broker import Broker
 from streamfleet.common.connection import Connection
 from streamfleet.common.keys import Keys
 from streamfleet.common.protocol import LANES
+from streamfleet.operator.plan.lanes import Lanes
+from streamfleet.operator.plan.profile import load_profile
 from streamfleet.worker.engine.simulated_profile import SMOLLM2_135M_CPU
+from tests.broker import Broker
 from tests.integration.cli_processes import WITHIN_S, Ended, streamfleet, worker
 from tests.integration.worker_process import Fleet
 from tests.waiting import eventually_blocking

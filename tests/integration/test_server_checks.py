@@ -10,11 +10,11 @@ import pytest
 import structlog
 
 from streamfleet.cli.demo.server import RedisServer, find_servers
-from streamfleet.common.broker import Broker
 from streamfleet.common.connection import Connection
 from streamfleet.common.keys import Keys
 from streamfleet.common.records import QueueLimits
 from streamfleet.common.server_checks import check_server
+from tests.broker import Broker
 from tests.ha.nodes import make_replica, tell
 from tests.integration.cli_processes import streamfleet
 from tests.integration.worker_process import fleet_on

@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from streamfleet.common.broker import Broker
 from streamfleet.common.connection import Connection
 from streamfleet.common.errors import openai_error
 from streamfleet.common.keys import GROUP, NOBODY, Keys
 from streamfleet.common.protocol import Lane, Status
 from streamfleet.common.records import Claim, Completion, QueueLimits, Retry
-from streamfleet.producer import whereabouts
+from streamfleet.operator import request_location
+from streamfleet.operator.commands.trace import unknown
+from streamfleet.operator.commands.trace_view import page
+from streamfleet.operator.request_location import Trace, trace
+from streamfleet.operator.request_trace import Story, as_json_value, tell
 from streamfleet.producer.client import Client
-from streamfleet.producer.commands.trace import unknown
-from streamfleet.producer.commands.trace_view import page
-from streamfleet.producer.story import Story, as_json_value, tell
-from streamfleet.producer.whereabouts import Trace, trace
+from tests.broker import Broker
 
 BODY = json.dumps({"prompt": "hi"})
 ERROR = openai_error("it broke", "server_error", None, "broken")
@@ -154,7 +154,7 @@ async def test_the_search_for_a_dead_letter_is_bounded_in_bytes(
         values = {"finished_ms": str(await broker.now_ms())}
         await broker.complete("w1", [Completion(held.lease, Status.FAILED, values, "", ERROR)])
     assert (await trace(broker, "r-2")).letter is not None
-    monkeypatch.setattr(whereabouts, "MOST_BYTES", 10)
+    monkeypatch.setattr(request_location, "MOST_BYTES", 10)
     assert (await trace(broker, "r-0")).letter is not None
     assert (await trace(broker, "r-2")).letter is None
 
@@ -177,12 +177,12 @@ async def test_an_id_without_a_record_is_looked_for_and_the_page_says_so(broker:
     assert (tell(held).state, held.search is not None and held.search.looked_at) == ("running", 1)
     waiting = await trace(broker, "r-69")
     assert waiting.place is not None
-    assert waiting.search == whereabouts.Search(70, 70)
+    assert waiting.search == request_location.Search(70, 70)
     assert "found by      looking through 70 entries" in page(waiting)
 
 
 async def test_the_search_is_bounded(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(whereabouts, "MOST_ENTRIES", 5)
+    monkeypatch.setattr(request_location, "MOST_ENTRIES", 5)
     for number in range(9):
         await add(broker, id=f"r-{number}")
     found = await trace(broker, "r-8")
@@ -191,8 +191,8 @@ async def test_the_search_is_bounded(broker: Broker, monkeypatch: pytest.MonkeyP
         "request r-8: no client enqueued it, or it is long gone; nor is it among the 5 entries that were looked at of "
         "9; if it was put in by a plain XADD, ask by <lane>:<stream id>"
     )
-    monkeypatch.setattr(whereabouts, "MOST_BYTES", 10)
-    assert (await trace(broker, "r-8")).search == whereabouts.Search(1, 9)
+    monkeypatch.setattr(request_location, "MOST_BYTES", 10)
+    assert (await trace(broker, "r-8")).search == request_location.Search(1, 9)
 
 
 @pytest.mark.parametrize("name", ["nobody", "high:5-5", "high:99999999999999999999-0", "", "a b", "\x1b[2J", "é"])

@@ -6,13 +6,13 @@ import json
 
 import redis
 
-from streamfleet.common.broker import Broker
 from streamfleet.common.connection import Connection
 from streamfleet.common.keys import GROUP, Keys
 from streamfleet.common.protocol import Lane
 from streamfleet.common.records import QueueLimits
 from streamfleet.gateway.ui.search import WAITING, SearchCriteria, search
 from streamfleet.producer.status import RUNNING
+from tests.broker import Broker
 
 BODY = json.dumps({"prompt": "hi"})
 HELD, WAITS = 1_300, 5

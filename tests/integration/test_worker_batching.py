@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from streamfleet.common.broker import Broker
 from streamfleet.common.records import Pulled
 from streamfleet.common.results import Result
 from streamfleet.worker import pull
 from streamfleet.worker.engine.simulated import SimulatedEngine
 from streamfleet.worker.engine.simulated_profile import SMOLLM2_135M_CPU, Profile
 from streamfleet.worker.pull import AT_ONCE
+from tests.broker import Broker
 from tests.integration.http_engine import HttpEngine, Reply
 from tests.integration.worker_in_process import LittleMemory, small_engine, worker_inside
 from tests.integration.worker_process import Fleet, chat

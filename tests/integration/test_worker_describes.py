@@ -6,14 +6,14 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from streamfleet.common.broker import Broker
 from streamfleet.common.connection import Connection
 from streamfleet.common.keys import Keys
 from streamfleet.common.protocol import Lane
+from streamfleet.operator.fleet import WorkerView
+from streamfleet.operator.lateness import Cause, lateness
+from streamfleet.operator.snapshot import look_at_workers, take_snapshot
 from streamfleet.producer.client import Client
-from streamfleet.producer.fleet import WorkerView
-from streamfleet.producer.lateness import Cause, lateness
-from streamfleet.producer.snapshot import look_at_workers, take_snapshot
+from tests.broker import Broker
 from tests.integration.worker_in_process import small_engine, worker_inside
 from tests.integration.worker_process import chat
 from tests.waiting import eventually

@@ -8,10 +8,10 @@ import time
 
 import pytest
 
-from streamfleet.common.broker import Broker
 from streamfleet.common.results import Result
 from streamfleet.worker.engine.openai import OpenAIEngine, Upstream
 from streamfleet.worker.lease import LeaseKeeper
+from tests.broker import Broker
 from tests.integration.http_engine import HttpEngine, Reply
 from tests.integration.worker_in_process import small_engine, worker_inside
 from tests.integration.worker_process import Fleet, chat

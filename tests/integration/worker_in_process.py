@@ -7,7 +7,6 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
-from streamfleet.common.broker import Broker
 from streamfleet.common.clock import SystemClock
 from streamfleet.common.connection import Connection
 from streamfleet.common.keys import Keys
@@ -16,6 +15,7 @@ from streamfleet.worker.engine.base import Engine, EngineReply, EngineRequest
 from streamfleet.worker.engine.simulated import SimulatedEngine
 from streamfleet.worker.engine.simulated_profile import Profile
 from streamfleet.worker.worker import Worker
+from tests.broker import Broker
 from tests.waiting import eventually
 
 DEFAULTS: dict[str, Any] = {"lease_ms": 1_000, "retry_base_ms": 20, "retry_max_ms": 100}

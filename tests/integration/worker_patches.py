@@ -20,12 +20,12 @@ from typing import Any
 
 import structlog
 
-from streamfleet.common.broker import Broker
 from streamfleet.worker import __main__ as command
 from streamfleet.worker import circuit_breaker, dispatcher, execute, housekeeping, lease, pull, worker
 from streamfleet.worker.engine import simulated, simulated_chunks, simulated_profile
 from streamfleet.worker.engine.base import EngineReply, EngineRequest
 from streamfleet.worker.in_flight import InFlightRequest
+from tests.broker import Broker
 
 DEADLY_AFTER_S = 0.15
 

@@ -18,12 +18,12 @@ import redis.asyncio
 from redis.asyncio.retry import Retry
 from redis.backoff import ConstantBackoff
 
-from streamfleet.common.broker import Broker
 from streamfleet.common.connection import Connection
 from streamfleet.common.keys import Keys
 from streamfleet.common.protocol import LANES
 from streamfleet.common.records import Lease
 from streamfleet.common.results import Result
+from tests.broker import Broker
 from tests.integration.forked import ForkedProcess
 from tests.integration.own_pages import Answer, page, sample_on
 from tests.waiting import eventually, eventually_blocking

@@ -10,7 +10,7 @@ from streamfleet.common.keys import GROUP
 from streamfleet.common.protocol import Status
 from streamfleet.common.records import Completion, Lease
 from streamfleet.common.replies import ready_member
-from streamfleet.producer.repair import Inspection, Report
+from streamfleet.operator.repair import Inspection, Report
 from tests.scripts.harness import Queue, submission
 
 LANE = "high"

@@ -8,7 +8,7 @@ import pytest
 
 from streamfleet.common.protocol import LANES
 from streamfleet.common.replies import mapping
-from streamfleet.producer.snapshot import take_snapshot
+from streamfleet.operator.snapshot import take_snapshot
 from tests.scripts.harness import NOW, Queue
 
 

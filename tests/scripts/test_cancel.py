@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from streamfleet.common.broker import steering
 from streamfleet.common.keys import GROUP
 from streamfleet.common.records import Accepted, Balance, CompleteCode, EnqueueCode, Notices
+from streamfleet.operator.broker import control
 from tests.scripts.harness import NOW, Queue, ids, submission
 from tests.scripts.keyspace import changed
 from tests.scripts.test_refusals import without
@@ -319,7 +319,7 @@ async def test_who_may_not_delete_asks_all_the_same(queue: Queue) -> None:
 
 async def test_what_workers_are_told_is_bounded(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody who tells workers to drain in a loop must not fill Redis."""
-    monkeypatch.setattr(steering, "MOST_NOTICES", 100)
+    monkeypatch.setattr(control, "MOST_NOTICES", 100)
     for number in range(500):
         await queue.broker.drain(f"w{number}")
     assert await queue.command("XLEN", queue.keys.cancels) <= 250  # Redis cuts whole nodes of a stream

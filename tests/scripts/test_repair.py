@@ -11,7 +11,7 @@ from streamfleet.common.keys import GROUP
 from streamfleet.common.protocol import Lane
 from streamfleet.common.records import Retry
 from streamfleet.common.replies import ready_member
-from streamfleet.producer.repair import Inspection
+from streamfleet.operator.repair import Inspection
 from tests.scripts.breaking import KEPT, LOST, Scene, build, drained, finish, mended
 from tests.scripts.conftest import open_queue
 from tests.scripts.harness import NOW, Queue, ids, submission

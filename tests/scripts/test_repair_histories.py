@@ -12,7 +12,7 @@ import pytest
 from streamfleet.common.keys import GROUP, NOBODY
 from streamfleet.common.records import Lease
 from streamfleet.common.replies import ready_member
-from streamfleet.producer.repair import Inspection
+from streamfleet.operator.repair import Inspection
 from tests.scripts.breaking import Scene, drained, endings, finish, mended
 from tests.scripts.conftest import open_queue
 from tests.scripts.harness import Queue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streamfleet.common.acl import Role
+from streamfleet.operator.access_rules import Role
 
 Command = tuple[str, ...]
 

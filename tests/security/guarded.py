@@ -12,11 +12,11 @@ import redis
 import redis.asyncio
 
 from streamfleet.cli.demo.server import RedisServer
-from streamfleet.common.acl import Grant, Patterns, Role, grants, rules
-from streamfleet.common.broker import Broker
 from streamfleet.common.connection import Connection
 from streamfleet.common.keys import Keys
 from streamfleet.common.records import QueueLimits
+from streamfleet.operator.access_rules import Grant, Patterns, Role, grants, rules
+from tests.broker import Broker
 
 QUEUE, OTHER = "q", "other"
 PASSWORD = "let-me-in"

@@ -7,8 +7,6 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from streamfleet.common.acl import Role
-from streamfleet.common.broker import Broker
 from streamfleet.common.broker.gateway import GatewayBroker, Held, ReserveCode
 from streamfleet.common.broker.webhooks import WebhookBroker
 from streamfleet.common.connection import Connection
@@ -26,11 +24,13 @@ from streamfleet.common.keys import GROUP
 from streamfleet.common.protocol import LANES, Lane, Status
 from streamfleet.common.records import Completion, Lease, Retry, TokenGroup
 from streamfleet.common.records import Role as Waiting
+from streamfleet.operator.access_rules import Role
+from streamfleet.operator.dead_letters import find_letter, letters, requeue
+from streamfleet.operator.repair import Inspection
+from streamfleet.operator.snapshot import take_snapshot
 from streamfleet.producer.client import Client
-from streamfleet.producer.letters import find_letter, letters, requeue
-from streamfleet.producer.repair import Inspection
-from streamfleet.producer.snapshot import take_snapshot
 from streamfleet.worker.cancel_requests import CancelRequestProcessor
+from tests.broker import Broker
 from tests.security.batch_job import run_batches
 from tests.security.guarded import NOW, QUEUE, Guarded, allowed
 from tests.waiting import eventually
@@ -81,7 +81,7 @@ async def produce(guarded: Guarded, url: str) -> None:
         await reads_along(fleet, client)
         reply = client.broker.keys.reply(client.mailbox.name)
         await cancelled(fleet, client)
-        await by_hand(client.broker)
+        await by_hand(Broker.of(client.broker))
         assert await fleet.connection.command("EXISTS", reply)
     async with guarded.broker() as fleet:
         assert not await fleet.connection.command("EXISTS", reply), "the client took its reply stream with it"
@@ -417,7 +417,9 @@ async def serve(guarded: Guarded, url: str) -> None:
             waiting = asyncio.create_task(handle.result(5))
             await fleet.complete("w1", [succeeded(await claim(fleet), client.mailbox.name)])
             assert (await waiting).ok
-            await allowed(client.broker, "CLIENT", "UNBLOCK", 0)  # as a second stream does to the reading of the first
+            await allowed(
+                Broker.of(client.broker), "CLIENT", "UNBLOCK", 0
+            )  # as a second stream does to the reading of the first
         assert await operator.revoke(record.id)
         assert (await me.changes("0-0", 1))[1], "it was told"
         await webhooks(url)

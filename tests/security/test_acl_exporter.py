@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from streamfleet.common.acl import Role
 from streamfleet.common.protocol import Lane
+from streamfleet.operator.access_rules import Role
 from tests.integration.exporter_process import exporter
 from tests.security.guarded import Guarded
 from tests.security.jobs import add

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import redis
 
-from streamfleet.common.acl import ANY_QUEUE, Grant, Patterns, Role, grants, rules
 from streamfleet.common.keys import Keys
 from streamfleet.common.protocol import LANES
+from streamfleet.operator.access_rules import ANY_QUEUE, Grant, Patterns, Role, grants, rules
 from tests.security.forbidden import attempts
 from tests.security.guarded import OTHER, QUEUE, Guarded
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import httpx
 
-from streamfleet.common.acl import Role
+from streamfleet.operator.access_rules import Role
 from streamfleet.producer.client import Client
 from tests.integration.gateway_here import gateway_here
 from tests.integration.gateway_process import add_key

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from streamfleet.common.acl import Patterns, Role, rules
 from streamfleet.common.errors import QueueFull, StreamfleetError
 from streamfleet.common.keys import Keys
 from streamfleet.common.settings import QueueSettings, load
+from streamfleet.operator.access_rules import Patterns, Role, rules
 from streamfleet.producer.client import Client
 from tests.security.guarded import QUEUE, Guarded, narrowed
 from tests.security.jobs import JOBS

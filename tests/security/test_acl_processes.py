@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from streamfleet.common.acl import Role
 from streamfleet.common.errors import NotPermitted, ResultTimeout
 from streamfleet.common.protocol import Status
+from streamfleet.operator.access_rules import Role
 from streamfleet.producer import cancelling
 from streamfleet.producer.client import Client
 from tests.integration.cli_processes import Ended, streamfleet

@@ -12,9 +12,18 @@ from redis.retry import Retry
 
 from streamfleet.cli.demo.server import RedisServer, find_servers
 from streamfleet.common import scripts
-from streamfleet.common.acl import VERBS, Patterns, Role, grants, rules, setuser_command, users_acl, users_acl_line
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.keys import Keys
+from streamfleet.operator.access_rules import (
+    VERBS,
+    Patterns,
+    Role,
+    grants,
+    rules,
+    setuser_command,
+    users_acl,
+    users_acl_line,
+)
 from tests.integration.cli_processes import streamfleet
 from tests.security.guarded import Guarded
 

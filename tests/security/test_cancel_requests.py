@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 from structlog.testing import capture_logs
 
-from streamfleet.common.acl import Grant, Patterns, Role, grants
-from streamfleet.common.broker import Broker, producing
+from streamfleet.common.broker import producer
 from streamfleet.common.errors import BrokerUnavailable
 from streamfleet.common.keys import Keys
+from streamfleet.operator.access_rules import Grant, Patterns, Role, grants
 from streamfleet.worker.cancel_requests import AT_ONCE, CancelRequestProcessor
+from tests.broker import Broker
 from tests.security.guarded import QUEUE, Guarded, rendered
 
 
@@ -68,7 +69,7 @@ async def test_rules_of_an_earlier_release_do_not_stop_the_housekeeping(guarded:
 
 
 async def test_asks_that_nobody_sees_to_do_not_pile_up(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(producing, "CANCEL_REQUESTS_CAP", 100)
+    monkeypatch.setattr(producer, "CANCEL_REQUESTS_CAP", 100)
     async with guarded.broker() as broker:
         for number in range(500):
             await broker.ask_to_cancel(f"r-{number}")

@@ -14,9 +14,9 @@ from urllib.parse import quote
 import pytest
 import redis
 
-from streamfleet.common.acl import Patterns, Role, rules
 from streamfleet.common.keys import Keys
 from streamfleet.common.settings import EngineSettings, QueueSettings, load, unknown_variables
+from streamfleet.operator.access_rules import Patterns, Role, rules
 from tests.integration.cli_processes import command, environment, streamfleet
 from tests.integration.http_engine import HttpEngine, Reply
 from tests.integration.worker_process import Fleet, WorkerProcess

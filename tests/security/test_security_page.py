@@ -15,8 +15,8 @@ import pytest
 import redis
 
 from streamfleet.cli.demo.server import RedisServer, free_port
-from streamfleet.common.acl import Role
 from streamfleet.common.settings import GROUPS, PREFIX, variable
+from streamfleet.operator.access_rules import Role
 from tests.integration.k8s_manifests import only, render
 from tests.programs import program, skip_without
 from tests.security.tls import with_tls

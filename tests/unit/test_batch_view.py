@@ -6,9 +6,9 @@ from io import StringIO
 
 from rich.console import Console
 
+from streamfleet.cli.requests.batch_view import BatchView, describe
+from streamfleet.cli.requests.pace import Pace
 from streamfleet.producer.batch import Progress
-from streamfleet.producer.commands.batch_view import BatchView, describe
-from streamfleet.producer.pace import Pace
 
 
 class HandClock:

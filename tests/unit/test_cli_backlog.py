@@ -12,9 +12,9 @@ from rich.console import Console
 
 from streamfleet.common.protocol import Lane
 from streamfleet.common.records import LaneAudit
-from streamfleet.producer.commands.backlog_view import render
-from streamfleet.producer.fleet import worker_views
-from streamfleet.producer.snapshot import Rates, Snapshot, lane_view, rates
+from streamfleet.operator.commands.backlog_view import render
+from streamfleet.operator.fleet import worker_views
+from streamfleet.operator.snapshot import Rates, Snapshot, lane_view, rates
 
 NOW = 1_000_000
 

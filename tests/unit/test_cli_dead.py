@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 
 from streamfleet.common.protocol import Lane
-from streamfleet.producer.commands.dead_view import as_json_value, page, table
-from streamfleet.producer.letters import NotRequeued, read_letter, revive
+from streamfleet.operator.commands.dead_view import as_json_value, page, table
+from streamfleet.operator.dead_letters import NotRequeued, read_letter, revive
 
 ENQUEUED = 1_000_000
 NOW = 2_000_000

@@ -13,18 +13,18 @@ from rich.console import Console, RenderableType
 
 from streamfleet.cli import webhooks_view
 from streamfleet.cli.gateway_command import keys_table
-from streamfleet.cli.plan import view as plan_view
-from streamfleet.cli.plan.figures import Figures
-from streamfleet.cli.plan.profile import EngineProfile
-from streamfleet.cli.plan.size import Sized
 from streamfleet.common.gateway_keys import KeyRecord
 from streamfleet.common.gateway_webhooks import DeadWebhook, Message
 from streamfleet.common.protocol import LANES, Lane
 from streamfleet.common.records import LaneAudit
-from streamfleet.producer.commands import backlog_view, dead_view, workers_view
-from streamfleet.producer.fleet import WorkerView, worker_views
-from streamfleet.producer.letters import DeadLetter
-from streamfleet.producer.snapshot import Rates, Snapshot, lane_view
+from streamfleet.operator.commands import backlog_view, dead_view, workers_view
+from streamfleet.operator.dead_letters import DeadLetter
+from streamfleet.operator.fleet import WorkerView, worker_views
+from streamfleet.operator.plan import view as plan_view
+from streamfleet.operator.plan.figures import Figures
+from streamfleet.operator.plan.profile import EngineProfile
+from streamfleet.operator.plan.size import Sized
+from streamfleet.operator.snapshot import Rates, Snapshot, lane_view
 from streamfleet.worker.engine.simulated_profile import SMOLLM2_135M_CPU
 
 NOW_MS = 1_790_000_000_000

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from streamfleet.common.durations import in_words, parse_deadline, parse_span
 from streamfleet.common.errors import InvalidRequest
-from streamfleet.producer.when import in_words, parse_deadline, parse_span
 
 NOW = 1_790_000_000_000
 

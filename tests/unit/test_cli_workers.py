@@ -10,8 +10,8 @@ import pytest
 from rich.console import Console
 
 from streamfleet.common.replies import description
-from streamfleet.producer.commands.workers_view import as_json_values, render, summary
-from streamfleet.producer.fleet import WorkerView, worker_views
+from streamfleet.operator.commands.workers_view import as_json_values, render, summary
+from streamfleet.operator.fleet import WorkerView, worker_views
 
 NOW = 1_000_000_000
 GOOD = {"state": "ready", "engine": "vllm", "models": ["/models/small"], "slots": 32, "version": "0.1.0"}

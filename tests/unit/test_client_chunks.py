@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from streamfleet.common.protocol import Lane
 from streamfleet.common.records import Submission
-from streamfleet.producer.chunks import chunked, size
+from streamfleet.producer.submission_batches import chunked, size
 
 
 def submission(body_bytes: int) -> Submission:

@@ -9,13 +9,13 @@ from typing import Any, cast
 
 import pytest
 
-from streamfleet.common.broker import Broker
 from streamfleet.common.clock import SystemClock
 from streamfleet.common.errors import BrokerUnavailable, NotPermitted, RequestLost, ResultTimeout
 from streamfleet.common.records import QueueLimits
 from streamfleet.common.results import Result, decode_result
 from streamfleet.producer.handle import Arrivals, Handle
 from streamfleet.producer.mailbox import Mailbox
+from tests.broker import Broker
 from tests.waiting import eventually
 
 

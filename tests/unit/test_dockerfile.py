@@ -22,7 +22,7 @@ DOCKERFILE = ROOT / "Dockerfile"
 TARGETS = ("client", "gateway", "worker-cpu", "worker-gpu")
 WORKERS = ("worker-cpu", "worker-gpu")
 SERVERS = ("gateway", *WORKERS)
-SOURCE_ROOTS = ("common", "producer", "worker", "gateway", "cli")
+SOURCE_ROOTS = ("common", "producer", "worker", "operator", "gateway", "cli")
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from streamfleet.common.keys import Keys
 from streamfleet.common.protocol import ENDPOINTS, MAX_META_BYTES, MAX_NAME_CHARS
 from streamfleet.common.secret_files import file_variables
 from streamfleet.common.settings import GROUPS, PREFIX, variable
-from streamfleet.producer.commands.common import FAILED, INTERRUPTED, USAGE
+from streamfleet.operator.commands.common import FAILED, INTERRUPTED, USAGE
 from streamfleet.worker.lease import EXIT_LOOP_HUNG
 from streamfleet.worker.worker import EXIT_BROKEN, EXIT_DRAINED, EXIT_ENGINE_FAILED
 

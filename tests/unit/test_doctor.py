@@ -6,15 +6,15 @@ from collections.abc import Mapping
 
 import pytest
 
-from streamfleet.common.acl import Patterns, Role, grants
 from streamfleet.common.keys import Keys
 from streamfleet.common.protocol import Lane
-from streamfleet.producer.doctor.access import ARGUMENTS, CLUSTERED, access_check, attempts
-from streamfleet.producer.doctor.check import Check, Level
-from streamfleet.producer.doctor.queue import lateness_check, workers_check
-from streamfleet.producer.doctor.server import clock_check, ping_check, server_checks
-from streamfleet.producer.fleet import WorkerView
-from streamfleet.producer.snapshot import LaneView, Snapshot
+from streamfleet.operator.access_rules import Patterns, Role, grants
+from streamfleet.operator.doctor.access import ARGUMENTS, CLUSTERED, access_check, attempts
+from streamfleet.operator.doctor.check import Check, Level
+from streamfleet.operator.doctor.queue import lateness_check, workers_check
+from streamfleet.operator.doctor.server import clock_check, ping_check, server_checks
+from streamfleet.operator.fleet import WorkerView
+from streamfleet.operator.snapshot import LaneView, Snapshot
 
 WELL = {
     "redis_version": "8.2.3",

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamfleet.cli.exporter.pressure import PLACES, WINDOW_MS, Throughput, places, pressure_s, slack_s
 from streamfleet.common.protocol import LANES, Lane
 from streamfleet.common.records import Ranked
+from streamfleet.operator.exporter.pressure import PLACES, WINDOW_MS, Throughput, places, pressure_s, slack_s
 
 NOW = 1_790_000_000_000
 PATIENCE_MS = 300_000

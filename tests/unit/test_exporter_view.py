@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from prometheus_client import generate_latest
 from prometheus_client.registry import CollectorRegistry
 
-from streamfleet.cli.exporter.families import FAMILIES, families
-from streamfleet.cli.exporter.pressure import Throughput
-from streamfleet.cli.exporter.view import DELAYED_AT_MOST, STATES, View, view
 from streamfleet.common.protocol import LANES, Lane, Status
 from streamfleet.common.records import Audit, Glance, LaneAudit
 from streamfleet.common.replies import lane_of, ranked_member
+from streamfleet.operator.exporter.families import FAMILIES, families
+from streamfleet.operator.exporter.pressure import Throughput
+from streamfleet.operator.exporter.view import DELAYED_AT_MOST, STATES, View, view
 
 NOW = 1_790_000_000_000
 PATIENCE_MS = 300_000

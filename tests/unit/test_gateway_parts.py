@@ -39,7 +39,7 @@ from streamfleet.gateway.errors import (
 )
 from streamfleet.gateway.models import REUSE_S, Chosen, Models, announced_models
 from streamfleet.gateway.token_budget import expected_tokens, used_tokens
-from streamfleet.producer.fleet import WorkerView, worker_views
+from streamfleet.operator.fleet import WorkerView, worker_views
 
 NOW = 1_790_000_000_000
 DIGEST = digest_of("sf-x")

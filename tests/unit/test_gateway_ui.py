@@ -29,8 +29,8 @@ from streamfleet.gateway.ui.readings import REUSE_S, CachedReading
 from streamfleet.gateway.ui.security import POLICY, check_json
 from streamfleet.gateway.ui.session import MOST_SEARCHES, UiSession, ui_settings
 from streamfleet.gateway.ui.texts import MOST_CHARS, error_of, line, passage, reason_of, usage_of
-from streamfleet.producer.fleet import worker_views
-from streamfleet.producer.snapshot import LaneView, Snapshot
+from streamfleet.operator.fleet import worker_views
+from streamfleet.operator.snapshot import LaneView, Snapshot
 
 DIGEST = digest_of("sf-x")
 NOW = 1_790_000_000_000

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from streamfleet.common.protocol import LANES, Lane
-from streamfleet.producer.fleet import WorkerView
-from streamfleet.producer.lateness import Cause, Lateness, lateness
-from streamfleet.producer.snapshot import LaneView, Rates, Snapshot
+from streamfleet.operator.fleet import WorkerView
+from streamfleet.operator.lateness import Cause, Lateness, lateness
+from streamfleet.operator.snapshot import LaneView, Rates, Snapshot
 
 EMPTY = {lane: LaneView(lane, 0, 0, 0, 0, None, None) for lane in LANES}
 SHARES = (0, 0, 100, 50)

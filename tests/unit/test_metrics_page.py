@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from streamfleet.cli.exporter.families import FAMILIES, Family
-from streamfleet.cli.exporter.view import STATES
 from streamfleet.common import metrics
 from streamfleet.common.protocol import LANES, Status
 from streamfleet.gateway import metrics as gateway_metrics
 from streamfleet.gateway.batches import metrics as batch_metrics
 from streamfleet.gateway.files import metrics as file_metrics
 from streamfleet.gateway.webhooks import metrics as webhook_metrics
+from streamfleet.operator.exporter.families import FAMILIES, Family
+from streamfleet.operator.exporter.view import STATES
 
 ROW = re.compile(r"^\| `(streamfleet_\w+)` \| (\w+) \| (\w+) \| (.*?) \| (.+?) \| (.+?) \|$", re.MULTILINE)
 BUILD_LABELS = ("version", "python", "vllm")

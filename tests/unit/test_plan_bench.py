@@ -13,10 +13,10 @@ from bench.planning.judging import Compared, answer_target, tables, targets
 from bench.planning.loads import FULL_SIZES, LOADS, SEED, other_runs, sizes_of
 from bench.planning.running import run_of
 from bench.scheduling.outcomes import Outcome
-from streamfleet.cli.plan.arrivals import Arrival
-from streamfleet.cli.plan.figures import Figures, figures
-from streamfleet.cli.plan.profile import EngineProfile
 from streamfleet.common.protocol import Lane
+from streamfleet.operator.plan.arrivals import Arrival
+from streamfleet.operator.plan.figures import Figures, figures
+from streamfleet.operator.plan.profile import EngineProfile
 from streamfleet.worker.engine.simulated_profile import SMOLLM2_135M_CPU
 
 

@@ -7,13 +7,13 @@ from collections.abc import Iterable
 
 import pytest
 
-from streamfleet.cli.plan.arrivals import Arrival
-from streamfleet.cli.plan.fit import BadFit, Wave, fit, least_squares
-from streamfleet.cli.plan.measure import CannotMeasure, WaveShape, shapes, wave_of
-from streamfleet.cli.plan.profile import EngineProfile
-from streamfleet.cli.plan.simulate import Fleet, Simulation
 from streamfleet.common.protocol import Lane
 from streamfleet.common.results import Result, decode_result
+from streamfleet.operator.plan.arrivals import Arrival
+from streamfleet.operator.plan.fit import BadFit, Wave, fit, least_squares
+from streamfleet.operator.plan.measure import CannotMeasure, WaveShape, shapes, wave_of
+from streamfleet.operator.plan.profile import EngineProfile
+from streamfleet.operator.plan.simulate import Fleet, Simulation
 from streamfleet.worker.engine.simulated_profile import SMOLLM2_135M_CPU
 
 KNOTS = {1, 2, 4, 8, 16, 32}

@@ -9,13 +9,13 @@ from dataclasses import fields, replace
 
 import pytest
 
-from streamfleet.cli.plan.arrivals import Arrival, Traffic
-from streamfleet.cli.plan.figures import figures
-from streamfleet.cli.plan.lanes import Lanes
-from streamfleet.cli.plan.profile import NO_LIMIT, EngineProfile
-from streamfleet.cli.plan.simulate import WATCHERS, Fate, Fleet, Run, Simulation
 from streamfleet.common.protocol import COMPLETIONS, Lane
 from streamfleet.common.records import QueueLimits
+from streamfleet.operator.plan.arrivals import Arrival, Traffic
+from streamfleet.operator.plan.figures import figures
+from streamfleet.operator.plan.lanes import Lanes
+from streamfleet.operator.plan.profile import NO_LIMIT, EngineProfile
+from streamfleet.operator.plan.simulate import WATCHERS, Fate, Fleet, Run, Simulation
 from streamfleet.worker.engine.base import EngineRequest
 from streamfleet.worker.engine.simulated import SimulatedEngine
 from streamfleet.worker.engine.simulated_profile import SMOLLM2_135M_CPU, Profile

@@ -14,15 +14,15 @@ import pytest
 from typer.testing import CliRunner
 
 from streamfleet.cli.main import app
-from streamfleet.cli.plan.arrivals import Defaults, Traffic, read_trace
-from streamfleet.cli.plan.checks import share
-from streamfleet.cli.plan.figures import Figures, at_share
-from streamfleet.cli.plan.planning import Asked, plan_fleet
-from streamfleet.cli.plan.profile import EngineProfile, load_profile, read_profile
-from streamfleet.cli.plan.size import NoFleet, smallest
-from streamfleet.cli.plan.view import as_json_values, percent
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.protocol import Lane
+from streamfleet.operator.plan.arrivals import Defaults, Traffic, read_trace
+from streamfleet.operator.plan.checks import share
+from streamfleet.operator.plan.figures import Figures, at_share
+from streamfleet.operator.plan.planning import Asked, plan_fleet
+from streamfleet.operator.plan.profile import EngineProfile, load_profile, read_profile
+from streamfleet.operator.plan.size import NoFleet, smallest
+from streamfleet.operator.plan.view import as_json_values, percent
 from streamfleet.worker.engine.simulated_profile import SMOLLM2_135M_CPU
 
 ENGINE = EngineProfile(replace(SMOLLM2_135M_CPU, jitter=0.0), 2.0, {"made": "2026-01-31", "fit_error": 0.01})

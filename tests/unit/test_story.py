@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from streamfleet.common.broker.inspecting import EntryLook, read_entry_name
 from streamfleet.common.keys import NOBODY
 from streamfleet.common.protocol import Lane
 from streamfleet.common.results import decode_result
-from streamfleet.producer.commands.trace_view import page
-from streamfleet.producer.fleet import WorkerView
-from streamfleet.producer.letters import read_letter
-from streamfleet.producer.story import Attempts, as_json_value, deadline_ms, read_tries, tell
-from streamfleet.producer.whereabouts import Place, Search, Trace
+from streamfleet.operator.broker.inspecting import EntryLook, read_entry_name
+from streamfleet.operator.commands.trace_view import page
+from streamfleet.operator.dead_letters import read_letter
+from streamfleet.operator.fleet import WorkerView
+from streamfleet.operator.request_location import Place, Search, Trace
+from streamfleet.operator.request_trace import Attempts, as_json_value, deadline_ms, read_tries, tell
 
 CAME = 1_790_000_000_000
 NOW = CAME + 40_000

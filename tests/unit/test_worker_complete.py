@@ -11,13 +11,13 @@ from typing import Any, cast
 import pytest
 
 from streamfleet.common import metrics
-from streamfleet.common.broker import Broker
 from streamfleet.common.errors import BrokerOutOfMemory
 from streamfleet.common.protocol import Status
 from streamfleet.common.records import CompleteCode, Completion, Lease, Retry, RetryCode
 from streamfleet.worker.complete import MOST_AT_ONCE, RESPONSE_BYTES_AT_ONCE, Completer
 from streamfleet.worker.in_flight import InFlight, InFlightRequest
 from streamfleet.worker.outcome import Finished, Gone, HandedBack, Outcome, Postponed
+from tests.broker import Broker
 from tests.unit.worker_requests import CLAIMED_MS, HandClock, in_flight_request
 
 

@@ -10,12 +10,12 @@ from itertools import pairwise
 
 import pytest
 
-from streamfleet.common.broker import Broker
 from streamfleet.common.broker.housekeeping import Looked, Turn
 from streamfleet.common.errors import BrokerUnavailable
 from streamfleet.common.records import Pulled, Reclaimed, Role
 from streamfleet.worker.housekeeping import Housekeeper, asking_pause_s
 from streamfleet.worker.reclaim_guard import ReclaimGuard
+from tests.broker import Broker
 
 LEASE_S = 10.0
 

@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import pytest
 
-from streamfleet.common.broker import Broker
 from streamfleet.common.records import Lease, RenewCode
 from streamfleet.worker import lease
 from streamfleet.worker.in_flight import InFlight, StopReason
 from streamfleet.worker.lease import AT_ONCE, RENEWALS_PER_LEASE, LeaseKeeper, Pulse
+from tests.broker import Broker
 from tests.unit.worker_requests import HandClock, in_flight_request
 from tests.waiting import eventually
 

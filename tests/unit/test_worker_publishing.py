@@ -11,12 +11,12 @@ from typing import Any, cast
 import pytest
 
 from streamfleet.common import metrics
-from streamfleet.common.broker import Broker
 from streamfleet.common.errors import BrokerOutOfMemory, BrokerUnavailable, NotPermitted
 from streamfleet.common.records import QueueLimits, TokenGroup
 from streamfleet.worker import publishing
 from streamfleet.worker.in_flight import StopReason
 from streamfleet.worker.publishing import BYTES_AT_ONCE, GROUP_BYTES, Publisher
+from tests.broker import Broker
 from tests.unit.worker_requests import HandClock, in_flight_request
 from tests.waiting import eventually
 

@@ -8,12 +8,12 @@ from typing import Any, cast
 
 import pytest
 
-from streamfleet.common.broker import Broker
 from streamfleet.common.records import Hint, Pulled, Role
 from streamfleet.worker.batching import Continuous
 from streamfleet.worker.credit import Typical
 from streamfleet.worker.in_flight import InFlight, InFlightRequest
 from streamfleet.worker.pull import LOOK_AGAIN_S, Puller
+from tests.broker import Broker
 from tests.unit.worker_requests import OK, HandClock, ScriptedEngine, in_flight_request
 from tests.waiting import eventually
 

@@ -8,7 +8,6 @@ from typing import Any, cast
 
 import pytest
 
-from streamfleet.common.broker import Broker
 from streamfleet.common.records import CompleteCode, Completion, QueueLimits, Retry, RetryCode, TokenGroup
 from streamfleet.worker.admission import CostLimits
 from streamfleet.worker.complete import Completer
@@ -17,6 +16,7 @@ from streamfleet.worker.engine.base import EngineReply, EngineRequest, EngineUna
 from streamfleet.worker.execute import Executor
 from streamfleet.worker.in_flight import InFlight, InFlightRequest
 from streamfleet.worker.publishing import Publisher
+from tests.broker import Broker
 from tests.unit.worker_requests import CHAT, OK, HandClock, ScriptedEngine, in_flight_request
 
 

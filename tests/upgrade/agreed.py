@@ -7,7 +7,6 @@ caller that tries again) has to be the same request. Rules for Redis's users are
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import json
 from typing import Any
 
@@ -24,7 +23,8 @@ BODIES: tuple[dict[str, Any], ...] = (
     {"messages": [{"role": "user", "content": [{"type": "text", "text": "é"}], "name": "x"}, {"role": "tool"}]},
     {"messages": [], "tools": [{"function": {"parameters": {"z": 1, "a": [1.0, -0.0, 10**20]}}}]},
 )
-ACL = "streamfleet.common.acl"
+ACL = ("streamfleet.operator.access_rules", "streamfleet.common.acl")
+"""Module of the rules; the second name is that of earlier releases."""
 
 
 def digests() -> list[str]:
@@ -35,9 +35,9 @@ def digests() -> list[str]:
 
 def rights() -> list[list[str]]:
     """(role, command, key) of all that the printed rules allow; nothing of a release that prints none."""
-    if importlib.util.find_spec(ACL) is None:
+    acl = _rules()
+    if acl is None:
         return []
-    acl: Any = importlib.import_module(ACL)
     return [
         [str(role), command, key]
         for role in acl.Role
@@ -45,6 +45,15 @@ def rights() -> list[list[str]]:
         for command in grant.commands
         for key in grant.keys or ("",)
     ]
+
+
+def _rules() -> Any:
+    for name in ACL:
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError:
+            continue
+    return None
 
 
 if __name__ == "__main__":

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from streamfleet.common.protocol import LANES
-from streamfleet.producer.fleet import WorkerView
-from streamfleet.producer.repair import Inspection
-from streamfleet.producer.snapshot import look_at_workers
+from streamfleet.operator.fleet import WorkerView
+from streamfleet.operator.repair import Inspection
+from streamfleet.operator.snapshot import look_at_workers
 from tests.fault.fleet import Member
 from tests.fault.harness import MARK, Harness, harness_on
 from tests.fault.history import History, collect

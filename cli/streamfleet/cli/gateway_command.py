@@ -10,12 +10,12 @@ import typer
 from streamfleet.cli.webhooks_command import webhooks
 from streamfleet.common.errors import SettingsError
 from streamfleet.common.protocol import Lane
-from streamfleet.producer.commands.common import FAILED, AsJson, QueueName, RedisUrl, out, run, say
+from streamfleet.operator.commands.common import FAILED, AsJson, QueueName, RedisUrl, out, run, say
 
 if TYPE_CHECKING:
     from streamfleet.common.broker.gateway import GatewayBroker
     from streamfleet.common.gateway_keys import KeyRecord
-    from streamfleet.producer.commands.fitted_table import FittedTable
+    from streamfleet.operator.commands.fitted_table import FittedTable
 
 gateway = typer.Typer(name="gateway", invoke_without_command=True)
 keys = typer.Typer(name="keys", no_args_is_help=True, help="API keys of the gateway: create, list, revoke.")
@@ -146,7 +146,7 @@ def _broker(redis_url: str | None) -> GatewayBroker:
     from streamfleet.common.broker.gateway import GatewayBroker
     from streamfleet.common.connection import Connection
     from streamfleet.common.gateway_keys import GatewayNames
-    from streamfleet.producer.commands.common import queue_settings
+    from streamfleet.operator.commands.common import queue_settings
 
     settings = queue_settings(redis_url, None)
     return GatewayBroker(Connection(settings.redis_url.get_secret_value()), GatewayNames(settings.key_prefix))
@@ -163,8 +163,8 @@ async def _create(
     operator: bool,
     as_json: bool,
 ) -> None:
+    from streamfleet.common.durations import parse_deadline
     from streamfleet.common.gateway_keys import USUAL_LANES, digest_of, make_record, new_secret
-    from streamfleet.producer.when import parse_deadline
 
     broker = _broker(redis_url)
     try:
@@ -228,9 +228,9 @@ def _values(record: KeyRecord) -> dict[str, Any]:
 
 def keys_table(records: list[KeyRecord], now_ms: int) -> FittedTable:
     """API keys for people, without the keys themselves."""
-    from streamfleet.producer.commands.fitted_table import FittedTable
-    from streamfleet.producer.commands.plain import cell
-    from streamfleet.producer.when import in_words
+    from streamfleet.common.durations import in_words
+    from streamfleet.operator.commands.fitted_table import FittedTable
+    from streamfleet.operator.commands.plain import cell
 
     table = FittedTable()
     table.add_column("id")

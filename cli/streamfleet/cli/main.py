@@ -4,18 +4,30 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from typing import Annotated, NoReturn
 
 import typer
 
 from streamfleet.cli.demo_command import demo, demo_gateway
-from streamfleet.cli.exporter_command import exporter
 from streamfleet.cli.gateway_command import gateway
-from streamfleet.cli.plan_command import plan
+from streamfleet.cli.requests.batch import batch
+from streamfleet.cli.requests.enqueue import enqueue
+from streamfleet.cli.requests.result import cancel, result
 from streamfleet.cli.worker_command import worker
 from streamfleet.common.errors import InvalidRequest, SettingsError, StreamfleetError
-from streamfleet.producer.commands import OPERATIONS, add_commands
-from streamfleet.producer.commands.common import FAILED, INTERRUPTED, USAGE, out, say
+from streamfleet.operator.commands.acl import acl
+from streamfleet.operator.commands.audit import audit
+from streamfleet.operator.commands.backlog import backlog
+from streamfleet.operator.commands.common import FAILED, INTERRUPTED, USAGE, out, say
+from streamfleet.operator.commands.dead import dead
+from streamfleet.operator.commands.doctor import doctor
+from streamfleet.operator.commands.drain import drain
+from streamfleet.operator.commands.exporter import exporter
+from streamfleet.operator.commands.pause import pause, resume
+from streamfleet.operator.commands.plan import plan
+from streamfleet.operator.commands.trace import trace
+from streamfleet.operator.commands.workers import workers
 
 app = typer.Typer(
     name="streamfleet",
@@ -44,13 +56,18 @@ def _options(
     pass
 
 
-PROCESSES = "Processes"
-add_commands(app)
+REQUESTS, OPERATIONS, PROCESSES = "Requests", "Operations", "Processes"
+COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
+    REQUESTS: (enqueue, result, cancel, batch),
+    OPERATIONS: (backlog, workers, trace, pause, resume, drain, doctor, audit, acl),
+    PROCESSES: (worker, exporter, demo),
+}
+for panel, commands in COMMANDS.items():
+    for command in commands:
+        app.command(rich_help_panel=panel)(command)
+app.add_typer(dead, rich_help_panel=OPERATIONS)
 app.add_typer(plan, rich_help_panel=OPERATIONS)
-app.command(rich_help_panel=PROCESSES)(worker)
-app.command(rich_help_panel=PROCESSES)(exporter)
 app.add_typer(gateway, rich_help_panel=PROCESSES)
-app.command(rich_help_panel=PROCESSES)(demo)
 app.command("demo-gateway", rich_help_panel=PROCESSES)(demo_gateway)
 
 

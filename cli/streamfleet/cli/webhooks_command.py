@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from streamfleet.producer.commands.common import FAILED, AsJson, RedisUrl, out, run, say
+from streamfleet.operator.commands.common import FAILED, AsJson, RedisUrl, out, run, say
 
 if TYPE_CHECKING:
     from streamfleet.common.broker.webhooks import WebhookBroker
@@ -108,7 +108,7 @@ def rotate(
     streamfleet gateway webhooks secret rotate --tenant billing --overlap 0s
     ```
     """
-    from streamfleet.producer.when import parse_span
+    from streamfleet.common.durations import parse_span
 
     run(_replace(redis_url, tenant, parse_span(overlap, "overlap")))
 
@@ -129,7 +129,7 @@ async def _connected(redis_url: str | None) -> AsyncIterator[WebhookBroker]:
     from streamfleet.common.broker.webhooks import WebhookBroker
     from streamfleet.common.connection import Connection
     from streamfleet.common.gateway_webhooks import WebhookNames
-    from streamfleet.producer.commands.common import queue_settings
+    from streamfleet.operator.commands.common import queue_settings
 
     settings = queue_settings(redis_url, None)
     broker = WebhookBroker(Connection(settings.redis_url.get_secret_value()), WebhookNames(settings.key_prefix))

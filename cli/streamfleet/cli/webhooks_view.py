@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from streamfleet.common.durations import in_words
 from streamfleet.common.gateway_webhooks import DeadWebhook
 from streamfleet.gateway.webhooks.signing import read_secrets
-from streamfleet.producer.commands.fitted_table import FittedTable
-from streamfleet.producer.commands.plain import cell, one_line, plain
-from streamfleet.producer.when import in_words
+from streamfleet.operator.commands.fitted_table import FittedTable
+from streamfleet.operator.commands.plain import cell, one_line, plain
 
 
 def table(letters: Sequence[DeadWebhook], now_ms: int) -> FittedTable:

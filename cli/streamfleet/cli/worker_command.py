@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from streamfleet.producer.commands.common import QueueName, RedisUrl
+from streamfleet.operator.commands.common import QueueName, RedisUrl
 
 
 def worker(

@@ -283,7 +283,7 @@ class Finding:
     """Damage in a queue that only manual Redis commands can cause.
 
     Attributes:
-        kind: kind of damage; see `streamfleet.producer.repair.KINDS`.
+        kind: kind of damage; see `streamfleet.operator.repair.KINDS`.
         name: affected object: ``<lane>:<stream id>``, a lane, a key, a member, or a request id.
         detail: further details; may be empty.
     """

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from streamfleet.common.broker import Broker
+from streamfleet.common.broker.base import BrokerBase
 from streamfleet.common.errors import NotPermitted
 
 log = structlog.get_logger(__name__)
@@ -36,7 +36,7 @@ class Finding:
         (log.critical if self.critical else log.warning)(self.event, reason=self.message, setting=self.setting)
 
 
-async def check_server(broker: Broker) -> list[Finding]:
+async def check_server(broker: BrokerBase) -> list[Finding]:
     """Check the server that holds the queue; returns nothing if INFO is not permitted.
 
     Raises:

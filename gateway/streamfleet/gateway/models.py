@@ -14,7 +14,7 @@ from streamfleet.common.clock import Clock
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.settings_gateway import ModelRoute
 from streamfleet.gateway.errors import NO_WORKER_S, SERVER, ApiError, retry_after
-from streamfleet.producer.fleet import WorkerView
+from streamfleet.operator.fleet import WorkerView
 
 REUSE_S = 2.0
 Look = Callable[[str], Awaitable[Sequence[WorkerView]]]

@@ -9,8 +9,8 @@ import asyncio
 from collections.abc import Sequence
 
 from streamfleet.common.settings import QueueSettings
+from streamfleet.operator.fleet import WorkerView, worker_views
 from streamfleet.producer.client import Client
-from streamfleet.producer.fleet import WorkerView, worker_views
 
 PATIENCE_S = 2.0
 """How long an operation waits for an unreachable Redis: short, so that callers soon hear of it and try again."""

@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from streamfleet.common.durations import parse_span
 from streamfleet.common.envelope import MAX_NAME_CHARS, check_traceparent
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.protocol import (
@@ -29,7 +30,6 @@ from streamfleet.common.protocol import (
 )
 from streamfleet.gateway.errors import REFUSED, ApiError
 from streamfleet.producer.follower import place_of
-from streamfleet.producer.when import parse_span
 
 HEADER_PREFIX = "X-Streamfleet-"
 REQUIRED_FIELDS = {

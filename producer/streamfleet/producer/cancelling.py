@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streamfleet.common.broker import Broker
+from streamfleet.common.broker.producer import ProducerBroker
 from streamfleet.common.errors import RequestLost, ResultTimeout
 from streamfleet.common.protocol import Status
 from streamfleet.producer.mailbox import Mailbox
@@ -10,7 +10,9 @@ from streamfleet.producer.mailbox import Mailbox
 PATIENCE_S = 5.0
 
 
-async def ask_to_cancel(broker: Broker, mailbox: Mailbox, request_id: str, patience_s: float = PATIENCE_S) -> bool:
+async def ask_to_cancel(
+    broker: ProducerBroker, mailbox: Mailbox, request_id: str, patience_s: float = PATIENCE_S
+) -> bool:
     """Ask workers to cancel a request, and wait for its result. True if it ended as cancelled; False also if it was
     lost.
 

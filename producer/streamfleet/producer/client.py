@@ -16,10 +16,8 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self, TypeVar, Unpack, overload
 
-from streamfleet.common.broker import Broker
-from streamfleet.common.connection import Connection
+from streamfleet.common.broker.producer import ProducerBroker
 from streamfleet.common.errors import ClientClosed, NotPermitted, RequestLost, ResultTimeout
-from streamfleet.common.keys import Keys
 from streamfleet.common.records import Submission
 from streamfleet.common.results import Result
 from streamfleet.common.settings import QueueSettings, load
@@ -37,20 +35,10 @@ from streamfleet.producer.window import Asks, AsyncAsks, Run
 T = TypeVar("T")
 
 
-def open_broker(settings: QueueSettings, patience_s: float | None = 5.0) -> Broker:
-    """Create the broker of the queue that the settings name; sends nothing yet.
-
-    Raises:
-        SettingsError: the Redis URL cannot be read.
-    """
-    connection = Connection(settings.redis_url.get_secret_value(), patience_s)
-    return Broker(connection, Keys(settings.queue, settings.key_prefix), settings.limits())
-
-
 class _Parts(NamedTuple):
     """Parts of an open client."""
 
-    broker: Broker
+    broker: ProducerBroker
     mailbox: Mailbox
     feeds: Feeds
     sender: Sender
@@ -96,14 +84,14 @@ class Client:
     async def __aenter__(self) -> Self:
         if self._parts is not None:
             self._parts.broker.connection.check()
-        broker = open_broker(self.settings, self._patience_s)
+        broker = ProducerBroker.open(self.settings, self._patience_s)
         try:
             await broker.connection.ping()
         except BaseException:
             await broker.close()
             raise
         mailbox = Mailbox(broker, _reply_name())
-        feeds = Feeds(lambda: open_broker(self.settings, 0))
+        feeds = Feeds(lambda: ProducerBroker.open(self.settings, 0))
         sender = Sender(broker, mailbox, self, self.settings, self._notify)
         self._parts, self._closed = _Parts(broker, mailbox, feeds, sender), False
         return self
@@ -134,7 +122,7 @@ class Client:
         return Client(settings=self.settings, patience_s=self._patience_s, notify=self._notify)
 
     @property
-    def broker(self) -> Broker:
+    def broker(self) -> ProducerBroker:
         """The queue's operations, for uses that this client has no method for."""
         return self._open.broker
 

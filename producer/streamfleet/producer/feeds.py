@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 import structlog
 
-from streamfleet.common.broker import Broker
+from streamfleet.common.broker.producer import ProducerBroker
 from streamfleet.common.errors import BrokerUnavailable, ClientClosed, NotPermitted, StreamfleetError
 from streamfleet.common.replies import id_order
 from streamfleet.producer.follower import Entry
@@ -126,9 +126,9 @@ class Feeds:
         open_broker: creates the broker for the reads, without patience; called at the first use.
     """
 
-    def __init__(self, open_broker: Callable[[], Broker]) -> None:
+    def __init__(self, open_broker: Callable[[], ProducerBroker]) -> None:
         self._open_broker = open_broker
-        self._broker: Broker | None = None
+        self._broker: ProducerBroker | None = None
         self._reading: asyncio.Task[None] | None = None
         self._looking: asyncio.TimerHandle | None = None
         self._feeds: dict[str, list[Feed]] = {}
@@ -178,7 +178,7 @@ class Feeds:
         if broker is not None:
             await broker.close()
 
-    async def _read_forever(self, broker: Broker) -> None:
+    async def _read_forever(self, broker: ProducerBroker) -> None:
         while True:
             self._changed.clear()
             positions = self._positions()
@@ -211,7 +211,7 @@ class Feeds:
                 wanted[request_id] = min(hungry, key=id_order)
         return wanted
 
-    async def _read(self, broker: Broker, positions: Mapping[str, str]) -> dict[str, list[Entry]]:
+    async def _read(self, broker: ProducerBroker, positions: Mapping[str, str]) -> dict[str, list[Entry]]:
         """New entries; empty as soon as the set of streams changes."""
         most = max(LEAST_AT_ONCE, ENTRIES_AT_ONCE // len(positions))
         reading = asyncio.ensure_future(broker.read_tokens(positions, most, BLOCK_MS))
@@ -229,11 +229,11 @@ class Feeds:
                 reading.cancel()
                 await asyncio.wait({reading})
 
-    async def _interrupt(self, broker: Broker, reading: asyncio.Future[dict[str, list[Entry]]]) -> None:
+    async def _interrupt(self, broker: ProducerBroker, reading: asyncio.Future[dict[str, list[Entry]]]) -> None:
         """End the blocking read; entries on their way arrive with it, or with the next read."""
         if self._may_unblock:
             try:
-                await broker.unblock()
+                await broker.connection.unblock()
                 await asyncio.wait({reading}, timeout=UNBLOCKED_S)
                 return
             except NotPermitted:  # a producer's role: close the connection instead
@@ -243,7 +243,7 @@ class Feeds:
         reading.cancel()
         await asyncio.wait({reading})
 
-    async def _wait_out(self, broker: Broker, error: BrokerUnavailable) -> None:
+    async def _wait_out(self, broker: ProducerBroker, error: BrokerUnavailable) -> None:
         """Pause after a failed read. If one stream cannot be read, its readers get the error; the others continue."""
         if not self._pause_s:
             log.warning("waiting_for_redis", address=broker.connection.address, reason=str(error))

@@ -19,7 +19,7 @@ from typing import ParamSpec, TypeVar
 import structlog
 from tenacity import AsyncRetrying, retry_if_exception_type, wait_random_exponential
 
-from streamfleet.common.broker import Broker
+from streamfleet.common.broker.producer import ProducerBroker
 from streamfleet.common.clock import Clock, SystemClock
 from streamfleet.common.errors import (
     BrokerUnavailable,
@@ -57,7 +57,7 @@ class Mailbox:
             So the mailbox knows what that waiter may have missed, and stores nothing for requests without waiters.
     """
 
-    def __init__(self, broker: Broker, name: str, clock: Clock | None = None) -> None:
+    def __init__(self, broker: ProducerBroker, name: str, clock: Clock | None = None) -> None:
         self.name = name
         self.mark = 0
         self._broker = broker
@@ -264,7 +264,7 @@ class Mailbox:
                 slot.future.set_exception(RequestLost(slot.id))
 
     async def _entries(self, slots: Sequence[Slot]) -> list[str | None]:
-        """As `Broker.known`; unknown records count as present, and are checked again in a minute."""
+        """As `ProducerBroker.known`; unknown records count as present, and are checked again in a minute."""
         if not slots or not self._may_ask:
             return [slot.entry or "" for slot in slots]
         try:

@@ -8,14 +8,14 @@ import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from streamfleet.common.broker import Broker
+from streamfleet.common.broker.producer import ProducerBroker
 from streamfleet.common.errors import Conflict, InvalidRequest, NotReplicated, QueueFull, StreamfleetError
 from streamfleet.common.records import TOO_MANY_BYTES, Accepted, EnqueueCode, Submission
 from streamfleet.common.settings import QueueSettings
 from streamfleet.producer.ask import Ask, Draft, as_ask, check_id, draft
-from streamfleet.producer.chunks import chunked, size
 from streamfleet.producer.handle import Handle, Owner
 from streamfleet.producer.mailbox import Mailbox
+from streamfleet.producer.submission_batches import chunked, size
 from streamfleet.producer.tracing import enqueueing
 
 REFUSED = frozenset({EnqueueCode.CONFLICT, EnqueueCode.FULL})
@@ -46,7 +46,9 @@ class Sender:
         notify: True to have workers notify the mailbox.
     """
 
-    def __init__(self, broker: Broker, mailbox: Mailbox, owner: Owner, settings: QueueSettings, notify: bool) -> None:
+    def __init__(
+        self, broker: ProducerBroker, mailbox: Mailbox, owner: Owner, settings: QueueSettings, notify: bool
+    ) -> None:
         self._broker = broker
         self._mailbox = mailbox
         self._owner = owner

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from streamfleet.common.broker import Broker
+from streamfleet.common.broker.producer import ProducerBroker
 from streamfleet.common.protocol import LANES, Lane
 from streamfleet.common.results import Result
 
@@ -53,7 +53,7 @@ def ended_view(result: Result) -> StatusView:
     )
 
 
-async def look_up(broker: Broker, request_id: str) -> StatusView:
+async def look_up(broker: ProducerBroker, request_id: str) -> StatusView:
     """Current state of a request."""
     result = await broker.result(request_id)
     if result is not None:

@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Itera
 from contextlib import aclosing, suppress
 from typing import Any, TypeVar
 
-from streamfleet.common.broker import Broker
+from streamfleet.common.broker.producer import ProducerBroker
 from streamfleet.common.errors import (
     BrokerUnavailable,
     InvalidRequest,
@@ -57,7 +57,14 @@ class Reading:
     """
 
     def __init__(
-        self, broker: Broker, feeds: Feeds, mailbox: Mailbox, handle: Handle, after: str | None, *, fresh: bool = False
+        self,
+        broker: ProducerBroker,
+        feeds: Feeds,
+        mailbox: Mailbox,
+        handle: Handle,
+        after: str | None,
+        *,
+        fresh: bool = False,
     ) -> None:
         self._broker, self._feeds, self._mailbox, self._handle = broker, feeds, mailbox, handle
         self._fresh = fresh

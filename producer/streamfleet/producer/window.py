@@ -15,9 +15,9 @@ from typing import Generic, Protocol, TypeAlias, TypeVar
 from streamfleet.common.errors import InvalidRequest, RequestLost
 from streamfleet.common.records import EnqueueCode, Submission
 from streamfleet.producer.ask import Ask
-from streamfleet.producer.chunks import MAX_BYTES, MAX_COUNT, size
 from streamfleet.producer.handle import Handle
 from streamfleet.producer.sender import Outcome, conflict
+from streamfleet.producer.submission_batches import MAX_BYTES, MAX_COUNT, size
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import structlog
 
-from streamfleet.common.broker import Broker
+from streamfleet.common.broker.worker import WorkerBroker
 from streamfleet.common.errors import NotPermitted, StreamfleetError
 from streamfleet.common.protocol import is_request_id
 
@@ -27,7 +27,7 @@ class CancelRequestProcessor:
         heard: called after each answer of Redis, because many cancels take time.
     """
 
-    def __init__(self, broker: Broker, heard: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, broker: WorkerBroker, heard: Callable[[], None] = lambda: None) -> None:
         self._broker, self._heard = broker, heard
         self._refused = False
 

@@ -16,7 +16,7 @@ from typing import TypeVar
 import structlog
 
 from streamfleet.common import metrics
-from streamfleet.common.broker import Broker
+from streamfleet.common.broker.worker import WorkerBroker
 from streamfleet.common.clock import Clock
 from streamfleet.common.errors import BrokerOutOfMemory, BrokerUnavailable, StreamfleetError, openai_error
 from streamfleet.common.protocol import Status
@@ -52,7 +52,7 @@ class Completer:
 
     def __init__(
         self,
-        broker: Broker,
+        broker: WorkerBroker,
         worker: str,
         in_flight: InFlight,
         clock: Clock,

@@ -12,8 +12,8 @@ from collections.abc import Callable
 import structlog
 
 from streamfleet.common import metrics
-from streamfleet.common.broker import Broker
 from streamfleet.common.broker.housekeeping import Looked
+from streamfleet.common.broker.worker import WorkerBroker
 from streamfleet.common.clock import Clock
 from streamfleet.common.errors import StreamfleetError
 from streamfleet.worker.cancel_requests import CancelRequestProcessor
@@ -54,7 +54,7 @@ class Housekeeper:
 
     def __init__(
         self,
-        broker: Broker,
+        broker: WorkerBroker,
         worker: str,
         clock: Clock,
         *,

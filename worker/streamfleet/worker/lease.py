@@ -17,7 +17,7 @@ from typing import Any
 import structlog
 
 from streamfleet.common import metrics
-from streamfleet.common.broker import Broker
+from streamfleet.common.broker.worker import WorkerBroker
 from streamfleet.common.clock import Clock
 from streamfleet.common.errors import StreamfleetError
 from streamfleet.common.records import Notices, RenewCode
@@ -67,7 +67,7 @@ class LeaseKeeper:
 
     def __init__(
         self,
-        open_broker: Callable[[], Broker],
+        open_broker: Callable[[], WorkerBroker],
         worker: str,
         in_flight: InFlight,
         clock: Clock,
@@ -147,7 +147,7 @@ class LeaseKeeper:
             await asyncio.gather(*loops, stopped, return_exceptions=True)
             await broker.close()
 
-    async def _renewals(self, broker: Broker) -> None:
+    async def _renewals(self, broker: WorkerBroker) -> None:
         interval_s = self._lease_s / RENEWALS_PER_LEASE
         last = self._clock.monotonic()
         while True:
@@ -167,14 +167,14 @@ class LeaseKeeper:
                 pause_s = max(0.0, began + min(interval_s, PAUSE_S) - self._clock.monotonic())
             await self._clock.sleep(pause_s)
 
-    async def _heartbeat(self, broker: Broker, now: float) -> None:
+    async def _heartbeat(self, broker: WorkerBroker, now: float) -> None:
         """Write the heartbeat if it is new or due: five hundred idle workers must not keep Redis busy."""
         description = self._describe()
         if description != self._said or now - self._said_at > self._lease_s * QUIET_SHARE:
             await broker.heartbeat(self._worker, description)
             self._said, self._said_at = description, now
 
-    async def _renew_all(self, broker: Broker) -> None:
+    async def _renew_all(self, broker: WorkerBroker) -> None:
         requests = self._in_flight.held()
         for start in range(0, len(requests), AT_ONCE):
             part = requests[start : start + AT_ONCE]
@@ -184,7 +184,7 @@ class LeaseKeeper:
                 if code is not RenewCode.RENEWED:
                     self._tell(request.stop, StopReason.LOST if code is RenewCode.LOST else StopReason.CANCELLED)
 
-    async def _cancels(self, broker: Broker) -> None:
+    async def _cancels(self, broker: WorkerBroker) -> None:
         last_id = self._heard
         while True:
             try:

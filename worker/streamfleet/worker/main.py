@@ -16,7 +16,7 @@ from collections.abc import Callable
 import structlog
 
 from streamfleet.common import logs, metrics
-from streamfleet.common.broker import Broker
+from streamfleet.common.broker.worker import WorkerBroker
 from streamfleet.common.clock import SystemClock
 from streamfleet.common.connection import Connection
 from streamfleet.common.health import HealthServer
@@ -87,9 +87,9 @@ async def _run(
     settings: WorkerSettings,
     traces: Traces | None,
 ) -> int:
-    def open_broker(patience_s: float | None) -> Broker:
+    def open_broker(patience_s: float | None) -> WorkerBroker:
         connection = Connection(queue.redis_url.get_secret_value(), patience_s=patience_s)
-        return Broker(connection, Keys(queue.queue, queue.key_prefix), queue.limits())
+        return WorkerBroker(connection, Keys(queue.queue, queue.key_prefix), queue.limits())
 
     broker = open_broker(None)
     worker = Worker(

@@ -16,7 +16,7 @@ from itertools import count
 import structlog
 
 from streamfleet.common import metrics
-from streamfleet.common.broker import Broker
+from streamfleet.common.broker.worker import WorkerBroker
 from streamfleet.common.clock import Clock
 from streamfleet.common.errors import StreamfleetError
 from streamfleet.common.records import TokenGroup
@@ -110,7 +110,7 @@ class Publisher:
         held_bytes: bytes of chunks that wait here.
     """
 
-    def __init__(self, broker: Broker, clock: Clock, *, interval_ms: int, cap: int) -> None:
+    def __init__(self, broker: WorkerBroker, clock: Clock, *, interval_ms: int, cap: int) -> None:
         self.held_bytes = 0
         self._broker, self._clock, self._cap = broker, clock, cap
         self._interval_s = interval_ms / 1000

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import structlog
 
 from streamfleet.common import metrics
-from streamfleet.common.broker import Broker
+from streamfleet.common.broker.worker import WorkerBroker
 from streamfleet.common.clock import Clock
 from streamfleet.common.errors import BrokerOutOfMemory, BrokerUnavailable
 from streamfleet.common.records import Hint, Pulled, Role
@@ -51,7 +51,7 @@ class Puller:
 
     def __init__(
         self,
-        broker: Broker,
+        broker: WorkerBroker,
         worker: str,
         engine: Engine,
         policy: Policy,

@@ -18,7 +18,7 @@ from typing import Any
 import structlog
 
 from streamfleet.common import metrics
-from streamfleet.common.broker import Broker
+from streamfleet.common.broker.worker import WorkerBroker
 from streamfleet.common.clock import Clock
 from streamfleet.common.errors import BrokerOutOfMemory, SettingsError, StreamfleetError
 from streamfleet.common.health import Health
@@ -78,8 +78,8 @@ class Worker:
     def __init__(
         self,
         name: str,
-        broker: Broker,
-        open_broker: Callable[[], Broker],
+        broker: WorkerBroker,
+        open_broker: Callable[[], WorkerBroker],
         engine: Engine,
         settings: WorkerSettings,
         max_body_bytes: int,
@@ -135,7 +135,7 @@ class Worker:
         )
         self._keeper = self._lease_keeper(open_broker, watchdog_s)
 
-    def _lease_keeper(self, open_broker: Callable[[], Broker], hang_s: float) -> LeaseKeeper:
+    def _lease_keeper(self, open_broker: Callable[[], WorkerBroker], hang_s: float) -> LeaseKeeper:
         keeper = self._keeper_kind(
             open_broker,
             self.name,

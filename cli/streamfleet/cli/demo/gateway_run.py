@@ -23,11 +23,11 @@ from streamfleet.cli.demo.server import RedisServer
 from streamfleet.cli.demo.shell import Shell
 from streamfleet.cli.demo.signals import Signals, interruptible
 from streamfleet.cli.demo.worker_process import WorkerProcess, engine_arguments
-from streamfleet.common.broker import Broker
 from streamfleet.common.connection import Connection
 from streamfleet.common.errors import SettingsError, StreamfleetError
 from streamfleet.common.keys import Keys
 from streamfleet.common.records import Audit
+from streamfleet.operator.broker import OperatorBroker
 
 QUEUE = "default"
 TENANT = "demo"
@@ -108,7 +108,7 @@ def own_folder() -> Iterator[Path]:
 class _Demo:
     def __init__(self, screen: Console, url: str, folder: Path, arguments: list[str], options: Options) -> None:
         self._screen, self._url, self._folder, self._options = screen, url, folder, options
-        self._broker = Broker(Connection(url), Keys(QUEUE))
+        self._broker = OperatorBroker(Connection(url), Keys(QUEUE))
         self._worker = WorkerProcess(url, QUEUE, folder / "worker.log", arguments)
         self._gateway = GatewayProcess(url, folder, options.port)
         # The commands shown must be those of this installation.

@@ -16,12 +16,12 @@ from rich.table import Table
 from streamfleet.cli.demo import prompts
 from streamfleet.cli.demo.server import redis_at_hand
 from streamfleet.cli.demo.worker_process import WorkerProcess, engine_arguments
-from streamfleet.common.broker import Broker
 from streamfleet.common.connection import Connection
 from streamfleet.common.keys import Keys
 from streamfleet.common.protocol import LANES, Lane, Status
 from streamfleet.common.records import Audit
 from streamfleet.common.results import Result
+from streamfleet.operator.broker import OperatorBroker
 from streamfleet.producer import Client, Handle
 
 STYLES = {"succeeded": "green", "failed": "red", "dead": "red", "expired": "yellow", "cancelled": "yellow"}
@@ -52,7 +52,7 @@ class _Demo:
     def __init__(self, screen: Console, url: str, engine: str, arguments: Sequence[str]) -> None:
         self._screen, self._url, self._engine = screen, url, engine
         self._queue = f"demo-{secrets.token_hex(3)}"
-        self._broker = Broker(Connection(url), Keys(self._queue))
+        self._broker = OperatorBroker(Connection(url), Keys(self._queue))
         self._log_file = Path(tempfile.gettempdir()) / f"streamfleet-{self._queue}.log"
         self._worker = WorkerProcess(url, self._queue, self._log_file, arguments)
         self._finished: list[Result] = []

@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 
 from streamfleet.cli.demo.parent import with_parent
-from streamfleet.producer.commands.plain import one_line, plain
+from streamfleet.operator.commands.plain import one_line, plain
 
 PATIENCE_S = 240.0
 PLAIN_WIDTH = 120

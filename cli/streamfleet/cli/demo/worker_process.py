@@ -10,7 +10,7 @@ from rich.console import Console
 
 from streamfleet.cli.demo.model import MODEL_NAME, model_folder
 from streamfleet.cli.demo.own_process import OwnProcess, environment
-from streamfleet.common.broker import Broker
+from streamfleet.operator.broker import OperatorBroker
 
 PLAIN_PROGRESS_S = 10.0
 ENGINE_ARGS = ("--max-num-seqs", "4", "--max-model-len", "2048", "--served-model-name", MODEL_NAME)
@@ -48,7 +48,7 @@ class WorkerProcess(OwnProcess):
         env = environment(redis_url, health_port="0", log_format="console")
         super().__init__(["worker", "--queue", queue, *arguments], log_file, env)
 
-    async def until_ready(self, broker: Broker, screen: Console, step: str) -> None:
+    async def until_ready(self, broker: OperatorBroker, screen: Console, step: str) -> None:
         """Wait until the engine is loaded, and show the elapsed time meanwhile.
 
         Raises:

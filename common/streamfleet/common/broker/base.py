@@ -1,22 +1,28 @@
-"""Base of every part of the broker: the connection, the keys, the consumer groups."""
+"""Base of the brokers of each role: the connection, the keys, the consumer groups, Redis's clock."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import redis.exceptions
 
 from streamfleet.common.connection import Connection, MissingGroup, another_type
+from streamfleet.common.errors import openai_error
 from streamfleet.common.keys import GROUP, Keys
 from streamfleet.common.records import QueueLimits
+from streamfleet.common.replies import consumer_name, description, mapping, recorded
+from streamfleet.common.results import Result, decode_result
+from streamfleet.common.settings import QueueSettings
 
 T = TypeVar("T")
+VANISHED_BYTES = 131_072
+"""Bytes of records that one call may read to end vanished requests."""
 
 
 class BrokerBase:
-    """One queue on one Redis.
+    """One queue on one Redis, with the verbs that several roles share.
 
     Every method raises BrokerUnavailable if Redis cannot be reached within the connection's patience, BrokerOutOfMemory
     if a new request does not fit into Redis, and NotPermitted if the Redis user lacks a permission.
@@ -29,6 +35,21 @@ class BrokerBase:
         self.limits = limits or QueueLimits()
         self._shared = keys.shared()
         self._config = self._configuration()
+
+    @classmethod
+    def open(cls, settings: QueueSettings, patience_s: float | None = 5.0) -> Self:
+        """Returns the broker of the queue that the settings name, on a new connection; sends nothing yet.
+
+        Raises:
+            SettingsError: the Redis URL cannot be read.
+        """
+        connection = Connection(settings.redis_url.get_secret_value(), patience_s)
+        return cls(connection, Keys(settings.queue, settings.key_prefix), settings.limits())
+
+    @classmethod
+    def of(cls, other: BrokerBase) -> Self:
+        """Returns the broker of another role on the same connection; closing one closes both."""
+        return cls(other.connection, other.keys, other.limits)
 
     def _configuration(self) -> str:
         limits = self.limits
@@ -50,6 +71,11 @@ class BrokerBase:
     async def close(self) -> None:
         await self.connection.close()
 
+    async def now_ms(self) -> int:
+        """Redis's clock, epoch ms; ages and deadlines are measured by it."""
+        seconds, microseconds = await self.connection.command("TIME")
+        return int(seconds) * 1000 + int(microseconds) // 1000
+
     async def ensure_groups(self) -> None:
         """Create missing streams and groups of the lanes; groups start at 0, never at ``$``."""
         for key in (*self.keys.lanes, self.keys.wake):
@@ -63,6 +89,68 @@ class BrokerBase:
                     raise another_type(self.connection.address) from error
                 if "BUSYGROUP" not in str(error):
                     raise
+
+    async def workers(self) -> dict[str, dict[str, Any]]:
+        """Workers that are alive, or were lately: name to description."""
+        reply = mapping(await self._look("HGETALL", self.keys.workers))
+        return {consumer_name(name): description(text) for name, text in reply.items()}
+
+    async def worker(self, name: str) -> dict[str, Any] | None:
+        """Description that a worker gave of itself; None for an unknown worker."""
+        text = await self._look("HGET", self.keys.workers, name)
+        return None if text is None else description(text)
+
+    async def result(self, request_id: str) -> Result | None:
+        """A request's result; None before it has one, and after the result has expired."""
+        return (await self.results([request_id]))[0]
+
+    async def results(self, request_ids: Sequence[str]) -> list[Result | None]:
+        """Results of several requests in one round trip, in the order asked for."""
+        replies = await self.connection.pipeline(
+            [("HGETALL", self.keys.result(request_id)) for request_id in request_ids]
+        )
+        return [
+            decode_result(request_id, mapping(reply)) for request_id, reply in zip(request_ids, replies, strict=True)
+        ]
+
+    async def cancel(self, request_id: str, reason: str = "cancelled by the caller") -> bool:
+        """Cancel a request, queued or running. False if it had already ended in another way.
+
+        A cancel writes a result, which the role of a producer may not do: then it raises NotPermitted and changes
+            nothing.
+        """
+        entry, reply = recorded(await self.connection.command("GET", self.keys.request(request_id)))
+        keys = [
+            *self._shared,
+            self.keys.result(request_id),
+            self.keys.reply(reply) if reply else self.keys.result(request_id),
+            self.keys.tokens(request_id),
+        ]
+        error = openai_error(reason, "cancelled", None, "cancelled")
+        if await self.connection.script("cancel", keys, [self._config, request_id, reply, error, entry or request_id]):
+            return True
+        result = await self.result(request_id)
+        return result is not None and result.status == "cancelled"
+
+    async def end_vanished(self, request_ids: Sequence[str], mend: bool) -> list[str]:
+        """End recorded requests whose entry is gone, so that nobody waits for them. Returns their ids."""
+        left, gone = list(request_ids), []
+        while left:
+            codes = await self._end_vanished(left, mend)
+            gone += [name for name, code in zip(left, codes, strict=False) if code]
+            left = left[len(codes) :]
+        return gone
+
+    async def _end_vanished(self, request_ids: Sequence[str], mend: bool) -> list[int]:
+        records = await self.connection.pipeline([("GET", self.keys.request(name)) for name in request_ids])
+        keys, args = list(self._shared), [self._config, int(mend), VANISHED_BYTES]
+        for name, record in zip(request_ids, records, strict=True):
+            reply = (record or b"").decode(errors="replace").split(" ", 2)[2:]
+            told = reply[0] if reply else ""
+            keys += (self.keys.request(name), self.keys.result(name))
+            keys += (self.keys.reply(told) if told else self.keys.result(name), self.keys.tokens(name))
+            args += (name, told)
+        return list(await self.connection.script("vanish", keys, args))
 
     async def _has_group(self, key: str) -> bool:
         try:

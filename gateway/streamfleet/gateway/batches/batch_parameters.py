@@ -13,11 +13,11 @@ from typing import Any
 
 from streamfleet.common.batch_records import FILE, is_id
 from streamfleet.common.broker.gateway_batches import Naming
+from streamfleet.common.durations import parse_span
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.protocol import Lane
 from streamfleet.gateway.errors import LIMITED, NOT_AGAIN, ApiError, retry_after
 from streamfleet.gateway.request_parameters import BATCH_ENDPOINTS, Bounds, read_parameters, request_id
-from streamfleet.producer.when import parse_span
 
 MOST_PAIRS, MOST_KEY_CHARS, MOST_VALUE_CHARS = 16, 64, 512
 LEAST_WINDOW_MS = 1_000

@@ -17,7 +17,7 @@ from streamfleet.gateway.batches.ledger import pause_s
 from streamfleet.gateway.request_parameters import body_to_enqueue
 from streamfleet.producer.ask import Ask
 from streamfleet.producer.batchfile import BadLine, BatchLine
-from streamfleet.producer.chunks import MAX_BYTES, MAX_COUNT, size
+from streamfleet.producer.submission_batches import MAX_BYTES, MAX_COUNT, size
 
 TICK_S = 0.5
 CONFLICT = "another request has the id of this line's request: the input was changed after the batch was accepted"

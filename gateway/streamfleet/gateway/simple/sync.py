@@ -21,9 +21,9 @@ from streamfleet.gateway.request_parameters import RequestParameters, body_to_en
 from streamfleet.gateway.simple.prompts import PromptsWish, of_error, of_result
 from streamfleet.gateway.token_budget import sum_if_known, used_tokens
 from streamfleet.producer.ask import Ask
-from streamfleet.producer.chunks import chunked
 from streamfleet.producer.client import Client
 from streamfleet.producer.handle import Handle
+from streamfleet.producer.submission_batches import chunked
 
 FULL = "the lane is full; try this prompt again later"
 LOST = "Redis lost this prompt's request in a failover or restart; send it again"

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from streamfleet.common.broker import Broker
-from streamfleet.common.broker.inspecting import read_entry_name
 from streamfleet.gateway.ui.texts import SHORT_CHARS, error_of, line, line_or_none, passage, reason_of
-from streamfleet.producer.letters import DeadLetter, NotRequeued, read_letter, requeue, revive
+from streamfleet.operator.broker import OperatorBroker
+from streamfleet.operator.broker.inspecting import read_entry_name
+from streamfleet.operator.dead_letters import DeadLetter, NotRequeued, read_letter, requeue, revive
 
 MOST_BYTES = 4_194_304
 """Bytes of one page: dead letters contain the request's body."""
@@ -27,7 +27,7 @@ class DeadLetterPage:
     next: str | None
 
 
-async def read_page(broker: Broker, before: str | None, limit: int) -> DeadLetterPage:
+async def read_page(broker: OperatorBroker, before: str | None, limit: int) -> DeadLetterPage:
     """Returns one page of dead letters.
 
     Args:
@@ -73,13 +73,13 @@ def dead_letter_object(dead_letter: DeadLetter, now_ms: int) -> dict[str, Any]:
     }
 
 
-async def requeue_all(broker: Broker, letter_ids: Sequence[str]) -> list[dict[str, Any]]:
+async def requeue_all(broker: OperatorBroker, letter_ids: Sequence[str]) -> list[dict[str, Any]]:
     """Enqueue the requests of these dead letters again. Returns the outcome of each."""
     now_ms = await broker.now_ms()
     return [await _requeue(broker, letter_id, now_ms) for letter_id in letter_ids]
 
 
-async def _requeue(broker: Broker, letter_id: str, now_ms: int) -> dict[str, Any]:
+async def _requeue(broker: OperatorBroker, letter_id: str, now_ms: int) -> dict[str, Any]:
     fields: Mapping[bytes, bytes] | None = await broker.dead_letter(letter_id)
     if fields is None:
         return _outcome(letter_id, error=GONE, code="gone")

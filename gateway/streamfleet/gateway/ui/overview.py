@@ -12,9 +12,9 @@ from typing import Any
 from streamfleet.common.protocol import Lane
 from streamfleet.gateway.ui.rates import QueueRates, running_in
 from streamfleet.gateway.ui.texts import line
-from streamfleet.producer.fleet import WorkerView
-from streamfleet.producer.lateness import Lateness, lateness
-from streamfleet.producer.snapshot import NO_DEADLINE_MS, LaneView, Snapshot
+from streamfleet.operator.fleet import WorkerView
+from streamfleet.operator.lateness import Lateness, lateness
+from streamfleet.operator.snapshot import NO_DEADLINE_MS, LaneView, Snapshot
 
 WITHIN_S = (0, 10, 60, 300)
 MOST_WORKERS = 200

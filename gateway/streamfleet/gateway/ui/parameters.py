@@ -9,10 +9,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from streamfleet.common.broker.inspecting import read_entry_name
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.protocol import LANES, Lane
 from streamfleet.gateway.ui.search import STATES, SearchCriteria
+from streamfleet.operator.broker.inspecting import read_entry_name
 
 USUAL_LIMIT, MOST_LIMIT, MOST_IDS = 20, 100, 100
 MOST_CHARS = 256

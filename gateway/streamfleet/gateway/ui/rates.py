@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from streamfleet.producer.snapshot import Rates, Snapshot, rates
+from streamfleet.operator.snapshot import Rates, Snapshot, rates
 
 SPAN_MS, KEPT_MS = 10_000, 60_000
 """Rates use a reading of the first age if there is one, and none older than the second."""

@@ -10,15 +10,15 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from streamfleet.common.broker import Broker
 from streamfleet.common.clock import Clock
 from streamfleet.common.errors import StreamfleetError
 from streamfleet.common.protocol import Lane
 from streamfleet.gateway.ui.overview import Head, Next, overview
 from streamfleet.gateway.ui.rates import RateMeter
 from streamfleet.gateway.ui.texts import line, line_or_none
-from streamfleet.producer.snapshot import take_snapshot
-from streamfleet.producer.whereabouts import own_id
+from streamfleet.operator.broker import OperatorBroker
+from streamfleet.operator.request_location import own_id
+from streamfleet.operator.snapshot import take_snapshot
 
 REUSE_S = 1.0
 SHOWN_NEXT = 5
@@ -78,7 +78,7 @@ class QueueReader:
         broker: returns the queue's broker.
     """
 
-    def __init__(self, broker: Callable[[], Awaitable[Broker]]) -> None:
+    def __init__(self, broker: Callable[[], Awaitable[OperatorBroker]]) -> None:
         self._broker = broker
         self._meter = RateMeter()
         self._heads: dict[str, Head] = {}
@@ -95,7 +95,7 @@ class QueueReader:
         }
         return overview(snapshot, self._meter.add(snapshot), upcoming)
 
-    async def _read_heads(self, broker: Broker, ready: dict[Lane, list[tuple[str, int]]]) -> None:
+    async def _read_heads(self, broker: OperatorBroker, ready: dict[Lane, list[tuple[str, int]]]) -> None:
         """Read the heads that are not cached: an entry never changes."""
         size = 0
         for lane, some in ready.items():

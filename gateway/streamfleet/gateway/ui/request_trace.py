@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from streamfleet.common.results import Result
 from streamfleet.gateway.ui.texts import LINE_CHARS, MOST_CHARS, error_of, fields_of, line, passage, usage_of
-from streamfleet.producer.story import NO_DEADLINE_MS, Story, as_json_value, tell
-from streamfleet.producer.whereabouts import Trace
+from streamfleet.operator.request_location import Trace
+from streamfleet.operator.request_trace import NO_DEADLINE_MS, Story, as_json_value, tell
 
 CANCELLABLE = frozenset({"undelivered", "ready", "delayed", "handed_out", "running", "nowhere"})
 _TEXTS = ("id", "text", "entry", "lane", "worker", "finished_ms", "tenant", "session", "traceparent", "meta")

@@ -33,7 +33,7 @@ from streamfleet.gateway.ui.security import (
     operator_required,
 )
 from streamfleet.gateway.ui.texts import line
-from streamfleet.producer.whereabouts import Trace, trace
+from streamfleet.operator.request_location import Trace, trace
 
 MOST_BODY_BYTES = 65_536
 Handler = Callable[..., Awaitable[dict[str, Any]]]

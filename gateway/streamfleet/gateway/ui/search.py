@@ -10,14 +10,15 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from streamfleet.common.broker import Broker
-from streamfleet.common.broker.inspecting import Fields, read_entry_name
+from streamfleet.common.broker.producer import ProducerBroker
 from streamfleet.common.protocol import LANES, Lane, is_request_id
 from streamfleet.common.results import Result
 from streamfleet.gateway.ui.texts import line, line_or_none
-from streamfleet.producer.letters import DeadLetter, read_letter
+from streamfleet.operator.broker import OperatorBroker
+from streamfleet.operator.broker.inspecting import Fields, read_entry_name
+from streamfleet.operator.dead_letters import DeadLetter, read_letter
+from streamfleet.operator.request_location import own_id
 from streamfleet.producer.status import RUNNING, UNKNOWN, StatusView, look_up
-from streamfleet.producer.whereabouts import own_id
 
 WAITING = "waiting"
 ENDED = ("succeeded", "failed", "expired", "cancelled", "dead")
@@ -93,7 +94,7 @@ class SearchResult:
     extent: SearchExtent = field(default_factory=SearchExtent)
 
 
-async def search(broker: Broker, criteria: SearchCriteria) -> SearchResult:
+async def search(broker: OperatorBroker, criteria: SearchCriteria) -> SearchResult:
     """Search for requests, with a bounded number of commands and bytes."""
     found = SearchResult()
     if (exact := await _find_by_id(broker, criteria)) is not None:
@@ -112,11 +113,11 @@ async def search(broker: Broker, criteria: SearchCriteria) -> SearchResult:
     return found
 
 
-async def _find_by_id(broker: Broker, criteria: SearchCriteria) -> dict[str, Any] | None:
+async def _find_by_id(broker: OperatorBroker, criteria: SearchCriteria) -> dict[str, Any] | None:
     name = criteria.text
     if not (is_request_id(name) or read_entry_name(name)):
         return None
-    view = await look_up(broker, name)
+    view = await look_up(ProducerBroker.of(broker), name)
     if view.state == UNKNOWN:
         return None
     if view.ended:
@@ -125,7 +126,7 @@ async def _find_by_id(broker: Broker, criteria: SearchCriteria) -> dict[str, Any
     return await _outstanding_row(broker, view)
 
 
-async def _outstanding_row(broker: Broker, view: StatusView) -> dict[str, Any] | None:
+async def _outstanding_row(broker: OperatorBroker, view: StatusView) -> dict[str, Any] | None:
     named = read_entry_name(view.entry or "")
     if named is None:
         return None
@@ -135,7 +136,9 @@ async def _outstanding_row(broker: Broker, view: StatusView) -> dict[str, Any] |
     return row | {"id": line(view.id), "worker": line_or_none(view.worker), "exact": True}
 
 
-async def _entries(broker: Broker, criteria: SearchCriteria, extent: SearchExtent) -> AsyncIterator[dict[str, Any]]:
+async def _entries(
+    broker: OperatorBroker, criteria: SearchCriteria, extent: SearchExtent
+) -> AsyncIterator[dict[str, Any]]:
     """Yields outstanding requests: only those that workers hold if these are asked for, else the newest."""
     if criteria.state in ENDED:
         return
@@ -150,7 +153,7 @@ async def _entries(broker: Broker, criteria: SearchCriteria, extent: SearchExten
 
 
 async def _running_entries(
-    broker: Broker, lane: Lane, extent: SearchExtent
+    broker: OperatorBroker, lane: Lane, extent: SearchExtent
 ) -> tuple[list[tuple[str, Fields]], set[str]]:
     """Returns the oldest entries that workers hold, and the ids of those that run: all of them."""
     ids = await broker.pending_ids(lane, MOST_ENTRIES)
@@ -158,7 +161,7 @@ async def _running_entries(
 
 
 async def _newest_entries(
-    broker: Broker, lane: Lane, extent: SearchExtent
+    broker: OperatorBroker, lane: Lane, extent: SearchExtent
 ) -> tuple[list[tuple[str, Fields]], set[str]]:
     """Returns the newest entries, and the ids of those that run."""
     rows = await _read_within_bytes(broker.newest_entries(broker.keys.lane(lane), "+", MOST_ENTRIES), extent)
@@ -177,7 +180,7 @@ async def _read_within_bytes(some: AsyncIterator[tuple[str, Fields]], extent: Se
 
 
 async def _dead_letters(
-    broker: Broker, criteria: SearchCriteria, extent: SearchExtent
+    broker: OperatorBroker, criteria: SearchCriteria, extent: SearchExtent
 ) -> AsyncIterator[dict[str, Any]]:
     if criteria.state not in (None, "failed", "expired", "dead"):
         return
@@ -188,7 +191,9 @@ async def _dead_letters(
         yield _dead_letter_row(read_letter(letter_id, fields))
 
 
-async def _results(broker: Broker, criteria: SearchCriteria, extent: SearchExtent) -> AsyncIterator[dict[str, Any]]:
+async def _results(
+    broker: OperatorBroker, criteria: SearchCriteria, extent: SearchExtent
+) -> AsyncIterator[dict[str, Any]]:
     if criteria.state in (WAITING, RUNNING):
         return
     before = broker.keys.result("")

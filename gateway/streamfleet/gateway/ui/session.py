@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from streamfleet.common.broker import Broker
 from streamfleet.common.clock import Clock
 from streamfleet.common.errors import SettingsError
 from streamfleet.common.settings import QueueSettings
@@ -17,7 +16,8 @@ from streamfleet.common.settings_gateway import GatewaySettings
 from streamfleet.gateway.errors import LIMITED, ApiError, retry_after
 from streamfleet.gateway.queues import Queues
 from streamfleet.gateway.ui.readings import CachedReading, QueueReader
-from streamfleet.producer.client import Client, open_broker
+from streamfleet.operator.broker import OperatorBroker
+from streamfleet.producer.client import Client
 
 MOST_SEARCHES = 4
 """Searches at once: each may read megabytes from Redis."""
@@ -46,9 +46,9 @@ class UiSession:
         """Returns the page's own client of a queue. Raises BrokerUnavailable."""
         return await self._queues.client(queue)
 
-    async def broker(self, queue: str) -> Broker:
-        """Returns the broker of that client, for commands that clients lack. Raises BrokerUnavailable."""
-        return (await self._queues.client(queue)).broker
+    async def broker(self, queue: str) -> OperatorBroker:
+        """Returns an operator's broker on that client's connection. Raises BrokerUnavailable."""
+        return OperatorBroker.of((await self._queues.client(queue)).broker)
 
     def reading(self, queue: str) -> CachedReading:
         """Returns the reading of a queue that all viewers share."""
@@ -87,7 +87,7 @@ def ui_settings(queue: QueueSettings, settings: GatewaySettings) -> QueueSetting
         return queue
     separate = queue.model_copy(update={"redis_url": settings.gateway_ui_redis_url})
     try:
-        open_broker(separate)
+        OperatorBroker.open(separate)
     except SettingsError as error:
         raise SettingsError(f"STREAMFLEET_GATEWAY_UI_REDIS_URL: {error}") from None
     return separate

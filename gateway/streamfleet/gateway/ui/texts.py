@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from streamfleet.common import jsontext
-from streamfleet.producer.commands.plain import plain
+from streamfleet.operator.commands.plain import plain
 
 MOST_CHARS, SHORT_CHARS, LINE_CHARS = 65_536, 2_048, 1_024
 """Most characters of a body or a result; of one in a list; of a field."""

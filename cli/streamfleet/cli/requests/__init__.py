@@ -1,0 +1,1 @@
+"""Commands that send requests and print results: enqueue, result, cancel, batch."""

@@ -1,0 +1,125 @@
+"""`streamfleet enqueue`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from streamfleet.cli.requests.following import show_stream
+from streamfleet.cli.requests.show import show_result
+from streamfleet.common.errors import InvalidRequest
+from streamfleet.common.protocol import Lane
+from streamfleet.operator.commands.common import QueueName, RedisUrl, out, queue_settings, run, say
+
+if TYPE_CHECKING:
+    from streamfleet.common.settings import QueueSettings
+
+
+def enqueue(  # noqa: PLR0913, PLR0917 - each parameter is an option
+    prompt: Annotated[
+        str | None, typer.Option("--prompt", "-p", help="A user message; makes a chat request of it.")
+    ] = None,
+    body: Annotated[
+        str | None,
+        typer.Option("--body", "-b", metavar="JSON|@FILE|-", help="A whole OpenAI request body; - reads stdin."),
+    ] = None,
+    max_tokens: Annotated[int | None, typer.Option("--max-tokens", min=1, help="Sets max_tokens.")] = None,
+    lane: Annotated[Lane, typer.Option("--lane", "-l", help="Priority.")] = Lane.NORMAL,
+    deadline: Annotated[
+        str | None,
+        typer.Option("--deadline", help="When the answer is worthless: 2030-01-31T12:00:00Z, a span, or epoch ms."),
+    ] = None,
+    ttl: Annotated[str | None, typer.Option("--ttl", help="The same, as a span from now: 30s, 10m, 2h.")] = None,
+    request_id: Annotated[
+        str | None, typer.Option("--id", help="The request's id. The same id and body again is the same request.")
+    ] = None,
+    endpoint: Annotated[str | None, typer.Option("--endpoint", help="OpenAI path. Inferred from the body.")] = None,
+    wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait, and print the answer in place of the id.")] = False,
+    stream: Annotated[bool, typer.Option("--stream", "-s", help="The same, while it comes.")] = False,
+    timeout: Annotated[
+        float | None, typer.Option("--timeout", min=0, help="With --wait, --stream: for so many seconds at most.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="With --stream: print each chunk as a line of JSON.")] = False,
+    redis_url: RedisUrl = None,
+    queue: QueueName = None,
+) -> None:
+    """Enqueue one request; prints its id.
+
+    Needs --prompt or --body. With --wait or --stream, the exit status is 0 when it succeeded and 1 when it did not.
+
+    ```text
+    streamfleet enqueue --prompt "What is the capital of France? Answer in one word." --max-tokens 16 --wait
+    streamfleet enqueue --prompt "Tell me a story" --stream
+    streamfleet enqueue -p "Summarise …" --lane high --ttl 30s --id report-7
+    streamfleet enqueue --body @request.json --lane low --deadline 2030-01-31T12:00:00Z
+    ```
+    """
+    options: dict[str, Any] = {"lane": lane, "id": request_id, "endpoint": endpoint, "stream": stream}
+    options |= _deadline(deadline, ttl)
+    request = _body(prompt, body, max_tokens)
+    if as_json and not stream:
+        raise typer.BadParameter("--json prints chunks: give --stream too")
+    run(_enqueue(queue_settings(redis_url, queue), request, options, wait or stream, timeout, as_json))
+
+
+async def _enqueue(
+    settings: QueueSettings,
+    body: dict[str, Any],
+    options: dict[str, Any],
+    wait: bool,
+    timeout: float | None,
+    as_json: bool,
+) -> None:
+    from streamfleet.producer.client import Client
+
+    async with Client(settings=settings, notify=wait) as fleet:
+        handle = await fleet.enqueue(body, **options)
+        if not wait:
+            out(handle.id)
+            return
+        say(f"request {handle.id}{' (enqueued before)' if handle.existing else ''}")
+        if options["stream"]:
+            await show_stream(handle, timeout, as_json)
+        else:
+            show_result(await handle.result(timeout))
+
+
+def _body(prompt: str | None, body: str | None, max_tokens: int | None) -> dict[str, Any]:
+    if (prompt is None) == (body is None):
+        raise typer.BadParameter("give either --prompt or --body")
+    if prompt is not None:
+        request: dict[str, Any] = {"messages": [{"role": "user", "content": prompt}]}
+    else:
+        from streamfleet.common.protocol import parse_body
+
+        request = parse_body(_read(body or ""), 2**63)
+    return request if max_tokens is None else request | {"max_tokens": max_tokens}
+
+
+def _read(text: str) -> bytes:
+    if text == "-":
+        return sys.stdin.buffer.read()
+    if not text.startswith("@"):
+        return text.encode("utf-8", "surrogateescape")
+    try:
+        return Path(text[1:]).read_bytes()
+    except OSError as error:
+        raise InvalidRequest(f"cannot read {text[1:]}: {error.strerror}", "body") from None
+
+
+def _deadline(deadline: str | None, ttl: str | None) -> dict[str, int]:
+    if deadline is not None and ttl is not None:
+        raise typer.BadParameter("give --deadline or --ttl, not both")
+    if ttl is not None:
+        from streamfleet.common.durations import parse_span
+
+        return {"ttl_ms": parse_span(ttl)}
+    if deadline is not None:
+        from streamfleet.common.clock import SystemClock
+        from streamfleet.common.durations import parse_deadline
+
+        return {"deadline": parse_deadline(deadline, SystemClock().now_ms())}
+    return {}

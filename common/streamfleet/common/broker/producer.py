@@ -1,0 +1,176 @@
+"""The producers' broker: one method for each operation that a producer may do, each a script or command.
+
+Requests enter by `enqueue`; results, states and streamed tokens leave. Nothing here takes work or repairs a queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from streamfleet.common.broker.base import BrokerBase
+from streamfleet.common.connection import MissingGroup
+from streamfleet.common.errors import NotReplicated
+from streamfleet.common.keys import GROUP, NOBODY
+from streamfleet.common.protocol import Lane
+from streamfleet.common.records import Accepted, EnqueueCode, Standing, Submission
+from streamfleet.common.replies import (
+    entries,
+    id_order,
+    last_delivered,
+    pending_row,
+    ready_member,
+    recorded,
+    streams,
+)
+
+CANCEL_REQUESTS_CAP = 10_000
+_CODES = {code.value: code for code in EnqueueCode}
+Entries = list[tuple[str, dict[bytes, bytes]]]
+IN_THE_QUEUE = frozenset({EnqueueCode.ACCEPTED, EnqueueCode.EXISTING})
+
+
+class ProducerBroker(BrokerBase):
+    """Verbs of producers: enqueue requests, follow them, read their tokens and results."""
+
+    async def enqueue(self, submissions: Sequence[Submission]) -> list[Accepted]:
+        """Accept requests, each id once; one script call, so keep it to some hundred requests or a megabyte.
+
+        Raises:
+            NotReplicated: they are accepted, but fewer than `limits.enqueue_replicas` replicas have them; the error's
+                `unconfirmed` holds the answers that would have been returned.
+        """
+        replicas, timeout_ms = self.limits.enqueue_replicas, self.limits.enqueue_replicas_timeout_ms
+        keys, args = self._enqueue_words(submissions)
+        replicated = 0
+        if replicas:
+            replies, replicated = await self.connection.script_replicated("enqueue", keys, args, replicas, timeout_ms)
+        else:
+            replies = await self.connection.script("enqueue", keys, args)
+        codes, entries = replies[::2], replies[1::2]
+        answers = [Accepted(_CODES[code], entry.decode()) for code, entry in zip(codes, entries, strict=True)]
+        if replicated < replicas and any(answer.code in IN_THE_QUEUE for answer in answers):
+            raise NotReplicated(
+                f"the requests are in Redis at {self.connection.address}, but {replicated} of {replicas} replicas "
+                f"(STREAMFLEET_ENQUEUE_REPLICAS) had them within {timeout_ms} ms: a failover now could lose them. "
+                "Enqueue the same again with the same ids, which is safe, and look after the replicas",
+                list(answers),
+            )
+        return answers
+
+    def _enqueue_words(self, submissions: Sequence[Submission]) -> tuple[list[str], list[Any]]:
+        """KEYS and ARGV of enqueue.lua. Values that neighbours share are sent once, because each word costs time."""
+        limits = self.limits
+        record, result = self.keys.request(""), self.keys.result("")
+        keys = [
+            *self.keys.lanes,
+            *[record + item.id for item in submissions],
+            *[result + item.id for item in submissions],
+        ]
+        touch = "touch" if limits.enqueue_replicas else ""
+        args: list[Any] = [limits.lane_limit, limits.lane_bytes, limits.record_ttl_ms, touch]
+        run: tuple[str, ...] = ()
+        start = 0
+        for item in submissions:
+            fields = item.fields
+            shared = (item.lane, item.reply, *fields)
+            if shared != run:
+                run, start = shared, len(args)
+                args += (0, item.lane.number, item.lane, item.reply, len(fields), *fields)
+            args[start] += 1
+            args.append(item.digest)
+            args += fields.values()
+        return keys, args
+
+    async def ask_to_cancel(self, request_id: str) -> None:
+        """Ask workers to cancel a request: done within about a second if a worker runs, else when one starts."""
+        await self._ask(self.keys.cancel_requests, CANCEL_REQUESTS_CAP, "id", request_id)
+
+    async def record(self, request_id: str) -> str | None:
+        """``<lane>:<stream id>`` of a request that a client enqueued; None when there is no record of it."""
+        entry, _ = recorded(await self.connection.command("GET", self.keys.request(request_id)))
+        return entry or None
+
+    async def known(self, request_ids: Sequence[str]) -> list[str | None]:
+        """Records of requests that clients enqueued, in the order asked for.
+
+        Returns:
+            For each request ``<lane>:<stream id>`` from its record; empty if only a result is left; None if nothing is.
+        """
+        # Records are read first: a request that ends between the two reads then still shows its record.
+        count = len(request_ids)
+        replies = await self.connection.pipeline(
+            [
+                *[("GET", self.keys.request(request_id)) for request_id in request_ids],
+                *[("EXISTS", self.keys.result(request_id)) for request_id in request_ids],
+            ]
+        )
+        records, results = replies[:count], replies[count:]
+        return [
+            recorded(record)[0] if record is not None or result else None
+            for record, result in zip(records, results, strict=True)
+        ]
+
+    async def standing(self, entry: str) -> Standing | None:
+        """State of an entry; None if it is no longer in its lane. Reads no body, because a producer may not."""
+        lane_name, stream_id = entry.split(":", 1)
+        lane = Lane(lane_name)
+        stream = self.keys.lane(lane)
+        try:
+            pending, groups, waiting, delayed = await self.connection.pipeline(
+                [
+                    ("XPENDING", stream, GROUP, stream_id, stream_id, 1),
+                    ("XINFO", "GROUPS", stream),
+                    ("ZSCORE", self.keys.ready(lane), ready_member(stream_id)),
+                    ("ZSCORE", self.keys.delayed, f"{lane.number}|{stream_id}"),
+                ]
+            )
+        except MissingGroup:  # without a group, no worker was ever there, and nothing was delivered
+            return Standing() if await self.connection.command("XLEN", stream) else None
+        row = pending_row(pending[0]) if pending else None
+        if row is not None and row[1] != NOBODY:
+            return Standing(row[1], row[3])
+        undelivered = id_order(stream_id) > id_order(last_delivered(groups, GROUP))
+        return Standing() if row or waiting or delayed or undelivered else None
+
+    async def read_replies(self, client: str, last_id: str, block_ms: int) -> tuple[str, list[str]]:
+        """Wait up to `block_ms` for requests that end after `last_id`. Returns the id to go on from, and their ids."""
+        words = ("XREAD", "COUNT", 1000, "BLOCK", block_ms, "STREAMS", self.keys.reply(client), last_id)
+        ids: list[str] = []
+        for _, found in streams(await self.connection.block(block_ms / 1000, *words)):
+            for stream_id, fields in found:
+                last_id = stream_id
+                ids.append(fields.get(b"id", b"").decode(errors="replace"))
+        return last_id, ids
+
+    async def delete_replies(self, client: str) -> None:
+        """Delete a client's reply stream when the client leaves, also after its connection was shut.
+
+        One try is enough, because the stream also expires by itself.
+        """
+        await self.connection.last("DEL", self.keys.reply(client))
+
+    async def read_tokens(
+        self, positions: Mapping[str, str], count: int, block_ms: int | None = None
+    ) -> dict[str, Entries]:
+        """New entries of requests' token streams after the given stream ids; requests without any are left out.
+
+        Args:
+            positions: request id to the stream id to read after.
+            count: largest number of entries of each.
+            block_ms: longest wait for an entry; None does not wait.
+        """
+        keys = [self.keys.tokens(request_id) for request_id in positions]
+        behind = ("STREAMS", *keys, *positions.values())
+        if block_ms is None:
+            reply = await self.connection.command("XREAD", "COUNT", count, *behind)
+        else:
+            reply = await self.connection.block(block_ms / 1000, "XREAD", "COUNT", count, "BLOCK", block_ms, *behind)
+        start = len(self.keys.tokens(""))
+        return {key[start:]: found for key, found in streams(reply)}
+
+    async def newest_tokens(self, request_id: str, count: int) -> Entries:
+        """The newest entries of a request's token stream, newest first."""
+        return entries(
+            await self.connection.command("XREVRANGE", self.keys.tokens(request_id), "+", "-", "COUNT", count)
+        )

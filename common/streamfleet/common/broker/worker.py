@@ -1,0 +1,195 @@
+"""The workers' broker: one method for each operation that a worker may do, each a script or command.
+
+Claims leave by `pull`; outcomes, tokens and renewals enter. A lease (worker and attempt) fences every write.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from streamfleet.common.broker.housekeeping import HousekeepingBroker
+from streamfleet.common.keys import GROUP, NOBODY
+from streamfleet.common.protocol import LANES, Lane
+from streamfleet.common.records import (
+    CompleteCode,
+    Completion,
+    Hint,
+    Lease,
+    Notices,
+    Pulled,
+    RenewCode,
+    Retry,
+    RetryCode,
+    Role,
+    TokenGroup,
+)
+from streamfleet.common.replies import claim, entries, lease_row, pending_row, streams
+
+AT_ONCE = 200
+
+
+class WorkerBroker(HousekeepingBroker):
+    """Verbs of workers: take requests, hold their leases, stream tokens, end requests or hand them back."""
+
+    async def pull(
+        self,
+        worker: str,
+        wanted: int,
+        hints: Sequence[Hint] = (),
+        *,
+        watching: bool = False,
+        owing: bool = False,
+        stage_entries: int = 256,
+        watch_ms: int = 7_000,
+    ) -> Pulled:
+        """Lease the best waiting requests to this worker. Sent once; see `disown` for a lost answer.
+
+        Args:
+            worker: this worker's name.
+            wanted: largest number of requests; 0 only stages arrivals.
+            hints: entries that the last blocking read delivered.
+            watching: True if the last pull made this worker a watcher.
+            owing: True if it consumed a wake-up since; the wake-up is passed on if this worker has no room.
+            stage_entries: largest number of arrivals to stage.
+            watch_ms: time that a watch lasts unless a pull renews it.
+        """
+        arg = {
+            "worker": worker,
+            "n": wanted,
+            "hints": [[hint.lane.number if hint.lane else 0, hint.stream_id] for hint in hints],
+            "watching": watching,
+            "owing": owing,
+            "stage_entries": max(stage_entries, wanted),
+            "stage_bytes": 262_144,
+            "take_bytes": 4_194_304,
+            "shares": self.limits.shares,
+            "watchers": self.limits.watchers,
+            "watch_ms": watch_ms,
+        }
+        reply = await self._with_groups(
+            lambda: self.connection.script_once("pull", self._shared, [self._config, json.dumps(arg)])
+        )
+        claims, ready, role, now, staged, dropped = reply
+        return Pulled([claim(row) for row in claims], ready, Role(role), int(now), staged, dropped)
+
+    async def wait(self, role: Role, timeout_ms: int) -> list[Hint]:
+        """Block until there may be work, or for `timeout_ms`; the hints returned go into the next pull."""
+        timeout_ms = max(timeout_ms, 2)  # 0 blocks for ever, and so does 1 ms in BLPOP of Redis 6.2, which rounds down
+        if role is Role.IDLE_WAITER:
+            await self.connection.block(timeout_ms / 1000, "BLPOP", self.keys.bench, timeout_ms / 1000)
+            return []
+        keys = [self.keys.wake, *self.keys.lanes]
+        reply = await self._with_groups(
+            lambda: self.connection.block(
+                timeout_ms / 1000,
+                *("XREADGROUP", "GROUP", GROUP, NOBODY, "COUNT", 1, "BLOCK", timeout_ms, "STREAMS", *keys),
+                *[">"] * len(keys),
+            )
+        )
+        lane_of: dict[str, Lane | None] = {
+            self.keys.wake: None,
+            **{self.keys.lane(lane): lane for lane in LANES},
+        }
+        return [Hint(lane_of[key], stream_id) for key, entries in streams(reply) for stream_id, _ in entries]
+
+    async def unblock(self) -> None:
+        """End a `wait` in progress; an entry that is just being delivered is still returned by it."""
+        await self.connection.unblock()
+
+    async def complete(self, worker: str, completions: Sequence[Completion]) -> list[CompleteCode]:
+        """Publish outcomes and remove their entries, in one script call."""
+        keys, tokens = list(self._shared), []
+        args: list[Any] = [self._config, worker]
+        names: list[str] | None = None
+        for item in completions:
+            lane, stream_id, attempt, request_id = item.lease
+            result = self.keys.result(request_id)
+            keys += (result, self.keys.reply(item.reply) if item.reply else result)
+            args += (lane.number, stream_id, attempt, request_id, item.reply, item.status.value, item.error)
+            if names == (names := [*item.values]):
+                args.append(-1)
+            else:
+                args += (len(names), *names)
+            args += item.values.values()
+            if "streamed" in item.values:
+                tokens.append(self.keys.tokens(request_id))
+        replies = await self._with_groups(lambda: self.connection.script("complete", keys + tokens, args))
+        return [CompleteCode(code) for code in replies]
+
+    async def renew(self, worker: str, leases: Sequence[Lease]) -> list[RenewCode]:
+        """Renew leases. Returns a code for each: renewed, lost, or answered (its id has a result by now)."""
+        rows = [[*lease_row(lease), lease.request_id] for lease in leases]
+        args = [self._config, worker, json.dumps(rows)]
+        replies = await self._with_groups(lambda: self.connection.script("renew", self._shared, args))
+        return [RenewCode(code) for code in replies]
+
+    async def release(self, worker: str, leases: Sequence[Lease], *, in_turn: bool = False) -> int:
+        """Hand requests back at once, attempt not counted; with `in_turn`, their lanes get their picks back as well.
+
+        Returns:
+            Number of requests that were still leased to this worker.
+        """
+        rows, released = [lease_row(lease) for lease in leases], 0
+        while rows:
+            args = [self._config, worker, json.dumps(rows[:AT_ONCE]), int(in_turn)]
+            back, looked_at = await self._with_groups(partial(self.connection.script, "release", self._shared, args))
+            released, rows = released + back, rows[looked_at:]
+        return released
+
+    async def disown(self, worker: str, known: Sequence[Lease]) -> int:
+        """Hand back entries that this worker holds unknowingly after a pull's answer was lost. Returns their number."""
+        known_entries = {(lease.lane, lease.stream_id) for lease in known}
+        commands = [("XPENDING", self.keys.lane(lane), GROUP, "-", "+", 10_000, worker) for lane in LANES]
+        replies = await self._with_groups(lambda: self.connection.pipeline(commands))
+        unknown = [
+            Lease(lane, row[0], row[3], "")
+            for lane, rows in zip(LANES, replies, strict=True)
+            for row in map(pending_row, rows)
+            if (lane, row[0]) not in known_entries
+        ]
+        return await self.release(worker, unknown) if unknown else 0
+
+    async def retry_later(self, worker: str, retries: Sequence[Retry], max_deliveries: int) -> list[RetryCode]:
+        """Hand requests back, attempt counted; each is due after its delay (0: at once)."""
+        rows = [[*lease_row(item.lease), item.delay_ms, item.error, item.worker_lost] for item in retries]
+        codes: list[RetryCode] = []
+        while rest := rows[len(codes) :]:
+            args = [self._config, worker, max_deliveries, json.dumps(rest[:AT_ONCE])]
+            replies = await self._with_groups(partial(self.connection.script, "retry_later", self._shared, args))
+            codes += map(RetryCode, replies)
+        return codes
+
+    async def read_notices(self, last_id: str, block_ms: int) -> Notices:
+        """Wait up to `block_ms` for notices to all workers after `last_id` (``$``: from now on)."""
+        words = ("XREAD", "COUNT", 1000, "BLOCK", block_ms, "STREAMS", self.keys.cancels, last_id)
+        found = [row for _, rows in streams(await self.connection.block(block_ms / 1000, *words)) for row in rows]
+
+        def named(field: bytes) -> list[str]:
+            return [fields[field].decode(errors="replace") for _, fields in found if field in fields]
+
+        return Notices(found[-1][0] if found else last_id, named(b"id"), frozenset(named(b"drain")))
+
+    async def last_notice(self) -> str:
+        """Id of the newest notice, to start `read_notices` from."""
+        newest = await self._look("XREVRANGE", self.keys.cancels, "+", "-", "COUNT", 1)
+        found = entries(newest)
+        return found[0][0] if found else "0-0"
+
+    async def publish_tokens(self, groups: Sequence[TokenGroup], cap: int) -> None:
+        """Add groups of chunks to their requests' streams, in one round trip.
+
+        Args:
+            groups: groups in order; a group with `lasting` resets its stream's time to live.
+            cap: approximate number of entries that one request's stream keeps.
+        """
+        commands: list[Sequence[Any]] = []
+        for group in groups:
+            key = self.keys.tokens(group.request_id)
+            words = ("attempt", group.attempt, "run", group.run, "seq", group.seq, "chunks", group.chunks)
+            commands.append(("XADD", key, "MAXLEN", "~", cap, "*", *words))
+            if group.lasting:
+                commands.append(("PEXPIRE", key, self.limits.result_ttl_ms))
+        await self.connection.pipeline(commands)

@@ -1,0 +1,190 @@
+"""The part of the operators' broker that counts requests, steers lanes and workers, and handles dead letters."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+from streamfleet.common.broker.base import BrokerBase
+from streamfleet.common.connection import MissingGroup
+from streamfleet.common.keys import GROUP, NOBODY
+from streamfleet.common.protocol import LANES, Lane
+from streamfleet.common.records import Audit, Glance, Ranked
+from streamfleet.common.replies import (
+    consumer_name,
+    description,
+    entries,
+    first_score,
+    id_order,
+    lane_audit,
+    lane_of,
+    mapping,
+    number,
+    ranked_member,
+)
+
+MOST_NOTICES = 10_000
+OUTSTANDING = "outstanding"
+"""Status that requeue.lua returns for a request that has not ended."""
+
+
+class ControlBroker(BrokerBase):
+    """Count requests, pause lanes, drain workers, handle dead letters."""
+
+    async def audit(self, bound: int = 10_000) -> Audit:
+        """All counts at one instant; undelivered entries are counted up to `bound` per lane."""
+        counts, delayed, tries, dead, lanes = await self.connection.script("audit", self._shared, [self._config, bound])
+        return Audit(
+            counts={key.decode(errors="replace"): number(value) for key, value in mapping(counts).items()},
+            delayed=delayed,
+            tries=tries,
+            dead_letters=dead,
+            lanes=[lane_audit(lane, row) for lane, row in zip(LANES, lanes, strict=True)],
+        )
+
+    async def nearest(self, lane: Lane) -> tuple[int | None, int | None]:
+        """Enqueueing time of a lane's oldest entry, and the first rank of its ready set, both epoch ms."""
+        oldest, first = await self._look_all(
+            [
+                ("XRANGE", self.keys.lane(lane), "-", "+", "COUNT", 1),
+                ("ZRANGE", self.keys.ready(lane), 0, 0, "WITHSCORES"),
+            ]
+        )
+        found = entries(oldest)
+        enqueued = int(found[0][0].split("-")[0]) if found else None
+        return enqueued, first_score(first)
+
+    async def glance(self, ranks: Mapping[Lane, Sequence[int]], delayed_at_most: int = 1_000) -> Glance:
+        """Lateness of a queue, as far as `audit` does not tell; one round trip, whose cost does not grow with the
+        queue.
+
+        Args:
+            ranks: places of each lane's ready set to read; 0 runs next.
+            delayed_at_most: largest number of delayed requests to count by lane.
+        """
+        commands: list[tuple[Any, ...]] = [
+            ("TIME",),
+            ("HGETALL", self.keys.workers),
+            ("ZRANGE", self.keys.delayed, 0, delayed_at_most - 1),
+            *(("XRANGE", self.keys.lane(lane), "-", "+", "COUNT", 1) for lane in LANES),
+        ]
+        places = [(lane, rank) for lane in LANES for rank in ranks.get(lane, ())]
+        commands += [("ZRANGE", self.keys.ready(lane), rank, rank, "WITHSCORES") for lane, rank in places]
+        (seconds, microseconds), workers, delayed, *rows = await self._look_all(commands)
+        oldest, ranked = rows[: len(LANES)], rows[len(LANES) :]
+        return Glance(
+            now_ms=int(seconds) * 1000 + int(microseconds) // 1000,
+            workers={consumer_name(name): description(text) for name, text in mapping(workers).items()},
+            delayed=Counter(lane for member in delayed if (lane := lane_of(member))),
+            oldest_ms={
+                lane: id_order(entry)[0] for lane, row in zip(LANES, oldest, strict=True) for entry, _ in entries(row)
+            },
+            ranked=[
+                Ranked(lane, rank, *found)
+                for (lane, rank), row in zip(places, ranked, strict=True)
+                if (found := ranked_member(row))
+            ],
+        )
+
+    async def running_by_worker(self, lane: Lane) -> dict[str, int]:
+        """Number of a lane's requests that each worker runs."""
+        try:
+            reply = await self.connection.command("XPENDING", self.keys.lane(lane), GROUP)
+        except MissingGroup:
+            return {}
+        named = {consumer_name(name): int(count) for name, count in reply[3] or []}
+        return {name: count for name, count in named.items() if name != NOBODY}
+
+    async def dead_letters(self, newest: int = 10) -> list[tuple[str, dict[bytes, bytes]]]:
+        """The newest dead letters, newest first: dead letter id and fields."""
+        return entries(await self.connection.command("XREVRANGE", self.keys.dead, "+", "-", "COUNT", newest))
+
+    async def dead_letter(self, letter_id: str) -> dict[bytes, bytes] | None:
+        """One dead letter's fields; None if there is none with this id."""
+        found = entries(await self.connection.command("XRANGE", self.keys.dead, letter_id, letter_id))
+        return found[0][1] if found else None
+
+    async def every_dead_letter(self, batch: int = 100) -> AsyncIterator[tuple[str, dict[bytes, bytes]]]:
+        """All dead letters, oldest first."""
+        start = "-"
+        while True:
+            found = entries(await self.connection.command("XRANGE", self.keys.dead, start, "+", "COUNT", batch))
+            for entry in found:
+                yield entry
+            if len(found) < batch:
+                return
+            start = f"({found[-1][0]}"
+
+    async def requeue(
+        self,
+        letter_id: str,
+        request_id: str,
+        lane: Lane,
+        fields: Sequence[bytes],
+        *,
+        entry: str,
+        digest: str = "-",
+        reply: str = "",
+    ) -> tuple[str | None, str]:
+        """Enqueue a dead letter's fields again and forget its result, unless its id names another entry by now.
+
+        Args:
+            letter_id, request_id, lane, entry: as in the dead letter; ``entry`` is ``<lane>:<stream id>``.
+            fields: flat names and values.
+            digest: digest that identifies the same request if its record is gone.
+            reply: the caller's reply stream, or empty.
+
+        Returns:
+            The new stream id, also if the letter was requeued before; None if the letter is gone or was refused. Then
+            the
+            status of the request that now has its id, or `OUTSTANDING`, or empty.
+        """
+        keys = [
+            *self._shared,
+            self.keys.result(request_id),
+            self.keys.request(request_id),
+            self.keys.tokens(request_id),
+        ]
+        words = (letter_id, lane.number, entry, request_id, digest, reply)
+        new, newer = await self.connection.script("requeue", keys, [self._config, *words, *fields])
+        return new.decode() or None, newer.decode(errors="replace")
+
+    async def delete_queue(self) -> int:
+        """Delete every key of this queue, with all requests and results. Returns the number of keys."""
+        deleted, cursor = 0, b"0"
+        pattern = re.sub(r"([*?\[\]^\\])", r"\\\1", self.keys.base) + "*"
+        while True:
+            cursor, found = await self.connection.command("SCAN", cursor, "MATCH", pattern, "COUNT", 1000)
+            if found:
+                deleted += int(await self.connection.command("UNLINK", *found))
+            if cursor == b"0":
+                return deleted
+
+    async def purge(self, letter_ids: Sequence[str]) -> int:
+        """Delete dead letters. Returns the number deleted."""
+        return int(await self.connection.command("XDEL", self.keys.dead, *letter_ids)) if letter_ids else 0
+
+    async def pause(self, lanes: Sequence[Lane] = LANES) -> list[Lane]:
+        """Stop workers from taking requests of these lanes. Returns the lanes that were not paused before."""
+        return await self._pause(lanes, "1")
+
+    async def resume(self, lanes: Sequence[Lane] = LANES) -> list[Lane]:
+        """Continue these lanes. Returns the lanes that were paused."""
+        return await self._pause(lanes, "0")
+
+    async def paused(self) -> dict[Lane, int]:
+        """The paused lanes, and the start of each pause (epoch ms; 0 if it cannot be read)."""
+        found = await self._look("HMGET", self.keys.sched, *(f"paused:{lane.number}" for lane in LANES))
+        return {lane: max(0, number(since)) for lane, since in zip(LANES, found, strict=True) if since is not None}
+
+    async def drain(self, worker: str) -> None:
+        """Tell a worker to finish its requests and stop; told twice, it hands them back."""
+        await self._ask(self.keys.cancels, MOST_NOTICES, "drain", worker)
+
+    async def _pause(self, lanes: Sequence[Lane], on: str) -> list[Lane]:
+        args = [self._config, json.dumps([lane.number for lane in lanes]), on]
+        changed = await self.connection.script("pause", self._shared, args)
+        return [lane for lane, did in zip(lanes, changed, strict=True) if did]

@@ -1,0 +1,98 @@
+"""The part of the broker that finds and repairs damage done by manual Redis commands."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from streamfleet.common.broker.base import BrokerBase
+from streamfleet.common.protocol import Lane
+from streamfleet.common.records import Balance, Finding, KeyCheck
+
+ENTRIES, BYTES = 128, 131_072
+"""Bounds of one call, which copies the entries that it checks while the server does nothing else."""
+SCANNED = 250
+
+
+class RepairBroker(BrokerBase):
+    """Bounded checks of a queue; with `mend`, each repairs what it finds. Workers may run meanwhile."""
+
+    async def look_at_groups(self, mend: bool) -> list[Finding]:
+        """Check the lanes' consumer groups: missing, set back, or set beyond the end."""
+        found = await self.connection.script("repair_groups", self._shared, [self._config, int(mend)])
+        return _findings(found)
+
+    async def look_at_entries(self, part: str, lane: Lane, after: str, mend: bool) -> tuple[str, list[Finding]]:
+        """Check some entries of a lane (`part` is ``lane``), or some that are pending there (``pending``).
+
+        Returns:
+            The stream id to continue after, empty at the end; and the findings.
+        """
+        reached, found = await self._repair(part, lane.number, after, (), mend)
+        return reached.decode(), found
+
+    async def look_at_members(
+        self, part: str, lane: Lane | None, members: Sequence[bytes], mend: bool
+    ) -> tuple[int, list[Finding]]:
+        """Check members of a ready set (`part` is ``ready``), of the delayed set, or fields of ``tries``.
+
+        Returns:
+            Number of members that were checked, at least one; and the findings.
+        """
+        reached, found = await self._repair(part, lane.number if lane else 0, "", members, mend)
+        return int(reached), found
+
+    async def _repair(
+        self, part: str, lane: int, after: str, members: Sequence[bytes], mend: bool
+    ) -> tuple[Any, list[Finding]]:
+        args = [self._config, int(mend), part, lane, after, ENTRIES, BYTES, *members]
+        reached, found = await self.connection.script("repair", self._shared, args)
+        return reached, _findings(found)
+
+    async def members(self, part: str, lane: Lane | None) -> AsyncIterator[list[bytes]]:
+        """Members of the sorted set, or fields of the hash, that `part` names in `look_at_members`, some at a time.
+
+        A member that is present throughout is returned at least once.
+        """
+        key = {"ready": self.keys.ready(lane or ""), "delayed": self.keys.delayed, "tries": self.keys.tries}[part]
+        verb, cursor = "HSCAN" if part == "tries" else "ZSCAN", b"0"
+        while True:
+            cursor, flat = await self.connection.command(verb, key, cursor, "COUNT", SCANNED)
+            if flat:
+                yield flat[::2]
+            if cursor == b"0":
+                return
+
+    async def every_key(self) -> AsyncIterator[list[str]]:
+        """The queue's keys with ASCII names, out of all keys of the database, some hundreds at a time."""
+        cursor, pattern = b"0", re.sub(r"([*?\[\]^\\])", r"\\\1", self.keys.base) + "*"
+        while True:
+            cursor, found = await self.connection.command("SCAN", cursor, "MATCH", pattern, "COUNT", SCANNED)
+            yield [key.decode() for key in found if key.isascii()]
+            if cursor == b"0":
+                return
+
+    async def database_size(self) -> int:
+        """Number of all keys in the database, of any queue or program."""
+        return int(await self.connection.command("DBSIZE"))
+
+    async def look_at_keys(self, checks: Sequence[KeyCheck], mend: bool) -> list[Finding]:
+        """Check types and lifetimes of keys; with `mend`, wrong keys are renamed, or get the missing lifetime."""
+        keys = [*self._shared, *(check.key for check in checks)]
+        args: list[Any] = [self._config, int(mend), f":broken:{await self.now_ms()}"]
+        for check in checks:
+            args += (check.type, "" if check.life_ms is None else check.life_ms, check.field)
+        found = await self.connection.script("repair_keys", keys, args)
+        words = [word.decode(errors="replace") for word in found]
+        return [Finding(*words[at : at + 3]) for at in range(0, len(words), 3)]
+
+    async def balance(self) -> Balance | None:
+        """Correct the counters to match the entries; None if the queue's keys contradict each other."""
+        off = await self._with_groups(lambda: self.connection.script("balance", self._shared, [self._config]))
+        return Balance(*map(int, off)) if off else None
+
+
+def _findings(flat: Sequence[bytes]) -> list[Finding]:
+    words = [word.decode(errors="replace") for word in flat]
+    return [Finding(kind, name) for kind, name in zip(words[::2], words[1::2], strict=True)]

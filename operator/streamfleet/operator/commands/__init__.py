@@ -1,0 +1,1 @@
+"""Operators' commands of the `streamfleet` command line. Each imports what it needs when it runs."""

@@ -1,0 +1,126 @@
+"""`streamfleet backlog`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+from streamfleet.operator.commands.common import (
+    AsJson,
+    Interval,
+    QueueName,
+    RedisUrl,
+    Watch,
+    connected,
+    out,
+    queue_settings,
+    run,
+)
+
+if TYPE_CHECKING:
+    from streamfleet.common.settings import QueueSettings
+    from streamfleet.operator.broker import OperatorBroker
+    from streamfleet.operator.snapshot import Rates, Snapshot
+
+SECOND_LOOK_S = 1.0
+LOOKS_PER_RATE = 10
+"""Number of looks that a rate covers; the rate of a single second varies too much."""
+
+
+def backlog(
+    watch: Watch = False,
+    interval: Interval = 1.0,
+    as_json: AsJson = False,
+    redis_url: RedisUrl = None,
+    queue: QueueName = None,
+) -> None:
+    """Show what waits and what runs: lanes, waits, oldest ages, nearest deadlines, workers, and with --watch rates.
+
+    "mean wait" is the mean time since enqueueing of what waits in order, by up to nine requests all over the lane.
+    "nearest" is the deadline of the request that runs next in a lane; one without a deadline ranks as if it had
+    one some minutes after enqueueing (STREAMFLEET_PATIENCE_MS). Under the lanes stands why one is late (that deadline
+    has passed) or will be: what waits before a deadline takes longer than it leaves, at the present rate. While workers
+    are at work on what waits, it looks twice for that, a second apart. With --json only --watch knows a rate, and
+    prints a line for each look.
+
+    ```text
+    streamfleet backlog
+    streamfleet backlog --watch
+    streamfleet backlog --json | jq .outstanding
+    streamfleet backlog --json | jq '.lateness[] | select(.late)'
+    ```
+    """
+    settings = queue_settings(redis_url, queue)
+    if as_json:
+        run(_print_json(settings, interval if watch else None))
+    elif watch:
+        run(_watch(settings, interval))
+    else:
+        run(_once(settings))
+
+
+async def _once(settings: QueueSettings) -> None:
+    from rich.console import Console
+
+    from streamfleet.common.clock import SystemClock
+    from streamfleet.operator.commands.backlog_view import render
+    from streamfleet.operator.snapshot import rates, take_snapshot
+
+    async with connected(settings) as broker:
+        before = snapshot = await take_snapshot(broker)
+        if _moves(snapshot):
+            await SystemClock().sleep(SECOND_LOOK_S)
+            snapshot = await take_snapshot(broker)
+    Console().print(render(snapshot, rates(before, snapshot) if snapshot is not before else None))
+
+
+def _moves(snapshot: Snapshot) -> bool:
+    """True if requests wait and a worker takes them; otherwise a rate tells nothing."""
+    return any(lane.ready for lane in snapshot.lanes) and any(worker.takes_requests for worker in snapshot.workers)
+
+
+async def _watch(settings: QueueSettings, interval_s: float) -> None:
+    from rich.console import Console
+    from rich.live import Live
+
+    from streamfleet.operator.commands.backlog_view import render
+
+    console = Console()
+    async with connected(settings) as broker:
+        if not console.is_terminal:
+            async for snapshot, moving in _looks(broker, interval_s):
+                console.print(render(snapshot, moving))
+            return
+        with Live(console=console, auto_refresh=False, screen=True) as live:
+            async for snapshot, moving in _looks(broker, interval_s):
+                live.update(render(snapshot, moving), refresh=True)
+
+
+async def _looks(broker: OperatorBroker, interval_s: float) -> AsyncIterator[tuple[Snapshot, Rates | None]]:
+    from streamfleet.common.clock import SystemClock
+    from streamfleet.operator.snapshot import rates, take_snapshot
+
+    history = [await take_snapshot(broker)]
+    while True:
+        yield history[-1], rates(history[0], history[-1])
+        await SystemClock().sleep(interval_s)
+        history = [*history[1 - LOOKS_PER_RATE :], await take_snapshot(broker)]
+
+
+async def _print_json(settings: QueueSettings, interval_s: float | None) -> None:
+    from streamfleet.operator.snapshot import take_snapshot
+
+    async with connected(settings) as broker:
+        if interval_s is None:
+            out(json.dumps(_as_json(await take_snapshot(broker), None)))
+            return
+        async for snapshot, moving in _looks(broker, interval_s):
+            per_second = None if moving is None else {"enqueued": moving.enqueued, "finished": moving.finished}
+            out(json.dumps(_as_json(snapshot, moving) | {"per_second": per_second}))
+
+
+def _as_json(snapshot: Snapshot, moving: Rates | None) -> dict[str, Any]:
+    from streamfleet.operator.lateness import lateness
+
+    return snapshot.to_json() | {"lateness": [found.to_json() for found in lateness(snapshot, moving)]}

@@ -1,0 +1,75 @@
+"""Terminal and JSON output of dead letters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from streamfleet.common.durations import in_words
+from streamfleet.operator.commands.fitted_table import FittedTable
+from streamfleet.operator.commands.plain import cell, plain
+from streamfleet.operator.dead_letters import DeadLetter
+
+
+def table(letters: Sequence[DeadLetter], now_ms: int) -> FittedTable:
+    """A table of dead letters, a line each."""
+    result = FittedTable()
+    result.add_column("dead letter")
+    result.add_column("request", overflow="fold")
+    result.add_column("status")
+    result.add_column("lane")
+    result.add_column("tries", justify="right")
+    result.add_column("age", justify="right")
+    result.add_column("reason", overflow="fold")
+    for letter in letters:
+        result.add_row(
+            letter.letter_id,
+            cell(letter.request_id),
+            cell(letter.status),
+            cell(letter.entry.partition(":")[0]),
+            str(letter.attempts),
+            in_words(max(0.0, (now_ms - letter.written_ms) / 1000)),
+            cell(reason(letter)),
+        )
+    return result
+
+
+def page(letter: DeadLetter) -> str:
+    """All details of one dead letter."""
+    lines = [
+        f"dead letter  {letter.letter_id}",
+        f"request      {plain(letter.request_id)}",
+        f"status       {plain(letter.status)}",
+        f"entry        {plain(letter.entry)}",
+        f"tries        {letter.attempts}",
+        f"error        {plain(reason(letter))}",
+        f"code         {plain(letter.code or '-')}",
+    ]
+    if letter.workers:
+        lines.append(f"lost with    {', '.join(plain(name) for name in letter.workers)}")
+    if letter.truncated:
+        lines.append("note         its fields were too large: they are cut short, and cannot be requeued")
+    lines.append("fields")
+    lines += [f"  {plain(name)}: {plain(value)}" for name, value in letter.original.items()]
+    return "\n".join(lines)
+
+
+def as_json_value(letter: DeadLetter) -> dict[str, Any]:
+    """A dead letter as JSON values; bytes that are not UTF-8 are written as ``\\xff``."""
+    return {
+        "letter_id": letter.letter_id,
+        "request_id": letter.request_id,
+        "status": letter.status,
+        "entry": letter.entry,
+        "attempts": letter.attempts,
+        "workers": list(letter.workers),
+        "error": letter.error,
+        "truncated": letter.truncated,
+        "fields": {plain(name): plain(value) for name, value in letter.original.items()},
+    }
+
+
+def reason(letter: DeadLetter) -> str:
+    """The reason for its end, with the field at fault."""
+    message, param = letter.error.get("message", "no message"), letter.error.get("param")
+    return f"{param}: {message}" if param else str(message)

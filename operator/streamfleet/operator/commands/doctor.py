@@ -1,0 +1,67 @@
+"""`streamfleet doctor`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import typer
+
+from streamfleet.operator.commands.common import FAILED, AsJson, QueueName, RedisUrl, out, queue_settings, run
+
+if TYPE_CHECKING:
+    from streamfleet.common.settings import QueueSettings
+    from streamfleet.operator.doctor.check import Check
+
+STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red", "unknown": "cyan"}
+
+
+def doctor(as_json: AsJson = False, redis_url: RedisUrl = None, queue: QueueName = None) -> None:
+    """Examine Redis and the queue, and say what to change.
+
+    Looks at the server's version, eviction, memory, persistence and replication; at what the user of REDIS_URL may do;
+    at clocks and the time of a ping; at the queue's keys, groups, workers and ages, and at other queues beside it.
+    Changes nothing, and costs no more on a long queue. Each line is ok, warn, fail, or unknown where Redis does not
+    tell this user. The exit status is 1 when anything fails. `streamfleet audit` looks through the whole queue.
+
+    ```text
+    streamfleet doctor
+    streamfleet doctor --queue images
+    streamfleet doctor --json | jq '.[] | select(.level != "ok")'
+    ```
+    """
+    found = run(_examine(queue_settings(redis_url, queue)))
+    if as_json:
+        out(json.dumps([check.to_json() for check in found], indent=2))
+    else:
+        _print(found)
+    if any(check.level == "fail" for check in found):
+        raise typer.Exit(FAILED)
+
+
+async def _examine(settings: QueueSettings) -> list[Check]:
+    from streamfleet.common.clock import SystemClock
+    from streamfleet.operator.broker import OperatorBroker
+    from streamfleet.operator.doctor.examine import examine
+
+    broker = OperatorBroker.open(settings)
+    try:
+        return await examine(broker, SystemClock(), password_given="@" in settings.redis_url.get_secret_value())
+    finally:
+        await broker.close()
+
+
+def _print(found: Sequence[Check]) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    from streamfleet.operator.commands.plain import one_line
+
+    console = Console(highlight=False, soft_wrap=True)
+    for check in found:
+        line = Text(f"{check.level:<9}", style=STYLES[check.level])
+        line.append(f"{check.name:<13} {one_line(check.seen)}", style="default")
+        console.print(line)
+        if check.change:
+            console.print(Text(f"{'':<23}change: {one_line(check.change)}"))

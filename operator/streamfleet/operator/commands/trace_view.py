@@ -1,0 +1,100 @@
+"""Terminal output of `streamfleet trace`: lines, each with a name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from streamfleet.common.durations import in_words
+from streamfleet.common.results import Result
+from streamfleet.operator.commands.dead_view import reason
+from streamfleet.operator.commands.plain import one_line
+from streamfleet.operator.request_location import Trace
+from streamfleet.operator.request_trace import NO_DEADLINE_MS, Story, tell
+
+
+def page(trace: Trace) -> str:
+    """All details of one request."""
+    return "\n".join(f"{name:<14}{one_line(text)}" for name, text in _lines(trace, tell(trace)))
+
+
+def _lines(trace: Trace, story: Story) -> Iterator[tuple[str, str]]:
+    yield "request", trace.request_id
+    yield "now", story.text
+    yield from _origin(trace, story)
+    if story.attempts.former:
+        yield "tries before", _former(story)
+    if trace.result is not None:
+        yield from _ending(trace, trace.result)
+    if trace.letter is not None:
+        yield "dead letter", f"{trace.letter.letter_id}: {reason(trace.letter)}"
+    later = " is told when it ends" if trace.result is None else " was not told yet"
+    for name, told in story.told.items():
+        yield "notified", name if told else name + later
+    for name, value in story.carried.items():
+        yield name, value
+    if trace.search is not None:
+        yield "found by", f"looking through {trace.search.looked_at} entries: there is no record of its id"
+
+
+def _origin(trace: Trace, story: Story) -> Iterator[tuple[str, str]]:
+    if trace.entry:
+        yield "entry", trace.entry
+    if story.enqueued_ms is not None:
+        by = "by a client" if trace.recorded else "by a plain XADD, or its record has expired"
+        yield "enqueued", f"{_moment(story.enqueued_ms)}, {_ago(trace.now_ms, story.enqueued_ms)}, {by}"
+    yield from _deadline(trace, story)
+    if story.body_bytes is not None:
+        yield "body", f"{story.body_bytes} bytes"
+
+
+def _deadline(trace: Trace, story: Story) -> Iterator[tuple[str, str]]:
+    look = trace.place.look if trace.place else None
+    if story.deadline_ms is not None and story.deadline_ms < NO_DEADLINE_MS:
+        left = story.deadline_ms - trace.now_ms
+        when = "passed" if left < 0 else "in"
+        yield "deadline", f"{_moment(story.deadline_ms)}, {when} {in_words(left / 1000)}"
+    elif look is not None:
+        ranks = f": it ranks as if it were {_moment(look.rank_ms)}" if look.rank_ms is not None else ""
+        yield "deadline", f"none{ranks}"
+
+
+def _former(story: Story) -> str:
+    lost = ", ".join(story.attempts.lost_with)
+    return f"{story.attempts.former}" + (f"; lost with {lost}" if lost else "; no worker was lost with it")
+
+
+def _ending(trace: Trace, result: Result) -> Iterator[tuple[str, str]]:
+    finished = result.fields.get("finished_ms", "")
+    if finished.isascii() and finished.isdigit() and len(finished) <= 16:
+        yield "ended", f"{_moment(int(finished))}, {_ago(trace.now_ms, int(finished))}"
+    if result.worker:
+        yield "written by", f"{result.worker}, attempt {result.attempt}"
+    timings = {
+        "queued": result.timings.queued_ms,
+        "waited for the engine": result.timings.waited_ms,
+        "first token": result.timings.first_token_ms,
+        "total": result.timings.total_ms,
+    }
+    known = [f"{name} {in_words(value / 1000)}" for name, value in timings.items() if value is not None]
+    if known:
+        yield "took", ", ".join(known)
+    if not result.ok:
+        error = result.error or {}
+        param = f"{error['param']}: " if error.get("param") else ""
+        yield "error", f"{param}{error.get('message', 'no message')} ({error.get('code') or result.http_status})"
+    if trace.result_ttl_ms is not None:
+        yield "kept for", f"another {in_words(trace.result_ttl_ms / 1000)}"
+
+
+def _ago(now_ms: int, then_ms: int) -> str:
+    return f"{in_words(max(0.0, (now_ms - then_ms) / 1000))} ago"
+
+
+def _moment(epoch_ms: int | None) -> str:
+    """A time for people; in ms if it is outside the calendar."""
+    try:
+        moment = datetime.fromtimestamp((epoch_ms or 0) / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return f"{epoch_ms} ms"
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

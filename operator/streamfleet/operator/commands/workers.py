@@ -1,0 +1,85 @@
+"""`streamfleet workers`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+from streamfleet.operator.commands.common import (
+    AsJson,
+    Interval,
+    QueueName,
+    RedisUrl,
+    Watch,
+    connected,
+    out,
+    queue_settings,
+    run,
+)
+
+if TYPE_CHECKING:
+    from streamfleet.common.settings import QueueSettings
+    from streamfleet.operator.broker import OperatorBroker
+    from streamfleet.operator.fleet import WorkerView
+
+
+def workers(
+    watch: Watch = False,
+    interval: Interval = 2.0,
+    as_json: AsJson = False,
+    redis_url: RedisUrl = None,
+    queue: QueueName = None,
+) -> None:
+    """List the workers: engine and model, version, age, whether they take requests or why not, and what they hold.
+
+    "seen" is the last sign of life, which comes at least once a lease; one that has been silent for long is marked, and
+    listed only while it holds requests: others take these over when the lease is over. With --json: all of them.
+    "oldest held" is for how long a worker has had the request that it has had for longest. With --json and --watch: a
+    line for each look.
+
+    ```text
+    streamfleet workers
+    streamfleet workers --watch
+    streamfleet workers --json | jq '.[] | select(.takes_requests | not) | .name'
+    ```
+    """
+    settings = queue_settings(redis_url, queue)
+    run(_json(settings, interval if watch else None) if as_json else _show(settings, interval if watch else None))
+
+
+async def _show(settings: QueueSettings, interval_s: float | None) -> None:
+    from rich.console import Console
+    from rich.live import Live
+
+    from streamfleet.operator.commands.workers_view import render
+
+    console = Console()
+    async with connected(settings) as broker:
+        if interval_s is None or not console.is_terminal:
+            async for found in _looks(broker, interval_s):
+                console.print(render(found))
+            return
+        with Live(console=console, auto_refresh=False, screen=True) as live:
+            async for found in _looks(broker, interval_s):
+                live.update(render(found), refresh=True)
+
+
+async def _json(settings: QueueSettings, interval_s: float | None) -> None:
+    from streamfleet.operator.commands.workers_view import as_json_values
+
+    async with connected(settings) as broker:
+        async for found in _looks(broker, interval_s):
+            out(json.dumps(as_json_values(found)))
+
+
+async def _looks(broker: OperatorBroker, interval_s: float | None) -> AsyncIterator[list[WorkerView]]:
+    """The workers now, and again after each interval; only once without an interval."""
+    from streamfleet.common.clock import SystemClock
+    from streamfleet.operator.snapshot import look_at_workers
+
+    while True:
+        yield await look_at_workers(broker, await broker.now_ms())
+        if interval_s is None:
+            return
+        await SystemClock().sleep(interval_s)

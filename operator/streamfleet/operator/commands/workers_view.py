@@ -1,0 +1,83 @@
+"""Terminal and JSON output of `streamfleet workers`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from streamfleet.common.durations import in_words
+from streamfleet.operator.commands.fitted_table import FittedTable
+from streamfleet.operator.commands.plain import cell
+from streamfleet.operator.fleet import WorkerView
+
+
+def render(workers: Sequence[WorkerView]) -> RenderableType:
+    """Render the live workers, the silent ones that hold requests, and a summary."""
+    shown = [worker for worker in workers if worker.alive or worker.running]
+    last = Text(summary(workers, len(workers) - len(shown)))
+    return Group(_table(shown), last) if shown else last
+
+
+def summary(workers: Sequence[WorkerView], left_out: int) -> str:
+    """The bottom line."""
+    ready = [worker for worker in workers if worker.takes_requests]
+    running, slots = sum(worker.running for worker in ready), sum(worker.slots or 0 for worker in ready)
+    alive = sum(worker.alive for worker in workers)
+    line = f"{alive} alive, {len(ready)} ready, running {running} of {slots} slots"
+    if not alive:
+        line = "no worker is alive: start one with `streamfleet worker`"
+    silent = sum(not worker.alive and worker.running > 0 for worker in workers)
+    if silent:
+        line += f"; {silent} silent with requests, which others take over when the lease is over"
+    return line + (f"; {left_out} silent without requests left out" if left_out else "")
+
+
+def short_name(model: str) -> str:
+    """A model's short name: the last part of the path, if vLLM names the model by its folder."""
+    return model.rstrip("/").rpartition("/")[2] if model.startswith("/") else model
+
+
+def as_json_values(workers: Sequence[WorkerView]) -> list[dict[str, Any]]:
+    """All workers as JSON values."""
+    return [
+        {
+            **asdict(worker),
+            "alive": worker.alive,
+            "takes_requests": worker.takes_requests,
+            "why_not": worker.why_not or None,
+        }
+        for worker in workers
+    ]
+
+
+def _table(workers: Sequence[WorkerView]) -> FittedTable:
+    table = FittedTable()
+    for name in ("worker", "ready", "engine: model", "version"):
+        table.add_column(name, overflow="fold")
+    for name in ("age", "seen", "running"):
+        table.add_column(name, justify="right")
+    table.add_column("held")
+    table.add_column("oldest held", justify="right")
+    for worker in workers:
+        table.add_row(
+            cell(worker.name),
+            _ready(worker),
+            cell(f"{worker.engine}: {', '.join(map(short_name, worker.models))}"),
+            cell(worker.version or "-"),
+            in_words(worker.age_s),
+            "never" if worker.silent_s is None else f"{in_words(max(0.0, worker.silent_s))} ago",
+            f"{worker.running}/{'?' if worker.slots is None else worker.slots}",
+            cell(", ".join(f"{lane} {count}" for lane, count in worker.held.items()) or "-"),
+            in_words(worker.oldest_held_s),
+        )
+    return table
+
+
+def _ready(worker: WorkerView) -> str:
+    if worker.takes_requests:
+        return "[green]ready[/green]"
+    return f"[{'yellow' if worker.alive else 'red'}]{cell(worker.why_not)}[/]"

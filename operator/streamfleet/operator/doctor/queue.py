@@ -1,0 +1,109 @@
+"""Checks of the queue's own keys, groups, workers and lanes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from streamfleet.common.durations import in_words
+from streamfleet.common.protocol import LANES
+from streamfleet.common.records import Finding
+from streamfleet.operator.broker import OperatorBroker
+from streamfleet.operator.doctor.check import Check, fail, ok, unknown, warn
+from streamfleet.operator.lateness import Cause, lateness
+from streamfleet.operator.repair import KINDS, key_check, shared_checks
+from streamfleet.operator.snapshot import Snapshot
+
+ROUNDS = 20
+"""Number of SCAN calls, some hundreds of keys each: a useful sample in at most a second."""
+NAMED = 3
+REPAIR = "`streamfleet audit` shows all of it, `streamfleet audit --repair` mends it"
+
+
+async def shared_keys_check(broker: OperatorBroker) -> Check:
+    """Check the types of the keys that all requests share."""
+    wrong = await broker.look_at_keys(shared_checks(broker.keys), mend=False)
+    if wrong:
+        return fail("keys", _named(wrong), REPAIR)
+    return ok("keys", "the keys that all requests share are of the right types")
+
+
+async def sampled_keys_checks(broker: OperatorBroker) -> list[Check]:
+    """Check a sample of keys: results and records must expire. Also lists other queues."""
+    keys, whole = await broker.some_keys(ROUNDS)
+    own = [key for key in keys if key.startswith(broker.keys.base)]
+    checks = [check for key in own if (check := key_check(key, broker.keys, broker.limits)) is not None]
+    wrong: list[Finding] = []
+    for start in range(0, len(checks), 250):
+        wrong += await broker.look_at_keys(checks[start : start + 250], mend=False)
+    part = "" if whole else f", in a part of the {await broker.database_size()} keys there are"
+    looked = f"{len(checks)} results, records and reply streams looked at{part}"
+    lives = (
+        warn("expiry", f"{looked}: {_named(wrong)}", REPAIR) if wrong else ok("expiry", f"{looked}: all will expire")
+    )
+    return [lives, _others(broker, keys, whole=whole)]
+
+
+async def groups_check(broker: OperatorBroker) -> Check:
+    """Check that the lanes' groups exist, at the right position."""
+    wrong = await broker.look_at_groups(mend=False)
+    if wrong:
+        return fail("groups", _named(wrong), REPAIR)
+    there = [lane for lane in LANES if await broker.has_group(lane)]
+    if len(there) == len(LANES):
+        return ok("groups", "all lanes have theirs")
+    missing = ", ".join(lane for lane in LANES if lane not in there)
+    return ok("groups", f"none yet on {missing}: the first worker of a queue makes them")
+
+
+def workers_check(snapshot: Snapshot) -> Check:
+    """Check that workers take requests."""
+    alive = [worker for worker in snapshot.workers if worker.alive]
+    ready = [worker for worker in alive if worker.takes_requests]
+    silent = [worker for worker in snapshot.workers if not worker.alive and worker.running]
+    waits = snapshot.outstanding
+    seen = f"{len(alive)} alive, {len(ready)} ready"
+    bad = fail if waits else warn
+    if not alive:
+        return bad("workers", f"{seen}; {waits} requests wait", "start one with `streamfleet worker`")
+    why = Counter(worker.why_not for worker in alive if not worker.takes_requests).most_common(NAMED)
+    reasons = "; ".join(reason for reason, _ in why)
+    if not ready:
+        return bad("workers", f"{seen}: {reasons}", "`streamfleet workers`, and their logs")
+    if silent:
+        seen += f"; {len(silent)} silent with {sum(worker.running for worker in silent)} requests"
+        return warn("workers", seen, "nothing: others take these over when the lease is over")
+    if len(ready) < len(alive):
+        return warn("workers", f"{seen}; the others: {reasons}", "`streamfleet workers`")
+    return ok("workers", seen)
+
+
+def lateness_check(snapshot: Snapshot) -> Check:
+    """Check for late lanes, and show the age of the oldest request."""
+    ages = [lane.oldest_s for lane in snapshot.lanes if lane.oldest_s is not None]
+    seen = f"{snapshot.outstanding} outstanding" + (f", the oldest came {in_words(max(ages))} ago" if ages else "")
+    found = [each for each in lateness(snapshot) if each.late or each.cause is Cause.PAUSED]
+    if not found:
+        return ok("lanes", seen)
+    told = "; ".join(f"{each.lane}: {each.line()}" for each in found)
+    return warn("lanes", f"{seen}; {told}", "`streamfleet backlog --watch`, and docs/operations.md, A lane is late")
+
+
+def _others(broker: OperatorBroker, keys: Sequence[str], *, whole: bool) -> Check:
+    prefix = broker.keys.prefix
+    names = sorted({key.removeprefix(prefix)[1:].partition("}")[0] for key in keys} - {broker.keys.queue})
+    if not names:
+        seen = "no other queue has this prefix" if whole else "no other queue was met in a part of the database"
+        return ok("other queues", seen)
+    shown = ", ".join(names[: 3 * NAMED]) + (", …" if len(names) > 3 * NAMED else "")
+    return ok("other queues", f"{shown}: they share this server's memory and time")
+
+
+def _named(wrong: Sequence[Finding]) -> str:
+    told = [f"{finding.name}: {KINDS[finding.kind][0].format(detail=finding.detail)}" for finding in wrong[:NAMED]]
+    return "; ".join(told) + (f" and {len(wrong) - NAMED} more" if len(wrong) > NAMED else "")
+
+
+def not_looked_at(name: str, why: str) -> Check:
+    """Finding for data that Redis refuses to show."""
+    return unknown(name, why, "a user with the operator's rules: `streamfleet acl --role operator`")

@@ -1,0 +1,122 @@
+"""Definitions of the exporter's metrics; docs/metrics.md explains them, and how to react to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from streamfleet.operator.exporter.view import View
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One metric: its name, type, help text, and labels in addition to the queue."""
+
+    name: str
+    type: str
+    help: str
+    labels: tuple[str, ...] = ()
+
+    def of(self, queue: str, samples: Iterable[tuple[Sequence[str], float | None]]) -> Metric:
+        """Build the metric with values; a value of None has no series."""
+        make = CounterMetricFamily if self.type == "counter" else GaugeMetricFamily
+        metric = make(self.name, self.help, labels=("queue", *self.labels))
+        for labels, value in samples:
+            if value is not None:
+                metric.add_metric((queue, *labels), value)
+        return metric
+
+
+def _gauge(name: str, text: str, *labels: str) -> Family:
+    return Family(name, "gauge", text, labels)
+
+
+def _counter(name: str, text: str, *labels: str) -> Family:
+    return Family(name, "counter", text, labels)
+
+
+UP = _gauge(
+    "streamfleet_exporter_up", "1 when Redis answered the last look; without, there are no series of the queue."
+)
+LOOK = _gauge("streamfleet_exporter_look_seconds", "How long the last look at Redis took.")
+ENTRIES = _gauge("streamfleet_queue_entries", "Entries of a lane: all that have not ended.", "lane")
+READY = _gauge("streamfleet_queue_ready", "Entries that wait, in order.", "lane")
+RUNNING = _gauge("streamfleet_queue_running", "Entries that workers hold.", "lane")
+UNDELIVERED = _gauge("streamfleet_queue_undelivered", "Entries that no worker has brought in order yet.", "lane")
+OLDEST = _gauge("streamfleet_queue_oldest_age_seconds", "Age of the oldest entry; 0 in an empty lane.", "lane")
+SLACK = _gauge(
+    "streamfleet_queue_slack_seconds", "Until the nearest deadline of what waits; negative when it passed.", "lane"
+)
+PRESSURE = _gauge(
+    "streamfleet_queue_deadline_pressure_seconds",
+    "Largest estimated lateness of what waits with a deadline, at the throughput; negative: time to spare.",
+    "lane",
+)
+OUTSTANDING = _gauge("streamfleet_queue_outstanding", "Entries of all lanes together.")
+WORK = _gauge("streamfleet_queue_work_seconds", "What is outstanding, divided by the throughput.")
+THROUGHPUT = _gauge(
+    "streamfleet_queue_throughput", "Requests that succeed or fail per second, measured while something waits."
+)
+DELAYED = _gauge("streamfleet_queue_delayed", "Requests that wait for their next try.")
+DEAD_LETTERS = _gauge("streamfleet_queue_dead_letters", "Dead letters that are kept.")
+WORKERS = _gauge(
+    "streamfleet_queue_workers", "Workers that gave a sign of life within 30 s, or 1.5 of their leases.", "state"
+)
+WORKER_SLOTS = _gauge("streamfleet_queue_worker_slots", "Slots of the living workers' engines, as they say.")
+WORKER_RUNNING = _gauge("streamfleet_queue_worker_running", "Requests that the living workers hold, as they say.")
+WORKER_CREDIT = _gauge("streamfleet_queue_worker_credit", "Requests that they could take now, where they say so.")
+ADDED = _counter("streamfleet_queue_requests_added_total", "Entries that ever came into the lanes.")
+DUPLICATES = _counter(
+    "streamfleet_queue_requests_duplicate_total", "Those of them whose id had ended, or was there, already."
+)
+ENDED = _counter("streamfleet_queue_requests_ended_total", "Requests that ended, by terminal status.", "status")
+
+FAMILIES: tuple[Family, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Family))
+
+
+def families(queue: str, found: View | None, took_s: float) -> Iterator[Metric]:
+    """Yield the metrics of a scrape: all, or only the failure if Redis did not answer.
+
+    Args:
+        queue: the queue's name.
+        found: the last look; None if it failed.
+        took_s: its duration, seconds.
+    """
+    yield UP.of(queue, [((), float(found is not None))])
+    yield LOOK.of(queue, [((), took_s)])
+    if found is not None:
+        yield from _of_lanes(queue, found)
+        yield from _of_queue(queue, found)
+
+
+def _of_lanes(queue: str, found: View) -> Iterator[Metric]:
+    lanes = found.lanes
+    yield ENTRIES.of(queue, [((lane.lane,), lane.entries) for lane in lanes])
+    yield READY.of(queue, [((lane.lane,), lane.ready) for lane in lanes])
+    yield RUNNING.of(queue, [((lane.lane,), lane.running) for lane in lanes])
+    yield UNDELIVERED.of(queue, [((lane.lane,), lane.undelivered) for lane in lanes])
+    yield OLDEST.of(queue, [((lane.lane,), lane.oldest_age_s) for lane in lanes])
+    yield SLACK.of(queue, [((lane.lane,), lane.slack_s) for lane in lanes])
+    yield PRESSURE.of(queue, [((lane.lane,), lane.pressure_s) for lane in lanes])
+
+
+def _of_queue(queue: str, found: View) -> Iterator[Metric]:
+    workers = found.workers
+    one: list[tuple[Family, float | None]] = [
+        (OUTSTANDING, found.outstanding),
+        (WORK, found.work_s),
+        (THROUGHPUT, found.throughput),
+        (DELAYED, found.delayed),
+        (DEAD_LETTERS, found.dead_letters),
+        (WORKER_SLOTS, workers.slots),
+        (WORKER_RUNNING, workers.running),
+        (WORKER_CREDIT, workers.credit),
+        (ADDED, found.added),
+        (DUPLICATES, found.duplicates),
+    ]
+    for family, value in one:
+        yield family.of(queue, [((), value)])
+    yield WORKERS.of(queue, [((state,), number) for state, number in workers.by_state.items()])
+    yield ENDED.of(queue, [((status,), number) for status, number in found.ended.items()])

@@ -1,0 +1,237 @@
+"""Measures an engine: sends waves of requests through a live queue, one wave after the other."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from statistics import median
+from typing import Any, NamedTuple
+
+from streamfleet.common.errors import StreamfleetError
+from streamfleet.common.results import Result
+from streamfleet.operator.broker import OperatorBroker
+from streamfleet.operator.fleet import WorkerView
+from streamfleet.operator.plan.fit import Wave, fit
+from streamfleet.operator.plan.profile import NO_LIMIT, EngineProfile
+from streamfleet.operator.snapshot import look_at_workers
+from streamfleet.producer.client import Client
+from streamfleet.worker.engine.simulated_profile import Profile
+
+WORDS = tuple(
+    word
+    for line in (
+        "the and for are but not you all any can her was one our out day get has him his how man new now old see two",
+        "who boy did its let put say she too use air big cat dog eat far had ice job key law map net oil pay red sea",
+    )
+    for word in line.split()
+)
+"""Words that are one token each in most vocabularies, with the space before."""
+SHORTER = 4
+"""Factor by which short prompts and answers are shorter; the difference separates prefill and steps."""
+LEAST_OUTPUT, LEAST_PROMPT = 4, 2
+WAVE_S = 1_800.0
+
+
+class CannotMeasure(StreamfleetError):
+    """The queue is not suited for measuring, or the measurement failed; the message tells the remedy."""
+
+
+class WaveShape(NamedTuple):
+    """A wave to send: a number of equal requests at once."""
+
+    together: int
+    prompt_tokens: int
+    output_tokens: int
+
+
+def shapes(prompt_tokens: int, output_tokens: int, up_to: int, rounds: int) -> list[WaveShape]:
+    """Waves of 1, 2, 4, … and `up_to` requests, with long and short lengths; repeated `rounds` times."""
+    short_prompt = max(LEAST_PROMPT, prompt_tokens // SHORTER)
+    short_output = max(LEAST_OUTPUT, output_tokens // SHORTER)
+    counts = [count for exponent in range(20) if (count := 2**exponent) < up_to] + [up_to]
+    lengths = ((prompt_tokens, output_tokens), (prompt_tokens, short_output), (short_prompt, short_output))
+    return [WaveShape(count, *pair) for _ in range(rounds) for count in counts for pair in lengths]
+
+
+async def lone_worker(broker: OperatorBroker) -> WorkerView:
+    """The only worker of the queue, which must be idle.
+
+    Raises:
+        CannotMeasure: there is no worker, more than one, or the queue has requests.
+    """
+    queue = broker.keys.queue
+    own = "start one alone on a queue of its own (streamfleet worker --queue measure …), and measure with that --queue"
+    outstanding = (await broker.audit()).outstanding
+    if outstanding:
+        raise CannotMeasure(f"queue {queue} has {outstanding} requests, which would be in the way: wait, or {own}")
+    alive = [worker for worker in await look_at_workers(broker, await broker.now_ms()) if worker.alive]
+    if len(alive) != 1:
+        raise CannotMeasure(f"queue {queue} has {len(alive)} workers; one engine is measured at a time: {own}")
+    if not alive[0].takes_requests or not alive[0].slots:
+        raise CannotMeasure(f"worker {alive[0].name} takes no requests ({alive[0].why_not}): wait until it is ready")
+    return alive[0]
+
+
+class Measurement:
+    """Runs waves on one worker.
+
+    Args:
+        client: client of its queue.
+        worker: the queue's only worker.
+    """
+
+    def __init__(self, client: Client, worker: WorkerView) -> None:
+        self._client, self._worker = client, worker
+        # Different prompts each time, because a prefix cache may outlive a measurement.
+        self._chance = random.Random()  # noqa: S311 - not for secrets
+
+    async def run(self, wanted: Sequence[WaveShape], shown: Callable[[WaveShape], None]) -> list[Wave]:
+        """Run the waves in order, after a short one for the engine's one-time work.
+
+        Args:
+            wanted: waves to send.
+            shown: called after each wave.
+
+        Raises:
+            CannotMeasure: a request failed, another worker came, or the requests did not run together.
+        """
+        most = max(wanted)
+        await self._wave(WaveShape(most.together, LEAST_PROMPT, LEAST_OUTPUT))
+        found = []
+        for shape in wanted:
+            found.append(wave_of(await self._wave(shape)))
+            shown(shape)
+        return found
+
+    async def _wave(self, shape: WaveShape) -> list[Result]:
+        asks = [{"body": self._body(shape), "lane": "critical"} for _ in range(shape.together)]
+        handles = await self._client.enqueue_many(asks)
+        try:
+            arrived = self._client.as_completed(handles, timeout=WAVE_S)
+            return [self._checked(result) async for result in arrived]
+        except BaseException:
+            for handle in handles:
+                with suppress(StreamfleetError):
+                    await handle.cancel()
+            raise
+
+    def _checked(self, result: Result) -> Result:
+        if not result.ok:
+            said = (result.error or {}).get("message", "no message")
+            raise CannotMeasure(
+                f"a request {result.status}: {said}. Ask for less with --prompt-tokens, --output-tokens"
+            )
+        if result.worker != self._worker.name:
+            raise CannotMeasure(f"worker {result.worker} answered beside {self._worker.name}: measure one alone")
+        return result
+
+    def _body(self, shape: WaveShape) -> dict[str, Any]:
+        words = " ".join(self._chance.choices(WORDS, k=shape.prompt_tokens))
+        body = {"prompt": words, "max_tokens": shape.output_tokens, "ignore_eos": True, "temperature": 0}
+        return {"model": self._worker.models[0], **body} if self._worker.models else body
+
+
+def wave_of(results: Sequence[Result]) -> Wave:
+    """Compute a wave from its results.
+
+    Raises:
+        CannotMeasure: not all of its requests were in the engine before the first one ended.
+    """
+    times = list(_stays(results))
+    began_s, ended_s = [began for began, _ in times], [ended for _, ended in times]
+    running = sum(began < min(ended_s) for began in began_s)
+    if running < len(times):
+        raise CannotMeasure(
+            f"of {len(times)} requests only {running} ran together: the worker takes no more (BATCH_SIZE, or its KV "
+            f"cache), so measure with --up-to {running}; or ask for longer answers (--output-tokens)"
+        )
+    return Wave(
+        span_s=max(ended_s) - min(began_s),
+        prompt_tokens=sum(_used(result, "prompt_tokens") for result in results),
+        lengths=tuple(max(1, _used(result, "completion_tokens")) for result in results),
+        pickup_ms=min((result.timings.queued_ms or 0.0) + (result.timings.waited_ms or 0.0) for result in results),
+    )
+
+
+def _stays(results: Sequence[Result]) -> Iterator[tuple[float, float]]:
+    """Start and end of each request in the engine, epoch seconds."""
+    for result in results:
+        timings, enqueued_ms = result.timings, float(result.fields["enqueued_ms"])
+        before_ms = (timings.queued_ms or 0.0) + (timings.waited_ms or 0.0)
+        yield (enqueued_ms + before_ms) / 1000, (enqueued_ms + (timings.total_ms or 0.0)) / 1000
+
+
+def _used(result: Result, name: str) -> int:
+    value = (result.usage or {}).get(name)
+    if not isinstance(value, int):
+        raise CannotMeasure(f"the engine does not say its {name} (usage), without which nothing can be fitted")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureOptions:
+    """The options of `streamfleet plan measure`; see its help."""
+
+    prompt_tokens: int = 256
+    output_tokens: int = 64
+    up_to: int | None = None
+    rounds: int = 2
+    name: str | None = None
+    kv_tokens: int | None = None
+    max_model_len: int | None = None
+
+
+async def measure_engine(
+    client: Client, options: MeasureOptions, shown: Callable[[int, int, WaveShape], None] = lambda *_: None
+) -> EngineProfile:
+    """Measure the engine of the queue's only worker.
+
+    Args:
+        client: client of the queue.
+        options: options of the measurement.
+        shown: called with the number of finished waves, their total, and the last one.
+
+    Raises:
+        CannotMeasure: the worker is not alone and idle, or a wave went wrong.
+        BadFit: the times contradict each other.
+    """
+    worker = await lone_worker(OperatorBroker.of(client.broker))
+    slots = min(options.up_to or worker.slots or 1, worker.slots or 1)
+    wanted = shapes(options.prompt_tokens, options.output_tokens, slots, options.rounds)
+    done = 0
+
+    def one_more(shape: WaveShape) -> None:
+        nonlocal done
+        done += 1
+        shown(done, len(wanted), shape)
+
+    waves = await Measurement(client, worker).run(wanted, one_more)
+    return profile_of(waves, worker, slots, options)
+
+
+def profile_of(waves: Sequence[Wave], worker: WorkerView, slots: int, options: MeasureOptions) -> EngineProfile:
+    """Fit a profile to the waves of a worker. Raises BadFit."""
+    found = fit(waves)
+    model = ", ".join(worker.models) or worker.engine
+    engine = Profile(
+        name=options.name or f"{model.rpartition('/')[2]} ({worker.engine})",
+        prefill_s_per_token=found.prefill_s_per_token,
+        throughput=found.throughput,
+        slots=slots,
+        kv_tokens=options.kv_tokens or NO_LIMIT,
+        max_model_len=options.max_model_len or NO_LIMIT,
+        jitter=0.0,
+    )
+    measured = {
+        "made": datetime.now(UTC).date().isoformat(),
+        "version": worker.version,
+        "engine": worker.engine,
+        "prompt_tokens": options.prompt_tokens,
+        "output_tokens": options.output_tokens,
+        "waves": len(waves),
+        "fit_error": round(found.error, 4),
+    }
+    return EngineProfile(engine, median(wave.pickup_ms for wave in waves if wave.together == 1), measured)

@@ -1,0 +1,186 @@
+"""A fleet on one queue in virtual time. Pure.
+
+It follows pull.lua and the workers: two idle workers watch, the others wait on the bench list. An arrival goes to the
+longest watching worker, which keeps its watch while it has room; then the first of the bench takes its place. A full
+worker pulls as soon as it has room. So the load is uneven, as in a real fleet. Requests past their deadline are dropped
+at the pick, or ended while they run.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+
+from streamfleet.operator.plan.arrivals import Arrival
+from streamfleet.operator.plan.batch import Batch, Job
+from streamfleet.operator.plan.lanes import Lanes
+from streamfleet.operator.plan.profile import EngineProfile
+
+WATCHERS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """The simulated fleet.
+
+    Attributes:
+        profile: profile of every worker's engine.
+        workers: number of workers.
+        prefetch, batch_size: settings of the workers.
+        shares, patience_s: settings of the queue.
+    """
+
+    profile: EngineProfile
+    workers: int
+    prefetch: int = 2
+    batch_size: int = 0
+    shares: tuple[int, int, int, int] = (0, 0, 100, 50)
+    patience_s: float = 300.0
+
+
+@dataclass(slots=True)
+class Fate:
+    """Outcome of a request; seconds from its arrival, None for steps that it did not reach.
+
+    Attributes:
+        waited_s: time until its engine got it.
+        first_token_s: time until its first token.
+        total_s: time until its answer.
+    """
+
+    waited_s: float | None = None
+    first_token_s: float | None = None
+    total_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One simulated run.
+
+    Attributes:
+        arrivals: the arrivals.
+        fates: outcome of each, in the same order.
+        ended_s: time of the last end.
+        slot_s: busy time of all slots, seconds.
+    """
+
+    arrivals: Sequence[Arrival]
+    fates: Sequence[Fate]
+    ended_s: float
+    slot_s: float
+
+
+class Simulation:
+    """One run of a fleet. Call `run` once.
+
+    Args:
+        fleet: the fleet.
+        arrivals: arrivals sorted by time.
+    """
+
+    def __init__(self, fleet: Fleet, arrivals: Sequence[Arrival]) -> None:
+        self._arrivals = arrivals
+        self._pickup_s = fleet.profile.pickup_ms / 1000
+        self._workers = [Batch(fleet.profile, fleet.prefetch, fleet.batch_size) for _ in range(fleet.workers)]
+        idle = range(fleet.workers)
+        self._watch, self._bench = deque(idle[:WATCHERS]), deque(idle[WATCHERS:])
+        self._full: set[int] = set()
+        self._lanes = Lanes(fleet.shares, fleet.patience_s)
+        self._fates = [Fate() for _ in arrivals]
+        self._events: list[tuple[float, int]] = []
+        self._late: list[tuple[float, int, int, Job]] = []
+        self._scheduled_s = [float("inf")] * fleet.workers
+        self._now_s = 0.0
+
+    def run(self) -> Run:
+        """Simulate from the first arrival to the end of the last request."""
+        at = 0
+        while True:
+            comes_s = self._arrivals[at].at_s + self._pickup_s if at < len(self._arrivals) else float("inf")
+            happens_s = self._events[0][0] if self._events else float("inf")
+            late_s = self._late[0][0] if self._late else float("inf")
+            self._now_s = now_s = min(comes_s, happens_s, late_s)
+            if now_s == float("inf"):
+                break
+            if comes_s == now_s:  # before steps of the same time, so that simultaneous arrivals start together
+                self._arrive(at)
+                at += 1
+            elif happens_s == now_s:  # before deadlines of the same time, so that an answer at its deadline is in time
+                _, worker = heappop(self._events)
+                if self._workers[worker].due_s == now_s:
+                    self._advance(worker)
+            else:
+                self._end_late()
+        ends_s = [item.at_s + (fate.total_s or 0.0) for item, fate in zip(self._arrivals, self._fates, strict=True)]
+        return Run(
+            self._arrivals, self._fates, max(ends_s, default=0.0), sum(worker.slot_s for worker in self._workers)
+        )
+
+    def _arrive(self, at: int) -> None:
+        arrival = self._arrivals[at]
+        due_s = None if arrival.deadline_s is None else arrival.at_s + arrival.deadline_s
+        self._lanes.add(arrival.lane, at, arrival.at_s, due_s)
+        if self._watch:
+            self._pull(self._watch.popleft())
+
+    def _pull(self, worker: int) -> None:
+        """Take requests while there is room; a worker with room left waits as a watcher or on the bench."""
+        batch = self._workers[worker]
+        room = batch.room
+        while room > 0 and self._lanes:
+            self._claim(worker)
+            room = batch.room
+        self._schedule(worker)
+        if room <= 0:
+            self._full.add(worker)
+        elif len(self._watch) < WATCHERS:
+            self._watch.append(worker)
+        else:
+            self._bench.append(worker)
+        if len(self._watch) < WATCHERS and self._bench:
+            self._watch.append(self._bench.popleft())
+
+    def _claim(self, worker: int) -> None:
+        place = self._lanes.pick()
+        arrival = self._arrivals[place]
+        due_s = None if arrival.deadline_s is None else arrival.at_s + arrival.deadline_s
+        if due_s is not None and due_s <= self._now_s:
+            return
+        job = Job(place, arrival, arrival.prompt_tokens + arrival.output_tokens)
+        self._fates[place].waited_s = self._now_s - arrival.at_s
+        self._workers[worker].give(job, self._now_s)
+        if due_s is not None:
+            heappush(self._late, (due_s, place, worker, job))
+
+    def _advance(self, worker: int) -> None:
+        batch = self._workers[worker]
+        done, joined = batch.advance(self._now_s)
+        for job in done:
+            self._fates[job.place].total_s = self._now_s - job.arrival.at_s
+        for job in joined:
+            self._fates[job.place].first_token_s = batch.first_token_s - job.arrival.at_s
+        if done:
+            self._has_room(worker)
+        self._schedule(worker)
+
+    def _end_late(self) -> None:
+        _, _, worker, job = heappop(self._late)
+        if not job.gone:
+            self._workers[worker].take_out(job, self._now_s)
+            self._has_room(worker)
+            self._schedule(worker)
+
+    def _has_room(self, worker: int) -> None:
+        """Let a worker pull that was full and has room now; idle workers wait for arrivals."""
+        if worker in self._full and self._workers[worker].room > 0:
+            self._full.remove(worker)
+            self._pull(worker)
+
+    def _schedule(self, worker: int) -> None:
+        due_s = self._workers[worker].due_s
+        if due_s < self._scheduled_s[worker] or self._scheduled_s[worker] <= self._now_s:
+            self._scheduled_s[worker] = due_s
+            if due_s < float("inf"):
+                heappush(self._events, (due_s, worker))

@@ -1,0 +1,275 @@
+"""Checks a whole queue for damage that only manual Redis commands can cause, and repairs it while workers run.
+
+Every check is a bounded script call that finds and repairs atomically. A request that moves between two calls and is
+missed by both is in order, because the scripts that move requests leave no intermediate state.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from streamfleet.common.broker.worker import WorkerBroker
+from streamfleet.common.errors import InvalidRequest
+from streamfleet.common.keys import Keys
+from streamfleet.common.protocol import LANES, Lane, check_name
+from streamfleet.common.records import Audit, Finding, KeyCheck, QueueLimits
+from streamfleet.operator.broker import OperatorBroker
+from streamfleet.operator.broker.repairing import ENTRIES, SCANNED
+
+EXAMPLES = 3
+LOCK_MS = 1_000
+SILENT_MS = 600_000
+STAGE_ROUNDS = 100_000
+GROUPS_FIRST = frozenset({"group_gone", "group_back"})
+KINDS = {
+    "wrong_type": ("of another type than streamfleet's ({detail})", "renamed"),
+    "no_status": ("a result without a status", "renamed"),
+    "no_ttl": ("never expires", "given a life"),
+    "odd_count": ("a counter that is no number ({detail})", "deleted"),
+    "group_gone": ("its group is gone", "made anew, and what it delivered before is kept where it was"),
+    "group_back": ("its group was set back", "brought forward, and what it delivered before is kept where it was"),
+    "group_ahead": ("its group is beyond the end, so that nothing is delivered", "set to the end"),
+    "nowhere": ("delivered, but neither ready nor delayed nor running", "made ready at their rank"),
+    "pending_gone": ("running, but deleted from the lane", "counted as vanished"),
+    "ready_gone": ("ready, but deleted from the lane", "counted as vanished"),
+    "ready_twice": ("ready, and something else as well", "no longer ready"),
+    "ready_odd": ("ready, but no stream id", "removed"),
+    "delayed_gone": ("delayed, but deleted from the lane", "counted as vanished"),
+    "delayed_twice": ("delayed, and something else as well", "no longer delayed"),
+    "delayed_odd": ("delayed, but no stream id", "removed"),
+    "tries_gone": ("attempts of requests that are gone", "removed"),
+    "consumer_gone": ("consumers of workers that are gone", "removed"),
+    "vanished": ("requests whose entry is gone, without a result", "ended as dead"),
+    "miscounted": ("the counters do not add up", "brought to what is there"),
+}
+"""Description and repair of each kind of finding."""
+
+Progress = Callable[[int, int], None]
+"""Callback with the number of things checked, and the approximate total."""
+
+
+@dataclass
+class Found:
+    """Findings of one kind in one lane or the whole queue; the count is 0 for the lane or queue itself."""
+
+    kind: str
+    lane: str
+    count: int = 0
+    examples: list[str] = field(default_factory=list)
+    detail: str = ""
+
+    def line(self, mended: bool) -> str:
+        """One line for people."""
+        what, done = KINDS[self.kind]
+        told = f"lane {self.lane}: " if self.lane else ""
+        told += (
+            what.format(detail=self.detail) if self.count == 0 else f"{self.count} {what.format(detail=self.detail)}"
+        )
+        if self.examples:
+            told += f" ({', '.join(self.examples)}{', …' if self.count > len(self.examples) else ''})"
+        return f"{told}: {done}" if mended else told
+
+    def to_json(self, mended: bool) -> dict[str, object]:
+        """As JSON values."""
+        return {
+            "kind": self.kind,
+            "lane": self.lane or None,
+            "count": self.count,
+            "examples": self.examples,
+            "mended": mended,
+            "text": self.line(mended),
+        }
+
+
+@dataclass(frozen=True)
+class Report:
+    """Outcome of an inspection.
+
+    Attributes:
+        found: findings by kind and lane, in the order of detection.
+        mended: True if they were repaired.
+        audit: the counters afterwards; None if a key of a wrong type makes them unreadable.
+        partial: later checks were skipped, because the groups must be repaired first.
+    """
+
+    found: Sequence[Found]
+    mended: bool
+    audit: Audit | None
+    partial: bool = False
+
+    @property
+    def problems(self) -> list[str]:
+        """Remaining problems, one line each."""
+        left = [] if self.mended else [found.line(False) for found in self.found]
+        return left + [f"does not add up: {text}" for text in (self.audit.problems() if self.audit else [])]
+
+
+class Inspection:
+    """One inspection of a queue.
+
+    Args:
+        broker: the queue.
+        mend: True to repair findings, False to report only.
+        progress: called with the progress.
+    """
+
+    def __init__(self, broker: OperatorBroker, mend: bool, progress: Progress | None = None) -> None:
+        self._broker, self._mend = broker, mend
+        self._progress = progress or (lambda _done, _total: None)
+        self._found: dict[tuple[str, str], Found] = {}
+        self._done = self._total = 0
+
+    async def run(self) -> Report:
+        """Run all checks, in the order of their dependencies."""
+        await self._look_at_shared_keys()
+        if not self._mend and self._has({"wrong_type"}):
+            return Report([*self._found.values()], False, None, partial=True)
+        if not await self._look_at_groups():
+            return await self._report(partial=True)
+        await self._measure()
+        for lane in LANES:
+            await self._look_through("pending", lane)
+            await self._look_at_members("ready", lane)
+        await self._look_at_members("delayed", None)
+        for lane in LANES:
+            await self._look_through("lane", lane)
+        await self._look_at_members("tries", None)
+        await self._look_at_consumers()
+        await self._look_at_every_key()
+        if self._mend:
+            await self._balance()
+        return await self._report()
+
+    async def _report(self, partial: bool = False) -> Report:
+        audit = await self._broker.audit()
+        return Report([*self._found.values()], self._mend, audit, partial)
+
+    def _note(self, findings: Iterable[Finding]) -> None:
+        for finding in findings:
+            lane = finding.name.partition(":")[0]
+            lane = lane if lane in LANES else ""
+            found = self._found.setdefault((finding.kind, lane), Found(finding.kind, lane))
+            found.detail = found.detail or finding.detail
+            if finding.name == lane:
+                continue  # a finding about the lane itself, not about one entry
+            found.count += 1
+            if len(found.examples) < EXAMPLES:
+                found.examples.append(finding.name)
+
+    def _has(self, kinds: set[str] | frozenset[str]) -> bool:
+        return any(kind in kinds for kind, _ in self._found)
+
+    # -- keys ----------------------------------------------------------------------------------------------
+
+    async def _look_at_shared_keys(self) -> None:
+        self._note(await self._broker.look_at_keys(shared_checks(self._broker.keys), self._mend))
+
+    async def _look_at_every_key(self) -> None:
+        """Check results, records, reply streams and tokens, and recorded requests whose entry is gone."""
+        async for names in self._broker.every_key():
+            checks = [check for name in names if (check := key_check(name, self._broker.keys, self._broker.limits))]
+            if checks:
+                self._note(await self._broker.look_at_keys(checks, self._mend))
+            recorded = [name for name in map(self._recorded, names) if name]
+            if recorded:
+                gone = await self._broker.end_vanished(recorded, self._mend)
+                self._note(Finding("vanished", name) for name in gone)
+            self._step(SCANNED)
+
+    def _recorded(self, key: str) -> str:
+        name = key.removeprefix(self._broker.keys.request(""))
+        try:
+            return check_name(name, "id") if name != key else ""
+        except InvalidRequest:
+            return ""
+
+    # -- places of entries -----------------------------------------------------------------------------------
+
+    async def _look_at_groups(self) -> bool:
+        """Check the groups. True if the later checks can run."""
+        findings = await self._broker.look_at_groups(self._mend)
+        self._note(findings)
+        if self._mend and self._has(GROUPS_FIRST):
+            await self._stage()
+        return self._mend or not self._has(GROUPS_FIRST)
+
+    async def _stage(self) -> None:
+        """Stage redelivered entries with pull.lua, which knows the ones that were delivered before."""
+        for _ in range(STAGE_ROUNDS):
+            if (await WorkerBroker.of(self._broker).pull("~repair", 0, stage_entries=256)).staged == 0:
+                return
+
+    async def _measure(self) -> None:
+        audit = await self._broker.audit(0)
+        ready = sum(lane.ready for lane in audit.lanes)
+        entries = audit.outstanding + ready + audit.delayed + audit.tries
+        self._total = entries + await self._broker.database_size()
+        self._step(0)
+
+    def _step(self, done: int) -> None:
+        self._done += done
+        self._progress(self._done, max(self._done, self._total))
+
+    async def _look_through(self, part: str, lane: Lane) -> None:
+        after = ""
+        while True:
+            before = after
+            after, findings = await self._broker.look_at_entries(part, lane, after, self._mend)
+            self._note(findings)
+            self._step(ENTRIES if part == "lane" and after else 0)
+            if not after or after == before:
+                return
+
+    async def _look_at_members(self, part: str, lane: Lane | None) -> None:
+        async for members in self._broker.members(part, lane):
+            left = members
+            while left:
+                looked, findings = await self._broker.look_at_members(part, lane, left, self._mend)
+                self._note(findings)
+                self._step(looked)
+                left = left[max(1, looked) :]
+
+    async def _look_at_consumers(self) -> None:
+        while count := await self._forgotten():
+            found = self._found.setdefault(("consumer_gone", ""), Found("consumer_gone", ""))
+            found.count += count
+            if not self._mend:
+                return
+
+    async def _forgotten(self) -> int:
+        limit = 500 if self._mend else 1_000_000
+        return await WorkerBroker.of(self._broker).deregister(
+            silent_ms=SILENT_MS, limit=limit, look_only=not self._mend
+        )
+
+    async def _balance(self) -> None:
+        balance = await self._broker.balance()
+        if balance is not None and any((balance.staged, balance.vanished, balance.forgotten)):
+            off = f"staged by {balance.staged}, vanished by {balance.vanished}, forgotten by {balance.forgotten}"
+            self._found["miscounted", ""] = Found("miscounted", "", 0, [off])
+
+
+def shared_checks(keys: Keys) -> list[KeyCheck]:
+    """Expected properties of the keys that all requests share."""
+    types: dict[str, Sequence[str]] = defaultdict(tuple)
+    types["stream"] = (*keys.lanes, keys.wake, keys.dead, keys.cancels, keys.cancel_requests)
+    types["zset"] = (*map(keys.ready, LANES), keys.delayed, keys.watch)
+    types["hash"] = (keys.sched, keys.tries, keys.counts, keys.workers)
+    types["list"] = (keys.bench,)
+    checks = [KeyCheck(key, kind) for kind, names in types.items() for key in names]
+    return [*checks, KeyCheck(keys.maintain, "string", LOCK_MS)]
+
+
+def key_check(key: str, keys: Keys, limits: QueueLimits) -> KeyCheck | None:
+    """Expected properties of a key of one request or client; None for any other key."""
+    if ":broken:" in key:
+        return None
+    if key.startswith(keys.result("")):
+        return KeyCheck(key, "hash", limits.result_ttl_ms, "status")
+    if key.startswith(keys.request("")):
+        return KeyCheck(key, "string", limits.record_ttl_ms)
+    if key.startswith((keys.reply(""), keys.tokens(""))):
+        return KeyCheck(key, "stream", limits.result_ttl_ms)
+    return None

@@ -1,0 +1,195 @@
+"""Summarises a trace: state of the request, its deadline, its earlier attempts. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from streamfleet.common.durations import in_words
+from streamfleet.common.keys import NOBODY
+from streamfleet.operator.broker.inspecting import EntryLook
+from streamfleet.operator.dead_letters import DeadLetter
+from streamfleet.operator.request_location import Place, Trace
+
+NO_DEADLINE_MS = 9 * 10**15
+CARRIED = ("tenant", "session", "traceparent", "meta")
+_DIGITS = re.compile(rb"[0-9]{1,16}")
+_TRIES = re.compile(r"([0-9]{1,9})((?: [!-~]+)*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Attempts:
+    """Number of attempts before the present one, and the workers lost with the request (at most the last 16)."""
+
+    former: int
+    lost_with: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """A request at one instant.
+
+    Attributes:
+        state: ``undelivered``, ``ready``, ``delayed``, ``handed_out``, ``running``, ``nowhere``, a terminal status, or
+            ``unknown``.
+        text: the state for people.
+        enqueued_ms, deadline_ms: epoch ms; None if unknown, or for no deadline.
+        attempts: attempts before the present or last one.
+        told: reply name to True if it was notified of the end.
+        carried: tenant, session, traceparent and meta, as far as given.
+        body_bytes: size of its body; None once the entry is gone.
+    """
+
+    state: str
+    text: str
+    enqueued_ms: int | None
+    deadline_ms: int | None
+    attempts: Attempts
+    told: Mapping[str, bool]
+    carried: Mapping[str, str]
+    body_bytes: int | None
+
+
+def tell(trace: Trace) -> Story:
+    """Summarise a trace."""
+    place, result, letter = trace.place, trace.result, trace.letter
+    state, text = _state(trace)
+    enqueued_ms = _enqueued_ms(trace)
+    fields = (place.look.fields if place else None) or (letter.original if letter else {})
+    result_fields = result.fields if result else {}
+    carried = {name: result_fields[name] for name in CARRIED if name in result_fields}
+    if not carried:
+        carried = {name: _text(fields[name.encode()]) for name in CARRIED if fields.get(name.encode())}
+    return Story(
+        state=state,
+        text=text,
+        enqueued_ms=enqueued_ms,
+        deadline_ms=deadline_ms(fields, enqueued_ms),
+        attempts=_attempts(place, letter, result.attempt if result else 0),
+        told=_told(trace, result_fields),
+        carried=carried,
+        body_bytes=len(fields.get(b"body", b"")) if fields else None,
+    )
+
+
+def deadline_ms(fields: Mapping[bytes, bytes], enqueued_ms: int | None) -> int | None:
+    """An entry's deadline by the scripts' own rule (lua/lib/entry.lua), epoch ms; None for none or an invalid one."""
+    deadline, ttl = _milliseconds(fields.get(b"deadline")), _milliseconds(fields.get(b"ttl"))
+    if deadline is not None:
+        return deadline
+    return None if ttl is None or enqueued_ms is None else enqueued_ms + ttl
+
+
+def read_tries(text: str) -> Attempts:
+    """Parse ``<attempts>[ <worker>…]`` as the scripts store it; zero attempts for an invalid text."""
+    match = _TRIES.fullmatch(text)
+    return Attempts(int(match[1]), tuple(match[2].split())) if match else Attempts(0, ())
+
+
+def _state(trace: Trace) -> tuple[str, str]:
+    place, result = trace.place, trace.result
+    if result is not None:
+        by = f" by {result.worker}, attempt {result.attempt}" if result.worker else ""
+        rest = "; its entry stands in its lane until its turn comes" if place is not None else ""
+        return result.status.value, f"ended: {result.status}{by}{rest}"
+    if place is None:
+        return "unknown", "unknown"
+    return _held(trace.now_ms, place) if place.look.worker is not None else _waiting(trace.now_ms, place.look)
+
+
+def _held(now_ms: int, place: Place) -> tuple[str, str]:
+    if place.look.worker == NOBODY:
+        return "handed_out", "on its way to a worker"
+    return "running", _running(now_ms, place)
+
+
+def _waiting(now_ms: int, look: EntryLook) -> tuple[str, str]:
+    if look.due_ms is not None:
+        return "delayed", f"delayed: its next try is due in {in_words((look.due_ms - now_ms) / 1000)}"
+    if look.before is not None:
+        return "ready", f"ready: {_requests(look.before)} before it in its lane"
+    if not look.delivered:
+        return "undelivered", "not delivered yet: no worker has pulled since it came"
+    return "nowhere", "in its lane, but neither ready nor delayed nor running: `streamfleet audit --repair` mends that"
+
+
+def _running(now_ms: int, place: Place) -> str:
+    look, worker = place.look, place.worker
+    spans = [max(0.0, (now_ms - _id_ms(place.stream_id)) / 1000)]
+    if worker is not None and worker.oldest_held_s is not None:
+        spans.append(worker.oldest_held_s)
+    held = f"for at most {in_words(min(spans))}, renewed {in_words(look.idle_ms / 1000)} ago"
+    if worker is None or not worker.alive:
+        held += "; that worker is silent: others take it over when the lease is over"
+    return f"running with {look.worker}, attempt {look.attempt}, {held}"
+
+
+def _attempts(place: Place | None, letter: DeadLetter | None, attempt: int) -> Attempts:
+    if place is not None:
+        return read_tries(place.look.tries)
+    return Attempts(max(0, attempt - 1), letter.workers if letter else ())
+
+
+def _told(trace: Trace, fields: Mapping[str, str]) -> dict[str, bool]:
+    told = {name.partition(":")[2]: value == "1" for name, value in fields.items() if name.startswith("notified:")}
+    asked = trace.reply or _text((trace.place.look.fields or {}).get(b"reply", b"") if trace.place else b"")
+    return {asked: False, **told} if asked else told
+
+
+def _enqueued_ms(trace: Trace) -> int | None:
+    if trace.place is not None:
+        return _id_ms(trace.place.stream_id)
+    said = trace.result.fields.get("enqueued_ms", "") if trace.result else ""
+    return int(said) if said.isascii() and said.isdigit() and len(said) <= 16 else None
+
+
+def _id_ms(stream_id: str) -> int:
+    return int(stream_id.partition("-")[0])
+
+
+def _milliseconds(value: bytes | None) -> int | None:
+    return min(int(value), NO_DEADLINE_MS) if value and _DIGITS.fullmatch(value) else None
+
+
+def _text(value: bytes) -> str:
+    return value.decode(errors="backslashreplace")
+
+
+def _requests(count: int) -> str:
+    return "1 request" if count == 1 else f"{count} requests"
+
+
+def as_json_value(trace: Trace) -> dict[str, Any]:
+    """The trace as JSON values; times in epoch ms."""
+    story, place, result, letter = tell(trace), trace.place, trace.result, trace.letter
+    look = place.look if place else None
+    entry = trace.entry or None
+    return {
+        "id": trace.request_id,
+        "state": story.state,
+        "text": story.text,
+        "now_ms": trace.now_ms,
+        "entry": entry,
+        "lane": entry.partition(":")[0] if entry else None,
+        "recorded": trace.recorded,
+        "enqueued_ms": story.enqueued_ms,
+        "deadline_ms": story.deadline_ms,
+        "left_ms": None if story.deadline_ms is None else story.deadline_ms - trace.now_ms,
+        "requests_before": look.before if look else None,
+        "due_ms": look.due_ms if look else None,
+        "worker": (look.worker if look and look.worker != NOBODY else None) or (result.worker if result else None),
+        "attempt": (look.attempt if look else 0) or (result.attempt if result else 0),
+        "renewed_ms_ago": look.idle_ms if look and look.worker else None,
+        "former_attempts": story.attempts.former,
+        "lost_with": list(story.attempts.lost_with),
+        "timings_ms": result.timings._asdict() if result else None,
+        "finished_ms": result.fields.get("finished_ms") if result else None,
+        "error": result.error if result else None,
+        "kept_ms": trace.result_ttl_ms,
+        "dead_letter": letter.letter_id if letter else None,
+        "notified": dict(story.told),
+        **{name: story.carried.get(name) for name in CARRIED},
+        "looked_through": trace.search.looked_at if trace.search else None,
+    }
