@@ -16,6 +16,7 @@ import redis.exceptions
 
 from streamfleet.common import scripts
 from streamfleet.common.broker.housekeeping import Looked
+from streamfleet.common.broker.worker import WorkerBroker
 from streamfleet.common.connection import Connection, connection
 from streamfleet.worker import dispatcher, lease, pull
 from streamfleet.worker.engine.watchdog import Watchdog
@@ -25,7 +26,6 @@ from streamfleet.worker.lease import LeaseKeeper
 from streamfleet.worker.poison_isolation import company
 from streamfleet.worker.reclaim_guard import ReclaimGuard
 from streamfleet.worker.worker import Worker
-from tests.broker import Broker
 
 Change = tuple[str, str]
 
@@ -257,7 +257,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "release does nothing",
         "told_to_leave",
         "r is started 2 times",
-        patch=_set(Broker, "release", _nothing),
+        patch=_set(WorkerBroker, "release", _nothing),
     ),
     Mutation(
         "disown",
@@ -265,7 +265,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "disown does nothing",
         "pull_answer_lost",
         "lost: r",
-        patch=_set(Broker, "disown", _nothing),
+        patch=_set(WorkerBroker, "disown", _nothing),
     ),
     Mutation(
         "pull-once",
@@ -353,7 +353,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "the housekeeping expires nothing",
         "late_behind_a_full_engine",
         "not within 2.8 s: r has a result",
-        patch=_set(Broker, "expire", _expired_none),
+        patch=_set(WorkerBroker, "expire", _expired_none),
     ),
     Mutation(
         "deadline-at-start",
@@ -362,7 +362,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "late_when_its_turn_comes",
         "status: r a late request ended as succeeded",
         (_LATE_AT_PULL,),
-        _each(_set(Broker, "expire", _expired_none), _set(Executor, "_remaining_s", lambda *_: None)),
+        _each(_set(WorkerBroker, "expire", _expired_none), _set(Executor, "_remaining_s", lambda *_: None)),
     ),
     Mutation(
         "deadline-while-running",

@@ -14,6 +14,7 @@ import pytest
 import redis.asyncio
 
 from streamfleet.cli.demo.server import RedisServer
+from streamfleet.common.broker.producer import ProducerBroker
 from streamfleet.common.errors import (
     BrokerOutOfMemory,
     BrokerUnavailable,
@@ -101,14 +102,14 @@ async def until_read(server: RedisServer) -> None:
 
 def after_each_call(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], Awaitable[object]]) -> None:
     """Let something happen between two script calls of one bulk."""
-    enqueue = Broker.enqueue
+    enqueue = ProducerBroker.enqueue
 
-    async def enqueue_then(broker: Broker, submissions: Sequence[Submission]) -> list[Accepted]:
+    async def enqueue_then(broker: ProducerBroker, submissions: Sequence[Submission]) -> list[Accepted]:
         answers = await enqueue(broker, submissions)
         await happens()
         return answers
 
-    monkeypatch.setattr(Broker, "enqueue", enqueue_then)
+    monkeypatch.setattr(ProducerBroker, "enqueue", enqueue_then)
 
 
 # -- putting in ---------------------------------------------------------------------------------------------------

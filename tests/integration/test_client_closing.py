@@ -17,6 +17,7 @@ from structlog.testing import capture_logs
 from tenacity import wait_fixed
 
 from streamfleet.cli.demo.server import RedisServer
+from streamfleet.common.broker.producer import ProducerBroker
 from streamfleet.common.connection import Connection
 from streamfleet.common.errors import ClientClosed
 from streamfleet.common.protocol import Status
@@ -24,6 +25,7 @@ from streamfleet.common.records import Completion
 from streamfleet.producer import Client, SyncClient
 from streamfleet.worker.engine.simulated import SimulatedEngine
 from streamfleet.worker.engine.simulated_profile import GENERIC_FAST
+from tests.broker import Broker
 from tests.integration.tcp_link import TcpLink
 from tests.integration.worker_in_process import worker_inside
 from tests.integration.worker_process import chat
@@ -121,8 +123,9 @@ async def ended(future: Future[Any]) -> Any:
     return await asyncio.wait_for(asyncio.wrap_future(future), WITHIN_S)
 
 
-async def finish(broker: Any, count: int = 1) -> None:
+async def finish(producer: ProducerBroker, count: int = 1) -> None:
     """Run so many requests, as a worker does."""
+    broker = Broker.of(producer)
     await broker.ensure_groups()
     claims: list[Any] = []
 

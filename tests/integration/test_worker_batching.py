@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from streamfleet.common.broker.worker import WorkerBroker
 from streamfleet.common.records import Pulled
 from streamfleet.common.results import Result
 from streamfleet.worker import pull
 from streamfleet.worker.engine.simulated import SimulatedEngine
 from streamfleet.worker.engine.simulated_profile import SMOLLM2_135M_CPU, Profile
 from streamfleet.worker.pull import AT_ONCE
-from tests.broker import Broker
 from tests.integration.http_engine import HttpEngine, Reply
 from tests.integration.worker_in_process import LittleMemory, small_engine, worker_inside
 from tests.integration.worker_process import Fleet, chat
@@ -41,14 +41,14 @@ async def test_a_worker_holds_its_slots_and_the_prefetch_and_no_more(fleet: Flee
 async def test_a_large_engine_is_filled_a_part_at_a_time(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     """Redis serves nobody else while it gives out a part, and this worker has nothing to start meanwhile."""
     wished: list[int] = []
-    original = Broker.pull
+    original = WorkerBroker.pull
 
-    async def listening(self: Broker, worker: str, wanted: int, *words: Any, **more: Any) -> Pulled:
+    async def listening(self: WorkerBroker, worker: str, wanted: int, *words: Any, **more: Any) -> Pulled:
         if wanted:  # arrivals are brought in order meanwhile
             wished.append(wanted)
         return await original(self, worker, wanted, *words, **more)
 
-    monkeypatch.setattr(Broker, "pull", listening)
+    monkeypatch.setattr(WorkerBroker, "pull", listening)
     slots = 2 * AT_ONCE + 10
     profile = Profile("large, for tests", 0.0, ((1, 100), (slots, 100 * slots)), slots, 10_000_000, 8_192, jitter=0.0)
     await fleet.add_many(slots + 10, chat(60))

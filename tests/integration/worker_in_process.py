@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
+from streamfleet.common.broker.worker import WorkerBroker
 from streamfleet.common.clock import SystemClock
 from streamfleet.common.connection import Connection
 from streamfleet.common.keys import Keys
@@ -15,7 +16,6 @@ from streamfleet.worker.engine.base import Engine, EngineReply, EngineRequest
 from streamfleet.worker.engine.simulated import SimulatedEngine
 from streamfleet.worker.engine.simulated_profile import Profile
 from streamfleet.worker.worker import Worker
-from tests.broker import Broker
 from tests.waiting import eventually
 
 DEFAULTS: dict[str, Any] = {"lease_ms": 1_000, "retry_base_ms": 20, "retry_max_ms": 100}
@@ -60,8 +60,8 @@ class Inside:
 async def worker_inside(url: str, engine: Engine, name: str = "w1", **settings: Any) -> AsyncIterator[Inside]:
     """A ready worker; at the end it is told to leave in a hurry."""
 
-    def open_broker(patience_s: float | None) -> Broker:
-        return Broker(Connection(url, patience_s=patience_s), Keys("default"))
+    def open_broker(patience_s: float | None) -> WorkerBroker:
+        return WorkerBroker(Connection(url, patience_s=patience_s), Keys("default"))
 
     broker = open_broker(None)
     given = load(WorkerSettings, **{**DEFAULTS, **settings})

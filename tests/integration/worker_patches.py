@@ -20,12 +20,12 @@ from typing import Any
 
 import structlog
 
+from streamfleet.common.broker.worker import WorkerBroker
 from streamfleet.worker import __main__ as command
 from streamfleet.worker import circuit_breaker, dispatcher, execute, housekeeping, lease, pull, worker
 from streamfleet.worker.engine import simulated, simulated_chunks, simulated_profile
 from streamfleet.worker.engine.base import EngineReply, EngineRequest
 from streamfleet.worker.in_flight import InFlightRequest
-from tests.broker import Broker
 
 DEADLY_AFTER_S = 0.15
 
@@ -41,7 +41,7 @@ def without_renewal() -> None:
 
 def without_release() -> None:
     """A worker that leaves hands nothing back."""
-    Broker.release = _nothing  # type: ignore[method-assign]
+    WorkerBroker.release = _nothing  # type: ignore[method-assign]
 
 
 def without_names() -> None:
@@ -51,7 +51,7 @@ def without_names() -> None:
 
 def without_disown() -> None:
     """Entries that a lost answer left in the worker's name stay there."""
-    Broker.disown = _nothing  # type: ignore[method-assign]
+    WorkerBroker.disown = _nothing  # type: ignore[method-assign]
 
 
 def hasty() -> None:

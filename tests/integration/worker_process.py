@@ -18,6 +18,7 @@ import redis.asyncio
 from redis.asyncio.retry import Retry
 from redis.backoff import ConstantBackoff
 
+from streamfleet.common.broker.worker import WorkerBroker
 from streamfleet.common.connection import Connection
 from streamfleet.common.keys import Keys
 from streamfleet.common.protocol import LANES
@@ -265,11 +266,11 @@ async def fleet(redis_url: str, tmp_path: Path) -> AsyncIterator[Fleet]:
 def released(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Request ids as workers inside the test hand them back."""
     back: list[str] = []
-    release = Broker.release
+    release = WorkerBroker.release
 
-    async def listening(self: Broker, worker: str, leases: Sequence[Lease], **more: Any) -> int:
+    async def listening(self: WorkerBroker, worker: str, leases: Sequence[Lease], **more: Any) -> int:
         back.extend(lease.request_id for lease in leases)
         return await release(self, worker, leases, **more)
 
-    monkeypatch.setattr(Broker, "release", listening)
+    monkeypatch.setattr(WorkerBroker, "release", listening)
     return back
