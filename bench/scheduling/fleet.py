@@ -15,13 +15,9 @@ import sys
 import time
 
 from streamfleet.common import logs
-from streamfleet.common.clock import SystemClock
-from streamfleet.common.connection import Connection
-from streamfleet.common.keys import Keys
 from streamfleet.common.settings import QueueSettings, WorkerSettings, load_all
 from streamfleet.worker.engine.base import Capacity, EngineReply, EngineRequest
 from streamfleet.worker.worker import Worker
-from tests.broker import Broker
 
 SLOTS = 4
 SWITCH_S = 0.0005
@@ -67,24 +63,7 @@ def raise_file_limit() -> None:
 
 async def work(queue: QueueSettings, settings: WorkerSettings, count: int) -> None:
     """Run so many workers until SIGTERM."""
-
-    def open_broker(patience_s: float | None) -> Broker:
-        connection = Connection(queue.redis_url.get_secret_value(), patience_s=patience_s)
-        return Broker(connection, Keys(queue.queue, queue.key_prefix), queue.limits())
-
-    brokers = [open_broker(None) for _ in range(count)]
-    fleet = [
-        Worker(
-            f"worker-{os.getpid()}-{number}",
-            broker,
-            lambda: open_broker(0),
-            ProbeEngine(),
-            settings,
-            queue.max_body_bytes,
-            SystemClock(),
-        )
-        for number, broker in enumerate(brokers)
-    ]
+    fleet = [Worker(f"worker-{os.getpid()}-{number}", queue, ProbeEngine(), settings) for number in range(count)]
 
     def stop() -> None:
         for worker in fleet:
@@ -93,7 +72,6 @@ async def work(queue: QueueSettings, settings: WorkerSettings, count: int) -> No
     for signum in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(signum, stop)
     await asyncio.gather(*(worker.run() for worker in fleet))
-    await asyncio.gather(*(broker.close() for broker in brokers))
 
 
 def main() -> int:

@@ -18,14 +18,10 @@ import time
 
 from bench.scheduling.fleet import raise_file_limit
 from streamfleet.common import logs
-from streamfleet.common.clock import SystemClock
-from streamfleet.common.connection import Connection
-from streamfleet.common.keys import Keys
 from streamfleet.common.settings import QueueSettings, WorkerSettings, load_all
 from streamfleet.worker.engine.base import Capacity, EngineReply, EngineRequest
 from streamfleet.worker.lease import LeaseKeeper
 from streamfleet.worker.worker import Worker
-from tests.broker import Broker
 
 START_AT_ONCE = 50
 
@@ -66,9 +62,8 @@ class LoopKeeper(LeaseKeeper):
 
     _task: asyncio.Task[None] | None = None
 
-    def start(self) -> None:
-        self._main = asyncio.get_running_loop()
-        self._task = self._main.create_task(self._keep())
+    def _begin(self) -> None:
+        self._task = asyncio.create_task(self._keep())
 
     async def stop(self) -> None:
         if self._task is not None:
@@ -85,25 +80,16 @@ class LoopWorker(Worker):
 
 async def work(queue: QueueSettings, settings: WorkerSettings, count: int, slots: int) -> None:
     """Run so many workers until SIGTERM."""
-
-    def open_broker(patience_s: float | None) -> Broker:
-        connection = Connection(queue.redis_url.get_secret_value(), patience_s=patience_s)
-        return Broker(connection, Keys(queue.queue, queue.key_prefix), queue.limits())
-
-    brokers = [open_broker(None) for _ in range(count)]
     fleet = [
         LoopWorker(
             f"worker-large-7d9f8b6c5d-{number:05d}-{os.getpid()}",
-            broker,
-            lambda: open_broker(0),
+            queue,
             HoldingEngine(slots),
             settings,
-            queue.max_body_bytes,
-            SystemClock(),
             # A thousand workers' heartbeats share this event loop, so a slow beat does not mean a hang.
             watchdog_s=3_600.0,
         )
-        for number, broker in enumerate(brokers)
+        for number in range(count)
     ]
     asked = asyncio.Event()
 
@@ -119,7 +105,6 @@ async def work(queue: QueueSettings, settings: WorkerSettings, count: int, slots
         lives += [asyncio.create_task(worker.run()) for worker in fleet[first : first + START_AT_ONCE]]
         await asyncio.sleep(0.2)
     await asyncio.gather(*lives)
-    await asyncio.gather(*(broker.close() for broker in brokers))
 
 
 def main() -> int:

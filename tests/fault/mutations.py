@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -18,12 +19,13 @@ from streamfleet.common import scripts
 from streamfleet.common.broker.housekeeping import Looked
 from streamfleet.common.broker.worker import WorkerBroker
 from streamfleet.common.connection import Connection, connection
-from streamfleet.worker import dispatcher, lease, pull
+from streamfleet.worker import lease, pull
+from streamfleet.worker.containment import PoisonIsolation
+from streamfleet.worker.dispatcher import Dispatcher
 from streamfleet.worker.engine.watchdog import Watchdog
 from streamfleet.worker.execute import Executor
 from streamfleet.worker.housekeeping import Housekeeper
 from streamfleet.worker.lease import LeaseKeeper
-from streamfleet.worker.poison_isolation import company
 from streamfleet.worker.reclaim_guard import ReclaimGuard
 from streamfleet.worker.worker import Worker
 
@@ -135,6 +137,11 @@ def _has_watched_for_long(guard: ReclaimGuard, now: float) -> None:
     guard._heard_at, guard._heard_since = now, now - 3_600
 
 
+def _company_from_64() -> None:
+    company = PoisonIsolation.company
+    PoisonIsolation.company = lambda isolation, claim, _: company(isolation, claim, sys.maxsize)  # type: ignore[method-assign,assignment]
+
+
 def _patient_waits() -> None:
     """No guard: idle workers look by themselves so seldom that only a wake-up brings them to work in time."""
     pull.WAIT_MS, pull.WATCHER_MS = 40_000, 60_000
@@ -239,7 +246,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "suspects run beside any number of others",
         "poison_among_others",
         "healthy requests were given up",
-        patch=_set(dispatcher, "company", lambda *_: None),
+        patch=_set(PoisonIsolation, "company", lambda *_: None),
     ),
     Mutation(
         "company-slots",
@@ -247,9 +254,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "company shrinks from 64, whatever the slots",
         "poison_leaves_tries_to_spare",
         "beside a poisonous request",
-        patch=_set(
-            dispatcher.Dispatcher, "_company_of", lambda self, request: company(request.claim, self._max_deliveries)
-        ),
+        patch=_company_from_64,
     ),
     Mutation(
         "release",
@@ -410,9 +415,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "nobody says that it died",
         "engine_dies",
         "w0.1 has ended",
-        patch=_each(
-            _set(dispatcher.Dispatcher, "_declare_dead", lambda *_: None), _set(Worker, "_engine_failed", _for_ever)
-        ),
+        patch=_each(_set(Dispatcher, "_declare_dead", lambda *_: None), _set(Worker, "_engine_failed", _for_ever)),
     ),
     Mutation(
         "dead-connections",

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.protocol import ENDPOINTS, LANES, Lane, decode, digest
 from streamfleet.producer.ask import Ask, encode_body, prepare
-from streamfleet.worker.admission import CostLimits, check_cost, for_engine
-from streamfleet.worker.cost.limits import Feature
+from streamfleet.worker.cost.check import check_cost, for_engine
+from streamfleet.worker.cost.limits import CostLimits, Feature
 from streamfleet.worker.credit import estimate
 from streamfleet.worker.engine.base import EngineReply, EngineRequest
 from streamfleet.worker.engine.replies import encode_body as for_wire

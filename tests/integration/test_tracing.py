@@ -146,9 +146,8 @@ async def test_the_engine_is_told_which_span_runs_it(fleet: Fleet) -> None:
         return await run(request)
 
     engine.run = listening  # type: ignore[method-assign]
-    async with worker_inside(fleet.url, engine) as inside:
-        traces = Traces("default", "w1", exporter)
-        inside.worker.trace_with(traces)
+    traces = Traces("default", "w1", exporter)
+    async with worker_inside(fleet.url, engine, traces=traces):
         await fleet.result(await fleet.add())
         await fleet.settled()
         await asyncio.to_thread(traces.close)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from streamfleet.worker import circuit_breaker, complete, execute, housekeeping, in_flight, lease, pull
+from streamfleet.worker import admission, complete, containment, execute, housekeeping, in_flight, lease, pull
 from streamfleet.worker.credit import Demand, estimate
 from streamfleet.worker.dispatcher import Dispatcher
 from tests.integration.flaky_link import FlakyLink
@@ -80,7 +80,7 @@ async def test_without_admission_a_request_costs_what_it_likes(fleet: Fleet, mon
     def estimated(body: Any, size: int, _limits: Any, *where: Any) -> Demand:
         return estimate(body, size, *where)
 
-    monkeypatch.setattr(execute, "admit", estimated)
+    monkeypatch.setattr(admission, "checked_demand", estimated)
     async with worker_inside(fleet.url, small_engine(), max_sequences=2):
         assert (await fleet.result(await fleet.add(body=chat(n=3)))).ok
 
@@ -126,7 +126,7 @@ async def test_without_cancels_a_running_request_runs_on(fleet: Fleet, monkeypat
 async def test_without_a_circuit_breaker_a_broken_engine_fails_the_whole_queue(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(circuit_breaker.CircuitBreaker, "weigh", lambda _self, outcome, *_: outcome)
+    monkeypatch.setattr(containment.CircuitBreaker, "weigh", lambda _self, outcome, *_: outcome)
     engine = small_engine()
     engine.faults.errors = 40
     async with worker_inside(fleet.url, engine, max_deliveries=1, unready_failures=5):

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from streamfleet.worker import dispatcher
+from streamfleet.worker.containment import PoisonIsolation
 from streamfleet.worker.engine.base import EngineReply, EngineRequest
 from streamfleet.worker.engine.simulated import SimulatedEngine
 from streamfleet.worker.engine.simulated_profile import GENERIC_FAST
@@ -73,7 +73,7 @@ async def test_a_suspect_on_its_last_try_runs_alone_however_busy_the_worker_is(f
 async def test_without_shrinking_company_a_suspect_runs_among_the_others(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dispatcher, "company", lambda *_: None)
+    monkeypatch.setattr(PoisonIsolation, "company", lambda *_: None)
     engine = Crowd()
     await a_suspect_comes_while_others_run(fleet, engine)
     assert engine.most_beside["suspect"] > 1

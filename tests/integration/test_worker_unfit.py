@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from streamfleet.worker import circuit_breaker
+from streamfleet.worker import containment
 from streamfleet.worker.dispatcher import Dispatcher
 from tests.integration.worker_in_process import small_engine, worker_inside
 from tests.integration.worker_process import Fleet, WorkerProcess, chat
@@ -110,8 +110,8 @@ async def _ended(fleet: Fleet, count: int) -> bool:
 async def test_without_doubt_a_broken_engine_fails_all_that_it_is_given(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    weigh = circuit_breaker.CircuitBreaker.weigh
-    monkeypatch.setattr(circuit_breaker.CircuitBreaker, "weigh", lambda *given: [weigh(*given), given[1]][1])
+    weigh = containment.CircuitBreaker.weigh
+    monkeypatch.setattr(containment.CircuitBreaker, "weigh", lambda *given: [weigh(*given), given[1]][1])
     engine = small_engine()
     engine.faults.errors = 1_000_000
     async with worker_inside(fleet.url, engine, **SETTINGS):

@@ -7,14 +7,11 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
-from streamfleet.common.broker.worker import WorkerBroker
-from streamfleet.common.clock import SystemClock
-from streamfleet.common.connection import Connection
-from streamfleet.common.keys import Keys
-from streamfleet.common.settings import WorkerSettings, load
+from streamfleet.common.settings import QueueSettings, WorkerSettings, load
 from streamfleet.worker.engine.base import Engine, EngineReply, EngineRequest
 from streamfleet.worker.engine.simulated import SimulatedEngine
 from streamfleet.worker.engine.simulated_profile import Profile
+from streamfleet.worker.tracing import Traces
 from streamfleet.worker.worker import Worker
 from tests.waiting import eventually
 
@@ -57,15 +54,13 @@ class Inside:
 
 
 @contextlib.asynccontextmanager
-async def worker_inside(url: str, engine: Engine, name: str = "w1", **settings: Any) -> AsyncIterator[Inside]:
+async def worker_inside(
+    url: str, engine: Engine, name: str = "w1", traces: Traces | None = None, **settings: Any
+) -> AsyncIterator[Inside]:
     """A ready worker; at the end it is told to leave in a hurry."""
 
-    def open_broker(patience_s: float | None) -> WorkerBroker:
-        return WorkerBroker(Connection(url, patience_s=patience_s), Keys("default"))
-
-    broker = open_broker(None)
-    given = load(WorkerSettings, **{**DEFAULTS, **settings})
-    worker = Worker(name, broker, lambda: open_broker(0), engine, given, 1_048_576, SystemClock())
+    queue = load(QueueSettings, redis_url=url, max_body_bytes=1_048_576)
+    worker = Worker(name, queue, engine, load(WorkerSettings, **{**DEFAULTS, **settings}), traces=traces)
     life = asyncio.create_task(worker.run())
     try:
         await eventually(lambda: worker.health().ready or life.done(), 20, f"{name} is ready")
@@ -74,7 +69,6 @@ async def worker_inside(url: str, engine: Engine, name: str = "w1", **settings: 
         worker.ask_to_stop()
         worker.ask_to_stop()
         await asyncio.wait({life}, timeout=20)
-        await broker.close()
         if not life.done():
             life.cancel()
         await asyncio.gather(life, return_exceptions=True)

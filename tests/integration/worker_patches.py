@@ -22,7 +22,7 @@ import structlog
 
 from streamfleet.common.broker.worker import WorkerBroker
 from streamfleet.worker import __main__ as command
-from streamfleet.worker import circuit_breaker, dispatcher, execute, housekeeping, lease, pull, worker
+from streamfleet.worker import admission, containment, housekeeping, lease, pull, worker
 from streamfleet.worker.engine import simulated, simulated_chunks, simulated_profile
 from streamfleet.worker.engine.base import EngineReply, EngineRequest
 from streamfleet.worker.in_flight import InFlightRequest
@@ -67,7 +67,7 @@ def patient() -> None:
 
 def short_rest() -> None:
     """An unfit worker tries again soon."""
-    circuit_breaker.REST_S = 0.3
+    containment.REST_S = 0.3
 
 
 def freezable() -> None:
@@ -87,7 +87,7 @@ def buggy() -> None:
     def weigh(*_: object) -> None:
         raise RuntimeError("a bug")
 
-    circuit_breaker.CircuitBreaker.weigh = weigh  # type: ignore[method-assign,assignment]
+    containment.CircuitBreaker.weigh = weigh  # type: ignore[method-assign,assignment]
 
 
 def deadly() -> None:
@@ -132,7 +132,7 @@ def weighed() -> None:
 
 def without_shrinking_company() -> None:
     """Requests that were lost with a worker run together again."""
-    dispatcher.company = lambda *_: None  # type: ignore[attr-defined]
+    containment.PoisonIsolation.company = lambda *_: None  # type: ignore[method-assign]
 
 
 def broken() -> None:
@@ -149,10 +149,10 @@ def broken() -> None:
 def clumsy() -> None:
     """A bug whose message quotes the request."""
 
-    def fail(_: execute.Executor, request: InFlightRequest) -> Any:
+    def fail(_: admission.Admission, request: InFlightRequest) -> Any:
         raise ValueError(f"invalid literal: {request.claim.fields!r}")
 
-    execute.Executor._admit = fail  # type: ignore[method-assign,assignment]
+    admission.Admission.admit = fail  # type: ignore[assignment,method-assign]
 
 
 def mortal() -> None:

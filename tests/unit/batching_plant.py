@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import median
 
-from streamfleet.worker.batching.limit import LatencyLimit, Run
+from streamfleet.worker.latency_limit import LatencyLimit, Run
 
 Step = Callable[[int], float]
 Draw = Callable[[random.Random], int]

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.protocol import CHAT, COMPLETIONS
-from streamfleet.worker.admission import CostLimits, admit, check_cost
+from streamfleet.worker.cost.check import check_cost, checked_demand
 from streamfleet.worker.cost.fast_path import fast_path_output
+from streamfleet.worker.cost.limits import CostLimits
 from streamfleet.worker.credit import Demand, estimate
 
 LONGEST = 256
@@ -53,7 +54,7 @@ def test_what_is_plain_passes_every_check(body: dict[str, Any], endpoint: str) -
     size = len(json.dumps(body, ensure_ascii=False).encode(errors="replace"))
     if fast_path_output(body, size, LIMITS, LONGEST, endpoint) is not None:
         check_cost(body, LIMITS, LONGEST, endpoint)
-        assert admit(body, size, LIMITS, LONGEST, endpoint) == estimate(body, size, LONGEST)
+        assert checked_demand(body, size, LIMITS, LONGEST, endpoint) == estimate(body, size, LONGEST)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +66,7 @@ def test_what_is_plain_passes_every_check(body: dict[str, Any], endpoint: str) -
 )
 def test_ordinary_bodies_are_plain(body: dict[str, Any], endpoint: str) -> None:
     assert fast_path_output(body, 60, LIMITS, LONGEST, endpoint) == 16
-    assert admit(body, 60, LIMITS, LONGEST, endpoint) == Demand(1, 60 // 4 + 16)
+    assert checked_demand(body, 60, LIMITS, LONGEST, endpoint) == Demand(1, 60 // 4 + 16)
 
 
 @pytest.mark.parametrize(
@@ -85,4 +86,4 @@ def test_all_else_is_looked_at_closely(body: dict[str, Any], size: int) -> None:
 
 def test_what_is_refused_is_refused_the_long_way() -> None:
     with pytest.raises(InvalidRequest, match="at most 256"):
-        admit({"prompt": "hi", "max_tokens": 257}, 60, LIMITS, LONGEST, COMPLETIONS)
+        checked_demand({"prompt": "hi", "max_tokens": 257}, 60, LIMITS, LONGEST, COMPLETIONS)

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from streamfleet.common.errors import InvalidRequest, SettingsError
 from streamfleet.common.protocol import CHAT, COMPLETIONS, RESPONSES, infer_endpoint
 from streamfleet.common.settings import WorkerSettings, load
-from streamfleet.worker.admission import CostLimits, admit, check_cost, for_engine
-from streamfleet.worker.cost.limits import Feature
+from streamfleet.worker.cost.check import check_cost, checked_demand, for_engine
+from streamfleet.worker.cost.limits import CostLimits, Feature
 
 LIMITS = CostLimits(
     max_sequences=4,
@@ -454,11 +454,11 @@ def test_a_medium_counts_as_what_an_engine_reads_it_as_and_text_by_its_bytes(
     parts: list[dict[str, Any]], tokens: int
 ) -> None:
     body = {"messages": [{"role": "user", "content": parts}], "max_tokens": 100}
-    demand = admit(body, len(json.dumps(body)), FETCHED, 131_072, CHAT)
+    demand = checked_demand(body, len(json.dumps(body)), FETCHED, 131_072, CHAT)
     assert tokens <= demand.tokens - 100 <= tokens + 80
     assert demand.prompt == demand.tokens - 100
 
 
 def test_a_schema_that_speaks_of_images_brings_none() -> None:
     body = {"tools": [{"function": {"parameters": {"properties": {"image": {"type": "string"}}}}}], "max_tokens": 1}
-    assert admit(body, 400, CostLimits(), None, CHAT).tokens == 101
+    assert checked_demand(body, 400, CostLimits(), None, CHAT).tokens == 101

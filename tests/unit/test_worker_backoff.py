@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamfleet.worker.backoff import backoff_ms
+from streamfleet.worker.complete import backoff_ms
 
 
 def test_delays_double_up_to_the_longest() -> None:

@@ -13,10 +13,10 @@ from streamfleet.common.errors import SettingsError
 from streamfleet.common.protocol import Status
 from streamfleet.common.settings import WorkerSettings
 from streamfleet.worker.batching import DEFAULT_WINDOW, Adaptive, Continuous, Window
-from streamfleet.worker.batching.limit import FIRST_LIMIT
 from streamfleet.worker.credit import Demand, Load
 from streamfleet.worker.engine.base import Capacity
 from streamfleet.worker.in_flight import InFlightRequest
+from streamfleet.worker.latency_limit import FIRST_LIMIT
 from streamfleet.worker.outcome import Finished, HandedBack, Outcome, expired
 from tests.unit.worker_requests import in_flight_request
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamfleet.worker.batching.limit import FIRST_LIMIT, LatencyLimit, work
+from streamfleet.worker.latency_limit import FIRST_LIMIT, LatencyLimit, work
 from tests.unit.batching_plant import Plant, affine, always, one_of, right_limit
 
 Kind = type[LatencyLimit]

@@ -1,4 +1,4 @@
-"""Every guard of the adaptive limit, taken out: a test must notice."""
+"""Every guard of the adaptive latency_limit, taken out: a test must notice."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from streamfleet.worker.batching import limit
+from streamfleet.worker import latency_limit
 from tests.unit import test_worker_batching_limit as tests
 
-SOURCE = inspect.getsource(limit)
+SOURCE = inspect.getsource(latency_limit)
 
 
 @dataclass(frozen=True)

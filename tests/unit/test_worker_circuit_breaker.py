@@ -6,7 +6,7 @@ import pytest
 
 from streamfleet.common.errors import InvalidRequest, openai_error
 from streamfleet.common.protocol import Status
-from streamfleet.worker.circuit_breaker import REST_S, CircuitBreaker
+from streamfleet.worker.containment import REST_S, CircuitBreaker
 from streamfleet.worker.outcome import (
     Finished,
     Gone,

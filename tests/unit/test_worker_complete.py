@@ -11,13 +11,15 @@ from typing import Any, cast
 import pytest
 
 from streamfleet.common import metrics
+from streamfleet.common.broker.worker import WorkerBroker
 from streamfleet.common.errors import BrokerOutOfMemory
 from streamfleet.common.protocol import Status
 from streamfleet.common.records import CompleteCode, Completion, Lease, Retry, RetryCode
+from streamfleet.common.settings import WorkerSettings, load
 from streamfleet.worker.complete import MOST_AT_ONCE, RESPONSE_BYTES_AT_ONCE, Completer
 from streamfleet.worker.in_flight import InFlight, InFlightRequest
 from streamfleet.worker.outcome import Finished, Gone, HandedBack, Outcome, Postponed
-from tests.broker import Broker
+from streamfleet.worker.publishing import Publisher
 from tests.unit.worker_requests import CLAIMED_MS, HandClock, in_flight_request
 
 
@@ -57,10 +59,9 @@ class Notebook:
 class Rig:
     def __init__(self) -> None:
         self.broker, self.in_flight, self.clock = Notebook(), InFlight(), HandClock()
-        broker = cast("Broker", self.broker)
-        self.completer = Completer(
-            broker, "w1", self.in_flight, self.clock, max_deliveries=5, retry_base_ms=100, retry_max_ms=1_000
-        )
+        broker, unstreamed = cast("WorkerBroker", self.broker), cast("Publisher", None)
+        settings = load(WorkerSettings, retry_base_ms=100, retry_max_ms=1_000)
+        self.completer = Completer(broker, "w1", self.in_flight, unstreamed, settings, self.clock)
 
     async def write(self, *outcomes: tuple[InFlightRequest, Outcome]) -> None:
         """Hand all over, and see them written."""

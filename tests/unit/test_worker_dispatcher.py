@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Any
 
-from streamfleet.worker.circuit_breaker import CircuitBreaker
+from streamfleet.common.settings import WorkerSettings, load
 from streamfleet.worker.dispatcher import Dispatcher
 from streamfleet.worker.in_flight import InFlight, InFlightRequest, StopReason
 from streamfleet.worker.outcome import Finished, HandedBack, Outcome, Postponed, cancelled
@@ -20,6 +21,8 @@ MOST = 5
 
 class Runs:
     """Stands for the executor: each request ends as told, or as its stop reason says."""
+
+    slots = 64
 
     def __init__(self) -> None:
         self.ends: dict[InFlightRequest, asyncio.Future[Outcome]] = {}
@@ -53,10 +56,11 @@ class Room:
 class Rig:
     """A dispatcher with hands on both sides."""
 
-    def __init__(self) -> None:
-        self.runs, self.room, self.in_flight, self.breaker = Runs(), Room(), InFlight(), CircuitBreaker(1)
-        self.dispatcher = Dispatcher(self.runs, self.room, self.in_flight, self.breaker, HandClock(), MOST)  # type: ignore[arg-type]
-        self.dispatcher.feed_from(self.room)  # type: ignore[arg-type]
+    def __init__(self, unready_failures: int) -> None:
+        self.runs, self.room, self.in_flight = Runs(), Room(), InFlight()
+        settings = load(WorkerSettings, max_deliveries=MOST, unready_failures=unready_failures)
+        given: Any = (self.room, self.runs, self.room, self.in_flight, settings, HandClock())
+        self.dispatcher = Dispatcher(*given)
 
     async def start(self, *given: InFlightRequest) -> None:
         for each in given:
@@ -73,8 +77,8 @@ class Rig:
 
 
 @asynccontextmanager
-async def rig() -> AsyncIterator[Rig]:
-    made = Rig()
+async def rig(unready_failures: int = 1) -> AsyncIterator[Rig]:
+    made = Rig(unready_failures)
     yield made
     await made.dispatcher.stop(StopReason.RELEASED, 1.0)
 
@@ -167,8 +171,7 @@ async def test_room_that_was_made_in_vain_is_given_up() -> None:
 
 
 async def test_a_500_in_doubt_goes_on_as_postponed() -> None:
-    async with rig() as made:
-        made.dispatcher._breaker = CircuitBreaker(20)
+    async with rig(unready_failures=20) as made:
         broken = replace(cancelled(), engine_ok=False, http_status=500)
         one, other = in_flight_request(1), in_flight_request(2)
         await made.start(one, other)

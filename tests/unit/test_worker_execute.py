@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+from typing import Any
 
 import pytest
 
 from streamfleet.common.protocol import Status
-from streamfleet.worker.admission import CostLimits
-from streamfleet.worker.credit import Typical
+from streamfleet.common.settings import WorkerSettings, load
+from streamfleet.worker.admission import Admission
+from streamfleet.worker.credit import Demand
 from streamfleet.worker.engine.base import (
     Capacity,
     EngineAborted,
@@ -30,8 +32,10 @@ class Rig:
     """An executor and what it works with."""
 
     def __init__(self, engine: ScriptedEngine) -> None:
-        self.engine, self.clock, self.in_flight, self.typical = engine, HandClock(), InFlight(), Typical()
-        self.executor = Executor(engine, self.clock, self.in_flight, self.typical, CostLimits(), 10_000)
+        self.engine, self.clock, self.in_flight = engine, HandClock(), InFlight()
+        self.admission = Admission(engine, self.in_flight, load(WorkerSettings, prefetch=0), 1_000_000)
+        unstreamed: Any = None
+        self.executor = Executor(engine, self.admission, unstreamed, self.clock)
 
     async def run(self, one: InFlightRequest) -> Outcome:
         self.in_flight.add(one)
@@ -72,7 +76,7 @@ async def test_what_is_refused_never_reaches_the_engine(body: object, param: str
     assert isinstance(outcome, Finished)
     assert json.loads(outcome.error)["error"]["param"] == param
     assert rig.engine.seen == []
-    assert rig.typical.tokens == Typical().tokens
+    assert rig.admission.expected == Demand(1, Demand().tokens)
 
 
 async def test_demand_is_known_once_it_is_decoded() -> None:
@@ -82,14 +86,14 @@ async def test_demand_is_known_once_it_is_decoded() -> None:
     assert one.demand.sequences == 2
     assert 40 <= one.demand.tokens < 80
     assert rig.in_flight.changed.is_set()
-    assert rig.typical.tokens == one.demand.tokens
+    assert rig.admission.expected.tokens == one.demand.tokens
 
 
 async def test_what_does_not_fit_once_it_is_decoded_goes_back_untried() -> None:
     rig = Rig(ScriptedEngine(hangs, Capacity(8, 1_000, 1_000)))
     first = asyncio.create_task(rig.run(in_flight_request(1, body={**CHAT, "max_tokens": 600})))
     await eventually(lambda: rig.engine.seen)
-    typical = rig.typical.tokens
+    expected = rig.admission.expected
     large, small = (
         in_flight_request(2, body={**CHAT, "max_tokens": 500}),
         in_flight_request(3, body={**CHAT, "max_tokens": 1}),
@@ -98,7 +102,7 @@ async def test_what_does_not_fit_once_it_is_decoded_goes_back_untried() -> None:
         assert await rig.run(each) == HandedBack(in_turn=True)
         rig.in_flight.remove([each])
     assert [request.id for request in rig.engine.seen] == ["r-1"]
-    assert rig.typical.tokens == typical, "what comes again is counted once"
+    assert rig.admission.expected == expected, "what comes again is counted once"
     first.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await first
@@ -109,7 +113,6 @@ async def test_an_image_counts_as_an_engine_reads_it_until_the_engine_has_counte
         return EngineReply(200, b'{"choices":[{}],"usage":{"prompt_tokens":2600}}')
 
     rig = Rig(ScriptedEngine(counts, Capacity(8, 100_000, 100_000)))
-    rig.executor._max_body_bytes = 1_000_000
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 300_000}}
     body = {"messages": [{"role": "user", "content": [image]}], "max_tokens": 10}
     requests = [in_flight_request(number, body=body) for number in range(100)]

@@ -13,6 +13,7 @@ import pytest
 from streamfleet.common.broker.housekeeping import Looked, Turn
 from streamfleet.common.errors import BrokerUnavailable
 from streamfleet.common.records import Pulled, Reclaimed, Role
+from streamfleet.common.settings import WorkerSettings, load
 from streamfleet.worker.housekeeping import Housekeeper, asking_pause_s
 from streamfleet.worker.reclaim_guard import ReclaimGuard
 from tests.broker import Broker
@@ -129,7 +130,7 @@ async def rounds(clock: Timeline, ledger: Ledger, seconds: float, housekeeper: H
 def housekeeping() -> tuple[Timeline, Ledger, Housekeeper]:
     clock = Timeline()
     ledger = Ledger(clock)
-    housekeeper = Housekeeper(ledger, "w1", clock, lease_ms=int(LEASE_S * 1000), max_deliveries=3, retry_max_ms=30_000)
+    housekeeper = Housekeeper(ledger, "w1", load(WorkerSettings, lease_ms=int(LEASE_S * 1000)), clock)
     return clock, ledger, housekeeper
 
 

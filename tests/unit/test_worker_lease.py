@@ -44,19 +44,11 @@ class Rig:
     def __init__(self) -> None:
         self.description: dict[str, object] = {}
         self.clock, self.in_flight, self.broker = HandClock(), InFlight(), Renewals()
-        self.pulse = Pulse(self.clock)
+        self.pulse = Pulse(self.clock, HANG_S)
         never: Any = None
-        self.keeper = LeaseKeeper(
-            never,
-            "w1",
-            self.in_flight,
-            self.clock,
-            lease_ms=10_000,
-            describe=lambda: dict(self.description),
-            pulse=self.pulse,
-            hang_s=HANG_S,
-        )
+        self.keeper = LeaseKeeper(never, "w1", self.in_flight, self.pulse, lease_ms=10_000)
         self.keeper._main = asyncio.get_running_loop()
+        self.keeper._describe = lambda: dict(self.description)
 
     async def renew(self) -> None:
         await self.keeper._renew_all(cast("Broker", self.broker))
@@ -146,7 +138,7 @@ async def test_a_process_that_was_stopped_as_a_whole_goes_on() -> None:
 
 async def test_a_pulse_ages_until_it_beats() -> None:
     clock = HandClock()
-    pulse = Pulse(clock)
+    pulse = Pulse(clock, HANG_S)
     clock.seconds += 3
     assert pulse.age_s == 3
     pulse.beat()

@@ -6,7 +6,11 @@ import pytest
 
 from streamfleet.common.protocol import Lane
 from streamfleet.common.records import Claim, Lease
-from streamfleet.worker.poison_isolation import company, least
+from streamfleet.worker.containment import PoisonIsolation, least
+
+
+def company(claim: Claim, max_deliveries: int, slots: int = 1_000_000) -> int | None:
+    return PoisonIsolation(max_deliveries).company(claim, slots)
 
 
 def claim(attempt: int, lost: int) -> Claim:

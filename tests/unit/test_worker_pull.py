@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 
 from streamfleet.common.records import Hint, Pulled, Role
-from streamfleet.worker.batching import Continuous
-from streamfleet.worker.credit import Typical
+from streamfleet.common.settings import WorkerSettings, load
+from streamfleet.worker.admission import Admission
 from streamfleet.worker.in_flight import InFlight, InFlightRequest
 from streamfleet.worker.pull import LOOK_AGAIN_S, Puller
 from tests.broker import Broker
@@ -56,17 +56,12 @@ class Rig:
         self.in_flight, self.clock = InFlight(), HandClock()
         self._while_starting = while_starting
         engine = ScriptedEngine(cast("Any", lambda _: OK))
-        self.puller = Puller(
-            cast("Broker", redis),
-            "w",
-            engine,
-            Continuous(0),
-            self.in_flight,
-            Typical(),
-            self.clock,
-            lambda each: self.tasks.add(asyncio.create_task(self._run(each))),
-        )
-        self.running = asyncio.create_task(self.puller.run())
+        admission = Admission(engine, self.in_flight, load(WorkerSettings, prefetch=0), 10_000)
+        self.puller = Puller(cast("Broker", redis), "w", admission, self.in_flight, self.clock)
+        self.running = asyncio.create_task(self.puller.run(self._start))
+
+    def _start(self, request: InFlightRequest) -> None:
+        self.tasks.add(asyncio.create_task(self._run(request)))
 
     async def _run(self, request: InFlightRequest) -> None:
         self.redis.happened.append(f"{request.lease.request_id} starts")

@@ -9,9 +9,9 @@ from typing import Any, cast
 import pytest
 
 from streamfleet.common.records import CompleteCode, Completion, QueueLimits, Retry, RetryCode, TokenGroup
-from streamfleet.worker.admission import CostLimits
+from streamfleet.common.settings import WorkerSettings, load
+from streamfleet.worker.admission import Admission
 from streamfleet.worker.complete import Completer
-from streamfleet.worker.credit import Typical
 from streamfleet.worker.engine.base import EngineReply, EngineRequest, EngineUnavailable
 from streamfleet.worker.execute import Executor
 from streamfleet.worker.in_flight import InFlight, InFlightRequest
@@ -47,17 +47,9 @@ class Rig:
         broker, clock, in_flight = cast("Broker", self.broker), HandClock(), InFlight()
         self.fails = fails
         publisher = self.publisher = Publisher(broker, clock, interval_ms=50, cap=100)
-        self.executor = Executor(self.engine, clock, in_flight, Typical(), CostLimits(), 10_000, publisher)
-        self.completer = Completer(
-            broker,
-            "w1",
-            in_flight,
-            clock,
-            max_deliveries=5,
-            retry_base_ms=1,
-            retry_max_ms=2,
-            publisher=publisher,
-        )
+        settings = load(WorkerSettings, retry_base_ms=1, retry_max_ms=2)
+        self.executor = Executor(self.engine, Admission(self.engine, in_flight, settings, 10_000), publisher, clock)
+        self.completer = Completer(broker, "w1", in_flight, publisher, settings, clock)
 
     async def _answer(self, request: EngineRequest) -> EngineReply:
         if request.on_chunk is not None:

@@ -1,117 +1,91 @@
-"""Cost check of a request before the engine sees it, so that one request cannot starve the others.
+"""Admission: how many requests to pull, and which of the pulled ones fit into the engine.
 
-A parsed body goes in. `admit` returns the demand on the engine, `for_engine` the body that the engine gets; a body that
-asks for too much raises InvalidRequest. Pure: no access to Redis or to the engine.
+The puller asks for room before each pull. The executor hands in each claimed request, and later its outcome, from which
+the estimates learn. Nothing here touches Redis; of the engine, only its capacity is read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from streamfleet.common.errors import InvalidRequest
-from streamfleet.common.protocol import CHAT, COMPLETIONS
-from streamfleet.worker.cost.amounts import check_amounts, most_output_tokens
-from streamfleet.worker.cost.fast_path import fast_path_output
-from streamfleet.worker.cost.forms import check_forms
-from streamfleet.worker.cost.grammars import check_grammars
-from streamfleet.worker.cost.limits import CostLimits, too_expensive
-from streamfleet.worker.cost.prompts import check_prompt, readable_bytes
-from streamfleet.worker.cost.shape import check_shape
-from streamfleet.worker.credit import OUTPUT_LIMITS, Demand, demand_of, estimate, sequences
+import structlog
 
-__all__ = ["CostLimits", "admit", "check_cost", "for_engine"]
+from streamfleet.common.protocol import Request, decode
+from streamfleet.common.settings import WorkerSettings
+from streamfleet.worker.batching import policy_of
+from streamfleet.worker.cost.check import checked_demand, for_engine
+from streamfleet.worker.cost.limits import CostLimits
+from streamfleet.worker.credit import Demand, Typical, within
+from streamfleet.worker.engine.base import Engine
+from streamfleet.worker.in_flight import InFlight, InFlightRequest
+from streamfleet.worker.outcome import Finished, Outcome, tokens_used
 
-# These fields are the worker's own: a result is one whole response, and lane and deadline set the order in the engine.
-_NOT_FOR_THE_ENGINE = frozenset(
-    {"stream", "stream_options", "background", "priority", "request_id", "kv_transfer_params", "ec_transfer_params"}
-)
-# A prompt rarely has more than one token for this many bytes. A wrong estimate can cut off the end of an answer.
-_DENSE_BYTES_PER_TOKEN = 3
+log = structlog.get_logger(__name__)
 
 
-def check_cost(body: Mapping[str, Any], limits: CostLimits, longest: int | None = None, endpoint: str = "") -> None:
-    """Raise if a body costs more than allowed. The engine checks types, where this module can leave that to it.
-
-    Takes time linear in the body's size.
+class Admission:
+    """Compares the demand of requests with the capacity of the engine.
 
     Args:
-        body: any JSON object.
-        limits: the limits to check against.
-        longest: most tokens of one sequence; None if the engine does not tell.
-        endpoint: OpenAI path of the request.
+        engine: tells its capacity.
+        in_flight: the load on it; gets a request's demand once that is known.
+        settings: batching, prefetch and the cost limits of one request.
+        max_body_bytes: largest body accepted.
 
-    Raises:
-        InvalidRequest: naming the field that asks for too much.
+    Attributes:
+        policy: decides when pulled requests start.
     """
-    try:
-        check_shape(body, limits, endpoint)
-        check_forms(body)
-        check_amounts(body, limits, longest)
-        check_prompt(body, limits, longest, endpoint)
-        check_grammars(body, limits)
-    except RecursionError:  # the operator set a depth limit beyond Python's recursion limit
-        raise InvalidRequest("is nested too deeply", "body", "invalid_json") from None
 
+    def __init__(self, engine: Engine, in_flight: InFlight, settings: WorkerSettings, max_body_bytes: int) -> None:
+        self._engine, self._in_flight, self._max_body_bytes = engine, in_flight, max_body_bytes
+        self._limits, self._prefetch, self._batch_size = CostLimits.of(settings), settings.prefetch, settings.batch_size
+        self._typical = Typical()
+        self.policy = policy_of(settings)
 
-def admit(
-    body: Mapping[str, Any],
-    size: int,
-    limits: CostLimits,
-    longest: int | None = None,
-    endpoint: str = "",
-    prompt_ratio: float = 1.0,
-) -> Demand:
-    """Check the cost of a body, as `check_cost` does, and return its demand on the engine.
+    @property
+    def slots(self) -> int:
+        """Most requests that may run together; at least 1."""
+        slots = self._engine.capacity().slots
+        return min(slots, self._batch_size or slots) or 1
 
-    Args:
-        body: any JSON object.
-        size: its bytes as JSON text.
-        limits, longest, endpoint: as for `check_cost`.
-        prompt_ratio: as for `credit.estimate`.
+    @property
+    def expected(self) -> Demand:
+        """Demand of a claimed request, as a guess until it is decoded."""
+        return Demand(1, int(self._typical.tokens))
 
-    Raises:
-        InvalidRequest: naming the field that asks for too much.
-    """
-    output = fast_path_output(body, size, limits, longest, endpoint)
-    if output is not None:
-        return demand_of(size, 1, output, longest, prompt_ratio)
-    check_cost(body, limits, longest, endpoint)
-    return estimate(body, readable_bytes(body, size), longest, endpoint, prompt_ratio)
+    def room(self, awaited_tokens: int) -> int:
+        """Number of requests to pull now.
 
+        Args:
+            awaited_tokens: KV tokens of a request that did not fit, and for which room is made; 0 for none.
+        """
+        next_tokens = max(self._typical.tokens, awaited_tokens)
+        return self.policy.room(self._engine.capacity(), self._in_flight.load(), next_tokens)
 
-def for_engine(
-    body: Mapping[str, Any], endpoint: str = "", limits: CostLimits | None = None, longest: int | None = None
-) -> dict[str, Any]:
-    """Return the body without the fields that the engine must not get, and with an output limit if it has none.
+    def admit(self, request: InFlightRequest) -> Request | None:
+        """Returns the decoded request; None if it does not fit into the engine, now that its size is known.
 
-    Raises:
-        InvalidRequest: the prompt is long and several sequences are asked for, so only the caller can choose the limit
-            for each.
-    """
-    passed = dict(body)
-    if not _NOT_FOR_THE_ENGINE.isdisjoint(passed):
-        passed = {name: value for name, value in body.items() if name not in _NOT_FOR_THE_ENGINE}
-    cap = _output_cap(body, endpoint, limits, longest) if limits else None
-    return passed if cap is None else {**passed, "max_tokens": cap}
-
-
-def _output_cap(body: Mapping[str, Any], endpoint: str, limits: CostLimits, longest: int | None) -> int | None:
-    """Output limit for each sequence if the body sets none; None if no limit has to be added."""
-    for name in OUTPUT_LIMITS:
-        if body.get(name) is not None:
+        Raises:
+            InvalidRequest: it cannot be decoded, or asks for too much.
+        """
+        claim = request.claim
+        lease = claim.lease
+        decoded = decode(claim.fields, lease.lane, lease.stream_id, self._max_body_bytes, claim.enqueued_ms)
+        capacity, size, ratio = self._engine.capacity(), len(claim.fields[b"body"]), self._typical.prompt_ratio
+        # Only requests that may run count: one absurd body must not make the next hundred requests look large.
+        demand = checked_demand(decoded.body, size, self._limits, capacity.max_model_len, decoded.endpoint, ratio)
+        if not self._in_flight.admit(request, within(demand, capacity.slots), capacity, self._prefetch):
+            log.debug("request_does_not_fit", tokens=request.demand.tokens, sequences=request.demand.sequences)
             return None
-    if endpoint != CHAT and not (endpoint == COMPLETIONS and "max_tokens" in body):  # the default limit is 16
-        return None
-    asked, most = sequences(body), most_output_tokens(limits, longest)
-    if asked * longest <= most if longest else not limits.max_output_tokens:
-        return None  # it cannot exceed the limit; or there is no limit, and only the engine knows what fits
-    cap = max(1, most // asked)
-    prompt_tokens = sum(len(str(body.get(name, ""))) for name in ("messages", "prompt", "tools"))
-    prompt_tokens //= _DENSE_BYTES_PER_TOKEN
-    if longest is None or cap + prompt_tokens <= longest:
-        return cap
-    if asked == 1:
-        return None  # the prompt leaves about as much, and the engine knows the exact number
-    message = f"is not set, and {asked} sequences may together have {most} output tokens: set it to at most {cap}"
-    raise too_expensive("max_tokens", message)
+        self._typical.saw(request.demand)
+        return decoded
+
+    def for_engine(self, decoded: Request) -> dict[str, Any]:
+        """Returns the body that the engine gets. Raises InvalidRequest, as `check.for_engine` does."""
+        return for_engine(decoded.body, decoded.endpoint, self._limits, self._engine.capacity().max_model_len)
+
+    def learn(self, request: InFlightRequest, outcome: Outcome, now: float) -> None:
+        """Adjust the estimates and the batching by the outcome of a request that was started, in monotonic seconds."""
+        if isinstance(outcome, Finished) and outcome.response:  # if a run was ended early, some engines only guess
+            self._typical.counted(request.demand, tokens_used(outcome.usage, "prompt_tokens"))
+        self.policy.ended(request, outcome, now)

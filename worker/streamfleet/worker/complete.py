@@ -21,7 +21,7 @@ from streamfleet.common.clock import Clock
 from streamfleet.common.errors import BrokerOutOfMemory, BrokerUnavailable, StreamfleetError, openai_error
 from streamfleet.common.protocol import Status
 from streamfleet.common.records import CompleteCode, Completion, Retry, RetryCode
-from streamfleet.worker.backoff import backoff_ms
+from streamfleet.common.settings import WorkerSettings
 from streamfleet.worker.counting import Tally, count_wasted
 from streamfleet.worker.failpoints import Point, hit
 from streamfleet.worker.in_flight import InFlight, InFlightRequest
@@ -45,9 +45,9 @@ class Completer:
         broker: a broker that waits for Redis instead of giving up: an outcome is never dropped.
         worker: this worker's name.
         in_flight: completed requests are removed from here.
+        publisher: holds the chunks of streamed answers.
+        settings: rules for retries after passing faults.
         clock: for timings.
-        max_deliveries, retry_base_ms, retry_max_ms: rules for retries after passing faults.
-        publisher: holds the chunks of streamed answers; None if streaming is off.
     """
 
     def __init__(
@@ -55,20 +55,12 @@ class Completer:
         broker: WorkerBroker,
         worker: str,
         in_flight: InFlight,
+        publisher: Publisher,
+        settings: WorkerSettings,
         clock: Clock,
-        *,
-        max_deliveries: int,
-        retry_base_ms: int,
-        retry_max_ms: int,
-        publisher: Publisher | None = None,
     ) -> None:
-        self._broker, self._worker, self._in_flight, self._clock = broker, worker, in_flight, clock
-        self._max_deliveries, self._retry_base_ms, self._retry_max_ms = (
-            max_deliveries,
-            retry_base_ms,
-            retry_max_ms,
-        )
-        self._publisher = publisher
+        self._broker, self._worker, self._in_flight = broker, worker, in_flight
+        self._publisher, self._settings, self._clock = publisher, settings, clock
         self._waiting: deque[tuple[InFlightRequest, Outcome]] = deque()
         self._some = asyncio.Event()
         self._closed = False
@@ -97,7 +89,7 @@ class Completer:
         finished = [(request, outcome) for request, outcome in batch if isinstance(outcome, Finished)]
         others = [(request, outcome) for request, outcome in batch if not isinstance(outcome, Finished)]
         read_along = [request for request, _ in batch if request.tokens is not None]
-        if read_along and self._publisher is not None:
+        if read_along:
             # Tokens first, then the result and their end.
             await self._publisher.flush(request for request, _ in finished)
             self._publisher.leave(read_along)
@@ -209,7 +201,7 @@ class Completer:
             )
             for request, outcome in items
         ]
-        codes = await self._broker.retry_later(self._worker, retries, self._max_deliveries)
+        codes = await self._broker.retry_later(self._worker, retries, self._settings.max_deliveries)
         tally = Tally(self._clock.monotonic())
         for (request, outcome), code in zip(items, codes, strict=True):
             lane = request.lease.lane
@@ -231,9 +223,25 @@ class Completer:
         if outcome.engine_died:
             return 0
         spread = random.random()  # noqa: S311 - spreads retries, guards nothing
-        usual = backoff_ms(request.lease.attempt, self._retry_base_ms, self._retry_max_ms, spread)
+        longest_ms = self._settings.retry_max_ms
+        usual = backoff_ms(request.lease.attempt, self._settings.retry_base_ms, longest_ms, spread)
         # The server may ask for a retry at once, which would use up all attempts in a moment, or far too late.
-        return max(usual, min(outcome.retry_after_ms or 0, self._retry_max_ms))
+        return max(usual, min(outcome.retry_after_ms or 0, longest_ms))
+
+
+def backoff_ms(attempt: int, base_ms: int, longest_ms: int, random: float) -> int:
+    """Delay before a request is tried again: exponential backoff with full jitter on its upper half.
+
+    Args:
+        attempt: the attempt that failed, from 1.
+        base_ms: delay after the first attempt, before jitter.
+        longest_ms: cap before jitter.
+        random: a number in [0, 1).
+
+    Source: "equal jitter" of https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/
+    """
+    whole = min(longest_ms, base_ms * 2 ** min(attempt - 1, 30))
+    return int(whole / 2 + random * whole / 2)
 
 
 def _parts(items: Sequence[T], size_of: Callable[[T], int], most: int) -> list[list[T]]:

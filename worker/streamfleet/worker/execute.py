@@ -1,6 +1,7 @@
 """Takes one request through named steps to one outcome: decode, admit, run, judge.
 
-A claimed request goes in, an Outcome comes out. This module calls the engine but does not write to Redis.
+A claimed request goes in, an Outcome comes out. Chunks of a streamed answer go to the publisher on the way. This module
+calls the engine but does not write to Redis.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from streamfleet.common import metrics
 from streamfleet.common.clock import Clock
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.logs import bind_log_context
-from streamfleet.common.protocol import Request, decode
-from streamfleet.worker.admission import CostLimits, admit, for_engine
-from streamfleet.worker.credit import Typical, output_tokens, within
+from streamfleet.common.protocol import Request
+from streamfleet.worker.admission import Admission
+from streamfleet.worker.credit import output_tokens
 from streamfleet.worker.engine.base import (
     STREAMED,
     Engine,
@@ -29,7 +30,7 @@ from streamfleet.worker.engine.base import (
     EngineUnavailable,
 )
 from streamfleet.worker.failpoints import Point, hit
-from streamfleet.worker.in_flight import InFlight, InFlightRequest, StopReason
+from streamfleet.worker.in_flight import InFlightRequest, StopReason
 from streamfleet.worker.outcome import (
     Finished,
     Gone,
@@ -41,7 +42,6 @@ from streamfleet.worker.outcome import (
     expired,
     judge,
     refused,
-    tokens_used,
 )
 from streamfleet.worker.publishing import Publisher
 from streamfleet.worker.tracing import Traces
@@ -54,39 +54,22 @@ class Executor:
 
     Args:
         engine: runs the requests.
+        admission: decodes a request and checks whether it fits; learns from its outcome.
+        publisher: gets the chunks of streamed answers.
         clock: monotonic time for deadlines.
-        in_flight: gets the demand of a request, once it is decoded.
-        typical: gets the demand too.
-        limits: cost limits of one request.
-        max_body_bytes: largest body accepted.
-        publisher: gets the chunks of streamed answers; None if streaming is off.
-        prefetch: most requests to hold beyond the slots.
+        traces: makes spans of each request; None if tracing is off.
     """
 
     def __init__(
-        self,
-        engine: Engine,
-        clock: Clock,
-        in_flight: InFlight,
-        typical: Typical,
-        limits: CostLimits,
-        max_body_bytes: int,
-        publisher: Publisher | None = None,
-        prefetch: int = 0,
+        self, engine: Engine, admission: Admission, publisher: Publisher, clock: Clock, traces: Traces | None = None
     ) -> None:
-        self._engine = engine
-        self._clock = clock
-        self._in_flight = in_flight
-        self._typical = typical
-        self._limits = limits
-        self._max_body_bytes = max_body_bytes
-        self._publisher = publisher
-        self._prefetch = prefetch
-        self._traces: Traces | None = None
+        self._engine, self._admission, self._publisher = engine, admission, publisher
+        self._clock, self._traces = clock, traces
 
-    def trace_with(self, traces: Traces) -> None:
-        """Make spans of each request from now on."""
-        self._traces = traces
+    @property
+    def slots(self) -> int:
+        """Most requests that may run together; at least 1."""
+        return self._admission.slots
 
     async def execute(self, request: InFlightRequest) -> Outcome:
         """Run a request to its outcome. Raises nothing but CancelledError."""
@@ -94,7 +77,7 @@ class Executor:
         if self._traces is not None:
             request.trace = self._traces.begin(request)
         try:
-            decoded = self._admit(request)
+            decoded = self._admission.admit(request)
             outcome = HandedBack(in_turn=True) if decoded is None else await self._run(request, decoded)
         except InvalidRequest as error:
             log.info("request_refused", param=error.param, code=error.code)  # the message may quote the request
@@ -104,24 +87,9 @@ class Executor:
             frames = "".join(traceback.format_tb(error.__traceback__))
             log.critical("request_broke_the_worker", error=type(error).__name__, traceback=frames)
             outcome = broken(f"the worker could not handle the request: {type(error).__name__}")
-        if isinstance(outcome, Finished) and outcome.response:  # if a run was ended early, some engines only guess
-            self._typical.counted(request.demand, tokens_used(outcome.usage, "prompt_tokens"))
+        self._admission.learn(request, outcome, self._clock.monotonic())
         log.debug("request_done", outcome=type(outcome).__name__)
         return outcome
-
-    def _admit(self, request: InFlightRequest) -> Request | None:
-        """Returns the decoded request; None if it does not fit into the engine, now that its size is known."""
-        claim = request.claim
-        lease = claim.lease
-        decoded = decode(claim.fields, lease.lane, lease.stream_id, self._max_body_bytes, claim.enqueued_ms)
-        capacity, size, ratio = self._engine.capacity(), len(claim.fields[b"body"]), self._typical.prompt_ratio
-        # Only requests that may run count: one absurd body must not make the next hundred requests look large.
-        demand = admit(decoded.body, size, self._limits, capacity.max_model_len, decoded.endpoint, ratio)
-        if not self._in_flight.admit(request, within(demand, capacity.slots), capacity, self._prefetch):
-            log.debug("request_does_not_fit", tokens=request.demand.tokens, sequences=request.demand.sequences)
-            return None
-        self._typical.saw(request.demand)
-        return decoded
 
     async def _run(self, request: InFlightRequest, decoded: Request) -> Outcome:
         remaining_s = self._remaining_s(request, decoded)
@@ -129,14 +97,14 @@ class Executor:
             return expired("before it could start")
         if request.stop_reason is not None:
             return _stopped(request.stop_reason)
-        body = for_engine(decoded.body, decoded.endpoint, self._limits, self._engine.capacity().max_model_len)
+        body = self._admission.for_engine(decoded)
         hit(Point.BEFORE_ENGINE)
         request.started_at = self._clock.monotonic()
         asked = EngineRequest(request.lease.request_id, decoded.endpoint, body, decoded.lane, decoded.deadline_ms)
         if request.trace is not None:
             request.trace.starts(request.started_at)
             asked.traceparent = request.trace.traceparent
-        if decoded.stream and decoded.endpoint in STREAMED and self._publisher is not None:
+        if decoded.stream and decoded.endpoint in STREAMED:
             request.tokens = self._publisher.open(request)
             asked.on_chunk, asked.tells_usage = request.tokens.add, _wants_usage(decoded)
         too_late = None

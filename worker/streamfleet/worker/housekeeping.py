@@ -16,6 +16,7 @@ from streamfleet.common.broker.housekeeping import Looked
 from streamfleet.common.broker.worker import WorkerBroker
 from streamfleet.common.clock import Clock
 from streamfleet.common.errors import StreamfleetError
+from streamfleet.common.settings import WorkerSettings
 from streamfleet.worker.cancel_requests import CancelRequestProcessor
 from streamfleet.worker.failpoints import Point, hit
 from streamfleet.worker.reclaim_guard import ReclaimGuard
@@ -45,10 +46,8 @@ class Housekeeper:
     Args:
         broker: the queue.
         worker: this worker's name.
+        settings: length of a lease, most attempts of a request, longest wait for the next one.
         clock: source of time.
-        lease_ms: silence of a worker after which its requests are reclaimed.
-        max_deliveries: attempts after which a request is given up.
-        retry_max_ms: longest wait of a request for its next attempt; None for any.
         random: returns numbers in [0, 1), so that workers that started together do not ask together for ever.
     """
 
@@ -56,16 +55,12 @@ class Housekeeper:
         self,
         broker: WorkerBroker,
         worker: str,
+        settings: WorkerSettings,
         clock: Clock,
-        *,
-        lease_ms: int,
-        max_deliveries: int,
-        retry_max_ms: int | None = None,
         random: Callable[[], float] = random.random,
     ) -> None:
-        self._broker, self._worker, self._clock = broker, worker, clock
-        self._lease_ms, self._max_deliveries, self._retry_max_ms = lease_ms, max_deliveries, retry_max_ms
-        self._reclaim_guard = ReclaimGuard(lease_ms / 1000, TICK_S)
+        self._broker, self._worker, self._settings, self._clock = broker, worker, settings, clock
+        self._reclaim_guard = ReclaimGuard(settings.lease_ms / 1000, TICK_S)
         self._cancels = CancelRequestProcessor(broker, self._heard)
         self._workers = 1
         self._random = random
@@ -126,7 +121,9 @@ class Housekeeper:
         for _ in range(RECLAIM_ROUNDS):
             hit(Point.BEFORE_RECLAIM)
             latest_ms = self._reclaim_guard.latest_ms(self._clock.monotonic())
-            reclaimed = await self._broker.reclaim(self._lease_ms, self._max_deliveries, latest_ms=latest_ms)
+            reclaimed = await self._broker.reclaim(
+                self._settings.lease_ms, self._settings.max_deliveries, latest_ms=latest_ms
+            )
             hit(Point.AFTER_RECLAIM)
             found = {"ready": reclaimed.ready, "dead": reclaimed.dead, "ended": reclaimed.ended}
             if not any(found.values()):
@@ -146,7 +143,7 @@ class Housekeeper:
     async def _forget(self) -> None:
         """Forget workers that are gone, and dead letters whose retention is over."""
         for _ in range(FORGET_ROUNDS):
-            silent_ms = self._lease_ms * SILENT_LEASES
+            silent_ms = self._settings.lease_ms * SILENT_LEASES
             gone = await self._broker.deregister(silent_ms=silent_ms, limit=FORGET_AT_ONCE, pause_ms=FORGET_PAUSE_MS)
             if gone < FORGET_AT_ONCE:
                 break
@@ -156,7 +153,7 @@ class Housekeeper:
 
     async def _promote(self) -> float:
         """Return due retries to their lanes; returns the seconds until more are due."""
-        _, next_ms = await self._broker.promote(most_delay_ms=self._retry_max_ms)
+        _, next_ms = await self._broker.promote(most_delay_ms=self._settings.retry_max_ms)
         self._heard()
         return TICK_S if next_ms is None else min(TICK_S, max(0.01, next_ms / 1000))
 

@@ -37,18 +37,23 @@ EXIT_LOOP_HUNG = 70
 
 
 class Pulse:
-    """Time of the event loop's last beat, as the lease thread sees it."""
+    """Beats of the event loop, as the lease thread sees them.
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    Args:
+        clock: source of time.
+        hang_s: an event loop without a beat for so long has hung.
+    """
+
+    def __init__(self, clock: Clock, hang_s: float) -> None:
+        self.clock, self.hang_s = clock, hang_s
         self._last = clock.monotonic()
 
     def beat(self) -> None:
-        self._last = self._clock.monotonic()
+        self._last = self.clock.monotonic()
 
     @property
     def age_s(self) -> float:
-        return self._clock.monotonic() - self._last
+        return self.clock.monotonic() - self._last
 
 
 class LeaseKeeper:
@@ -58,56 +63,43 @@ class LeaseKeeper:
         open_broker: makes the thread's own broker, which does not wait for Redis.
         worker: this worker's name.
         in_flight: requests to renew; lost and cancelled ones are stopped.
-        clock: source of time, to detect late renewals.
+        pulse: the event loop's heartbeat; its clock detects late renewals.
         lease_ms: length of a lease.
-        describe: returns the worker's description for its heartbeat.
-        pulse: the event loop's heartbeat.
-        hang_s: an event loop without a beat for so long has hung.
     """
 
     def __init__(
-        self,
-        open_broker: Callable[[], WorkerBroker],
-        worker: str,
-        in_flight: InFlight,
-        clock: Clock,
-        *,
-        lease_ms: int,
-        describe: Callable[[], Mapping[str, Any]],
-        pulse: Pulse,
-        hang_s: float,
+        self, open_broker: Callable[[], WorkerBroker], worker: str, in_flight: InFlight, pulse: Pulse, lease_ms: int
     ) -> None:
-        self._open_broker, self._worker, self._in_flight, self._clock = open_broker, worker, in_flight, clock
-        self._lease_s = lease_ms / 1000
-        self._describe, self._pulse, self._hang_s = describe, pulse, hang_s
-        self._leave: Callable[[], None] = lambda: None
+        self._open_broker, self._worker, self._in_flight = open_broker, worker, in_flight
+        self._pulse, self._clock, self._lease_s = pulse, pulse.clock, lease_ms / 1000
+        self._describe: Callable[[], Mapping[str, Any]] = dict
+        self._drain: Callable[[], None] = lambda: None
         self._heard: str | None = None
         self._said: Mapping[str, Any] | None = None
-        self._said_at = clock.monotonic()
+        self._said_at = self._clock.monotonic()
         self._main: asyncio.AbstractEventLoop | None = None
         self._own: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
         self._stopped = False
-        self._looked_at = clock.monotonic()
+        self._looked_at = self._clock.monotonic()
         self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
 
-    def when_told_to_drain(self, leave: Callable[[], None]) -> None:
-        """Set the callback that runs on the event loop when an operator asks for a drain; before `start`."""
-        self._leave = leave
-
-    def listen_behind(self, notice: str) -> None:
-        """Read only notices behind this one. Call it before `start`, with a notice found before anything is claimed.
-
-        Otherwise the thread looks up the last notice itself: a request cancelled before that runs until its next
-        renewal.
+    def start(
+        self, describe: Callable[[], Mapping[str, Any]], drain: Callable[[], None], notice: str | None = None
+    ) -> None:
+        """Renew from now on.
 
         Args:
-            notice: its stream id.
+            describe: returns the worker's description for its heartbeat.
+            drain: called on the event loop when an operator asks for a drain.
+            notice: stream id of a notice from before anything was claimed; only later ones are read. Without it the
+                thread looks up the last one itself: a request cancelled before that runs until its next renewal.
         """
-        self._heard = notice
-
-    def start(self) -> None:
+        self._describe, self._drain, self._heard = describe, drain, notice
         self._main = asyncio.get_running_loop()
+        self._begin()
+
+    def _begin(self) -> None:
         self._thread.start()
 
     async def stop(self) -> None:
@@ -204,7 +196,7 @@ class LeaseKeeper:
             self._tell(request.stop, StopReason.CANCELLED)
         if self._worker in notices.drain:
             log.warning("told_to_drain", worker=self._worker)
-            self._tell(self._leave)
+            self._tell(self._drain)
 
     def _tell(self, call: Callable[..., None], *words: StopReason) -> None:
         if self._main is not None:
@@ -214,8 +206,8 @@ class LeaseKeeper:
     def _end_if_hung(self) -> None:
         now = self._clock.monotonic()
         slept_s, self._looked_at = now - self._looked_at, now
-        if slept_s > self._hang_s / 2:
+        if slept_s > self._pulse.hang_s / 2:
             return  # the whole process was stopped, this thread too: let the event loop beat first
-        if self._pulse.age_s > self._hang_s:
+        if self._pulse.age_s > self._pulse.hang_s:
             log.critical("event_loop_hung", silent_s=round(self._pulse.age_s, 1))
             os._exit(EXIT_LOOP_HUNG)

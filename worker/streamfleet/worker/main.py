@@ -16,11 +16,7 @@ from collections.abc import Callable
 import structlog
 
 from streamfleet.common import logs, metrics
-from streamfleet.common.broker.worker import WorkerBroker
-from streamfleet.common.clock import SystemClock
-from streamfleet.common.connection import Connection
 from streamfleet.common.health import HealthServer
-from streamfleet.common.keys import Keys
 from streamfleet.common.settings import EngineSettings, LogSettings, QueueSettings, WorkerSettings, unknown_variables
 from streamfleet.worker.engine.base import Engine
 from streamfleet.worker.engine.factory import build
@@ -66,7 +62,7 @@ def run_worker(
     traces = Traces(queue.queue, name) if log_settings.traces == "otlp" else None
     try:
         return asyncio.run(
-            _run(name, queue, make_engine(engine, worker.max_sequences), engine.watchdog_s, worker, traces)
+            _run(name, queue, make_engine(engine, worker.max_sequences), worker, engine.watchdog_s, traces)
         )
     finally:
         if traces is not None:
@@ -83,34 +79,18 @@ async def _run(
     name: str,
     queue: QueueSettings,
     engine: Engine,
-    watchdog_s: float,
     settings: WorkerSettings,
+    watchdog_s: float,
     traces: Traces | None,
 ) -> int:
-    def open_broker(patience_s: float | None) -> WorkerBroker:
-        connection = Connection(queue.redis_url.get_secret_value(), patience_s=patience_s)
-        return WorkerBroker(connection, Keys(queue.queue, queue.key_prefix), queue.limits())
-
-    broker = open_broker(None)
-    worker = Worker(
-        name,
-        broker,
-        lambda: open_broker(0),
-        engine,
-        settings,
-        queue.max_body_bytes,
-        SystemClock(),
-        watchdog_s=watchdog_s,
-    )
-    if traces is not None:
-        worker.trace_with(traces)
+    worker = Worker(name, queue, engine, settings, watchdog_s, traces)
     health = HealthServer(settings.health_host, settings.health_port, worker.health)
     health.start()
     log.info(
         "worker_starting",
         worker=name,
         queue=queue.queue,
-        redis=broker.connection.address,
+        redis=worker.redis_address,
         health_port=health.port,
     )
     loop = asyncio.get_running_loop()
@@ -119,5 +99,4 @@ async def _run(
     try:
         return await worker.run()
     finally:
-        await broker.close()
         health.stop()

@@ -1,6 +1,7 @@
 """The pulling loop: claims as many requests as the engine has room for, and waits cheaply in between.
 
-Claims come from Redis through the broker and leave as in-flight requests, through the batching policy, to `start`.
+Admission tells the room. Claims come from Redis through the broker, and leave as in-flight requests to the dispatcher,
+when the batching policy says so. The dispatcher may limit how many requests to hold.
 """
 
 from __future__ import annotations
@@ -15,10 +16,8 @@ from streamfleet.common import metrics
 from streamfleet.common.broker.worker import WorkerBroker
 from streamfleet.common.clock import Clock
 from streamfleet.common.errors import BrokerOutOfMemory, BrokerUnavailable
-from streamfleet.common.records import Hint, Pulled, Role
-from streamfleet.worker.batching import Policy
-from streamfleet.worker.credit import Demand, Typical
-from streamfleet.worker.engine.base import Engine
+from streamfleet.common.records import Hint, Role
+from streamfleet.worker.admission import Admission
 from streamfleet.worker.failpoints import Point, hit
 from streamfleet.worker.in_flight import InFlight, InFlightRequest
 
@@ -38,30 +37,19 @@ class Puller:
     Args:
         broker: the queue.
         worker: this worker's name.
-        engine: tells its capacity.
-        policy: decides how much to pull and when to start it.
+        admission: tells the room, and its policy when to start what was pulled.
         in_flight: gets the claims.
-        typical: expected demand of the next request.
         clock: source of claim times.
-        start: starts a request.
 
     Attributes:
         credit: room for further requests at the last look.
     """
 
     def __init__(
-        self,
-        broker: WorkerBroker,
-        worker: str,
-        engine: Engine,
-        policy: Policy,
-        in_flight: InFlight,
-        typical: Typical,
-        clock: Clock,
-        start: Callable[[InFlightRequest], None],
+        self, broker: WorkerBroker, worker: str, admission: Admission, in_flight: InFlight, clock: Clock
     ) -> None:
-        self._broker, self._worker, self._engine, self._policy = broker, worker, engine, policy
-        self._in_flight, self._typical, self._clock, self._start = in_flight, typical, clock, start
+        self._broker, self._worker, self._admission = broker, worker, admission
+        self._in_flight, self._clock = in_flight, clock
         self.credit = 0
         self._hints: list[Hint] = []
         self._watching = False
@@ -72,11 +60,11 @@ class Puller:
         self._blocked = False
         self._unblocking: asyncio.Task[None] | None = None
 
-    async def run(self) -> None:
-        """Pull until `stop`; entries that a last blocking read brought are put back."""
+    async def run(self, start: Callable[[InFlightRequest], None]) -> None:
+        """Pull until `stop`, and call `start` with each request; entries of a last blocking read are put back."""
         while not self._stopping:
             try:
-                await self._round()
+                await self._round(start)
             except (BrokerUnavailable, BrokerOutOfMemory) as error:
                 log.warning("redis_away", error=str(error))
                 await self._reconnect()
@@ -104,12 +92,13 @@ class Puller:
                 await self._broker.unblock()
             await asyncio.sleep(UNBLOCK_AGAIN_S)
 
-    async def _round(self) -> None:
+    async def _round(self, start: Callable[[InFlightRequest], None]) -> None:
         self._in_flight.changed.clear()
-        room, role = self._room(), Role.NONE
+        room, role, pulled = self._room(), Role.NONE, list[InFlightRequest]()
         if room > 0 or self._owing:
-            role = (await self._pull(room)).role
-        self._gather([])
+            role, pulled = await self._pull(room)
+        for request in self._admission.policy.gather(pulled, self._clock.monotonic()):
+            start(request)
         if role is not Role.NONE:
             # Lets started requests go to the engine before the next wait is sent, which takes as long.
             await asyncio.sleep(0)
@@ -125,10 +114,8 @@ class Puller:
     def _room(self) -> int:
         if self._stopping:
             return 0
-        load = self._in_flight.load()
-        next_tokens = max(self._typical.tokens, self._awaited_tokens())
-        room = self._policy.room(self._engine.capacity(), load, next_tokens)
-        return room if self._most is None else min(room, max(0, self._most - load.requests))
+        room = self._admission.room(self._awaited_tokens())
+        return room if self._most is None else min(room, max(0, self._most - self._in_flight.load().requests))
 
     def _awaited_tokens(self) -> int:
         """KV tokens of a request for which room is made; 0 after `LOOK_AGAIN_S`, so that other requests are seen."""
@@ -139,7 +126,7 @@ class Puller:
             self._in_flight.awaited_tokens = 0
         return self._in_flight.awaited_tokens
 
-    async def _pull(self, room: int) -> Pulled:
+    async def _pull(self, room: int) -> tuple[Role, list[InFlightRequest]]:
         hints, watching = self._hints, self._watching
         asked_at = self._clock.monotonic()
         hit(Point.BEFORE_PULL)
@@ -150,25 +137,18 @@ class Puller:
         self._hints, self._watching = [], pulled.role is Role.WATCHER
         self._owing = self._watching
         metrics.DROPPED.inc(pulled.dropped)
-        requests = [
-            InFlightRequest(claim, asked_at, pulled.now_ms, Demand(1, int(self._typical.tokens)))
-            for claim in pulled.claims
-        ]
+        demand = self._admission.expected
+        requests = [InFlightRequest(claim, asked_at, pulled.now_ms, demand) for claim in pulled.claims]
         for request in requests:
             self._in_flight.add(request)
             lane = request.claim.lease.lane
             metrics.of(metrics.CLAIMED, lane).inc()
             metrics.of(metrics.QUEUED, lane).observe(max(0, pulled.now_ms - request.enqueued_ms) / 1000)
-        self._gather(requests)
-        return pulled
-
-    def _gather(self, requests: list[InFlightRequest]) -> None:
-        for request in self._policy.gather(requests, self._clock.monotonic()):
-            self._start(request)
+        return pulled.role, requests
 
     async def _wait_for_work(self, role: Role) -> None:
         longest_ms = IDLE_WAITER_MS if role is Role.IDLE_WAITER else WAIT_MS
-        timeout_ms = min(longest_ms, self._policy.wait_ms(self._clock.monotonic()) or longest_ms)
+        timeout_ms = min(longest_ms, self._admission.policy.wait_ms(self._clock.monotonic()) or longest_ms)
         # A worker that watches or took a wake-up owes the queue a pull, even if its room is gone by then: only a pull
         # frees the watch, the entries that it brought, and the wake-up for another worker.
         self._blocked = self._owing = True
@@ -178,7 +158,7 @@ class Puller:
             self._blocked = False
 
     async def _wait_for_room(self) -> None:
-        wait_ms = self._policy.wait_ms(self._clock.monotonic())
+        wait_ms = self._admission.policy.wait_ms(self._clock.monotonic())
         wait_s = None if wait_ms is None else wait_ms / 1000
         if self._in_flight.awaited_tokens:
             wait_s = min(wait_s or LOOK_AGAIN_S, LOOK_AGAIN_S)

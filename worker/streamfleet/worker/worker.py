@@ -11,7 +11,6 @@ import contextlib
 import math
 import os
 import platform
-from collections.abc import Callable
 from importlib import metadata
 from typing import Any
 
@@ -19,17 +18,16 @@ import structlog
 
 from streamfleet.common import metrics
 from streamfleet.common.broker.worker import WorkerBroker
-from streamfleet.common.clock import Clock
+from streamfleet.common.clock import SystemClock
+from streamfleet.common.connection import Connection
 from streamfleet.common.errors import BrokerOutOfMemory, SettingsError, StreamfleetError
 from streamfleet.common.health import Health
+from streamfleet.common.keys import Keys
 from streamfleet.common.server_checks import check_server
-from streamfleet.common.settings import WorkerSettings
-from streamfleet.worker.admission import CostLimits
-from streamfleet.worker.batching import Adaptive, Continuous, Policy, Window
-from streamfleet.worker.circuit_breaker import CircuitBreaker
+from streamfleet.common.settings import QueueSettings, WorkerSettings
+from streamfleet.worker.admission import Admission
 from streamfleet.worker.complete import Completer
 from streamfleet.worker.counting import show_occupancy
-from streamfleet.worker.credit import Typical
 from streamfleet.worker.dispatcher import Dispatcher
 from streamfleet.worker.engine.base import Engine, EngineUnavailable
 from streamfleet.worker.execute import Executor
@@ -37,7 +35,6 @@ from streamfleet.worker.failpoints import Point, hit
 from streamfleet.worker.housekeeping import Housekeeper
 from streamfleet.worker.in_flight import InFlight, StopReason
 from streamfleet.worker.lease import LeaseKeeper, Pulse
-from streamfleet.worker.poison_isolation import least
 from streamfleet.worker.publishing import Publisher
 from streamfleet.worker.pull import Puller
 from streamfleet.worker.tracing import Traces
@@ -64,13 +61,11 @@ class Worker:
 
     Args:
         name: unique name; the consumer in the lanes' groups.
-        broker: the queue; this broker waits for Redis without limit.
-        open_broker: makes another one for the lease thread, which does not wait for Redis.
+        queue: settings of the queue.
         engine: an engine that is not started yet.
         settings: the worker's settings.
-        max_body_bytes: largest request body.
-        clock: source of time.
         watchdog_s: an event loop without a beat for so long has hung.
+        traces: makes spans of each request; None if tracing is off.
     """
 
     _keeper_kind: type[LeaseKeeper] = LeaseKeeper
@@ -78,80 +73,36 @@ class Worker:
     def __init__(
         self,
         name: str,
-        broker: WorkerBroker,
-        open_broker: Callable[[], WorkerBroker],
+        queue: QueueSettings,
         engine: Engine,
         settings: WorkerSettings,
-        max_body_bytes: int,
-        clock: Clock,
         watchdog_s: float = 60.0,
+        traces: Traces | None = None,
     ) -> None:
-        self.name, self._broker, self._engine = name, broker, engine
-        self._settings, self._clock = settings, clock
-        self._state = "starting"
-        self._started_ms = clock.now_ms()
+        clock = self._clock = SystemClock()
+        self.name, self._engine, self._settings = name, engine, settings
+        self._state, self._started_ms, self._slots = "starting", clock.now_ms(), 0
         self._version = metadata.version("streamfleet")
-        self._slots = 0
         self._stop_asked, self._hurry = asyncio.Event(), asyncio.Event()
-        typical = Typical()
-        self._in_flight = InFlight()
-        self._pulse = Pulse(clock)
-        self._breaker = CircuitBreaker(settings.unready_failures)
-        limits = CostLimits.of(settings)
+        self._last_notice: str | None = None
+        self._pulse, in_flight = Pulse(clock, watchdog_s), InFlight()
+        self._in_flight = in_flight
+        broker = self._broker = _open_broker(queue, patience_s=None)  # waits for Redis without limit
         self._publisher = Publisher(broker, clock, interval_ms=settings.stream_interval_ms, cap=settings.stream_cap)
-        self._executor = Executor(
-            engine, clock, self._in_flight, typical, limits, max_body_bytes, self._publisher, settings.prefetch
+        admission = Admission(engine, in_flight, settings, queue.max_body_bytes)
+        executor = Executor(engine, admission, self._publisher, clock, traces)
+        self._completer = Completer(broker, name, in_flight, self._publisher, settings, clock)
+        self._puller = Puller(broker, name, admission, in_flight, clock)
+        self._dispatcher = Dispatcher(self._puller, executor, self._completer, in_flight, settings, clock)
+        self._housekeeper = Housekeeper(broker, name, settings, clock)
+        self._keeper = self._keeper_kind(
+            lambda: _open_broker(queue, patience_s=0), name, in_flight, self._pulse, settings.lease_ms
         )
-        self._completer = Completer(
-            broker,
-            name,
-            self._in_flight,
-            clock,
-            max_deliveries=settings.max_deliveries,
-            retry_base_ms=settings.retry_base_ms,
-            retry_max_ms=settings.retry_max_ms,
-            publisher=self._publisher,
-        )
-        policy = _policy(settings)
-        self._dispatcher = Dispatcher(
-            self._executor,
-            self._completer,
-            self._in_flight,
-            self._breaker,
-            clock,
-            settings.max_deliveries,
-            slots=lambda: least(engine.capacity().slots, settings.batch_size or None) or 1,
-            observe=policy.ended,
-        )
-        self._puller = Puller(broker, name, engine, policy, self._in_flight, typical, clock, self._dispatcher.start)
-        self._dispatcher.feed_from(self._puller)
-        self._housekeeper = Housekeeper(
-            broker,
-            name,
-            clock,
-            lease_ms=settings.lease_ms,
-            max_deliveries=settings.max_deliveries,
-            retry_max_ms=settings.retry_max_ms,
-        )
-        self._keeper = self._lease_keeper(open_broker, watchdog_s)
 
-    def _lease_keeper(self, open_broker: Callable[[], WorkerBroker], hang_s: float) -> LeaseKeeper:
-        keeper = self._keeper_kind(
-            open_broker,
-            self.name,
-            self._in_flight,
-            self._clock,
-            lease_ms=self._settings.lease_ms,
-            describe=self.describe,
-            pulse=self._pulse,
-            hang_s=hang_s,
-        )
-        keeper.when_told_to_drain(self.ask_to_stop)
-        return keeper
-
-    def trace_with(self, traces: Traces) -> None:
-        """Make spans of each request from now on."""
-        self._executor.trace_with(traces)
+    @property
+    def redis_address(self) -> str:
+        """Address of Redis, without its password."""
+        return self._broker.connection.address
 
     def ask_to_stop(self) -> None:
         """Drain; a second call hands everything back at once."""
@@ -186,7 +137,7 @@ class Worker:
         live = self._pulse.age_s < max(10.0, BEAT_S * 4)
         reason = "the event loop does not answer" if not live else self._state
         if self._state == "unfit":
-            reason = f"every request fails: {self._breaker.last_fault}"
+            reason = f"every request fails: {self._dispatcher.last_fault}"
         return Health(live, self._state == "ready", reason)
 
     async def run(self) -> int:
@@ -205,8 +156,11 @@ class Worker:
             return EXIT_ENGINE_FAILED
         finally:
             beat.cancel()
-            await self._engine.stop()
             metrics.READY.set(0)
+            try:
+                await self._engine.stop()
+            finally:
+                await self._broker.close()
 
     async def _start(self) -> None:
         for finding in await check_server(self._broker):
@@ -267,7 +221,7 @@ class Worker:
         """Find the last notice: only cancels behind it matter. An outage or a broken key must not stop the worker."""
         with contextlib.suppress(StreamfleetError, TimeoutError):
             async with asyncio.timeout(PLACE_S):
-                self._keeper.listen_behind(await self._broker.last_notice())
+                self._last_notice = await self._broker.last_notice()
 
     async def _groups_exist(self) -> bool:
         try:
@@ -301,9 +255,9 @@ class Worker:
         return False
 
     async def _work(self) -> int:
-        self._keeper.start()
+        self._keeper.start(self.describe, self.ask_to_stop, self._last_notice)
         loops = {
-            "pull": asyncio.create_task(self._puller.run()),
+            "pull": asyncio.create_task(self._puller.run(self._dispatcher.start)),
             "dispatch": asyncio.create_task(self._dispatcher.run()),
             "publish": asyncio.create_task(self._publisher.run()),
             "complete": asyncio.create_task(self._completer.run()),
@@ -397,16 +351,13 @@ class Worker:
         while True:
             self._pulse.beat()
             if self._state in ("ready", "unfit"):
-                fit = self._breaker.fit
+                fit = self._dispatcher.fit
                 self._state = "ready" if fit else "unfit"
                 metrics.READY.set(int(fit))
                 self._dispatcher.heed_breaker()
             await self._clock.sleep(BEAT_S)
 
 
-def _policy(settings: WorkerSettings) -> Policy:
-    if settings.batching == "window":
-        return Window(settings.batch_size, settings.batch_timeout_ms)
-    if settings.batching == "adaptive":
-        return Adaptive(settings.target_latency_ms, settings.batch_size)
-    return Continuous(settings.prefetch, settings.batch_size)
+def _open_broker(queue: QueueSettings, patience_s: float | None) -> WorkerBroker:
+    connection = Connection(queue.redis_url.get_secret_value(), patience_s=patience_s)
+    return WorkerBroker(connection, Keys(queue.queue, queue.key_prefix), queue.limits())

@@ -28,7 +28,7 @@ def fast_path_output(
 ) -> int | None:
     """Most output tokens of a body that is one conversation or prompt in text with only ordinary options.
 
-    Sound, not complete: a plain body passes `admission.check_cost` and runs as one sequence.
+    Sound, not complete: a plain body passes `check.check_cost` and runs as one sequence.
 
     Args:
         body: any JSON object.

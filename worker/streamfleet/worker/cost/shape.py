@@ -1,6 +1,8 @@
-"""Checks the shape of a parsed body: engines take longer over many small values than over many bytes.
+"""Checks the shape of a parsed body, and types that an engine's front end breaks on. Pure.
 
-A megabyte of `{"messages": [{}, {}, …]}` blocked vLLM's front end, and with it all answers, for half a minute.
+Engines take longer over many small values than over many bytes: a megabyte of `{"messages": [{}, {}, …]}` blocked
+vLLM's front end, and with it all answers, for half a minute. A wrong type that the front end should refuse makes it
+answer 500, which looks like a broken engine and counts for the circuit breaker; the engine checks all other types.
 """
 
 from __future__ import annotations
@@ -8,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.protocol import COMPLETIONS, EMBEDDINGS, RESPONSES
 from streamfleet.worker.cost.limits import CostLimits, too_expensive
 
@@ -16,6 +19,9 @@ _TOKENS = {COMPLETIONS: "prompt", EMBEDDINGS: "input", "/pooling": "input", "/cl
 
 FORMS = 8
 """An item of a conversation's ``input``, and all within it, may be of so many forms that it counts as many values."""
+
+_LISTS = ("tools", "functions")
+_OBJECTS = ("structured_outputs",)
 
 
 def check_shape(body: Mapping[str, Any], limits: CostLimits, endpoint: str = "") -> None:
@@ -52,3 +58,31 @@ def _children(value: Any, *, prompt: bool) -> list[Any]:
 def is_tokens(value: list[Any]) -> bool:
     """True if it is a prompt in tokens: only whole numbers of 32 bits."""
     return bool(value) and set(map(type, value)) == {int} and min(value) >= 0 and max(value) < 2**32
+
+
+def check_forms(body: Mapping[str, Any]) -> None:
+    """Raise if a field that nobody else checks is not the list or the object that it must be.
+
+    Raises:
+        InvalidRequest: names the field.
+    """
+    if "messages" in body and not isinstance(body["messages"], list):
+        raise InvalidRequest("must be a list of messages", "messages", "invalid_type")
+    for name in _LISTS:
+        if body.get(name) is not None and not isinstance(body[name], list):
+            raise InvalidRequest("must be a list", name, "invalid_type")
+    for name in _OBJECTS:
+        if body.get(name) is not None and not isinstance(body[name], dict):
+            raise InvalidRequest("must be an object", name, "invalid_type")
+    for message in body.get("messages", []):
+        calls = message.get("tool_calls") if isinstance(message, dict) else None
+        if calls is not None and not isinstance(calls, list):
+            raise InvalidRequest("has a message whose tool_calls are no list", "messages", "invalid_type")
+    chosen = isinstance(body.get("tool_choice"), dict) and "messages" in body  # the engine looks its name up there
+    if chosen and not all(_has_name(tool) for tool in body.get("tools") or []):
+        raise InvalidRequest("must be objects, each with a function that has a name", "tools", "invalid_type")
+
+
+def _has_name(tool: Any) -> bool:
+    function = tool.get("function") if isinstance(tool, dict) else None
+    return isinstance(function, dict) and "name" in function

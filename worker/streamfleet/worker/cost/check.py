@@ -1,0 +1,114 @@
+"""Cost check of a request before the engine sees it, so that one request cannot starve the others.
+
+A parsed body goes in. `checked_demand` returns the demand on the engine, `for_engine` the body that the engine gets; a
+body that asks for too much raises InvalidRequest. Pure: no access to Redis or to the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from streamfleet.common.errors import InvalidRequest
+from streamfleet.common.protocol import CHAT, COMPLETIONS
+from streamfleet.worker.cost.amounts import check_amounts, most_output_tokens
+from streamfleet.worker.cost.fast_path import fast_path_output
+from streamfleet.worker.cost.grammars import check_grammars
+from streamfleet.worker.cost.limits import CostLimits, too_expensive
+from streamfleet.worker.cost.prompts import check_prompt, readable_bytes
+from streamfleet.worker.cost.shape import check_forms, check_shape
+from streamfleet.worker.credit import OUTPUT_LIMITS, Demand, demand_of, estimate, sequences
+
+# These fields are the worker's own: a result is one whole response, and lane and deadline set the order in the engine.
+_NOT_FOR_THE_ENGINE = frozenset(
+    {"stream", "stream_options", "background", "priority", "request_id", "kv_transfer_params", "ec_transfer_params"}
+)
+# A prompt rarely has more than one token for this many bytes. A wrong estimate can cut off the end of an answer.
+_DENSE_BYTES_PER_TOKEN = 3
+
+
+def check_cost(body: Mapping[str, Any], limits: CostLimits, longest: int | None = None, endpoint: str = "") -> None:
+    """Raise if a body costs more than allowed. The engine checks types, where this module can leave that to it.
+
+    Takes time linear in the body's size.
+
+    Args:
+        body: any JSON object.
+        limits: the limits to check against.
+        longest: most tokens of one sequence; None if the engine does not tell.
+        endpoint: OpenAI path of the request.
+
+    Raises:
+        InvalidRequest: naming the field that asks for too much.
+    """
+    try:
+        check_shape(body, limits, endpoint)
+        check_forms(body)
+        check_amounts(body, limits, longest)
+        check_prompt(body, limits, longest, endpoint)
+        check_grammars(body, limits)
+    except RecursionError:  # the operator set a depth limit beyond Python's recursion limit
+        raise InvalidRequest("is nested too deeply", "body", "invalid_json") from None
+
+
+def checked_demand(
+    body: Mapping[str, Any],
+    size: int,
+    limits: CostLimits,
+    longest: int | None = None,
+    endpoint: str = "",
+    prompt_ratio: float = 1.0,
+) -> Demand:
+    """Check the cost of a body, as `check_cost` does, and return its demand on the engine.
+
+    Args:
+        body: any JSON object.
+        size: its bytes as JSON text.
+        limits, longest, endpoint: as for `check_cost`.
+        prompt_ratio: as for `credit.estimate`.
+
+    Raises:
+        InvalidRequest: naming the field that asks for too much.
+    """
+    output = fast_path_output(body, size, limits, longest, endpoint)
+    if output is not None:
+        return demand_of(size, 1, output, longest, prompt_ratio)
+    check_cost(body, limits, longest, endpoint)
+    return estimate(body, readable_bytes(body, size), longest, endpoint, prompt_ratio)
+
+
+def for_engine(
+    body: Mapping[str, Any], endpoint: str = "", limits: CostLimits | None = None, longest: int | None = None
+) -> dict[str, Any]:
+    """Return the body without the fields that the engine must not get, and with an output limit if it has none.
+
+    Raises:
+        InvalidRequest: the prompt is long and several sequences are asked for, so only the caller can choose the limit
+            for each.
+    """
+    passed = dict(body)
+    if not _NOT_FOR_THE_ENGINE.isdisjoint(passed):
+        passed = {name: value for name, value in body.items() if name not in _NOT_FOR_THE_ENGINE}
+    cap = _output_cap(body, endpoint, limits, longest) if limits else None
+    return passed if cap is None else {**passed, "max_tokens": cap}
+
+
+def _output_cap(body: Mapping[str, Any], endpoint: str, limits: CostLimits, longest: int | None) -> int | None:
+    """Output limit for each sequence if the body sets none; None if no limit has to be added."""
+    for name in OUTPUT_LIMITS:
+        if body.get(name) is not None:
+            return None
+    if endpoint != CHAT and not (endpoint == COMPLETIONS and "max_tokens" in body):  # the default limit is 16
+        return None
+    asked, most = sequences(body), most_output_tokens(limits, longest)
+    if asked * longest <= most if longest else not limits.max_output_tokens:
+        return None  # it cannot exceed the limit; or there is no limit, and only the engine knows what fits
+    cap = max(1, most // asked)
+    prompt_tokens = sum(len(str(body.get(name, ""))) for name in ("messages", "prompt", "tools"))
+    prompt_tokens //= _DENSE_BYTES_PER_TOKEN
+    if longest is None or cap + prompt_tokens <= longest:
+        return cap
+    if asked == 1:
+        return None  # the prompt leaves about as much, and the engine knows the exact number
+    message = f"is not set, and {asked} sequences may together have {most} output tokens: set it to at most {cap}"
+    raise too_expensive("max_tokens", message)
