@@ -23,7 +23,7 @@ import structlog
 from streamfleet.common.broker.worker import WorkerBroker
 from streamfleet.worker import __main__ as command
 from streamfleet.worker import admission, containment, housekeeping, lease, pull, worker
-from streamfleet.worker.engine import simulated, simulated_chunks, simulated_profile
+from streamfleet.worker.engine import simulated, simulated_profile
 from streamfleet.worker.engine.base import EngineReply, EngineRequest
 from streamfleet.worker.in_flight import InFlightRequest
 
@@ -175,7 +175,7 @@ def outspoken() -> None:
     def dumps(value: Any, **how: Any) -> str:
         return _Utf8(json.dumps(value, ensure_ascii=False, **how))
 
-    simulated_chunks.json = SimpleNamespace(dumps=dumps)  # type: ignore[assignment,attr-defined]
+    simulated.json = SimpleNamespace(dumps=dumps)  # type: ignore[assignment,attr-defined]
 
 
 def _on_signal(signum: signal.Signals, act: Callable[[simulated.SimulatedEngine], object]) -> None:

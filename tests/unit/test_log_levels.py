@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from streamfleet.worker.engine.log_levels import log_levels_kept
+from streamfleet.worker.engine.vllm_setup import log_levels_kept
 
 
 @pytest.fixture

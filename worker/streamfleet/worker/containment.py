@@ -1,7 +1,7 @@
-"""Fault containment: two rules that bound the requests a worker holds, so that one fault costs few of them an attempt.
+"""Fault containment: poison isolation and circuit breaker, two rules that keep one fault from harming other requests.
 
-Poison isolation looks at requests that were lost with a worker, the circuit breaker at outcomes. The dispatcher tells
-them what starts and ends, and asks each how many requests may run together. Pure.
+Isolation looks at requests that were lost with a worker, the breaker at outcomes. The dispatcher tells them what starts
+and ends, and each returns the most requests to hold. Pure.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""The requests that this worker holds; the only state that its loops share."""
+"""The requests that this worker holds; the only state that its loops share.
+
+The puller adds them, admission sets their demand, the dispatcher marks them done, and the completer removes them once
+their outcomes are written. The lease thread reads them under a lock. Nothing here touches Redis or the engine.
+"""
 
 from __future__ import annotations
 

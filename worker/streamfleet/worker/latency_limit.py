@@ -1,28 +1,7 @@
 """Limit of concurrent requests that keeps latency at a target, adjusted by finished requests. Pure.
 
-Of every engine one can see when a request went in, when it came out, and its usage in tokens. The run time alone
-says little: one answer can take a hundred times as long as another in an idle engine. But an engine with continuous
-batching makes one token for each sequence in each of its steps, so the time per token depends on the batch, not on the
-request. Therefore the latency that is compared with the target is
-    time per token, of the requests that finished in this round   x   tokens of the median request
-
-which is the run time of a request of the usual length. A long answer has more tokens and takes more time, so it does
-not look like overload. Long answers do not move the median either, as long as they are fewer than half.
-
-The limit follows two known algorithms. Once a round, it compares the measured value with the wanted one, as TCP Vegas
-does once a round trip (Brakmo and Peterson, "TCP Vegas", 1994). It changes by a gradient, wanted latency over measured
-latency, down to half of the limit at most and without growth while the limit is not used up, as Netflix's
-concurrency-limits does (Gradient2Limit). Here the wanted latency is given, so it need not be learnt without load.
-
-The limit converges: each finished request knows its company, the mean number of requests in the engine during its run.
-If latency grows with company, but at most in proportion (a step of an engine has a fixed cost and a cost for each
-sequence), the value
-
-    right  =  company  x  target / latency
-
-lies between the company and the wanted limit, from either side. So no step overshoots. Requests from before the last
-step, which had another company, cannot mislead: a decrease is not made twice because of them. Growth goes only half of
-the way (as a ratio), so that latency may even grow with the square of company.
+The adaptive batching policy reports each request that starts and ends, with its length in tokens, and reads the limit.
+`LatencyLimit` explains how the limit follows the latency, and why it converges.
 """
 
 from __future__ import annotations
@@ -75,6 +54,30 @@ class Run:
 
 class LatencyLimit:
     """Limit of concurrent requests and the measurements behind it.
+
+    Of every engine one can see when a request went in, when it came out, and its usage in tokens. The run time alone
+    says little: one answer can take a hundred times as long as another in an idle engine. But an engine with continuous
+    batching makes one token for each sequence in each of its steps, so the time per token depends on the batch, not on
+    the request. Therefore the latency that is compared with the target is
+        time per token, of the requests that finished in this round   x   tokens of the median request
+
+    which is the run time of a request of the usual length. A long answer has more tokens and takes more time, so it
+    does not look like overload. Long answers do not move the median either, as long as they are fewer than half.
+
+    The limit follows two known algorithms. Once a round, it compares the measured value with the wanted one, as TCP
+    Vegas does once a round trip (Brakmo and Peterson, "TCP Vegas", 1994). It changes by a gradient, wanted latency over
+    measured latency, down to half of the limit at most and without growth while the limit is not used up, as Netflix's
+    concurrency-limits does (Gradient2Limit). Here the wanted latency is given, so it need not be learnt without load.
+
+    The limit converges: each finished request knows its company, the mean number of requests in the engine during its
+    run. If latency grows with company, but at most in proportion (a step of an engine has a fixed cost and a cost for
+    each sequence), the value
+
+        right  =  company  x  target / latency
+
+    lies between the company and the wanted limit, from either side. So no step overshoots. Requests from before the
+    last step, which had another company, cannot mislead: a decrease is not made twice because of them. Growth goes only
+    half of the way (as a ratio), so that latency may even grow with the square of company.
 
     Call `started` once for each request that runs, then one of `finished`, `stopped` or `left` once, in the order of
     time.

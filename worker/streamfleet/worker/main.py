@@ -1,7 +1,7 @@
 """The worker as a process: settings go in, an exit status comes out.
 
-`run_worker` opens the broker, the engine, the health server and the logs, runs one `Worker`, and turns SIGTERM and
-SIGINT into a drain.
+`run_worker` sets up the logs, the engine and the health server, runs one `Worker`, and turns SIGTERM and SIGINT into a
+drain.
 """
 
 from __future__ import annotations

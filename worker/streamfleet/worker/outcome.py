@@ -1,4 +1,8 @@
-"""Outcomes of one attempt at a request, and the rules that judge an engine's reply. Pure."""
+"""Outcomes of one attempt at a request, and the rules that judge an engine's reply. Pure.
+
+The executor makes one `Outcome` of each run: finished, postponed, handed back or gone. The circuit breaker weighs it,
+and the completer writes it to Redis.
+"""
 
 from __future__ import annotations
 

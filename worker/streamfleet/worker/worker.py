@@ -1,7 +1,8 @@
-"""One worker: builds the loops from the settings, and runs them from start to drain.
+"""One worker: builds its parts from the settings, and runs their loops from start to drain.
 
-The pulling, dispatching, completing, lease, publishing and housekeeping loops share only `InFlight`. The exit status
-says why the worker ended.
+A request goes from the puller through the dispatcher, executor and completer; the lease thread keeps it meanwhile, and
+the publisher streams it. These loops and the housekeeping share only `InFlight`. The exit status says why the worker
+ended.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Cost of the constraints on an answer: schemas, regular expressions, choices, grammars.
 
-vLLM translates a schema in its front end, on the event loop that every answer goes through, and compiles it on a
-thread that all such requests share. At every step it then asks the result which tokens may follow. A schema of 60 bytes
-could block the event loop for two minutes, the thread for good, and each step for a second. The numbers here are
-measured, see docs/reliability.md.
+A parsed body and the limits go in; a constraint that is too expensive raises InvalidRequest. vLLM translates a schema
+on the event loop that every answer goes through, compiles it on a thread that all such requests share, and asks the
+result at every step. A schema of 60 bytes could block the event loop for two minutes, the thread for good, and each
+step for a second: docs/reliability.md has the measurements.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Numbers as engines read them: a body may write a number as text, and some text is not a number."""
+"""Numbers as engines read them: a body may write a number as text, and some text is not a number.
+
+Any value of a body goes in; its number comes out, or None. The checks of this package compare it with their limits.
+"""
 
 from __future__ import annotations
 

@@ -1,12 +1,9 @@
 """Cost of a regular expression to an engine that constrains a model's output to match it.
 
-Two properties make one expensive, and its length shows neither:
-
-- **ways**: the number of places in the pattern that one text can have reached. An engine follows all of them for every
-  token of its vocabulary, at every step, and every request in it waits. `(.?){100}x` has 101.
-- **size**: characters of the pattern once its repeats are written out. Compiling may take time in its square.
-
-Both are bounded from above, in time linear in the pattern's length.
+A pattern goes in; bounds of its ways and its size come out, in time linear in its length. **Ways** are the places in it
+that one text can have reached: an engine follows all of them for every token of its vocabulary, at every step, and
+every request in it waits; `(.?){100}x` has 101. **Size** counts characters once repeats are written out: compiling may
+take time in its square. The length shows neither. Pure.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Builds the engine that the settings ask for; the module of each engine is imported only when it is wanted."""
+"""Builds the engine that the settings ask for.
+
+The module of each engine is imported only when it is wanted: a worker needs the packages of its own engine alone.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Ends every engine process when the process that made it ends.
 
-After a SIGKILL of the worker, vLLM's processes would otherwise stay for good, with all their memory. vLLM loads this
-module in each of its processes: as an entry point of `vllm.platform_plugins`, at import, so that it acts while the
-engine still starts, and of `vllm.general_plugins`, if an explicit platform skips the former. It imports only the
-standard library: it is also loaded where vLLM runs without streamfleet, and does nothing there.
+After a SIGKILL of the worker, vLLM's processes would otherwise stay for good, with all their memory. vLLM loads this in
+each of its processes: as an entry point of `vllm.platform_plugins` while the engine still starts, and of
+`vllm.general_plugins`, if an explicit platform skips the former. It imports only the standard library, because it is
+also loaded where vLLM runs without streamfleet, and does nothing there.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Reads the processes below this one from /proc, so that none is left behind."""
+"""Finds the processes below this one in /proc, and ends them, so that none is left behind.
+
+The engine thread compares them before and after an engine starts, and ends those that outlive it. Without /proc there
+are none.
+"""
 
 from __future__ import annotations
 

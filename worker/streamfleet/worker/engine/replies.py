@@ -1,4 +1,8 @@
-"""Replies that an engine gives without its model, and checks of a model's own replies."""
+"""Replies that an engine gives without its model, and checks of a model's own replies.
+
+The engines share these: an endpoint or body that is refused becomes an OpenAI-shaped `EngineReply`, and a model's reply
+is completed or recognised as aborted. Pure.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Speed and capacity of engines: profiles that the simulated engine follows."""
+"""Speed and capacity of engines: profiles that the simulated engine follows.
+
+A `Profile` holds measurements of one engine and returns the seconds of a step for a number of sequences. Capacity
+planning (`streamfleet plan`) reads the same profiles. Pure.
+"""
 
 from __future__ import annotations
 

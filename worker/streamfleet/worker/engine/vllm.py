@@ -22,7 +22,6 @@ from streamfleet.worker.engine.base import (
     EngineUnavailable,
 )
 from streamfleet.worker.engine.engine_thread import EngineThread
-from streamfleet.worker.engine.log_levels import log_levels_kept
 from streamfleet.worker.engine.replies import (
     encode_body,
     error_reply,
@@ -31,12 +30,12 @@ from streamfleet.worker.engine.replies import (
     was_aborted,
 )
 from streamfleet.worker.engine.sse_parser import SseParser, streamed_body
-from streamfleet.worker.engine.taps import Timing, current_timing, tap
 from streamfleet.worker.engine.vllm_setup import (
     EngineArgs,
     arguments,
     check_libraries,
     is_cpu_build,
+    log_levels_kept,
     prepare_environment,
 )
 from streamfleet.worker.engine.watchdog import StepLogger, Watchdog
@@ -102,7 +101,7 @@ class VllmEngine:
         try:
             with log_levels_kept():
                 hosted = await self._engine_thread.start()
-                tap(hosted.engine, self._watchdog)
+                vllm_host.tap(hosted.engine, self._watchdog)
                 self._app = await vllm_host.open_application(hosted, self._stack)
                 self.endpoints = vllm_host.endpoints_of(self._app)
         except BaseException:
@@ -134,8 +133,8 @@ class VllmEngine:
             return body
         if failure.done():
             raise EngineDied(failure.result())
-        timing = Timing()
-        token = current_timing.set(timing)
+        timing = vllm_host.Timing()
+        token = vllm_host.current_timing.set(timing)
         try:
             headers = self._headers(hosted, request)
             on_part = None if parser is None else parser.feed
@@ -143,7 +142,7 @@ class VllmEngine:
             self._calls.add(call)
             call.add_done_callback(self._calls.discard)
         finally:
-            current_timing.reset(token)
+            vllm_host.current_timing.reset(token)
         try:
             either: set[asyncio.Future[Any]] = {call, failure}
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -207,7 +206,7 @@ class VllmEngine:
         hosted: vllm_host.Hosted,
         failure: asyncio.Future[str],
         call: asyncio.Future[asgi.Response],
-        timing: Timing,
+        timing: vllm_host.Timing,
         parser: SseParser | None,
     ) -> EngineReply:
         if call.cancelled():
@@ -236,7 +235,7 @@ class VllmEngine:
             await self._clock.sleep(_CHECK_S)
 
 
-async def _end_early(hosted: vllm_host.Hosted, call: asyncio.Future[asgi.Response], timing: Timing) -> None:
+async def _end_early(hosted: vllm_host.Hosted, call: asyncio.Future[asgi.Response], timing: vllm_host.Timing) -> None:
     """Abort a request such that vLLM still reports its token count; a call that is only cancelled loses it."""
     with contextlib.suppress(Exception):  # the call is cancelled next, whether or not this fails
         async with asyncio.timeout(_ABORT_S):

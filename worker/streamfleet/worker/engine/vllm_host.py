@@ -2,16 +2,17 @@
 
 It hosts vLLM's own OpenAI application in this process: chat templates, tools, structured outputs, logprobs, LoRA,
 embeddings, exactly as `vllm serve`. These names moved between releases and will move again; `find_names` tells which
-ones are missing.
+ones are missing. `tap` counts the requests inside, and the tokens of each so far; bodies and answers stay unchanged.
 """
 
 from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Sequence
-from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, aclosing
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
@@ -21,6 +22,7 @@ from streamfleet.common.protocol import ENDPOINTS
 from streamfleet.worker.engine.asgi import Application
 from streamfleet.worker.engine.base import Capacity
 from streamfleet.worker.engine.orphan_guard import OWNER_VARIABLE
+from streamfleet.worker.engine.watchdog import Watchdog
 
 log = structlog.get_logger(__name__)
 
@@ -37,6 +39,9 @@ _NAMES: dict[str, tuple[str, ...]] = {
         "vllm.entrypoints.openai.api_server",
     ),
 }
+
+_ID_AT = 2
+"""Position of ``request_id`` among the arguments of ``generate`` and ``encode``."""
 
 
 class VllmMoved(ImportError):
@@ -94,6 +99,26 @@ class Hosted:
             kv_tokens=_kv_tokens(config.cache_config, cores),
             max_model_len=config.model_config.max_model_len,
         )
+
+
+@dataclass(slots=True)
+class Timing:
+    """Progress of one request, filled in while it runs.
+
+    Attributes:
+        first_token_ms: milliseconds from submission to first token; None if the engine does not tell.
+        ids: the engine's ids of its parts, one for each prompt, for `abort`.
+        prompt_tokens, output_tokens: sums over all parts, as far as the engine has told.
+    """
+
+    first_token_ms: float | None = None
+    ids: list[str] = field(default_factory=list)
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+
+
+# The application's tasks for a request inherit the context, so no ids need to be matched.
+current_timing: ContextVar[Timing | None] = ContextVar("streamfleet_timing", default=None)
 
 
 def find_names() -> SimpleNamespace:
@@ -165,6 +190,12 @@ def endpoints_of(app: Any) -> tuple[str, ...]:
     return tuple(sorted(ENDPOINTS & {getattr(route, "path", "") for route in getattr(app, "routes", ())}))
 
 
+def tap(engine: Any, watchdog: Watchdog) -> None:
+    """Wrap ``engine.generate`` and ``engine.encode`` of this one object."""
+    engine.generate = _tapped(engine.generate, watchdog)
+    engine.encode = _tapped(engine.encode, watchdog)
+
+
 def close_front(hosted: Hosted) -> None:
     """Stop reading the core's outputs, on the event loop: otherwise vLLM logs the end of the core as a crash."""
     handler = getattr(hosted.engine, "output_handler", None)
@@ -175,6 +206,41 @@ def close_front(hosted: Hosted) -> None:
 def shutdown(hosted: Hosted) -> None:
     """End the engine's processes at once. Blocks for a moment; any time-out but 0 would block for up to 16 s."""
     hosted.engine.shutdown(timeout=0)
+
+
+def _tapped(method: Callable[..., Any], watchdog: Watchdog) -> Callable[..., AsyncIterator[Any]]:
+    async def tapped(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+        timing = current_timing.get()
+        if timing is not None and "request_id" in kwargs:
+            timing.ids.append(kwargs["request_id"])
+        elif timing is not None and len(args) > _ID_AT:
+            timing.ids.append(args[_ID_AT])
+        first = True
+        watchdog.entered()
+        try:
+            # Closed together with this generator; an inner one left to the garbage collector would abort its request
+            # late.
+            async with aclosing(method(*args, **kwargs)) as outputs:
+                async for output in outputs:
+                    if timing is not None:
+                        _note(timing, output, first=first)
+                    first = False
+                    yield output
+        finally:
+            watchdog.left()
+
+    return tapped
+
+
+def _note(timing: Timing, output: Any, *, first: bool) -> None:
+    if first:
+        timing.prompt_tokens += len(getattr(output, "prompt_token_ids", None) or ())
+    choices = getattr(output, "outputs", None)
+    if isinstance(choices, list):  # of generated text: each output holds new tokens, a whole answer all of them
+        timing.output_tokens += sum(len(getattr(choice, "token_ids", ())) for choice in choices)
+    latency_s = getattr(getattr(output, "metrics", None), "first_token_latency", None)
+    if timing.first_token_ms is None and isinstance(latency_s, (int, float)) and latency_s > 0:
+        timing.first_token_ms = latency_s * 1000
 
 
 def _parse(names: SimpleNamespace, model: str, argv: Sequence[str]) -> Any:

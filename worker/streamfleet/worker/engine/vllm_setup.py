@@ -1,12 +1,18 @@
-"""Prepares vLLM's arguments and environment before it starts. Does not import vLLM."""
+"""Prepares vLLM's arguments and environment before it starts, and undoes what its start changes of our logs.
+
+The operator's engine arguments go in, vLLM's command line comes out; variables that vLLM reads are set in this process.
+Does not import vLLM.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import json
+import logging
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -55,6 +61,25 @@ def arguments(engine_args: EngineArgs, *, cpu: bool) -> list[str]:
         given = {_name(name): value for name, value in engine_args.items()}
         return _flags({**_without(defaults, given), **given})
     return _flags(_without(defaults, engine_args)) + list(engine_args)
+
+
+@contextmanager
+def log_levels_kept() -> Iterator[None]:
+    """Context in which libraries may change the root logger; afterwards its level and handlers are restored.
+
+    vLLM 0.32 silences everything up to INFO while it probes configurations, and does not undo this if a probe raises.
+    model-hosting-container-standards, which its application loads, sets the root logger and its handlers to ERROR.
+    """
+    root = logging.getLogger()
+    disabled, level = root.manager.disable, root.level
+    handlers = [(handler, handler.level) for handler in root.handlers]
+    try:
+        yield
+    finally:
+        logging.disable(disabled)
+        root.setLevel(level)
+        for handler, its_level in handlers:
+            handler.setLevel(its_level)
 
 
 def _without(defaults: Mapping[str, Any], given: Iterable[str]) -> dict[str, Any]:
