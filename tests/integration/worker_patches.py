@@ -152,7 +152,7 @@ def clumsy() -> None:
     def fail(_: admission.Admission, request: InFlightRequest) -> Any:
         raise ValueError(f"invalid literal: {request.claim.fields!r}")
 
-    admission.Admission.admit = fail  # type: ignore[assignment,method-assign]
+    admission.Admission.admit = fail  # type: ignore[method-assign,assignment]
 
 
 def mortal() -> None:
