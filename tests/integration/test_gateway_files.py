@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from streamfleet.common.batch_records import BATCH, FILE, BatchNames, BatchRecord, BatchStatus, FileRecord, new_id
-from streamfleet.common.broker.gateway_batches import AddCode, BatchBroker, Ending
 from streamfleet.common.connection import Connection
 from streamfleet.common.errors import InvalidRequest
-from streamfleet.common.gateway_keys import GatewayNames
 from streamfleet.common.protocol import CHAT, Lane
+from streamfleet.gateway.api_keys import GatewayNames
+from streamfleet.gateway.batch_records import BATCH, FILE, BatchNames, BatchRecord, BatchStatus, FileRecord, new_id
+from streamfleet.gateway.broker.batches import AddCode, BatchBroker, Ending
 from streamfleet.gateway.files.files import STILL_NEEDED_MS, UPLOAD_HOLD_MS, Files, Upload
 from streamfleet.gateway.files.store import Store, StoreUnavailable
 

@@ -18,9 +18,9 @@ import pytest
 import redis
 
 from streamfleet.cli.demo.server import RedisServer, find_servers
-from streamfleet.common.batch_records import BATCH, FILE, BatchNames, BatchRecord, BatchStatus, FileRecord, new_id
-from streamfleet.common.gateway_keys import GatewayNames
 from streamfleet.common.protocol import CHAT, PLAIN_BYTES, Lane
+from streamfleet.gateway.api_keys import GatewayNames
+from streamfleet.gateway.batch_records import BATCH, FILE, BatchNames, BatchRecord, BatchStatus, FileRecord, new_id
 from tests.integration.gateway_ticking import TickingGateway
 from tests.integration.worker_process import WorkerProcess
 from tests.servers import newest

@@ -13,9 +13,9 @@ import openai
 import pytest
 import redis
 
-from streamfleet.common.broker.gateway import GatewayBroker
 from streamfleet.common.connection import Connection
-from streamfleet.common.gateway_keys import (
+from streamfleet.common.protocol import Lane
+from streamfleet.gateway.api_keys import (
     GatewayNames,
     digest_of,
     id_of,
@@ -23,7 +23,7 @@ from streamfleet.common.gateway_keys import (
     make_record,
     new_secret,
 )
-from streamfleet.common.protocol import Lane
+from streamfleet.gateway.broker.api_keys import GatewayBroker
 from streamfleet.gateway.key_cache import MAX_AGE_S
 from tests.integration.cli_processes import streamfleet
 from tests.integration.gateway_process import GatewayProcess, Stage, add_key, gateway_on

@@ -14,11 +14,10 @@ import pytest
 import redis.asyncio
 
 from streamfleet.cli.demo.server import RedisServer
-from streamfleet.common.batch_records import BatchNames
-from streamfleet.common.broker.gateway_batches import BatchBroker
-from streamfleet.common.broker.gateway_watch import open_batches
 from streamfleet.common.connection import Connection
-from streamfleet.common.gateway_keys import GatewayNames
+from streamfleet.gateway.api_keys import GatewayNames
+from streamfleet.gateway.batch_records import BatchNames
+from streamfleet.gateway.broker.batches import BatchBroker
 from tests.integration.batch_lines import CHAT, line
 from tests.integration.gateway_process import GatewayProcess, Stage, gateway_on
 from tests.waiting import eventually
@@ -123,25 +122,25 @@ async def broker(redis_url: str) -> AsyncIterator[BatchBroker]:
 async def test_open_batches_are_seen_with_their_progress(broker: BatchBroker, redis_url: str) -> None:
     names = broker.names
     async with redis.asyncio.Redis.from_url(redis_url) as rows:
-        assert await open_batches(broker, 10) == []
+        assert await broker.open_batches(10) == []
         waiting: dict[Any, Any] = {"status": "validating", "completed": "0"}
         running: dict[Any, Any] = {"status": "in_progress", "epoch": "1", "completed": "5", "failed": "1", "mark": "40"}
         await rows.hset(names.batch("batch_w"), mapping=waiting)
         await rows.hset(names.batch("batch_r"), mapping=running)
         await rows.zadd(names.open, {"batch_w": 1, "batch_r": 2, "batch_gone": 3})
-        first = await open_batches(broker, 10)
+        first = await broker.open_batches(10)
         assert [(each.id, each.status, each.begun) for each in first] == [
             ("batch_w", "validating", False),
             ("batch_r", "in_progress", True),
             ("batch_gone", "", False),
         ]
         await rows.hincrby(names.batch("batch_r"), "epoch", 1)
-        assert (await open_batches(broker, 10))[1].progress == first[1].progress, "another gateway took it"
+        assert (await broker.open_batches(10))[1].progress == first[1].progress, "another gateway took it"
         for field in ("completed", "failed", "mark"):
-            before = (await open_batches(broker, 10))[1].progress
+            before = (await broker.open_batches(10))[1].progress
             await rows.hincrby(names.batch("batch_r"), field, 1)
-            assert (await open_batches(broker, 10))[1].progress != before, field
-        assert len(await open_batches(broker, 2)) == 2
+            assert (await broker.open_batches(10))[1].progress != before, field
+        assert len(await broker.open_batches(2)) == 2
 
 
 async def test_a_gateway_tells_of_a_batch_that_stands_still_and_of_a_redis_that_is_away(own: Own) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-SOURCE_ROOTS = ("common", "producer", "worker", "gateway", "cli")
+SOURCE_ROOTS = ("common", "producer", "worker", "operator", "gateway", "cli")
 LINTER = Path(sysconfig.get_path("scripts")) / "lint-imports"
 
 PLANTED = [

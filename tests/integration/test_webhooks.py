@@ -18,12 +18,12 @@ import redis.asyncio
 import structlog
 from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 
-from streamfleet.common.broker.webhooks import WebhookBroker, WebhooksFull
 from streamfleet.common.clock import Clock, SystemClock
 from streamfleet.common.errors import InvalidRequest
-from streamfleet.common.gateway_webhooks import DeadWebhook
 from streamfleet.common.settings import QueueSettings, load
 from streamfleet.common.settings_webhooks import WebhookSettings
+from streamfleet.gateway.broker.webhooks import WebhookBroker, WebhooksFull
+from streamfleet.gateway.webhook_messages import DeadWebhook
 from streamfleet.gateway.webhooks.service import MOST_BODY_BYTES, Webhooks, open_webhook_broker
 from streamfleet.gateway.webhooks.signing import Secret, encode_secrets, new_secret, rotate
 from streamfleet.gateway.webhooks.targets import NameUnknown, Resolver, resolve

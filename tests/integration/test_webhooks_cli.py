@@ -7,9 +7,9 @@ import json
 import pytest
 import redis
 
-from streamfleet.common.broker.webhooks import WebhookBroker
 from streamfleet.common.connection import Connection
-from streamfleet.common.gateway_webhooks import Ending, Message, Reason, Settlement, WebhookNames
+from streamfleet.gateway.broker.webhooks import WebhookBroker
+from streamfleet.gateway.webhook_messages import Ending, Message, Reason, Settlement, WebhookNames
 from streamfleet.gateway.webhooks.signing import read_secrets
 from tests.integration.cli_processes import Ended, streamfleet
 

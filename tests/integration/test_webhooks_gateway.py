@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from standardwebhooks.webhooks import Webhook
 
-from streamfleet.common.broker.webhooks import WebhookBroker
 from streamfleet.common.connection import Connection
-from streamfleet.common.gateway_webhooks import WebhookNames
+from streamfleet.gateway.broker.webhooks import WebhookBroker
+from streamfleet.gateway.webhook_messages import WebhookNames
 from streamfleet.gateway.webhooks.signing import Secret, encode_secrets, new_secret
 from tests.integration.gateway_process import Stage, gateway_on, make_key, stage_in
 from tests.integration.webhook_receiver import Receiver

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from streamfleet.common.batch_records import BatchNames, BatchRecord, BatchStatus, FileRecord, Part
-from streamfleet.common.broker.gateway_batches import (
+from streamfleet.common.errors import BrokerOutOfMemory
+from streamfleet.common.protocol import CHAT, Lane
+from streamfleet.gateway.batch_records import BatchNames, BatchRecord, BatchStatus, FileRecord, Part
+from streamfleet.gateway.broker.batches import (
     AddCode,
     BatchBroker,
     Contender,
@@ -18,9 +20,7 @@ from streamfleet.common.broker.gateway_batches import (
     Step,
     Taken,
 )
-from streamfleet.common.broker.gateway_files import Addition, Deletion
-from streamfleet.common.errors import BrokerOutOfMemory
-from streamfleet.common.protocol import CHAT, Lane
+from streamfleet.gateway.broker.files import Addition, Deletion
 from tests.scripts.harness import NOW, Queue
 
 LEASE_MS, HOLD_MS, KEPT_MS = 1_000, 500, 60_000

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import redis.asyncio
 
-from streamfleet.common.broker.gateway import Admission, GatewayBroker, Held, ReserveCode, Reserved, Verdict
 from streamfleet.common.connection import Connection
-from streamfleet.common.gateway_keys import GatewayNames, KeyRecord, digest_of, id_of, make_record
+from streamfleet.gateway.api_keys import GatewayNames, KeyRecord, digest_of, id_of, make_record
+from streamfleet.gateway.broker.api_keys import Admission, GatewayBroker, Held, ReserveCode, Reserved, Verdict
 from tests.waiting import eventually
 
 NOW = 1_790_000_000_000

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from streamfleet.common.broker.webhooks import WebhookBroker, WebhooksFull
 from streamfleet.common.errors import BrokerOutOfMemory, InvalidRequest
-from streamfleet.common.gateway_webhooks import (
+from streamfleet.gateway.broker.webhooks import WebhookBroker, WebhooksFull
+from streamfleet.gateway.webhook_messages import (
     Delivery,
     Ending,
     Message,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from streamfleet.common.batch_records import (
+from streamfleet.common.connection import Connection
+from streamfleet.common.protocol import CHAT, Lane
+from streamfleet.gateway.api_keys import GatewayNames
+from streamfleet.gateway.batch_records import (
     BATCH,
     FILE,
     JOB,
@@ -13,11 +16,8 @@ from streamfleet.common.batch_records import (
     Part,
     new_id,
 )
-from streamfleet.common.broker.gateway_batches import AddCode, BatchBroker, Ending, Naming, SaveCode, Step
-from streamfleet.common.broker.gateway_files import Deletion
-from streamfleet.common.connection import Connection
-from streamfleet.common.gateway_keys import GatewayNames
-from streamfleet.common.protocol import CHAT, Lane
+from streamfleet.gateway.broker.batches import AddCode, BatchBroker, Ending, Naming, SaveCode, Step
+from streamfleet.gateway.broker.files import Deletion
 
 HOLD_MS = 60_000
 

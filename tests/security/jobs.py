@@ -7,12 +7,16 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from streamfleet.common.broker.gateway import GatewayBroker, Held, ReserveCode
-from streamfleet.common.broker.webhooks import WebhookBroker
 from streamfleet.common.connection import Connection
 from streamfleet.common.errors import openai_error
-from streamfleet.common.gateway_keys import GatewayNames, digest_of, make_record, new_secret
-from streamfleet.common.gateway_webhooks import (
+from streamfleet.common.keys import GROUP
+from streamfleet.common.protocol import LANES, Lane, Status
+from streamfleet.common.records import Completion, Lease, Retry, TokenGroup
+from streamfleet.common.records import Role as Waiting
+from streamfleet.gateway.api_keys import GatewayNames, digest_of, make_record, new_secret
+from streamfleet.gateway.broker.api_keys import GatewayBroker, Held, ReserveCode
+from streamfleet.gateway.broker.webhooks import WebhookBroker
+from streamfleet.gateway.webhook_messages import (
     Ending,
     Message,
     Reason,
@@ -20,10 +24,6 @@ from streamfleet.common.gateway_webhooks import (
     WebhookLimits,
     WebhookNames,
 )
-from streamfleet.common.keys import GROUP
-from streamfleet.common.protocol import LANES, Lane, Status
-from streamfleet.common.records import Completion, Lease, Retry, TokenGroup
-from streamfleet.common.records import Role as Waiting
 from streamfleet.operator.access_rules import Role
 from streamfleet.operator.dead_letters import find_letter, letters, requeue
 from streamfleet.operator.repair import Inspection

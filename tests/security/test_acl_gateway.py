@@ -8,10 +8,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from streamfleet.common.broker.webhooks import WebhookBroker
 from streamfleet.common.connection import Connection
-from streamfleet.common.gateway_webhooks import Message, WebhookLimits, WebhookNames
 from streamfleet.common.keys import Keys
+from streamfleet.gateway.broker.webhooks import WebhookBroker
+from streamfleet.gateway.webhook_messages import Message, WebhookLimits, WebhookNames
 from streamfleet.operator.access_rules import Patterns, Role, grants
 from tests.integration.cli_processes import streamfleet
 from tests.integration.gateway_process import gateway_on, status_of

@@ -97,7 +97,7 @@ def test_the_search_leaves_the_rest_alone(text: str) -> None:
 
 
 def test_no_script_turns_data_into_code(repository: Path) -> None:
-    scripts = sorted((repository / "common/streamfleet/common/lua").rglob("*.lua"))
+    scripts = sorted(path for root in ("common", "gateway") for path in (repository / root).rglob("*.lua"))
     assert len(scripts) > 15
     found = {path.name: LUA.findall(re.sub(r"--.*", "", path.read_text(encoding="utf-8"))) for path in scripts}
     assert {name: words for name, words in found.items() if words} == {}

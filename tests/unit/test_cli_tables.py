@@ -13,10 +13,10 @@ from rich.console import Console, RenderableType
 
 from streamfleet.cli import webhooks_view
 from streamfleet.cli.gateway_command import keys_table
-from streamfleet.common.gateway_keys import KeyRecord
-from streamfleet.common.gateway_webhooks import DeadWebhook, Message
 from streamfleet.common.protocol import LANES, Lane
 from streamfleet.common.records import LaneAudit
+from streamfleet.gateway.api_keys import KeyRecord
+from streamfleet.gateway.webhook_messages import DeadWebhook, Message
 from streamfleet.operator.commands import backlog_view, dead_view, workers_view
 from streamfleet.operator.dead_letters import DeadLetter
 from streamfleet.operator.fleet import WorkerView, worker_views

@@ -11,7 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamfleet.common.batch_records import (
+from streamfleet.common.errors import InvalidRequest
+from streamfleet.common.protocol import CHAT, Lane, Status, parse_body
+from streamfleet.common.results import Result, Timings
+from streamfleet.gateway.batch_records import (
     BATCH,
     FILE,
     BatchRecord,
@@ -19,9 +22,6 @@ from streamfleet.common.batch_records import (
     new_id,
     read_batch,
 )
-from streamfleet.common.errors import InvalidRequest
-from streamfleet.common.protocol import CHAT, Lane, Status, parse_body
-from streamfleet.common.results import Result, Timings
 from streamfleet.gateway.batches.batch_parameters import choose_lane, read_batch_parameters
 from streamfleet.gateway.batches.ledger import LATEST_S, SOONEST_S, pause_s
 from streamfleet.gateway.batches.line_checker import LineChecker, error_object, most_line_bytes

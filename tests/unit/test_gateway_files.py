@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamfleet.common.batch_records import FILE, BatchNames, FileRecord, Part, is_id, new_id, read_file, read_part
 from streamfleet.common.errors import InvalidRequest, SettingsError
+from streamfleet.gateway.batch_records import FILE, BatchNames, FileRecord, Part, is_id, new_id, read_file, read_part
 from streamfleet.gateway.errors import exception_to_api_error
 from streamfleet.gateway.files.multipart import MOST_FIELD_BYTES, MOST_PARTS, Form
 from streamfleet.gateway.files.paging import read_page

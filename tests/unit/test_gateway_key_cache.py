@@ -9,10 +9,10 @@ from typing import cast
 import pytest
 import structlog
 
-from streamfleet.common.broker.gateway import Admission, GatewayBroker, Left, Verdict
 from streamfleet.common.errors import BrokerUnavailable, NotPermitted
-from streamfleet.common.gateway_keys import KeyRecord
 from streamfleet.gateway import key_cache
+from streamfleet.gateway.api_keys import KeyRecord
+from streamfleet.gateway.broker.api_keys import Admission, GatewayBroker, Left, Verdict
 from streamfleet.gateway.key_cache import EXPIRES_SOON_MS, MAX_AGE_S, MAX_SILENCE_S, KeyCache
 from tests.unit.worker_requests import HandClock
 from tests.waiting import eventually

@@ -15,7 +15,12 @@ from hypothesis import strategies as st
 
 from streamfleet.common import errors as common
 from streamfleet.common.errors import InvalidRequest, SettingsError, StreamfleetError
-from streamfleet.common.gateway_keys import (
+from streamfleet.common.protocol import CHAT, COMPLETIONS, EMBEDDINGS, RERANK, RESPONSES, Lane, Status
+from streamfleet.common.results import Result, decode_result
+from streamfleet.common.settings import load
+from streamfleet.common.settings_gateway import GatewaySettings, ModelRoute
+from streamfleet.gateway import metrics
+from streamfleet.gateway.api_keys import (
     KeyRecord,
     digest_of,
     id_of,
@@ -24,11 +29,6 @@ from streamfleet.common.gateway_keys import (
     new_secret,
     read_record,
 )
-from streamfleet.common.protocol import CHAT, COMPLETIONS, EMBEDDINGS, RERANK, RESPONSES, Lane, Status
-from streamfleet.common.results import Result, decode_result
-from streamfleet.common.settings import load
-from streamfleet.common.settings_gateway import GatewaySettings, ModelRoute
-from streamfleet.gateway import metrics
 from streamfleet.gateway.authentication import format_duration
 from streamfleet.gateway.errors import (
     ApiError,

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from streamfleet.common.clock import SystemClock
 from streamfleet.common.errors import BrokerUnavailable, InvalidRequest, SettingsError
-from streamfleet.common.gateway_keys import digest_of, make_record, read_record
 from streamfleet.common.protocol import LANES, Lane
 from streamfleet.common.replies import ready_entries
 from streamfleet.common.settings import QueueSettings, load
 from streamfleet.common.settings_gateway import GatewaySettings
+from streamfleet.gateway.api_keys import digest_of, make_record, read_record
 from streamfleet.gateway.authentication import check_own_site
 from streamfleet.gateway.errors import ApiError
 from streamfleet.gateway.ui import parameters

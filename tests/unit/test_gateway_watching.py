@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from streamfleet.common.batch_records import BatchStatus
-from streamfleet.common.broker.gateway_watch import OpenBatch
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.gateway import metrics
+from streamfleet.gateway.batch_records import BatchStatus
 from streamfleet.gateway.batches import metrics as batch_metrics
 from streamfleet.gateway.batches.monitor import Progress, status_label
+from streamfleet.gateway.broker.batches import OpenBatch
 from streamfleet.gateway.errors import ApiError
 from streamfleet.gateway.files import metrics as file_metrics
 from streamfleet.gateway.files.store import StoreUnavailable

@@ -92,9 +92,10 @@ def test_entry_points_exist() -> None:
     assert all(callable(point.load()) for point in ours)
 
 
-def test_lua_is_in_the_package(repository: Path) -> None:
-    there = {path.name for path in (repository / "common/streamfleet/common/lua").rglob("*.lua")}
-    folder = resources.files("streamfleet.common").joinpath("lua")
+@pytest.mark.parametrize("package", ["common", "gateway"])
+def test_lua_is_in_the_package(repository: Path, package: str) -> None:
+    there = {path.name for path in (repository / f"{package}/streamfleet/{package}/lua").rglob("*.lua")}
+    folder = resources.files(f"streamfleet.{package}").joinpath("lua")
     assert there
     assert {path.name for path in folder.iterdir() if path.name.endswith(".lua")} <= there
 

@@ -8,23 +8,28 @@ from importlib import resources
 
 import pytest
 
-from streamfleet.common.scripts import VERBS, sha, source
+from streamfleet.common import scripts
+from streamfleet.common.scripts import sha, source
+from streamfleet.gateway import broker as gateway_broker
 
-LUA = resources.files("streamfleet.common").joinpath("lua")
+FOLDERS = [(resources.files(each.PACKAGE).joinpath("lua"), each.VERBS) for each in (scripts, gateway_broker)]
+LUA = {verb: folder for folder, verbs in FOLDERS for verb in verbs}
+"""Folder of each verb."""
 MAX_LINES = 60
 INCLUDE = re.compile(r"-- @include (\w+)")
 
 
 def text_of(verb: str) -> str:
-    return LUA.joinpath(f"{verb}.lua").read_text("utf-8")
+    return LUA[verb].joinpath(f"{verb}.lua").read_text("utf-8")
 
 
 def test_there_is_a_file_for_every_verb_and_none_besides() -> None:
-    files = {file.name.removesuffix(".lua") for file in LUA.iterdir() if file.name.endswith(".lua")}
-    assert files == set(VERBS)
+    for folder, verbs in FOLDERS:
+        assert {file.name.removesuffix(".lua") for file in folder.iterdir() if file.name.endswith(".lua")} == set(verbs)
+    assert len(LUA) == sum(len(verbs) for _, verbs in FOLDERS), "a verb is in two packages"
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", LUA)
 def test_every_verb_is_short_and_says_what_it_takes_and_returns(verb: str) -> None:
     lines = text_of(verb).splitlines()
     assert len(lines) <= MAX_LINES
@@ -33,10 +38,10 @@ def test_every_verb_is_short_and_says_what_it_takes_and_returns(verb: str) -> No
         assert any(word in line for line in header), f"the header of {verb}.lua does not say {word.strip(': ')}"
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", LUA)
 def test_every_part_comes_once_and_before_those_that_need_it(verb: str) -> None:
     whole = source(verb)
-    parts = {file.name.removesuffix(".lua"): file.read_text("utf-8") for file in LUA.joinpath("lib").iterdir()}
+    parts = {file.name.removesuffix(".lua"): file.read_text("utf-8") for file in LUA[verb].joinpath("lib").iterdir()}
     included = [name for name, text in parts.items() if text in whole]
     for name in included:
         assert whole.count(parts[name]) == 1
@@ -46,7 +51,7 @@ def test_every_part_comes_once_and_before_those_that_need_it(verb: str) -> None:
     assert whole.endswith(text_of(verb))
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", LUA)
 def test_nothing_is_global(verb: str) -> None:
     """Redis refuses globals, but only when the line is reached."""
     for line in source(verb).splitlines():
@@ -56,7 +61,7 @@ def test_nothing_is_global(verb: str) -> None:
 
 def test_a_script_is_known_by_its_content() -> None:
     assert sha("pull") == hashlib.sha1(source("pull").encode(), usedforsecurity=False).hexdigest()
-    assert len({sha(verb) for verb in VERBS}) == len(VERBS)
+    assert len({sha(verb) for verb in LUA}) == len(LUA)
 
 
 def test_a_script_that_does_not_exist_is_said() -> None:

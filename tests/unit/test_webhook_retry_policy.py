@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from streamfleet.common.errors import SettingsError
-from streamfleet.common.gateway_webhooks import Ending, Reason, Settlement
 from streamfleet.common.settings import load
 from streamfleet.common.settings_gateway import GatewaySettings
 from streamfleet.common.settings_webhooks import DELAYS_S, WebhookSettings
+from streamfleet.gateway.webhook_messages import Ending, Reason, Settlement, WebhookLimits
 from streamfleet.gateway.webhooks.metrics import OUTCOMES
 from streamfleet.gateway.webhooks.retry_policy import Answer, RetryPolicy, decide, give_up_unattempted, retry_after_ms
 
@@ -120,7 +120,7 @@ def test_settings_are_read_as_people_write_them(group: type[WebhookSettings], mo
     assert settings.gateway_webhooks_delays_s == (1.0, 2.5, 60.0)
     assert settings.gateway_webhooks_ports == (443, 8_443)
     assert settings.gateway_webhooks_allow_private
-    assert settings.webhook_limits().lease_ms == 60_000
+    assert WebhookLimits.of(settings).lease_ms == 60_000
 
 
 def test_the_values_of_labels_are_listed(repository: Path) -> None:

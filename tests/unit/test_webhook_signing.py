@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 
 from streamfleet.common.errors import InvalidRequest
-from streamfleet.common.gateway_webhooks import Message, message_id, read_dead, read_message
+from streamfleet.gateway.webhook_messages import Message, message_id, read_dead, read_message
 from streamfleet.gateway.webhooks.signing import (
     MOST_SECRETS,
     Secret,

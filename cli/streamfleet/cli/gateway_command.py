@@ -13,8 +13,8 @@ from streamfleet.common.protocol import Lane
 from streamfleet.operator.commands.common import FAILED, AsJson, QueueName, RedisUrl, out, run, say
 
 if TYPE_CHECKING:
-    from streamfleet.common.broker.gateway import GatewayBroker
-    from streamfleet.common.gateway_keys import KeyRecord
+    from streamfleet.gateway.api_keys import KeyRecord
+    from streamfleet.gateway.broker.api_keys import GatewayBroker
     from streamfleet.operator.commands.fitted_table import FittedTable
 
 gateway = typer.Typer(name="gateway", invoke_without_command=True)
@@ -143,9 +143,9 @@ def revoke(
 
 
 def _broker(redis_url: str | None) -> GatewayBroker:
-    from streamfleet.common.broker.gateway import GatewayBroker
     from streamfleet.common.connection import Connection
-    from streamfleet.common.gateway_keys import GatewayNames
+    from streamfleet.gateway.api_keys import GatewayNames
+    from streamfleet.gateway.broker.api_keys import GatewayBroker
     from streamfleet.operator.commands.common import queue_settings
 
     settings = queue_settings(redis_url, None)
@@ -164,7 +164,7 @@ async def _create(
     as_json: bool,
 ) -> None:
     from streamfleet.common.durations import parse_deadline
-    from streamfleet.common.gateway_keys import USUAL_LANES, digest_of, make_record, new_secret
+    from streamfleet.gateway.api_keys import USUAL_LANES, digest_of, make_record, new_secret
 
     broker = _broker(redis_url)
     try:
@@ -204,7 +204,7 @@ async def _list(redis_url: str | None, as_json: bool) -> None:
 
 async def _revoke(redis_url: str | None, ids: list[str]) -> None:
     from streamfleet.common.errors import InvalidRequest
-    from streamfleet.common.gateway_keys import is_key_id
+    from streamfleet.gateway.api_keys import is_key_id
 
     wrong = next((each for each in ids if not is_key_id(each)), None)
     if wrong is not None:

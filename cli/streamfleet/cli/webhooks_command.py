@@ -12,8 +12,8 @@ import typer
 from streamfleet.operator.commands.common import FAILED, AsJson, RedisUrl, out, run, say
 
 if TYPE_CHECKING:
-    from streamfleet.common.broker.webhooks import WebhookBroker
-    from streamfleet.common.gateway_webhooks import DeadWebhook
+    from streamfleet.gateway.broker.webhooks import WebhookBroker
+    from streamfleet.gateway.webhook_messages import DeadWebhook
 
 webhooks = typer.Typer(
     name="webhooks", no_args_is_help=True, help="Webhooks of the gateway: dead ones, and the secrets that sign them."
@@ -126,9 +126,9 @@ def list_secrets(as_json: AsJson = False, redis_url: RedisUrl = None) -> None:
 
 @asynccontextmanager
 async def _connected(redis_url: str | None) -> AsyncIterator[WebhookBroker]:
-    from streamfleet.common.broker.webhooks import WebhookBroker
     from streamfleet.common.connection import Connection
-    from streamfleet.common.gateway_webhooks import WebhookNames
+    from streamfleet.gateway.broker.webhooks import WebhookBroker
+    from streamfleet.gateway.webhook_messages import WebhookNames
     from streamfleet.operator.commands.common import queue_settings
 
     settings = queue_settings(redis_url, None)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from streamfleet.common.durations import in_words
-from streamfleet.common.gateway_webhooks import DeadWebhook
+from streamfleet.gateway.webhook_messages import DeadWebhook
 from streamfleet.gateway.webhooks.signing import read_secrets
 from streamfleet.operator.commands.fitted_table import FittedTable
 from streamfleet.operator.commands.plain import cell, one_line, plain

@@ -27,6 +27,18 @@ def check_prefix(value: str) -> str:
     return value
 
 
+def gateway_base(prefix: str) -> str:
+    """Prefix of the keys that all gateways share and that belong to no queue.
+
+    A queue's keys have a colon after the hash tag and these have a slash. So no queue's name can collide with them, and
+    no ACL rule for all queues (``{*}:*``) covers API keys or signing secrets.
+
+    Raises:
+        InvalidRequest: the prefix is not usable.
+    """
+    return f"{check_prefix(prefix)}{{gateway}}/"
+
+
 @dataclass(frozen=True)
 class Keys:
     """Key names of one queue.

@@ -1,12 +1,17 @@
-"""The Lua scripts: one file per verb; `-- @include` lines insert shared parts from lua/lib."""
+"""The Lua scripts: one file per verb; `-- @include` lines insert shared parts from lua/lib beside it.
+
+The queue's scripts are in this package. Another package with scripts adds their verbs before it calls them.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
 from functools import cache
 from importlib import resources
 
+PACKAGE = "streamfleet.common"
 VERBS = (
     "enqueue",
     "pull",
@@ -31,25 +36,14 @@ VERBS = (
     "repair_groups",
     "vanish",
     "balance",
-    "gateway_admit",
-    "gateway_reserve",
-    "gateway_settle",
-    "gateway_due",
-    "gateway_file_add",
-    "gateway_file_delete",
-    "gateway_batch_add",
-    "gateway_batch_take",
-    "gateway_batch_lease",
-    "gateway_batch_save",
-    "gateway_batch_cancel",
-    "gateway_batch_finish",
-    "webhook_announce",
-    "webhook_take",
-    "webhook_settle",
-    "webhook_requeue",
-    "webhook_secrets",
 )
+_PACKAGES = dict.fromkeys(VERBS, PACKAGE)
 _INCLUDE = re.compile(r"^-- @include (\w+)$", re.MULTILINE)
+
+
+def add(package: str, verbs: Sequence[str]) -> None:
+    """Make the scripts in another package's folder lua/ known by their verbs."""
+    _PACKAGES.update(dict.fromkeys(verbs, package))
 
 
 @cache
@@ -59,11 +53,11 @@ def source(verb: str) -> str:
     Raises:
         KeyError: there is no such verb.
     """
-    if verb not in VERBS:
+    if verb not in _PACKAGES:
         raise KeyError(f"no script is called {verb!r}")
     seen: list[str] = []
     parts: list[str] = []
-    _collect(f"{verb}.lua", seen, parts)
+    _collect(_PACKAGES[verb], f"{verb}.lua", seen, parts)
     return "\n".join(parts)
 
 
@@ -72,11 +66,11 @@ def sha(verb: str) -> str:
     return hashlib.sha1(source(verb).encode(), usedforsecurity=False).hexdigest()
 
 
-def _collect(name: str, seen: list[str], parts: list[str]) -> None:
-    text = resources.files("streamfleet.common").joinpath("lua", *name.split("/")).read_text("utf-8")
+def _collect(package: str, name: str, seen: list[str], parts: list[str]) -> None:
+    text = resources.files(package).joinpath("lua", *name.split("/")).read_text("utf-8")
     for include in _INCLUDE.findall(text):
         path = f"lib/{include}.lua"
         if path not in seen:
             seen.append(path)
-            _collect(path, seen, parts)
+            _collect(package, path, seen, parts)
     parts.append(text)

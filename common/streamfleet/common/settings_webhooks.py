@@ -7,7 +7,6 @@ from typing import Annotated, Any, Self
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import NoDecode
 
-from streamfleet.common.gateway_webhooks import WebhookLimits
 from streamfleet.common.settings_group import Group
 
 DELAYS_S = (5.0, 300.0, 1_800.0, 7_200.0, 18_000.0, 36_000.0, 50_400.0, 72_000.0, 86_400.0)
@@ -85,14 +84,3 @@ class WebhookSettings(Group):
                 "an attempt under way would be given to another gateway"
             )
         return self
-
-    def webhook_limits(self) -> WebhookLimits:
-        """Limits of webhooks for the scripts."""
-        return WebhookLimits(
-            lease_ms=self.gateway_webhooks_lease_ms,
-            outstanding=self.gateway_webhooks_limit,
-            per_tenant=max(1, self.gateway_webhooks_limit // 4),
-            remember_ms=self.gateway_webhooks_remember_ms,
-            dead_cap=self.gateway_webhooks_dead_cap,
-            dead_ttl_ms=self.gateway_webhooks_dead_ttl_ms,
-        )

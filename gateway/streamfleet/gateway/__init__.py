@@ -11,5 +11,6 @@ A request goes through the files in this order:
     calls               enqueue; then wait for the result, or `streaming` of its tokens
     token_budget        tokens that keys may use, reserved and settled
 
+`broker` is the one part that sends commands to Redis, by the scripts in lua/.
 To add a part to the API, write a module with an APIRouter and include it in `app`.
 """

@@ -13,10 +13,10 @@ from urllib.parse import urlsplit
 
 from starlette.requests import Request
 
-from streamfleet.common.broker.gateway import Admission, GatewayBroker, Left, Verdict
 from streamfleet.common.clock import Clock
-from streamfleet.common.gateway_keys import looks_like_a_key
 from streamfleet.common.protocol import LANES, Lane
+from streamfleet.gateway.api_keys import looks_like_a_key
+from streamfleet.gateway.broker.api_keys import Admission, GatewayBroker, Left, Verdict
 from streamfleet.gateway.errors import NOT_AGAIN, REFUSED, ApiError, retry_after
 from streamfleet.gateway.key_cache import KeyCache
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from fastapi import APIRouter, Request, Response
 
-from streamfleet.common.broker.gateway import Held
 from streamfleet.common.errors import InvalidRequest, QueueFull, RequestLost
 from streamfleet.common.protocol import (
     CHAT,
@@ -25,6 +24,7 @@ from streamfleet.gateway import metrics
 from streamfleet.gateway.aside import aside
 from streamfleet.gateway.authentication import Caller
 from streamfleet.gateway.body import read_body
+from streamfleet.gateway.broker.api_keys import Held
 from streamfleet.gateway.call import Call, call_of
 from streamfleet.gateway.direct import DirectRoute
 from streamfleet.gateway.disconnect import CallerLeft, DisconnectWatcher

@@ -12,16 +12,16 @@ from typing import Any
 import structlog
 from starlette.requests import Request
 
-from streamfleet.common.broker.gateway import GatewayBroker
 from streamfleet.common.clock import SystemClock
 from streamfleet.common.connection import Connection
 from streamfleet.common.errors import StreamfleetError
-from streamfleet.common.gateway_keys import GatewayNames
 from streamfleet.common.settings import QueueSettings
 from streamfleet.common.settings_gateway import GatewaySettings
+from streamfleet.gateway.api_keys import GatewayNames
 from streamfleet.gateway.authentication import Authenticator
 from streamfleet.gateway.batches.service import Batching
 from streamfleet.gateway.body import Bodies
+from streamfleet.gateway.broker.api_keys import GatewayBroker
 from streamfleet.gateway.models import Models
 from streamfleet.gateway.queues import PATIENCE_S, Queues
 from streamfleet.gateway.token_budget import TokenBudget

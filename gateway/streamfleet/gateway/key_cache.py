@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import structlog
 
-from streamfleet.common.broker.gateway import Admission, GatewayBroker
 from streamfleet.common.clock import Clock
-from streamfleet.common.gateway_keys import digest_of
+from streamfleet.gateway.api_keys import digest_of
+from streamfleet.gateway.broker.api_keys import Admission, GatewayBroker
 
 log = structlog.get_logger(__name__)
 MAX_AGE_S = 5.0

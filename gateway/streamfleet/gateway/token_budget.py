@@ -14,12 +14,12 @@ from typing import Any
 
 import structlog
 
-from streamfleet.common.broker.gateway import Due, GatewayBroker, Held, ReserveCode
 from streamfleet.common.clock import Clock
 from streamfleet.common.errors import StreamfleetError
 from streamfleet.common.protocol import CHAT, COMPLETIONS, RESPONSES, Status
 from streamfleet.common.results import Result
 from streamfleet.gateway.authentication import Caller, over_token_limit
+from streamfleet.gateway.broker.api_keys import Due, GatewayBroker, Held, ReserveCode
 from streamfleet.gateway.queues import Queues
 
 log = structlog.get_logger(__name__)

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from streamfleet.common.errors import InvalidRequest
-from streamfleet.common.gateway_keys import GatewayNames
-from streamfleet.common.keys import Keys
+from streamfleet.common.keys import Keys, gateway_base
 from streamfleet.common.protocol import LANES, Lane
 
 ANY_QUEUE = "*"
@@ -132,7 +131,7 @@ class Patterns:
 
     def beside(self, access: str, *names: str) -> tuple[str, ...]:
         """Patterns for the keys that all gateways share and that belong to no queue; a name may end in `*`."""
-        base = _escaped(GatewayNames(self.keys.prefix).base)
+        base = _escaped(gateway_base(self.keys.prefix))
         return tuple(f"{access}{base}{name}" for name in names)
 
     @property

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from streamfleet.common import scripts
+from streamfleet.gateway import broker as gateway_broker
 
 HISTORY = "history"
 
@@ -36,7 +37,7 @@ class Mutant:
     @property
     def verbs(self) -> list[str]:
         """Scripts that hold the guard."""
-        return [verb for verb in scripts.VERBS if self.old in scripts.source(verb)]
+        return [verb for verb in (*scripts.VERBS, *gateway_broker.VERBS) if self.old in scripts.source(verb)]
 
 
 @contextmanager

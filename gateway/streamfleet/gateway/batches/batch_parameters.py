@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from streamfleet.common.batch_records import FILE, is_id
-from streamfleet.common.broker.gateway_batches import Naming
 from streamfleet.common.durations import parse_span
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.protocol import Lane
+from streamfleet.gateway.batch_records import FILE, is_id
+from streamfleet.gateway.broker.batches import Naming
 from streamfleet.gateway.errors import LIMITED, NOT_AGAIN, ApiError, retry_after
 from streamfleet.gateway.request_parameters import BATCH_ENDPOINTS, Bounds, read_parameters, request_id
 

@@ -10,14 +10,14 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from streamfleet.common.batch_records import BatchStatus
-from streamfleet.common.broker.gateway_batches import BatchBroker, Contender, Taken
 from streamfleet.common.errors import InvalidRequest, StreamfleetError
 from streamfleet.common.settings import QueueSettings
 from streamfleet.common.settings_gateway_batches import BatchSettings
+from streamfleet.gateway.batch_records import BatchStatus
 from streamfleet.gateway.batches.ledger import Ledger
 from streamfleet.gateway.batches.line_checker import LineChecker, most_line_bytes
 from streamfleet.gateway.batches.lines import Line, LineSet, number_lines
+from streamfleet.gateway.broker.batches import BatchBroker, Contender, Taken
 from streamfleet.gateway.errors import ApiError
 from streamfleet.gateway.files.files import Files
 from streamfleet.gateway.files.store import ContentGone

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from streamfleet.common.broker.gateway_batches import Contender
+from streamfleet.gateway.broker.batches import Contender
 
 UNSERVED_S, STALLED_S = 2.0, 30.0
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from streamfleet.common.batch_records import BatchRecord, BatchStatus, Part
-from streamfleet.common.broker.gateway_batches import BatchBroker, SaveCode, Step
 from streamfleet.common.errors import StreamfleetError
 from streamfleet.common.protocol import Status
 from streamfleet.common.results import Result
+from streamfleet.gateway.batch_records import BatchRecord, BatchStatus, Part
 from streamfleet.gateway.batches import metrics
+from streamfleet.gateway.broker.batches import BatchBroker, SaveCode, Step
 from streamfleet.gateway.files.files import SEGMENT_HOLD_MS, Files
 from streamfleet.producer.batchfile import BadLine, answer_line, refusal_line
 

@@ -11,13 +11,13 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
-from streamfleet.common.batch_records import JOB, BatchRecord, BatchStatus
-from streamfleet.common.broker.gateway_batches import Ending
+from streamfleet.gateway.batch_records import JOB, BatchRecord, BatchStatus
 from streamfleet.gateway.batches.claimed_batch import ClaimedBatch, InvalidBatch
 from streamfleet.gateway.batches.ledger import BatchLost
 from streamfleet.gateway.batches.submitter import Submitter
 from streamfleet.gateway.batches.unfinished import end_unfinished_lines
 from streamfleet.gateway.batches.validation import validate
+from streamfleet.gateway.broker.batches import Ending
 
 log = structlog.get_logger(__name__)
 OUTPUT = "batch_output"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from prometheus_client import Counter, Gauge
 
-from streamfleet.common.batch_records import BatchStatus
+from streamfleet.gateway.batch_records import BatchStatus
 from streamfleet.gateway.metrics import REGISTRY
 
 ENDED = "ended"

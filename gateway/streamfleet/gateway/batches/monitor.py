@@ -12,12 +12,11 @@ from collections.abc import Sequence
 
 import structlog
 
-from streamfleet.common.broker.gateway_batches import BatchBroker
-from streamfleet.common.broker.gateway_watch import OpenBatch, open_batches
 from streamfleet.common.errors import StreamfleetError
 from streamfleet.gateway import metrics as gateway_metrics
 from streamfleet.gateway.batches import metrics
 from streamfleet.gateway.batches.scheduler import Scheduler
+from streamfleet.gateway.broker.batches import BatchBroker, OpenBatch
 
 log = structlog.get_logger(__name__)
 POLL_S = 3.0
@@ -82,7 +81,7 @@ class BatchMonitor:
     async def _poll_forever(self) -> None:
         while True:
             try:
-                batches = await open_batches(self._broker, MOST_BATCHES)
+                batches = await self._broker.open_batches(MOST_BATCHES)
             except StreamfleetError:
                 _export_unknown()
             except Exception:

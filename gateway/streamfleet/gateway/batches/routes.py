@@ -11,10 +11,10 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
-from streamfleet.common.batch_records import BATCH, BatchRecord, BatchStatus, is_id
 from streamfleet.common.protocol import parse_body
 from streamfleet.gateway.aside import Pieces
 from streamfleet.gateway.auth_context import AuthContext, authenticate
+from streamfleet.gateway.batch_records import BATCH, BatchRecord, BatchStatus, is_id
 from streamfleet.gateway.batches.batch_parameters import choose_lane, read_batch_parameters, read_naming
 from streamfleet.gateway.body import read_body
 from streamfleet.gateway.document.operations import IDEMPOTENCY, LANE, answers, body, operation, paging

@@ -18,14 +18,14 @@ from typing import Any
 
 import structlog
 
-from streamfleet.common.batch_records import BatchStatus
-from streamfleet.common.broker.gateway_batches import BatchBroker, Contender, Taken
 from streamfleet.common.errors import BrokerUnavailable, StreamfleetError
+from streamfleet.gateway.batch_records import BatchStatus
 from streamfleet.gateway.batches import metrics
 from streamfleet.gateway.batches.claimed_batch import BatchDeferred, ClaimedBatch, Dependencies
 from streamfleet.gateway.batches.fair_share import choose_next, choose_victim, is_stalled
 from streamfleet.gateway.batches.ledger import BatchLost
 from streamfleet.gateway.batches.lifecycle import Announce, run_batch
+from streamfleet.gateway.broker.batches import BatchBroker, Contender, Taken
 
 log = structlog.get_logger(__name__)
 POLL_S = 1.0

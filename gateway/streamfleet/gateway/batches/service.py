@@ -14,15 +14,14 @@ from typing import Any, Protocol
 
 import structlog
 
-from streamfleet.common.batch_records import BATCH, FILE, JOB, BatchNames, BatchRecord, BatchStatus, new_id
-from streamfleet.common.broker.gateway_batches import AddCode, BatchBroker, Naming
 from streamfleet.common.connection import Connection
 from streamfleet.common.errors import Conflict, InvalidRequest, StreamfleetError
-from streamfleet.common.gateway_keys import GatewayNames
 from streamfleet.common.protocol import Lane
 from streamfleet.common.settings import QueueSettings
 from streamfleet.common.settings_gateway import GatewaySettings
 from streamfleet.gateway import metrics as gateway_metrics
+from streamfleet.gateway.api_keys import GatewayNames
+from streamfleet.gateway.batch_records import BATCH, FILE, JOB, BatchNames, BatchRecord, BatchStatus, new_id
 from streamfleet.gateway.batches import metrics
 from streamfleet.gateway.batches.batch_parameters import (
     BatchParameters,
@@ -33,6 +32,7 @@ from streamfleet.gateway.batches.batch_parameters import (
 from streamfleet.gateway.batches.claimed_batch import Dependencies
 from streamfleet.gateway.batches.monitor import BatchMonitor
 from streamfleet.gateway.batches.scheduler import Scheduler
+from streamfleet.gateway.broker.batches import AddCode, BatchBroker, Naming
 from streamfleet.gateway.errors import ApiError
 from streamfleet.gateway.files import metrics as file_metrics
 from streamfleet.gateway.files.files import Files

@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from streamfleet.common.batch_records import BatchStatus
 from streamfleet.gateway.aside import Breath, aside
+from streamfleet.gateway.batch_records import BatchStatus
 from streamfleet.gateway.batches.claimed_batch import ClaimedBatch, InvalidBatch
 from streamfleet.gateway.batches.ledger import MOST_BYTES, MOST_LINES
 from streamfleet.gateway.batches.line_checker import LineChecker, error_object

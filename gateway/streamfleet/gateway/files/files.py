@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import structlog
 
-from streamfleet.common.batch_records import FILE, FileRecord, Part, new_id
-from streamfleet.common.broker.gateway_files import Addition, Deletion, FileBroker
 from streamfleet.common.errors import InvalidRequest
+from streamfleet.gateway.batch_records import FILE, FileRecord, Part, new_id
+from streamfleet.gateway.broker.files import Addition, Deletion, FileBroker
 from streamfleet.gateway.errors import NOT_AGAIN, ApiError
 from streamfleet.gateway.files.store import Store, StoreUnavailable, Writer
 

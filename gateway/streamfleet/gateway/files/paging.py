@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from streamfleet.common.batch_records import is_id
 from streamfleet.common.errors import InvalidRequest
+from streamfleet.gateway.batch_records import is_id
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,10 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
-from streamfleet.common.batch_records import FILE, FileRecord, is_id
-from streamfleet.common.broker.gateway_files import Deletion
 from streamfleet.gateway.aside import Pieces
 from streamfleet.gateway.auth_context import AuthContext, authenticate
+from streamfleet.gateway.batch_records import FILE, FileRecord, is_id
+from streamfleet.gateway.broker.files import Deletion
 from streamfleet.gateway.document.operations import BYTES, FORM, answers, body, operation, paging, query
 from streamfleet.gateway.document.schemas import TEXT, enum_of
 from streamfleet.gateway.errors import NOT_AGAIN, ApiError

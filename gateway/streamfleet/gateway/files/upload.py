@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator, Mapping
 
 from starlette.requests import ClientDisconnect, Request
 
-from streamfleet.common.batch_records import FileRecord
 from streamfleet.common.errors import BrokerUnavailable, InvalidRequest
+from streamfleet.gateway.batch_records import FileRecord
 from streamfleet.gateway.call import call_of
 from streamfleet.gateway.errors import ApiError
 from streamfleet.gateway.files.files import Files, Upload

@@ -8,12 +8,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from streamfleet.common.batch_records import BatchRecord, BatchStatus
-from streamfleet.common.broker.gateway_batches import Naming
 from streamfleet.common.protocol import Lane
 from streamfleet.gateway.aside import Breath, aside
 from streamfleet.gateway.auth_context import AuthContext
+from streamfleet.gateway.batch_records import BatchRecord, BatchStatus
 from streamfleet.gateway.batches.batch_parameters import BatchParameters, read_window
+from streamfleet.gateway.broker.batches import Naming
 from streamfleet.gateway.errors import SERVER, ApiError, retry_after
 from streamfleet.gateway.simple.prompts import PromptsWish, input_line, totals
 

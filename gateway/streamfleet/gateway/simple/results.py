@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from streamfleet.common.batch_records import BatchRecord
 from streamfleet.gateway.aside import Breath
+from streamfleet.gateway.batch_records import BatchRecord
 from streamfleet.gateway.batches.lines import number_lines
 from streamfleet.gateway.files.files import Files
 from streamfleet.gateway.simple.prompts import of_line

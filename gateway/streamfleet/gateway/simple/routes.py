@@ -13,13 +13,13 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
-from streamfleet.common.batch_records import JOB
-from streamfleet.common.broker.gateway import Held
 from streamfleet.gateway.aside import Pieces, aside
 from streamfleet.gateway.auth_context import AuthContext, authenticate
+from streamfleet.gateway.batch_records import JOB
 from streamfleet.gateway.batches.batch_parameters import choose_lane, read_naming
 from streamfleet.gateway.batches.routes import cancel_batch, find_batch
 from streamfleet.gateway.body import read_body
+from streamfleet.gateway.broker.api_keys import Held
 from streamfleet.gateway.calls import GRACE_S
 from streamfleet.gateway.disconnect import CallerLeft, DisconnectWatcher
 from streamfleet.gateway.document.operations import IDEMPOTENCY, LANE, WAITING, answers, body, operation

@@ -10,5 +10,5 @@ A webhook goes through the files in this order:
     signing         signs with the secrets of the tenant
     retry_policy    decides by the answer: delivered, later, or dead
 
-This package imports nothing else of the gateway.
+Of the rest of the gateway, this package imports only `broker` and `webhook_messages`.
 """

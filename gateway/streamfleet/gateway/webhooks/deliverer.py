@@ -16,10 +16,10 @@ from importlib import metadata
 import httpx
 import structlog
 
-from streamfleet.common.broker.webhooks import WebhookBroker
 from streamfleet.common.clock import Clock
 from streamfleet.common.errors import StreamfleetError
-from streamfleet.common.gateway_webhooks import Delivery, Ending, Message, Reason, Settlement
+from streamfleet.gateway.broker.webhooks import WebhookBroker
+from streamfleet.gateway.webhook_messages import Delivery, Ending, Message, Reason, Settlement
 from streamfleet.gateway.webhooks import metrics
 from streamfleet.gateway.webhooks.retry_policy import Answer, RetryPolicy, decide, give_up_unattempted
 from streamfleet.gateway.webhooks.sender import Sender

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from prometheus_client import Counter, Gauge, Histogram
 
-from streamfleet.common.gateway_webhooks import Ending, Reason
 from streamfleet.gateway.metrics import REGISTRY
+from streamfleet.gateway.webhook_messages import Ending, Reason
 
 LOST = "lost"
 """Outcome of an attempt whose lease had ended, so that another process had the webhook."""

@@ -9,7 +9,7 @@ import email.utils
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from streamfleet.common.gateway_webhooks import Ending, Reason, Settlement
+from streamfleet.gateway.webhook_messages import Ending, Reason, Settlement
 
 JITTER = 0.2
 """Up to this share is added to a delay at random, so that webhooks that failed together are not tried together."""

@@ -16,13 +16,13 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from streamfleet.common.broker.webhooks import WebhookBroker
 from streamfleet.common.clock import Clock, SystemClock
 from streamfleet.common.connection import Connection
 from streamfleet.common.errors import InvalidRequest
-from streamfleet.common.gateway_webhooks import Message, WebhookNames, message_id
 from streamfleet.common.settings import QueueSettings
 from streamfleet.common.settings_webhooks import WebhookSettings
+from streamfleet.gateway.broker.webhooks import WebhookBroker
+from streamfleet.gateway.webhook_messages import Message, WebhookLimits, WebhookNames, message_id
 from streamfleet.gateway.webhooks import metrics
 from streamfleet.gateway.webhooks.deliverer import ConcurrencyLimits, Deliverer
 from streamfleet.gateway.webhooks.retry_policy import RetryPolicy
@@ -53,7 +53,7 @@ def open_webhook_broker(queue: QueueSettings, settings: WebhookSettings) -> Webh
         SettingsError: the Redis URL cannot be parsed.
     """
     connection = Connection(queue.redis_url.get_secret_value(), PATIENCE_S)
-    return WebhookBroker(connection, WebhookNames(queue.key_prefix), settings.webhook_limits())
+    return WebhookBroker(connection, WebhookNames(queue.key_prefix), WebhookLimits.of(settings))
 
 
 class Webhooks:

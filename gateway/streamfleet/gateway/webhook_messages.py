@@ -7,9 +7,10 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
 
-from streamfleet.common.gateway_keys import GatewayNames
+from streamfleet.common.keys import gateway_base
+from streamfleet.common.settings_webhooks import WebhookSettings
 
 DELIVERERS = "deliverers"
 """The consumer group of due webhooks; the webhook scripts name it too."""
@@ -26,7 +27,7 @@ class WebhookNames:
     """
 
     def __init__(self, prefix: str = "") -> None:
-        self.base = GatewayNames(prefix).base
+        self.base = gateway_base(prefix)
         self.due = f"{self.base}webhooks:due"
         """Stream of ids to deliver now, with the group `deliverers`."""
         self.later = f"{self.base}webhooks:later"
@@ -88,6 +89,18 @@ class WebhookLimits:
     dead_cap: int = 10_000
     dead_ttl_ms: int = 604_800_000
     now_ms: int | None = None
+
+    @classmethod
+    def of(cls, settings: WebhookSettings) -> Self:
+        """Limits that the settings name; a tenant may have a quarter of all outstanding webhooks."""
+        return cls(
+            settings.gateway_webhooks_lease_ms,
+            settings.gateway_webhooks_limit,
+            max(1, settings.gateway_webhooks_limit // 4),
+            settings.gateway_webhooks_remember_ms,
+            settings.gateway_webhooks_dead_cap,
+            settings.gateway_webhooks_dead_ttl_ms,
+        )
 
     def encoded(self) -> str:
         """JSON for the scripts."""

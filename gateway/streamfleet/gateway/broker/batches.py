@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from streamfleet.common.batch_records import BATCH, JOB, BatchRecord, BatchStatus, Part, read_batch
-from streamfleet.common.broker.gateway_files import FileBroker, page
 from streamfleet.common.replies import mapping
+from streamfleet.gateway.batch_records import BATCH, JOB, BatchRecord, BatchStatus, Part, read_batch
+from streamfleet.gateway.broker.files import FileBroker, page
 
+_PROGRESS = ("status", "epoch", "completed", "failed", "mark")
 LOOK_AT = 500
 """Number of batches whose status is read in one round trip."""
 _OPEN = {status.encode(): status for status in BatchStatus if not status.ended}
@@ -59,6 +60,22 @@ class Contender(NamedTuple):
     id: str
     tenant: str
     queues: frozenset[str]
+
+
+class OpenBatch(NamedTuple):
+    """An open batch.
+
+    Attributes:
+        id: id of the batch.
+        status: its status; empty where its record is gone.
+        begun: a gateway has taken it at least once.
+        progress: values that change with every step of progress.
+    """
+
+    id: str
+    status: str
+    begun: bool
+    progress: tuple[bytes | None, ...]
 
 
 class Taken(NamedTuple):
@@ -188,6 +205,18 @@ class BatchBroker(FileBroker):
         return [
             Contender(each, (tenant or b"").decode(errors="replace"), _queues(models))
             for each, (tenant, models) in zip(ids, rows, strict=True)
+        ]
+
+    async def open_batches(self, most: int) -> list[OpenBatch]:
+        """Open batches, in two round trips, the longest waiting first."""
+        found = await self.connection.command("ZRANGEBYSCORE", self.names.open, "-inf", "+inf", "LIMIT", 0, most)
+        ids = [batch_id.decode(errors="replace") for batch_id in found]
+        if not ids:
+            return []
+        rows = await self.connection.pipeline([("HMGET", self.names.batch(each), *_PROGRESS) for each in ids])
+        return [
+            OpenBatch(each, (status or b"").decode(errors="replace"), epoch is not None, (status, *progress))
+            for each, (status, epoch, *progress) in zip(ids, rows, strict=True)
         ]
 
     async def take_batch(self, batch_id: str, owner: str, lease_ms: int) -> Taken | None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 
-from streamfleet.common.batch_records import BatchNames, FileRecord, Part, read_file, read_part
 from streamfleet.common.connection import Connection
 from streamfleet.common.replies import mapping
+from streamfleet.gateway.batch_records import BatchNames, FileRecord, Part, read_file, read_part
+from streamfleet.gateway.broker.base import SharedKeys
 
 
 class Deletion(IntEnum):
@@ -26,30 +27,20 @@ class Addition(IntEnum):
     OVER_QUOTA = 2
 
 
-class FileBroker:
-    """One method for each operation, each one script or one command; raises like `BrokerBase`.
+class FileBroker(SharedKeys):
+    """One method for each operation, each one script or one command.
 
     Contents are stored elsewhere. A content is registered as `loose` before it is written, until a file owns it. A
     loose content past its time is deleted, so the death of its writer leaves nothing behind.
 
     Args:
-        connection: a connection of its own: in a cluster, these keys live on another node than a queue's.
+        connection, now_ms: as in SharedKeys.
         names: names of the keys.
-        now_ms: epoch ms in place of the server's, for tests.
     """
 
     def __init__(self, connection: Connection, names: BatchNames, now_ms: Callable[[], int] | None = None) -> None:
-        self.connection = connection
-        connection.home(names.base)
+        super().__init__(connection, names.base, now_ms)
         self.names = names
-        self._now_ms = now_ms
-
-    async def now_ms(self) -> int:
-        """Redis's clock, epoch ms."""
-        if self._now_ms is not None:
-            return self._now_ms()
-        seconds, microseconds = await self.connection.command("TIME")
-        return int(seconds) * 1000 + int(microseconds) // 1000
 
     async def hold(self, contents: Sequence[str], hold_ms: int) -> None:
         """Register contents before they are stored: unless a file owns them within `hold_ms`, they may be deleted."""
@@ -140,9 +131,6 @@ class FileBroker:
     async def forget_end(self, file_id: str) -> None:
         """Remove a deleted file from the files to expire."""
         await self.connection.command("ZREM", self.names.ends, file_id)
-
-    def _clock(self) -> str:
-        return "" if self._now_ms is None else str(self._now_ms())
 
 
 async def page(connection: Connection, key: str, after: str, most: int, newest_first: bool) -> list[str]:

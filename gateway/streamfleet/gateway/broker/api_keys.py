@@ -1,4 +1,4 @@
-"""The HTTP gateway's own data in Redis, shared by all gateways: API keys, their allowances, reserved tokens."""
+"""API keys in Redis, their allowances, and the tokens reserved from these."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from enum import IntEnum
 import structlog
 
 from streamfleet.common.connection import Connection
-from streamfleet.common.gateway_keys import GatewayNames, KeyRecord, digest_of, id_of, read_record
 from streamfleet.common.replies import mapping, streams
+from streamfleet.gateway.api_keys import GatewayNames, KeyRecord, digest_of, id_of, read_record
+from streamfleet.gateway.broker.base import SharedKeys
 
 log = structlog.get_logger(__name__)
 CHANGES_CAP = 1_000
@@ -130,14 +131,14 @@ class Due:
     age_ms: int
 
 
-class GatewayBroker:
-    """One method for each operation, each one script or one command; raises like `BrokerBase`.
+class GatewayBroker(SharedKeys):
+    """One method for each operation, each one script or one command.
 
     Args:
-        connection: a connection of its own: in a cluster, these keys live on another node than a queue's.
+        connection: as in SharedKeys.
         names: names of the keys.
         requests_per_minute, tokens_per_minute: limits of API keys without limits of their own; 0 for no limit.
-        now_ms: epoch ms in place of the server's, for tests.
+        now_ms: as in SharedKeys.
     """
 
     def __init__(
@@ -148,21 +149,9 @@ class GatewayBroker:
         tokens_per_minute: int = 0,
         now_ms: Callable[[], int] | None = None,
     ) -> None:
-        self.connection = connection
-        connection.home(names.base)
+        super().__init__(connection, names.base, now_ms)
         self.names = names
         self._defaults = (requests_per_minute, tokens_per_minute)
-        self._now_ms = now_ms
-
-    async def close(self) -> None:
-        await self.connection.close()
-
-    async def now_ms(self) -> int:
-        """Redis's clock, epoch ms."""
-        if self._now_ms is not None:
-            return self._now_ms()
-        seconds, microseconds = await self.connection.command("TIME")
-        return int(seconds) * 1000 + int(microseconds) // 1000
 
     async def admit(self, secret: str, requests: int = 1) -> Admission:
         """Look up a caller's key, and count its request.
@@ -289,9 +278,6 @@ class GatewayBroker:
             default if limit is None else limit for limit, default in zip(own, self._defaults, strict=True)
         )
         return requests, tokens
-
-    def _clock(self) -> str:
-        return "" if self._now_ms is None else str(self._now_ms())
 
 
 def _due(name: str, fields: Mapping[bytes, bytes], now_ms: int) -> Due:

@@ -16,7 +16,7 @@ from typing import Any
 
 from streamfleet.common.envelope import check_label
 from streamfleet.common.errors import InvalidRequest
-from streamfleet.common.keys import check_prefix
+from streamfleet.common.keys import gateway_base
 from streamfleet.common.protocol import LANES, Lane
 
 USUAL_LANES: tuple[Lane, ...] = (Lane.HIGH, Lane.NORMAL, Lane.LOW)
@@ -29,9 +29,6 @@ _ID = re.compile(r"[0-9a-f]{16}")
 class GatewayNames:
     """Redis keys that all gateways with this prefix share.
 
-    A queue's keys have a colon after the hash tag and these have a slash. So no queue's name can collide with them, and
-    no ACL rule for all queues (``{*}:*``) covers API keys or signing secrets.
-
     Args:
         prefix: put before every key, as before those of the queues.
 
@@ -40,7 +37,7 @@ class GatewayNames:
     """
 
     def __init__(self, prefix: str = "") -> None:
-        self.base = f"{check_prefix(prefix)}{{gateway}}/"
+        self.base = gateway_base(prefix)
         self.keys = f"{self.base}keys"
         """Hash: SHA-256 of an API key, in hex, to its record, JSON."""
         self.key_changes = f"{self.base}key_changes"

@@ -6,7 +6,9 @@ from collections.abc import AsyncIterator
 
 from streamfleet.common.connection import Connection, MissingGroup
 from streamfleet.common.errors import InvalidRequest, StreamfleetError
-from streamfleet.common.gateway_webhooks import (
+from streamfleet.common.replies import entries, mapping
+from streamfleet.gateway.broker.base import SharedKeys
+from streamfleet.gateway.webhook_messages import (
     DeadWebhook,
     Delivery,
     Message,
@@ -17,7 +19,6 @@ from streamfleet.common.gateway_webhooks import (
     read_dead,
     read_message,
 )
-from streamfleet.common.replies import entries, mapping
 
 
 class WebhooksFull(StreamfleetError):
@@ -27,30 +28,21 @@ class WebhooksFull(StreamfleetError):
     retryable = True
 
 
-class WebhookBroker:
-    """One method for each operation, each one script or one command; raises like `BrokerBase`.
+class WebhookBroker(SharedKeys):
+    """One method for each operation, each one script or one command.
 
     Args:
-        connection: a connection of its own: in a cluster, these keys live on another node than a queue's.
+        connection: as in SharedKeys.
         names: names of the keys.
         limits: limits that the scripts enforce.
     """
 
     def __init__(self, connection: Connection, names: WebhookNames, limits: WebhookLimits | None = None) -> None:
-        self.connection = connection
-        connection.home(names.base)
+        super().__init__(connection, names.base)
         self.names = names
         self.limits = limits or WebhookLimits()
         self._shared = names.shared()
         self._config = self.limits.encoded()
-
-    async def close(self) -> None:
-        await self.connection.close()
-
-    async def now_ms(self) -> int:
-        """Redis's clock, epoch ms."""
-        seconds, microseconds = await self.connection.command("TIME")
-        return int(seconds) * 1000 + int(microseconds) // 1000
 
     async def announce(self, message: Message) -> bool:
         """Schedule a message for delivery; False if it was announced before.
