@@ -21,7 +21,7 @@ from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 from streamfleet.common.clock import Clock, SystemClock
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.settings import QueueSettings, load
-from streamfleet.common.settings_webhooks import WebhookSettings
+from streamfleet.common.settings_gateway import WebhookSettings
 from streamfleet.gateway.broker.webhooks import WebhookBroker, WebhooksFull
 from streamfleet.gateway.webhook_messages import DeadWebhook
 from streamfleet.gateway.webhooks.service import MOST_BODY_BYTES, Webhooks, open_webhook_broker

@@ -7,7 +7,7 @@ import sys
 
 from streamfleet.common import logs
 from streamfleet.common.settings import LogSettings, QueueSettings, load
-from streamfleet.common.settings_webhooks import WebhookSettings
+from streamfleet.common.settings_gateway import WebhookSettings
 from streamfleet.gateway.webhooks.service import Webhooks, open_webhook_broker
 
 

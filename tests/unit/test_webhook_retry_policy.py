@@ -10,8 +10,7 @@ import pytest
 
 from streamfleet.common.errors import SettingsError
 from streamfleet.common.settings import load
-from streamfleet.common.settings_gateway import GatewaySettings
-from streamfleet.common.settings_webhooks import DELAYS_S, WebhookSettings
+from streamfleet.common.settings_gateway import DELAYS_S, GatewaySettings, WebhookSettings
 from streamfleet.gateway.webhook_messages import Ending, Reason, Settlement, WebhookLimits
 from streamfleet.gateway.webhooks.metrics import OUTCOMES
 from streamfleet.gateway.webhooks.retry_policy import Answer, RetryPolicy, decide, give_up_unattempted, retry_after_ms

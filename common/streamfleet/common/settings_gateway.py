@@ -1,19 +1,163 @@
-"""The settings of `streamfleet gateway`."""
+"""The settings of `streamfleet gateway`, in the groups that its parts take."""
 
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import NoDecode
 
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.protocol import check_name
-from streamfleet.common.settings_gateway_batches import BatchSettings
-from streamfleet.common.settings_webhooks import WebhookSettings
+from streamfleet.common.settings_group import Group
 
 _ORIGIN = re.compile(r"\*|https?://[^\s/?#]+")
+_URL = re.compile(r"[a-z][a-z0-9+.-]*://.*")
+
+
+def _split(value: Any) -> Any:
+    return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+
+T = TypeVar("T")
+Listed = Annotated[tuple[T, ...], NoDecode, BeforeValidator(_split)]
+"""Values with commas between."""
+DELAYS_S = (5.0, 300.0, 1_800.0, 7_200.0, 18_000.0, 36_000.0, 50_400.0, 72_000.0, 86_400.0)
+"""Waits between attempts that the Standard Webhooks specification suggests: ten attempts over about three days."""
+
+
+class WebhookSettings(Group):
+    """Webhooks of `streamfleet gateway`: allowed addresses, attempts and limits."""
+
+    gateway_webhooks_allow_private: bool = Field(
+        False,
+        description="Whether callback URLs may lead to private and loopback addresses. Link-local addresses and those "
+        "of cloud metadata services are refused in any case.",
+    )
+    gateway_webhooks_allow_http: bool = Field(False, description="Whether callback URLs may be http://, unencrypted.")
+    gateway_webhooks_ports: Listed[int] = Field(
+        (80, 443), description="Ports of callback URLs, with commas between; 0 for any."
+    )
+    gateway_webhooks_delays_s: Listed[float] = Field(
+        DELAYS_S,
+        description="Seconds between the attempts of a webhook, with commas between; up to a fifth is added by chance. "
+        "There is one attempt more than delays.",
+    )
+    gateway_webhooks_life_ms: int = Field(
+        432_000_000, ge=1_000, description="No attempt is made so long after the event, in ms, whatever the delays."
+    )
+    gateway_webhooks_timeout_s: float = Field(
+        20.0, gt=0, le=300, description="How long one attempt may take, looking up the name included, in seconds."
+    )
+    gateway_webhooks_concurrency: int = Field(128, ge=1, description="Most attempts at once in one gateway process.")
+    gateway_webhooks_per_host: int = Field(
+        4, ge=1, description="Most attempts at once at one host: a slow receiver holds up no others."
+    )
+    gateway_webhooks_limit: int = Field(
+        10_000,
+        ge=1,
+        description="Most webhooks outstanding, a quarter of them of one tenant; others are refused.",
+    )
+    gateway_webhooks_lease_ms: int = Field(
+        60_000, ge=100, description="A delivery whose gateway died goes to another one so long after, in ms."
+    )
+    gateway_webhooks_remember_ms: int = Field(
+        86_400_000, ge=1_000, description="How long an ended webhook's event is not announced again, in ms."
+    )
+    gateway_webhooks_dead_cap: int = Field(10_000, ge=1, description="About how many dead webhooks are kept.")
+    gateway_webhooks_dead_ttl_ms: int = Field(
+        604_800_000, ge=1_000, description="How long dead webhooks are kept, in ms."
+    )
+
+    @field_validator("gateway_webhooks_ports")
+    @classmethod
+    def _usable_webhook_ports(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        if not value or not all(0 <= port <= 65_535 for port in value):
+            raise ValueError("must be ports such as 80,443, or 0 for any")
+        return value
+
+    @field_validator("gateway_webhooks_delays_s")
+    @classmethod
+    def _usable_webhook_delays(cls, value: tuple[float, ...]) -> tuple[float, ...]:
+        if len(value) > 100 or not all(0 <= delay <= 31_536_000 for delay in value):
+            raise ValueError("must be up to 100 numbers of seconds such as 5,300,1800")
+        return value
+
+    @model_validator(mode="after")
+    def _lease_outlasts_an_attempt(self) -> Self:
+        # An attempt starts in the first half of its lease, and must end before the lease does.
+        if self.gateway_webhooks_lease_ms < 2_000 * self.gateway_webhooks_timeout_s + 100:
+            raise ValueError(
+                "STREAMFLEET_GATEWAY_WEBHOOKS_LEASE_MS must be more than twice STREAMFLEET_GATEWAY_WEBHOOKS_TIMEOUT_S: "
+                "an attempt under way would be given to another gateway"
+            )
+        return self
+
+
+class BatchSettings(Group):
+    """Files, batches and the simple service of `streamfleet gateway`."""
+
+    gateway_files: str = Field(
+        "file://~/.local/share/streamfleet/files",
+        description=(
+            "Where the contents of files are stored: a URL that fsspec knows, such as file:///var/lib/streamfleet or "
+            "s3://bucket/folder. Several replicas need one that all of them reach."
+        ),
+    )
+    gateway_file_max_bytes: int = Field(1_073_741_824, ge=1_024, description="Largest file, in bytes.")
+    gateway_file_ttl_ms: int = Field(
+        2_592_000_000, ge=60_000, description="How long files, and batches that have ended, are kept, in ms."
+    )
+    gateway_file_bytes_per_tenant: int = Field(
+        0, ge=0, description="How many bytes all files of a tenant may have together; 0 for any."
+    )
+    gateway_upload_idle_s: float = Field(
+        30.0, gt=0, description="How long an upload may send nothing, in seconds; then it is cut off."
+    )
+    gateway_batch_window: int = Field(
+        1_000, ge=1, le=100_000, description="How many requests of one batch are in the queue at most."
+    )
+    gateway_batches_at_once: int = Field(
+        8, ge=0, description="How many batches a gateway runs at once; others wait. 0: this one runs none."
+    )
+    gateway_batch_max_requests: int = Field(
+        1_000_000, ge=1, description="Most lines of a batch: about 100 bytes of memory each while they are checked."
+    )
+    gateway_batch_max_body_bytes: int = Field(
+        1_048_576,
+        ge=1_024,
+        description="Largest request body on a line of a batch, in bytes; at most STREAMFLEET_MAX_BODY_BYTES.",
+    )
+    gateway_batch_max_window_ms: int = Field(
+        604_800_000, ge=1_000, description="Longest completion_window that a batch may name, in ms."
+    )
+    gateway_batch_tokens_per_tenant: int = Field(
+        0,
+        ge=0,
+        description=(
+            "How many tokens the inputs of a tenant's batches that have not ended may have together, at four bytes "
+            "each; 0 for any."
+        ),
+    )
+    gateway_batch_lease_ms: int = Field(
+        15_000, ge=500, description="A gateway that is silent for so long loses its batches to others, in ms."
+    )
+    gateway_simple_max_prompts: int = Field(
+        1_000, ge=1, description="Most prompts of one call of /v1/batch/sync or /v1/batch/async."
+    )
+    gateway_simple_max_bytes: int = Field(
+        8_388_608,
+        ge=1_024,
+        description="Largest body of such a call, and most that its requests may have together, in bytes.",
+    )
+
+    @field_validator("gateway_files")
+    @classmethod
+    def _usable_url(cls, value: str) -> str:
+        if not _URL.fullmatch(value):
+            raise ValueError(f"must be a URL such as file:///var/lib/streamfleet or s3://bucket/folder, not {value!r}")
+        return value
 
 
 class ModelRoute(NamedTuple):
@@ -59,7 +203,7 @@ class GatewaySettings(BatchSettings, WebhookSettings):
         le=65_535,
         description="Port of its probes and metrics, which callers' connections cannot fill up; 0 picks a free one.",
     )
-    gateway_models: Annotated[tuple[str, ...], NoDecode] = Field(
+    gateway_models: Listed[str] = Field(
         (),
         description=(
             "Models and their queues, MODEL=QUEUE with commas between, or MODEL=QUEUE=NAME where workers know it by "
@@ -85,7 +229,7 @@ class GatewaySettings(BatchSettings, WebhookSettings):
         "cancel",
         description="What becomes of a request whose caller leaves. One with an Idempotency-Key always goes on.",
     )
-    gateway_origins: Annotated[tuple[str, ...], NoDecode] = Field(
+    gateway_origins: Listed[str] = Field(
         (), description="Origins whose pages may call from a browser (CORS), with commas between; * for all."
     )
     gateway_ui: Literal["on", "off"] = Field(
@@ -129,11 +273,6 @@ class GatewaySettings(BatchSettings, WebhookSettings):
     gateway_drain_ms: int = Field(
         25_000, ge=0, description="After SIGTERM, how long answers may still take before callers are told to ask again."
     )
-
-    @field_validator("gateway_models", "gateway_origins", mode="before")
-    @classmethod
-    def _split(cls, value: Any) -> Any:
-        return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
 
     @field_validator("gateway_models")
     @classmethod

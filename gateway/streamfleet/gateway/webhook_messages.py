@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any, Self
 
 from streamfleet.common.keys import gateway_base
-from streamfleet.common.settings_webhooks import WebhookSettings
+from streamfleet.common.settings_gateway import WebhookSettings
 
 DELIVERERS = "deliverers"
 """The consumer group of due webhooks; the webhook scripts name it too."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from streamfleet.common.errors import InvalidRequest, StreamfleetError
 from streamfleet.common.settings import QueueSettings
-from streamfleet.common.settings_gateway_batches import BatchSettings
+from streamfleet.common.settings_gateway import BatchSettings
 from streamfleet.gateway.batch_records import BatchStatus
 from streamfleet.gateway.batches.ledger import Ledger
 from streamfleet.gateway.batches.line_checker import LineChecker, most_line_bytes

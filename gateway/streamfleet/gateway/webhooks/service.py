@@ -20,7 +20,7 @@ from streamfleet.common.clock import Clock, SystemClock
 from streamfleet.common.connection import Connection
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.settings import QueueSettings
-from streamfleet.common.settings_webhooks import WebhookSettings
+from streamfleet.common.settings_gateway import WebhookSettings
 from streamfleet.gateway.broker.webhooks import WebhookBroker
 from streamfleet.gateway.webhook_messages import Message, WebhookLimits, WebhookNames, message_id
 from streamfleet.gateway.webhooks import metrics
