@@ -24,8 +24,7 @@ from streamfleet.gateway.batch_records import (
 )
 from streamfleet.gateway.batches.batch_parameters import choose_lane, read_batch_parameters
 from streamfleet.gateway.batches.ledger import LATEST_S, SOONEST_S, pause_s
-from streamfleet.gateway.batches.line_checker import LineChecker, error_object, most_line_bytes
-from streamfleet.gateway.batches.lines import LineSet, number_lines
+from streamfleet.gateway.batches.lines import LineChecker, LineSet, error_object, most_line_bytes, number_lines
 from streamfleet.gateway.batches.routes import batch_object
 from streamfleet.gateway.batches.submitter import line_request_id
 from streamfleet.gateway.errors import ApiError

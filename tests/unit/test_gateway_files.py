@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from streamfleet.common.errors import InvalidRequest, SettingsError
 from streamfleet.gateway.batch_records import FILE, BatchNames, FileRecord, Part, is_id, new_id, read_file, read_part
 from streamfleet.gateway.errors import exception_to_api_error
-from streamfleet.gateway.files.multipart import MOST_FIELD_BYTES, MOST_PARTS, Form
 from streamfleet.gateway.files.paging import read_page
 from streamfleet.gateway.files.store import ContentGone, Store, StoreUnavailable
-from streamfleet.gateway.files.upload import check_fields
+from streamfleet.gateway.files.upload import MOST_FIELD_BYTES, MOST_PARTS, Form, check_fields
 
 BOUNDARY = "sep"
 TYPE = f"multipart/form-data; boundary={BOUNDARY}"

@@ -23,11 +23,9 @@ from streamfleet.gateway.authentication import check_own_site
 from streamfleet.gateway.errors import ApiError
 from streamfleet.gateway.ui import parameters
 from streamfleet.gateway.ui.files import INDEX, is_known, page_file
-from streamfleet.gateway.ui.overview import overview, pressure
-from streamfleet.gateway.ui.rates import KEPT_MS, RateMeter
-from streamfleet.gateway.ui.readings import REUSE_S, CachedReading
+from streamfleet.gateway.ui.overview import KEPT_MS, RateMeter, overview, pressure
 from streamfleet.gateway.ui.security import POLICY, check_json
-from streamfleet.gateway.ui.session import MOST_SEARCHES, UiSession, ui_settings
+from streamfleet.gateway.ui.session import MOST_SEARCHES, REUSE_S, CachedReading, UiSession, ui_settings
 from streamfleet.gateway.ui.texts import MOST_CHARS, error_of, line, passage, reason_of, usage_of
 from streamfleet.operator.fleet import worker_views
 from streamfleet.operator.snapshot import LaneView, Snapshot

@@ -10,8 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamfleet.common.errors import InvalidRequest
-from streamfleet.gateway.webhooks.addresses import Kind, classify, is_allowed
-from streamfleet.gateway.webhooks.targets import LookUps, NameUnknown, Policy, read_target, resolve_target
+from streamfleet.gateway.webhooks.targets import (
+    Kind,
+    LookUps,
+    NameUnknown,
+    Policy,
+    classify,
+    is_allowed,
+    read_target,
+    resolve_target,
+)
 
 PUBLIC = ("8.8.8.8", "1.1.1.1", "93.184.216.34", "172.15.0.1", "172.32.0.1", "100.63.0.1", "2606:4700::1111",
           "::ffff:8.8.8.8", "64:ff9b::808:808", "2002:808:808::1")  # fmt: skip

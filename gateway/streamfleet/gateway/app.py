@@ -15,12 +15,12 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 
 from streamfleet.common.errors import BrokerUnavailable, NotPermitted, SettingsError, StreamfleetError
-from streamfleet.gateway import calls, health, model_routes, streams
+from streamfleet.gateway import calls, health, model_routes, streaming
 from streamfleet.gateway.batches import routes as batches
 from streamfleet.gateway.body import drop_body
 from streamfleet.gateway.call import call_of
 from streamfleet.gateway.disconnect import CallerLeft
-from streamfleet.gateway.document.operations import document
+from streamfleet.gateway.document import document
 from streamfleet.gateway.errors import (
     CLIENT_LEFT,
     ApiError,
@@ -37,7 +37,7 @@ log = structlog.get_logger(__name__)
 ROUTERS = (
     calls.router,
     model_routes.router,
-    streams.router,
+    streaming.router,
     health.router,
     files.router,
     batches.router,

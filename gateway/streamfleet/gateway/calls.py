@@ -1,11 +1,18 @@
-"""The endpoints that models answer: check, enqueue, wait for the result or stream its tokens."""
+"""The endpoints that models answer: check, enqueue, wait for the result or stream its tokens.
+
+An HTTP request goes in, and the answer that a worker gave comes out, unchanged but for `service_tier`. Requests reach
+the queue through its client, and nothing else here touches Redis.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from typing import Any
 
 from fastapi import APIRouter, Request, Response
+from fastapi.routing import APIRoute
 
 from streamfleet.common.errors import InvalidRequest, QueueFull, RequestLost
 from streamfleet.common.protocol import (
@@ -26,9 +33,8 @@ from streamfleet.gateway.authentication import Caller
 from streamfleet.gateway.body import read_body
 from streamfleet.gateway.broker.api_keys import Held
 from streamfleet.gateway.call import Call, call_of
-from streamfleet.gateway.direct import DirectRoute
 from streamfleet.gateway.disconnect import CallerLeft, DisconnectWatcher
-from streamfleet.gateway.document.operations import (
+from streamfleet.gateway.document import (
     AFTER,
     IDEMPOTENCY,
     JSON,
@@ -58,6 +64,20 @@ from streamfleet.producer.mailbox import late
 
 GRACE_S = 1.5
 """How long after its deadline a request's ending may take to come: who ends it looks once a second."""
+
+
+class DirectRoute(APIRoute):
+    """A route that calls its endpoint directly; the OpenAPI document shows it like any other.
+
+    FastAPI's own handler would look for parameters and serialize the return value. Such an endpoint has neither, and
+    the search takes 0.1 ms.
+    """
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Returns the endpoint itself: ``async def endpoint(request) -> Response``."""
+        return self.endpoint
+
+
 router = APIRouter(tags=["models"], route_class=DirectRoute)
 _ERRORS = (400, 403, 404, 409, 413, 499, 504, "4XX", "5XX")
 _ANSWER, _STREAMED = answers("EngineAnswer"), answers("EngineAnswer", JSON, SSE)

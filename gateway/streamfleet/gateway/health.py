@@ -16,8 +16,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from streamfleet.common.errors import StreamfleetError
 from streamfleet.common.health import Health, HealthServer
 from streamfleet.gateway import metrics
-from streamfleet.gateway.document.operations import PLAIN, answers, operation
-from streamfleet.gateway.document.schemas import TEXT
+from streamfleet.gateway.document import PLAIN, TEXT, answers, operation
 from streamfleet.gateway.gateway import Gateway, gateway_of
 
 REDIS_TIMEOUT_S = 2.0

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 
 from streamfleet.gateway.call import call_of
-from streamfleet.gateway.document.operations import answers, operation
+from streamfleet.gateway.document import answers, operation
 from streamfleet.gateway.gateway import Gateway, gateway_of
 from streamfleet.gateway.models import model_not_found
 

@@ -2,6 +2,7 @@
 
 `open_stream` takes a `Reading` and returns the response. Chunks come from the client library and go to the connection,
 directly where `edge` allows that. It waits for the first event, so that an early failure is an answer with a status.
+GET /v1/streams reads a stream again, from its beginning or from the last chunk that a reader has.
 """
 
 from __future__ import annotations
@@ -14,17 +15,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import structlog
-from fastapi import Request, Response
+from fastapi import APIRouter, Request, Response
 from starlette.types import Receive, Scope, Send
 
 from streamfleet.common.errors import RequestFailed, RequestLost, StreamfleetError
 from streamfleet.common.results import Result
 from streamfleet.gateway import metrics
-from streamfleet.gateway.call import Call
+from streamfleet.gateway.call import Call, call_of
 from streamfleet.gateway.disconnect import CallerLeft, DisconnectWatcher
+from streamfleet.gateway.document import AFTER, RESTARTS, SSE, answers, operation
 from streamfleet.gateway.edge import Straight
 from streamfleet.gateway.errors import SERVER, ApiError, exception_to_api_error, result_to_api_error
-from streamfleet.gateway.gateway import Gateway
+from streamfleet.gateway.gateway import Gateway, gateway_of
+from streamfleet.gateway.request_parameters import belongs_to, read_restart_events
 from streamfleet.producer.client import Client
 from streamfleet.producer.handle import Handle
 from streamfleet.producer.streaming import Chunk, Event, Missed, Restarted
@@ -324,3 +327,45 @@ async def _finish(task: asyncio.Future[Any], source: AsyncGenerator[bytes, None]
     await asyncio.wait((task,))
     await source.aclose()
     watcher.__exit__()
+
+
+router = APIRouter(tags=["models"])
+_ERRORS = (400, 404, 499, 504, "4XX", "5XX")
+
+
+@router.get(
+    "/v1/streams/{request_id}",
+    **operation({200: answers("EngineAnswer", SSE)}, _ERRORS, parameters=(AFTER, RESTARTS)),
+)
+async def stream(request: Request, request_id: str) -> Response:
+    """The tokens of a request that was sent with `stream`, by the `x-streamfleet-id` of its answer.
+
+    `Last-Event-ID` resumes after that event. Reading changes nothing, and leaving cancels nothing.
+    """
+    gateway, call = gateway_of(request), call_of(request)
+    caller = await gateway.authenticator.admit(request)
+    call.headers |= caller.limit_headers()
+    client = await _find_client(gateway, request_id) if belongs_to(caller.owner, request_id) else None
+    if client is None:
+        raise ApiError(404, "there is no such request, or it is not yours", "request_not_found", param="request_id")
+    call.set_request_id(request_id)
+    reading = Reading(
+        gateway=gateway,
+        call=call,
+        client=client,
+        handle=client.handle(request_id),
+        after=request.headers.get("last-event-id") or None,
+        restart_events=read_restart_events(request.headers),
+        wait_s=gateway.settings.gateway_max_wait_ms / 1000,
+        on_left=lambda: None,
+    )
+    return await open_stream(request, reading)
+
+
+async def _find_client(gateway: Gateway, request_id: str) -> Client | None:
+    """Returns the client of the queue that knows a request; None if no queue does."""
+    for queue in gateway.models.queues:
+        client = await gateway.queues.client(queue)
+        if await client.broker.record(request_id) or await client.broker.result(request_id):
+            return client
+    return None

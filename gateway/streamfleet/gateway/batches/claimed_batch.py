@@ -15,8 +15,7 @@ from streamfleet.common.settings import QueueSettings
 from streamfleet.common.settings_gateway import BatchSettings
 from streamfleet.gateway.batch_records import BatchStatus
 from streamfleet.gateway.batches.ledger import Ledger
-from streamfleet.gateway.batches.line_checker import LineChecker, most_line_bytes
-from streamfleet.gateway.batches.lines import Line, LineSet, number_lines
+from streamfleet.gateway.batches.lines import Line, LineChecker, LineSet, most_line_bytes, number_lines
 from streamfleet.gateway.broker.batches import BatchBroker, Contender, Taken
 from streamfleet.gateway.errors import ApiError
 from streamfleet.gateway.files.files import Files

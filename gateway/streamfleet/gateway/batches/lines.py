@@ -1,12 +1,18 @@
-"""Splits a file that arrives in blocks into numbered lines; and a set of line numbers as bits.
+"""Lines of a batch's input: numbered, checked to be requests, and remembered as finished. Pure.
 
-Blocks of any size go in, groups of lines come out; a block and one line are held in memory.
+`number_lines` takes blocks of any size and yields groups of lines; it holds a block and one line in memory.
+`LineChecker` parses lines one by one. `LineSet` is a set of line numbers as bits.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import AsyncIterator
+
+from streamfleet.common.errors import InvalidRequest
+from streamfleet.gateway.request_parameters import check_fields
+from streamfleet.producer.batchfile import BadLine, BatchLine, parse_line
 
 Line = tuple[int, bytes]
 MOST_TOGETHER = 500
@@ -69,3 +75,84 @@ class LineSet:
         if at >= len(self._found):
             self._found.extend(bytes(at + 1 - len(self._found)))
         self._found[at] |= 0x80 >> bit
+
+
+LINE_OVERHEAD_BYTES = 65_536
+
+
+def most_line_bytes(most_body_bytes: int) -> int:
+    """Longest line that is read: a body at its limit with every character escaped, and the fields around the body."""
+    return 6 * most_body_bytes + LINE_OVERHEAD_BYTES
+
+
+def least_bytes(text: bytes) -> int:
+    """Smallest size of a line's text when written without blanks and escapes; a larger one is not parsed."""
+    return len(text) - 5 * text.count(b"\\u") - sum(map(text.count, (b" ", b"\t", b"\r")))
+
+
+class LineChecker:
+    """Checks the lines of one file, in their order.
+
+    Args:
+        endpoint: the endpoint that every line has to name.
+        most_body_bytes: largest body of a request.
+
+    Attributes:
+        refused: number of lines that `check` refused.
+    """
+
+    def __init__(self, endpoint: str, most_body_bytes: int) -> None:
+        self._endpoint, self._most_body_bytes = endpoint, most_body_bytes
+        self._most_bytes, self._plain_bytes = most_line_bytes(most_body_bytes), most_body_bytes + LINE_OVERHEAD_BYTES
+        self.refused = 0
+        # Digests, because a custom_id may be long and a file may have a million of them.
+        self._seen: set[bytes] = set()
+
+    def check(self, number: int, text: bytes) -> BatchLine:
+        """Returns the request on a line.
+
+        Raises:
+            BadLine: the line is no valid request. Its custom_id is None if an earlier line has the same one.
+        """
+        try:
+            line = self._read_checked(number, text)
+            self._check_custom_id(number, line.custom_id)
+        except BadLine:
+            self.refused += 1
+            raise
+        return line
+
+    def _read_checked(self, number: int, text: bytes) -> BatchLine:
+        try:
+            return self.read(number, text)
+        except BadLine as error:
+            if error.custom_id is not None:
+                self._check_custom_id(number, error.custom_id)
+            raise
+
+    def read(self, number: int, text: bytes) -> BatchLine:
+        """Returns the request on a line; does not compare it with other lines."""
+        if (len(text) > self._plain_bytes and least_bytes(text) > self._plain_bytes) or len(text) > self._most_bytes:
+            said = f"the line is too long for a request, whose body has at most {self._most_body_bytes} bytes"
+            raise BadLine(number, None, said, None, "request_too_large")
+        line = parse_line(text, number, self._most_body_bytes)
+        if line.url != self._endpoint:
+            text_ = f"must be {self._endpoint}, the endpoint of the batch, not {line.url[:80]}"
+            raise BadLine(number, line.custom_id, text_, "url", "mismatched_endpoint")
+        try:
+            check_fields(self._endpoint, line.body)
+        except InvalidRequest as error:
+            raise BadLine(number, line.custom_id, error.message, f"body.{error.param}", error.code) from None
+        return line
+
+    def _check_custom_id(self, number: int, custom_id: str) -> None:
+        digest = hashlib.blake2b(custom_id.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+        if digest in self._seen:
+            said = f"{custom_id[:80]!r} is the custom_id of an earlier line: this line was not run"
+            raise BadLine(number, None, said, "custom_id", "duplicate_custom_id")
+        self._seen.add(digest)
+
+
+def error_object(error: BadLine) -> dict[str, object]:
+    """Returns a refused line as OpenAI shows it among a batch's errors."""
+    return {"code": error.code, "message": str(error)[:500], "param": error.param, "line": error.number}

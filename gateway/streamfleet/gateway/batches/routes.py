@@ -17,7 +17,7 @@ from streamfleet.gateway.auth_context import AuthContext, authenticate
 from streamfleet.gateway.batch_records import BATCH, BatchRecord, BatchStatus, is_id
 from streamfleet.gateway.batches.batch_parameters import choose_lane, read_batch_parameters, read_naming
 from streamfleet.gateway.body import read_body
-from streamfleet.gateway.document.operations import IDEMPOTENCY, LANE, answers, body, operation, paging
+from streamfleet.gateway.document import IDEMPOTENCY, LANE, answers, body, operation, paging
 from streamfleet.gateway.errors import NOT_AGAIN, ApiError
 from streamfleet.gateway.files.paging import read_page
 

@@ -39,8 +39,7 @@ from streamfleet.gateway.files.files import Files
 from streamfleet.gateway.files.store import ContentGone, Store, StoreUnavailable
 from streamfleet.gateway.models import Models
 from streamfleet.gateway.queues import PATIENCE_S, Queues
-from streamfleet.gateway.simple.prompts import outputs_of
-from streamfleet.gateway.simple.results import results_of
+from streamfleet.gateway.simple.prompts import outputs_of, results_of
 from streamfleet.gateway.token_budget import BYTES_A_TOKEN
 
 log = structlog.get_logger(__name__)

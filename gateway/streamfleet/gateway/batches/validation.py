@@ -12,8 +12,7 @@ from streamfleet.gateway.aside import Breath, aside
 from streamfleet.gateway.batch_records import BatchStatus
 from streamfleet.gateway.batches.claimed_batch import ClaimedBatch, InvalidBatch
 from streamfleet.gateway.batches.ledger import MOST_BYTES, MOST_LINES
-from streamfleet.gateway.batches.line_checker import LineChecker, error_object
-from streamfleet.gateway.batches.lines import Line
+from streamfleet.gateway.batches.lines import Line, LineChecker, error_object
 from streamfleet.producer.batchfile import BadLine
 
 MOST_ERRORS = 100

@@ -15,8 +15,7 @@ from streamfleet.gateway.aside import Pieces
 from streamfleet.gateway.auth_context import AuthContext, authenticate
 from streamfleet.gateway.batch_records import FILE, FileRecord, is_id
 from streamfleet.gateway.broker.files import Deletion
-from streamfleet.gateway.document.operations import BYTES, FORM, answers, body, operation, paging, query
-from streamfleet.gateway.document.schemas import TEXT, enum_of
+from streamfleet.gateway.document import BYTES, FORM, TEXT, answers, body, enum_of, operation, paging, query
 from streamfleet.gateway.errors import NOT_AGAIN, ApiError
 from streamfleet.gateway.files import metrics
 from streamfleet.gateway.files.files import Files

@@ -1,4 +1,4 @@
 """The simple service: prompts in, outputs out, either at once (`sync`) or later (`jobs`, which are batches).
 
-`reading` and `prompts` check the call's body; `routes` answers it; `results` reads a job's outputs from its files.
+`reading` and `prompts` check the call's body, and `prompts` shows results; `routes` answers.
 """

@@ -1,4 +1,8 @@
-"""Prompts and what is asked of them, checked; and outputs as they are shown. Pure."""
+"""Prompts of a call, checked, and the results of prompts, as callers see them.
+
+A call's body goes in, and a `PromptsWish` comes out, with one request for each prompt. Results come from the queue's
+results, or from the lines of a job's files.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,11 @@ from streamfleet.common import jsontext
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.protocol import CHAT, COMPLETIONS
 from streamfleet.common.results import Result
+from streamfleet.gateway.aside import Breath
+from streamfleet.gateway.batch_records import BatchRecord
 from streamfleet.gateway.batches.batch_parameters import read_callback, read_metadata
+from streamfleet.gateway.batches.lines import number_lines
+from streamfleet.gateway.files.files import Files
 from streamfleet.gateway.simple.reading import utf8_bytes
 
 ENDPOINTS = (CHAT, COMPLETIONS)
@@ -21,6 +29,8 @@ OURS = frozenset(
 """Fields of a call; all others are the model's, and go into each request."""
 USUAL_WINDOW = "24h"
 USUAL_TOKENS, USUAL_TEMPERATURE = 256, 0.7
+MOST_BYTES = 67_108_864
+"""Most bytes of both files; results of a larger job are read from its files only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +151,24 @@ def of_line(text: bytes) -> dict[str, Any]:
         "latency_ms": None,
         "error": None,
     }
+
+
+async def results_of(files: Files, job: BatchRecord, most_bytes: int = MOST_BYTES) -> list[dict[str, Any]] | None:
+    """Returns the results of a job's prompts, in their order; None while it runs, or if its files are too large.
+
+    Raises:
+        ContentGone, StoreUnavailable: the files cannot be read.
+    """
+    if not job.status.ended or job.output_bytes + job.error_bytes > most_bytes:
+        return None
+    found, breath = [], Breath()
+    for file_id in (job.output_file_id, job.error_file_id):
+        parts = await files.broker.parts(file_id)
+        async for group in number_lines(files.read(parts), most_bytes):
+            for _, text in group:
+                found.append(of_line(text))
+                await breath.take()
+    return sorted(found, key=lambda each: int(each["index"]))
 
 
 def outputs_of(results: Iterable[Mapping[str, Any]]) -> list[str | None]:

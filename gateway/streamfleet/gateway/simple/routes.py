@@ -22,15 +22,14 @@ from streamfleet.gateway.body import read_body
 from streamfleet.gateway.broker.api_keys import Held
 from streamfleet.gateway.calls import GRACE_S
 from streamfleet.gateway.disconnect import CallerLeft, DisconnectWatcher
-from streamfleet.gateway.document.operations import IDEMPOTENCY, LANE, WAITING, answers, body, operation
+from streamfleet.gateway.document import IDEMPOTENCY, LANE, WAITING, answers, body, operation
 from streamfleet.gateway.errors import ApiError
 from streamfleet.gateway.files.routes import content_gone
 from streamfleet.gateway.files.store import ContentGone
 from streamfleet.gateway.request_parameters import Bounds, RequestParameters, read_parameters
 from streamfleet.gateway.simple import jobs
-from streamfleet.gateway.simple.prompts import PromptsWish, outputs_of, read_prompts, tokens_of, totals
+from streamfleet.gateway.simple.prompts import PromptsWish, outputs_of, read_prompts, results_of, tokens_of, totals
 from streamfleet.gateway.simple.reading import MOST_SHARED_CHARS, read_call
-from streamfleet.gateway.simple.results import results_of
 from streamfleet.gateway.simple.sync import SyncCall
 from streamfleet.gateway.token_budget import expected_tokens
 
