@@ -1,8 +1,9 @@
-"""Signatures as the official library verifies them, and which secrets sign when."""
+"""Signatures as the specification has them, and which secrets sign when."""
 
 from __future__ import annotations
 
 import base64
+import hmac
 import json
 import time
 
@@ -13,6 +14,7 @@ from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.gateway.webhook_messages import Message, message_id, read_dead, read_message
+from streamfleet.gateway.webhooks.deliverer import signatures
 from streamfleet.gateway.webhooks.signing import (
     MOST_SECRETS,
     Secret,
@@ -21,7 +23,6 @@ from streamfleet.gateway.webhooks.signing import (
     new_secret,
     read_secrets,
     rotate,
-    signatures,
 )
 
 NOW = 1_700_000_000_000
@@ -33,7 +34,7 @@ def headers(keys: list[Secret], body: bytes, name: str = "msg_1", at_s: int | No
     return {
         "webhook-id": name,
         "webhook-timestamp": str(at_s),
-        "webhook-signature": signatures(keys, name, at_s, body),
+        "webhook-signature": signatures(keys, name, at_s, body.decode()),
     }
 
 
@@ -42,6 +43,14 @@ def test_the_official_library_verifies_ours(content: bytes, name: str) -> None:
     secret = Secret(new_secret(), NOW)
     body = json.dumps({"type": "a.b", "data": {"x": base64.b64encode(content).decode()}}).encode()
     assert Webhook(secret.text).verify(body, headers([secret], body, name)) == json.loads(body)
+
+
+def test_a_signature_is_the_one_of_the_specification() -> None:
+    """Written out, because the library that signs is also the one that verifies in the other tests."""
+    key, body = bytes(range(32)), '{"type":"a.b","data":"ä"}'
+    secret = Secret("whsec_" + base64.b64encode(key).decode(), NOW)
+    mac = hmac.digest(key, b"msg_1.1700000000." + body.encode(), "sha256")
+    assert signatures([secret], "msg_1", 1_700_000_000, body) == f"v1,{base64.b64encode(mac).decode()}"
 
 
 @pytest.mark.parametrize("changed", ["body", "id", "timestamp", "secret"])

@@ -8,13 +8,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from importlib import metadata
 
 import httpx
 import structlog
+from standardwebhooks.webhooks import Webhook
 
 from streamfleet.common.clock import Clock
 from streamfleet.common.errors import StreamfleetError
@@ -23,7 +25,7 @@ from streamfleet.gateway.webhook_messages import Delivery, Ending, Message, Reas
 from streamfleet.gateway.webhooks import metrics
 from streamfleet.gateway.webhooks.retry_policy import Answer, RetryPolicy, decide, give_up_unattempted
 from streamfleet.gateway.webhooks.sender import Sender
-from streamfleet.gateway.webhooks.signing import active_secrets, read_secrets, signatures
+from streamfleet.gateway.webhooks.signing import Secret, active_secrets, read_secrets
 from streamfleet.gateway.webhooks.targets import host_of
 
 log = structlog.get_logger(__name__)
@@ -221,15 +223,15 @@ class Deliverer:
         keys = active_secrets(read_secrets(await self._broker.secrets(message.tenant)), now_ms)
         if not keys:
             return Answer(error="there is no secret to sign it with: `streamfleet gateway webhooks secret create`")
-        body, now_s = message.body.encode(), now_ms // 1000
+        now_s = now_ms // 1000
         headers = {
             "content-type": "application/json",
             "user-agent": self._agent,
             "webhook-id": message.id,
             "webhook-timestamp": str(now_s),
-            "webhook-signature": signatures(keys, message.id, now_s, body),
+            "webhook-signature": signatures(keys, message.id, now_s, message.body),
         }
-        return await self._sender.post(message.url, headers, body, message.tenant)
+        return await self._sender.post(message.url, headers, message.body.encode(), message.tenant)
 
     async def _end(self, delivery: Delivery, ending: Settlement) -> None:
         """Record the outcome. If Redis cannot be reached, the lease ends and the webhook is delivered again."""
@@ -261,6 +263,12 @@ class Deliverer:
     def _postponed(self) -> Settlement:
         least, most = PARKED_MS
         return Settlement(Ending.BACK, round(least + (most - least) * self._chance()))
+
+
+def signatures(keys: Sequence[Secret], message_id: str, timestamp_s: int, body: str) -> str:
+    """Returns the header `webhook-signature`: one signature for each secret, of which a receiver needs one."""
+    moment = datetime.fromtimestamp(timestamp_s, UTC)
+    return " ".join(Webhook(secret.text).sign(message_id, moment, body) for secret in keys)
 
 
 def _host(message: Message) -> str:
