@@ -14,6 +14,7 @@ from streamfleet.common.protocol import CHAT, Lane
 from streamfleet.gateway.api_keys import GatewayNames
 from streamfleet.gateway.batch_records import BATCH, FILE, BatchNames, BatchRecord, BatchStatus, FileRecord, new_id
 from streamfleet.gateway.broker.batches import AddCode, BatchBroker, Ending
+from streamfleet.gateway.broker.files import FileBroker
 from streamfleet.gateway.files.files import STILL_NEEDED_MS, UPLOAD_HOLD_MS, Files, Upload
 from streamfleet.gateway.files.store import Store, StoreUnavailable
 
@@ -26,6 +27,10 @@ class Clock:
     now_ms: int = 1_790_000_000_000
 
 
+class Records(BatchBroker, FileBroker):
+    """Batches and files, through one connection."""
+
+
 @dataclass
 class Place:
     """Files, and the folder that they are in."""
@@ -35,8 +40,8 @@ class Place:
     clock: Clock
 
     @property
-    def broker(self) -> BatchBroker:
-        assert isinstance(self.files.broker, BatchBroker)
+    def broker(self) -> Records:
+        assert isinstance(self.files.broker, Records)
         return self.files.broker
 
     @property
@@ -55,7 +60,7 @@ class Place:
 @pytest.fixture
 async def place(redis_url: str, tmp_path: Path) -> AsyncIterator[Place]:
     clock = Clock()
-    broker = BatchBroker(Connection(redis_url), BatchNames(GatewayNames().base), lambda: clock.now_ms)
+    broker = Records(Connection(redis_url), BatchNames(GatewayNames().base), lambda: clock.now_ms)
     store = Store(f"file://{tmp_path}/files")
     yield Place(Files(broker, store, MOST_BYTES, KEPT_MS), tmp_path / "files", clock)
     await store.close()

@@ -20,7 +20,7 @@ from streamfleet.gateway.broker.batches import (
     Step,
     Taken,
 )
-from streamfleet.gateway.broker.files import Addition, Deletion
+from streamfleet.gateway.broker.files import Addition, Deletion, FileBroker
 from tests.scripts.harness import NOW, Queue
 
 LEASE_MS, HOLD_MS, KEPT_MS = 1_000, 500, 60_000
@@ -28,23 +28,27 @@ INPUT = FileRecord("file-in", "t", "in.jsonl", "batch", 10, NOW, NOW + KEPT_MS)
 BATCH = BatchRecord("batch_1", "t", "file-in", "file-out", "file-err", CHAT, "24h", Lane.LOW, NOW, NOW + 86_400_000)
 
 
-def broker(queue: Queue, now_ms: int = NOW) -> BatchBroker:
+class Records(BatchBroker, FileBroker):
+    """Batches and files, through one connection."""
+
+
+def broker(queue: Queue, now_ms: int = NOW) -> Records:
     """The gateway's broker, in the test's keyspace, at a time that stands still."""
-    return BatchBroker(queue.connection, BatchNames(queue.keys.base), lambda: now_ms)
+    return Records(queue.connection, BatchNames(queue.keys.base), lambda: now_ms)
 
 
-async def with_file(queue: Queue, record: FileRecord = INPUT, content: str = "aa/in") -> BatchBroker:
+async def with_file(queue: Queue, record: FileRecord = INPUT, content: str = "aa/in") -> Records:
     found = broker(queue)
     await found.hold([content], HOLD_MS)
     assert await found.add_file(record, Part(content, record.bytes))
     return found
 
 
-async def added(found: BatchBroker, batch: BatchRecord = BATCH) -> bool:
+async def added(found: Records, batch: BatchRecord = BATCH) -> bool:
     return await found.add_batch(batch) == (AddCode.ACCEPTED, batch.id)
 
 
-async def with_batch(queue: Queue) -> BatchBroker:
+async def with_batch(queue: Queue) -> Records:
     found = await with_file(queue)
     assert await added(found)
     return found
@@ -56,7 +60,7 @@ async def taken(queue: Queue, now_ms: int = NOW) -> Taken:
     return found
 
 
-async def stored(found: BatchBroker, *names: str) -> list[Part]:
+async def stored(found: Records, *names: str) -> list[Part]:
     await found.hold(names, HOLD_MS)
     return [Part(name, 100 + number) for number, name in enumerate(names)]
 
@@ -405,7 +409,7 @@ async def test_a_batch_that_failed_says_why(queue: Queue) -> None:
     assert (record.status, record.errors) == (BatchStatus.FAILED, (why,))
 
 
-async def everything(queue: Queue, found: BatchBroker) -> dict[str, Any]:
+async def everything(queue: Queue, found: Records) -> dict[str, Any]:
     """Returns everything that exists after an end, some of which expires."""
     record = await found.batch(BATCH.id)
     assert record is not None

@@ -17,14 +17,18 @@ from streamfleet.gateway.batch_records import (
     new_id,
 )
 from streamfleet.gateway.broker.batches import AddCode, BatchBroker, Ending, Naming, SaveCode, Step
-from streamfleet.gateway.broker.files import Deletion
+from streamfleet.gateway.broker.files import Deletion, FileBroker
 
 HOLD_MS = 60_000
 
 
+class Records(BatchBroker, FileBroker):
+    """Batches and files, through one connection."""
+
+
 async def run_batches(url: str) -> None:
     """A file, a batch, a job; all that may become of them."""
-    me = BatchBroker(Connection(url, patience_s=0), BatchNames(GatewayNames().base))
+    me = Records(Connection(url, patience_s=0), BatchNames(GatewayNames().base))
     try:
         file = await _file(me)
         assert await me.files([file.id]) == [file]
@@ -46,7 +50,7 @@ async def run_batches(url: str) -> None:
         await me.connection.close()
 
 
-async def _file(me: BatchBroker) -> FileRecord:
+async def _file(me: Records) -> FileRecord:
     now_ms = await me.now_ms()
     file = FileRecord(new_id(FILE, now_ms), "t", "in.jsonl", "batch", 5, now_ms, now_ms)
     await me.hold([f"aa/{file.id}"], HOLD_MS)
@@ -54,7 +58,7 @@ async def _file(me: BatchBroker) -> FileRecord:
     return file
 
 
-async def _batch(me: BatchBroker, file: FileRecord, kind: str) -> None:
+async def _batch(me: Records, file: FileRecord, kind: str) -> None:
     now_ms = await me.now_ms()
     output, errors = new_id(FILE, now_ms), new_id(FILE, now_ms)
     made = BatchRecord(

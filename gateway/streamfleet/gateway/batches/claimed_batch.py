@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamfleet.common.errors import InvalidRequest, StreamfleetError
-from streamfleet.common.settings import QueueSettings
 from streamfleet.common.settings_gateway import BatchSettings
 from streamfleet.gateway.batch_records import BatchStatus
 from streamfleet.gateway.batches.ledger import Ledger
@@ -65,7 +64,7 @@ class Dependencies:
     queues: Queues
     models: Models
     settings: BatchSettings
-    queue_settings: QueueSettings
+    most_body_bytes: int
 
 
 class ClaimedBatch:
@@ -113,7 +112,7 @@ class ClaimedBatch:
 
     def checker(self) -> LineChecker:
         """Returns a new checker for its lines, which begins at the first one."""
-        return LineChecker(self.batch.endpoint, self._most_body_bytes)
+        return LineChecker(self.batch.endpoint, self.dependencies.most_body_bytes)
 
     async def lines(self) -> AsyncIterator[list[Line]]:
         """Yields its input lines in groups, without blank lines.
@@ -122,10 +121,10 @@ class ClaimedBatch:
             InvalidBatch: the input is gone, or has too many lines.
         """
         most, total = self.dependencies.settings.gateway_batch_max_requests, 0
-        parts = await self.dependencies.broker.parts(self.batch.input_file_id)
+        parts = await self.dependencies.files.broker.parts(self.batch.input_file_id)
         try:
             async for group in number_lines(
-                self.dependencies.files.read(parts), most_line_bytes(self._most_body_bytes)
+                self.dependencies.files.read(parts), most_line_bytes(self.dependencies.most_body_bytes)
             ):
                 total += len(group)
                 if total > most and not self.batch.total:  # a batch whose lines were counted before goes on
@@ -172,9 +171,3 @@ class ClaimedBatch:
         """Allow lines up to this one to be enqueued. Raises as `save`."""
         await self.save({"mark": str(mark)})
         self.mark = mark
-
-    @property
-    def _most_body_bytes(self) -> int:
-        return min(
-            self.dependencies.settings.gateway_batch_max_body_bytes, self.dependencies.queue_settings.max_body_bytes
-        )

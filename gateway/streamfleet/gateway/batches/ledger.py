@@ -123,7 +123,7 @@ class Ledger:
         ]
         kept = [(name, data) for name, data in stored if data]
         if kept:
-            await self._broker.hold([name for name, _ in kept], SEGMENT_HOLD_MS)
+            await self._files.broker.hold([name for name, _ in kept], SEGMENT_HOLD_MS)
         for name, data in kept:
             await self._files.store.put(name, data)
         output, errors = (Part(name, len(data)) if data else None for name, data in stored)

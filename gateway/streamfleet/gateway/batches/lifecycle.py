@@ -110,7 +110,7 @@ async def _announce_and_close(claimed: ClaimedBatch, announce: Announce) -> None
 
 
 async def _delete_input(claimed: ClaimedBatch, batch: BatchRecord) -> None:
-    record = await claimed.dependencies.broker.file(batch.input_file_id)
+    record = await claimed.dependencies.files.broker.file(batch.input_file_id)
     if record is not None:
         await claimed.dependencies.files.delete(record)
 

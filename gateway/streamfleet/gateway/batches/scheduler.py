@@ -9,9 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import secrets
-import socket
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +22,7 @@ from streamfleet.gateway.batches.claimed_batch import BatchDeferred, ClaimedBatc
 from streamfleet.gateway.batches.fair_share import choose_next, choose_victim, is_stalled
 from streamfleet.gateway.batches.ledger import BatchLost
 from streamfleet.gateway.batches.lifecycle import Announce, run_batch
+from streamfleet.gateway.broker.base import new_owner
 from streamfleet.gateway.broker.batches import BatchBroker, Contender, Taken
 
 log = structlog.get_logger(__name__)
@@ -62,7 +60,7 @@ class Scheduler:
     def __init__(self, dependencies: Dependencies, announce: Announce) -> None:
         self._dependencies, self._announce = dependencies, announce
         self._broker: BatchBroker = dependencies.broker
-        self._owner = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        self._owner = new_owner()
         self._claims: dict[str, _Claim] = {}
         self._skip = 0
         self._woken = asyncio.Event()

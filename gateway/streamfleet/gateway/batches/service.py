@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any
 
 import structlog
 
@@ -33,6 +33,7 @@ from streamfleet.gateway.batches.claimed_batch import Dependencies
 from streamfleet.gateway.batches.monitor import BatchMonitor
 from streamfleet.gateway.batches.scheduler import Scheduler
 from streamfleet.gateway.broker.batches import AddCode, BatchBroker, Naming
+from streamfleet.gateway.broker.files import FileBroker
 from streamfleet.gateway.errors import ApiError
 from streamfleet.gateway.files import metrics as file_metrics
 from streamfleet.gateway.files.files import Files
@@ -41,6 +42,7 @@ from streamfleet.gateway.models import Models
 from streamfleet.gateway.queues import PATIENCE_S, Queues
 from streamfleet.gateway.simple.prompts import outputs_of, results_of
 from streamfleet.gateway.token_budget import BYTES_A_TOKEN
+from streamfleet.gateway.webhooks.service import Webhooks
 
 log = structlog.get_logger(__name__)
 SWEEP_S = 60.0
@@ -54,29 +56,13 @@ LOCAL = (
 )
 
 
-class Webhooks(Protocol):
-    """The part of webhooks that batches use."""
-
-    async def check(self, url: object, tenant: str | None = None, param: str = "callback_url") -> None: ...
-
-    async def announce(
-        self,
-        callback_url: str,
-        event_type: str,
-        data: Mapping[str, Any],
-        *,
-        event_id: str,
-        tenant: str | None = None,
-    ) -> str: ...
-
-
 class Batching:
     """Files and batches of one process.
 
     Args:
         queue_settings, settings: of the gateway.
         queues, models: of the gateway.
-        webhooks: announce the ends of batches; None to refuse callback URLs.
+        webhooks: announce the ends of batches.
 
     Attributes:
         settings, broker, files, scheduler: its parts.
@@ -91,21 +77,23 @@ class Batching:
         settings: GatewaySettings,
         queues: Queues,
         models: Models,
-        webhooks: Webhooks | None = None,
+        webhooks: Webhooks,
     ) -> None:
         self.settings = settings
-        self.webhooks = webhooks
+        self._webhooks = webhooks
         self._store = Store(settings.gateway_files)
         connection = Connection(queue_settings.redis_url.get_secret_value(), PATIENCE_S)
-        self.broker = BatchBroker(connection, BatchNames(GatewayNames(queue_settings.key_prefix).base))
+        names = BatchNames(GatewayNames(queue_settings.key_prefix).base)
+        self.broker = BatchBroker(connection, names)
         self.files = Files(
-            self.broker,
+            FileBroker(connection, names),
             self._store,
             settings.gateway_file_max_bytes,
             settings.gateway_file_ttl_ms,
             settings.gateway_file_bytes_per_tenant,
         )
-        dependencies = Dependencies(self.files, self.broker, queues, models, settings, queue_settings)
+        most_body_bytes = min(settings.gateway_batch_max_body_bytes, queue_settings.max_body_bytes)
+        dependencies = Dependencies(self.files, self.broker, queues, models, settings, most_body_bytes)
         self.scheduler = Scheduler(dependencies, self._announce_end)
         self._monitor = BatchMonitor(self.broker, self.scheduler)
         self._sweeping: asyncio.Task[None] | None = None
@@ -129,15 +117,12 @@ class Batching:
             self._sweeping.cancel()
             await asyncio.gather(self._sweeping, return_exceptions=True)
         await self._store.close()
-        await self.broker.connection.close()
+        await self.broker.close()
 
     async def check_callback(self, url: str | None, tenant: str) -> None:
         """Refuse a callback URL that webhooks may not be sent to. Raises InvalidRequest."""
-        if url is None:
-            return
-        if self.webhooks is None:
-            raise InvalidRequest("is not taken: this gateway sends no webhooks", "callback_url")
-        await self.webhooks.check(url, tenant or None)
+        if url is not None:
+            await self._webhooks.check(url, tenant or None)
 
     async def find_named(self, naming: Naming) -> BatchRecord | None:
         """Returns the batch of this name, or None. Raises Conflict if the name belongs to another request."""
@@ -211,7 +196,7 @@ class Batching:
         return record
 
     async def _quota_error(self, file_id: str, most_tokens: int) -> ApiError:
-        file = await self.broker.file(file_id)
+        file = await self.files.broker.file(file_id)
         alone = file is not None and file.bytes > most_tokens * BYTES_A_TOKEN
         return input_too_large(most_tokens) if alone else over_token_quota(most_tokens)
 
@@ -232,7 +217,7 @@ class Batching:
         return found
 
     async def _announce_end(self, batch: BatchRecord) -> None:
-        if not batch.callback_url or self.webhooks is None:
+        if not batch.callback_url:
             return
         kind = "job" if batch.id.startswith(JOB) else "batch"
         counts = {"total": batch.total, "completed": batch.completed, "failed": batch.failed}
@@ -241,7 +226,7 @@ class Batching:
             data |= {"batch_id": batch.id, **await self._outputs(batch)}
         ended = batch.status if batch.status.ended else BatchStatus.FAILED
         try:
-            await self.webhooks.announce(
+            await self._webhooks.announce(
                 batch.callback_url,
                 f"{kind}.{ended.value}",
                 data,

@@ -131,14 +131,12 @@ class Due:
     age_ms: int
 
 
-class GatewayBroker(SharedKeys):
+class GatewayBroker(SharedKeys[GatewayNames]):
     """One method for each operation, each one script or one command.
 
     Args:
-        connection: as in SharedKeys.
-        names: names of the keys.
+        connection, names, now_ms: as in SharedKeys.
         requests_per_minute, tokens_per_minute: limits of API keys without limits of their own; 0 for no limit.
-        now_ms: as in SharedKeys.
     """
 
     def __init__(
@@ -149,8 +147,7 @@ class GatewayBroker(SharedKeys):
         tokens_per_minute: int = 0,
         now_ms: Callable[[], int] | None = None,
     ) -> None:
-        super().__init__(connection, names.base, now_ms)
-        self.names = names
+        super().__init__(connection, names, now_ms)
         self._defaults = (requests_per_minute, tokens_per_minute)
 
     async def admit(self, secret: str, requests: int = 1) -> Admission:

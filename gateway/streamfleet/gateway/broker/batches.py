@@ -13,8 +13,9 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 from streamfleet.common.replies import mapping
-from streamfleet.gateway.batch_records import BATCH, JOB, BatchRecord, BatchStatus, Part, read_batch
-from streamfleet.gateway.broker.files import FileBroker, page
+from streamfleet.gateway.batch_records import BATCH, JOB, BatchNames, BatchRecord, BatchStatus, Part, read_batch
+from streamfleet.gateway.broker.base import SharedKeys
+from streamfleet.gateway.broker.files import page
 
 _PROGRESS = ("status", "epoch", "completed", "failed", "mark")
 LOOK_AT = 500
@@ -124,8 +125,8 @@ class Ending:
     errors: Sequence[Mapping[str, Any]] | None = None
 
 
-class BatchBroker(FileBroker):
-    """Files, and the batches that read and write them."""
+class BatchBroker(SharedKeys[BatchNames]):
+    """One method for each operation, each one script or one command."""
 
     async def add_batch(
         self, record: BatchRecord, *, most_bytes: int = 0, naming: Naming | None = None, kept_ms: int = 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from enum import IntEnum
 
 from streamfleet.common.connection import Connection
@@ -27,20 +27,12 @@ class Addition(IntEnum):
     OVER_QUOTA = 2
 
 
-class FileBroker(SharedKeys):
+class FileBroker(SharedKeys[BatchNames]):
     """One method for each operation, each one script or one command.
 
     Contents are stored elsewhere. A content is registered as `loose` before it is written, until a file owns it. A
     loose content past its time is deleted, so the death of its writer leaves nothing behind.
-
-    Args:
-        connection, now_ms: as in SharedKeys.
-        names: names of the keys.
     """
-
-    def __init__(self, connection: Connection, names: BatchNames, now_ms: Callable[[], int] | None = None) -> None:
-        super().__init__(connection, names.base, now_ms)
-        self.names = names
 
     async def hold(self, contents: Sequence[str], hold_ms: int) -> None:
         """Register contents before they are stored: unless a file owns them within `hold_ms`, they may be deleted."""

@@ -28,18 +28,16 @@ class WebhooksFull(StreamfleetError):
     retryable = True
 
 
-class WebhookBroker(SharedKeys):
+class WebhookBroker(SharedKeys[WebhookNames]):
     """One method for each operation, each one script or one command.
 
     Args:
-        connection: as in SharedKeys.
-        names: names of the keys.
+        connection, names: as in SharedKeys.
         limits: limits that the scripts enforce.
     """
 
     def __init__(self, connection: Connection, names: WebhookNames, limits: WebhookLimits | None = None) -> None:
-        super().__init__(connection, names.base)
-        self.names = names
+        super().__init__(connection, names)
         self.limits = limits or WebhookLimits()
         self._shared = names.shared()
         self._config = self.limits.encoded()

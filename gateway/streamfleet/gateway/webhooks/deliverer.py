@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -20,6 +20,7 @@ from standardwebhooks.webhooks import Webhook
 
 from streamfleet.common.clock import Clock
 from streamfleet.common.errors import StreamfleetError
+from streamfleet.gateway.broker.base import new_owner
 from streamfleet.gateway.broker.webhooks import WebhookBroker
 from streamfleet.gateway.webhook_messages import Delivery, Ending, Message, Reason, Settlement
 from streamfleet.gateway.webhooks import metrics
@@ -103,8 +104,6 @@ class Deliverer:
         retry_policy: number and times of attempts.
         limits: limits of concurrency.
         clock: the time.
-        name: unique name of this process.
-        chance: returns a random number from 0 to 1.
     """
 
     def __init__(
@@ -114,11 +113,9 @@ class Deliverer:
         retry_policy: RetryPolicy,
         limits: ConcurrencyLimits,
         clock: Clock,
-        name: str,
-        chance: Callable[[], float] = random.random,
     ) -> None:
         self._broker, self._sender, self._retry_policy, self._limits = broker, sender, retry_policy, limits
-        self._clock, self._name, self._chance = clock, name, chance
+        self._clock, self._name, self._chance = clock, new_owner(), random.random
         self._slots = HostSlots(
             limits.per_host, limits.per_host * WAITING_PER_SLOT, limits.together, 2 * limits.together
         )

@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
-import secrets
-import socket
 import ssl
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -92,7 +89,6 @@ class Webhooks:
                 settings.gateway_webhooks_lease_ms,
             ),
             self._clock,
-            f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}",
         )
 
     async def check(self, url: object, tenant: str | None = None, param: str = "callback_url") -> None:
