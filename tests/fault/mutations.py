@@ -162,7 +162,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "zombie:",
         (
             (
-                "if holds[lane][id] ~= attempt then return published_before",
+                "if not holds(lane, id, attempt) then return published_before",
                 "if false then return published_before",
             ),
         ),
@@ -173,10 +173,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "lease.lua compares workers only",
         "same_worker_again",
         "an attempt that was taken away was published",
-        (
-            ("if row and (not attempt or row[4] == attempt) then", "if row then"),
-            ("if holds[lane][id] ~= attempt then", "if not holds[lane][id] then"),
-        ),
+        (("if holds[lane][id] ~= attempt then", "if not holds[lane][id] then"),),
     ),
     Mutation(
         "written-once",
@@ -203,7 +200,7 @@ MUTATIONS: tuple[Mutation, ...] = (
                 "      remove_entry(lane, id)\n      claims[#claims + 1] = row\n",
             ),
             (
-                "if holds[lane][id] ~= attempt then return published_before",
+                "if not holds(lane, id, attempt) then return published_before",
                 "if false then return published_before",
             ),
         ),

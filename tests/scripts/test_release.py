@@ -57,6 +57,11 @@ async def test_a_lost_lease_is_not_released(queue: Queue) -> None:
     assert await queue.dump() == before
 
 
+async def test_one_lease_twice_in_a_call_is_released_once(queue: Queue) -> None:
+    lease = await queue.running()
+    assert await queue.broker.release("w1", [lease, lease]) == 1
+
+
 async def test_releasing_twice_changes_nothing_more(queue: Queue) -> None:
     lease = await queue.running()
     await queue.broker.release("w1", [lease])

@@ -62,6 +62,21 @@ async def test_an_entry_deleted_by_hand_is_not_lost_to_the_books(queue: Queue) -
     assert (await queue.broker.audit()).problems() == []
 
 
+async def test_leases_among_many_others_are_renewed_and_no_others(queue: Queue) -> None:
+    """Of the same worker there are more between two leases than one command reads; another's lie there too."""
+    leases = [await queue.running("high", f"1000-{number}") for number in range(12)]
+    lost = leases[5]
+    await queue.age("high", lost.stream_id, "w2")
+    for lease in leases:
+        await queue.age("high", lease.stream_id, "w2" if lease == lost else "w1")
+    codes = await queue.broker.renew("w1", [leases[11], lost, leases[0], leases[0]])
+    assert codes[:3] == [RenewCode.RENEWED, RenewCode.LOST, RenewCode.RENEWED]
+    rows = await queue.command("XPENDING", queue.keys.lane("high"), GROUP, "-", "+", 20)
+    assert [row[0].decode() for row in rows if row[2] < 60_000] == ["1000-0", "1000-11"]
+    await queue.broker.reclaim(60_000, 3)
+    assert (await queue.dump())["lane:high"]["pending"] == {"1000-0": ("w1", 1), "1000-11": ("w1", 1)}
+
+
 async def test_a_full_redis_still_renews(queue: Queue) -> None:
     lease = await queue.running()
     async with queue.full_memory():

@@ -7,7 +7,7 @@ from tests.scripts.mutants.mutant import HISTORY, Mutant
 MUTANTS = (
     Mutant(
         "complete: the fence",
-        "if holds[lane][id] ~= attempt then return published_before",
+        "if not holds(lane, id, attempt) then return published_before",
         "if false then return published_before",
         HISTORY,
         2,

@@ -5,11 +5,35 @@ from __future__ import annotations
 from tests.scripts.mutants.mutant import HISTORY, Mutant
 
 MUTANTS = (
-    Mutant("fence: the attempt", "if row and (not attempt or row[4] == attempt) then", "if row then", HISTORY, 16),
-    Mutant("fence: the worker", "GROUP, id, id, 1, worker)[1]", "GROUP, id, id, 1)[1]", HISTORY, 10),
+    Mutant(
+        "fence: the attempt",
+        "if holds[lane][id] ~= attempt then return false end",
+        "if not holds[lane][id] then return false end",
+        HISTORY,
+        16,
+    ),
+    Mutant("fence: the worker", "first, last, #ids * 2, worker)", "first, last, #ids * 2)", HISTORY, 10),
+    Mutant(
+        "fence: the worker, of each entry",
+        "GROUP, id, id, 1, worker)[1]",
+        "GROUP, id, id, 1)[1]",
+        "renew.leases_among_many_others_are_renewed_and_no_others",
+    ),
+    Mutant(
+        "fence: a range of more entries than one command reads",
+        "if #rows == #ids * 2 then",
+        "if false then",
+        "renew.leases_among_many_others_are_renewed_and_no_others",
+    ),
+    Mutant(
+        "fence: a lease counts once",
+        "    holds[lane][id] = nil\n",
+        "",
+        "release.one_lease_twice_in_a_call_is_released_once",
+    ),
     Mutant(
         "renew: the fence",
-        "if held(lane, id, worker, lease[3]) then\n    ids[lane]",
+        "if holds(lane, id, lease[3]) then\n    ids[lane]",
         "if true then\n    ids[lane]",
         HISTORY,
         2,
@@ -25,7 +49,7 @@ MUTANTS = (
     ),
     Mutant(
         "release: the fence",
-        "if held(lane, id, worker, lease[3]) then\n    local fields",
+        "if holds(lane, id, lease[3]) then\n    local fields",
         "if true then\n    local fields",
         HISTORY,
         0,
@@ -45,7 +69,7 @@ MUTANTS = (
         "release.a_turn_that_was_not_used_comes_again_before_more_urgent_lanes",
         argument="low",
     ),
-    Mutant("retry_later: the fence", "if not held(lane, id, worker, attempt) then return 0 end", "", HISTORY, 0),
+    Mutant("retry_later: the fence", "if not holds(lane, id, attempt) then return 0 end", "", HISTORY, 0),
     Mutant("retry_later: attempts are kept", "  remember(lane, id, attempt, lost and worker or nil)\n", "", HISTORY, 1),
     Mutant(
         "retry_later: lost workers are told",

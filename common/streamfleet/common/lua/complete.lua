@@ -11,9 +11,9 @@
 --   outcome before; then their values.
 -- Returns for each outcome: 1 published; 2 the id already had a result (cancelled, or a duplicate): entry removed; 0
 --   the lease was lost: nothing written; 3 this same attempt was published by an earlier call whose answer was lost.
-local worker, outcomes, ids, results = ARGV[2], read_outcomes()
+local worker, outcomes, results = ARGV[2], read_outcomes()
 -- This read of the lanes raises NOGROUP or WRONGTYPE before any write, as do the ones that follow.
-local holds, gone = held_of(ids, worker), {}
+local holds, gone = fence(outcomes, worker, #outcomes), {}
 for _, key in ipairs({TRIES, COUNTS}) do call('HLEN', key) end
 call('XLEN', DEAD)
 open_for_writes()
@@ -22,10 +22,9 @@ local absent = #results > 0 and redis.pcall('EXISTS', unpack(results)) == 0
 local tried = {}
 
 local function complete(item)
-  local lane, id, at = item.lane, item.id, item.at
-  local attempt, request_id, reply, status, failure = tonumber(ARGV[at + 2]), ARGV[at + 3], ARGV[at + 4], ARGV[at + 5], ARGV[at + 6]
-  if holds[lane][id] ~= attempt then return published_before(worker, lane, id, attempt, request_id) and 3 or 0 end
-  holds[lane][id] = nil
+  local lane, id, attempt, at = item[1], item[2], item[3], item.at
+  local request_id, reply, status, failure = ARGV[at + 3], ARGV[at + 4], ARGV[at + 5], ARGV[at + 6]
+  if not holds(lane, id, attempt) then return published_before(worker, lane, id, attempt, request_id) and 3 or 0 end
   if reply == '' then reply = nil end
   local values, n = values_of(item)
   local new = absent and not tried[request_id]

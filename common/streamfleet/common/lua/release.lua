@@ -8,13 +8,13 @@
 --   The rest needs another call, because bodies are copied.
 require_groups()
 open_for_writes()
-local worker, released, woken, unused = ARGV[2], 0, false, {}
-local looked_at, bytes = 0, 0
-for _, lease in ipairs(cjson.decode(ARGV[3])) do
+local worker, leases, released, woken, unused = ARGV[2], cjson.decode(ARGV[3]), 0, false, {}
+local holds, looked_at, bytes = fence(leases, worker, MOST_ENDED), 0, 0
+for _, lease in ipairs(leases) do
   if looked_at >= MOST_ENDED or bytes >= MOST_BYTES then break end
   looked_at = looked_at + 1
   local lane, id = lease[1], lease[2]
-  if held(lane, id, worker, lease[3]) then
+  if holds(lane, id, lease[3]) then
     local fields = fetch_fields(lane, id)
     if fields then
       local size, _, ended = come_back(lane, id, fields)

@@ -5,13 +5,13 @@
 require_groups()
 open_for_writes()
 local worker, leases = ARGV[2], cjson.decode(ARGV[3])
-local codes, ids, asked = {}, {}, {}
+local holds, codes, ids, asked = fence(leases, worker, #leases), {}, {}, {}
 for i, lease in ipairs(leases) do
   local lane, id = lease[1], lease[2]
   codes[i] = 0
-  if held(lane, id, worker, lease[3]) then
+  if holds(lane, id, lease[3]) then
     ids[lane], asked[lane] = ids[lane] or {}, asked[lane] or {}
-    if not asked[lane][id] then table.insert(ids[lane], id) end
+    table.insert(ids[lane], id)
     asked[lane][id] = i
   end
 end

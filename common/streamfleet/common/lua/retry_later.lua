@@ -8,7 +8,8 @@
 --   lost.
 require_groups()
 open_for_writes()
-local worker, most = ARGV[2], tonumber(ARGV[3])
+local worker, most, rows = ARGV[2], tonumber(ARGV[3]), cjson.decode(ARGV[4])
+local holds = fence(rows, worker, MOST_ENDED)
 local now, woken, bytes = now_ms(), false, 0
 
 local function message_of(failure)
@@ -17,7 +18,7 @@ local function message_of(failure)
 end
 
 local function postpone(lane, id, attempt, delay, failure, lost)
-  if not held(lane, id, worker, attempt) then return 0 end
+  if not holds(lane, id, attempt) then return 0 end
   local fields = fetch_fields(lane, id)
   if not fields then
     remove_entry(lane, id)
@@ -49,7 +50,7 @@ local function postpone(lane, id, attempt, delay, failure, lost)
 end
 
 local codes = {}
-for i, row in ipairs(cjson.decode(ARGV[4])) do
+for i, row in ipairs(rows) do
   if i > MOST_ENDED or bytes >= MOST_BYTES then break end
   codes[i] = postpone(unpack(row, 1, 6))
 end

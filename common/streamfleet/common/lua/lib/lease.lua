@@ -1,29 +1,43 @@
 -- @include finish
--- The fence: attempt number if this worker still holds the entry (in this same attempt, when given), else nil.
-local function held(lane, id, worker, attempt)
+-- Attempt number of an entry that this worker holds, else nil.
+local function held(lane, id, worker)
   local row = call('XPENDING', lane_key(lane), GROUP, id, id, 1, worker)[1]
-  if row and (not attempt or row[4] == attempt) then return row[4] end
+  return row and row[4]
 end
 
--- The same for many at once: {lane = {stream id = attempt}} of the entries in `ids` that this worker holds, {lane =
--- {stream id…}}.
-local function held_of(ids, worker)
-  local found = {}
-  for lane, some in pairs(ids) do
-    local first, last, least, most = some[1], some[1], encode_id(some[1]), encode_id(some[1])
-    for i = 2, #some do
-      local order = encode_id(some[i])
-      if order < least then first, least = some[i], order end
-      if order > most then last, most = some[i], order end
-    end
-    local rows = call('XPENDING', lane_key(lane), GROUP, first, last, #some * 2, worker)
-    found[lane] = {}
-    for _, row in ipairs(rows) do found[lane][row[1]] = row[4] end
-    if #rows == #some * 2 then   -- the range may hold more rows than were read
-      for _, id in ipairs(some) do found[lane][id] = held(lane, id, worker) end
-    end
+-- The same for many entries of a lane: {stream id = attempt}. One command reads the worker's own entries from the
+-- smallest to the largest time. If it holds so many others between them that the bound is reached, each is looked up.
+local function held_in(lane, ids, worker)
+  local first = string.match(ids[1], '^%d+')
+  local last = first
+  for i = 2, #ids do
+    local ms = string.match(ids[i], '^%d+')   -- text: a number cannot hold 64 bits
+    if #ms < #first or #ms == #first and ms < first then first = ms end
+    if #ms > #last or #ms == #last and ms > last then last = ms end
+  end
+  local found, rows = {}, call('XPENDING', lane_key(lane), GROUP, first, last, #ids * 2, worker)
+  for _, row in ipairs(rows) do found[row[1]] = row[4] end
+  if #rows == #ids * 2 then
+    for _, id in ipairs(ids) do found[id] = held(lane, id, worker) end
   end
   return found
+end
+
+-- The fence, for rows {lane, stream id, attempt, …} or as many of them as one call may end. Returns a function of these
+-- three that is true, once, if this worker holds the entry in this attempt.
+local function fence(rows, worker, most)
+  local ids, holds = {}, {}
+  for i = 1, math.min(#rows, most) do
+    local lane, id = rows[i][1], rows[i][2]
+    ids[lane] = ids[lane] or {}
+    table.insert(ids[lane], id)
+  end
+  for lane, some in pairs(ids) do holds[lane] = held_in(lane, some, worker) end
+  return function(lane, id, attempt)
+    if holds[lane][id] ~= attempt then return false end
+    holds[lane][id] = nil
+    return true
+  end
 end
 
 -- Restarts the leases of some of a worker's entries in a lane. Returns {stream id = true} of those that still exist:

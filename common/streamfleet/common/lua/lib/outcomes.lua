@@ -1,19 +1,18 @@
 -- @include keys
 -- Parses the arguments of complete.lua, as its header lists them.
 
--- Returns outcomes, their stream ids by lane, and the keys of their results.
+-- Returns outcomes, each a lease's row {lane, stream id, attempt} and the place of the rest, and the keys of their results.
 local function read_outcomes()
-  local outcomes, ids, results, at, names, size = {}, {}, {}, 3, nil, 0
+  local outcomes, results, at, names, size = {}, {}, 3, nil, 0
   while at <= #ARGV do
-    local lane, own = tonumber(ARGV[at]), tonumber(ARGV[at + 7])
+    local own = tonumber(ARGV[at + 7])
     if own < 0 then own = 0 else names, size = at + 7, own end
-    outcomes[#outcomes + 1] = {lane = lane, id = ARGV[at + 1], at = at, names = names, values = at + 7 + own, size = size}
-    ids[lane] = ids[lane] or {}
-    table.insert(ids[lane], ARGV[at + 1])
+    outcomes[#outcomes + 1] = {tonumber(ARGV[at]), ARGV[at + 1], tonumber(ARGV[at + 2]), at = at, names = names,
+      values = at + 7 + own, size = size}
     results[#results + 1] = KEYS[17 + 2 * #outcomes]
     at = at + 8 + own + size
   end
-  return outcomes, ids, results
+  return outcomes, results
 end
 
 local words, named = {}, nil   -- the pairs of one result; the next one with the same names reuses them
