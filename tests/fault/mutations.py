@@ -178,7 +178,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "written-once",
         "a status is written once (HSETNX)",
-        "finish.lua writes the status whatever stands there",
+        "result.lua writes the status whatever stands there",
         "cancelled_at_the_last_moment",
         "status: r a cancelled request ended as succeeded",
         (
@@ -331,7 +331,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "notify does not remember whom it told",
         "same_id_twice",
         "was told 2 times",
-        ((" or call('HMGET', result_key(request_id), 'notified:' .. reply)[1] == '1' then", " then"),),
+        ((" or call('HMGET', result_key(request_id), notified_field(reply))[1] == '1' then", " then"),),
     ),
     Mutation(
         "tombstone",

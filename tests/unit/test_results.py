@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
+import re
+import textwrap
+from importlib import resources
+from pathlib import Path
 
 import pytest
 
 from streamfleet.common.errors import RequestFailed, openai_error
 from streamfleet.common.protocol import Status
 from streamfleet.common.results import Result, Timings, decode_result
+from streamfleet.common.scripts import VERBS, source
+from streamfleet.worker.complete import Completer
 
 FIELDS = {
     b"status": b"succeeded",
@@ -109,3 +117,58 @@ def test_a_status_that_is_none_reads_as_failed_and_says_why() -> None:
     assert (result.status, result.ok) == (Status.FAILED, False)
     assert result.error is not None
     assert "'done?' is no status" in result.error["message"]
+
+
+# -- one table of fields -------------------------------------------------------------------------------------
+
+LUA = resources.files("streamfleet.common").joinpath("lua")
+
+
+@pytest.fixture(scope="module")
+def table() -> list[str]:
+    """Names of a result's fields, as the scripts have them."""
+    found = re.search(r"local RESULT_FIELDS = \{(.*?)\}", LUA.joinpath("lib/result.lua").read_text("utf-8"), re.DOTALL)
+    assert found is not None
+    return re.findall(r"'(\w+)'", found[1])
+
+
+def test_the_page_has_the_fields_that_the_scripts_write(repository: Path, table: list[str]) -> None:
+    page = (repository / "docs/protocol.md").read_text(encoding="utf-8")
+    rows = (
+        page.partition("## 4. Results")[2]
+        .partition("| field | when | meaning |\n|---|---|---|\n")[2]
+        .partition("\n\n")[0]
+    )
+    named = [name for row in rows.splitlines() for name in re.findall(r"`([^`]+)`", row.split("|")[1])]
+    assert named == [*table, "notified:<name>"]
+
+
+def test_one_part_of_the_scripts_writes_results() -> None:
+    part = LUA.joinpath("lib/result.lua").read_text("utf-8")
+    for verb in VERBS:
+        others = source(verb).replace(part, "")
+        if "result_key(" in others:  # it has keys of results
+            written = set(re.findall(r"'(?:HSET|HSETNX|HINCRBY)', ([\w\[\]]+)", others))
+            assert written <= {"SCHED", "COUNTS", "TRIES", "WORKERS"}, verb
+
+
+def test_a_worker_writes_no_other_fields(table: list[str]) -> None:
+    names = set()
+    for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(Completer._completion)))):
+        if isinstance(node, ast.Dict):
+            names |= {key.value for key in node.keys if isinstance(key, ast.Constant)}
+        elif (
+            isinstance(node, ast.Subscript)
+            and isinstance(node.slice, ast.Constant)
+            and ast.unparse(node.value) == "values"
+        ):
+            names.add(node.slice.value)
+    assert {"http_status", "response", "streamed"} < names <= set(table)
+
+
+def test_readers_know_no_other_fields(repository: Path, table: list[str]) -> None:
+    read = set(re.findall(r"""\bget\("(\w+)"\)""", inspect.getsource(decode_result))) | set(Timings._fields)
+    for package in ("producer", "gateway", "cli"):
+        for path in (repository / package).rglob("*.py"):
+            read |= set(re.findall(r"""result\.fields(?:\.get\(|\[)"(\w+)\"""", path.read_text(encoding="utf-8")))
+    assert {"response", "queued_ms", "entry"} < read <= set(table)

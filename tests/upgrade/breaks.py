@@ -67,7 +67,7 @@ BREAKS = (
         "the consumer group has another name",
         ((KEYS, 'GROUP = "workers"', 'GROUP = "fleet"'), (f"{LUA}/keys.lua", "'workers', '~'", "'fleet', '~'")),
     ),
-    Break("notifications are marked otherwise", ((f"{LUA}/finish.lua", "'notified:' .. reply", "'told:' .. reply"),)),
+    Break("notifications are marked otherwise", ((f"{LUA}/result.lua", "'notified:' .. reply", "'told:' .. reply"),)),
 )
 
 

@@ -92,7 +92,7 @@ MUTANTS = (
     ),
     Mutant(
         "settle: a cancel is counted with its entry",
-        "    call('HSET', key, unpack(describe(run or {}, lane, id, entry)))\n",
+        "  call('HSET', result_key(request_id), unpack(values))\n",
         "",
         HISTORY,
         2,
@@ -100,7 +100,7 @@ MUTANTS = (
     Mutant("settle: an entry's own reply name is told", "  notify(entry.reply, entry.id, result[1])\n", "", HISTORY, 0),
     Mutant(
         "notify: once for each name",
-        " or call('HMGET', result_key(request_id), 'notified:' .. reply)[1] == '1' then",
+        " or call('HMGET', result_key(request_id), notified_field(reply))[1] == '1' then",
         " then",
         HISTORY,
         0,

@@ -19,8 +19,8 @@ MUTANTS = (
     ),
     Mutant(
         "tokens: what no worker ends is ended for readers too",
-        "values, entry.reply, nil, nil, streamed(entry) and {})",
-        "values, entry.reply)",
+        "entry.reply, read and {})",
+        "entry.reply)",
         "tokens.one_that_expires_in_the_queue_is_ended_by_the_pull",
     ),
     Mutant(
@@ -37,7 +37,7 @@ MUTANTS = (
     ),
     Mutant(
         "tokens: made up for once",
-        "    call('HSET', key, 'streamed', '0')\n",
+        "  call('HSET', result_key(request_id), 'streamed', '0')\n",
         "",
         "tokens.readers_of_a_duplicate_of_one_that_was_not_streamed_are_told_too",
     ),
@@ -67,8 +67,8 @@ MUTANTS = (
     ),
     Mutant(
         "tokens: a cancel that told readers says so",
-        "if tokens then values[#values + 1], values[#values + 2] = 'streamed', '0' end\n",
-        "",
+        ", streamed = tokens and '0'}",
+        "}",
         "tokens.one_that_is_cancelled_in_the_queue_is_ended_at_once_and_once",
     ),
     Mutant(

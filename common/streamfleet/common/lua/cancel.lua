@@ -31,9 +31,8 @@ local reply = ARGV[3] ~= '' and ARGV[3] or leaves and entry.reply   -- first: af
 local read = redis.pcall('EXISTS', KEYS[21]) == 1
 if entry then read = streamed(entry) end
 local tokens = read and {} or nil
-local values = {'error', ARGV[4], 'http_status', HTTP_STATUS.cancelled, 'finished_ms', string.format('%.0f', now_ms())}
-if tokens then values[#values + 1], values[#values + 2] = 'streamed', '0' end
-if not publish(id, 'cancelled', values, reply, nil, nil, tokens, cfg.record_ttl_ms) then return 0 end
+local given = {error = ARGV[4], streamed = tokens and '0'}
+if not publish(id, 'cancelled', given, reply, tokens, cfg.record_ttl_ms) then return 0 end
 tell(CANCELS, 'MAXLEN', '~', 10000, '*', 'id', id)
 if leaves then take_out(lane, entry_id, entry, delivered) end
 return 1

@@ -1,7 +1,6 @@
 -- @include finish
 -- @include lease
 -- @include outcomes
--- @include sign
 -- Publish outcomes and remove their entries: fenced, written once, notified, all at once.
 -- KEYS: shared; then for each outcome its result and its reply stream (its result again if it has none): they are
 --   declared because they may not exist yet, and a migrating cluster slot then refuses the call before any write. Then
@@ -31,7 +30,7 @@ local function complete(item)
   tried[request_id] = true
   local tokens = #KEYS > 18 + 2 * #outcomes and tokens_of(values, n, attempt) or nil
   n = sign(values, n, worker, lane, id, attempt)
-  if not publish(request_id, status, values, reply, n, new, tokens) then
+  if not publish_pairs(request_id, status, values, n, reply, tokens, new) then
     local whole = read_entry(lane, id, fetch_fields(lane, id) or {})
     whole.id, whole.reply = request_id, reply
     settle(lane, id, whole, run_of(values, n))

@@ -30,10 +30,9 @@ local function vanish(request_id, reply, record, tokens)
   if ARGV[2] == '1' then
     local message = 'its entry is gone, and it has no result: one of them was deleted by hand, or Redis lost it'
     local entry = {enqueued = enqueued_ms(lane, id), named = {}}
-    local values = {'error', openai_error(message, 'server_error', nil, 'vanished'), 'attempt', '0',
-      'finished_ms', string.format('%.0f', now_ms())}
+    local given = {error = openai_error(message, 'server_error', nil, 'vanished'), attempt = '0'}
     local read = redis.pcall('EXISTS', tokens) == 1 and {} or nil
-    publish(request_id, 'dead', describe(values, lane, id, entry, 'dead'), reply ~= '' and reply or nil, nil, nil, read)
+    publish(request_id, 'dead', describe(given, lane, id, entry), reply ~= '' and reply or nil, read)
     call('HDEL', TRIES, tries_field(lane, id))
   end
   return 1

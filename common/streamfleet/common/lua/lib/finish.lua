@@ -1,7 +1,7 @@
--- @include entry
+-- @include result
 -- @include tries
 -- Ends requests: the status is written once, counted once, notified once, and only then is the entry removed.
-local counted, told = {}, {}
+local counted = {}
 
 local function count(name) counted[name] = (counted[name] or 0) + 1 end
 
@@ -30,89 +30,6 @@ local function remove_entries(lane, ids)
 end
 
 local function remove_entry(lane, id) remove_entries(lane, {id}) end
-
-local function tell_reply(reply, request_id, status)
-  local key = cfg.prefix .. 'reply:' .. reply
-  tell(key, 'MAXLEN', '~', cfg.reply_cap, '*', 'id', request_id, 'status', status)
-  if not told[key] then call('PEXPIRE', key, cfg.result_ttl_ms) end
-  told[key] = true
-end
-
--- Notify each name once, even if several entries of the id name it; the result remembers the notified names.
-local function notify(reply, request_id, status)
-  if not reply or call('HMGET', result_key(request_id), 'notified:' .. reply)[1] == '1' then return end
-  tell_reply(reply, request_id, status)
-  call('HSET', result_key(request_id), 'notified:' .. reply, '1')   -- last: a notification refused above is sent later
-end
-
--- Writes the last entry of a streamed request's tokens, in one step with its result; `words`: more fields of it. A
--- refusal does not delay the end: readers also look at the result.
-local function end_tokens(request_id, status, words)
-  local key = tokens_key(request_id)
-  local added = redis.pcall('XADD', key, '*', 'end', status, unpack(words))
-  if type(added) == 'string' then redis.pcall('PEXPIRE', key, cfg.result_ttl_ms) end
-end
-
--- Refused while a cluster slot moves: then the record stays longer.
-local function keep_record(request_id, life) redis.pcall('PEXPIRE', record_key(request_id), life) end
-
--- The only place that writes a terminal status. Returns false if another writer was first, and nothing was written.
--- From here on the record of the id lives as long as the result: a record without a result belongs to a request that
--- has not ended. `n`: number of field-value pairs in `values`; nil for all. `new`: the caller has seen that there is no
--- result. `tokens`: fields, beside the status, of the last entry of a streamed request's tokens. `life`: expiry of the
--- result, ms; nil for the usual one.
-local function publish(request_id, status, values, reply, n, new, tokens, life)
-  local key = result_key(request_id)
-  local first = new or call_if_typed('HSETNX', key, 'status', status)
-  if not first then   -- written by hand: not a result
-    call('PEXPIRE', key, 0)   -- workers may lack the right to DEL
-    first = call('HSETNX', key, 'status', status)
-  end
-  if first == 0 then return false end
-  keep_record(request_id, life or cfg.result_ttl_ms)
-  local mark = reply and 'notified:' .. reply   -- a new result: no name has been notified yet
-  n = n or #values
-  values[n + 1], values[n + 2], values[n + 3], values[n + 4] = 'status', status, mark, mark and '1'
-  call('HSET', key, unpack(values, 1, mark and n + 4 or n + 2))
-  call('PEXPIRE', key, life or cfg.result_ttl_ms)
-  if tokens then end_tokens(request_id, status, tokens) end
-  if mark then
-    local ok, refusal = pcall(tell_reply, reply, request_id, status)
-    if not ok then
-      call('HSET', key, mark, '0')   -- what was refused is told later
-      error(refusal)
-    end
-  end
-  return true
-end
-
-local function openai_error(message, kind, param, code)
-  return cjson.encode({error = {message = message, type = kind, param = param or cjson.null, code = code}})
-end
-
-local function deadline_error(where)
-  return openai_error('the deadline passed ' .. where, 'timeout', 'deadline', 'deadline_exceeded')
-end
-
--- Fields of every result, whoever wrote it: the same names as a worker's (worker/complete.py).
-local CARRIED = {'tenant', 'session', 'traceparent', 'meta'}
-local HTTP_STATUS = {failed = 400, expired = 504, cancelled = 499, dead = 500}
-
-local function describe(values, lane, id, entry, status)
-  local pairs_ = {'lane', LANE_NAMES[lane], 'entry', entry_name(lane, id), 'enqueued_ms', string.format('%.0f', entry.enqueued)}
-  if status then
-    pairs_[#pairs_ + 1] = 'http_status'
-    pairs_[#pairs_ + 1] = HTTP_STATUS[status]
-  end
-  for _, name in ipairs(CARRIED) do
-    if entry.named[name] then
-      pairs_[#pairs_ + 1] = name
-      pairs_[#pairs_ + 1] = string.sub(entry.named[name], 1, 4096)
-    end
-  end
-  for _, value in ipairs(pairs_) do values[#values + 1] = value end
-  return values
-end
 
 -- Dead letters are bounded in bytes without reading any: SCHED counts the bytes ever written, and keeps the first
 -- letter of each part of DEAD_PART bytes. At the start of a part, the letters before the part that is a whole cap ago
@@ -162,11 +79,9 @@ end
 -- result's key is computed here, so publishing comes before removing: if a migrating cluster slot refuses the write,
 -- the entry is still there.
 local function bury(lane, id, fields, entry, letter)
-  local now = string.format('%.0f', now_ms())
-  local values = {'error', letter.error, 'attempt', tostring(letter.attempts), 'finished_ms', now}
-  describe(values, lane, id, entry, letter.status)
-  if streamed(entry) then values[#values + 1], values[#values + 2] = 'streamed', '0' end
-  publish(entry.id, letter.status, values, entry.reply, nil, nil, streamed(entry) and {})
+  local read = streamed(entry)
+  local given = {error = letter.error, attempt = tostring(letter.attempts), streamed = read and '0'}
+  publish(entry.id, letter.status, describe(given, lane, id, entry), entry.reply, read and {})
   letter.request_id = entry.id
   write_dead_letter(lane, id, fields, letter)
   count(letter.status)
@@ -175,29 +90,18 @@ end
 
 -- Remove an entry whose result exists already. A result without an entry is a cancellation: it belongs to this entry, so
 -- its usual expiry starts now. Any other entry of the same id is a duplicate.
--- `run`: field-value pairs about the run that the cancellation ended; nil if nothing ran.
+-- `run`: fields about the run that the cancellation ended; nil if nothing ran.
 local function settle(lane, id, entry, run)
-  local key = result_key(entry.id)
-  local result = call('HMGET', key, 'status', 'entry', 'streamed')
+  local result = call('HMGET', result_key(entry.id), 'status', 'entry', 'streamed')
   if result[2] then
     count('duplicate')
   else
-    call('HSET', key, unpack(describe(run or {}, lane, id, entry)))
-    call('PEXPIRE', key, cfg.result_ttl_ms)
-    keep_record(entry.id, cfg.result_ttl_ms)
+    add_to_result(entry.id, describe(run or {}, lane, id, entry))
     count(result[1])
   end
-  if streamed(entry) and not result[3] then   -- its writer did not know that there are readers
-    call('HSET', key, 'streamed', '0')
-    end_tokens(entry.id, result[1], {})
-  end
+  if streamed(entry) and not result[3] then end_untold_tokens(entry.id, result[1]) end
   notify(entry.reply, entry.id, result[1])
   remove_entry(lane, id)
-end
-
--- A key of another type, or a hash without a status, is not an answer: it was written by hand.
-local function answered(request_id)
-  return call_if_typed('HEXISTS', result_key(request_id), 'status') == 1
 end
 
 -- Ends an entry whose deadline has passed. Returns its size, and true if it was ended.

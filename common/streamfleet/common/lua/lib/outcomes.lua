@@ -27,11 +27,11 @@ local function values_of(item)
   return words, 2 * item.size
 end
 
--- Field-value pairs of an outcome about its run alone: its wait for the engine, and its use.
+-- Fields of an outcome about its run alone, by name: its wait for the engine, and its use.
 local function run_of(values, n)
   local run = {}
   for i = 1, n, 2 do
-    if values[i] == 'usage' or values[i] == 'waited_ms' then run[#run + 1], run[#run + 2] = values[i], values[i + 1] end
+    if values[i] == 'usage' or values[i] == 'waited_ms' then run[values[i]] = values[i + 1] end
   end
   return run
 end

@@ -1,0 +1,136 @@
+-- @include entry
+-- Results of requests: every field of `{q}:result:<id>` is written here. docs/protocol.md has their meanings, in the
+-- order of this table; beside them there is one `notified:<name>` for each reply name. Redis gets what is given of them.
+local RESULT_FIELDS = {
+  'status', 'response', 'error', 'finished_ms', 'lane', 'entry', 'enqueued_ms', 'attempt', 'http_status', 'worker',
+  'queued_ms', 'total_ms', 'waited_ms', 'first_token_ms', 'finish_reason', 'usage', 'tenant', 'session', 'traceparent',
+  'meta', 'streamed',
+}
+local CARRIED = {'tenant', 'session', 'traceparent', 'meta'}   -- fields of the entry
+local HTTP_STATUS = {failed = 400, expired = 504, cancelled = 499, dead = 500}
+local told = {}
+
+local function notified_field(reply) return 'notified:' .. reply end
+
+-- Writes the fields in `given` behind the first n of `values` as field-value pairs, and returns their new number.
+local function add_fields(values, n, given)
+  for i = 1, #RESULT_FIELDS do
+    local name = RESULT_FIELDS[i]
+    if given[name] then
+      values[n + 1], values[n + 2], n = name, given[name], n + 2
+    end
+  end
+  return n
+end
+
+-- Adds to `given` what every result says of its entry, and returns it.
+local function describe(given, lane, id, entry)
+  given.lane, given.entry = LANE_NAMES[lane], entry_name(lane, id)
+  given.enqueued_ms = string.format('%.0f', entry.enqueued)
+  for _, name in ipairs(CARRIED) do
+    given[name] = entry.named[name] and string.sub(entry.named[name], 1, 4096)
+  end
+  return given
+end
+
+-- Adds the signature of a worker's result behind the first n of `values`, and returns their new number. The script itself
+-- writes it, because later calls decide by it; one by one, because nearly all results pass here.
+local function sign(values, n, worker, lane, id, attempt)
+  values[n + 1], values[n + 2], values[n + 3], values[n + 4] = 'worker', worker, 'attempt', attempt
+  values[n + 5], values[n + 6], values[n + 7], values[n + 8] = 'entry', entry_name(lane, id), 'lane', LANE_NAMES[lane]
+  return n + 8
+end
+
+local function published_before(worker, lane, id, attempt, request_id)
+  local result = call_if_typed('HMGET', result_key(request_id), 'worker', 'attempt', 'entry') or {}
+  return result[1] == worker and tonumber(result[2]) == attempt and result[3] == entry_name(lane, id)
+end
+
+-- A key of another type, or a hash without a status, is not an answer: it was written by hand.
+local function answered(request_id)
+  return call_if_typed('HEXISTS', result_key(request_id), 'status') == 1
+end
+
+local function openai_error(message, kind, param, code)
+  return cjson.encode({error = {message = message, type = kind, param = param or cjson.null, code = code}})
+end
+
+local function deadline_error(where)
+  return openai_error('the deadline passed ' .. where, 'timeout', 'deadline', 'deadline_exceeded')
+end
+
+local function tell_reply(reply, request_id, status)
+  local key = cfg.prefix .. 'reply:' .. reply
+  tell(key, 'MAXLEN', '~', cfg.reply_cap, '*', 'id', request_id, 'status', status)
+  if not told[key] then call('PEXPIRE', key, cfg.result_ttl_ms) end
+  told[key] = true
+end
+
+-- Notify each name once, even if several entries of the id name it; the result remembers the notified names.
+local function notify(reply, request_id, status)
+  if not reply or call('HMGET', result_key(request_id), notified_field(reply))[1] == '1' then return end
+  tell_reply(reply, request_id, status)
+  call('HSET', result_key(request_id), notified_field(reply), '1')   -- last: a notification refused above is sent later
+end
+
+-- Writes the last entry of a streamed request's tokens, in one step with its result; `words`: more fields of it. A
+-- refusal does not delay the end: readers also look at the result.
+local function end_tokens(request_id, status, words)
+  local key = tokens_key(request_id)
+  local added = redis.pcall('XADD', key, '*', 'end', status, unpack(words))
+  if type(added) == 'string' then redis.pcall('PEXPIRE', key, cfg.result_ttl_ms) end
+end
+
+-- Refused while a cluster slot moves: then the record stays longer.
+local function keep_record(request_id, life) redis.pcall('PEXPIRE', record_key(request_id), life) end
+
+-- The only place that writes a terminal status. Returns false if another writer was first, and nothing was written.
+-- From here on the record of the id lives as long as the result: a record without a result belongs to a request that
+-- has not ended. `values`: field-value pairs, n in number. `tokens`: fields, beside the status, of the last entry of a
+-- streamed request's tokens. `new`: the caller has seen that there is no result. `life`: expiry of the result, ms; nil
+-- for the usual one.
+local function publish_pairs(request_id, status, values, n, reply, tokens, new, life)
+  local key = result_key(request_id)
+  local first = new or call_if_typed('HSETNX', key, 'status', status)
+  if not first then   -- written by hand: not a result
+    call('PEXPIRE', key, 0)   -- workers may lack the right to DEL
+    first = call('HSETNX', key, 'status', status)
+  end
+  if first == 0 then return false end
+  keep_record(request_id, life or cfg.result_ttl_ms)
+  local mark = reply and notified_field(reply)   -- a new result: no name has been notified yet
+  values[n + 1], values[n + 2], values[n + 3], values[n + 4] = 'status', status, mark, mark and '1'
+  call('HSET', key, unpack(values, 1, mark and n + 4 or n + 2))
+  call('PEXPIRE', key, life or cfg.result_ttl_ms)
+  if tokens then end_tokens(request_id, status, tokens) end
+  if mark then
+    local ok, refusal = pcall(tell_reply, reply, request_id, status)
+    if not ok then
+      call('HSET', key, mark, '0')   -- what was refused is told later
+      error(refusal)
+    end
+  end
+  return true
+end
+
+-- The same for a request that no worker ends: `given` has the result's fields by name.
+local function publish(request_id, status, given, reply, tokens, life)
+  local values = {}
+  given.http_status, given.finished_ms = HTTP_STATUS[status], string.format('%.0f', now_ms())
+  return publish_pairs(request_id, status, values, add_fields(values, 0, given), reply, tokens, nil, life)
+end
+
+-- Adds fields to the result of a request that was cancelled before its entry was found: it lives as long as any now.
+local function add_to_result(request_id, given)
+  local values = {}
+  add_fields(values, 0, given)
+  call('HSET', result_key(request_id), unpack(values))
+  call('PEXPIRE', result_key(request_id), cfg.result_ttl_ms)
+  keep_record(request_id, cfg.result_ttl_ms)
+end
+
+-- Ends the tokens of a request whose result was written without knowing that there are readers.
+local function end_untold_tokens(request_id, status)
+  call('HSET', result_key(request_id), 'streamed', '0')
+  end_tokens(request_id, status, {})
+end
