@@ -12,7 +12,6 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
-from streamfleet.common.records import QueueLimits
 from streamfleet.worker.failpoints import Point
 from tests.fault import mutations
 from tests.fault.fleet import Member
@@ -387,9 +386,8 @@ async def wake_up_lost(stage: Stage) -> None:
     await asyncio.sleep(1.0)  # until all have pulled in vain and wait
     broker = stage.harness.broker
     config, shared = broker._config, broker._shared
-    sizes = {"stage_entries": 100, "stage_bytes": 100_000, "take_bytes": 100_000, "shares": [0, 0, 0, 0]}
-    waits = {"watching": False, "owing": False, "watchers": QueueLimits().watchers, "watch_ms": 1_000}
-    argument = json.dumps({"worker": "harness", "n": 0, "hints": [], **sizes, **waits})
+    waits = {"watching": False, "owing": False, "watch_ms": 1_000}
+    argument = json.dumps({"worker": "harness", "n": 0, "hints": [], "stage_entries": 100, **waits})
     stage._journal.write("intent", nonce="r", id="r", kind=Kind.GOOD, reply=REPLY, ttl=None)
     async with stage.redis.pipeline(transaction=True) as pipe:
         pipe.xadd("{default}:lane:normal", {"id": "r", "body": body(5), "reply": REPLY, "meta": "r"})

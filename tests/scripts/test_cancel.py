@@ -8,7 +8,6 @@ import pytest
 
 from streamfleet.common.keys import GROUP
 from streamfleet.common.records import Accepted, Balance, CompleteCode, EnqueueCode, Notices
-from streamfleet.operator.broker import control
 from tests.scripts.harness import NOW, Queue, ids, submission
 from tests.scripts.keyspace import changed
 from tests.scripts.test_refusals import without
@@ -317,9 +316,9 @@ async def test_who_may_not_delete_asks_all_the_same(queue: Queue) -> None:
     assert await queue.broker.cancel_requests(1) != []
 
 
-async def test_what_workers_are_told_is_bounded(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_workers_are_told_is_bounded(queue: Queue) -> None:
     """Somebody who tells workers to drain in a loop must not fill Redis."""
-    monkeypatch.setattr(control, "MOST_NOTICES", 100)
+    queue = queue.with_limits(notices_cap=100)
     for number in range(500):
         await queue.broker.drain(f"w{number}")
     assert await queue.command("XLEN", queue.keys.cancels) <= 250  # Redis cuts whole nodes of a stream

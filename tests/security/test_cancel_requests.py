@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from structlog.testing import capture_logs
 
-from streamfleet.common.broker import producer
 from streamfleet.common.errors import BrokerUnavailable
 from streamfleet.common.keys import Keys
 from streamfleet.operator.access_rules import Grant, Patterns, Role, grants
@@ -68,9 +69,9 @@ async def test_rules_of_an_earlier_release_do_not_stop_the_housekeeping(guarded:
         assert [entry["event"] for entry in logged] == ["cancel_requests_refused"], "said once"
 
 
-async def test_asks_that_nobody_sees_to_do_not_pile_up(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(producer, "CANCEL_REQUESTS_CAP", 100)
+async def test_asks_that_nobody_sees_to_do_not_pile_up(guarded: Guarded) -> None:
     async with guarded.broker() as broker:
+        broker.limits = replace(broker.limits, notices_cap=100)
         for number in range(500):
             await broker.ask_to_cancel(f"r-{number}")
         assert 100 <= await broker.connection.command("XLEN", broker.keys.cancel_requests) <= 300

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from importlib import resources
 
 import pytest
 
 from streamfleet.common import scripts
+from streamfleet.common.records import QueueLimits
 from streamfleet.common.scripts import sha, source
 from streamfleet.gateway import broker as gateway_broker
+from streamfleet.gateway.webhook_messages import WebhookLimits
 
 FOLDERS = [(resources.files(each.PACKAGE).joinpath("lua"), each.VERBS) for each in (scripts, gateway_broker)]
 LUA = {verb: folder for folder, verbs in FOLDERS for verb in verbs}
@@ -67,3 +70,16 @@ def test_a_script_is_known_by_its_content() -> None:
 def test_a_script_that_does_not_exist_is_said() -> None:
     with pytest.raises(KeyError, match="no script is called 'push'"):
         source("push")
+
+
+@pytest.mark.parametrize(
+    ("part", "limits"),
+    [("keys", QueueLimits(now_ms=1).encoded("{q}:")), ("webhooks", WebhookLimits(now_ms=1).encoded())],
+)
+def test_the_scripts_read_the_limits_that_they_get(part: str, limits: str) -> None:
+    """And no others: a name that is misspelt would be nil."""
+    paths = {verb: LUA[verb].joinpath("lib", f"{part}.lua") for verb in LUA}
+    with_part = [
+        source(verb) for verb, path in paths.items() if path.is_file() and path.read_text("utf-8") in source(verb)
+    ]
+    assert {name for text in with_part for name in re.findall(r"\bcfg\.(\w+)", text)} == set(json.loads(limits))

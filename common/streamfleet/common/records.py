@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, NamedTuple
 
 from streamfleet.common.errors import InvalidRequest
-from streamfleet.common.protocol import Lane, Status, check_name
+from streamfleet.common.protocol import MAX_META_BYTES, MAX_NAME_CHARS, Lane, Status, check_name
 
 
 @dataclass(frozen=True, slots=True)
 class QueueLimits:
-    """Limits of a queue for the scripts; the same for all its producers and workers.
+    """Limits of a queue, the same for all its producers and workers; settings, brokers and scripts have them from here.
 
     Attributes:
         lane_limit: largest number of requests in a lane; above it, a client's enqueue is refused.
@@ -30,6 +31,10 @@ class QueueLimits:
         enqueue_replicas: number of replicas that must have a request before the client's enqueue returns; 0 for none.
         enqueue_replicas_timeout_ms: longest wait for the replicas.
         watchers: number of idle workers that watch for work; the others wait on the bench list.
+        at_once: largest number of requests that one call hands back.
+        copied_bytes: most bytes of entries that one call copies, or stages; more would block Redis for too long.
+        taken_bytes: most bytes of the requests that one pull takes.
+        notices_cap: approximate number of cancels, cancel requests and drains that Redis keeps.
         now_ms: a fixed clock for tests; None for the server's.
     """
 
@@ -47,6 +52,10 @@ class QueueLimits:
     enqueue_replicas: int = 0
     enqueue_replicas_timeout_ms: int = 1_000
     watchers: int = 2
+    at_once: int = 200
+    copied_bytes: int = 262_144
+    taken_bytes: int = 4_194_304
+    notices_cap: int = 10_000
     now_ms: int | None = None
 
     @property
@@ -54,6 +63,18 @@ class QueueLimits:
         """Time to live of the record of an id whose request has not ended."""
         return max(self.result_ttl_ms, self.waiting_ttl_ms)
 
+    def encoded(self, prefix: str) -> str:
+        """JSON of the limits that scripts read, with the prefix of the queue's keys."""
+        values = {name: getattr(self, name) for name in IN_SCRIPTS}
+        values |= {"prefix": prefix, "name_chars": MAX_NAME_CHARS, "meta_bytes": MAX_META_BYTES}
+        return json.dumps({name: value for name, value in values.items() if value is not None})
+
+
+IN_SCRIPTS = (
+    *("result_ttl_ms", "record_ttl_ms", "dead_ttl_ms", "patience_ms", "dead_cap", "dead_bytes", "reply_cap"),
+    *("max_entry_bytes", "shares", "watchers", "at_once", "copied_bytes", "taken_bytes", "notices_cap", "now_ms"),
+)
+"""Limits that the scripts get by name, as `cfg` in lua/lib/keys.lua."""
 
 TOO_MANY_BYTES = "bytes"
 

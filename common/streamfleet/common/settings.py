@@ -11,6 +11,7 @@ import difflib
 import json
 import os
 import shlex
+from dataclasses import fields
 from typing import Annotated, Any, Literal, Self, TypeVar, cast
 
 from pydantic import AliasChoices, Field, SecretStr, ValidationError, field_validator, model_validator
@@ -149,21 +150,9 @@ class QueueSettings(Group):
 
     def limits(self) -> QueueLimits:
         """The part that the scripts need."""
-        return QueueLimits(
-            lane_limit=self.lane_limit,
-            lane_bytes=self.lane_bytes,
-            result_ttl_ms=self.result_ttl_ms,
-            patience_ms=self.patience_ms,
-            waiting_ttl_ms=self.waiting_ttl_ms,
-            dead_ttl_ms=self.dead_ttl_ms,
-            dead_cap=self.dead_cap,
-            dead_bytes=self.dead_bytes,
-            reply_cap=self.reply_cap,
-            max_entry_bytes=self.max_body_bytes + ENVELOPE_BYTES,
-            shares=self.shares,
-            enqueue_replicas=self.enqueue_replicas,
-            enqueue_replicas_timeout_ms=self.enqueue_replicas_timeout_ms,
-        )
+        names = [each.name for each in fields(QueueLimits) if each.name in type(self).model_fields]
+        given = {name: getattr(self, name) for name in names}
+        return QueueLimits(**given, max_entry_bytes=self.max_body_bytes + ENVELOPE_BYTES)
 
 
 class LogSettings(Group):

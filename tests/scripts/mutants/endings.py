@@ -183,7 +183,7 @@ MUTANTS = (
     ),
     Mutant(
         "entry: names are short",
-        "#text <= 256",
+        "#text <= cfg.name_chars",
         "true",
         "pull_take.an_unusable_id_or_reply_is_none",
         argument="x" * 257,

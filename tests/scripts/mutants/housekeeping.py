@@ -61,14 +61,14 @@ MUTANTS = (
     Mutant("promote: dead watchers are struck off", "call('ZREMRANGEBYSCORE', WATCH, '-inf', now)\n", "", HISTORY, 17),
     Mutant(
         "promote: dead watchers are replaced",
-        "if call('ZCARD', WATCH) < tonumber(ARGV[3]) then leave_token() end",
+        "if call('ZCARD', WATCH) < cfg.watchers then leave_token() end",
         "",
         HISTORY,
         5,
     ),
     Mutant(
         "reclaim: bytes are bounded",
-        "limit)) do\n    if bytes >= MOST_BYTES then break end",
+        "limit)) do\n    if bytes >= cfg.copied_bytes then break end",
         "limit)) do\n",
         "reclaim.taking_back_is_bounded_in_bytes",
     ),
@@ -86,8 +86,8 @@ MUTANTS = (
     ),
     Mutant(
         "promote: bytes are bounded",
-        "  if bytes >= MOST_BYTES then break end   -- bodies are copied: the next call continues\n  local lane, id",
-        "  local lane, id",
+        "then break end   -- bodies are copied: the next call continues\n  local lane, id",
+        "then end\n  local lane, id",
         "retry_later.promoting_is_bounded_in_bytes",
     ),
     Mutant(
@@ -166,8 +166,8 @@ MUTANTS = (
     ),
     Mutant(
         "expire: endings of one call are bounded",
-        "if bytes >= MOST_BYTES or endings >= most then",
-        "if bytes >= MOST_BYTES then",
+        "if bytes >= cfg.copied_bytes or endings >= most then",
+        "if bytes >= cfg.copied_bytes then",
         "expire.one_call_is_bounded_in_entries_and_bytes",
     ),
     Mutant(
@@ -184,14 +184,14 @@ MUTANTS = (
     ),
     Mutant(
         "release: one call is bounded in bytes",
-        "if looked_at >= MOST_ENDED or bytes >= MOST_BYTES then break end",
-        "if looked_at >= MOST_ENDED then break end",
+        "if looked_at >= cfg.at_once or bytes >= cfg.copied_bytes then break end",
+        "if looked_at >= cfg.at_once then break end",
         "release.one_call_is_bounded_in_bytes_and_the_rest_follows",
     ),
     Mutant(
         "retry_later: one call is bounded in bytes",
-        "if i > MOST_ENDED or bytes >= MOST_BYTES then break end",
-        "if i > MOST_ENDED then break end",
+        "if i > cfg.at_once or bytes >= cfg.copied_bytes then break end",
+        "if i > cfg.at_once then break end",
         "retry_later.one_call_is_bounded_in_bytes",
     ),
     Mutant(
@@ -229,7 +229,7 @@ MUTANTS = (
     ),
     Mutant(
         "expire: bytes are bounded",
-        "if bytes >= MOST_BYTES or endings >= most then",
+        "if bytes >= cfg.copied_bytes or endings >= most then",
         "if endings >= most then",
         "expire.one_call_is_bounded_in_entries_and_bytes",
     ),
@@ -308,7 +308,7 @@ MUTANTS = (
         "groups: missing ones are noticed before a write",
         "for lane = 1, LANE_COUNT do call('XPENDING', lane_key(lane), GROUP, '-', '+', 1) end\n",
         "",
-        "retry_later.a_missing_group_is_noticed_before_the_first_write",
+        "reclaim.a_missing_group_is_noticed_before_anything_is_written",
     ),
     Mutant(
         "full server: work is still done",

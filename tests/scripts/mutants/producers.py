@@ -39,7 +39,9 @@ MUTANTS = (
         "enqueue.a_lane_takes_no_more_than_its_limit_by_its_length",
     ),
     Mutant("enqueue: records expire", ", 'PX', record_ttl)", ")", HISTORY, 0),
-    Mutant("cancel: workers are told", "tell(CANCELS, 'MAXLEN', '~', 10000, '*', 'id', id)\n", "", HISTORY, 0),
+    Mutant(
+        "cancel: workers are told", "tell(CANCELS, 'MAXLEN', '~', cfg.notices_cap, '*', 'id', id)\n", "", HISTORY, 0
+    ),
     Mutant(
         "cancel: not what a worker has",
         "if row and row[2] ~= NOBODY or not pcall(require_types)",

@@ -17,7 +17,7 @@ MUTANTS = (
     ),
     Mutant(
         "stage: bounded in bytes",
-        " or bytes >= limits.stage_bytes or",
+        " or bytes >= cfg.copied_bytes or",
         " or",
         "pull_stage.staging_is_bounded_in_bytes",
     ),
@@ -35,7 +35,7 @@ MUTANTS = (
     ),
     Mutant(
         "stage: chunks shrink with large bodies",
-        "math.min(most, 64, MOST_UNSEEN, math.floor(65536 / largest))",
+        "math.min(most, 64, MOST_UNSEEN, math.floor(CHUNK_BYTES / largest))",
         "math.min(most, 64)",
         "pull_stage.staging_is_bounded_in_bytes",
     ),
@@ -201,7 +201,7 @@ MUTANTS = (
     ),
     Mutant(
         "take: bytes are bounded",
-        " and bytes < arg.take_bytes do",
+        " and bytes < cfg.taken_bytes do",
         " do",
         "pull_take.one_reply_carries_a_bounded_number_of_bytes",
     ),
@@ -234,7 +234,7 @@ MUTANTS = (
     ),
     Mutant(
         "pull: at most so many watch",
-        "  if watching < arg.watchers then\n    call('ZADD'",
+        "  if watching < cfg.watchers then\n    call('ZADD'",
         "  if true then\n    call('ZADD'",
         HISTORY,
         0,
@@ -250,14 +250,14 @@ MUTANTS = (
     ),
     Mutant(
         "pull: a token for work left behind",
-        "if (ready > 0 and moved) or watching < arg.watchers then leave_token() end",
-        "if watching < arg.watchers then leave_token() end",
+        "if (ready > 0 and moved) or watching < cfg.watchers then leave_token() end",
+        "if watching < cfg.watchers then leave_token() end",
         HISTORY,
         39,
     ),
     Mutant(
         "pull: a token for an empty watch",
-        "if (ready > 0 and moved) or watching < arg.watchers then leave_token() end",
+        "if (ready > 0 and moved) or watching < cfg.watchers then leave_token() end",
         "if ready > 0 and moved then leave_token() end",
         HISTORY,
         14,

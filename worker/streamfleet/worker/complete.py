@@ -19,7 +19,7 @@ from streamfleet.common import metrics
 from streamfleet.common.broker.worker import WorkerBroker
 from streamfleet.common.clock import Clock
 from streamfleet.common.errors import BrokerOutOfMemory, BrokerUnavailable, StreamfleetError, openai_error
-from streamfleet.common.protocol import Status
+from streamfleet.common.protocol import MAX_META_BYTES, Status
 from streamfleet.common.records import CompleteCode, Completion, Retry, RetryCode
 from streamfleet.common.settings import WorkerSettings
 from streamfleet.worker.counting import Tally, count_wasted
@@ -188,7 +188,7 @@ class Completer:
             values["streamed"] = 0 if request.tokens is None else request.tokens.total
         for field, name in _CARRIED:
             if field in fields and (value := fields[field]):
-                values[name] = value[:4096]
+                values[name] = value[:MAX_META_BYTES]
         return Completion(request.claim.lease, outcome.status, values, request.claim.reply, outcome.error)
 
     async def _postpone(self, items: Sequence[tuple[InFlightRequest, Postponed]]) -> None:

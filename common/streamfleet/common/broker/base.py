@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Self, TypeVar
 
@@ -34,7 +33,7 @@ class BrokerBase:
         self.keys = keys
         self.limits = limits or QueueLimits()
         self._shared = keys.shared()
-        self._config = self._configuration()
+        self._config = self.limits.encoded(keys.base)
 
     @classmethod
     def open(cls, settings: QueueSettings, patience_s: float | None = 5.0) -> Self:
@@ -50,23 +49,6 @@ class BrokerBase:
     def of(cls, other: BrokerBase) -> Self:
         """Returns the broker of another role on the same connection; closing one closes both."""
         return cls(other.connection, other.keys, other.limits)
-
-    def _configuration(self) -> str:
-        limits = self.limits
-        values: dict[str, Any] = {
-            "prefix": self.keys.base,
-            "result_ttl_ms": limits.result_ttl_ms,
-            "patience_ms": limits.patience_ms,
-            "record_ttl_ms": limits.record_ttl_ms,
-            "dead_ttl_ms": limits.dead_ttl_ms,
-            "dead_cap": limits.dead_cap,
-            "dead_bytes": limits.dead_bytes,
-            "reply_cap": limits.reply_cap,
-            "max_entry_bytes": limits.max_entry_bytes,
-        }
-        if limits.now_ms is not None:
-            values["now_ms"] = limits.now_ms
-        return json.dumps(values)
 
     async def close(self) -> None:
         await self.connection.close()

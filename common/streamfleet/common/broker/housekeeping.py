@@ -81,7 +81,7 @@ class HousekeepingBroker(BrokerBase):
         Returns:
             Number of promoted requests, and ms until the next one is due.
         """
-        args = [self._config, limit, self.limits.watchers, "" if most_delay_ms is None else most_delay_ms]
+        args = [self._config, limit, "" if most_delay_ms is None else most_delay_ms]
         promoted, due = await self._with_groups(lambda: self.connection.script("promote", self._shared, args))
         return int(promoted), int(float(due)) if due else None
 

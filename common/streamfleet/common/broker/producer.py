@@ -24,7 +24,6 @@ from streamfleet.common.replies import (
     streams,
 )
 
-CANCEL_REQUESTS_CAP = 10_000
 _CODES = {code.value: code for code in EnqueueCode}
 Entries = list[tuple[str, dict[bytes, bytes]]]
 IN_THE_QUEUE = frozenset({EnqueueCode.ACCEPTED, EnqueueCode.EXISTING})
@@ -84,7 +83,7 @@ class ProducerBroker(BrokerBase):
 
     async def ask_to_cancel(self, request_id: str) -> None:
         """Ask workers to cancel a request: done within about a second if a worker runs, else when one starts."""
-        await self._ask(self.keys.cancel_requests, CANCEL_REQUESTS_CAP, "id", request_id)
+        await self._ask(self.keys.cancel_requests, self.limits.notices_cap, "id", request_id)
 
     async def record(self, request_id: str) -> str | None:
         """``<lane>:<stream id>`` of a request that a client enqueued; None when there is no record of it."""

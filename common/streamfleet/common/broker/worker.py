@@ -28,8 +28,6 @@ from streamfleet.common.records import (
 )
 from streamfleet.common.replies import claim, entries, lease_row, pending_row, streams
 
-AT_ONCE = 200
-
 
 class WorkerBroker(HousekeepingBroker):
     """Verbs of workers: take requests, hold their leases, stream tokens, end requests or hand them back."""
@@ -63,10 +61,6 @@ class WorkerBroker(HousekeepingBroker):
             "watching": watching,
             "owing": owing,
             "stage_entries": max(stage_entries, wanted),
-            "stage_bytes": 262_144,
-            "take_bytes": 4_194_304,
-            "shares": self.limits.shares,
-            "watchers": self.limits.watchers,
             "watch_ms": watch_ms,
         }
         reply = await self._with_groups(
@@ -132,9 +126,9 @@ class WorkerBroker(HousekeepingBroker):
         Returns:
             Number of requests that were still leased to this worker.
         """
-        rows, released = [lease_row(lease) for lease in leases], 0
+        rows, released, at_once = [lease_row(lease) for lease in leases], 0, self.limits.at_once
         while rows:
-            args = [self._config, worker, json.dumps(rows[:AT_ONCE]), int(in_turn)]
+            args = [self._config, worker, json.dumps(rows[:at_once]), int(in_turn)]
             back, looked_at = await self._with_groups(partial(self.connection.script, "release", self._shared, args))
             released, rows = released + back, rows[looked_at:]
         return released
@@ -157,7 +151,7 @@ class WorkerBroker(HousekeepingBroker):
         rows = [[*lease_row(item.lease), item.delay_ms, item.error, item.worker_lost] for item in retries]
         codes: list[RetryCode] = []
         while rest := rows[len(codes) :]:
-            args = [self._config, worker, max_deliveries, json.dumps(rest[:AT_ONCE])]
+            args = [self._config, worker, max_deliveries, json.dumps(rest[: self.limits.at_once])]
             replies = await self._with_groups(partial(self.connection.script, "retry_later", self._shared, args))
             codes += map(RetryCode, replies)
         return codes

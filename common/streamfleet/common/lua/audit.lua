@@ -22,7 +22,7 @@ local function undelivered(lane, last)
     counted = counted + #entries
     if #entries < chunk then return counted end
     last = entries[#entries][1]
-    chunk = math.max(1, math.min(chunk * 2, 128, MOST_UNSEEN, math.floor(65536 * counted / bytes)))
+    chunk = math.max(1, math.min(chunk * 2, 128, MOST_UNSEEN, math.floor(CHUNK_BYTES * counted / bytes)))
   end
   return -1
 end

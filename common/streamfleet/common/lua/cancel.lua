@@ -33,6 +33,6 @@ if entry then read = streamed(entry) end
 local tokens = read and {} or nil
 local given = {error = ARGV[4], streamed = tokens and '0'}
 if not publish(id, 'cancelled', given, reply, tokens, cfg.record_ttl_ms) then return 0 end
-tell(CANCELS, 'MAXLEN', '~', 10000, '*', 'id', id)
+tell(CANCELS, 'MAXLEN', '~', cfg.notices_cap, '*', 'id', id)
 if leaves then take_out(lane, entry_id, entry, delivered) end
 return 1

@@ -43,7 +43,7 @@ local function end_late_in(lane, rank, place)
   bytes, endings = 0, 0
   for i = 1, #late, 2 do
     if late[i + 1] ~= rank then rank, place = late[i + 1], 0 end
-    if bytes >= MOST_BYTES or endings >= most then return cut_at(rank, place, late[2]) end
+    if bytes >= cfg.copied_bytes or endings >= most then return cut_at(rank, place, late[2]) end
     if not end_if_late(lane, late[i], rank) then place = place + 1 end
   end
   if #late == 2 * tonumber(looked_at) then return cut_at(rank, place, late[2]) end

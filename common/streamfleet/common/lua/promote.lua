@@ -1,15 +1,14 @@
 -- @include finish
 -- @include wake
 -- Return delayed requests that are due to their old rank, and replace the watch or wake-up of a worker that died.
--- KEYS: shared. ARGV: 1 configuration; 2 most requests; 3 wanted number of watchers; 4 the longest possible delay (ms),
---   or ''.
+-- KEYS: shared. ARGV: 1 configuration; 2 most requests; 3 the longest possible delay (ms), or ''.
 -- Returns {promoted, ms until the next one is due, or ''}.
 local MOST_WATCH_MS = 120000
 require_types()
 open_for_writes()
 local now, promoted, bytes = now_ms(), 0, 0
 for _, member in ipairs(call('ZRANGEBYSCORE', DELAYED, '-inf', now, 'LIMIT', 0, ARGV[2])) do
-  if bytes >= MOST_BYTES then break end   -- bodies are copied: the next call continues
+  if bytes >= cfg.copied_bytes then break end   -- bodies are copied: the next call continues
   local lane, id = lane_and_id(member)
   local fields = lane and fetch_fields(lane, id)
   if not lane then   -- written by hand: dropped
@@ -29,11 +28,11 @@ if ready > 0 then wake() end
 call('ZREMRANGEBYSCORE', WATCH, '-inf', now)
 -- Times further ahead are from before the clock was set back.
 call('ZREMRANGEBYSCORE', WATCH, '(' .. now + MOST_WATCH_MS, '+inf')
-local latest = string.format('%.0f', now + (tonumber(ARGV[4]) or 0))
-for _, member in ipairs(ARGV[4] ~= '' and call('ZRANGEBYSCORE', DELAYED, '(' .. latest, '+inf', 'LIMIT', 0, ARGV[2]) or {}) do
+local latest = string.format('%.0f', now + (tonumber(ARGV[3]) or 0))
+for _, member in ipairs(ARGV[3] ~= '' and call('ZRANGEBYSCORE', DELAYED, '(' .. latest, '+inf', 'LIMIT', 0, ARGV[2]) or {}) do
   call('ZADD', DELAYED, latest, member)
 end
 -- A watcher died: an idle waiter takes its place.
-if call('ZCARD', WATCH) < tonumber(ARGV[3]) then leave_token() end
+if call('ZCARD', WATCH) < cfg.watchers then leave_token() end
 local next_due = call('ZRANGE', DELAYED, 0, 0, 'WITHSCORES')
 return {promoted, next_due[2] and string.format('%.0f', math.max(0, next_due[2] - now)) or ''}

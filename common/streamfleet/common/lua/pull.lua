@@ -5,10 +5,9 @@
 -- @include pull_choose
 -- @include pull_take
 -- Give a worker the best waiting requests: stage arrivals, choose lanes, take in order of rank.
--- KEYS: shared. ARGV: 1 configuration; 2 JSON {worker, n (0: only stage), stage_entries, stage_bytes, take_bytes,
---   shares (per mille of picks guaranteed to each lane), hints ([[lane or 0 for wake, id]…] from a blocking read),
---   watching (this worker held a watch), owing (it took a wake-up, and must hand it on if it has no room), watchers
---   (wanted number), watch_ms}.
+-- KEYS: shared. ARGV: 1 configuration; 2 JSON {worker, n (0: only stage), stage_entries, hints ([[lane or 0 for wake,
+--   id]…] from a blocking read), watching (this worker held a watch), owing (it took a wake-up, and must hand it on if
+--   it has no room), watch_ms}.
 -- Returns {claims, ready, role, now, staged, dropped}; a claim is {lane, stream id, attempt, request id, fields, lost,
 --   staged}: lost is the number of attempts lost with their workers, staged the time of staging (epoch ms) if the
 --   stream id was ahead of the clock, else ''; role: 0 pull again when there is room, 1 watch (blocking read of wake
@@ -33,7 +32,7 @@ local ready = 0
 for lane = 1, LANE_COUNT do ready = ready + waiting[lane] end
 local role, watching = 0, call('ZCOUNT', WATCH, now, '+inf')
 if arg.n > 0 and #claims < arg.n and ready == 0 and not cut then
-  if watching < arg.watchers then
+  if watching < cfg.watchers then
     call('ZADD', WATCH, now + arg.watch_ms, arg.worker)
     role, watching = 1, watching + 1
   else
@@ -43,5 +42,5 @@ end
 -- Never leave work, or a free watch, behind without a token.
 local moved = #claims + dropped + staged > 0 or arg.owing
 if ready > 0 and moved and watching > 0 then wake_watcher() end
-if (ready > 0 and moved) or watching < arg.watchers then leave_token() end
+if (ready > 0 and moved) or watching < cfg.watchers then leave_token() end
 return {claims, ready, role, string.format('%.0f', now), staged, dropped}

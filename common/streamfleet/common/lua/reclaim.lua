@@ -49,7 +49,7 @@ end
 for lane = 1, LANE_COUNT do
   count_anew(lane)
   for _, row in ipairs(call('XPENDING', lane_key(lane), GROUP, 'IDLE', lease_ms, '-', '+', limit)) do
-    if bytes >= MOST_BYTES then break end   -- bodies are copied: the next call continues
+    if bytes >= cfg.copied_bytes then break end   -- bodies are copied: the next call continues
     if row[3] > longest_ms then stamp(lane, row[2], {row[1]}) else take_back(lane, row[1], row[2], row[4]) end
   end
 end

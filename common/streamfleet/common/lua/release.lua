@@ -6,12 +6,12 @@
 --   share.
 -- Returns {number handed back; number examined}: examined ones that were not handed back are no longer this worker's.
 --   The rest needs another call, because bodies are copied.
-require_groups()
+require_types()
 open_for_writes()
 local worker, leases, released, woken, unused = ARGV[2], cjson.decode(ARGV[3]), 0, false, {}
-local holds, looked_at, bytes = fence(leases, worker, MOST_ENDED), 0, 0
+local holds, looked_at, bytes = fence(leases, worker, cfg.at_once), 0, 0
 for _, lease in ipairs(leases) do
-  if looked_at >= MOST_ENDED or bytes >= MOST_BYTES then break end
+  if looked_at >= cfg.at_once or bytes >= cfg.copied_bytes then break end
   looked_at = looked_at + 1
   local lane, id = lease[1], lease[2]
   if holds(lane, id, lease[3]) then

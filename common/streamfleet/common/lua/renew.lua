@@ -2,7 +2,7 @@
 -- Renew leases, and report the state of each.
 -- KEYS: shared. ARGV: 1 configuration; 2 worker; 3 JSON [[lane, stream id, attempt, request id]…].
 -- Returns for each: 1 renewed; 2 renewed, but the id has a result (cancelled, or answered elsewhere); 0 lost.
-require_groups()
+require_types()
 open_for_writes()
 local worker, leases = ARGV[2], cjson.decode(ARGV[3])
 local holds, codes, ids, asked = fence(leases, worker, #leases), {}, {}, {}

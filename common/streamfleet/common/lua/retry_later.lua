@@ -6,10 +6,10 @@
 -- Returns for each, up to where a bound allows (the rest is for another call): 1 will be tried again; 2 dead: that was
 --   the last attempt; 3 expired: it would be due after its deadline; 4 ended: the id has a result; 0 the lease was
 --   lost.
-require_groups()
+require_types()
 open_for_writes()
 local worker, most, rows = ARGV[2], tonumber(ARGV[3]), cjson.decode(ARGV[4])
-local holds = fence(rows, worker, MOST_ENDED)
+local holds = fence(rows, worker, cfg.at_once)
 local now, woken, bytes = now_ms(), false, 0
 
 local function message_of(failure)
@@ -51,7 +51,7 @@ end
 
 local codes = {}
 for i, row in ipairs(rows) do
-  if i > MOST_ENDED or bytes >= MOST_BYTES then break end
+  if i > cfg.at_once or bytes >= cfg.copied_bytes then break end
   codes[i] = postpone(unpack(row, 1, 6))
 end
 write_counts()

@@ -26,7 +26,6 @@ from streamfleet.common.replies import (
     ranked_member,
 )
 
-MOST_NOTICES = 10_000
 OUTSTANDING = "outstanding"
 """Status that requeue.lua returns for a request that has not ended."""
 
@@ -182,7 +181,7 @@ class ControlBroker(BrokerBase):
 
     async def drain(self, worker: str) -> None:
         """Tell a worker to finish its requests and stop; told twice, it hands them back."""
-        await self._ask(self.keys.cancels, MOST_NOTICES, "drain", worker)
+        await self._ask(self.keys.cancels, self.limits.notices_cap, "drain", worker)
 
     async def _pause(self, lanes: Sequence[Lane], on: str) -> list[Lane]:
         args = [self._config, json.dumps([lane.number for lane in lanes]), on]

@@ -31,8 +31,8 @@ local function milliseconds(text)   -- digits only: tonumber alone would take na
 end
 
 local function usable_name(text)    -- the rule of check_name in protocol.py
-  if not text or #text <= 256 and string.find(text, '^[%w_%-]+$') then return text end   -- nearly all: hex, UUIDs
-  if #text >= 1 and #text <= 256 and not string.find(text, '[^\33-\126]')
+  if not text or #text <= cfg.name_chars and string.find(text, '^[%w_%-]+$') then return text end   -- nearly all: hex, UUIDs
+  if #text >= 1 and #text <= cfg.name_chars and not string.find(text, '[^\33-\126]')
       and not string.find(text, '^%a+:%d+%-%d+$') then
     return text
   end

@@ -4,14 +4,14 @@ local GROUP, NOBODY, LANE_COUNT = 'workers', '~', 4
 local LANE_NAMES = {'critical', 'high', 'normal', 'low'}
 local WAKE, SCHED, DEAD, TRIES, DELAYED = KEYS[9], KEYS[10], KEYS[11], KEYS[12], KEYS[13]
 local BENCH, WATCH, COUNTS, CANCELS, WORKERS = KEYS[14], KEYS[15], KEYS[16], KEYS[17], KEYS[18]
--- prefix, patience_ms, result_ttl_ms, record_ttl_ms, dead_ttl_ms, dead_cap, dead_bytes, reply_cap, max_entry_bytes, and for
--- tests now_ms
+-- The prefix of the queue's keys, and the limits: QueueLimits.encoded() in records.py has their names.
 local cfg = cjson.decode(ARGV[1])
 
--- Bounds on the bodies that one call copies, and on the entries that it ends: more would block the server for too long.
-local MOST_BYTES, MOST_ENDED = 262144, 200
 -- Entries that one command may copy before their sizes are known: 128 MiB if all are as large as allowed.
 local MOST_UNSEEN = math.max(1, math.floor(134217728 / cfg.max_entry_bytes))
+
+-- Bytes that a read may copy before the sizes of what it reads are known well.
+local CHUNK_BYTES = 65536
 
 local function lane_key(lane) return KEYS[lane] end
 local function ready_key(lane) return KEYS[LANE_COUNT + lane] end

@@ -105,7 +105,7 @@ local function stage(limits, waiting, first)
       more[lane] = #entries == chunk
     end
   end
-  local function fitting(most) return math.max(1, math.min(most, 64, MOST_UNSEEN, math.floor(65536 / largest))) end
+  local function fitting(most) return math.max(1, math.min(most, 64, MOST_UNSEEN, math.floor(CHUNK_BYTES / largest))) end
   bring(first, 1)
   local cut, chunk = nil, fitting(math.max(2, math.floor(limits.n / 8)))
   if more[1] or more[2] or more[3] or more[4] then
@@ -114,7 +114,7 @@ local function stage(limits, waiting, first)
   end
   for lane = 1, LANE_COUNT do
     while more[lane] and not cut do
-      if staged >= limits.stage_entries or bytes >= limits.stage_bytes or late >= MOST_LATE then cut = lane; break end
+      if staged >= limits.stage_entries or bytes >= cfg.copied_bytes or late >= MOST_LATE then cut = lane; break end
       chunk = fitting(chunk * 2)
       more[lane] = false
       bring(read_new(chunk, lane_key(lane)), chunk)

@@ -91,7 +91,7 @@ end
 
 -- `cut`: the lane that was not staged to its end. Only entries that wait in it and in the lanes before it are taken,
 -- except for the shares of the others; the worker pulls again at once. Rounds grow while entries are small, so that one
--- reply never carries much more than take_bytes; `waiting` goes down with the taken entries. A bounded number of drops
+-- reply never carries much more than taken_bytes; `waiting` goes down with the taken entries. A bounded number of drops
 -- per call keeps a lane full of expired ones from stalling the server.
 local function take(arg, waiting, cut, more, now)
   local claims, dropped, bytes, round = {}, 0, 0, math.min(4, MOST_UNSEEN)
@@ -103,10 +103,10 @@ local function take(arg, waiting, cut, more, now)
   local wanted, urgent = arg.n, 0
   for lane = 1, cut or 0 do urgent = urgent + waiting[lane] end
   if cut then wanted = math.min(wanted, urgent) end
-  while #claims < wanted and dropped < arg.n + 64 and bytes < arg.take_bytes do
+  while #claims < wanted and dropped < arg.n + 64 and bytes < cfg.taken_bytes do
     local total = waiting[1] + waiting[2] + waiting[3] + waiting[4]
     if total == 0 then break end
-    local picks = choose(math.min(wanted - #claims, round), waiting, credit, arg.shares)
+    local picks = choose(math.min(wanted - #claims, round), waiting, credit, cfg.shares)
     local seen = #claims + dropped
     for lane = 1, LANE_COUNT do
       if picks[lane] > 0 then
@@ -115,7 +115,7 @@ local function take(arg, waiting, cut, more, now)
       end
     end
     local average = bytes / math.max(1, #claims + dropped - seen)
-    local fitting = math.floor((arg.take_bytes - bytes) / math.max(1, average))
+    local fitting = math.floor((cfg.taken_bytes - bytes) / math.max(1, average))
     round = math.max(1, math.min(round * 4, 128, MOST_UNSEEN, fitting))
   end
   if #claims + dropped > 0 then save_credit(credit) end

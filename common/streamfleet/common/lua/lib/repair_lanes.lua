@@ -21,7 +21,7 @@ local function look_at_lane(lane, after, most)
       looked, after = looked + 1, entry[1]
     end
     if #entries < chunk then return '' end
-    chunk = math.max(1, math.min(chunk * 2, most - looked, 64, math.floor(65536 * looked / math.max(1, bytes))))
+    chunk = math.max(1, math.min(chunk * 2, most - looked, 64, math.floor(CHUNK_BYTES * looked / math.max(1, bytes))))
   end
   return after
 end

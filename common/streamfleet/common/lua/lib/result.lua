@@ -28,7 +28,7 @@ local function describe(given, lane, id, entry)
   given.lane, given.entry = LANE_NAMES[lane], entry_name(lane, id)
   given.enqueued_ms = string.format('%.0f', entry.enqueued)
   for _, name in ipairs(CARRIED) do
-    given[name] = entry.named[name] and string.sub(entry.named[name], 1, 4096)
+    given[name] = entry.named[name] and string.sub(entry.named[name], 1, cfg.meta_bytes)
   end
   return given
 end

@@ -33,7 +33,7 @@ local function rank_anew(lane)
   local seen, last = known[1], known[2] and decode_id(known[2])
   local from = string.format('%.0f-0', now_ms() + 1)
   if last and encode_id(last) > encode_id(from) then from = last end
-  while seen and encode_id(from) < seen and looked < LOOKED_AT and bytes < MOST_BYTES do
+  while seen and encode_id(from) < seen and looked < LOOKED_AT and bytes < cfg.copied_bytes do
     local item = call('XRANGE', lane_key(lane), '(' .. from, '+', 'COUNT', 1)[1]
     if not item or encode_id(item[1]) > seen then break end
     from, looked = item[1], looked + 1
@@ -43,7 +43,7 @@ local function rank_anew(lane)
       if call('ZSCORE', ready_key(lane), encode_id(from)) then make_ready(lane, from, item[2]) end
     end
   end
-  if looked == LOOKED_AT or bytes >= MOST_BYTES then
+  if looked == LOOKED_AT or bytes >= cfg.copied_bytes then
     call('HSET', SCHED, field, encode_id(from))
   elseif last then
     call('HDEL', SCHED, field)
