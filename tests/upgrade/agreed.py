@@ -23,8 +23,8 @@ BODIES: tuple[dict[str, Any], ...] = (
     {"messages": [{"role": "user", "content": [{"type": "text", "text": "é"}], "name": "x"}, {"role": "tool"}]},
     {"messages": [], "tools": [{"function": {"parameters": {"z": 1, "a": [1.0, -0.0, 10**20]}}}]},
 )
-ACL = ("streamfleet.operator.access_rules", "streamfleet.common.acl")
-"""Module of the rules; the second name is that of earlier releases."""
+ACL = ("streamfleet.common.acl", "streamfleet.operator.access_rules")
+"""Module of the rules; the first name is that of earlier releases."""
 
 
 def digests() -> list[str]:
@@ -51,7 +51,7 @@ def _rules() -> Any:
     for name in ACL:
         try:
             return importlib.import_module(name)
-        except ModuleNotFoundError:
+        except ImportError:  # also today's, which is found beside a release without rules
             continue
     return None
 
