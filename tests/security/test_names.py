@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Iterator, Sequence
 from importlib import resources
@@ -17,6 +16,7 @@ from streamfleet.cli.demo.server import RedisServer
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.keys import Keys
 from streamfleet.common.protocol import LANES, check_name, is_request_id
+from streamfleet.common.records import QueueLimits
 from streamfleet.worker.cancel_requests import CancelRequestProcessor
 from tests.security.guarded import Guarded
 from tests.waiting import eventually
@@ -54,7 +54,7 @@ def usable_in_lua(server: redis.Redis, names: Sequence[bytes]) -> list[bool]:
         f"{library}\n{loop}",
         len(shared),
         *shared,
-        json.dumps({"prefix": KEYS.base, "max_entry_bytes": 1_048_576}),
+        QueueLimits().encoded(KEYS.base),
         *names,
     )
     return [bool(each) for each in reply]
