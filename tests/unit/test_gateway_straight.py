@@ -89,8 +89,7 @@ def a_reading() -> Reading:
     """Of a stream that somebody reads again, so that nothing of it is measured."""
     gateway = SimpleNamespace(settings=SimpleNamespace(gateway_keep_alive_comment_s=15.0))
     return Reading(
-        cast("Any", gateway),
-        cast("Any", SimpleNamespace(facts={}, began_s=0.0)),
+        cast("Any", SimpleNamespace(gateway=gateway, call=SimpleNamespace(facts={}, began_s=0.0))),
         cast("Any", None),
         cast("Any", SimpleNamespace(id="r-1")),
         after="4-0/0",

@@ -1,27 +1,32 @@
-"""Authenticated caller of an endpoint of files, batches or the simple service.
+"""Authenticated caller of an endpoint, and all that its handler may reach.
 
-`authenticate` admits the sender of a request and returns the parts of the gateway that its handler needs.
+`authenticate` admits the sender of a request, names it in the log line, and adds its remaining limits to the answer.
+Handlers read the body and the headers through the `AuthContext` that it returns.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from starlette.requests import Request
 
 from streamfleet.common.settings_gateway import GatewaySettings
 from streamfleet.gateway.authentication import Caller
 from streamfleet.gateway.batches.service import Batching
-from streamfleet.gateway.body import Holding
+from streamfleet.gateway.body import read_body
 from streamfleet.gateway.call import Call, call_of
 from streamfleet.gateway.files.files import Files
 from streamfleet.gateway.gateway import Gateway, gateway_of
+from streamfleet.gateway.request_parameters import Bounds, RequestParameters, read_parameters
 
 
 @dataclass(frozen=True, slots=True)
 class AuthContext:
-    """An authenticated caller, and the gateway's parts for its handler."""
+    """An authenticated caller, its HTTP request, and the gateway's parts for the handler."""
 
+    request: Request
     gateway: Gateway
     call: Call
     caller: Caller
@@ -40,13 +45,27 @@ class AuthContext:
         return self.gateway.batching.files
 
     @property
-    def bodies(self) -> Holding:
-        """Room for the body."""
-        return self.gateway.bodies.hold(self.caller.tenant)
-
-    @property
     def settings(self) -> GatewaySettings:
         return self.gateway.settings
+
+    async def read_body(self, most_bytes: int) -> bytes:
+        """Read the request's body. Raises like `body.read_body`."""
+        room = self.gateway.bodies.hold(self.caller.tenant)
+        return await read_body(self.request, most_bytes, self.settings.gateway_body_timeout_s, room)
+
+    def read_parameters(self, body: Mapping[str, Any]) -> RequestParameters:
+        """Read the parameters of a queued request, from the headers and the body. Raises like `read_parameters`."""
+        bounds = Bounds(
+            self.caller.lanes,
+            self.settings.gateway_deadline_ms,
+            self.settings.gateway_max_wait_ms,
+            self.settings.gateway_on_disconnect == "continue",
+        )
+        return read_parameters(self.request.headers, body, bounds, self.gateway.clock.now_ms())
+
+    def show_limits(self) -> None:
+        """Add the caller's remaining limits to the answer's headers."""
+        self.call.headers |= self.caller.limit_headers()
 
 
 async def authenticate(request: Request, requests: int = 0) -> AuthContext:
@@ -62,5 +81,6 @@ async def authenticate(request: Request, requests: int = 0) -> AuthContext:
     gateway, call = gateway_of(request), call_of(request)
     caller = await gateway.authenticator.admit(request, requests)
     call.facts |= {"key": caller.owner, "tenant": caller.tenant} if gateway.keys_on else {}
-    call.headers |= caller.limit_headers()
-    return AuthContext(gateway, call, caller)
+    context = AuthContext(request, gateway, call, caller)
+    context.show_limits()
+    return context

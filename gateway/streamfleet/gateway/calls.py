@@ -29,10 +29,8 @@ from streamfleet.common.protocol import (
 from streamfleet.common.results import Result
 from streamfleet.gateway import metrics
 from streamfleet.gateway.aside import aside
-from streamfleet.gateway.authentication import Caller
-from streamfleet.gateway.body import read_body
+from streamfleet.gateway.auth_context import AuthContext, authenticate
 from streamfleet.gateway.broker.api_keys import Held
-from streamfleet.gateway.call import Call, call_of
 from streamfleet.gateway.disconnect import CallerLeft, DisconnectWatcher
 from streamfleet.gateway.document import (
     AFTER,
@@ -46,13 +44,10 @@ from streamfleet.gateway.document import (
     operation,
 )
 from streamfleet.gateway.errors import ApiError, result_to_api_error
-from streamfleet.gateway.gateway import Gateway, gateway_of
 from streamfleet.gateway.request_parameters import (
-    Bounds,
     RequestParameters,
     body_to_enqueue,
     check_fields,
-    read_parameters,
     request_id,
 )
 from streamfleet.gateway.streaming import Reading, open_stream, tier_field
@@ -90,13 +85,11 @@ class Enqueued:
     """A request in the queue, and all that answering it needs.
 
     Attributes:
-        gateway, call, caller, parameters, client, handle: its parts.
+        context, parameters, client, handle: its parts.
         reservation: of the caller's tokens; None where it has no limit.
     """
 
-    gateway: Gateway
-    call: Call
-    caller: Caller
+    context: AuthContext
     parameters: RequestParameters
     client: Client
     handle: Handle
@@ -111,7 +104,7 @@ class Enqueued:
         """Nobody waits for it any more: cancel it, unless it is to go on."""
         if not self.parameters.continue_on_disconnect:
             metrics.CANCELLED.inc()
-            self.gateway.run_in_background(self._cancel(), "cancel what nobody waits for")
+            self.context.gateway.run_in_background(self._cancel(), "cancel what nobody waits for")
 
     async def settle(self, result: Result | None) -> None:
         """Charge the caller what the request used.
@@ -121,12 +114,12 @@ class Enqueued:
         """
         if self.reservation is not None:
             used = 0 if result is None else used_tokens(result, self.reservation.tokens)
-            await self.gateway.budget.settle(self.reservation, used)
+            await self.context.gateway.budget.settle(self.reservation, used)
 
     async def _cancel(self) -> None:
         await self.handle.cancel()
         if self.reservation is not None:
-            await self.gateway.budget.check_soon(self.reservation)
+            await self.context.gateway.budget.check_soon(self.reservation)
 
 
 @router.post("/v1/chat/completions", **operation({200: _STREAMED}, _ERRORS, body("ChatRequest"), _STREAMING))
@@ -186,14 +179,14 @@ async def answer(request: Request, endpoint: str) -> Response:
     """
     enqueued = await enqueue(request, endpoint)
     if enqueued.parameters.stream:
-        return await open_stream(request, _reading(enqueued))
+        return await open_stream(_reading(enqueued))
     try:
-        result = await wait_for(request, enqueued)
+        result = await wait_for(enqueued)
     except RequestLost:
-        enqueued.gateway.run_in_background(enqueued.settle(None), "put back tokens")
+        enqueued.context.gateway.run_in_background(enqueued.settle(None), "put back tokens")
         raise
     if enqueued.reservation is not None:
-        enqueued.gateway.run_in_background(enqueued.settle(result), "settle tokens")
+        enqueued.context.gateway.run_in_background(enqueued.settle(result), "settle tokens")
     if not result.ok:
         raise result_to_api_error(result)
     said = result.fields.get("response", "{}")
@@ -204,25 +197,21 @@ async def answer(request: Request, endpoint: str) -> Response:
 
 async def enqueue(request: Request, endpoint: str) -> Enqueued:
     """Check a request and put it into its queue. Raises as `answer`."""
-    gateway, call = gateway_of(request), call_of(request)
-    settings, most_bytes = gateway.settings, gateway.queue_settings.max_body_bytes
-    caller = await gateway.authenticator.admit(request)
-    call.facts |= {"key": caller.owner, "tenant": caller.tenant} if gateway.keys_on else {}
-    call.headers |= caller.limit_headers()
-    raw = await read_body(request, most_bytes, settings.gateway_body_timeout_s, gateway.bodies.hold(caller.tenant))
+    context = await authenticate(request, requests=1)
+    gateway, call, caller = context.gateway, context.call, context.caller
+    most_bytes = gateway.queue_settings.max_body_bytes
+    raw = await context.read_body(most_bytes)
     body, size = await aside(len(raw), parse_body, raw, most_bytes), len(raw)
     del raw  # beside what was read from it, and what is sent of that
     check_fields(endpoint, body)
-    usual = settings.gateway_on_disconnect == "continue"
-    bounds = Bounds(caller.lanes, settings.gateway_deadline_ms, settings.gateway_max_wait_ms, usual)
-    parameters = read_parameters(request.headers, body, bounds, gateway.clock.now_ms())
+    parameters = context.read_parameters(body)
     chosen = await gateway.models.choose(body.get("model"), endpoint)
     own_id = request_id(caller.owner, request.headers.get("idempotency-key"))
     call.set_request_id(own_id)
     call.facts |= {"lane": parameters.lane.value, "queue": chosen.queue, "stream": parameters.stream}
     held = Held(chosen.queue, own_id, named=bool(request.headers.get("idempotency-key")))
     reservation = await gateway.budget.reserve(caller, held, expected_tokens(endpoint, body, size))
-    call.headers |= caller.limit_headers()
+    context.show_limits()
     try:
         client = await gateway.queues.client(chosen.queue)
         ask = as_ask(
@@ -245,10 +234,10 @@ async def enqueue(request: Request, endpoint: str) -> Enqueued:
             gateway.run_in_background(gateway.budget.release(reservation), "put back tokens")
         raise  # after any other error the request may be in its queue: a gateway finds out
     call.release()
-    return Enqueued(gateway, call, caller, parameters, client, handle, reservation)
+    return Enqueued(context, parameters, client, handle, reservation)
 
 
-async def wait_for(request: Request, enqueued: Enqueued) -> Result:
+async def wait_for(enqueued: Enqueued) -> Result:
     """A request's result.
 
     Raises:
@@ -260,7 +249,7 @@ async def wait_for(request: Request, enqueued: Enqueued) -> Result:
     # No task of its own: it would be one more step between a result and its answer.
     with (
         enqueued.handle.awaited() as future,
-        DisconnectWatcher(request.receive, enqueued.gateway.stopping) as watcher,
+        DisconnectWatcher(enqueued.context.request.receive, enqueued.context.gateway.stopping) as watcher,
     ):
         try:
             if not await watcher.wait(future, enqueued.wait_s):
@@ -273,8 +262,7 @@ async def wait_for(request: Request, enqueued: Enqueued) -> Result:
 
 def _reading(enqueued: Enqueued) -> Reading:
     return Reading(
-        gateway=enqueued.gateway,
-        call=enqueued.call,
+        context=enqueued.context,
         client=enqueued.client,
         handle=enqueued.handle,
         after=enqueued.parameters.after,

@@ -10,9 +10,8 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 
-from streamfleet.gateway.call import call_of
+from streamfleet.gateway.auth_context import authenticate
 from streamfleet.gateway.document import answers, operation
-from streamfleet.gateway.gateway import Gateway, gateway_of
 from streamfleet.gateway.models import model_not_found
 
 OWNER = "streamfleet"
@@ -22,25 +21,18 @@ router = APIRouter(tags=["models"])
 @router.get("/v1/models", **operation({200: answers("ModelList")}))
 async def models(request: Request) -> JSONResponse:
     """List all models."""
-    gateway = await _authenticate(request)
-    return JSONResponse({"object": "list", "data": [_model(name) for name in await gateway.models.names()]})
+    context = await authenticate(request)
+    return JSONResponse({"object": "list", "data": [_model(name) for name in await context.gateway.models.names()]})
 
 
 # A path: names of models have slashes in them.
 @router.get("/v1/models/{model:path}", **operation({200: answers("Model")}, (404,)))
 async def model(request: Request, model: str) -> JSONResponse:
     """One model."""
-    gateway = await _authenticate(request)
-    if model not in await gateway.models.names():
+    context = await authenticate(request)
+    if model not in await context.gateway.models.names():
         raise model_not_found(model)
     return JSONResponse(_model(model))
-
-
-async def _authenticate(request: Request) -> Gateway:
-    gateway = gateway_of(request)
-    caller = await gateway.authenticator.admit(request, 0)
-    call_of(request).headers |= caller.limit_headers()
-    return gateway
 
 
 def _model(name: str) -> dict[str, Any]:

@@ -21,12 +21,12 @@ from starlette.types import Receive, Scope, Send
 from streamfleet.common.errors import RequestFailed, RequestLost, StreamfleetError
 from streamfleet.common.results import Result
 from streamfleet.gateway import metrics
-from streamfleet.gateway.call import Call, call_of
+from streamfleet.gateway.auth_context import AuthContext, authenticate
 from streamfleet.gateway.disconnect import CallerLeft, DisconnectWatcher
 from streamfleet.gateway.document import AFTER, RESTARTS, SSE, answers, operation
 from streamfleet.gateway.edge import Straight
 from streamfleet.gateway.errors import SERVER, ApiError, exception_to_api_error, result_to_api_error
-from streamfleet.gateway.gateway import Gateway, gateway_of
+from streamfleet.gateway.gateway import Gateway
 from streamfleet.gateway.request_parameters import belongs_to, read_restart_events
 from streamfleet.producer.client import Client
 from streamfleet.producer.handle import Handle
@@ -45,7 +45,7 @@ class Reading:
     """A caller's reading of one request's tokens.
 
     Attributes:
-        gateway, call, client, handle: the process, the HTTP request, the queue's client, and the queued request.
+        context, client, handle: the reader with its HTTP request, the queue's client, and the queued request.
         after: id of the last chunk that the reader has; None to read from the beginning.
         restart_events: True if the reader understands that a stream begins anew.
         wait_s: longest time until the end of the stream.
@@ -54,8 +54,7 @@ class Reading:
         tier: `service_tier` in every chunk; None for none.
     """
 
-    gateway: Gateway
-    call: Call
+    context: AuthContext
     client: Client
     handle: Handle
     after: str | None
@@ -132,7 +131,7 @@ async def frames(reading: Reading, tokens: Tokens) -> AsyncGenerator[bytes, None
         try:
             async for events in groups:
                 if reading.live:
-                    _observe_lags(events, reading.gateway.clock.now_ms())
+                    _observe_lags(events, reading.context.gateway.clock.now_ms())
                 sent, error = encode_events(events, reading.restart_events, shown=shown, tier=reading.tier)
                 if error is not None:
                     reading.on_left()  # nobody reads the new attempt
@@ -161,7 +160,7 @@ async def frames(reading: Reading, tokens: Tokens) -> AsyncGenerator[bytes, None
 
 def _settle(reading: Reading, result: Result | None) -> None:
     if reading.on_result is not None:
-        reading.gateway.run_in_background(reading.on_result(result), "settle tokens")
+        reading.context.gateway.run_in_background(reading.on_result(result), "settle tokens")
 
 
 def _observe_lags(events: Iterable[Event], now_ms: float) -> None:
@@ -194,17 +193,17 @@ def encode_events(
     return b"".join(parts), None
 
 
-async def open_stream(request: Request, reading: Reading) -> Response:
+async def open_stream(reading: Reading) -> Response:
     """Returns the answer after its first event, or after a first wait: an early failure becomes an answer of its own.
 
     Raises:
         ApiError, StreamfleetError: the request failed before its first event.
         CallerLeft: the caller left before that.
     """
-    gateway = reading.gateway
+    gateway = reading.context.gateway
     tokens = reading.client.reading(reading.handle, reading.after, fresh=reading.live)
     source = frames(reading, tokens)
-    watcher = DisconnectWatcher(request.receive, gateway.stopping)
+    watcher = DisconnectWatcher(reading.context.request.receive, gateway.stopping)
     first = asyncio.ensure_future(anext(source))
     watcher.__enter__()
     try:
@@ -260,7 +259,7 @@ class EventStream(Response):
             ended = metrics.WHOLE if self._last.endswith(DONE) else metrics.ERROR
         except CallerLeft:
             ended = metrics.LEFT
-            self._reading.call.facts["left"] = True
+            self._reading.context.call.facts["left"] = True
             self._reading.on_left()
         except Exception:  # the caller does not read, or sending failed: nobody reads on
             self._reading.on_left()
@@ -273,7 +272,7 @@ class EventStream(Response):
     async def _pump(self, send: Send) -> None:
         try:
             await self._send(send, await self._first)
-            call = self._reading.call
+            call = self._reading.context.call
             if self._reading.after is None:
                 metrics.FIRST_TOKEN.observe(self._sent_s - call.began_s)
             if self._straight is not None:
@@ -294,11 +293,11 @@ class EventStream(Response):
         self._straight.write(b"".join([chunk_frame(f"{stream_id}/{at}", raw, tier) for at, raw in enumerate(chunks)]))
         self._sent_s = asyncio.get_running_loop().time()
         if self._reading.live:
-            metrics.observe_lag(f"{stream_id}/0", self._reading.gateway.clock.now_ms())
+            metrics.observe_lag(f"{stream_id}/0", self._reading.context.gateway.clock.now_ms())
 
     async def _wait_until_sent(self, pump: asyncio.Future[None], send: Send) -> None:
         """Wait until all is sent; send a comment now and then; give up after `wait_s`."""
-        every_s = self._reading.gateway.settings.gateway_keep_alive_comment_s
+        every_s = self._reading.context.gateway.settings.gateway_keep_alive_comment_s
         loop = asyncio.get_running_loop()
         give_up_s = loop.time() + self._reading.wait_s
         try:
@@ -342,24 +341,21 @@ async def stream(request: Request, request_id: str) -> Response:
 
     `Last-Event-ID` resumes after that event. Reading changes nothing, and leaving cancels nothing.
     """
-    gateway, call = gateway_of(request), call_of(request)
-    caller = await gateway.authenticator.admit(request)
-    call.headers |= caller.limit_headers()
-    client = await _find_client(gateway, request_id) if belongs_to(caller.owner, request_id) else None
+    context = await authenticate(request, requests=1)
+    client = await _find_client(context.gateway, request_id) if belongs_to(context.caller.owner, request_id) else None
     if client is None:
         raise ApiError(404, "there is no such request, or it is not yours", "request_not_found", param="request_id")
-    call.set_request_id(request_id)
+    context.call.set_request_id(request_id)
     reading = Reading(
-        gateway=gateway,
-        call=call,
+        context=context,
         client=client,
         handle=client.handle(request_id),
         after=request.headers.get("last-event-id") or None,
         restart_events=read_restart_events(request.headers),
-        wait_s=gateway.settings.gateway_max_wait_ms / 1000,
+        wait_s=context.settings.gateway_max_wait_ms / 1000,
         on_left=lambda: None,
     )
-    return await open_stream(request, reading)
+    return await open_stream(reading)
 
 
 async def _find_client(gateway: Gateway, request_id: str) -> Client | None:

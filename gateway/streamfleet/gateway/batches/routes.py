@@ -16,7 +16,6 @@ from streamfleet.gateway.aside import Pieces
 from streamfleet.gateway.auth_context import AuthContext, authenticate
 from streamfleet.gateway.batch_records import BATCH, BatchRecord, BatchStatus, is_id
 from streamfleet.gateway.batches.batch_parameters import choose_lane, read_batch_parameters, read_naming
-from streamfleet.gateway.body import read_body
 from streamfleet.gateway.document import IDEMPOTENCY, LANE, answers, body, operation, paging
 from streamfleet.gateway.errors import NOT_AGAIN, ApiError
 from streamfleet.gateway.files.paging import read_page
@@ -35,7 +34,7 @@ _BATCH = answers("Batch")
 async def create(request: Request) -> JSONResponse:
     """Run a file of requests."""
     context = await authenticate(request, requests=1)
-    raw = await read_body(request, MOST_BODY_BYTES, context.settings.gateway_body_timeout_s, context.bodies)
+    raw = await context.read_body(MOST_BODY_BYTES)
     asked = parse_body(raw, MOST_BODY_BYTES)
     parameters = read_batch_parameters(asked, context.settings.gateway_batch_max_window_ms)
     lane = choose_lane(request.headers, asked, context.caller.lanes)

@@ -18,7 +18,6 @@ from streamfleet.gateway.auth_context import AuthContext, authenticate
 from streamfleet.gateway.batch_records import JOB
 from streamfleet.gateway.batches.batch_parameters import choose_lane, read_naming
 from streamfleet.gateway.batches.routes import cancel_batch, find_batch
-from streamfleet.gateway.body import read_body
 from streamfleet.gateway.broker.api_keys import Held
 from streamfleet.gateway.calls import GRACE_S
 from streamfleet.gateway.disconnect import CallerLeft, DisconnectWatcher
@@ -26,7 +25,6 @@ from streamfleet.gateway.document import IDEMPOTENCY, LANE, WAITING, answers, bo
 from streamfleet.gateway.errors import ApiError
 from streamfleet.gateway.files.routes import content_gone
 from streamfleet.gateway.files.store import ContentGone
-from streamfleet.gateway.request_parameters import Bounds, RequestParameters, read_parameters
 from streamfleet.gateway.simple import jobs
 from streamfleet.gateway.simple.prompts import PromptsWish, outputs_of, read_prompts, results_of, tokens_of, totals
 from streamfleet.gateway.simple.reading import MOST_SHARED_CHARS, read_call
@@ -44,8 +42,8 @@ _RESULTS, _JOB = answers("Results"), answers("Job")
 async def sync(request: Request) -> Response:
     """Run all prompts, and answer with their outputs."""
     context = await authenticate(request, requests=1)
-    asked, prompts = await _read(context, request)
-    parameters = _read_parameters(context, request, asked)
+    asked, prompts = await _read(context)
+    parameters = context.read_parameters(asked)
     chosen = await context.gateway.models.choose(asked.get("model"))
     client = await context.gateway.queues.client(chosen.queue)
     call = SyncCall(context, client, parameters)
@@ -54,11 +52,11 @@ async def sync(request: Request) -> Response:
     reserved = sum(expected_tokens(prompts.endpoint, prompts.bodies[0], size) for size in sizes)
     held = Held(chosen.queue, call.id, len(prompts.bodies))
     reservation = await context.gateway.budget.reserve(context.caller, held, reserved)
-    context.call.headers |= context.caller.limit_headers()
+    context.show_limits()
     began_s = asyncio.get_running_loop().time()
     try:
         await call.enqueue(submissions)
-        results = await _wait_for_results(context, request, call, parameters.ttl_ms / 1000 + GRACE_S)
+        results = await _wait_for_results(context, call, parameters.ttl_ms / 1000 + GRACE_S)
     finally:
         if reservation is not None:
             used = call.used(reservation.tokens)
@@ -74,7 +72,7 @@ async def sync(request: Request) -> Response:
 async def later(request: Request) -> JSONResponse:
     """Accept prompts, to be run later."""
     context = await authenticate(request, requests=1)
-    asked, prompts = await _read(context, request)
+    asked, prompts = await _read(context)
     lane = choose_lane(request.headers, asked, context.caller.lanes)
     await _check_model(context, asked.get("model"))
     naming = await aside(prompts.size_bytes, read_naming, request.headers, JOB, context.caller.owner, asked, lane)
@@ -138,10 +136,10 @@ async def cancel(request: Request, batch_id: str) -> JSONResponse:
     return JSONResponse(jobs.job_object(record, await context.batching.broker.now_ms()))
 
 
-async def _read(context: AuthContext, request: Request) -> tuple[Mapping[str, Any], PromptsWish]:
+async def _read(context: AuthContext) -> tuple[Mapping[str, Any], PromptsWish]:
     settings, most_shared = context.settings, min(MOST_SHARED_CHARS, context.gateway.queue_settings.max_body_bytes)
     most_bytes = settings.gateway_simple_max_bytes
-    raw = await read_body(request, most_bytes, settings.gateway_body_timeout_s, context.bodies)
+    raw = await context.read_body(most_bytes)
 
     def read() -> tuple[Mapping[str, Any], PromptsWish]:
         asked = read_call(raw, settings.gateway_simple_max_prompts, most_shared)
@@ -161,13 +159,6 @@ async def _check_model(context: AuthContext, model: object) -> None:
     except ApiError as error:
         if error.status < 500:
             raise
-
-
-def _read_parameters(context: AuthContext, request: Request, body: Mapping[str, Any]) -> RequestParameters:
-    settings = context.settings
-    default = settings.gateway_on_disconnect == "continue"
-    bounds = Bounds(context.caller.lanes, settings.gateway_deadline_ms, settings.gateway_max_wait_ms, default)
-    return read_parameters(request.headers, body, bounds, context.gateway.clock.now_ms())
 
 
 def _results_object(
@@ -198,12 +189,10 @@ def _results_object(
     }
 
 
-async def _wait_for_results(
-    context: AuthContext, request: Request, call: SyncCall, wait_s: float
-) -> list[dict[str, Any]]:
+async def _wait_for_results(context: AuthContext, call: SyncCall, wait_s: float) -> list[dict[str, Any]]:
     task = asyncio.ensure_future(call.results(wait_s))
     try:
-        with DisconnectWatcher(request.receive, context.gateway.stopping) as watcher:
+        with DisconnectWatcher(context.request.receive, context.gateway.stopping) as watcher:
             await watcher.wait(task)
         return task.result()
     except (CallerLeft, ApiError):
