@@ -1,4 +1,8 @@
-"""Files and batches of the HTTP gateway: their key names and their records. Pure, except for random ids."""
+"""Files and batches of the HTTP gateway: their key names and their records. Pure, except for random ids.
+
+Hashes of Redis go in, and records come out, or None for what is no record; a record's `fields` are what is stored. The
+scripts of files and batches know the same names and fields.
+"""
 
 from __future__ import annotations
 

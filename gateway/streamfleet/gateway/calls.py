@@ -1,7 +1,7 @@
 """The endpoints that models answer: check, enqueue, wait for the result or stream its tokens.
 
 An HTTP request goes in, and the answer that a worker gave comes out, unchanged but for `service_tier`. Requests reach
-the queue through its client, and nothing else here touches Redis.
+the queue through its client; a caller that leaves has its request cancelled, unless it is to go on.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Descriptions of operations for routes' decorators, and the whole OpenAPI document.
 
 `operation` returns the arguments of a decorator: answers, errors, body, parameters. `document` collects the routes, and
-lists each of SCHEMAS, the objects of requests and answers, once by its name.
+lists each of SCHEMAS, the objects of requests and answers, once by its name. Pure: nothing is read but the routes.
 """
 
 from __future__ import annotations

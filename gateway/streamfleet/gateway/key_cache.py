@@ -1,9 +1,8 @@
 """Cache of API keys, so that Redis is not asked again for each of their requests.
 
-It holds only keys without limits, because Redis counts those that have limits. Every change of a key is announced to
-all gateways through Redis, and each then clears its cache. An announcement can be lost, a connection can die silently,
-and a key can be deleted by hand; so no entry is used for longer than `MAX_AGE_S`, and none after
-`MAX_SILENCE_S` without news from Redis.
+It holds only keys without limits, because Redis counts those that have limits. A change of a key is announced to all
+gateways through Redis, and each clears its cache. Announcements can be lost, and keys deleted by hand: so no entry is
+used for longer than `MAX_AGE_S`, and none after `MAX_SILENCE_S` without news from Redis.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Webhooks of the HTTP gateway as stored in Redis: their keys, messages, dead letters and signing secrets. Pure."""
+"""Webhooks of the HTTP gateway as stored in Redis: their keys, their messages and their dead letters. Pure.
+
+Stored bytes go in, and typed values come out, or None for what is no message. The webhook scripts know the same keys,
+limits and outcomes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Metrics of batches. Labels have few values, all known in advance; no label is a batch, a tenant or a model."""
+"""Metrics of batches: those of this gateway, counted where it happens, and those of all, set by `monitor`.
+
+Labels have few values, all known in advance; no label is a batch, a tenant or a model.
+"""
 
 from __future__ import annotations
 

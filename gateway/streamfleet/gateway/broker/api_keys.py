@@ -1,4 +1,8 @@
-"""API keys in Redis, their allowances, and the tokens reserved from these."""
+"""API keys in Redis, their allowances, and the tokens reserved from these.
+
+`GatewayBroker` takes a key as the caller sent it and returns its record and what is left to it; Redis counts, so all
+gateways together keep to the limits. The command line adds, lists and revokes keys here. Only digests of keys are sent.
+"""
 
 from __future__ import annotations
 

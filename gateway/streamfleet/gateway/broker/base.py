@@ -1,4 +1,7 @@
-"""Base of the gateway's brokers: their connection, the names of their keys, and the clock."""
+"""Base of the gateway's brokers: their connection, the names of their keys, and the clock.
+
+Scripts take the time from Redis, so gateways whose clocks differ agree on leases and limits; a test hands a time in.
+"""
 
 from __future__ import annotations
 

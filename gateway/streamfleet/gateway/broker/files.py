@@ -1,4 +1,8 @@
-"""The files of the HTTP gateway in Redis: their owners, and the stored contents that they consist of."""
+"""The files of the HTTP gateway in Redis: their owners, and the stored contents that they consist of.
+
+`FileBroker` takes and returns records. Contents never pass through here: `files.store` holds them, and Redis has only
+their names and sizes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Webhooks in Redis, shared by all gateways: announce, take and settle deliveries; dead letters; signing secrets."""
+"""Webhooks in Redis, shared by all gateways: announce, take and settle deliveries; dead letters; signing secrets.
+
+A gateway that takes a delivery has it for a lease. Every attempt counts from its start, and is settled once: after the
+lease, another gateway has it, and what the first one says of it is refused.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The body of a call with many prompts, read value by value: none of them takes long, whatever is in it. Pure."""
+"""The body of a call with many prompts, read value by value: none of them takes long, whatever is in it. Pure.
+
+`read_call` takes the bytes and returns the fields, or raises an error that names one. A single call of the JSON decoder
+would hold up all other threads for as long as megabytes take.
+"""
 
 from __future__ import annotations
 
