@@ -22,16 +22,18 @@ from streamfleet.gateway.call import call_of
 from streamfleet.gateway.errors import NOT_AGAIN, ApiError
 from streamfleet.gateway.gateway import Gateway, gateway_of
 from streamfleet.gateway.ui import dead_letters, parameters
-from streamfleet.gateway.ui.files import INDEX, is_known, page_file
-from streamfleet.gateway.ui.request_trace import not_found_text, trace_object
-from streamfleet.gateway.ui.search import search
-from streamfleet.gateway.ui.security import (
+from streamfleet.gateway.ui.page import (
     HEADERS,
+    INDEX,
     NO_STORE,
     check_json,
+    is_known,
     not_permitted,
     operator_required,
+    page_file,
 )
+from streamfleet.gateway.ui.request_trace import not_found_text, trace_object
+from streamfleet.gateway.ui.search import search
 from streamfleet.gateway.ui.texts import line
 from streamfleet.operator.request_location import Trace, trace
 
