@@ -125,15 +125,15 @@ def call(prompts: int, shared: str, unit: str, size: int, text: str = "x") -> by
 
 TAKEN = {
     "15 prompts that share numbers": call(15, "x", "1.5,", PLAIN_BYTES - 1_000),
-    "15 prompts that share a megabyte": json.dumps(
-        {"prompts": ["x"] * 15, "max_tokens": 2, "system": "x" * (MEGABYTE - 1_000)}
+    "7 prompts that share a megabyte": json.dumps(
+        {"prompts": ["x"] * 7, "max_tokens": 2, "system": "x" * (MEGABYTE - 1_000)}
     ).encode(),
-    "1000 prompts of 16 kB": json.dumps({"prompts": ["x" * 16_000] * 1_000, "max_tokens": 2}).encode(),
-    "16 MB in one prompt, escaped": json.dumps({"prompts": ["中" * 2_700_000], "max_tokens": 2}).encode(),
+    "1000 prompts of 8 kB": json.dumps({"prompts": ["x" * 8_000] * 1_000, "max_tokens": 2}).encode(),
+    "8 MB in one prompt, escaped": json.dumps({"prompts": ["中" * 1_390_000], "max_tokens": 2}).encode(),
 }
 REFUSED = {
     "15 prompts that share a megabyte of numbers": (call(15, "x", "1.5,", MEGABYTE - 1_000), 413, "x"),
-    "60 prompts with a list of 12 MB": (call(60, "x", "[],", 12 * MEGABYTE), 413, "x"),
+    "60 prompts with a list of 7 MB": (call(60, "x", "[],", 7 * MEGABYTE), 413, "x"),
     "1000 prompts with a system of 1 MB": (
         json.dumps({"prompts": ["x"] * 1_000, "system": "x" * 1_000_000}).encode(),
         413,
@@ -144,10 +144,10 @@ REFUSED = {
         413,
         "system",
     ),
-    "16 MB of empty prompts": (filled('{"prompts":[', '"",', "]}", 16 * MEGABYTE), 400, "prompts"),
-    "16 MB of no prompts": (filled('{"prompts":[', "[],", "]}", 16 * MEGABYTE), 400, "prompts[0]"),
-    "16 MB of fields": (filled('{"prompts":["x"],', '"a":1,', '"b":1}', 16 * MEGABYTE), 413, "a"),
-    "16 MB of a list": (filled("[", "[],", "[]]", 16 * MEGABYTE), 400, "body"),
+    "8 MB of empty prompts": (filled('{"prompts":[', '"",', "]}", 8 * MEGABYTE), 400, "prompts"),
+    "8 MB of no prompts": (filled('{"prompts":[', "[],", "]}", 8 * MEGABYTE), 400, "prompts[0]"),
+    "8 MB of fields": (filled('{"prompts":["x"],', '"a":1,', '"b":1}', 8 * MEGABYTE), 413, "a"),
+    "8 MB of a list": (filled("[", "[],", "[]]", 8 * MEGABYTE), 400, "body"),
 }
 
 
