@@ -6,6 +6,7 @@ import asyncio
 import importlib
 import inspect
 from collections.abc import Callable, Coroutine
+from importlib import resources
 from typing import Any
 
 import pytest
@@ -25,7 +26,7 @@ from tests.scripts.mutants import (
     tokens,
     webhooks,
 )
-from tests.scripts.mutants.mutant import HISTORY, Mutant, taken_out
+from tests.scripts.mutants.mutant import HISTORY, MARK, Mutant, taken_out, without
 from tests.scripts.test_histories import LENGTH, play
 from tests.shifted_clock import ShiftedServer, no_shifting
 
@@ -47,11 +48,32 @@ GIVE_UP_S = 20.0
 Test = Callable[..., Coroutine[Any, Any, None]]
 
 
+def test_every_mark_has_a_mutant_and_every_mutant_its_mark() -> None:
+    lua = resources.files("streamfleet.common").joinpath("lua")
+    files = [file for folder in (lua, lua.joinpath("lib")) for file in folder.iterdir() if file.name.endswith(".lua")]
+    marks = [mark for file in files for mark in MARK.findall(file.read_text("utf-8"))]
+    assert len(marks) == len(set(marks)), "two statements have the same mark"
+    assert set(marks) == {mutant.marked_by for mutant in MUTANTS} - {""}
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "if a then b() end",
+        "if a\n    and b == 'end' then\n  for i = 1, 2 do b({\n    1,\n  }) end\nend",
+        "call('XADD',   -- if (\n  1)",
+        "local all =\n  a\n  or b",
+    ],
+)
+def test_a_mark_covers_its_statement_in_any_layout(statement: str) -> None:
+    assert without(f"a()\n-- @guard it\n{statement}\nb()\n", "it") == "a()\n-- @guard it\nb()\n"
+
+
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.guard)
 async def test_a_guard_taken_out_is_noticed(
     mutant: Mutant, redis_server: RedisServer, record_property: Callable[[str, object], None]
 ) -> None:
-    assert mutant.verbs, f"no script has {mutant.old!r} any more: change this mutant along with the guard"
+    assert mutant.verbs, f"no script has {mutant.old or mutant.marked_by!r} any more: change this mutant with the guard"
     with taken_out(mutant):
         catcher = await (history_that_fails if mutant.caught_by == HISTORY else verb_test_that_fails)(
             mutant, redis_server.url

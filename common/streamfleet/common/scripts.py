@@ -1,6 +1,7 @@
 """The Lua scripts: one file per verb; `-- @include` lines insert shared parts from lua/lib beside it.
 
 The queue's scripts are in this package. Another package with scripts adds their verbs before it calls them.
+`-- @guard` lines mark a guard for the tests (CONTRIBUTING.md). Redis never gets them.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ VERBS = (
 )
 _PACKAGES = dict.fromkeys(VERBS, PACKAGE)
 _INCLUDE = re.compile(r"^-- @include (\w+)$", re.MULTILINE)
+_MARK = re.compile(r"^ *-- @guard .+\n", re.MULTILINE)
 
 
 def add(package: str, verbs: Sequence[str]) -> None:
@@ -48,7 +50,18 @@ def add(package: str, verbs: Sequence[str]) -> None:
 
 @cache
 def source(verb: str) -> str:
-    """Full Lua text of a verb: its includes, each once and in order, then its own lines.
+    """Full Lua text of a verb, as Redis gets it. Raises KeyError: there is no such verb."""
+    return without_marks(marked(verb))
+
+
+def without_marks(text: str) -> str:
+    """A script's text without the marks of its guards."""
+    return _MARK.sub("", text)
+
+
+@cache
+def marked(verb: str) -> str:
+    """Full Lua text of a verb with its marks: its includes, each once and in order, then its own lines.
 
     Raises:
         KeyError: there is no such verb.

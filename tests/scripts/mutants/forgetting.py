@@ -5,12 +5,7 @@ from __future__ import annotations
 from tests.scripts.mutants.mutant import Mutant
 
 MUTANTS = (
-    Mutant(
-        "dead letters: bounded in bytes",
-        "  if oldest then call('XTRIM', DEAD, 'MINID', oldest) end\n",
-        "",
-        "retain.dead_letters_are_bounded_in_bytes",
-    ),
+    Mutant("dead letters: bounded in bytes", caught_by="retain.dead_letters_are_bounded_in_bytes"),
     Mutant(
         "dead letters: only what is a whole cap ago goes",
         "part - math.ceil(cfg.dead_bytes / DEAD_PART)",
@@ -54,9 +49,7 @@ MUTANTS = (
     ),
     Mutant(
         "reclaim: a missing wake stream is noticed before a write",
-        "call('XPENDING', WAKE, GROUP, '-', '+', 1)",
-        "",
-        "reclaim.a_missing_wake_stream_is_made_again_before_anything_is_taken_back",
+        caught_by="reclaim.a_missing_wake_stream_is_made_again_before_anything_is_taken_back",
     ),
     Mutant(
         "check_out: not the living",
@@ -64,12 +57,7 @@ MUTANTS = (
         "    forget(flat[i])",
         "check.silent_workers_are_forgotten_and_living_ones_are_not",
     ),
-    Mutant(
-        "check_out: no watch of the gone",
-        "  call('ZREM', WATCH, worker)\n",
-        "",
-        "check.a_worker_that_leaves_is_forgotten",
-    ),
+    Mutant("check_out: no watch of the gone", caught_by="check.a_worker_that_leaves_is_forgotten"),
     Mutant(
         "check_out: not the living, however idle their consumers",
         "not alive[name] and ",
@@ -94,36 +82,21 @@ MUTANTS = (
         "if not holds_nothing(worker) then return end",
         "check_out.one_call_forgets_a_bounded_number",
     ),
-    Mutant(
-        "check_out: looking forgets nobody",
-        "  if look_only then return end\n",
-        "",
-        "check_out.counting_forgets_nobody",
-    ),
+    Mutant("check_out: looking forgets nobody", caught_by="check_out.counting_forgets_nobody"),
     Mutant(
         "retain: not before their time",
         "now_ms() - cfg.dead_ttl_ms",
         "now_ms()",
         "retain.nothing_is_deleted_before_its_time_nor_where_there_is_nothing",
     ),
-    Mutant(
-        "retain: to the last one",
-        "if deleted == 0 then deleted = call('XTRIM', DEAD, 'MINID', '=', oldest) end\n",
-        "",
-        "retain.dead_letters_beyond_their_life_are_deleted_to_the_millisecond",
-    ),
+    Mutant("retain: to the last one", caught_by="retain.dead_letters_beyond_their_life_are_deleted_to_the_millisecond"),
     Mutant(
         "retain: bounded",
         "call('XTRIM', DEAD, 'MINID', '~', oldest, 'LIMIT', ARGV[2])",
         "call('XTRIM', DEAD, 'MINID', '~', oldest)",
         "retain.one_call_deletes_a_bounded_number",
     ),
-    Mutant(
-        "finish: an id goes with its result",
-        "  keep_record(request_id, life or cfg.result_ttl_ms)",
-        "  --",
-        "retain.every_ending_gives_the_id_the_life_of_its_result",
-    ),
+    Mutant("finish: an id goes with its result", caught_by="retain.every_ending_gives_the_id_the_life_of_its_result"),
     Mutant(
         "stage: what comes again is not counted again",
         "local again = seen[lane] and member <= seen[lane]",

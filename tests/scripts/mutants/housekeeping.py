@@ -25,9 +25,7 @@ MUTANTS = (
     ),
     Mutant(
         "take_turn: a full server too",
-        "redis.call('HDEL', KEYS[2], '')",
-        "",
-        "reclaim.on_a_full_redis_too_one_worker_at_a_time_does_the_housekeeping",
+        caught_by="reclaim.on_a_full_redis_too_one_worker_at_a_time_does_the_housekeeping",
     ),
     Mutant(
         "take_turn: a lock written by hand holds up nobody",
@@ -49,7 +47,7 @@ MUTANTS = (
         HISTORY,
         1,
     ),
-    Mutant("promote: no longer delayed", "  call('ZREM', DELAYED, member)\n", "", HISTORY, 1),
+    Mutant("promote: no longer delayed", seed=1),
     Mutant(
         "promote: deleted entries are counted as vanished",
         "    remove_entry(lane, id)\n    count('vanished')\n  end\n  call('ZREM'",
@@ -57,21 +55,10 @@ MUTANTS = (
         HISTORY,
         10,
     ),
-    Mutant("promote: work is said again", "if ready > 0 then wake() end", "", HISTORY, 11),
-    Mutant("promote: dead watchers are struck off", "call('ZREMRANGEBYSCORE', WATCH, '-inf', now)\n", "", HISTORY, 17),
-    Mutant(
-        "promote: dead watchers are replaced",
-        "if call('ZCARD', WATCH) < cfg.watchers then leave_token() end",
-        "",
-        HISTORY,
-        5,
-    ),
-    Mutant(
-        "reclaim: bytes are bounded",
-        "limit)) do\n    if bytes >= cfg.copied_bytes then break end",
-        "limit)) do\n",
-        "reclaim.taking_back_is_bounded_in_bytes",
-    ),
+    Mutant("promote: work is said again", seed=11),
+    Mutant("promote: dead watchers are struck off", seed=17),
+    Mutant("promote: dead watchers are replaced", seed=5),
+    Mutant("reclaim: bytes are bounded", caught_by="reclaim.taking_back_is_bounded_in_bytes"),
     Mutant(
         "reclaim: not a lease that a clock set back for a moment made old",
         "if row[3] > longest_ms then",
@@ -90,30 +77,18 @@ MUTANTS = (
         "then end\n  local lane, id",
         "retry_later.promoting_is_bounded_in_bytes",
     ),
-    Mutant(
-        "promote: due times of a clock that was set back are cut",
-        "  call('ZADD', DELAYED, latest, member)\n",
-        "",
-        HISTORY,
-        2,
-    ),
+    Mutant("promote: due times of a clock that was set back are cut", seed=2),
     Mutant(
         "promote: watches of a clock that was set back end",
-        "call('ZREMRANGEBYSCORE', WATCH, '(' .. now + MOST_WATCH_MS, '+inf')\n",
-        "",
-        "retry_later.watches_of_a_clock_that_was_set_back_end",
+        caught_by="retry_later.watches_of_a_clock_that_was_set_back_end",
     ),
     Mutant(
         "reclaim: not by a clock that has stepped forward",
-        "if ARGV[5] ~= '' and now_ms() > tonumber(ARGV[5]) then",
-        "if false then",
-        "reclaim.nothing_is_taken_back_by_a_clock_that_has_stepped_forward",
+        caught_by="reclaim.nothing_is_taken_back_by_a_clock_that_has_stepped_forward",
     ),
     Mutant(
         "check_out: a sign of life from before the clock was set back counts as one of now",
-        "if seen > now and not look_only then",
-        "if false then",
-        "check_out.a_sign_of_life_from_before_the_clock_was_set_back_counts_as_one_of_now",
+        caught_by="check_out.a_sign_of_life_from_before_the_clock_was_set_back_counts_as_one_of_now",
     ),
     Mutant(
         "entry: ids ahead of the clock do not count",
@@ -135,15 +110,11 @@ MUTANTS = (
     ),
     Mutant(
         "entry: the time of staging goes with its entry",
-        "    if may_be_ahead(lane, id) then call('HDEL', SCHED, ahead_field(lane, id)) end\n",
-        "",
-        "expire.such_a_time_does_not_slide_with_each_return_and_goes_with_its_entry",
+        caught_by="expire.such_a_time_does_not_slide_with_each_return_and_goes_with_its_entry",
     ),
     Mutant(
         "expire: what was staged ahead of a clock that was set back is ranked anew",
-        "  rank_anew(lane)\n",
-        "",
-        "expire.what_was_staged_before_the_clock_was_set_back_counts_from_then",
+        caught_by="expire.what_was_staged_before_the_clock_was_set_back_counts_from_then",
     ),
     Mutant(
         "come back: not after the deadline",
@@ -170,12 +141,7 @@ MUTANTS = (
         "if bytes >= cfg.copied_bytes then",
         "expire.one_call_is_bounded_in_entries_and_bytes",
     ),
-    Mutant(
-        "expire: each lane has bounds of its own",
-        "  bytes, endings = 0, 0\n",
-        "",
-        "expire.a_lane_of_large_entries_hides_no_other_lane",
-    ),
+    Mutant("expire: each lane has bounds of its own", caught_by="expire.a_lane_of_large_entries_hides_no_other_lane"),
     Mutant(
         "expire: the next call goes on where a bound cut this one",
         "return rank, rank == first and tostring(place) or '0'",
@@ -194,12 +160,7 @@ MUTANTS = (
         "if i > cfg.at_once then break end",
         "retry_later.one_call_is_bounded_in_bytes",
     ),
-    Mutant(
-        "expire: nothing without a deadline",
-        "  if not deadline or deadline > now_ms() then return bytes, false end\n",
-        "",
-        "expire.another_patience_makes_no_deadline",
-    ),
+    Mutant("expire: nothing without a deadline", caught_by="expire.another_patience_makes_no_deadline"),
     Mutant(
         "expire: what ended is settled",
         "  if answered(entry.id) then\n    settle(lane, id, entry)\n  else\n"
@@ -208,12 +169,10 @@ MUTANTS = (
         HISTORY,
         2,
     ),
-    Mutant("expire: no longer ready", "  call('ZREM', ready_key(lane), member)\n", "", HISTORY, 10),
+    Mutant("expire: no longer ready", seed=10),
     Mutant(
         "expire: a backlog without deadlines hides none",
-        "if #late == 2 * tonumber(looked_at) then return cut_at(rank, place, late[2]) end",
-        "",
-        "expire.a_deadline_behind_a_backlog_without_any_is_found",
+        caught_by="expire.a_deadline_behind_a_backlog_without_any_is_found",
     ),
     Mutant(
         "expire: attempts are told",
@@ -240,22 +199,10 @@ MUTANTS = (
         HISTORY,
         0,
     ),
-    Mutant(
-        "reclaim: attempts are kept",
-        "    if deliveries > 0 then remember(lane, id, deliveries, worker) end\n",
-        "",
-        HISTORY,
-        0,
-    ),
+    Mutant("reclaim: attempts are kept"),
     Mutant("reclaim: lost workers are told", "error = failure, workers = lost}", "error = failure}", HISTORY, 1),
-    Mutant("reclaim: no attempt where none was made", "    deliveries = 0\n", "", HISTORY, 0),
-    Mutant(
-        "reclaim: staged where it was not yet",
-        "    deliveries = 0\n    count_staged(lane, id)\n",
-        "    deliveries = 0\n",
-        HISTORY,
-        0,
-    ),
+    Mutant("reclaim: no attempt where none was made"),
+    Mutant("reclaim: staged where it was not yet"),
     Mutant("reclaim: not for ever", "elseif deliveries >= most then", "elseif false then", HISTORY, 1),
     Mutant(
         "reclaim: not what ended",
@@ -271,14 +218,8 @@ MUTANTS = (
         HISTORY,
         0,
     ),
-    Mutant(
-        "reclaim: no longer pending",
-        "    call('XACK', lane_key(lane), GROUP, id)\n    back, ended",
-        "    back, ended",
-        HISTORY,
-        0,
-    ),
-    Mutant("reclaim: somebody is woken", "if back > 0 then wake() end", "", HISTORY, 1),
+    Mutant("reclaim: no longer pending"),
+    Mutant("reclaim: somebody is woken", seed=1),
     Mutant(
         "reclaim: lost wake-ups are cleared",
         "do call('XACK', WAKE, GROUP, row[1]) end",
@@ -287,9 +228,7 @@ MUTANTS = (
     ),
     Mutant(
         "check_out: a fleet looks for the gone now and then, not each of its workers",
-        "if since >= 0 and since < pause_ms then return 0 end",
-        "",
-        "check_out.nobody_is_looked_for_again_during_the_pause",
+        caught_by="check_out.nobody_is_looked_for_again_during_the_pause",
     ),
     Mutant(
         "check_out: a clock set back delays nothing",
@@ -297,18 +236,10 @@ MUTANTS = (
         "if since < pause_ms then",
         "check_out.nobody_is_looked_for_again_during_the_pause",
     ),
-    Mutant(
-        "check_out: not who holds something",
-        "if call('XPENDING', lane_key(lane), GROUP, '-', '+', 1, worker)[1] then return false end",
-        "",
-        HISTORY,
-        1,
-    ),
+    Mutant("check_out: not who holds something", seed=1),
     Mutant(
         "groups: missing ones are noticed before a write",
-        "for lane = 1, LANE_COUNT do call('XPENDING', lane_key(lane), GROUP, '-', '+', 1) end\n",
-        "",
-        "reclaim.a_missing_group_is_noticed_before_anything_is_written",
+        caught_by="reclaim.a_missing_group_is_noticed_before_anything_is_written",
     ),
     Mutant(
         "full server: work is still done",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.scripts.mutants.mutant import HISTORY, Mutant
 
 MUTANTS = (
-    Mutant("enqueue: an id once", "  if record then\n", "  if false then\n", HISTORY, 2),
+    Mutant("enqueue: an id once", seed=2),
     Mutant("enqueue: another content is a conflict", "known == digest and 2 or 3", "2", HISTORY, 4),
     Mutant("enqueue: not what ended", "count > 0 and call('EXISTS', unpack(KEYS, 5 + count)) > 0", "false", HISTORY, 0),
     Mutant(
@@ -14,34 +14,15 @@ MUTANTS = (
         "if answered then",
         "enqueue.of_many_only_those_that_have_a_result_are_not_queued",
     ),
-    Mutant(
-        "enqueue: lanes are bounded",
-        "  if length[lane] >= limit then return 4, '' end\n",
-        "",
-        "enqueue.a_lane_takes_no_more_than_its_limit_by_its_length",
-    ),
+    Mutant("enqueue: lanes are bounded", caught_by="enqueue.a_lane_takes_no_more_than_its_limit_by_its_length"),
     Mutant(
         "enqueue: lanes are bounded in bytes",
-        "  if too_many_bytes(lane, words) then return 4, 'bytes' end\n",
-        "",
-        "enqueue.a_lane_takes_no_more_large_requests_than_its_limit_of_bytes",
+        caught_by="enqueue.a_lane_takes_no_more_large_requests_than_its_limit_of_bytes",
     ),
-    Mutant(
-        "enqueue: bytes of one call too",
-        "  if bytes[lane] and not full then bytes[lane] = bytes[lane] + size end\n",
-        "",
-        "enqueue.the_bytes_of_one_call_count_together",
-    ),
-    Mutant(
-        "enqueue: within one call too",
-        "  length[lane] = length[lane] + 1\n",
-        "",
-        "enqueue.a_lane_takes_no_more_than_its_limit_by_its_length",
-    ),
+    Mutant("enqueue: bytes of one call too", caught_by="enqueue.the_bytes_of_one_call_count_together"),
+    Mutant("enqueue: within one call too", caught_by="enqueue.a_lane_takes_no_more_than_its_limit_by_its_length"),
     Mutant("enqueue: records expire", ", 'PX', record_ttl)", ")", HISTORY, 0),
-    Mutant(
-        "cancel: workers are told", "tell(CANCELS, 'MAXLEN', '~', cfg.notices_cap, '*', 'id', id)\n", "", HISTORY, 0
-    ),
+    Mutant("cancel: workers are told"),
     Mutant(
         "cancel: not what a worker has",
         "if row and row[2] ~= NOBODY or not pcall(require_types)",
@@ -62,9 +43,7 @@ MUTANTS = (
     ),
     Mutant(
         "cancel: also by who may not remove entries",
-        "if type(redis.pcall(unpack(harmless))) == 'table' then return false end",
-        "",
-        "cancel.what_may_not_be_removed_stays_until_its_turn_and_stays_cancelled",
+        caught_by="cancel.what_may_not_be_removed_stays_until_its_turn_and_stays_cancelled",
     ),
     Mutant(
         "cancel: also beside a key of another type",
@@ -72,13 +51,7 @@ MUTANTS = (
         " then",
         "cancel.a_key_of_another_type_leaves_the_entry_where_it_is",
     ),
-    Mutant(
-        "cancel: counted as staged where no pull staged it",
-        "    count('staged')\n  end\n  call('ZREM', ready",
-        "  end\n  call('ZREM', ready",
-        HISTORY,
-        4,
-    ),
+    Mutant("cancel: counted as staged where no pull staged it", seed=4),
     Mutant(
         "cancel: counted as staged once",
         "\n      or seen and member <= seen) then",
@@ -87,22 +60,10 @@ MUTANTS = (
     ),
     Mutant(
         "cancel: what a watcher has was not staged yet",
-        "  if delivered then\n    count_staged(lane, entry_id)\n  elseif",
-        "  if delivered then\n  elseif",
-        "cancel.one_that_a_watcher_was_just_given_leaves_its_lane_and_the_watcher_goes_on",
+        caught_by="cancel.one_that_a_watcher_was_just_given_leaves_its_lane_and_the_watcher_goes_on",
     ),
-    Mutant(
-        "cancel: no longer ready",
-        "  call('ZREM', ready_key(lane), member)\n  call('ZREM', DELAYED",
-        "  call('ZREM', DELAYED",
-        "cancel.one_that_waits_staged_leaves_its_lane_at_once",
-    ),
-    Mutant(
-        "cancel: no longer delayed",
-        "  call('ZREM', DELAYED, tries_field(lane, entry_id))\n",
-        "",
-        "cancel.one_that_waits_for_its_next_try_leaves_its_lane_at_once",
-    ),
+    Mutant("cancel: no longer ready", caught_by="cancel.one_that_waits_staged_leaves_its_lane_at_once"),
+    Mutant("cancel: no longer delayed", caught_by="cancel.one_that_waits_for_its_next_try_leaves_its_lane_at_once"),
     Mutant(
         "cancel: its result outlives what it may still meet",
         "tokens, cfg.record_ttl_ms) then",
@@ -115,24 +76,14 @@ MUTANTS = (
         "",
         "cancel.the_result_of_what_is_not_found_outlives_a_request_that_waits_and_then_lives_as_any",
     ),
-    Mutant(
-        "ask: also on a full server",
-        "redis.pcall('DEL', KEYS[2])",
-        "",
-        "cancel.a_full_redis_takes_what_workers_are_asked_for",
-    ),
+    Mutant("ask: also on a full server", caught_by="cancel.a_full_redis_takes_what_workers_are_asked_for"),
     Mutant(
         "ask: also by who may delete nothing",
         "redis.pcall('DEL', KEYS[2])",
         "redis.call('DEL', KEYS[2])",
         "cancel.who_may_not_delete_asks_all_the_same",
     ),
-    Mutant(
-        "requeue: not what is gone",
-        "if not call('XRANGE', DEAD, letter, letter)[1] then\n",
-        "if false then\n",
-        "requeue.a_dead_letter_that_is_gone_is_not_requeued",
-    ),
+    Mutant("requeue: not what is gone", caught_by="requeue.a_dead_letter_that_is_gone_is_not_requeued"),
     Mutant(
         "requeue: once, however often it is asked for",
         "return {id and tonumber(string.match(id, '^%d+')) >= tonumber(string.match(letter, '^%d+')) and id or '', ''}",
@@ -153,9 +104,7 @@ MUTANTS = (
     ),
     Mutant(
         "requeue: its id stays taken",
-        "call('SET', KEYS[20], (digest or ARGV[6]) .. ' ' .. entry_name(lane, id) .. ' ' .. ARGV[7], 'PX', life)\n",
-        "",
-        "requeue.the_record_of_its_id_names_the_new_entry_so_that_nobody_enqueues_it_a_second_time",
+        caught_by="requeue.the_record_of_its_id_names_the_new_entry_so_that_nobody_enqueues_it_a_second_time",
     ),
     Mutant(
         "requeue: no lasting record without an id",
@@ -163,17 +112,10 @@ MUTANTS = (
         "local life = cfg.record_ttl_ms",
         "requeue.a_request_without_an_id_of_its_own_leaves_a_record_for_a_while_only",
     ),
-    Mutant(
-        "requeue: not over a newer result",
-        "if result[1] and result[2] ~= former then return {'', result[1]} end\n",
-        "",
-        "requeue.a_newer_success_is_not_deleted",
-    ),
+    Mutant("requeue: not over a newer result", caught_by="requeue.a_newer_success_is_not_deleted"),
     Mutant(
         "requeue: not beside a newer request",
-        "if entry and entry ~= former then return {'', 'outstanding'} end\n",
-        "",
-        "requeue.a_newer_request_that_has_not_ended_keeps_its_id",
+        caught_by="requeue.a_newer_request_that_has_not_ended_keeps_its_id",
         argument="d2",
     ),
     Mutant(
@@ -182,8 +124,8 @@ MUTANTS = (
         "if result[1] then",
         "requeue.a_dead_letter_gets_another_life",
     ),
-    Mutant("requeue: the dead letter goes", "call('XDEL', DEAD, letter)\n", "", HISTORY, 0),
-    Mutant("requeue: the result is forgotten", "call('DEL', KEYS[19])\n", "", HISTORY, 0),
+    Mutant("requeue: the dead letter goes"),
+    Mutant("requeue: the result is forgotten"),
     Mutant(
         "audit: bytes are bounded", " and bytes < 4194304 do", " do", "audit.counting_copies_a_bounded_number_of_bytes"
     ),

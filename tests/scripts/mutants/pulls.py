@@ -47,27 +47,15 @@ MUTANTS = (
         0,
     ),
     Mutant("put back: only what nobody runs", "elseif handed[i] then", "else", HISTORY, 7),
-    Mutant(
-        "put back: no longer pending",
-        "      call('XACK', lane_key(lane), GROUP, id)\n      back = back + 1\n",
-        "      back = back + 1\n",
-        HISTORY,
-        3,
-    ),
-    Mutant(
-        "put back: counted as staged",
-        "      count_staged(lane, id)\n      if fields then\n        local _, added",
-        "      if fields then\n        local _, added",
-        HISTORY,
-        0,
-    ),
+    Mutant("put back: no longer pending", seed=3),
+    Mutant("put back: counted as staged"),
     Mutant(
         "put back: deleted ones are counted as vanished",
         "+ added, ended + late\n      else\n        count('vanished')\n      end",
         "+ added, ended + late\n      end",
         "pull_stage.a_hint_deleted_by_hand_is_counted_as_vanished",
     ),
-    Mutant("put back: counts as something moved", "staged = staged + back\n", "", HISTORY, 0),
+    Mutant("put back: counts as something moved"),
     Mutant(
         "choose: the guaranteed share",
         "return owed or top",
@@ -93,16 +81,12 @@ MUTANTS = (
         "pull_choose.a_lane_saves_up_nothing_while_others_wait_without_it",
     ),
     Mutant(
-        "choose: nothing of a paused lane",
-        "    if paused[lane] then waiting[lane] = 0 end\n",
-        "",
-        "pause.nothing_is_taken_from_a_paused_lane_and_the_others_go_on",
+        "choose: nothing of a paused lane", caught_by="pause.nothing_is_taken_from_a_paused_lane_and_the_others_go_on"
     ),
     Mutant(
         "pause: who finds only paused lanes waits",
-        "    if paused[lane] then waiting[lane] = 0 end\n",
-        "",
-        "pause.who_finds_only_paused_lanes_waits_like_one_who_finds_nothing",
+        caught_by="pause.who_finds_only_paused_lanes_waits_like_one_who_finds_nothing",
+        mark="choose: nothing of a paused lane",
     ),
     Mutant(
         "take: what rests and is not in order yet holds up nobody",
@@ -110,12 +94,7 @@ MUTANTS = (
         "  while cut and (false",
         "pause.what_rests_and_is_not_in_order_yet_holds_up_nobody",
     ),
-    Mutant(
-        "pause: going on wakes somebody",
-        "if not pause then wake() end",
-        "",
-        "pause.a_lane_that_goes_on_wakes_watchers_and_the_bench",
-    ),
+    Mutant("pause: going on wakes somebody", caught_by="pause.a_lane_that_goes_on_wakes_watchers_and_the_bench"),
     Mutant(
         "pause: since the first time",
         "if pause and not paused then",
@@ -134,17 +113,10 @@ MUTANTS = (
         "then",
         "pull_choose.a_lane_alone_pays_its_debt_pick_by_pick",
     ),
-    Mutant(
-        "choose: credit is kept",
-        "  if #claims + dropped > 0 then save_credit(credit) end\n",
-        "",
-        "pull_choose.lower_lanes_get_their_share_under_sustained_critical_load",
-    ),
+    Mutant("choose: credit is kept", caught_by="pull_choose.lower_lanes_get_their_share_under_sustained_critical_load"),
     Mutant(
         "take: nothing in place of what is not in order yet",
-        "if cut then wanted = math.min(wanted, urgent) end",
-        "",
-        "pull_choose.a_flood_that_is_not_in_order_yet_is_not_passed_by_what_is_less_urgent",
+        caught_by="pull_choose.a_flood_that_is_not_in_order_yet_is_not_passed_by_what_is_less_urgent",
     ),
     Mutant(
         "take: also where it may not ask for many results at once",
@@ -211,13 +183,7 @@ MUTANTS = (
         "      dropped",
         "pull_take.entries_deleted_by_hand_are_counted_as_vanished",
     ),
-    Mutant(
-        "pull: who asks for work watches no more",
-        "if arg.watching or arg.n > 0 then call('ZREM', WATCH, arg.worker) end",
-        "",
-        HISTORY,
-        0,
-    ),
+    Mutant("pull: who asks for work watches no more"),
     Mutant(
         "pull: also when the answer was lost",
         "if arg.watching or arg.n > 0 then call('ZREM'",
@@ -262,26 +228,14 @@ MUTANTS = (
         HISTORY,
         14,
     ),
-    Mutant(
-        "pull: a watcher woken for work left behind",
-        "if ready > 0 and moved and watching > 0 then wake_watcher() end\n",
-        "",
-        HISTORY,
-        1,
-    ),
+    Mutant("pull: a watcher woken for work left behind", seed=1),
     Mutant(
         "pull: nobody woken when nothing moved",
         "local moved = #claims + dropped + staged > 0",
         "local moved = true",
         "pull_roles.nobody_is_woken_twice_for_the_same_work",
     ),
-    Mutant(
-        "pull: counts are written",
-        "dropped = dropped + late + ended\nwrite_counts()",
-        "dropped = dropped + late + ended",
-        HISTORY,
-        0,
-    ),
+    Mutant("pull: counts are written"),
     Mutant(
         "wake: one token is enough",
         "if call('LLEN', BENCH) == 0 then call('RPUSH', BENCH, '1') end",
@@ -291,10 +245,7 @@ MUTANTS = (
     ),
     Mutant("wake: one wake-up is enough", "'MAXLEN', 1, '*'", "'*'", HISTORY, 0),
     Mutant(
-        "wake: idle waiters too",
-        "  wake_watcher()\n  leave_token()\n",
-        "  wake_watcher()\n",
-        "reclaim.work_of_a_silent_worker_is_ready_again_with_its_attempt_counted",
+        "wake: idle waiters too", caught_by="reclaim.work_of_a_silent_worker_is_ready_again_with_its_attempt_counted"
     ),
-    Mutant("wake: watchers too", "  wake_watcher()\n  leave_token()\n", "  leave_token()\n", HISTORY, 1),
+    Mutant("wake: watchers too", seed=1),
 )

@@ -47,37 +47,16 @@ MUTANTS = (
         LOOK,
         argument="ready set deleted",
     ),
-    Mutant(
-        "repair: somebody is woken",
-        "if made_ready > 0 then wake() end\n",
-        "",
-        "repair.an_idle_worker_is_woken_for_what_was_made_ready",
-    ),
+    Mutant("repair: somebody is woken", caught_by="repair.an_idle_worker_is_woken_for_what_was_made_ready"),
     Mutant(
         "repair: a lane in bounded calls",
         "while looked < most and bytes < most_bytes do",
         "while looked < most do",
         "repair.one_look_is_bounded_in_entries_and_bytes",
     ),
-    Mutant(
-        "repair: members in bounded calls",
-        "    if bytes >= most_bytes then return i - 8 end\n",
-        "",
-        "repair.one_look_is_bounded_in_entries_and_bytes",
-    ),
-    Mutant(
-        "repair: running ones in bounded calls",
-        "    if bytes >= most_bytes then return after end\n",
-        "",
-        "repair.looking_at_what_runs_is_bounded_in_bytes",
-    ),
-    Mutant(
-        "repair: deleted ones that run go",
-        "      if mend then erase(lane, after) end\n",
-        "",
-        LOST,
-        argument="running entry deleted",
-    ),
+    Mutant("repair: members in bounded calls", caught_by="repair.one_look_is_bounded_in_entries_and_bytes"),
+    Mutant("repair: running ones in bounded calls", caught_by="repair.looking_at_what_runs_is_bounded_in_bytes"),
+    Mutant("repair: deleted ones that run go", caught_by=LOST, argument="running entry deleted"),
     Mutant(
         "repair: looking erases nothing that runs",
         "      if mend then erase(lane, after) end\n",
@@ -85,13 +64,7 @@ MUTANTS = (
         LOOK,
         argument="running entry deleted",
     ),
-    Mutant(
-        "repair: deleted ones that wait go",
-        "    if mend then erase(lane, id) end\n",
-        "",
-        LOST,
-        argument="ready entry deleted",
-    ),
+    Mutant("repair: deleted ones that wait go", caught_by=LOST, argument="ready entry deleted"),
     Mutant(
         "repair: looking erases nothing that waits",
         "    if mend then erase(lane, id) end\n",
@@ -99,27 +72,9 @@ MUTANTS = (
         LOOK,
         argument="delayed entry deleted",
     ),
-    Mutant(
-        "repair: what vanished is counted",
-        "  remove_entry(lane, id)\n  count('vanished')\nend",
-        "  remove_entry(lane, id)\nend",
-        LOST,
-        argument="ready entry deleted",
-    ),
-    Mutant(
-        "repair: what nobody held was never staged",
-        "if row and row[2] == NOBODY then count_staged(lane, id) end\n",
-        "",
-        LOST,
-        argument="handed-out entry deleted",
-    ),
-    Mutant(
-        "repair: every trace of a deleted one goes",
-        "  call('ZREM', DELAYED, tries_field(lane, id))\n  remove_entry",
-        "  remove_entry",
-        LOST,
-        argument="delayed entry deleted",
-    ),
+    Mutant("repair: what vanished is counted", caught_by=LOST, argument="ready entry deleted"),
+    Mutant("repair: what nobody held was never staged", caught_by=LOST, argument="handed-out entry deleted"),
+    Mutant("repair: every trace of a deleted one goes", caught_by=LOST, argument="delayed entry deleted"),
     Mutant(
         "repair: ready or delayed",
         "elseif elsewhere(lane, id) or pending_row",
@@ -148,45 +103,14 @@ MUTANTS = (
         KEPT,
         argument="group set back",
     ),
+    Mutant("repair: odd members go", caught_by=KEPT, argument="odd members"),
+    Mutant("repair: listed, and gone since", caught_by="repair.what_changed_since_it_was_listed_is_left_alone"),
     Mutant(
-        "repair: odd members go",
-        "    note(kind .. '_odd', name)\n    if mend then remove() end\n",
-        "    note(kind .. '_odd', name)\n",
-        KEPT,
-        argument="odd members",
+        "repair: listed as delayed, and gone since", caught_by="repair.what_changed_since_it_was_listed_is_left_alone"
     ),
-    Mutant(
-        "repair: listed, and gone since",
-        "  if not call('ZSCORE', ready_key(lane), member) then return end\n",
-        "",
-        "repair.what_changed_since_it_was_listed_is_left_alone",
-    ),
-    Mutant(
-        "repair: listed as delayed, and gone since",
-        "  if not call('ZSCORE', DELAYED, member) then return end\n",
-        "",
-        "repair.what_changed_since_it_was_listed_is_left_alone",
-    ),
-    Mutant(
-        "repair: attempts of what is there stay",
-        "  if lane and fetch_counted(lane, id) then return end\n",
-        "",
-        "repair.a_sound_queue_is_left_as_it_is",
-    ),
-    Mutant(
-        "repair: attempts of what is gone go",
-        "  if mend then call('HDEL', TRIES, field) end\n",
-        "",
-        KEPT,
-        argument="odd members",
-    ),
-    Mutant(
-        "repair: a group beyond the end",
-        "      if mend then call('XGROUP', 'SETID', lane_key(lane), GROUP, newest) end\n",
-        "",
-        KEPT,
-        argument="group set beyond the end",
-    ),
+    Mutant("repair: attempts of what is there stay", caught_by="repair.a_sound_queue_is_left_as_it_is"),
+    Mutant("repair: attempts of what is gone go", caught_by=KEPT, argument="odd members"),
+    Mutant("repair: a group beyond the end", caught_by=KEPT, argument="group set beyond the end"),
     Mutant(
         "repair: looking sets no group",
         "      if mend then call('XGROUP', 'SETID'",
@@ -214,13 +138,7 @@ MUTANTS = (
         KEPT,
         argument="group destroyed",
     ),
-    Mutant(
-        "keys: of another type",
-        "  if kind ~= expected then return set_aside(key, 'wrong_type', kind) end\n",
-        "",
-        KEPT,
-        argument="wake of another type",
-    ),
+    Mutant("keys: of another type", caught_by=KEPT, argument="wake of another type"),
     Mutant(
         "keys: set aside, not deleted",
         "call('RENAME', key, key .. ARGV[3])",
@@ -234,16 +152,8 @@ MUTANTS = (
         LOOK,
         argument="dead of another type",
     ),
-    Mutant(
-        "keys: a result without a status",
-        "if field ~= '' and call('HEXISTS', key, field) == 0 then",
-        "if false then",
-        KEPT,
-        argument="results by hand",
-    ),
-    Mutant(
-        "keys: an end of life", "    if mend then call('PEXPIRE', key, life) end\n", "", KEPT, argument="no end of life"
-    ),
+    Mutant("keys: a result without a status", caught_by=KEPT, argument="results by hand"),
+    Mutant("keys: an end of life", caught_by=KEPT, argument="no end of life"),
     Mutant(
         "keys: looking ends no life",
         "    if mend then call('PEXPIRE', key, life) end\n",
@@ -257,13 +167,7 @@ MUTANTS = (
         " then",
         "repair.a_sound_queue_is_left_as_it_is",
     ),
-    Mutant(
-        "keys: counters are numbers",
-        "      if mend then call('HDEL', COUNTS, flat[i]) end\n",
-        "",
-        KEPT,
-        argument="odd counters",
-    ),
+    Mutant("keys: counters are numbers", caught_by=KEPT, argument="odd counters"),
     Mutant(
         "vanish: not what stands",
         "or stands(lane, id, request_id) then return 0 end",
@@ -288,12 +192,7 @@ MUTANTS = (
         "  if true then\n    local message",
         "repair.a_request_is_given_up_as_vanished_only_when_it_can_never_run",
     ),
-    Mutant(
-        "vanish: in bounded calls",
-        "  if bytes >= tonumber(ARGV[3]) then break end\n",
-        "",
-        "repair.looking_for_who_waits_in_vain_is_bounded_in_bytes",
-    ),
+    Mutant("vanish: in bounded calls", caught_by="repair.looking_for_who_waits_in_vain_is_bounded_in_bytes"),
     Mutant(
         "vanish: another request at its place is another",
         "return entry.id == request_id",
@@ -321,10 +220,7 @@ MUTANTS = (
         argument="counts deleted",
     ),
     Mutant(
-        "balance: not while it does not fit",
-        "if staged_now > outstanding then return {} end\n",
-        "",
-        "repair.counters_are_left_alone_while_the_rest_does_not_fit",
+        "balance: not while it does not fit", caught_by="repair.counters_are_left_alone_while_the_rest_does_not_fit"
     ),
     Mutant(
         "balance: a deleted lane is remembered",
@@ -335,8 +231,6 @@ MUTANTS = (
     ),
     Mutant(
         "repair: not behind the last stream id",
-        "  if id == '18446744073709551615-18446744073709551615' then return nil end\n",
-        "",
-        "repair.the_last_stream_id_that_there_can_be_is_looked_at_as_any",
+        caught_by="repair.the_last_stream_id_that_there_can_be_is_looked_at_as_any",
     ),
 )

@@ -31,21 +31,14 @@ MUTANTS = (
     ),
     Mutant(
         "tokens: who was not told is made up for",
-        "if streamed(entry) and not result[3] then",
-        "if false then",
-        "tokens.one_that_was_put_in_by_hand_is_ended_when_its_entry_is_removed",
+        caught_by="tokens.one_that_was_put_in_by_hand_is_ended_when_its_entry_is_removed",
     ),
     Mutant(
-        "tokens: made up for once",
-        "  call('HSET', result_key(request_id), 'streamed', '0')\n",
-        "",
-        "tokens.readers_of_a_duplicate_of_one_that_was_not_streamed_are_told_too",
+        "tokens: made up for once", caught_by="tokens.readers_of_a_duplicate_of_one_that_was_not_streamed_are_told_too"
     ),
     Mutant(
         "tokens: a cancel ends them by the entry",
-        "if entry then read = streamed(entry) end\n",
-        "",
-        "tokens.one_that_runs_and_is_cancelled_before_its_first_token_is_ended_at_once",
+        caught_by="tokens.one_that_runs_and_is_cancelled_before_its_first_token_is_ended_at_once",
     ),
     Mutant(
         "tokens: by the entry of that request",
@@ -72,10 +65,7 @@ MUTANTS = (
         "tokens.one_that_is_cancelled_in_the_queue_is_ended_at_once_and_once",
     ),
     Mutant(
-        "tokens: another life has its own",
-        "redis.pcall('DEL', KEYS[21])",
-        "",
-        "tokens.another_life_begins_without_the_tokens_of_the_former_one",
+        "tokens: another life has its own", caught_by="tokens.another_life_begins_without_the_tokens_of_the_former_one"
     ),
     Mutant(
         "tokens: of what vanished",
@@ -83,12 +73,7 @@ MUTANTS = (
         "nil",
         "tokens.one_whose_entry_was_deleted_is_ended_where_it_streamed",
     ),
-    Mutant(
-        "tokens: they expire",
-        "  if type(added) == 'string' then redis.pcall('PEXPIRE', key, cfg.result_ttl_ms) end\n",
-        "",
-        "tokens.one_that_is_lost_with_its_last_worker_is_ended",
-    ),
+    Mutant("tokens: they expire", caught_by="tokens.one_that_is_lost_with_its_last_worker_is_ended"),
     Mutant(
         "tokens: a refusal holds up no ending",
         "local added = redis.pcall('XADD', key",

@@ -2,5 +2,6 @@
 -- KEYS: 1 the stream; 2 a key that never exists, and that the caller may delete. ARGV: 1 approximate length of the
 --   stream; 2 name and 3 value of its field.
 -- Returns the new stream id.
+-- @guard ask: also on a full server
 redis.pcall('DEL', KEYS[2])   -- first: a full server allows it, and then also what follows
 return redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[1], '*', ARGV[2], ARGV[3])

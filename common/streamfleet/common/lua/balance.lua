@@ -24,6 +24,7 @@ for lane = 1, LANE_COUNT do
   local of_lane = named(call('XINFO', 'STREAM', lane_key(lane)), 'entries-added')
   added = added and of_lane and added + of_lane or nil
 end
+-- @guard balance: not while it does not fit
 if staged_now > outstanding then return {} end
 
 local staged, mirror = counter('staged'), tonumber(call('HGET', SCHED, 'staged') or 0)

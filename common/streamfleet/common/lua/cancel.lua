@@ -29,10 +29,12 @@ if lane then leaves, delivered = can_leave(lane, entry_id) end
 local reply = ARGV[3] ~= '' and ARGV[3] or leaves and entry.reply   -- first: after a refusal here a pull ends the entry
 -- If the entry cannot be found, only tokens that were already streamed show that there are readers.
 local read = redis.pcall('EXISTS', KEYS[21]) == 1
+-- @guard tokens: a cancel ends them by the entry
 if entry then read = streamed(entry) end
 local tokens = read and {} or nil
 local given = {error = ARGV[4], streamed = tokens and '0'}
 if not publish(id, 'cancelled', given, reply, tokens, cfg.record_ttl_ms) then return 0 end
+-- @guard cancel: workers are told
 tell(CANCELS, 'MAXLEN', '~', cfg.notices_cap, '*', 'id', id)
 if leaves then take_out(lane, entry_id, entry, delivered) end
 return 1

@@ -23,12 +23,14 @@ local tried = {}
 local function complete(item)
   local lane, id, attempt, at = item[1], item[2], item[3], item.at
   local request_id, reply, status, failure = ARGV[at + 3], ARGV[at + 4], ARGV[at + 5], ARGV[at + 6]
+  -- @guard complete: the fence
   if not holds(lane, id, attempt) then return published_before(worker, lane, id, attempt, request_id) and 3 or 0 end
   if reply == '' then reply = nil end
   local values, n = values_of(item)
   local new = absent and not tried[request_id]
   tried[request_id] = true
   local tokens = #KEYS > 18 + 2 * #outcomes and tokens_of(values, n, attempt) or nil
+  -- @guard complete: the result says who wrote it
   n = sign(values, n, worker, lane, id, attempt)
   if not publish_pairs(request_id, status, values, n, reply, tokens, new) then
     local whole = read_entry(lane, id, fetch_fields(lane, id) or {})

@@ -21,12 +21,14 @@ local function too_many_bytes(lane, words)
     bytes[lane] = type(usage) == 'number' and usage or usage and -math.huge or 0
   end
   local full = size >= LARGE and bytes[lane] + size > limit_bytes
+  -- @guard enqueue: bytes of one call too
   if bytes[lane] and not full then bytes[lane] = bytes[lane] + size end
   return full
 end
 
 local function accept(record_key, result, lane, lane_name, reply, digest, words)
   local record = call('GET', record_key)
+  -- @guard enqueue: an id once
   if record then
     local known, entry = string.match(record, '^(%S+) (%S+)')
     -- WAIT covers only writes of its own connection, so a known record is written again, unchanged.
@@ -35,9 +37,12 @@ local function accept(record_key, result, lane, lane_name, reply, digest, words)
   end
   if answered and call('EXISTS', result) == 1 then return 5, '' end
   length[lane] = length[lane] or call('XLEN', KEYS[lane])
+  -- @guard enqueue: lanes are bounded
   if length[lane] >= limit then return 4, '' end
+  -- @guard enqueue: lanes are bounded in bytes
   if too_many_bytes(lane, words) then return 4, 'bytes' end
   local entry = lane_name .. ':' .. call('XADD', KEYS[lane], '*', unpack(words))
+  -- @guard enqueue: within one call too
   length[lane] = length[lane] + 1
   call('SET', record_key, digest .. ' ' .. entry .. ' ' .. reply, 'PX', record_ttl)
   return 1, entry

@@ -25,6 +25,7 @@ local function end_if_late(lane, member, rank)
   local size, late = end_late(lane, id, fields)
   bytes = bytes + size
   if not late then return false end
+  -- @guard expire: no longer ready
   call('ZREM', ready_key(lane), member)
   ended, endings = ended + 1, endings + 1
   return true
@@ -40,18 +41,21 @@ end
 -- Returns the position up to which the lane has been examined.
 local function end_late_in(lane, rank, place)
   local late = call('ZRANGEBYSCORE', ready_key(lane), rank, now, 'WITHSCORES', 'LIMIT', place, looked_at)
+  -- @guard expire: each lane has bounds of its own
   bytes, endings = 0, 0
   for i = 1, #late, 2 do
     if late[i + 1] ~= rank then rank, place = late[i + 1], 0 end
     if bytes >= cfg.copied_bytes or endings >= most then return cut_at(rank, place, late[2]) end
     if not end_if_late(lane, late[i], rank) then place = place + 1 end
   end
+  -- @guard expire: a backlog without deadlines hides none
   if #late == 2 * tonumber(looked_at) then return cut_at(rank, place, late[2]) end
   return string.format('%.0f', now + 1), '0'
 end
 
 local reached = {}
 for lane = 1, LANE_COUNT do
+  -- @guard expire: what was staged ahead of a clock that was set back is ranked anew
   rank_anew(lane)
   local rank, place = places[2 * lane - 1] or '-inf', places[2 * lane] or '0'
   reached[2 * lane - 1], reached[2 * lane] = end_late_in(lane, rank, tonumber(place))

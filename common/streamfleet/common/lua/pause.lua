@@ -13,5 +13,6 @@ for i, lane in ipairs(cjson.decode(ARGV[2])) do
   if pause and not paused then call('HSET', SCHED, field, string.format('%.0f', now_ms())) end
   if not pause then call('HDEL', SCHED, field) end
 end
+-- @guard pause: going on wakes somebody
 if not pause then wake() end   -- idle workers believe that there is nothing to take
 return changed

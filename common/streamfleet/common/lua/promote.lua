@@ -19,20 +19,26 @@ for _, member in ipairs(call('ZRANGEBYSCORE', DELAYED, '-inf', now, 'LIMIT', 0, 
     remove_entry(lane, id)
     count('vanished')
   end
+  -- @guard promote: no longer delayed
   call('ZREM', DELAYED, member)
 end
 write_counts()
 local ready = 0
 for lane = 1, LANE_COUNT do ready = ready + call('ZCARD', ready_key(lane)) end
+-- @guard promote: work is said again
 if ready > 0 then wake() end
+-- @guard promote: dead watchers are struck off
 call('ZREMRANGEBYSCORE', WATCH, '-inf', now)
 -- Times further ahead are from before the clock was set back.
+-- @guard promote: watches of a clock that was set back end
 call('ZREMRANGEBYSCORE', WATCH, '(' .. now + MOST_WATCH_MS, '+inf')
 local latest = string.format('%.0f', now + (tonumber(ARGV[3]) or 0))
 for _, member in ipairs(ARGV[3] ~= '' and call('ZRANGEBYSCORE', DELAYED, '(' .. latest, '+inf', 'LIMIT', 0, ARGV[2]) or {}) do
+  -- @guard promote: due times of a clock that was set back are cut
   call('ZADD', DELAYED, latest, member)
 end
 -- A watcher died: an idle waiter takes its place.
+-- @guard promote: dead watchers are replaced
 if call('ZCARD', WATCH) < cfg.watchers then leave_token() end
 local next_due = call('ZRANGE', DELAYED, 0, 0, 'WITHSCORES')
 return {promoted, next_due[2] and string.format('%.0f', math.max(0, next_due[2] - now)) or ''}

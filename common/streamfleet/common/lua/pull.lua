@@ -19,13 +19,16 @@ open_for_writes()
 local first = read_first()   -- raises NOGROUP for any lane before any write
 local now = now_ms()
 -- A worker that asks for work stops watching, even if the answer that made it a watcher was lost.
+-- @guard pull: who asks for work watches no more
 if arg.watching or arg.n > 0 then call('ZREM', WATCH, arg.worker) end
 local back, ended = put_back(arg.hints, handed, waiting)
 local staged, cut, more, late = stage(arg, waiting, first)
+-- @guard put back: counts as something moved
 staged = staged + back
 local claims, dropped = {}, 0
 if arg.n > 0 then claims, dropped = take(arg, waiting, cut, more, now) end
 dropped = dropped + late + ended
+-- @guard pull: counts are written
 write_counts()
 
 local ready = 0
@@ -41,6 +44,7 @@ if arg.n > 0 and #claims < arg.n and ready == 0 and not cut then
 end
 -- Never leave work, or a free watch, behind without a token.
 local moved = #claims + dropped + staged > 0 or arg.owing
+-- @guard pull: a watcher woken for work left behind
 if ready > 0 and moved and watching > 0 then wake_watcher() end
 if (ready > 0 and moved) or watching < cfg.watchers then leave_token() end
 return {claims, ready, role, string.format('%.0f', now), staged, dropped}

@@ -5,7 +5,9 @@
 --   clock can show without a step forward (epoch ms), or ''.
 -- Returns {made ready again, dead, ended otherwise}.
 require_groups()
+-- @guard reclaim: a missing wake stream is noticed before a write
 call('XPENDING', WAKE, GROUP, '-', '+', 1)   -- checked here: the read below would raise after writes
+-- @guard reclaim: not by a clock that has stepped forward
 if ARGV[5] ~= '' and now_ms() > tonumber(ARGV[5]) then return {0, 0, 0} end   -- nobody has renewed since the step
 open_for_writes()
 local lease_ms, most, limit = ARGV[2], tonumber(ARGV[3]), ARGV[4]
@@ -21,7 +23,9 @@ end
 local function take_back(lane, id, worker, deliveries)
   local fields = fetch_fields(lane, id)
   if worker == NOBODY then   -- a watcher died between its read and its pull: never started, so not counted
+    -- @guard reclaim: no attempt where none was made
     deliveries = 0
+    -- @guard reclaim: staged where it was not yet
     count_staged(lane, id)
   end
   if not fields then
@@ -39,8 +43,10 @@ local function take_back(lane, id, worker, deliveries)
     give_up(lane, id, fields, entry, deliveries, worker)
     dead = dead + 1
   else
+    -- @guard reclaim: attempts are kept
     if deliveries > 0 then remember(lane, id, deliveries, worker) end
     local _, _, late = come_back(lane, id, fields)
+    -- @guard reclaim: no longer pending
     call('XACK', lane_key(lane), GROUP, id)
     back, ended = back + 1 - late, ended + late
   end
@@ -49,6 +55,7 @@ end
 for lane = 1, LANE_COUNT do
   count_anew(lane)
   for _, row in ipairs(call('XPENDING', lane_key(lane), GROUP, 'IDLE', lease_ms, '-', '+', limit)) do
+    -- @guard reclaim: bytes are bounded
     if bytes >= cfg.copied_bytes then break end   -- bodies are copied: the next call continues
     if row[3] > longest_ms then stamp(lane, row[2], {row[1]}) else take_back(lane, row[1], row[2], row[4]) end
   end
@@ -56,5 +63,6 @@ end
 if back + dead + ended == 0 then keep_look() end
 for _, row in ipairs(call('XPENDING', WAKE, GROUP, 'IDLE', lease_ms, '-', '+', limit)) do call('XACK', WAKE, GROUP, row[1]) end
 write_counts()
+-- @guard reclaim: somebody is woken
 if back > 0 then wake() end
 return {back, dead, ended}

@@ -31,5 +31,6 @@ write_counts()
 for lane, turn in pairs(unused) do
   if turn and tonumber(call('HGET', SCHED, lane) or 0) < 1000 then call('HSET', SCHED, lane, 1000) end
 end
+-- @guard release: at once, for somebody
 if woken then wake() end
 return {released, looked_at}

@@ -14,6 +14,7 @@ local part, lane = ARGV[3], tonumber(ARGV[4])
 
 local function look_at_members(look)
   for i = 8, #ARGV do
+    -- @guard repair: members in bounded calls
     if bytes >= most_bytes then return i - 8 end
     look(lane, ARGV[i])
   end
@@ -30,5 +31,6 @@ else
   reached = look_at_members(by_member[part])
 end
 write_counts()
+-- @guard repair: somebody is woken
 if made_ready > 0 then wake() end
 return {reached, found}

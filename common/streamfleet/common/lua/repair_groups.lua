@@ -22,6 +22,7 @@ local function look_at_group(lane)
     local newest = named(call('XINFO', 'STREAM', lane_key(lane)), 'last-generated-id')
     if encode_id(last) > encode_id(newest) then
       note('group_ahead', LANE_NAMES[lane])
+      -- @guard repair: a group beyond the end
       if mend then call('XGROUP', 'SETID', lane_key(lane), GROUP, newest) end
     elseif comes_again(lane, last) or held_beyond(lane, last) then
       note('group_back', LANE_NAMES[lane])

@@ -21,6 +21,7 @@ local function look_at_counts()
   for i = 1, #flat, 2 do
     if not string.find(flat[i + 1], '^%-?%d+$') or #flat[i + 1] > 15 then
       note('odd_count', COUNTS, flat[i])
+      -- @guard keys: counters are numbers
       if mend then call('HDEL', COUNTS, flat[i]) end
     end
   end
@@ -29,11 +30,14 @@ end
 local function look_at(key, expected, life, field)
   local kind = call('TYPE', key).ok
   if kind == 'none' then return end
+  -- @guard keys: of another type
   if kind ~= expected then return set_aside(key, 'wrong_type', kind) end
+  -- @guard keys: a result without a status
   if field ~= '' and call('HEXISTS', key, field) == 0 then return set_aside(key, 'no_status', field) end
   if key == COUNTS then look_at_counts() end
   if life ~= '' and call('PTTL', key) == -1 then
     note('no_ttl', key, '')
+    -- @guard keys: an end of life
     if mend then call('PEXPIRE', key, life) end
   end
 end

@@ -5,5 +5,6 @@
 local oldest = string.format('%.0f', math.max(0, now_ms() - cfg.dead_ttl_ms))
 local deleted = call('XTRIM', DEAD, 'MINID', '~', oldest, 'LIMIT', ARGV[2])
 -- Whole nodes are deleted above; the first remaining node may also hold old letters.
+-- @guard retain: to the last one
 if deleted == 0 then deleted = call('XTRIM', DEAD, 'MINID', '=', oldest) end
 return deleted

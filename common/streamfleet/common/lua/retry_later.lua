@@ -18,6 +18,7 @@ local function message_of(failure)
 end
 
 local function postpone(lane, id, attempt, delay, failure, lost)
+  -- @guard retry_later: the fence
   if not holds(lane, id, attempt) then return 0 end
   local fields = fetch_fields(lane, id)
   if not fields then
@@ -27,17 +28,21 @@ local function postpone(lane, id, attempt, delay, failure, lost)
   end
   local entry = read_entry(lane, id, fields)
   bytes = bytes + entry.bytes
+  -- @guard retry_later: not what ended
   if answered(entry.id) then settle(lane, id, entry); return 4 end
+  -- @guard retry_later: not for ever
   if attempt >= most then
     local workers = workers_lost(tries_of(lane, id), lost and worker or nil)
     bury(lane, id, fields, entry, {status = 'dead', attempts = attempt, error = failure, workers = workers})
     return 2
   end
+  -- @guard retry_later: not past the deadline
   if entry.deadline and entry.deadline <= now + delay then
     local late = deadline_error('before it could be tried again; the last fault: ' .. message_of(failure))
     bury(lane, id, fields, entry, {status = 'expired', attempts = attempt, error = late})
     return 3
   end
+  -- @guard retry_later: attempts are kept
   remember(lane, id, attempt, lost and worker or nil)
   if delay > 0 then
     call('ZADD', DELAYED, string.format('%.0f', now + delay), tries_field(lane, id))
@@ -45,6 +50,7 @@ local function postpone(lane, id, attempt, delay, failure, lost)
     make_ready(lane, id, fields)
     woken = true
   end
+  -- @guard retry_later: no longer pending
   call('XACK', lane_key(lane), GROUP, id)
   return 1
 end
@@ -55,5 +61,6 @@ for i, row in ipairs(rows) do
   codes[i] = postpone(unpack(row, 1, 6))
 end
 write_counts()
+-- @guard retry_later: somebody is woken
 if woken then wake() end
 return codes

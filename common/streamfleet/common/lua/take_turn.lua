@@ -11,6 +11,7 @@ local last, from = tonumber(known[1]), tonumber(known[2])
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local since = last and now - last or -1   -- below 0 also if the clock was set back
+-- @guard take_turn: a full server too
 redis.call('HDEL', KEYS[2], '')   -- first: a full server allows it, and then the lock
 if not redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then
   -- A lock that outlasts its turn never expires: it was written by hand, with any type, or the clock was set back.

@@ -18,14 +18,18 @@ local function write_counts()
 end
 
 local function remove_entries(lane, ids)
+  -- @guard remove: the pending row goes
   call('XACK', lane_key(lane), GROUP, unpack(ids))
+  -- @guard remove: the entry goes
   call('XDEL', lane_key(lane), unpack(ids))
   for _, id in ipairs(ids) do
+    -- @guard entry: the time of staging goes with its entry
     if may_be_ahead(lane, id) then call('HDEL', SCHED, ahead_field(lane, id)) end
   end
   if call('HLEN', TRIES) == 0 then return end
   local fields = {}
   for i, id in ipairs(ids) do fields[i] = tries_field(lane, id) end
+  -- @guard remove: attempts are forgotten
   call('HDEL', TRIES, unpack(fields))
 end
 
@@ -49,6 +53,7 @@ local function bound_dead_bytes(id, bytes)
     call('HDEL', SCHED, 'dead:' .. number)
   end
   call('HSET', SCHED, 'dead_from', string.format('%.0f', math.max(from, past + 1)))
+  -- @guard dead letters: bounded in bytes
   if oldest then call('XTRIM', DEAD, 'MINID', oldest) end
 end
 
@@ -83,6 +88,7 @@ local function bury(lane, id, fields, entry, letter)
   local given = {error = letter.error, attempt = tostring(letter.attempts), streamed = read and '0'}
   publish(entry.id, letter.status, describe(given, lane, id, entry), entry.reply, read and {})
   letter.request_id = entry.id
+  -- @guard bury: a dead letter is written
   write_dead_letter(lane, id, fields, letter)
   count(letter.status)
   remove_entry(lane, id)
@@ -99,7 +105,9 @@ local function settle(lane, id, entry, run)
     add_to_result(entry.id, describe(run or {}, lane, id, entry))
     count(result[1])
   end
+  -- @guard tokens: who was not told is made up for
   if streamed(entry) and not result[3] then end_untold_tokens(entry.id, result[1]) end
+  -- @guard settle: an entry's own reply name is told
   notify(entry.reply, entry.id, result[1])
   remove_entry(lane, id)
 end
@@ -107,6 +115,7 @@ end
 -- Ends an entry whose deadline has passed. Returns its size, and true if it was ended.
 local function end_late(lane, id, fields)
   local bytes, deadline = skim_entry(lane, id, fields)
+  -- @guard expire: nothing without a deadline
   if not deadline or deadline > now_ms() then return bytes, false end
   local entry = read_entry(lane, id, fields)
   if answered(entry.id) then

@@ -68,6 +68,7 @@ end
 -- Raises NOGROUP before any write; the caller creates the groups and calls again. Halfway through, it would leave
 -- writes behind whose counts were never added.
 local function require_groups()
+  -- @guard groups: missing ones are noticed before a write
   for lane = 1, LANE_COUNT do call('XPENDING', lane_key(lane), GROUP, '-', '+', 1) end
   require_types()
 end

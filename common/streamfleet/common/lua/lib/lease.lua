@@ -17,6 +17,7 @@ local function held_in(lane, ids, worker)
   end
   local found, rows = {}, call('XPENDING', lane_key(lane), GROUP, first, last, #ids * 2, worker)
   for _, row in ipairs(rows) do found[row[1]] = row[4] end
+  -- @guard fence: a range of more entries than one command reads
   if #rows == #ids * 2 then
     for _, id in ipairs(ids) do found[id] = held(lane, id, worker) end
   end
@@ -36,6 +37,7 @@ local function fence(rows, worker, most)
   for lane, some in pairs(ids) do holds[lane] = held_in(lane, some, worker) end
   return function(lane, id, attempt)
     if holds[lane][id] ~= attempt then return false end
+    -- @guard fence: a lease counts once
     holds[lane][id] = nil
     return true
   end
@@ -46,6 +48,7 @@ end
 local function stamp(lane, worker, ids)
   local claim, there = {'XCLAIM', lane_key(lane), GROUP, worker, 0}, {}
   for _, id in ipairs(ids) do claim[#claim + 1] = id end
+  -- @guard renew: deliveries are left alone
   claim[#claim + 1] = 'JUSTID'   -- resets the idle time and keeps the delivery counter
   for _, id in ipairs(call(unpack(claim))) do there[id] = true end
   for _, id in ipairs(ids) do

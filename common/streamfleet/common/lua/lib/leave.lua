@@ -9,6 +9,7 @@ local function can_leave(lane, entry_id)
   local row = rows[1]
   if row and row[2] ~= NOBODY or not pcall(require_types) then return false end
   for _, harmless in ipairs({{'XDEL', lane_key(lane), '0-0'}, {'ZREM', ready_key(lane), ''}, {'HDEL', TRIES, ''}}) do
+    -- @guard cancel: also by who may not remove entries
     if type(redis.pcall(unpack(harmless))) == 'table' then return false end
   end
   return true, row ~= nil
@@ -18,12 +19,16 @@ end
 local function take_out(lane, entry_id, entry, delivered)
   local member, seen = encode_id(entry_id), call('HGET', SCHED, 'seen:' .. lane)
   if delivered then
+    -- @guard cancel: what a watcher has was not staged yet
     count_staged(lane, entry_id)
   elseif not (call('ZSCORE', ready_key(lane), member) or call('ZSCORE', DELAYED, tries_field(lane, entry_id))
       or seen and member <= seen) then
+    -- @guard cancel: counted as staged where no pull staged it
     count('staged')
   end
+  -- @guard cancel: no longer ready
   call('ZREM', ready_key(lane), member)
+  -- @guard cancel: no longer delayed
   call('ZREM', DELAYED, tries_field(lane, entry_id))
   settle(lane, entry_id, entry)
   write_counts()

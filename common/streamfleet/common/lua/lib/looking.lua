@@ -17,6 +17,7 @@ end
 
 -- Start of a range behind an id; nil for the largest id, which nothing can follow and which Redis refuses here.
 local function start_behind(id)
+  -- @guard repair: not behind the last stream id
   if id == '18446744073709551615-18446744073709551615' then return nil end
   return id == '' and '-' or '(' .. id
 end
@@ -39,10 +40,13 @@ end
 -- The entry's body is gone and cannot be restored, so every trace of it is removed, and it is counted once.
 local function erase(lane, id)
   local row = pending_row(lane, id)
+  -- @guard repair: what nobody held was never staged
   if row and row[2] == NOBODY then count_staged(lane, id) end
   call('ZREM', ready_key(lane), encode_id(id))
+  -- @guard repair: every trace of a deleted one goes
   call('ZREM', DELAYED, tries_field(lane, id))
   remove_entry(lane, id)
+  -- @guard repair: what vanished is counted
   count('vanished')
 end
 

@@ -32,6 +32,7 @@ local function load_credit(waiting)
   for lane = 1, LANE_COUNT do
     credit[lane] = tonumber(found[lane]) or 0
     paused[lane] = found[LANE_COUNT + lane] ~= false
+    -- @guard choose: nothing of a paused lane
     if paused[lane] then waiting[lane] = 0 end
   end
   return credit, paused

@@ -20,6 +20,7 @@ local function put_back(hints, handed, waiting)
       call('XDEL', WAKE, id)
     elseif handed[i] then
       local fields = fetch_fields(lane, id)
+      -- @guard put back: counted as staged
       count_staged(lane, id)
       if fields then
         local _, added, late = come_back(lane, id, fields)
@@ -27,6 +28,7 @@ local function put_back(hints, handed, waiting)
       else
         count('vanished')
       end
+      -- @guard put back: no longer pending
       call('XACK', lane_key(lane), GROUP, id)
       back = back + 1
     end

@@ -102,6 +102,7 @@ local function take(arg, waiting, cut, more, now)
   end
   local wanted, urgent = arg.n, 0
   for lane = 1, cut or 0 do urgent = urgent + waiting[lane] end
+  -- @guard take: nothing in place of what is not in order yet
   if cut then wanted = math.min(wanted, urgent) end
   while #claims < wanted and dropped < arg.n + 64 and bytes < cfg.taken_bytes do
     local total = waiting[1] + waiting[2] + waiting[3] + waiting[4]
@@ -118,6 +119,7 @@ local function take(arg, waiting, cut, more, now)
     local fitting = math.floor((cfg.taken_bytes - bytes) / math.max(1, average))
     round = math.max(1, math.min(round * 4, 128, MOST_UNSEEN, fitting))
   end
+  -- @guard choose: credit is kept
   if #claims + dropped > 0 then save_credit(credit) end
   return claims, dropped
 end

@@ -32,10 +32,12 @@ local function look_at_pending(lane, after, most)
   local start = start_behind(after)
   local rows = start and call('XPENDING', lane_key(lane), GROUP, start, '+', most) or {}
   for _, row in ipairs(rows) do
+    -- @guard repair: running ones in bounded calls
     if bytes >= most_bytes then return after end
     after = row[1]
     if not fetch_counted(lane, after) then
       note('pending_gone', entry_name(lane, after))
+      -- @guard repair: deleted ones that run go
       if mend then erase(lane, after) end
     end
   end

@@ -10,9 +10,11 @@ end
 local function look_at_waiting(lane, id, name, kind, elsewhere, remove)
   if not id then
     note(kind .. '_odd', name)
+    -- @guard repair: odd members go
     if mend then remove() end
   elseif not fetch_counted(lane, id) then
     note(kind .. '_gone', entry_name(lane, id))
+    -- @guard repair: deleted ones that wait go
     if mend then erase(lane, id) end
   elseif elsewhere(lane, id) or pending_row(lane, id) or not delivered(lane, id) then
     note(kind .. '_twice', entry_name(lane, id))
@@ -21,6 +23,7 @@ local function look_at_waiting(lane, id, name, kind, elsewhere, remove)
 end
 
 local function look_at_ready(lane, member)
+  -- @guard repair: listed, and gone since
   if not call('ZSCORE', ready_key(lane), member) then return end
   local id = decode_id(member)
   local known = id ~= nil
@@ -29,6 +32,7 @@ local function look_at_ready(lane, member)
 end
 
 local function look_at_delayed(_, member)
+  -- @guard repair: listed as delayed, and gone since
   if not call('ZSCORE', DELAYED, member) then return end
   local lane, id = lane_and_id(member)
   local function nowhere_else() return false end   -- of two, the entry in the delayed set stays
@@ -37,7 +41,9 @@ end
 
 local function look_at_tries(_, field)
   local lane, id = lane_and_id(field)
+  -- @guard repair: attempts of what is there stay
   if lane and fetch_counted(lane, id) then return end
   note('tries_gone', field)
+  -- @guard repair: attempts of what is gone go
   if mend then call('HDEL', TRIES, field) end
 end

@@ -78,6 +78,7 @@ end
 local function end_tokens(request_id, status, words)
   local key = tokens_key(request_id)
   local added = redis.pcall('XADD', key, '*', 'end', status, unpack(words))
+  -- @guard tokens: they expire
   if type(added) == 'string' then redis.pcall('PEXPIRE', key, cfg.result_ttl_ms) end
 end
 
@@ -97,15 +98,18 @@ local function publish_pairs(request_id, status, values, n, reply, tokens, new, 
     first = call('HSETNX', key, 'status', status)
   end
   if first == 0 then return false end
+  -- @guard finish: an id goes with its result
   keep_record(request_id, life or cfg.result_ttl_ms)
   local mark = reply and notified_field(reply)   -- a new result: no name has been notified yet
   values[n + 1], values[n + 2], values[n + 3], values[n + 4] = 'status', status, mark, mark and '1'
   call('HSET', key, unpack(values, 1, mark and n + 4 or n + 2))
+  -- @guard publish: results expire
   call('PEXPIRE', key, life or cfg.result_ttl_ms)
   if tokens then end_tokens(request_id, status, tokens) end
   if mark then
     local ok, refusal = pcall(tell_reply, reply, request_id, status)
     if not ok then
+      -- @guard publish: a refused notification is not remembered as told
       call('HSET', key, mark, '0')   -- what was refused is told later
       error(refusal)
     end
@@ -124,6 +128,7 @@ end
 local function add_to_result(request_id, given)
   local values = {}
   add_fields(values, 0, given)
+  -- @guard settle: a cancel is counted with its entry
   call('HSET', result_key(request_id), unpack(values))
   call('PEXPIRE', result_key(request_id), cfg.result_ttl_ms)
   keep_record(request_id, cfg.result_ttl_ms)
@@ -131,6 +136,7 @@ end
 
 -- Ends the tokens of a request whose result was written without knowing that there are readers.
 local function end_untold_tokens(request_id, status)
+  -- @guard tokens: made up for once
   call('HSET', result_key(request_id), 'streamed', '0')
   end_tokens(request_id, status, {})
 end

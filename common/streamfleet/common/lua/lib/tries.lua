@@ -10,6 +10,7 @@ local function workers_lost(tries, worker)
   local names = {}
   for name in string.gmatch(string.match(tries, ' .*') or '', '%S+') do names[#names + 1] = name end
   names[#names + 1] = worker
+  -- @guard tries: so many names and no more
   if #names > MOST_WORKERS_NAMED then table.remove(names, 1) end
   return names
 end

@@ -7,6 +7,8 @@ end
 local function wake_watcher() tell(WAKE, 'MAXLEN', 1, '*', 't', '1') end
 
 local function wake()
+  -- @guard wake: watchers too
   wake_watcher()
+  -- @guard wake: idle waiters too
   leave_token()
 end
