@@ -10,7 +10,7 @@ from bench.core.rounds import Sample
 
 VERBS = ("enqueue", "pull", "renew", "complete", "results")
 """Of a request's life; `results` is its notification and its result, read by the caller."""
-CALLS = ("check_in", "take_turn", "empty_pull", "bench", "watch", "notices")
+CALLS = ("heartbeat", "acquire_housekeeping_lock", "empty_pull", "bench", "watch", "notices")
 """Of workers, whatever they run."""
 
 

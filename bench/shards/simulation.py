@@ -288,7 +288,7 @@ class Shard:
         for first in range(0, worker.held, AT_ONCE):
             back = self._call(back, "renew", min(AT_ONCE, worker.held - first))
         if worker.news or now - worker.said_s > lease_s * QUIET_SHARE:
-            back = self._call(back, "check_in")
+            back = self._call(back, "heartbeat")
             worker.news, worker.said_s = False, now
         self._at(back + lease_s / RENEWALS_PER_LEASE, "renew", who)
 
@@ -297,7 +297,7 @@ class Shard:
         self._at(back + CANCELS_BLOCK_MS / 1000 + CANCELS_GAP_S, "notices", who)
 
     def _on_ask(self, now: float, who: int, _: int) -> None:
-        back = self._call(now, "take_turn")
+        back = self._call(now, "acquire_housekeeping_lock")
         self._at(back + asking_pause_s(self._load.workers, self._chance.random()), "ask", who)
 
     def _on_tick(self, now: float, _: int, __: int) -> None:

@@ -14,8 +14,8 @@ from bench.shards.needs import KINDS, Need
 from bench.shards.sizes import Sizes
 
 TITLES = {
-    "check_in": "sign of life",
-    "take_turn": "asking whose turn the housekeeping is",
+    "heartbeat": "sign of life",
+    "acquire_housekeeping_lock": "asking whose turn the housekeeping is",
     "empty_pull": "pull that finds nothing",
     "bench": "a wait on the bench",
     "watch": "a watcher's read that brings an arrival",

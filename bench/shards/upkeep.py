@@ -70,8 +70,10 @@ def measures(url: str, sizes: Sizes) -> dict[str, Callable[[], Sample]]:
         return lambda: {**asyncio.run(_each(url, queue, TICKS, _forget)), "number": number}
 
     return {
-        "check_in": calls(lambda broker, at: broker.heartbeat(name(at), description(at)), TURNS),
-        "take_turn": calls(lambda broker, at: broker.acquire_housekeeping_lock(name(at), TURN_MS, GAP_MS), TURNS),
+        "heartbeat": calls(lambda broker, at: broker.heartbeat(name(at), description(at)), TURNS),
+        "acquire_housekeeping_lock": calls(
+            lambda broker, at: broker.acquire_housekeeping_lock(name(at), TURN_MS, GAP_MS), TURNS
+        ),
         "empty_pull": calls(lambda broker, at: broker.pull(name(at), 64)),
         "bench": lambda: asyncio.run(_waits(url, sizes.calls, lambda broker: broker.wait(Role.IDLE_WAITER, SHORT_MS))),
         "notices": lambda: asyncio.run(_waits(url, sizes.calls, lambda broker: broker.read_notices("0-0", SHORT_MS))),

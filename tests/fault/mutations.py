@@ -151,7 +151,10 @@ _ANSWERED_AT_PULL = (
     "if asked and answered(request_id) then",
     "if false then",
 )
-_LATE_AT_PULL = ("elseif deadline and deadline <= now then\n    bury", "elseif false then\n    bury")
+_LATE_AT_PULL = (
+    "elseif deadline and deadline <= now then\n    end_with_dead_letter",
+    "elseif false then\n    end_with_dead_letter",
+)
 
 MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
@@ -312,7 +315,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "settled-duplicates",
         "the second entry of an id is counted as a duplicate",
-        "settle counts it like a cancellation",
+        "finish.lua counts it like a cancellation",
         "same_id_twice",
         "2 were counted",
         (("if result[2] then\n    count('duplicate')", "if false then\n    count('duplicate')"),),
@@ -457,7 +460,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "redis-clock-back-turn",
         "a lock from before Redis's clock was set back holds up no housekeeping",
-        "take_turn.lua waits until the lock expires",
+        "acquire_housekeeping_lock.lua waits until the lock expires",
         "redis_clock_back",
         "r is started 2 times",
         (("if since >= 0 and since <= 10 * tonumber(ARGV[2]) then return", "if true then return"),),

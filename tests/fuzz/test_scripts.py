@@ -90,11 +90,11 @@ VERBS: dict[str, st.SearchStrategy[Call]] = {
         ),
         letter=stream_ids, name=words, lane=lanes, flat=st.lists(some.raw, max_size=5), entry=words,
     ),
-    "check_in": calls(
+    "heartbeat": calls(
         lambda w, says: lambda queue: queue.broker.heartbeat(w, says),
         w=workers, says=st.dictionaries(words, some.values, max_size=4),
     ),
-    "check_out": calls(lambda w, ms: lambda queue: queue.broker.deregister(w, ms), w=workers, ms=whole),
+    "deregister": calls(lambda w, ms: lambda queue: queue.broker.deregister(w, ms), w=workers, ms=whole),
     "audit": calls(lambda bound: lambda queue: queue.broker.audit(bound), bound=whole),
 }  # fmt: skip
 

@@ -54,7 +54,7 @@ class Churn:
             await self._keep_house()
 
     async def _live(self, ends: dict[str, str], chance: random.Random) -> None:
-        await self._each("check_in", [(name, "{}") for name, end in ends.items() if end != "dies unseen"])
+        await self._each("heartbeat", [(name, "{}") for name, end in ends.items() if end != "dies unseen"])
         for name, end in ends.items():
             if chance.random() < 0.5:
                 await self._enqueue(chance)
@@ -63,7 +63,7 @@ class Churn:
                 self.zombies.append((name, leases))
             elif end != "dies holding":
                 await self._end(name, leases, chance)
-        await self._each("check_out", [(name, 0, 500, 0) for name, end in ends.items() if end == "leaves"])
+        await self._each("deregister", [(name, 0, 500, 0) for name, end in ends.items() if end == "leaves"])
 
     async def _each(self, verb: str, calls: list[tuple[str | int, ...]]) -> None:
         """One script, many times in one round trip."""

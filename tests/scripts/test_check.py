@@ -1,4 +1,4 @@
-"""check_in.lua and check_out.lua: who is there, and forgetting who is not; and the broker's reading operations."""
+"""heartbeat.lua and deregister.lua: who is there, and forgetting who is not; and the broker's reading operations."""
 
 from __future__ import annotations
 

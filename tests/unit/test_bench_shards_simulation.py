@@ -32,8 +32,8 @@ def costs(**us: float) -> Costs:
 
 def test_an_idle_fleet_costs_its_signs_of_life() -> None:
     """Four fifths of a lease have to pass, which the fourth renewal is the first to find: one sign a lease."""
-    outcome = simulate(Load(400, 8, 0.0, 0.0, LEASE_S), costs(check_in=250.0), 16.0)
-    assert outcome.calls_per_s["check_in"] == pytest.approx(400 / LEASE_S, rel=0.05)
+    outcome = simulate(Load(400, 8, 0.0, 0.0, LEASE_S), costs(heartbeat=250.0), 16.0)
+    assert outcome.calls_per_s["heartbeat"] == pytest.approx(400 / LEASE_S, rel=0.05)
     assert outcome.cpu_percent == pytest.approx(100 * 400 / LEASE_S * 250e-6, rel=0.05)
     assert "renew" not in outcome.calls_per_s
     assert outcome.pickup_ms is None

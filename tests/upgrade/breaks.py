@@ -42,8 +42,8 @@ BREAKS = (
     Break(
         "tries have another form",
         (
-            (f"{LUA}/tries.lua", "table.concat({tostring(attempts)", "'v2:' .. table.concat({tostring(attempts)"),
-            (f"{LUA}/tries.lua", "string.match(tries or '', '^%d+')", "string.match(tries or '', '^v2:(%d+)')"),
+            (f"{LUA}/attempts.lua", "table.concat({tostring(attempts)", "'v2:' .. table.concat({tostring(attempts)"),
+            (f"{LUA}/attempts.lua", "string.match(record or '', '^%d+')", "string.match(record or '', '^v2:(%d+)')"),
         ),
     ),
     Break(

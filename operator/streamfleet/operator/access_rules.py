@@ -45,10 +45,10 @@ VERBS: dict[Role, tuple[str, ...]] = {
         "promote",
         "expire",
         "reclaim",
-        "take_turn",
+        "acquire_housekeeping_lock",
         "cancel",
-        "check_in",
-        "check_out",
+        "heartbeat",
+        "deregister",
         "retain",
     ),
     Role.OPERATOR: (
@@ -63,7 +63,7 @@ VERBS: dict[Role, tuple[str, ...]] = {
         "vanish",
         "balance",
         "pull",
-        "check_out",
+        "deregister",
         "webhook_requeue",
     ),
     Role.GATEWAY: (

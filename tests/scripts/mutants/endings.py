@@ -70,14 +70,14 @@ MUTANTS = (
         caught_by="refusals.a_notification_that_was_refused_is_made_up_for",
     ),
     Mutant(
-        "settle: an ended request counts once",
+        "discard duplicate: an ended request counts once",
         "if result[2] then\n    count('duplicate')",
         "if false then\n    count('duplicate')",
         HISTORY,
         0,
     ),
-    Mutant("settle: a cancel is counted with its entry", seed=2),
-    Mutant("settle: an entry's own reply name is told"),
+    Mutant("discard duplicate: a cancel is counted with its entry", seed=2),
+    Mutant("discard duplicate: an entry's own reply name is told"),
     Mutant(
         "notify: once for each name",
         " or call('HMGET', result_key(request_id), notified_field(reply))[1] == '1' then",
@@ -97,7 +97,7 @@ MUTANTS = (
     Mutant("remove: the pending row goes"),
     Mutant("remove: the entry goes"),
     Mutant("remove: attempts are forgotten"),
-    Mutant("bury: a dead letter is written"),
+    Mutant("end with dead letter: a dead letter is written"),
     Mutant(
         "dead letter: others' fields cannot pass as ours",
         "string.sub(name, 1, 1) == '_' and '_' .. name or name",

@@ -6,36 +6,36 @@ from tests.scripts.mutants.mutant import HISTORY, Mutant
 
 MUTANTS = (
     Mutant(
-        "take_turn: a gap breaks the chain of turns",
+        "acquire_housekeeping_lock: a gap breaks the chain of turns",
         " or since > tonumber(ARGV[3])",
         "",
         "reclaim.a_gap_between_turns_is_where_they_begin",
     ),
     Mutant(
-        "take_turn: a clock that was set back breaks it",
+        "acquire_housekeeping_lock: a clock that was set back breaks it",
         "if not from or since < 0 or",
         "if not from or",
         "reclaim.turns_begin_anew_where_the_clock_was_set_back",
     ),
     Mutant(
-        "take_turn: one worker at a time",
+        "acquire_housekeeping_lock: one worker at a time",
         "'NX', 'PX', ARGV[2]) then\n",
         "'PX', ARGV[2]) then\n",
         "reclaim.one_worker_at_a_time_does_the_housekeeping",
     ),
     Mutant(
-        "take_turn: a full server too",
+        "acquire_housekeeping_lock: a full server too",
         caught_by="reclaim.on_a_full_redis_too_one_worker_at_a_time_does_the_housekeeping",
     ),
     Mutant(
-        "take_turn: a lock written by hand holds up nobody",
+        "acquire_housekeeping_lock: a lock written by hand holds up nobody",
         "  redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])\n",
         "  return {0, 0, alive}\n",
         "reclaim.a_lock_that_somebody_wrote_by_hand_does_not_stop_the_housekeeping",
         argument="RPUSH",
     ),
     Mutant(
-        "take_turn: nor one from before the clock was set back",
+        "acquire_housekeeping_lock: nor one from before the clock was set back",
         "if since >= 0 and since <= 10 *",
         "if last and since <= 10 *",
         "reclaim.a_lock_from_before_the_clock_was_set_back_does_not_stop_the_housekeeping",
@@ -87,8 +87,8 @@ MUTANTS = (
         caught_by="reclaim.nothing_is_taken_back_by_a_clock_that_has_stepped_forward",
     ),
     Mutant(
-        "check_out: a sign of life from before the clock was set back counts as one of now",
-        caught_by="check_out.a_sign_of_life_from_before_the_clock_was_set_back_counts_as_one_of_now",
+        "deregister: a sign of life from before the clock was set back counts as one of now",
+        caught_by="deregister.a_sign_of_life_from_before_the_clock_was_set_back_counts_as_one_of_now",
     ),
     Mutant(
         "entry: ids ahead of the clock do not count",
@@ -163,9 +163,8 @@ MUTANTS = (
     Mutant("expire: nothing without a deadline", caught_by="expire.another_patience_makes_no_deadline"),
     Mutant(
         "expire: what ended is settled",
-        "  if answered(entry.id) then\n    settle(lane, id, entry)\n  else\n"
-        "    bury(lane, id, fields, entry, {status = 'expired'",
-        "  if false then\n  else\n    bury(lane, id, fields, entry, {status = 'expired'",
+        "  if answered(entry.id) then\n    discard_duplicate(lane, id, entry)\n  else\n    local attempts",
+        "  if false then\n  else\n    local attempts",
         HISTORY,
         2,
     ),
@@ -176,7 +175,7 @@ MUTANTS = (
     ),
     Mutant(
         "expire: attempts are told",
-        "attempts_in(tries_of(lane, id))",
+        "attempts_in(attempts_record(lane, id))",
         "0",
         "expire.attempts_so_far_are_told_and_forgotten",
     ),
@@ -200,13 +199,15 @@ MUTANTS = (
         0,
     ),
     Mutant("reclaim: attempts are kept"),
-    Mutant("reclaim: lost workers are told", "error = failure, workers = lost}", "error = failure}", HISTORY, 1),
+    Mutant(
+        "reclaim: lost workers are told", "attempts = deliveries, workers = lost,", "attempts = deliveries,", HISTORY, 1
+    ),
     Mutant("reclaim: no attempt where none was made"),
     Mutant("reclaim: staged where it was not yet"),
     Mutant("reclaim: not for ever", "elseif deliveries >= most then", "elseif false then", HISTORY, 1),
     Mutant(
         "reclaim: not what ended",
-        "  if answered(entry.id) then\n    settle(lane, id, entry)\n    ended = ended + 1",
+        "  if answered(entry.id) then\n    discard_duplicate(lane, id, entry)\n    ended = ended + 1",
         "  if false then\n    ended = ended + 1",
         HISTORY,
         1,
@@ -227,16 +228,16 @@ MUTANTS = (
         "reclaim.a_wake_up_that_a_dead_watcher_took_is_cleared",
     ),
     Mutant(
-        "check_out: a fleet looks for the gone now and then, not each of its workers",
-        caught_by="check_out.nobody_is_looked_for_again_during_the_pause",
+        "deregister: a fleet looks for the gone now and then, not each of its workers",
+        caught_by="deregister.nobody_is_looked_for_again_during_the_pause",
     ),
     Mutant(
-        "check_out: a clock set back delays nothing",
+        "deregister: a clock set back delays nothing",
         "if since >= 0 and since < pause_ms then",
         "if since < pause_ms then",
-        "check_out.nobody_is_looked_for_again_during_the_pause",
+        "deregister.nobody_is_looked_for_again_during_the_pause",
     ),
-    Mutant("check_out: not who holds something", seed=1),
+    Mutant("deregister: not who holds something", seed=1),
     Mutant(
         "groups: missing ones are noticed before a write",
         caught_by="reclaim.a_missing_group_is_noticed_before_anything_is_written",

@@ -66,19 +66,21 @@ MUTANTS = (
     Mutant("retry_later: attempts are kept", seed=1),
     Mutant(
         "retry_later: lost workers are told",
-        "workers_lost(tries_of(lane, id), lost and worker or nil)",
+        "workers_lost(attempts_record(lane, id), lost and worker or nil)",
         "{}",
         HISTORY,
         1,
     ),
     Mutant(
-        "tries: lost workers are remembered",
-        "local names = workers_lost(tries_of(lane, id), worker)",
+        "attempts: lost workers are remembered",
+        "local names = workers_lost(attempts_record(lane, id), worker)",
         "local names = {}",
         HISTORY,
         1,
     ),
-    Mutant("tries: so many names and no more", caught_by="reclaim.a_dead_letter_names_the_last_workers_that_were_lost"),
+    Mutant(
+        "attempts: so many names and no more", caught_by="reclaim.a_dead_letter_names_the_last_workers_that_were_lost"
+    ),
     Mutant("retry_later: not past the deadline", seed=2),
     Mutant("retry_later: not for ever", seed=1),
     Mutant("retry_later: not what ended", seed=1),

@@ -71,7 +71,7 @@ MUTANTS = (
         "cancel.a_running_one_that_goes_back_to_its_lane_stays_cancelled",
     ),
     Mutant(
-        "settle: then the result lives as any",
+        "discard duplicate: then the result lives as any",
         "  call('PEXPIRE', result_key(request_id), cfg.result_ttl_ms)\n  keep_record(request_id, cfg.result_ttl_ms)\n",
         "",
         "cancel.the_result_of_what_is_not_found_outlives_a_request_that_waits_and_then_lives_as_any",

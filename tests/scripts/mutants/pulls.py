@@ -132,7 +132,7 @@ MUTANTS = (
     ),
     Mutant(
         "take: attempts go on counting",
-        "local attempt = attempts_in(tries[i] or '') + 1",
+        "local attempt = attempts_in(records[i] or '') + 1",
         "local attempt = 1",
         HISTORY,
         0,
@@ -146,15 +146,15 @@ MUTANTS = (
     ),
     Mutant(
         "take: what is late is not given out",
-        "elseif deadline and deadline <= now then\n    bury",
-        "elseif false then\n    bury",
+        "elseif deadline and deadline <= now then\n    end_with_dead_letter",
+        "elseif false then\n    end_with_dead_letter",
         HISTORY,
         2,
     ),
     Mutant(
         "take: to the millisecond",
-        "and deadline <= now then\n    bury",
-        "and deadline < now then\n    bury",
+        "and deadline <= now then\n    end_with_dead_letter",
+        "and deadline < now then\n    end_with_dead_letter",
         HISTORY,
         35,
     ),

@@ -170,7 +170,7 @@ MUTANTS = (
     Mutant("keys: counters are numbers", caught_by=KEPT, argument="odd counters"),
     Mutant(
         "vanish: not what stands",
-        "or stands(lane, id, request_id) then return 0 end",
+        "or is_tracked(lane, id, request_id) then return 0 end",
         "then return 0 end",
         "repair.a_request_is_given_up_as_vanished_only_when_it_can_never_run",
     ),
@@ -182,8 +182,8 @@ MUTANTS = (
     ),
     Mutant(
         "vanish: not what has ended",
-        "or answered(request_id) or stands",
-        "or stands",
+        "or answered(request_id) or is_tracked",
+        "or is_tracked",
         "repair.a_sound_queue_is_left_as_it_is",
     ),
     Mutant(

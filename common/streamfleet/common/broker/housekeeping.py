@@ -52,7 +52,7 @@ class HousekeepingBroker(BrokerBase):
             gap_ms: time without a turn of any worker after which workers cannot have renewed either.
         """
         keys = [self.keys.maintain, self.keys.sched, self.keys.workers]
-        answer = await self.connection.script("take_turn", keys, [worker, hold_ms, gap_ms])
+        answer = await self.connection.script("acquire_housekeeping_lock", keys, [worker, hold_ms, gap_ms])
         return Turn(bool(answer[0]), *answer[1:])
 
     async def reclaim(
@@ -112,7 +112,7 @@ class HousekeepingBroker(BrokerBase):
     async def heartbeat(self, worker: str, description: Mapping[str, Any]) -> int:
         """Write a worker's heartbeat. Returns Redis's clock, epoch ms."""
         return int(
-            await self.connection.script("check_in", self._shared, [self._config, worker, json.dumps(description)])
+            await self.connection.script("heartbeat", self._shared, [self._config, worker, json.dumps(description)])
         )
 
     async def deregister(
@@ -133,12 +133,12 @@ class HousekeepingBroker(BrokerBase):
         """
         args = [self._config, worker, silent_ms, limit, int(look_only), pause_ms]
         try:
-            return int(await self.connection.script("check_out", self._shared, args))
+            return int(await self.connection.script("deregister", self._shared, args))
         except MissingGroup:  # without a group, no worker holds anything
             if look_only:
                 return 0
         await self.ensure_groups()
-        return int(await self.connection.script("check_out", self._shared, args))
+        return int(await self.connection.script("deregister", self._shared, args))
 
     async def retain(self, limit: int = 1_000) -> int:
         """Delete expired dead letters, about `limit` at most. Returns their number."""

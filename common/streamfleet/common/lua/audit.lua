@@ -45,4 +45,4 @@ end
 
 local lanes = {}
 for lane = 1, LANE_COUNT do lanes[lane] = audit_lane(lane) end
-return {call('HGETALL', COUNTS), call('ZCARD', DELAYED), call('HLEN', TRIES), call('XLEN', DEAD), lanes}
+return {call('HGETALL', COUNTS), call('ZCARD', DELAYED), call('HLEN', ATTEMPTS), call('XLEN', DEAD), lanes}

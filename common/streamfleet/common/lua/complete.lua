@@ -13,7 +13,7 @@
 local worker, outcomes, results = ARGV[2], read_outcomes()
 -- This read of the lanes raises NOGROUP or WRONGTYPE before any write, as do the ones that follow.
 local holds, gone = fence(outcomes, worker, #outcomes), {}
-for _, key in ipairs({TRIES, COUNTS}) do call('HLEN', key) end
+for _, key in ipairs({ATTEMPTS, COUNTS}) do call('HLEN', key) end
 call('XLEN', DEAD)
 open_for_writes()
 -- One check for all results, because there is rarely one. Not a number if this user may not run EXISTS.
@@ -35,7 +35,7 @@ local function complete(item)
   if not publish_pairs(request_id, status, values, n, reply, tokens, new) then
     local whole = read_entry(lane, id, fetch_fields(lane, id) or {})
     whole.id, whole.reply = request_id, reply
-    settle(lane, id, whole, run_of(values, n))
+    discard_duplicate(lane, id, whole, run_of(values, n))
     return 2
   end
   gone[lane] = gone[lane] or {}

@@ -14,10 +14,10 @@ local lease_ms, most, limit = ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local back, dead, ended, bytes, longest_ms = 0, 0, 0, 0, longest_idle(lease_ms)
 
 local function give_up(lane, id, fields, entry, deliveries, worker)
-  local lost = workers_lost(tries_of(lane, id), worker)
+  local lost = workers_lost(attempts_record(lane, id), worker)
   local message = 'given up after ' .. deliveries .. ' deliveries; the workers lost with it: ' .. table.concat(lost, ', ')
-  local failure = openai_error(message, 'server_error', nil, 'max_deliveries')
-  bury(lane, id, fields, entry, {status = 'dead', attempts = deliveries, error = failure, workers = lost})
+  end_with_dead_letter(lane, id, fields, entry, {status = 'dead', attempts = deliveries, workers = lost,
+    error = openai_error(message, 'server_error', nil, 'max_deliveries')})
 end
 
 local function take_back(lane, id, worker, deliveries)
@@ -37,7 +37,7 @@ local function take_back(lane, id, worker, deliveries)
   local entry = read_entry(lane, id, fields)
   bytes = bytes + entry.bytes
   if answered(entry.id) then
-    settle(lane, id, entry)
+    discard_duplicate(lane, id, entry)
     ended = ended + 1
   elseif deliveries >= most then
     give_up(lane, id, fields, entry, deliveries, worker)

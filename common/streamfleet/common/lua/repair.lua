@@ -21,7 +21,7 @@ local function look_at_members(look)
   return #ARGV - 7
 end
 
-local by_member = {ready = look_at_ready, delayed = look_at_delayed, tries = look_at_tries}
+local by_member = {ready = look_at_ready, delayed = look_at_delayed, tries = look_at_attempts}
 local reached
 if part == 'lane' then
   reached = look_at_lane(lane, ARGV[5], tonumber(ARGV[6]))

@@ -1,4 +1,4 @@
--- @include looking
+-- @include repair_common
 -- Check the lanes' groups. A group that is missing, or was set back, delivers entries again: its lane is to be staged
 -- before any other repair. A group that was set beyond its lane's end delivers nothing: it is set to the end.
 -- KEYS: shared. ARGV: 1 configuration; 2 '1' to repair, '0' to look only.

@@ -29,23 +29,24 @@ local function postpone(lane, id, attempt, delay, failure, lost)
   local entry = read_entry(lane, id, fields)
   bytes = bytes + entry.bytes
   -- @guard retry_later: not what ended
-  if answered(entry.id) then settle(lane, id, entry); return 4 end
+  if answered(entry.id) then discard_duplicate(lane, id, entry); return 4 end
   -- @guard retry_later: not for ever
   if attempt >= most then
-    local workers = workers_lost(tries_of(lane, id), lost and worker or nil)
-    bury(lane, id, fields, entry, {status = 'dead', attempts = attempt, error = failure, workers = workers})
+    local workers = workers_lost(attempts_record(lane, id), lost and worker or nil)
+    local letter = {status = 'dead', attempts = attempt, error = failure, workers = workers}
+    end_with_dead_letter(lane, id, fields, entry, letter)
     return 2
   end
   -- @guard retry_later: not past the deadline
   if entry.deadline and entry.deadline <= now + delay then
     local late = deadline_error('before it could be tried again; the last fault: ' .. message_of(failure))
-    bury(lane, id, fields, entry, {status = 'expired', attempts = attempt, error = late})
+    end_with_dead_letter(lane, id, fields, entry, {status = 'expired', attempts = attempt, error = late})
     return 3
   end
   -- @guard retry_later: attempts are kept
   remember(lane, id, attempt, lost and worker or nil)
   if delay > 0 then
-    call('ZADD', DELAYED, string.format('%.0f', now + delay), tries_field(lane, id))
+    call('ZADD', DELAYED, string.format('%.0f', now + delay), entry_field(lane, id))
   else
     make_ready(lane, id, fields)
     woken = true

@@ -11,7 +11,7 @@ local lane_of, bytes = {}, 0
 for lane = 1, LANE_COUNT do lane_of[LANE_NAMES[lane]] = lane end
 
 -- A lane that was deleted and created again may have given the entry's stream id to another request.
-local function stands(lane, id, request_id)
+local function is_tracked(lane, id, request_id)
   if call('EXISTS', lane_key(lane)) == 0 then return false end
   local fields = fetch_fields(lane, id)
   if fields then
@@ -26,14 +26,14 @@ end
 local function vanish(request_id, reply, record, tokens)
   local name, id, told = string.match(record or '', '^%S+ (%a+):(%d+%-%d+) (.*)$')
   local lane = lane_of[name]
-  if not lane or told ~= reply or answered(request_id) or stands(lane, id, request_id) then return 0 end
+  if not lane or told ~= reply or answered(request_id) or is_tracked(lane, id, request_id) then return 0 end
   if ARGV[2] == '1' then
     local message = 'its entry is gone, and it has no result: one of them was deleted by hand, or Redis lost it'
     local entry = {enqueued = enqueued_ms(lane, id), named = {}}
     local given = {error = openai_error(message, 'server_error', nil, 'vanished'), attempt = '0'}
     local read = redis.pcall('EXISTS', tokens) == 1 and {} or nil
     publish(request_id, 'dead', describe(given, lane, id, entry), reply ~= '' and reply or nil, read)
-    call('HDEL', TRIES, tries_field(lane, id))
+    call('HDEL', ATTEMPTS, entry_field(lane, id))
   end
   return 1
 end

@@ -9,7 +9,7 @@ local text = redis.call('HGET', KEYS[1], ARGV[1])
 if not text then return {0} end
 local readable, record = pcall(cjson.decode, text)
 if not readable or type(record) ~= 'table' then return {0} end
-local now = bucket_now_ms(ARGV[5])
+local now = clock_ms(ARGV[5])
 local ends = tonumber(record.expires_ms)
 if ends and ends <= now then return {2, text} end
 

@@ -7,7 +7,7 @@
 --   server's, or ''; then names and values of its fields.
 -- Returns code, tokens left, ms until all are there again, ms to wait, serial: code 1 taken; 0 not enough are left; 2
 --   they were taken when the same request was sent before; 3 that request has been settled.
-local capacity, tokens, now = tonumber(ARGV[1]), tonumber(ARGV[2]), bucket_now_ms(ARGV[7])
+local capacity, tokens, now = tonumber(ARGV[1]), tonumber(ARGV[2]), clock_ms(ARGV[7])
 local known = redis.call('HMGET', KEYS[2], 'tokens', 'used', 'serial')
 local left = left_of(KEYS[1], 'tokens', capacity, now)
 local code, serial = 1, ARGV[6]

@@ -6,7 +6,7 @@
 --   sending it again costs nothing; 4 epoch ms in place of the server's, or ''; 5 serial of the reservation.
 -- Returns 1 settled; 0 it was settled before, or does not exist; 2 another sender's request may have been accepted.
 local found = redis.call('HMGET', KEYS[2], 'tokens', 'limit', 'used', 'named', 'senders', 'serial')
-local reserved, capacity, now = tonumber(found[1]), tonumber(found[2]), bucket_now_ms(ARGV[4])
+local reserved, capacity, now = tonumber(found[1]), tonumber(found[2]), clock_ms(ARGV[4])
 if found[3] or found[6] and found[6] ~= ARGV[5] then return 0 end
 redis.call('ZREM', KEYS[3], '')   -- first: it needs no memory, and a full server then allows the rest too
 if ARGV[2] == '' and (tonumber(found[5]) or 0) > 1 then

@@ -19,7 +19,7 @@ end
 
 local function decode_id(member) return sound_id(string.match(member, '^%u(%d+)%-%u(%d+)$')) end
 
--- Lane and stream id of a field that tries_field made; nil for any other field.
+-- Lane and stream id of a field that entry_field made; nil for any other field.
 local function lane_and_id(field)
   local lane, ms, seq = string.match(field, '^([1-4])|(%d+)%-(%d+)$')
   local id = sound_id(ms, seq)
@@ -48,7 +48,7 @@ local function may_be_ahead(lane, id)
   return last_ahead[lane] and encode_id(id) <= last_ahead[lane]
 end
 
-local function ahead_field(lane, id) return 'enqueued:' .. tries_field(lane, id) end
+local function ahead_field(lane, id) return 'enqueued:' .. entry_field(lane, id) end
 
 -- Nil for an entry whose id tells when it was enqueued.
 local function kept_enqueued_ms(lane, id)

@@ -1,5 +1,5 @@
 -- @include result
--- @include tries
+-- @include attempts
 -- Ends requests: the status is written once, counted once, notified once, and only then is the entry removed.
 local counted = {}
 
@@ -26,11 +26,11 @@ local function remove_entries(lane, ids)
     -- @guard entry: the time of staging goes with its entry
     if may_be_ahead(lane, id) then call('HDEL', SCHED, ahead_field(lane, id)) end
   end
-  if call('HLEN', TRIES) == 0 then return end
+  if call('HLEN', ATTEMPTS) == 0 then return end
   local fields = {}
-  for i, id in ipairs(ids) do fields[i] = tries_field(lane, id) end
+  for i, id in ipairs(ids) do fields[i] = entry_field(lane, id) end
   -- @guard remove: attempts are forgotten
-  call('HDEL', TRIES, unpack(fields))
+  call('HDEL', ATTEMPTS, unpack(fields))
 end
 
 local function remove_entry(lane, id) remove_entries(lane, {id}) end
@@ -83,12 +83,12 @@ end
 -- End a request that no worker ends: expired, oversized or given up; the caller has seen that it has no result yet. The
 -- result's key is computed here, so publishing comes before removing: if a migrating cluster slot refuses the write,
 -- the entry is still there.
-local function bury(lane, id, fields, entry, letter)
+local function end_with_dead_letter(lane, id, fields, entry, letter)
   local read = streamed(entry)
   local given = {error = letter.error, attempt = tostring(letter.attempts), streamed = read and '0'}
   publish(entry.id, letter.status, describe(given, lane, id, entry), entry.reply, read and {})
   letter.request_id = entry.id
-  -- @guard bury: a dead letter is written
+  -- @guard end with dead letter: a dead letter is written
   write_dead_letter(lane, id, fields, letter)
   count(letter.status)
   remove_entry(lane, id)
@@ -97,7 +97,7 @@ end
 -- Remove an entry whose result exists already. A result without an entry is a cancellation: it belongs to this entry, so
 -- its usual expiry starts now. Any other entry of the same id is a duplicate.
 -- `run`: fields about the run that the cancellation ended; nil if nothing ran.
-local function settle(lane, id, entry, run)
+local function discard_duplicate(lane, id, entry, run)
   local result = call('HMGET', result_key(entry.id), 'status', 'entry', 'streamed')
   if result[2] then
     count('duplicate')
@@ -107,7 +107,7 @@ local function settle(lane, id, entry, run)
   end
   -- @guard tokens: who was not told is made up for
   if streamed(entry) and not result[3] then end_untold_tokens(entry.id, result[1]) end
-  -- @guard settle: an entry's own reply name is told
+  -- @guard discard duplicate: an entry's own reply name is told
   notify(entry.reply, entry.id, result[1])
   remove_entry(lane, id)
 end
@@ -119,10 +119,10 @@ local function end_late(lane, id, fields)
   if not deadline or deadline > now_ms() then return bytes, false end
   local entry = read_entry(lane, id, fields)
   if answered(entry.id) then
-    settle(lane, id, entry)
+    discard_duplicate(lane, id, entry)
   else
-    bury(lane, id, fields, entry, {status = 'expired', attempts = attempts_in(tries_of(lane, id)),
-      error = deadline_error('while the request was queued')})
+    local attempts, late = attempts_in(attempts_record(lane, id)), deadline_error('while the request was queued')
+    end_with_dead_letter(lane, id, fields, entry, {status = 'expired', attempts = attempts, error = late})
   end
   return bytes, true
 end

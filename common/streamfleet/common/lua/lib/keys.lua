@@ -2,7 +2,7 @@
 local call = redis.call
 local GROUP, NOBODY, LANE_COUNT = 'workers', '~', 4
 local LANE_NAMES = {'critical', 'high', 'normal', 'low'}
-local WAKE, SCHED, DEAD, TRIES, DELAYED = KEYS[9], KEYS[10], KEYS[11], KEYS[12], KEYS[13]
+local WAKE, SCHED, DEAD, ATTEMPTS, DELAYED = KEYS[9], KEYS[10], KEYS[11], KEYS[12], KEYS[13]
 local BENCH, WATCH, COUNTS, CANCELS, WORKERS = KEYS[14], KEYS[15], KEYS[16], KEYS[17], KEYS[18]
 -- The prefix of the queue's keys, and the limits: QueueLimits.encoded() in records.py has their names.
 local cfg = cjson.decode(ARGV[1])
@@ -19,7 +19,7 @@ local function result_key(request_id) return cfg.prefix .. 'result:' .. request_
 local function tokens_key(request_id) return cfg.prefix .. 'tokens:' .. request_id end
 local function record_key(request_id) return cfg.prefix .. 'request:' .. request_id end
 local function entry_name(lane, id) return LANE_NAMES[lane] .. ':' .. id end
-local function tries_field(lane, id) return lane .. '|' .. id end
+local function entry_field(lane, id) return lane .. '|' .. id end
 
 local now_in_ms = cfg.now_ms
 
@@ -58,7 +58,7 @@ local function open_for_writes() call('XACK', KEYS[1], GROUP, '0-0') end
 local function require_types()
   local waiting = {}
   for lane = 1, LANE_COUNT do waiting[lane] = call('ZCARD', ready_key(lane)) end
-  for _, key in ipairs({TRIES, COUNTS, SCHED}) do call('HLEN', key) end
+  for _, key in ipairs({ATTEMPTS, COUNTS, SCHED}) do call('HLEN', key) end
   for _, key in ipairs({DELAYED, WATCH}) do call('ZCARD', key) end
   for _, key in ipairs({DEAD, WAKE}) do call('XLEN', key) end
   call('LLEN', BENCH)

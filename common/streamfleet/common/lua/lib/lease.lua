@@ -24,9 +24,9 @@ local function held_in(lane, ids, worker)
   return found
 end
 
--- The fence, for rows {lane, stream id, attempt, …} or as many of them as one call may end. Returns a function of these
--- three that is true, once, if this worker holds the entry in this attempt. Raises NOGROUP for a missing group: call it before
--- any write.
+-- The fence, for the first `most` of the rows {lane, stream id, attempt, …}. Returns a function of these three that is
+-- true, once, if this worker holds the entry in this attempt. Raises NOGROUP for a missing group: call it before any
+-- write.
 local function fence(rows, worker, most)
   local ids, holds = {}, {}
   for i = 1, math.min(#rows, most) do

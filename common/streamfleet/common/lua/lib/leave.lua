@@ -8,7 +8,7 @@ local function can_leave(lane, entry_id)
   if rows.err and not string.find(rows.err, 'NOGROUP', 1, true) then return false end
   local row = rows[1]
   if row and row[2] ~= NOBODY or not pcall(require_types) then return false end
-  for _, harmless in ipairs({{'XDEL', lane_key(lane), '0-0'}, {'ZREM', ready_key(lane), ''}, {'HDEL', TRIES, ''}}) do
+  for _, harmless in ipairs({{'XDEL', lane_key(lane), '0-0'}, {'ZREM', ready_key(lane), ''}, {'HDEL', ATTEMPTS, ''}}) do
     -- @guard cancel: also by who may not remove entries
     if type(redis.pcall(unpack(harmless))) == 'table' then return false end
   end
@@ -21,7 +21,7 @@ local function take_out(lane, entry_id, entry, delivered)
   if delivered then
     -- @guard cancel: what a watcher has was not staged yet
     count_staged(lane, entry_id)
-  elseif not (call('ZSCORE', ready_key(lane), member) or call('ZSCORE', DELAYED, tries_field(lane, entry_id))
+  elseif not (call('ZSCORE', ready_key(lane), member) or call('ZSCORE', DELAYED, entry_field(lane, entry_id))
       or seen and member <= seen) then
     -- @guard cancel: counted as staged where no pull staged it
     count('staged')
@@ -29,7 +29,7 @@ local function take_out(lane, entry_id, entry, delivered)
   -- @guard cancel: no longer ready
   call('ZREM', ready_key(lane), member)
   -- @guard cancel: no longer delayed
-  call('ZREM', DELAYED, tries_field(lane, entry_id))
-  settle(lane, entry_id, entry)
+  call('ZREM', DELAYED, entry_field(lane, entry_id))
+  discard_duplicate(lane, entry_id, entry)
   write_counts()
 end

@@ -1,7 +1,7 @@
 -- @include keys
 -- Parses the arguments of complete.lua, as its header lists them.
 
--- Returns outcomes, each a lease's row {lane, stream id, attempt} and the place of the rest, and the keys of their results.
+-- Returns outcomes, and the keys of their results. An outcome is a row for the fence, and the place of its arguments.
 local function read_outcomes()
   local outcomes, results, at, names, size = {}, {}, 3, nil, 0
   while at <= #ARGV do

@@ -46,8 +46,8 @@ local function read_first() return read_new(1, lane_key(1), lane_key(2), lane_ke
 
 -- After the group is created again or set back, entries are delivered again: those staged before are not counted twice,
 -- and stay where they are. SCHED remembers how far each lane was staged, and how many entries that were.
-local function stands(lane, id)
-  return call('ZSCORE', DELAYED, tries_field(lane, id)) or call('XPENDING', lane_key(lane), GROUP, id, id, 1)[1]
+local function is_tracked(lane, id)
+  return call('ZSCORE', DELAYED, entry_field(lane, id)) or call('XPENDING', lane_key(lane), GROUP, id, id, 1)[1]
 end
 
 local function load_seen() return call('HMGET', SCHED, 'seen:1', 'seen:2', 'seen:3', 'seen:4') end
@@ -74,7 +74,7 @@ local function stage_lane(lane, entries, seen)
       seen[lane], fresh = member, fresh + 1
       count('staged')
     end
-    if again and stands(lane, item[1]) then   -- it stays where it is
+    if again and is_tracked(lane, item[1]) then   -- it stays where it is
     elseif deadline and deadline <= now_ms() and not again then
       end_late(lane, item[1], item[2])
       late = late + 1

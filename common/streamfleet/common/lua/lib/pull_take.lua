@@ -1,21 +1,21 @@
 -- @include finish
--- @include tries
+-- @include attempts
 -- @include pull_choose
 -- Third part of a pull: claim the chosen entries for the worker, and end those that must not run.
 
 -- Claims entries. Returns for each its attempt, and how many earlier ones were lost with their workers; and {stream id
 -- = fields} of those that still have fields.
 local function claim(lane, ids, worker)
-  local tries, attempts, lost, fields_of = {}, {}, {}, {}
+  local records, attempts, lost, fields_of = {}, {}, {}, {}
   local fresh = {'XCLAIM', lane_key(lane), GROUP, worker, 0}
-  if call('HLEN', TRIES) > 0 then
+  if call('HLEN', ATTEMPTS) > 0 then
     local names = {}
-    for i, id in ipairs(ids) do names[i] = tries_field(lane, id) end
-    tries = call('HMGET', TRIES, unpack(names))
+    for i, id in ipairs(ids) do names[i] = entry_field(lane, id) end
+    records = call('HMGET', ATTEMPTS, unpack(names))
   end
   for i, id in ipairs(ids) do
-    local attempt = attempts_in(tries[i] or '') + 1
-    attempts[i], lost[i] = attempt, tries[i] and #workers_lost(tries[i]) or 0
+    local attempt = attempts_in(records[i] or '') + 1
+    attempts[i], lost[i] = attempt, records[i] and #workers_lost(records[i]) or 0
     if attempt == 1 then
       fresh[#fresh + 1] = id
     else
@@ -36,13 +36,13 @@ end
 local function runnable(claimed, size, deadline, now, asked)
   local lane, id, attempt, request_id, fields = unpack(claimed)
   if asked and answered(request_id) then
-    settle(lane, id, read_entry(lane, id, fields))
+    discard_duplicate(lane, id, read_entry(lane, id, fields))
   elseif deadline and deadline <= now then
-    bury(lane, id, fields, read_entry(lane, id, fields), {status = 'expired', attempts = attempt - 1,
+    end_with_dead_letter(lane, id, fields, read_entry(lane, id, fields), {status = 'expired', attempts = attempt - 1,
       error = deadline_error('while the request was queued')})
   elseif size > cfg.max_entry_bytes then
     local message = string.format('the request is %d bytes; at most %d are allowed', size, cfg.max_entry_bytes)
-    bury(lane, id, fields, read_entry(lane, id, fields), {status = 'failed', attempts = attempt - 1,
+    end_with_dead_letter(lane, id, fields, read_entry(lane, id, fields), {status = 'failed', attempts = attempt - 1,
       error = openai_error(message, 'invalid_request_error', 'body', 'request_too_large')})
   else
     return true

@@ -1,4 +1,4 @@
--- @include looking
+-- @include repair_common
 -- First part of a repair: entries that were delivered, and what is pending.
 -- An entry that was delivered once, and is neither ready nor delayed nor pending: no pull would ever find it.
 local function look_at_entry(lane, id, fields)

@@ -1,4 +1,4 @@
--- @include looking
+-- @include repair_common
 -- Second part of a repair: members of the ready sets, of the delayed ones, and the attempts.
 -- An entry that a worker holds, or that was never delivered, does not wait; one that NOBODY holds keeps waiting.
 local function keep_once(lane, id, remove)
@@ -39,11 +39,11 @@ local function look_at_delayed(_, member)
   look_at_waiting(lane, id, member, 'delayed', nowhere_else, function() call('ZREM', DELAYED, member) end)
 end
 
-local function look_at_tries(_, field)
+local function look_at_attempts(_, field)
   local lane, id = lane_and_id(field)
   -- @guard repair: attempts of what is there stay
   if lane and fetch_counted(lane, id) then return end
   note('tries_gone', field)
   -- @guard repair: attempts of what is gone go
-  if mend then call('HDEL', TRIES, field) end
+  if mend then call('HDEL', ATTEMPTS, field) end
 end

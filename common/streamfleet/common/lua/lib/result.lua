@@ -33,8 +33,8 @@ local function describe(given, lane, id, entry)
   return given
 end
 
--- Adds the signature of a worker's result behind the first n of `values`, and returns their new number. The script itself
--- writes it, because later calls decide by it; one by one, because nearly all results pass here.
+-- Adds the signature of a worker's result behind the first n of `values`, and returns their new number. The script
+-- itself writes it, because later calls decide by it; one by one, because nearly all results pass here.
 local function sign(values, n, worker, lane, id, attempt)
   values[n + 1], values[n + 2], values[n + 3], values[n + 4] = 'worker', worker, 'attempt', attempt
   values[n + 5], values[n + 6], values[n + 7], values[n + 8] = 'entry', entry_name(lane, id), 'lane', LANE_NAMES[lane]
@@ -128,7 +128,7 @@ end
 local function add_to_result(request_id, given)
   local values = {}
   add_fields(values, 0, given)
-  -- @guard settle: a cancel is counted with its entry
+  -- @guard discard duplicate: a cancel is counted with its entry
   call('HSET', result_key(request_id), unpack(values))
   call('PEXPIRE', result_key(request_id), cfg.result_ttl_ms)
   keep_record(request_id, cfg.result_ttl_ms)

@@ -1,11 +1,6 @@
+-- @include gateway_clock
 -- Allowances that refill evenly, in a minute from empty to full: a hash holds the rest of each and its time.
 local MINUTE_MS, KEPT_MS = 60000, 3600000
-
-local function bucket_now_ms(given)
-  if given ~= '' then return tonumber(given) end
-  local time = redis.call('TIME')
-  return time[1] * 1000 + math.floor(time[2] / 1000)
-end
 
 -- An allowance that was not written lately counts as full; so does one with an impossible number, or with a time to come,
 -- which somebody wrote by hand: it would stop its owner for ever.

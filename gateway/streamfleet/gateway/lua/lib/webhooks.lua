@@ -1,15 +1,11 @@
+-- @include gateway_clock
 -- Common part of the webhook scripts: six keys (WebhookNames.shared() in gateway_webhooks.py), and ARGV[1], the limits:
 -- lease_ms, outstanding, remember_ms, dead_cap, dead_ttl_ms, and for tests now_ms. No key is computed at run time.
 local call, GROUP = redis.call, 'deliverers'
 local DUE, LATER, MESSAGES, TRIES, ENDED, DEAD = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local cfg = cjson.decode(ARGV[1])
 
-local function now_ms()
-  if cfg.now_ms then return cfg.now_ms end
-  local time = call('TIME')
-  return time[1] * 1000 + math.floor(time[2] / 1000)
-end
-
+local function now_ms() return clock_ms(cfg.now_ms or '') end
 local function whole(number) return string.format('%.0f', number) end
 
 -- A full server refuses growing commands only until a script has written: scripts that end webhooks must still work.

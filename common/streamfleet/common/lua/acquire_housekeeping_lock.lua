@@ -1,6 +1,6 @@
--- Take the turn at housekeeping, unless another worker has it. A script, although plain commands would do: while a
--- cluster moves the queue's slot, commands are answered and scripts are not, and a worker without an answer knows that
--- nobody renews.
+-- Acquire the housekeeping lock for one turn, unless another worker has it. A script, although plain commands would do:
+-- while a cluster moves the queue's slot, commands are answered and scripts are not, and a worker without an answer
+-- knows that nobody renews.
 -- KEYS: 1 the lock; 2 the hash `sched`; 3 the hash `workers`. ARGV: 1 worker; 2 length of its turn (ms); 3 time without
 --   any turn after which nobody can have renewed either (ms).
 -- Returns 1 if the turn is this worker's, else 0; then the time for which turns have come without such a gap (ms); the
@@ -11,7 +11,7 @@ local last, from = tonumber(known[1]), tonumber(known[2])
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local since = last and now - last or -1   -- below 0 also if the clock was set back
--- @guard take_turn: a full server too
+-- @guard acquire_housekeeping_lock: a full server too
 redis.call('HDEL', KEYS[2], '')   -- first: a full server allows it, and then the lock
 if not redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then
   -- A lock that outlasts its turn never expires: it was written by hand, with any type, or the clock was set back.

@@ -8,13 +8,13 @@ local leaving, silent_ms, most, pause_ms = ARGV[2], tonumber(ARGV[3]), tonumber(
 local forgotten, look_only = 0, ARGV[5] == '1'
 require_groups()
 local since = now_ms() - (tonumber(call('HGET', SCHED, 'forgot')) or 0)   -- below 0 if the clock was set back
--- @guard check_out: a fleet looks for the gone now and then, not each of its workers
+-- @guard deregister: a fleet looks for the gone now and then, not each of its workers
 if since >= 0 and since < pause_ms then return 0 end
 if not look_only then open_for_writes() end
 
 local function holds_nothing(worker)
   for lane = 1, LANE_COUNT do
-    -- @guard check_out: not who holds something
+    -- @guard deregister: not who holds something
     if call('XPENDING', lane_key(lane), GROUP, '-', '+', 1, worker)[1] then return false end
   end
   return true
@@ -23,11 +23,11 @@ end
 local function forget(worker)
   if forgotten >= most or not holds_nothing(worker) then return end
   forgotten = forgotten + 1
-  -- @guard check_out: looking forgets nobody
+  -- @guard deregister: looking forgets nobody
   if look_only then return end
   for lane = 1, LANE_COUNT do call('XGROUP', 'DELCONSUMER', lane_key(lane), GROUP, worker) end
   call('HDEL', WORKERS, worker)
-  -- @guard check_out: no watch of the gone
+  -- @guard deregister: no watch of the gone
   call('ZREM', WATCH, worker)
 end
 
@@ -40,7 +40,7 @@ local function living()
     local seen = known and type(description) == 'table' and tonumber(description.seen_ms) or 0
     alive[flat[i]] = true
     if seen < now - silent_ms then forget(flat[i]) end
-    -- @guard check_out: a sign of life from before the clock was set back counts as one of now
+    -- @guard deregister: a sign of life from before the clock was set back counts as one of now
     if seen > now and not look_only then
       description.seen_ms = now
       known, description = pcall(cjson.encode, description)

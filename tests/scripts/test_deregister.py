@@ -1,4 +1,4 @@
-"""check_out.lua: whoever is gone is forgotten, in bounded calls, and nobody else."""
+"""deregister.lua: whoever is gone is forgotten, in bounded calls, and nobody else."""
 
 from __future__ import annotations
 

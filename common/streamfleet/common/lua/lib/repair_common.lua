@@ -30,7 +30,7 @@ local function pending_row(lane, id)
 end
 
 local function is_ready(lane, id) return call('ZSCORE', ready_key(lane), encode_id(id)) end
-local function is_delayed(lane, id) return call('ZSCORE', DELAYED, tries_field(lane, id)) end
+local function is_delayed(lane, id) return call('ZSCORE', DELAYED, entry_field(lane, id)) end
 
 local function note(kind, name)
   found[#found + 1] = kind
@@ -44,7 +44,7 @@ local function erase(lane, id)
   if row and row[2] == NOBODY then count_staged(lane, id) end
   call('ZREM', ready_key(lane), encode_id(id))
   -- @guard repair: every trace of a deleted one goes
-  call('ZREM', DELAYED, tries_field(lane, id))
+  call('ZREM', DELAYED, entry_field(lane, id))
   remove_entry(lane, id)
   -- @guard repair: what vanished is counted
   count('vanished')
