@@ -18,7 +18,7 @@ import redis.asyncio
 import structlog
 from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 
-from streamfleet.common.clock import Clock, SystemClock
+from streamfleet.common.clock import Clock
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.settings import QueueSettings, load
 from streamfleet.common.settings_gateway import WebhookSettings
@@ -27,6 +27,7 @@ from streamfleet.gateway.webhook_messages import DeadWebhook
 from streamfleet.gateway.webhooks.service import MOST_BODY_BYTES, Webhooks, open_webhook_broker
 from streamfleet.gateway.webhooks.signing import Secret, encode_secrets, new_secret, rotate
 from streamfleet.gateway.webhooks.targets import NameUnknown, Resolver, resolve
+from tests.clocks import ClockAhead
 from tests.integration.webhook_receiver import Came, Receiver, Say
 from tests.security.tls import Authority
 from tests.waiting import eventually
@@ -425,19 +426,10 @@ async def test_a_slow_receiver_holds_up_no_others(scene: Scene) -> None:
     assert fast.most <= 2
 
 
-class Jumping(SystemClock):
-    """A clock that a test moves on."""
-
-    ahead_s = 0.0
-
-    def monotonic(self) -> float:
-        return super().monotonic() + self.ahead_s
-
-
 async def test_what_has_waited_for_too_long_is_left_to_others(scene: Scene) -> None:
     """Begun late in its lease, an attempt would still be under way when another gateway takes it."""
     receiver = await scene.receiver(lambda _n, _: Say(after_s=3.0))
-    clock = Jumping()
+    clock = ClockAhead()
     webhooks = scene.started(clock=clock, gateway_webhooks_per_host=1)
     for number in range(2):
         await announce(webhooks, receiver.url(), f"e{number}")

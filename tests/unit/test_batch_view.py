@@ -9,22 +9,7 @@ from rich.console import Console
 from streamfleet.cli.requests.batch_view import BatchView, describe
 from streamfleet.cli.requests.pace import Pace
 from streamfleet.producer.batch import Progress
-
-
-class HandClock:
-    """Moved by hand."""
-
-    def __init__(self) -> None:
-        self.seconds = 1000.0
-
-    def now_ms(self) -> int:
-        return int(self.seconds * 1000)
-
-    def monotonic(self) -> float:
-        return self.seconds
-
-    async def sleep(self, seconds: float) -> None:
-        raise NotImplementedError
+from tests.clocks import HandClock
 
 
 def progress(done: int, failed: int = 0, total: int = 100, lane_full: bool = False) -> Progress:

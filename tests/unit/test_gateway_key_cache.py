@@ -14,7 +14,7 @@ from streamfleet.gateway import key_cache
 from streamfleet.gateway.api_keys import KeyRecord
 from streamfleet.gateway.broker.api_keys import Admission, GatewayBroker, Left, Verdict
 from streamfleet.gateway.key_cache import EXPIRES_SOON_MS, MAX_AGE_S, MAX_SILENCE_S, KeyCache
-from tests.unit.worker_requests import HandClock
+from tests.clocks import HandClock
 from tests.waiting import eventually
 
 KEY, OTHER = "sf-a", "sf-b"

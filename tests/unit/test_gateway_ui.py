@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamfleet.common.clock import SystemClock
 from streamfleet.common.errors import BrokerUnavailable, InvalidRequest, SettingsError
 from streamfleet.common.protocol import LANES, Lane
 from streamfleet.common.replies import ready_entries
@@ -28,22 +27,10 @@ from streamfleet.gateway.ui.session import MOST_SEARCHES, REUSE_S, CachedReading
 from streamfleet.gateway.ui.texts import MOST_CHARS, error_of, line, passage, reason_of, usage_of
 from streamfleet.operator.fleet import worker_views
 from streamfleet.operator.snapshot import LaneView, Snapshot
+from tests.clocks import HandClock
 
 DIGEST = digest_of("sf-x")
 NOW = 1_790_000_000_000
-
-
-class HandClock(SystemClock):
-    """A clock that a test moves."""
-
-    def __init__(self) -> None:
-        self.seconds = 100.0
-
-    def monotonic(self) -> float:
-        return self.seconds
-
-    def now_ms(self) -> int:
-        return NOW + round(self.seconds * 1000)
 
 
 # -- one look for all --------------------------------------------------------------------------------------
@@ -68,7 +55,7 @@ class Looks:
 
 
 async def test_a_hundred_viewers_cost_one_look_a_second() -> None:
-    looks, clock = Looks(), HandClock()
+    looks, clock = Looks(), HandClock(NOW)
     reading = CachedReading(looks, clock)
     seen = await asyncio.gather(*(reading.get() for _ in range(100)))
     assert (looks.count, {each["look"] for each in seen}) == (1, {1})
@@ -78,7 +65,7 @@ async def test_a_hundred_viewers_cost_one_look_a_second() -> None:
 
 
 async def test_a_look_that_fails_fails_once_for_all() -> None:
-    looks, clock = Looks(), HandClock()
+    looks, clock = Looks(), HandClock(NOW)
     looks.fails = True
     reading = CachedReading(looks, clock)
     found = await asyncio.gather(*(reading.get() for _ in range(20)), return_exceptions=True)
@@ -90,7 +77,7 @@ async def test_a_look_that_fails_fails_once_for_all() -> None:
 
 async def test_what_is_changed_while_somebody_looks_is_looked_at_again() -> None:
     looks = Looks()
-    reading = CachedReading(looks, HandClock())
+    reading = CachedReading(looks, HandClock(NOW))
     looks.go_on.clear()
     looking = asyncio.ensure_future(reading.get())
     await asyncio.sleep(0)
@@ -365,7 +352,7 @@ def test_the_pages_own_user() -> None:
 
 
 def test_only_some_search_at_once() -> None:
-    session = UiSession(load(QueueSettings), load(GatewaySettings), HandClock())
+    session = UiSession(load(QueueSettings), load(GatewaySettings), HandClock(NOW))
     with session.search_slot(), session.search_slot(), session.search_slot(), session.search_slot():
         assert MOST_SEARCHES == 4
         with pytest.raises(ApiError) as caught, session.search_slot():

@@ -20,7 +20,8 @@ from streamfleet.worker.complete import MOST_AT_ONCE, RESPONSE_BYTES_AT_ONCE, Co
 from streamfleet.worker.in_flight import InFlight, InFlightRequest
 from streamfleet.worker.outcome import Finished, Gone, HandedBack, Outcome, Postponed
 from streamfleet.worker.publishing import Publisher
-from tests.unit.worker_requests import CLAIMED_MS, HandClock, in_flight_request
+from tests.clocks import HandClock
+from tests.unit.worker_requests import CLAIMED_MS, in_flight_request
 
 
 class Notebook:

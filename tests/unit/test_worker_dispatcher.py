@@ -12,7 +12,8 @@ from streamfleet.common.settings import WorkerSettings, load
 from streamfleet.worker.dispatcher import Dispatcher
 from streamfleet.worker.in_flight import InFlight, InFlightRequest, StopReason
 from streamfleet.worker.outcome import Finished, HandedBack, Outcome, Postponed, cancelled
-from tests.unit.worker_requests import HandClock, in_flight_request
+from tests.clocks import HandClock
+from tests.unit.worker_requests import in_flight_request
 from tests.waiting import eventually
 
 FAULT = Postponed("busy")

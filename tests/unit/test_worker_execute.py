@@ -24,7 +24,8 @@ from streamfleet.worker.engine.base import (
 from streamfleet.worker.execute import Executor
 from streamfleet.worker.in_flight import InFlight, InFlightRequest, StopReason
 from streamfleet.worker.outcome import Finished, Gone, HandedBack, Outcome, Postponed
-from tests.unit.worker_requests import CHAT, CLAIMED_MS, OK, HandClock, ScriptedEngine, in_flight_request
+from tests.clocks import HandClock
+from tests.unit.worker_requests import CHAT, CLAIMED_MS, OK, ScriptedEngine, in_flight_request
 from tests.waiting import eventually
 
 

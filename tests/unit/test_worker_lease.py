@@ -13,7 +13,8 @@ from streamfleet.worker import lease
 from streamfleet.worker.in_flight import InFlight, StopReason
 from streamfleet.worker.lease import AT_ONCE, RENEWALS_PER_LEASE, LeaseKeeper, Pulse
 from tests.broker import Broker
-from tests.unit.worker_requests import HandClock, in_flight_request
+from tests.clocks import HandClock
+from tests.unit.worker_requests import in_flight_request
 from tests.waiting import eventually
 
 HANG_S = 60.0

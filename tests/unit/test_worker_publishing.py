@@ -17,7 +17,8 @@ from streamfleet.worker import publishing
 from streamfleet.worker.in_flight import StopReason
 from streamfleet.worker.publishing import BYTES_AT_ONCE, GROUP_BYTES, Publisher
 from tests.broker import Broker
-from tests.unit.worker_requests import HandClock, in_flight_request
+from tests.clocks import HandClock
+from tests.unit.worker_requests import in_flight_request
 from tests.waiting import eventually
 
 

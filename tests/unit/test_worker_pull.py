@@ -14,7 +14,8 @@ from streamfleet.worker.admission import Admission
 from streamfleet.worker.in_flight import InFlight, InFlightRequest
 from streamfleet.worker.pull import LOOK_AGAIN_S, Puller
 from tests.broker import Broker
-from tests.unit.worker_requests import OK, HandClock, ScriptedEngine, in_flight_request
+from tests.clocks import HandClock
+from tests.unit.worker_requests import OK, ScriptedEngine, in_flight_request
 from tests.waiting import eventually
 
 

@@ -17,7 +17,8 @@ from streamfleet.worker.execute import Executor
 from streamfleet.worker.in_flight import InFlight, InFlightRequest
 from streamfleet.worker.publishing import Publisher
 from tests.broker import Broker
-from tests.unit.worker_requests import CHAT, OK, HandClock, ScriptedEngine, in_flight_request
+from tests.clocks import HandClock
+from tests.unit.worker_requests import CHAT, OK, ScriptedEngine, in_flight_request
 
 
 class Notebook:

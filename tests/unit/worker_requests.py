@@ -18,23 +18,6 @@ CLAIMED_MS = 1_000_000
 OK = EngineReply(200, b'{"choices":[{"finish_reason":"stop"}],"usage":{"completion_tokens":1}}', 5.0)
 
 
-class HandClock:
-    """Time that a test moves."""
-
-    def __init__(self) -> None:
-        self.seconds = 100.0
-
-    def now_ms(self) -> int:
-        return round(self.seconds * 1000)
-
-    def monotonic(self) -> float:
-        return self.seconds
-
-    async def sleep(self, seconds: float) -> None:
-        self.seconds += seconds
-        await asyncio.sleep(0)
-
-
 class ScriptedEngine:
     """Calls a test's function for each request."""
 
