@@ -52,7 +52,6 @@ from streamfleet.gateway.request_parameters import (
 )
 from streamfleet.gateway.streaming import Reading, open_stream, tier_field
 from streamfleet.gateway.token_budget import Reservation, expected_tokens, used_tokens
-from streamfleet.producer.ask import as_ask
 from streamfleet.producer.client import Client
 from streamfleet.producer.handle import Handle
 from streamfleet.producer.mailbox import late
@@ -214,20 +213,8 @@ async def enqueue(request: Request, endpoint: str) -> Enqueued:
     context.show_limits()
     try:
         client = await gateway.queues.client(chosen.queue)
-        ask = as_ask(
-            {
-                "body": body_to_enqueue(body, chosen.served, endpoint),
-                "endpoint": endpoint,
-                "id": own_id,
-                "lane": parameters.lane,
-                "deadline": parameters.deadline_ms,
-                "ttl_ms": parameters.ttl_ms if parameters.deadline_ms is None else None,
-                "tenant": caller.tenant,
-                "session": parameters.session,
-                "stream": parameters.stream,
-                "traceparent": parameters.traceparent,
-            }
-        )
+        sent = body_to_enqueue(body, chosen.served, endpoint)
+        ask = parameters.ask(sent, own_id, endpoint, caller.tenant, stream=parameters.stream)
         handle = await client.enqueue_draft(await aside(size, client.draft, ask))
     except (InvalidRequest, QueueFull):
         if reservation is not None:

@@ -29,6 +29,7 @@ from streamfleet.common.protocol import (
     Lane,
 )
 from streamfleet.gateway.errors import REFUSED, ApiError
+from streamfleet.producer.ask import Ask
 from streamfleet.producer.follower import place_of
 
 HEADER_PREFIX = "X-Streamfleet-"
@@ -111,6 +112,23 @@ class RequestParameters:
     restart_events: bool
     after: str | None
     tier: str | None
+
+    def ask(
+        self, body: Mapping[str, Any], request_id: str, endpoint: str, tenant: str | None, *, stream: bool = False
+    ) -> Ask:
+        """Returns the request to enqueue, for a body as `body_to_enqueue` makes it."""
+        return Ask(
+            body=body,
+            lane=self.lane,
+            id=request_id,
+            deadline=self.deadline_ms,
+            ttl_ms=self.ttl_ms if self.deadline_ms is None else None,
+            endpoint=endpoint,
+            tenant=tenant,
+            session=self.session,
+            stream=stream,
+            traceparent=self.traceparent,
+        )
 
 
 def read_parameters(

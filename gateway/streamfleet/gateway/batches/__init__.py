@@ -1,9 +1,6 @@
 """OpenAI's Batch API: a file of requests in, a file of answers out. It survives the death of gateways.
 
-routes      a batch is accepted: its record goes into Redis
-scheduler   any gateway takes the batch, and keeps it while it renews its lease
-validation  lines are counted and checked by `lines`; an invalid line fails alone
-lifecycle   the steps of a batch, in their order: validate, submit, finish, announce
-submitter   a window of lines is in the queue, and their results are gathered
-ledger      answers are stored, then recorded in Redis together with the numbers of their lines, in one call
+`routes` accepts a batch: its record goes into Redis, where the `scheduler` of any gateway takes it for a lease. Then
+come the steps of `lifecycle`: `validation` checks the lines, `submitter` keeps a window of them in the queue, and
+`ledger` stores answers and records them in Redis together with the numbers of their lines, in one call.
 """

@@ -20,7 +20,6 @@ from streamfleet.gateway.models import Chosen
 from streamfleet.gateway.request_parameters import RequestParameters, body_to_enqueue
 from streamfleet.gateway.simple.prompts import PromptsWish, of_error, of_result
 from streamfleet.gateway.token_budget import sum_if_known, used_tokens
-from streamfleet.producer.ask import Ask
 from streamfleet.producer.client import Client
 from streamfleet.producer.handle import Handle
 from streamfleet.producer.submission_batches import chunked
@@ -110,19 +109,9 @@ class SyncCall:
 
     def _prepare_all(self, prompts: PromptsWish, chosen: Chosen) -> list[Submission]:
         submissions = []
-        parameters = self._parameters
         for number, body in enumerate(prompts.bodies):
-            ask = Ask(
-                body=body_to_enqueue(body, chosen.served),
-                id=f"{self.id}-{number}",
-                lane=parameters.lane,
-                deadline=parameters.deadline_ms,
-                ttl_ms=parameters.ttl_ms if parameters.deadline_ms is None else None,
-                endpoint=prompts.endpoint,
-                tenant=self._context.caller.tenant,
-                session=parameters.session,
-                traceparent=parameters.traceparent,
-            )
+            sent = body_to_enqueue(body, chosen.served)
+            ask = self._parameters.ask(sent, f"{self.id}-{number}", prompts.endpoint, self._context.caller.tenant)
             try:
                 submissions.append(self._client.prepare(ask))
             except InvalidRequest as error:
