@@ -41,6 +41,12 @@ PLANTED = [
     ),
     pytest.param("gateway/streamfleet/gateway/planted.py", "import redis", "talk to Redis", id="redis in gateway"),
     pytest.param(
+        "gateway/streamfleet/gateway/broker/planted.py",
+        "import fastapi",
+        "needs no web server",
+        id="web server in the gateway's broker",
+    ),
+    pytest.param(
         "producer/streamfleet/producer/planted.py",
         "import streamfleet.gateway",
         "all above common",
