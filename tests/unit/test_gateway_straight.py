@@ -10,13 +10,13 @@ from typing import Any, cast
 import pytest
 
 from streamfleet.gateway.disconnect import DisconnectWatcher
-from streamfleet.gateway.edge import Straight
+from streamfleet.gateway.edge import DirectWriter
 from streamfleet.gateway.streaming import EventStream, Reading
 
 
-def straight(send: Any, ended: list[bool], *, paused: bool = False) -> Straight:
+def straight(send: Any, ended: list[bool], *, paused: bool = False) -> DirectWriter:
     """One over a connection that is this function."""
-    return Straight(send, cast("Any", SimpleNamespace(write_paused=paused)), lambda: ended.append(True))
+    return DirectWriter(send, cast("Any", SimpleNamespace(write_paused=paused)), lambda: ended.append(True))
 
 
 def test_a_piece_is_written_before_write_returns() -> None:
@@ -72,7 +72,7 @@ async def test_a_stream_writes_straight_what_comes_behind_its_first_event() -> N
 
     first: asyncio.Future[bytes] = loop.create_future()
     first.set_result(b"data: first\n\n")
-    scope = {"type": "http", "state": {"straight": straight(send, [])}}
+    scope = {"type": "http", "state": {"direct_writer": straight(send, [])}}
     tokens = SimpleNamespace(straight=lambda *both: handed.append(both))
     with DisconnectWatcher(nobody_leaves, loop.create_future()) as watcher:
         await EventStream(a_reading(), cast("Any", tokens), rest(), first, watcher)(scope, nobody_leaves, send)

@@ -15,7 +15,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 
 from streamfleet.common.errors import BrokerUnavailable, NotPermitted, SettingsError, StreamfleetError
-from streamfleet.gateway import calls, health, model_routes, streaming
+from streamfleet.gateway import health, inference, model_routes, streaming
 from streamfleet.gateway.batches import routes as batches
 from streamfleet.gateway.body import drop_body
 from streamfleet.gateway.call import call_of
@@ -35,7 +35,7 @@ from streamfleet.gateway.ui import routes as ui
 
 log = structlog.get_logger(__name__)
 ROUTERS = (
-    calls.router,
+    inference.router,
     model_routes.router,
     streaming.router,
     health.router,

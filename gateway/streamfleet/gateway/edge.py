@@ -30,7 +30,7 @@ class SlowReader(Exception):
     """The caller does not read its answer."""
 
 
-class Straight:
+class DirectWriter:
     """Writes pieces of an answer to the connection at once, past all layers in between.
 
     Args:
@@ -82,7 +82,7 @@ class Edge:
         if scope["method"] == "HEAD" and scope["path"] in PROBES:
             scope = {**scope, "method": "GET"}  # uvicorn keeps the original scope, and sends no body
         if flow is not None and abort is not None:
-            state["straight"] = Straight(send, flow, abort)
+            state["direct_writer"] = DirectWriter(send, flow, abort)
         metrics.OPEN.inc()
         try:
             await self._app(scope, receive, self._sender(call, send, flow, state.get("unsent")))

@@ -14,7 +14,6 @@ import structlog
 
 from streamfleet.common.errors import ResultTimeout
 from streamfleet.common.protocol import Status
-from streamfleet.gateway.aside import Breath, aside
 from streamfleet.gateway.batch_records import JOB, BatchRecord, BatchStatus
 from streamfleet.gateway.batches.claimed_batch import ClaimedBatch, InvalidBatch
 from streamfleet.gateway.batches.ledger import CANCELLED, MOST_LINES, BatchLost
@@ -22,6 +21,7 @@ from streamfleet.gateway.batches.lines import Line
 from streamfleet.gateway.batches.submitter import Submitter, line_request_id
 from streamfleet.gateway.batches.validation import too_many_errors, validate
 from streamfleet.gateway.broker.batches import Ending
+from streamfleet.gateway.offload import TimeSlice, offload
 from streamfleet.producer.batchfile import BadLine, BatchLine
 from streamfleet.producer.client import Client
 
@@ -141,12 +141,12 @@ async def end_unfinished_lines(claimed: ClaimedBatch) -> None:
     """
     # If nothing was enqueued yet, not all lines may have been checked.
     checker, checked, total = claimed.checker(), claimed.mark > 0, 0
-    check, breath = checker.read if checked else checker.check, Breath()
+    check, time_slice = checker.read if checked else checker.check, TimeSlice()
     chunk: list[BatchLine] = []
     async for group in claimed.lines():
         for number, text in group:
             total += 1
-            await breath.take()
+            await time_slice.yield_if_over()
             if checked and number in claimed.bits:
                 continue
             line = await _line_in_queue(claimed, check, (number, text))
@@ -169,7 +169,7 @@ async def _line_in_queue(
     """Returns a line whose request may be in a queue; finishes any other line, and returns None."""
     number, text = numbered
     try:
-        line = await aside(len(text), check, number, text)
+        line = await offload(len(text), check, number, text)
     except BadLine as error:
         if number not in claimed.bits:
             claimed.ledger.add_refusal(error)

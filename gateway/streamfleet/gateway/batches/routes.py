@@ -12,13 +12,13 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
 from streamfleet.common.protocol import parse_body
-from streamfleet.gateway.aside import Pieces
 from streamfleet.gateway.auth_context import AuthContext, authenticate
 from streamfleet.gateway.batch_records import BATCH, BatchRecord, BatchStatus, is_id
 from streamfleet.gateway.batches.batch_parameters import choose_lane, read_batch_parameters, read_naming
 from streamfleet.gateway.document import IDEMPOTENCY, LANE, answers, body, operation, paging
 from streamfleet.gateway.errors import NOT_AGAIN, ApiError
 from streamfleet.gateway.files.paging import read_page
+from streamfleet.gateway.offload import StreamedJson
 
 MOST_BODY_BYTES = 65_536
 USUAL_LISTED, MOST_LISTED = 20, 100
@@ -57,7 +57,7 @@ async def batches(request: Request) -> Response:
     context = await authenticate(request)
     page = read_page(request.query_params, BATCH, USUAL_LISTED, MOST_LISTED)
     found = await context.batching.list_batches(context.tenant, page.after, page.limit + 1)
-    return Pieces(page.to_json([batch_object(batch) for batch in found[: page.limit]], len(found) > page.limit))
+    return StreamedJson(page.to_json([batch_object(batch) for batch in found[: page.limit]], len(found) > page.limit))
 
 
 @router.get("/v1/batches/{batch_id}", **operation({200: _BATCH}, (404,)))

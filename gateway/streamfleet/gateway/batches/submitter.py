@@ -14,9 +14,9 @@ from typing import NamedTuple
 from streamfleet.common.errors import InvalidRequest, RequestLost
 from streamfleet.common.records import EnqueueCode, Submission
 from streamfleet.common.results import Result
-from streamfleet.gateway.aside import Breath, aside
 from streamfleet.gateway.batches.claimed_batch import OVERDUE_MS, ClaimedBatch
 from streamfleet.gateway.batches.ledger import pause_s
+from streamfleet.gateway.offload import TimeSlice, offload
 from streamfleet.gateway.queues import Queues
 from streamfleet.gateway.request_parameters import body_to_enqueue
 from streamfleet.producer.ask import Ask
@@ -158,9 +158,9 @@ class Submitter:
                 await self._submit_window()
                 if self._is_finished():
                     break
-                breath = Breath()
+                time_slice = TimeSlice()
                 for answer in await self._collector.take(TICK_S):
-                    await breath.take()
+                    await time_slice.yield_if_over()
                     self._claimed.ledger.add_answer(*answer, cancelling=self._claimed.cancelling)
                     self._claimed.waiting_since_s = _now_s()
                 await self._save_in_time()
@@ -222,14 +222,14 @@ class Submitter:
         return chunk
 
     async def _prepare_lines(self) -> AsyncGenerator[PreparedLine, None]:
-        checker, breath = self._claimed.checker(), Breath()
+        checker, time_slice = self._claimed.checker(), TimeSlice()
         async for group in self._claimed.lines():
             for number, text in group:
-                await breath.take()
+                await time_slice.yield_if_over()
                 if number in self._claimed.bits:
                     continue
                 try:
-                    ready = await self._prepare(await aside(len(text), checker.read, number, text), len(text))
+                    ready = await self._prepare(await offload(len(text), checker.read, number, text), len(text))
                 except BadLine as error:
                     self._claimed.ledger.add_refusal(error)
                 else:
@@ -248,7 +248,7 @@ class Submitter:
         )
         client = await self._claimed.dependencies.queues.client(queue)
         try:
-            return PreparedLine(line, queue, await aside(size_bytes, client.prepare, ask))
+            return PreparedLine(line, queue, await offload(size_bytes, client.prepare, ask))
         except InvalidRequest as error:
             raise BadLine(line.number, line.custom_id, error.message, error.param, error.code) from None
 

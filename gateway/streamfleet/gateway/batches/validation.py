@@ -8,11 +8,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from streamfleet.gateway.aside import Breath, aside
 from streamfleet.gateway.batch_records import BatchStatus
 from streamfleet.gateway.batches.claimed_batch import ClaimedBatch, InvalidBatch
 from streamfleet.gateway.batches.ledger import MOST_BYTES, MOST_LINES
 from streamfleet.gateway.batches.lines import Line, LineChecker, error_object
+from streamfleet.gateway.offload import TimeSlice, offload
 from streamfleet.producer.batchfile import BadLine
 
 MOST_ERRORS = 100
@@ -32,7 +32,7 @@ async def validate(claimed: ClaimedBatch, expired: bool) -> None:
         InvalidBatch: the input has no line, too many lines, or too many invalid ones.
         BatchDeferred: no worker has said yet which models it serves.
     """
-    checker, breath = claimed.checker(), Breath()
+    checker, time_slice = claimed.checker(), TimeSlice()
     total = 0
     errors: list[dict[str, object]] = []
     async for group in claimed.lines():
@@ -43,7 +43,7 @@ async def validate(claimed: ClaimedBatch, expired: bool) -> None:
                 errors.append(error_object(error))
             if claimed.ledger.full:
                 raise too_many_errors(number, errors)
-            await breath.take()
+            await time_slice.yield_if_over()
         if claimed.cancelling:
             return
     if not total:
@@ -64,7 +64,7 @@ async def _check_line(claimed: ClaimedBatch, checker: LineChecker, numbered: Lin
     """Returns the reason why a line will not be run; None if it will."""
     number, text = numbered
     try:
-        line = await aside(len(text), checker.check, number, text)
+        line = await offload(len(text), checker.check, number, text)
         if not expired:
             await claimed.route(line)
     except BadLine as error:

@@ -11,7 +11,6 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
-from streamfleet.gateway.aside import Pieces
 from streamfleet.gateway.auth_context import AuthContext, authenticate
 from streamfleet.gateway.batch_records import FILE, FileRecord, is_id
 from streamfleet.gateway.broker.files import Deletion
@@ -22,6 +21,7 @@ from streamfleet.gateway.files.files import Files
 from streamfleet.gateway.files.paging import Page, read_page
 from streamfleet.gateway.files.store import ContentGone
 from streamfleet.gateway.files.upload import receive_file
+from streamfleet.gateway.offload import StreamedJson
 
 VISIBLE = ("batch", "batch_output")
 """Purposes of files that callers see; those of the simple service stay hidden."""
@@ -58,7 +58,7 @@ async def files(request: Request) -> Response:
     purpose = request.query_params.get("purpose")
     wanted = VISIBLE if purpose is None else tuple(name for name in VISIBLE if name == purpose)
     found = await _list_files(context.files, context.tenant, page, wanted)
-    return Pieces(page.to_json(found[: page.limit], len(found) > page.limit))
+    return StreamedJson(page.to_json(found[: page.limit], len(found) > page.limit))
 
 
 @router.get("/v1/files/{file_id}", **operation({200: answers("File")}, (404,)))

@@ -9,12 +9,12 @@ import asyncio
 from typing import Any
 
 from streamfleet.common.protocol import Lane
-from streamfleet.gateway.aside import Breath, aside
 from streamfleet.gateway.auth_context import AuthContext
 from streamfleet.gateway.batch_records import BatchRecord, BatchStatus
 from streamfleet.gateway.batches.batch_parameters import BatchParameters, read_window
 from streamfleet.gateway.broker.batches import Naming
 from streamfleet.gateway.errors import SERVER, ApiError, retry_after
+from streamfleet.gateway.offload import TimeSlice, offload
 from streamfleet.gateway.simple.prompts import PromptsWish, input_line, totals
 
 INPUT = "job_input"
@@ -47,12 +47,12 @@ async def accept(context: AuthContext, prompts: PromptsWish, lane: Lane, naming:
     before = None if naming is None else await context.batching.find_named(naming)
     if before is not None:
         return before
-    upload, breath = await files.begin_upload(), Breath()
+    upload, time_slice = await files.begin_upload(), TimeSlice()
     try:
         for number, body in enumerate(prompts.bodies):
-            line = await aside(prompts.size_bytes // len(prompts.bodies), input_line, number, prompts.endpoint, body)
+            line = await offload(prompts.size_bytes // len(prompts.bodies), input_line, number, prompts.endpoint, body)
             await upload.write(line)
-            await breath.take()
+            await time_slice.yield_if_over()
         await upload.close()
         record = await files.add(upload, context.tenant, "prompts.jsonl", INPUT, INPUT_KEPT_MS)
     except BaseException:

@@ -15,11 +15,11 @@ from streamfleet.common import jsontext
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.protocol import CHAT, COMPLETIONS
 from streamfleet.common.results import Result
-from streamfleet.gateway.aside import Breath
 from streamfleet.gateway.batch_records import BatchRecord
 from streamfleet.gateway.batches.batch_parameters import read_callback, read_metadata
 from streamfleet.gateway.batches.lines import number_lines
 from streamfleet.gateway.files.files import Files
+from streamfleet.gateway.offload import TimeSlice
 from streamfleet.gateway.simple.reading import utf8_bytes
 
 ENDPOINTS = (CHAT, COMPLETIONS)
@@ -161,13 +161,13 @@ async def results_of(files: Files, job: BatchRecord, most_bytes: int = MOST_BYTE
     """
     if not job.status.ended or job.output_bytes + job.error_bytes > most_bytes:
         return None
-    found, breath = [], Breath()
+    found, time_slice = [], TimeSlice()
     for file_id in (job.output_file_id, job.error_file_id):
         parts = await files.broker.parts(file_id)
         async for group in number_lines(files.read(parts), most_bytes):
             for _, text in group:
                 found.append(of_line(text))
-                await breath.take()
+                await time_slice.yield_if_over()
     return sorted(found, key=lambda each: int(each["index"]))
 
 

@@ -13,18 +13,18 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
-from streamfleet.gateway.aside import Pieces, aside
 from streamfleet.gateway.auth_context import AuthContext, authenticate
 from streamfleet.gateway.batch_records import JOB
 from streamfleet.gateway.batches.batch_parameters import choose_lane, read_naming
 from streamfleet.gateway.batches.routes import cancel_batch, find_batch
 from streamfleet.gateway.broker.api_keys import Held
-from streamfleet.gateway.calls import GRACE_S
 from streamfleet.gateway.disconnect import CallerLeft, DisconnectWatcher
 from streamfleet.gateway.document import IDEMPOTENCY, LANE, WAITING, answers, body, operation
 from streamfleet.gateway.errors import ApiError
 from streamfleet.gateway.files.routes import content_gone
 from streamfleet.gateway.files.store import ContentGone
+from streamfleet.gateway.inference import GRACE_S
+from streamfleet.gateway.offload import StreamedJson, offload
 from streamfleet.gateway.simple import jobs
 from streamfleet.gateway.simple.prompts import PromptsWish, outputs_of, read_prompts, results_of, tokens_of, totals
 from streamfleet.gateway.simple.reading import MOST_SHARED_CHARS, read_call
@@ -61,7 +61,9 @@ async def sync(request: Request) -> Response:
         if reservation is not None:
             used = call.used(reservation.tokens)
             context.gateway.run_in_background(context.gateway.budget.settle(reservation, used), "settle tokens")
-    return Pieces(_results_object(context, call.id, results, (asyncio.get_running_loop().time() - began_s) * 1000))
+    return StreamedJson(
+        _results_object(context, call.id, results, (asyncio.get_running_loop().time() - began_s) * 1000)
+    )
 
 
 @router.post(
@@ -75,7 +77,7 @@ async def later(request: Request) -> JSONResponse:
     asked, prompts = await _read(context)
     lane = choose_lane(request.headers, asked, context.caller.lanes)
     await _check_model(context, asked.get("model"))
-    naming = await aside(prompts.size_bytes, read_naming, request.headers, JOB, context.caller.owner, asked, lane)
+    naming = await offload(prompts.size_bytes, read_naming, request.headers, JOB, context.caller.owner, asked, lane)
     job = await jobs.accept(context, prompts, lane, naming)
     context.call.facts |= {"batch": job.id, "lane": lane.value}
     return JSONResponse(jobs.job_object(job, job.created_ms), 202)
@@ -125,7 +127,7 @@ async def job(request: Request, batch_id: str) -> Response:
         answer["results"] = results
         answer["output_file_id"] = record.output_file_id if record.output_bytes else None
         answer["error_file_id"] = record.error_file_id if record.error_bytes else None
-    return Pieces(answer)
+    return StreamedJson(answer)
 
 
 @router.post("/v1/batch/{batch_id}/cancel", **operation({200: _JOB}, (404, 409)))
@@ -145,7 +147,7 @@ async def _read(context: AuthContext) -> tuple[Mapping[str, Any], PromptsWish]:
         asked = read_call(raw, settings.gateway_simple_max_prompts, most_shared)
         return asked, read_prompts(asked, most_bytes)
 
-    return await aside(len(raw), read)
+    return await offload(len(raw), read)
 
 
 async def _check_model(context: AuthContext, model: object) -> None:

@@ -14,9 +14,9 @@ from typing import Any
 from streamfleet.common.errors import InvalidRequest, QueueFull, RequestLost, ResultTimeout, StreamfleetError
 from streamfleet.common.records import EnqueueCode, Submission
 from streamfleet.common.results import Result
-from streamfleet.gateway.aside import Breath, aside
 from streamfleet.gateway.auth_context import AuthContext
 from streamfleet.gateway.models import Chosen
+from streamfleet.gateway.offload import TimeSlice, offload
 from streamfleet.gateway.request_parameters import RequestParameters, body_to_enqueue
 from streamfleet.gateway.simple.prompts import PromptsWish, of_error, of_result
 from streamfleet.gateway.token_budget import sum_if_known, used_tokens
@@ -53,7 +53,7 @@ class SyncCall:
 
     async def prepare(self, prompts: PromptsWish, chosen: Chosen) -> list[Submission]:
         """Returns requests for `enqueue`; an invalid prompt gets its error as result."""
-        return await aside(prompts.size_bytes, self._prepare_all, prompts, chosen)
+        return await offload(prompts.size_bytes, self._prepare_all, prompts, chosen)
 
     async def enqueue(self, submissions: Sequence[Submission]) -> None:
         """Enqueue all requests; a refused one gets its error as result.
@@ -121,9 +121,9 @@ class SyncCall:
         return submissions
 
     async def _take(self, results: Sequence[Result | RequestLost]) -> None:
-        breath = Breath()
+        time_slice = TimeSlice()
         for result in results:
-            await breath.take()
+            await time_slice.yield_if_over()
             number = self._numbers.pop(result.id)
             if isinstance(result, RequestLost):
                 self._ended[number] = of_error(number, LOST, "request_lost")

@@ -15,12 +15,12 @@ from fastapi.responses import JSONResponse
 
 from streamfleet.common.errors import NotPermitted
 from streamfleet.common.protocol import parse_body
-from streamfleet.gateway.aside import aside
 from streamfleet.gateway.authentication import check_own_site
 from streamfleet.gateway.body import read_body
 from streamfleet.gateway.call import call_of
 from streamfleet.gateway.errors import NOT_AGAIN, ApiError
 from streamfleet.gateway.gateway import Gateway, gateway_of
+from streamfleet.gateway.offload import offload
 from streamfleet.gateway.ui import dead_letters, parameters
 from streamfleet.gateway.ui.page import (
     HEADERS,
@@ -144,7 +144,7 @@ async def request_trace(request: Request, request_id: str) -> dict[str, Any]:
     gateway = gateway_of(request)
     queue = _queue(gateway, request.query_params.get("queue"))
     found = await _trace(gateway, queue, request_id)
-    values = await aside(gateway.queue_settings.max_body_bytes, trace_object, found)
+    values = await offload(gateway.queue_settings.max_body_bytes, trace_object, found)
     return {"object": "ui.request", "queue": queue, **values}
 
 
@@ -165,7 +165,7 @@ async def dead(request: Request) -> dict[str, Any]:
         "now_ms": now_ms,
         "total": audit.dead_letters,
         "data": [
-            await aside(
+            await offload(
                 len(dead_letter.original.get(b"body", b"")), dead_letters.dead_letter_object, dead_letter, now_ms
             )
             for dead_letter in page.dead_letters

@@ -1,4 +1,4 @@
-"""The endpoints that models answer: check, enqueue, wait for the result or stream its tokens.
+"""Inference, the endpoints that models answer: check, enqueue, wait for the result or stream its tokens.
 
 An HTTP request goes in, and the answer that a worker gave comes out, unchanged but for `service_tier`. Requests reach
 the queue through its client; a caller that leaves has its request cancelled, unless it is to go on.
@@ -28,7 +28,6 @@ from streamfleet.common.protocol import (
 )
 from streamfleet.common.results import Result
 from streamfleet.gateway import metrics
-from streamfleet.gateway.aside import aside
 from streamfleet.gateway.auth_context import AuthContext, authenticate
 from streamfleet.gateway.broker.api_keys import Held
 from streamfleet.gateway.disconnect import CallerLeft, DisconnectWatcher
@@ -44,6 +43,7 @@ from streamfleet.gateway.document import (
     operation,
 )
 from streamfleet.gateway.errors import ApiError, result_to_api_error
+from streamfleet.gateway.offload import offload
 from streamfleet.gateway.request_parameters import (
     RequestParameters,
     body_to_enqueue,
@@ -200,7 +200,7 @@ async def enqueue(request: Request, endpoint: str) -> Enqueued:
     gateway, call, caller = context.gateway, context.call, context.caller
     most_bytes = gateway.queue_settings.max_body_bytes
     raw = await context.read_body(most_bytes)
-    body, size = await aside(len(raw), parse_body, raw, most_bytes), len(raw)
+    body, size = await offload(len(raw), parse_body, raw, most_bytes), len(raw)
     del raw  # beside what was read from it, and what is sent of that
     check_fields(endpoint, body)
     parameters = context.read_parameters(body)
@@ -215,7 +215,7 @@ async def enqueue(request: Request, endpoint: str) -> Enqueued:
         client = await gateway.queues.client(chosen.queue)
         sent = body_to_enqueue(body, chosen.served, endpoint)
         ask = parameters.ask(sent, own_id, endpoint, caller.tenant, stream=parameters.stream)
-        handle = await client.enqueue_draft(await aside(size, client.draft, ask))
+        handle = await client.enqueue_draft(await offload(size, client.draft, ask))
     except (InvalidRequest, QueueFull):
         if reservation is not None:
             gateway.run_in_background(gateway.budget.release(reservation), "put back tokens")

@@ -18,14 +18,14 @@ from fastapi.responses import StreamingResponse
 P = ParamSpec("P")
 T = TypeVar("T")
 SMALL_BYTES = 16_384
-BREATH_S = 0.005
+SLICE_S = 0.005
 PIECE_CHARS = 65_536
-_THREAD = ThreadPoolExecutor(1, "aside")
+_THREAD = ThreadPoolExecutor(1, "offload")
 """One thread for all callers: the interpreter runs one at a time, and each more makes the event loop wait longer."""
 _ENCODER = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":"))
 
 
-async def aside(size_bytes: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+async def offload(size_bytes: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Returns the result of a pure function; runs it on a thread if its input is large.
 
     Args:
@@ -37,20 +37,20 @@ async def aside(size_bytes: int, work: Callable[P, T], *args: P.args, **kwargs: 
     return await asyncio.get_running_loop().run_in_executor(_THREAD, lambda: work(*args, **kwargs))
 
 
-class Breath:
+class TimeSlice:
     """Yields to the event loop when a computation has run for 5 ms. Make it where the computation begins."""
 
     def __init__(self) -> None:
         self._since_s = time.monotonic()  # the loop's own clock is not updated meanwhile
 
-    async def take(self) -> None:
-        """Yield if it is time. Call this between two short steps."""
-        if time.monotonic() - self._since_s > BREATH_S:
+    async def yield_if_over(self) -> None:
+        """Yield if the slice is over. Call this between two short steps."""
+        if time.monotonic() - self._since_s > SLICE_S:
             await asyncio.sleep(0)
             self._since_s = time.monotonic()
 
 
-class Pieces(StreamingResponse):
+class StreamedJson(StreamingResponse):
     """An object as JSON, encoded and sent in pieces, of any size.
 
     Args:
@@ -62,7 +62,7 @@ class Pieces(StreamingResponse):
 
 
 async def _pieces(value: Mapping[str, Any]) -> AsyncIterator[bytes]:
-    breath = Breath()
+    time_slice = TimeSlice()
     texts: list[str] = []
     chars = 0
     for text in _ENCODER.iterencode(value):
@@ -71,5 +71,5 @@ async def _pieces(value: Mapping[str, Any]) -> AsyncIterator[bytes]:
         if chars >= PIECE_CHARS:
             yield "".join(texts).encode(errors="backslashreplace")
             texts, chars = [], 0
-        await breath.take()
+        await time_slice.yield_if_over()
     yield "".join(texts).encode(errors="backslashreplace")
