@@ -322,6 +322,8 @@ def test_a_broken_call_is_refused_as_any_json(fields: dict[str, Any], at: int, c
     raw = json.dumps({"prompts": ["a", "b"], **fields}, ensure_ascii=False).encode("utf-8", "surrogatepass")
     broken = raw[: at % len(raw)] + char.encode() + raw[at % len(raw) + 1 :]
     wanted = found_by(lambda: parse_body(broken, 10**6))
+    if "inf" in repr(wanted):  # an exponent grew: such a number of one request is refused only when it is encoded
+        wanted = "invalid_json"
     found = found_by(lambda: read_call(broken, 10, 100_000))
     assert found in (wanted, None) or (found, wanted) == ("invalid_type", "invalid_json")
 
