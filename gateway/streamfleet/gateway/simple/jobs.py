@@ -15,7 +15,7 @@ from streamfleet.gateway.batches.batch_parameters import BatchParameters, read_w
 from streamfleet.gateway.broker.batches import Naming
 from streamfleet.gateway.errors import SERVER, ApiError, retry_after
 from streamfleet.gateway.offload import TimeSlice, offload
-from streamfleet.gateway.simple.prompts import PromptsWish, input_line, totals
+from streamfleet.gateway.simple.prompts import PromptParameters, input_line, totals
 
 INPUT = "job_input"
 """Purpose of a job's input file, which callers do not see."""
@@ -34,7 +34,7 @@ _STATUSES = {
 }
 
 
-async def accept(context: AuthContext, prompts: PromptsWish, lane: Lane, naming: Naming | None) -> BatchRecord:
+async def accept(context: AuthContext, prompts: PromptParameters, lane: Lane, naming: Naming | None) -> BatchRecord:
     """Create a job that any gateway may take.
 
     Raises:

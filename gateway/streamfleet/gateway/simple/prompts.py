@@ -1,6 +1,6 @@
 """Prompts of a call, checked, and the results of prompts, as callers see them.
 
-A call's body goes in, and a `PromptsWish` comes out, with one request for each prompt. Results come from the queue's
+A call's body goes in, and `PromptParameters` come out, with one request for each prompt. Results come from the queue's
 results, or from the lines of a job's files.
 """
 
@@ -34,7 +34,7 @@ MOST_BYTES = 67_108_864
 
 
 @dataclass(frozen=True, slots=True)
-class PromptsWish:
+class PromptParameters:
     """Prompts as they are asked for.
 
     Attributes:
@@ -53,7 +53,7 @@ class PromptsWish:
     callback_url: str | None
 
 
-def read_prompts(body: Mapping[str, Any], most_bytes: int) -> PromptsWish:
+def read_prompts(body: Mapping[str, Any], most_bytes: int) -> PromptParameters:
     """All of it.
 
     Args:
@@ -85,7 +85,7 @@ def read_prompts(body: Mapping[str, Any], most_bytes: int) -> PromptsWish:
     if "max_completion_tokens" not in shared:  # OpenAI's newer name for the same
         shared.setdefault("max_tokens", USUAL_TOKENS)
     size_bytes = _checked_size(prompts, shared if system is None else {"system": system} | shared, most_bytes)
-    return PromptsWish(
+    return PromptParameters(
         [_body(prompt, endpoint, system, shared) for prompt in prompts],
         size_bytes,
         endpoint,

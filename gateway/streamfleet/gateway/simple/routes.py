@@ -26,7 +26,7 @@ from streamfleet.gateway.files.store import ContentGone
 from streamfleet.gateway.inference import GRACE_S
 from streamfleet.gateway.offload import StreamedJson, offload
 from streamfleet.gateway.simple import jobs
-from streamfleet.gateway.simple.prompts import PromptsWish, outputs_of, read_prompts, results_of, tokens_of, totals
+from streamfleet.gateway.simple.prompts import PromptParameters, outputs_of, read_prompts, results_of, tokens_of, totals
 from streamfleet.gateway.simple.reading import MOST_SHARED_CHARS, read_call
 from streamfleet.gateway.simple.sync import SyncCall
 from streamfleet.gateway.token_budget import expected_tokens
@@ -138,12 +138,12 @@ async def cancel(request: Request, batch_id: str) -> JSONResponse:
     return JSONResponse(jobs.job_object(record, await context.batching.broker.now_ms()))
 
 
-async def _read(context: AuthContext) -> tuple[Mapping[str, Any], PromptsWish]:
+async def _read(context: AuthContext) -> tuple[Mapping[str, Any], PromptParameters]:
     settings, most_shared = context.settings, min(MOST_SHARED_CHARS, context.gateway.queue_settings.max_body_bytes)
     most_bytes = settings.gateway_simple_max_bytes
     raw = await context.read_body(most_bytes)
 
-    def read() -> tuple[Mapping[str, Any], PromptsWish]:
+    def read() -> tuple[Mapping[str, Any], PromptParameters]:
         asked = read_call(raw, settings.gateway_simple_max_prompts, most_shared)
         return asked, read_prompts(asked, most_bytes)
 

@@ -18,7 +18,7 @@ from streamfleet.gateway.auth_context import AuthContext
 from streamfleet.gateway.models import Chosen
 from streamfleet.gateway.offload import TimeSlice, offload
 from streamfleet.gateway.request_parameters import RequestParameters, body_to_enqueue
-from streamfleet.gateway.simple.prompts import PromptsWish, of_error, of_result
+from streamfleet.gateway.simple.prompts import PromptParameters, of_error, of_result
 from streamfleet.gateway.token_budget import sum_if_known, used_tokens
 from streamfleet.producer.client import Client
 from streamfleet.producer.handle import Handle
@@ -51,7 +51,7 @@ class SyncCall:
         self._results: list[Result] = []
         self._enqueueing = False
 
-    async def prepare(self, prompts: PromptsWish, chosen: Chosen) -> list[Submission]:
+    async def prepare(self, prompts: PromptParameters, chosen: Chosen) -> list[Submission]:
         """Returns requests for `enqueue`; an invalid prompt gets its error as result."""
         return await offload(prompts.size_bytes, self._prepare_all, prompts, chosen)
 
@@ -107,7 +107,7 @@ class SyncCall:
         if self._handles and not self._parameters.continue_on_disconnect:
             self._context.gateway.run_in_background(_cancel(self._handles), "cancel what nobody waits for")
 
-    def _prepare_all(self, prompts: PromptsWish, chosen: Chosen) -> list[Submission]:
+    def _prepare_all(self, prompts: PromptParameters, chosen: Chosen) -> list[Submission]:
         submissions = []
         for number, body in enumerate(prompts.bodies):
             sent = body_to_enqueue(body, chosen.served)
