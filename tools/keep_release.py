@@ -18,7 +18,7 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).parent.parent
 FOLDER = REPOSITORY / "tests" / "upgrade" / "releases"
-ROOTS = ("common", "producer", "worker", "cli")
+ROOTS = ("common", "producer", "worker", "operator", "cli")
 SOURCE = re.compile(rf"(?:{'|'.join(ROOTS)})/(streamfleet/.+(?:\.py|\.lua|/py\.typed))")
 
 

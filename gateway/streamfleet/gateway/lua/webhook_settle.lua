@@ -1,7 +1,7 @@
 -- @include webhooks
 -- Record the end of a delivery: delivered, to be tried later, handed back uncounted, or given up.
 -- KEYS: shared by the webhook scripts. ARGV: 1 limits; 2 stream id; 3 id; 4 attempt; 5 ending, as `Ending` in
---   gateway_webhooks.py names it; 6 delay (ms); 7 reason; 8 HTTP status; 9 error.
+--   webhook_messages.py names it; 6 delay (ms); 7 reason; 8 HTTP status; 9 error.
 -- Returns 1 if it is recorded; 0 if another attempt has it by then, or it had ended, and nothing was written.
 local entry, id, attempt, ending, delay_ms = ARGV[2], ARGV[3], ARGV[4], ARGV[5], tonumber(ARGV[6])
 -- Each taking counts as an attempt, and a webhook that is handed back, uncounted, returns as another entry.

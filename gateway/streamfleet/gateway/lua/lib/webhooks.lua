@@ -1,5 +1,5 @@
 -- @include gateway_clock
--- Common part of the webhook scripts: six keys (WebhookNames.shared() in gateway_webhooks.py), and ARGV[1], the limits:
+-- Common part of the webhook scripts: six keys (WebhookNames.shared() in webhook_messages.py), and ARGV[1], the limits:
 -- lease_ms, outstanding, remember_ms, dead_cap, dead_ttl_ms, and for tests now_ms. No key is computed at run time.
 local call, GROUP = redis.call, 'deliverers'
 local DUE, LATER, MESSAGES, TRIES, ENDED, DEAD = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
