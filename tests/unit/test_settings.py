@@ -101,7 +101,7 @@ def test_each_wrong_setting_gets_one_line_with_its_variable_and_value(monkeypatc
         "STREAMFLEET_SHARES",
     ]
     assert 'STREAMFLEET_QUEUE: must not contain any of {}, not "a{b}"' in lines
-    assert 'STREAMFLEET_SHARES: must be four numbers, for critical,high,normal,low, not "1,2"' in lines
+    assert 'STREAMFLEET_SHARES: must be 4 numbers, for critical,high,normal,low, not "1,2"' in lines
 
 
 def test_the_lines_of_all_groups_come_together(monkeypatch: Env) -> None:

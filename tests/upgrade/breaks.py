@@ -50,7 +50,7 @@ BREAKS = (
         "fields of tries and members of delayed are named otherwise",
         (
             (f"{LUA}/keys.lua", "return lane .. '|' .. id", "return lane .. '/' .. id"),
-            (f"{LUA}/entry.lua", "'^([1-4])|(%d+)%-(%d+)$'", "'^([1-4])/(%d+)%-(%d+)$'"),
+            (f"{LUA}/entry.lua", "'^([1-9])|(%d+)%-(%d+)$'", "'^([1-9])/(%d+)%-(%d+)$'"),
         ),
     ),
     Break(

@@ -150,7 +150,7 @@ class Keys:
         return [self.lane(lane) for lane in LANES]
 
     def shared(self) -> list[str]:
-        """The keys that scripts get as KEYS[1..18], in the order of lua/lib/keys.lua."""
+        """The keys that every script of a queue gets first, in the order of lua/lib/keys.lua."""
         return [
             *self.lanes,
             *(self.ready(lane) for lane in LANES),

@@ -35,6 +35,8 @@ class Lane(StrEnum):
 
 
 LANES: tuple[Lane, ...] = tuple(Lane)
+SHARES: tuple[int, ...] = (0, 0, 100, 50)
+"""Default of the picks per mille that are guaranteed to each lane while it waits."""
 _NUMBERS = {lane: number for number, lane in enumerate(LANES, 1)}
 
 

@@ -9,7 +9,7 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 from streamfleet.common.errors import InvalidRequest
-from streamfleet.common.protocol import MAX_META_BYTES, MAX_NAME_CHARS, Lane, Status, check_name
+from streamfleet.common.protocol import LANES, MAX_META_BYTES, MAX_NAME_CHARS, SHARES, Lane, Status, check_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class QueueLimits:
     dead_bytes: int = 1_073_741_824
     reply_cap: int = 100_000
     max_entry_bytes: int = 4_210_688
-    shares: tuple[int, int, int, int] = (0, 0, 100, 50)
+    shares: tuple[int, ...] = SHARES
     enqueue_replicas: int = 0
     enqueue_replicas_timeout_ms: int = 1_000
     watchers: int = 2
@@ -64,9 +64,9 @@ class QueueLimits:
         return max(self.result_ttl_ms, self.waiting_ttl_ms)
 
     def encoded(self, prefix: str) -> str:
-        """JSON of the limits that scripts read, with the prefix of the queue's keys."""
+        """JSON of the limits that scripts read, with the lanes and the prefix of the queue's keys."""
         values = {name: getattr(self, name) for name in IN_SCRIPTS}
-        values |= {"prefix": prefix, "name_chars": MAX_NAME_CHARS, "meta_bytes": MAX_META_BYTES}
+        values |= {"prefix": prefix, "lanes": LANES, "name_chars": MAX_NAME_CHARS, "meta_bytes": MAX_META_BYTES}
         return json.dumps({name: value for name, value in values.items() if value is not None})
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from streamfleet.common.protocol import LANES, Lane
 from streamfleet.common.records import Claim, LaneAudit, Lease
 
-_RECORD = re.compile(rb"\S+ ((?:critical|high|normal|low):[0-9]{1,20}-[0-9]{1,20}) ([!-~]{0,256})")
+_RECORD = re.compile(rf"\S+ ((?:{'|'.join(LANES)}):[0-9]{{1,20}}-[0-9]{{1,20}}) ([!-~]{{0,256}})".encode())
 FAR_OFF = 9e15
 LAST_PART = 2**64 - 1
 """Largest number in a part of a stream id that Redis accepts."""

@@ -20,7 +20,7 @@ from pydantic_settings import NoDecode
 
 from streamfleet.common.errors import InvalidRequest, SettingsError
 from streamfleet.common.keys import check_prefix
-from streamfleet.common.protocol import DEFAULT_MAX_BODY_BYTES, check_name
+from streamfleet.common.protocol import DEFAULT_MAX_BODY_BYTES, LANES, SHARES, check_name
 from streamfleet.common.records import QueueLimits
 from streamfleet.common.secret_files import file_variables
 from streamfleet.common.settings_gateway import GatewaySettings
@@ -103,9 +103,9 @@ class QueueSettings(Group):
     enqueue_replicas_timeout_ms: int = Field(
         1_000, ge=1, description="How long that may take before enqueue raises NotReplicated, in ms."
     )
-    shares: Annotated[tuple[int, int, int, int], NoDecode] = Field(
-        (0, 0, 100, 50),
-        description="Picks per mille guaranteed to critical,high,normal,low while they wait; else strict priority.",
+    shares: Annotated[tuple[int, ...], NoDecode] = Field(
+        SHARES,
+        description=f"Picks per mille guaranteed to {','.join(LANES)} while they wait; else strict priority.",
     )
 
     @field_validator("queue")
@@ -128,15 +128,15 @@ class QueueSettings(Group):
     @classmethod
     def _split_shares(cls, value: Any) -> Any:
         parts = tuple(part.strip() for part in value.split(",")) if isinstance(value, str) else value
-        if len(parts) != 4:
-            raise ValueError("must be four numbers, for critical,high,normal,low")
+        if len(parts) != len(LANES):
+            raise ValueError(f"must be {len(LANES)} numbers, for {','.join(LANES)}")
         return parts
 
     @field_validator("shares")
     @classmethod
-    def _sane_shares(cls, value: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
+    def _sane_shares(cls, value: tuple[int, ...]) -> tuple[int, ...]:
         if min(value) < 0 or sum(value) > 1000:
-            raise ValueError("must be four numbers of 0 or more that add up to at most 1000")
+            raise ValueError("must be numbers of 0 or more that add up to at most 1000")
         return value
 
     @model_validator(mode="after")

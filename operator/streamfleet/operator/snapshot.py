@@ -59,7 +59,7 @@ class Snapshot:
     dead_letters: int
     accepted: int
     ended: Mapping[str, int]
-    shares: Sequence[int] = (0, 0, 0, 0)
+    shares: Sequence[int] = (0,) * len(LANES)
 
     @property
     def outstanding(self) -> int:

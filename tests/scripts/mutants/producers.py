@@ -7,7 +7,13 @@ from tests.scripts.mutants.mutant import HISTORY, Mutant
 MUTANTS = (
     Mutant("enqueue: an id once", seed=2),
     Mutant("enqueue: another content is a conflict", "known == digest and 2 or 3", "2", HISTORY, 4),
-    Mutant("enqueue: not what ended", "count > 0 and call('EXISTS', unpack(KEYS, 5 + count)) > 0", "false", HISTORY, 0),
+    Mutant(
+        "enqueue: not what ended",
+        "count > 0 and call('EXISTS', unpack(KEYS, lanes + 1 + count)) > 0",
+        "false",
+        HISTORY,
+        0,
+    ),
     Mutant(
         "enqueue: only that which ended",
         "if answered and call('EXISTS', result) == 1 then",

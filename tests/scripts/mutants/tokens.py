@@ -7,7 +7,7 @@ from tests.scripts.mutants.mutant import Mutant
 MUTANTS = (
     Mutant(
         "tokens: an outcome ends them",
-        "local tokens = #KEYS > 18 + 2 * #outcomes and tokens_of(values, n, attempt) or nil",
+        "local tokens = #KEYS > SHARED + 2 * #outcomes and tokens_of(values, n, attempt) or nil",
         "local tokens = nil",
         "tokens.of_several_outcomes_only_the_streamed_ones_have_an_end",
     ),
@@ -54,7 +54,7 @@ MUTANTS = (
     ),
     Mutant(
         "tokens: a cancel ends them by what was streamed",
-        "local read = redis.pcall('EXISTS', KEYS[21]) == 1",
+        "local read = redis.pcall('EXISTS', KEYS[SHARED + 3]) == 1",
         "local read = false",
         "tokens.one_that_was_put_in_by_hand_and_streams_already_is_ended_at_once",
     ),

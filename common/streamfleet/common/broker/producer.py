@@ -67,7 +67,7 @@ class ProducerBroker(BrokerBase):
             *[result + item.id for item in submissions],
         ]
         touch = "touch" if limits.enqueue_replicas else ""
-        args: list[Any] = [limits.lane_limit, limits.lane_bytes, limits.record_ttl_ms, touch]
+        args: list[Any] = [limits.lane_limit, limits.lane_bytes, limits.record_ttl_ms, touch, len(self.keys.lanes)]
         run: tuple[str, ...] = ()
         start = 0
         for item in submissions:

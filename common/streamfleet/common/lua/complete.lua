@@ -29,7 +29,7 @@ local function complete(item)
   local values, n = values_of(item)
   local new = absent and not tried[request_id]
   tried[request_id] = true
-  local tokens = #KEYS > 18 + 2 * #outcomes and tokens_of(values, n, attempt) or nil
+  local tokens = #KEYS > SHARED + 2 * #outcomes and tokens_of(values, n, attempt) or nil
   -- @guard complete: the result says who wrote it
   n = sign(values, n, worker, lane, id, attempt)
   if not publish_pairs(request_id, status, values, n, reply, tokens, new) then

@@ -1,16 +1,16 @@
 -- Accept requests, each id once.
--- KEYS: the four lanes; then the request records; then, in the same order, the results.
+-- KEYS: the lanes; then the request records; then, in the same order, the results.
 -- ARGV: 1 lane limit (entries); 2 lane limit (bytes); 3 life of the record of a request that has not ended (ms); 4 `touch`
---   if the caller waits for replicas, or ''; then for each run of similar requests: their number, lane, its name, reply
---   name or '', number of fields, their names; and of each request of the run: digest, the values of its fields.
+--   if the caller waits for replicas, or ''; 5 number of lanes; then for each run of similar requests: their number, lane,
+--   its name, reply name or '', number of fields, their names; and of each request of it: digest, its fields' values.
 -- Returns for each request code, entry: 1 accepted; 2 the same request was accepted before (entry of then);
 --   3 conflict: the id belongs to another request; 4 the lane is full (by `bytes`, or ''); 5 the id already has a result.
-local call, record_ttl, touch = redis.call, ARGV[3], ARGV[4] == 'touch'
-local limit, limit_bytes, count = tonumber(ARGV[1]), tonumber(ARGV[2]), (#KEYS - 4) / 2
+local call, record_ttl, touch, lanes = redis.call, ARGV[3], ARGV[4] == 'touch', tonumber(ARGV[5])
+local limit, limit_bytes, count = tonumber(ARGV[1]), tonumber(ARGV[2]), (#KEYS - lanes) / 2
 local length, bytes, replies = {}, {}, {}
 local LARGE = 16384   -- bytes; MEMORY USAGE of a deep lane costs milliseconds, and the limit of entries bounds smaller requests
 -- This script writes no results, and there is rarely one: one check for all of them.
-local answered = count > 0 and call('EXISTS', unpack(KEYS, 5 + count)) > 0
+local answered = count > 0 and call('EXISTS', unpack(KEYS, lanes + 1 + count)) > 0
 
 -- True if the lane would hold more than its bytes. Where ACL rules of an earlier release forbid MEMORY, only entries count.
 local function too_many_bytes(lane, words)
@@ -48,7 +48,7 @@ local function accept(record_key, result, lane, lane_name, reply, digest, words)
   return 1, entry
 end
 
-local n, at = 0, 5
+local n, at = 0, 6
 while n < count do
   local last, lane, lane_name, reply = n + tonumber(ARGV[at]), tonumber(ARGV[at + 1]), ARGV[at + 2], ARGV[at + 3]
   local size, words = tonumber(ARGV[at + 4]), {}
@@ -58,7 +58,7 @@ while n < count do
     n = n + 1
     for field = 1, size do words[2 * field] = ARGV[at + field] end
     replies[2 * n - 1], replies[2 * n] =
-      accept(KEYS[4 + n], KEYS[4 + count + n], lane, lane_name, reply, ARGV[at], words)
+      accept(KEYS[lanes + n], KEYS[lanes + count + n], lane, lane_name, reply, ARGV[at], words)
     at = at + 1 + size
   end
 end

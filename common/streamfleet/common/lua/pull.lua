@@ -16,7 +16,7 @@ local arg = cjson.decode(ARGV[2])
 local waiting = require_types()
 local handed = held_by_nobody(arg.hints)
 open_for_writes()
-local first = read_first()   -- raises NOGROUP for any lane before any write
+local first = read_all_lanes(1)   -- raises NOGROUP for any lane before any write
 local now = now_ms()
 -- A worker that asks for work stops watching, even if the answer that made it a watcher was lost.
 -- @guard pull: who asks for work watches no more
@@ -31,9 +31,7 @@ dropped = dropped + late + ended
 -- @guard pull: counts are written
 write_counts()
 
-local ready = 0
-for lane = 1, LANE_COUNT do ready = ready + waiting[lane] end
-local role, watching = 0, call('ZCOUNT', WATCH, now, '+inf')
+local ready, role, watching = sum(waiting), 0, call('ZCOUNT', WATCH, now, '+inf')
 if arg.n > 0 and #claims < arg.n and ready == 0 and not cut then
   if watching < cfg.watchers then
     call('ZADD', WATCH, now + arg.watch_ms, arg.worker)

@@ -43,8 +43,8 @@ local function look_at(key, expected, life, field)
 end
 
 if mend and call('TYPE', KEYS[1]).ok == 'stream' then open_for_writes() end
-for i = 19, #KEYS do
-  local at = 4 + 3 * (i - 19)
+for i = SHARED + 1, #KEYS do
+  local at = 1 + 3 * (i - SHARED)
   look_at(KEYS[i], ARGV[at], ARGV[at + 1], ARGV[at + 2])
 end
 return found

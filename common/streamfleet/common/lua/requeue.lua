@@ -7,14 +7,14 @@
 -- Returns the new entry's stream id, or '' if the dead letter no longer exists; and '', or after a refusal the status
 --   of the id's present request, `outstanding` if it has not ended.
 local letter, lane, former, request_id = ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
-local digest, entry = string.match(call('GET', KEYS[20]) or '', '^(%S+) (%S+)')
+local digest, entry = string.match(call('GET', KEYS[SHARED + 2]) or '', '^(%S+) (%S+)')
 -- @guard requeue: not what is gone
 if not call('XRANGE', DEAD, letter, letter)[1] then
   local id = entry and entry ~= former and string.match(entry, '^%a+:(%d+%-%d+)$')
   -- Its id belongs to a later entry than the letter's own: it was requeued.
   return {id and tonumber(string.match(id, '^%d+')) >= tonumber(string.match(letter, '^%d+')) and id or '', ''}
 end
-local result = call_if_typed('HMGET', KEYS[19], 'status', 'entry') or {}   -- another type was written there by hand
+local result = call_if_typed('HMGET', KEYS[SHARED + 1], 'status', 'entry') or {}   -- another type was written there by hand
 -- @guard requeue: not over a newer result
 if result[1] and result[2] ~= former then return {'', result[1]} end
 -- @guard requeue: not beside a newer request
@@ -23,12 +23,12 @@ local id = call('XADD', lane_key(lane), '*', unpack(ARGV, 8))   -- first: a full
 -- @guard requeue: the dead letter goes
 call('XDEL', DEAD, letter)
 -- @guard requeue: the result is forgotten
-call('DEL', KEYS[19])
+call('DEL', KEYS[SHARED + 1])
 -- @guard tokens: another life has its own
-redis.pcall('DEL', KEYS[21])   -- it ended; if rules of an earlier release refuse this, nothing else is affected
+redis.pcall('DEL', KEYS[SHARED + 3])   -- it ended; if rules of an earlier release refuse this, nothing else is affected
 -- A request without an id of its own gets a new one here, so its end will not shorten this record.
 local life = usable_name(request_id) and cfg.record_ttl_ms or cfg.result_ttl_ms
 -- @guard requeue: its id stays taken
-call('SET', KEYS[20], (digest or ARGV[6]) .. ' ' .. entry_name(lane, id) .. ' ' .. ARGV[7], 'PX', life)
+call('SET', KEYS[SHARED + 2], (digest or ARGV[6]) .. ' ' .. entry_name(lane, id) .. ' ' .. ARGV[7], 'PX', life)
 call('HINCRBY', COUNTS, 'requeued', 1)
 return {id, ''}

@@ -42,7 +42,7 @@ local codes = {}
 for i = 4, #ARGV, 2 do
   -- @guard vanish: in bounded calls
   if bytes >= tonumber(ARGV[3]) then break end
-  local key = 19 + 4 * (i - 4) / 2
+  local key = SHARED + 1 + 4 * (i - 4) / 2
   codes[#codes + 1] = vanish(ARGV[i], ARGV[i + 1], call('GET', KEYS[key]), KEYS[key + 3])
 end
 return codes

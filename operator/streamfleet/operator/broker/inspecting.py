@@ -28,7 +28,7 @@ from streamfleet.common.replies import (
 from streamfleet.common.results import Result, decode_result
 
 CHUNK_BYTES, MOST_AT_ONCE = 262_144, 64
-_ENTRY = re.compile(r"(critical|high|normal|low):([0-9]{1,20})-([0-9]{1,20})")
+_ENTRY = re.compile(rf"({'|'.join(LANES)}):([0-9]{{1,20}})-([0-9]{{1,20}})")
 
 Fields = dict[bytes, bytes]
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
+from streamfleet.common.protocol import SHARES
 from streamfleet.operator.plan.arrivals import Arrival
 from streamfleet.operator.plan.batch import Batch, Job
 from streamfleet.operator.plan.lanes import Lanes
@@ -36,7 +37,7 @@ class Fleet:
     workers: int
     prefetch: int = 2
     batch_size: int = 0
-    shares: tuple[int, int, int, int] = (0, 0, 100, 50)
+    shares: tuple[int, ...] = SHARES
     patience_s: float = 300.0
 
 

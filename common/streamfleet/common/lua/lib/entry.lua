@@ -21,9 +21,9 @@ local function decode_id(member) return sound_id(string.match(member, '^%u(%d+)%
 
 -- Lane and stream id of a field that entry_field made; nil for any other field.
 local function lane_and_id(field)
-  local lane, ms, seq = string.match(field, '^([1-4])|(%d+)%-(%d+)$')
+  local lane, ms, seq = string.match(field, '^([1-9])|(%d+)%-(%d+)$')
   local id = sound_id(ms, seq)
-  return id and tonumber(lane), id
+  if id and LANE_NAMES[tonumber(lane)] then return tonumber(lane), id end
 end
 
 local function milliseconds(text)   -- digits only: tonumber alone would take nan, inf, 0x10 and 1e9
@@ -44,7 +44,7 @@ end
 local last_ahead
 
 local function may_be_ahead(lane, id)
-  last_ahead = last_ahead or call_if_typed('HMGET', SCHED, 'ahead:1', 'ahead:2', 'ahead:3', 'ahead:4') or {}
+  last_ahead = last_ahead or call_if_typed('HMGET', SCHED, lane_fields('ahead:')) or {}
   return last_ahead[lane] and encode_id(id) <= last_ahead[lane]
 end
 

@@ -1,11 +1,11 @@
--- The keys that every script gets as KEYS[1..18] (Keys.shared() in keys.py), and ARGV[1], the queue's configuration.
+-- The keys that every script gets first, which are SHARED in number (Keys.shared() in keys.py): of each lane its stream,
+-- then its ready set, then those below. ARGV[1] is the configuration: the prefix of the queue's keys, the lanes, the most
+-- urgent first, and the limits. QueueLimits.encoded() in records.py has the names.
 local call = redis.call
-local GROUP, NOBODY, LANE_COUNT = 'workers', '~', 4
-local LANE_NAMES = {'critical', 'high', 'normal', 'low'}
-local WAKE, SCHED, DEAD, ATTEMPTS, DELAYED = KEYS[9], KEYS[10], KEYS[11], KEYS[12], KEYS[13]
-local BENCH, WATCH, COUNTS, CANCELS, WORKERS = KEYS[14], KEYS[15], KEYS[16], KEYS[17], KEYS[18]
--- The prefix of the queue's keys, and the limits: QueueLimits.encoded() in records.py has their names.
 local cfg = cjson.decode(ARGV[1])
+local GROUP, NOBODY, LANE_NAMES, LANE_COUNT = 'workers', '~', cfg.lanes, #cfg.lanes
+local SHARED = 2 * LANE_COUNT + 10
+local WAKE, SCHED, DEAD, ATTEMPTS, DELAYED, BENCH, WATCH, COUNTS, CANCELS, WORKERS = unpack(KEYS, SHARED - 9, SHARED)
 
 -- Entries that one command may copy before their sizes are known: 128 MiB if all are as large as allowed.
 local MOST_UNSEEN = math.max(1, math.floor(134217728 / cfg.max_entry_bytes))
@@ -15,6 +15,16 @@ local CHUNK_BYTES = 65536
 
 local function lane_key(lane) return KEYS[lane] end
 local function ready_key(lane) return KEYS[LANE_COUNT + lane] end
+
+-- Fields of SCHED: of each prefix one for each lane, with the lane's number.
+local function lane_fields(...)
+  local fields = {}
+  for _, prefix in ipairs({...}) do
+    for lane = 1, LANE_COUNT do fields[#fields + 1] = prefix .. lane end
+  end
+  return unpack(fields)
+end
+
 local function result_key(request_id) return cfg.prefix .. 'result:' .. request_id end
 local function tokens_key(request_id) return cfg.prefix .. 'tokens:' .. request_id end
 local function record_key(request_id) return cfg.prefix .. 'request:' .. request_id end

@@ -9,7 +9,7 @@ local function read_outcomes()
     if own < 0 then own = 0 else names, size = at + 7, own end
     outcomes[#outcomes + 1] = {tonumber(ARGV[at]), ARGV[at + 1], tonumber(ARGV[at + 2]), at = at, names = names,
       values = at + 7 + own, size = size}
-    results[#results + 1] = KEYS[17 + 2 * #outcomes]
+    results[#results + 1] = KEYS[SHARED - 1 + 2 * #outcomes]
     at = at + 8 + own + size
   end
   return outcomes, results

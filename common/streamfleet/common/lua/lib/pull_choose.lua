@@ -13,6 +13,12 @@ local function best_lane(waiting, credit)
   return owed or top
 end
 
+local function sum(waiting)
+  local total = 0
+  for lane = 1, LANE_COUNT do total = total + waiting[lane] end
+  return total
+end
+
 -- The only lane with waiting entries; nil if there are several, or none.
 local function lane_alone(waiting)
   local alone
@@ -27,7 +33,7 @@ end
 
 -- Sets `waiting` to 0 for paused lanes, so that nothing is chosen from them. Returns the credits, and the paused lanes.
 local function load_credit(waiting)
-  local found = call('HMGET', SCHED, '1', '2', '3', '4', 'paused:1', 'paused:2', 'paused:3', 'paused:4')
+  local found = call('HMGET', SCHED, lane_fields('', 'paused:'))
   local credit, paused = {}, {}
   for lane = 1, LANE_COUNT do
     credit[lane] = tonumber(found[lane]) or 0
@@ -39,12 +45,15 @@ local function load_credit(waiting)
 end
 
 local function save_credit(credit)
-  call('HSET', SCHED, '1', credit[1], '2', credit[2], '3', credit[3], '4', credit[4])
+  local words = {}
+  for lane = 1, LANE_COUNT do words[2 * lane - 1], words[2 * lane] = lane, credit[lane] end
+  call('HSET', SCHED, unpack(words))
 end
 
 -- Changes waiting and credit; returns picks per lane.
 local function choose(wanted, waiting, credit, shares)
-  local picks, only = {0, 0, 0, 0}, lane_alone(waiting)
+  local picks, only = {}, lane_alone(waiting)
+  for lane = 1, LANE_COUNT do picks[lane] = 0 end
   if only and shares[only] < 1000 and credit[only] <= 1000 - shares[only] then   -- its debt is paid with the first pick
     local picked = math.min(wanted, waiting[only])
     for lane = 1, LANE_COUNT do if picked > 0 then credit[lane] = 0 end end

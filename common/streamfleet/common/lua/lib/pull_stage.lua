@@ -42,7 +42,7 @@ local function read_new(chunk, ...)
   return call(unpack(command)) or {}
 end
 
-local function read_first() return read_new(1, lane_key(1), lane_key(2), lane_key(3), lane_key(4)) end
+local function read_all_lanes(chunk) return read_new(chunk, unpack(KEYS, 1, LANE_COUNT)) end
 
 -- After the group is created again or set back, entries are delivered again: those staged before are not counted twice,
 -- and stay where they are. SCHED remembers how far each lane was staged, and how many entries that were.
@@ -50,7 +50,7 @@ local function is_tracked(lane, id)
   return call('ZSCORE', DELAYED, entry_field(lane, id)) or call('XPENDING', lane_key(lane), GROUP, id, id, 1)[1]
 end
 
-local function load_seen() return call('HMGET', SCHED, 'seen:1', 'seen:2', 'seen:3', 'seen:4') end
+local function load_seen() return call('HMGET', SCHED, lane_fields('seen:')) end
 
 local function save_seen(seen, fresh)
   if fresh == 0 then return end
@@ -91,7 +91,7 @@ local MOST_LATE = 100   -- ending one costs as much as staging ten
 -- Bounded in entries and bytes, because XREADGROUP copies bodies into Lua; the chunk grows with the sizes seen, so that
 -- a few huge bodies cannot stall the server together. First some of every lane, because each has its share; then urgent
 -- lanes first: if the bound cuts one short, less urgent entries must not be taken instead. `waiting`: number that wait
--- in each lane; increased here. `first`: the result of read_first. Returns how many were staged, the lane that was cut
+-- in each lane; increased here. `first`: one new entry of each lane. Returns how many were staged, the lane that was cut
 -- short, or nil, which lanes have more, and how many were late and have ended.
 local function stage(limits, waiting, first)
   local lane_of, more = {}, {}
@@ -110,9 +110,11 @@ local function stage(limits, waiting, first)
   local function fitting(most) return math.max(1, math.min(most, 64, MOST_UNSEEN, math.floor(CHUNK_BYTES / largest))) end
   bring(first, 1)
   local cut, chunk = nil, fitting(math.max(2, math.floor(limits.n / 8)))
-  if more[1] or more[2] or more[3] or more[4] then
+  local any = false
+  for lane = 1, LANE_COUNT do any = any or more[lane] end
+  if any then
     more = {}
-    bring(read_new(chunk, lane_key(1), lane_key(2), lane_key(3), lane_key(4)), chunk)
+    bring(read_all_lanes(chunk), chunk)
   end
   for lane = 1, LANE_COUNT do
     while more[lane] and not cut do

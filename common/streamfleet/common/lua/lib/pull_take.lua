@@ -95,7 +95,7 @@ end
 -- per call keeps a lane full of expired ones from stalling the server.
 local function take(arg, waiting, cut, more, now)
   local claims, dropped, bytes, round = {}, 0, 0, math.min(4, MOST_UNSEEN)
-  if waiting[1] + waiting[2] + waiting[3] + waiting[4] == 0 then return claims, dropped end
+  if sum(waiting) == 0 then return claims, dropped end
   local credit, paused = load_credit(waiting)
   while cut and (paused[cut] or not more[cut]) do   -- a paused lane must not block the others
     cut = cut < LANE_COUNT and cut + 1 or nil
@@ -105,8 +105,7 @@ local function take(arg, waiting, cut, more, now)
   -- @guard take: nothing in place of what is not in order yet
   if cut then wanted = math.min(wanted, urgent) end
   while #claims < wanted and dropped < arg.n + 64 and bytes < cfg.taken_bytes do
-    local total = waiting[1] + waiting[2] + waiting[3] + waiting[4]
-    if total == 0 then break end
+    if sum(waiting) == 0 then break end
     local picks = choose(math.min(wanted - #claims, round), waiting, credit, cfg.shares)
     local seen = #claims + dropped
     for lane = 1, LANE_COUNT do
