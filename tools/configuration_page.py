@@ -15,6 +15,7 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import AliasChoices, SecretStr
 from pydantic.fields import FieldInfo
 
+from streamfleet.common.queue_configuration import NAMES
 from streamfleet.common.secret_files import file_variables
 from streamfleet.common.settings import GROUPS, PREFIX, Group, variable
 
@@ -28,6 +29,7 @@ TITLES = {
     "GatewaySettings": "Gateway",
     "LogSettings": "Logging",
 }
+SHARED = ", ".join(f"`{variable(name)}`" for name in NAMES)
 INTRODUCTION = f"""\
 <!-- Made from common/streamfleet/common/settings.py by `make docs`: change that. -->
 
@@ -45,8 +47,10 @@ A setting that cannot be used stops the process at its start, with one line for 
 STREAMFLEET_LEASE_MS: Input should be greater than or equal to 1000, not "20"
 ```
 
-Producers and workers of one queue have to agree on the queue's settings. A worker's own settings may differ from
-worker to worker. The lease and the number of deliveries should not: any worker may do the housekeeping for all.
+What all workers and clients of a queue share stands in Redis: the first worker writes what its environment says, and
+from then on `streamfleet queue set` changes it. Where the queue has a value, that holds, and the variable does not:
+{SHARED}. [operations.md](operations.md#changing-the-queues-configuration) says what a change applies to. All other
+settings may differ from process to process.
 """
 OTHERS = """\
 ## Read by other programs

@@ -35,6 +35,21 @@ async def test_without_renewal_a_long_request_is_taken_away(fleet: Fleet) -> Non
     assert await fleet.broker.result(request) is None
 
 
+async def test_without_waiting_for_others_a_shorter_lease_takes_requests_from_workers_that_renew_them(
+    fleet: Fleet,
+) -> None:
+    for name in ("w1", "w2"):
+        await fleet.worker(name, ["without_waiting_for_others"], lease_ms=20_000)
+    await fleet.add_many(4, chat(60))
+    await eventually(fleet.running, what="they run")
+    await fleet.broker.set_configuration({"lease_ms": "1000"})
+
+    async def taken_away() -> int:
+        return int(await fleet.redis.hlen("{default}:tries"))
+
+    await eventually(taken_away, 15, "a request is taken from its worker")
+
+
 async def test_without_a_look_at_names_two_workers_have_the_same(fleet: Fleet, tmp_path: Path) -> None:
     await fleet.worker("w1")
     (tmp_path / "second").mkdir()

@@ -22,7 +22,7 @@ import structlog
 
 from streamfleet.common.broker.worker import WorkerBroker
 from streamfleet.worker import __main__ as command
-from streamfleet.worker import admission, containment, housekeeping, lease, pull, worker
+from streamfleet.worker import admission, configuration, containment, housekeeping, lease, pull, worker
 from streamfleet.worker.engine import simulated, simulated_profile
 from streamfleet.worker.engine.base import EngineReply, EngineRequest
 from streamfleet.worker.in_flight import InFlightRequest
@@ -68,6 +68,17 @@ def patient() -> None:
 def short_rest() -> None:
     """An unfit worker tries again soon."""
     containment.REST_S = 0.3
+
+
+def without_waiting_for_others() -> None:
+    """A shorter lease is reclaimed by at once, and renewed by when the next renewal is due."""
+
+    def apply(keeper: lease.LeaseKeeper, *, changed: bool) -> None:
+        if changed:
+            keeper._tell(keeper._configured, keeper._configuration.limits)
+
+    configuration.LeaseLength.longest_ms = lambda length, _: length._lease_ms  # type: ignore[method-assign, assignment]
+    lease.LeaseKeeper._apply = apply  # type: ignore[method-assign, assignment]
 
 
 def freezable() -> None:

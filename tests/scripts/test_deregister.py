@@ -56,7 +56,7 @@ async def test_who_holds_something_goes_once_it_was_taken_back(queue: Queue) -> 
     assert await consumers(queue, "low") == set()
     # And should it come back after all: its lease is gone, its request waits, and it may take it again.
     assert await queue.complete("w1", lease) == [0]
-    assert await later.broker.heartbeat("w1", {}) == NOW + SILENT_MS + 1
+    await later.broker.heartbeat("w1", {})
     again = await later.claim("w1")
     assert (again.stream_id, again.attempt) == ("1000-0", 2)
     assert await later.broker.deregister(silent_ms=SILENT_MS) == 0

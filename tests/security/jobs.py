@@ -134,7 +134,8 @@ async def work(guarded: Guarded, url: str) -> None:
             await allowed(me, *words)
         await me.ensure_groups()
         assert (await now.acquire_housekeeping_lock("w1", 1_000, 5_000)).mine
-        assert await now.heartbeat("w1", {"engine": "simulated"}) > NOW
+        agreed = await now.agree()
+        assert await now.heartbeat("w1", {"engine": "simulated"}) == agreed == await now.configuration()
         await waits(admin, me)
         for lane in LANES:
             await one_lane(admin, me, lane)
@@ -347,6 +348,7 @@ async def sees_to(fleet: Broker, me: Broker, client: Client) -> None:
     newest = await me.dead_letters(1)
     found = await find_letter(me, newest[0][0])
     assert await me.purge([found.letter_id]) == 1
+    assert await me.set_configuration({"max_deliveries": "5"}) == await me.configuration()
     await looks(me)
 
 

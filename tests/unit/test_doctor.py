@@ -48,7 +48,7 @@ def test_a_good_server() -> None:
         ({"maxmemory_policy": "allkeys-lru"}, "eviction", "fail", "maxmemory-policy noeviction"),
         ({"maxmemory_policy": "allkeys-lru", "maxmemory": "0"}, "eviction", "warn", "maxmemory-policy noeviction"),
         ({"maxmemory": "0"}, "memory", "warn", "maxmemory"),
-        ({"used_memory": str(3.4 * 2**30).partition(".")[0]}, "memory", "warn", "STREAMFLEET_RESULT_TTL_MS"),
+        ({"used_memory": str(3.4 * 2**30).partition(".")[0]}, "memory", "warn", "result_ttl_ms"),
         ({"used_memory": str(4 * 2**30)}, "memory", "fail", "maxmemory"),
         ({"aof_enabled": "0"}, "persistence", "warn", "appendonly yes"),
         ({"aof_last_write_status": "err"}, "persistence", "fail", "disk"),

@@ -8,8 +8,9 @@ from typing import Any, cast
 
 import pytest
 
-from streamfleet.common.records import Lease, RenewCode
+from streamfleet.common.records import Lease, QueueLimits, RenewCode
 from streamfleet.worker import lease
+from streamfleet.worker.configuration import Configuration
 from streamfleet.worker.in_flight import InFlight, StopReason
 from streamfleet.worker.lease import AT_ONCE, RENEWALS_PER_LEASE, LeaseKeeper, Pulse
 from tests.broker import Broker
@@ -35,10 +36,9 @@ class Renewals:
         self.meanwhile()
         return [self.codes.get(one, RenewCode.RENEWED) for one in leases]
 
-    async def heartbeat(self, worker: str, description: object) -> int:
+    async def heartbeat(self, worker: str, description: object) -> None:
         assert worker == "w1"
         self.said.append(description)
-        return 0
 
 
 class Rig:
@@ -47,7 +47,7 @@ class Rig:
         self.clock, self.in_flight, self.broker = HandClock(), InFlight(), Renewals()
         self.pulse = Pulse(self.clock, HANG_S)
         never: Any = None
-        self.keeper = LeaseKeeper(never, "w1", self.in_flight, self.pulse, lease_ms=10_000)
+        self.keeper = LeaseKeeper(never, "w1", self.in_flight, self.pulse, Configuration(QueueLimits()))
         self.keeper._main = asyncio.get_running_loop()
         self.keeper._describe = lambda: dict(self.description)
 

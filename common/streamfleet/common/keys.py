@@ -140,6 +140,11 @@ class Keys:
         return f"{self.base}workers"
 
     @property
+    def meta(self) -> str:
+        """Hash of the queue's configuration, by name of the setting."""
+        return f"{self.base}meta"
+
+    @property
     def maintain(self) -> str:
         """Short lock for one worker at a time to do the queue's housekeeping."""
         return f"{self.base}maintain"

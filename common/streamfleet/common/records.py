@@ -28,6 +28,9 @@ class QueueLimits:
         reply_cap: approximate number of notifications that one reply stream keeps.
         max_entry_bytes: largest entry that may run; larger ones end as failed.
         shares: guaranteed picks per mille of each lane while it waits, most urgent first.
+        lease_ms: silence of a worker after which its requests are reclaimed.
+        max_deliveries: attempts after which a request is given up.
+        retry_max_ms: longest delay of a request before its next attempt.
         enqueue_replicas: number of replicas that must have a request before the client's enqueue returns; 0 for none.
         enqueue_replicas_timeout_ms: longest wait for the replicas.
         watchers: number of idle workers that watch for work; the others wait on the bench list.
@@ -49,6 +52,9 @@ class QueueLimits:
     reply_cap: int = 100_000
     max_entry_bytes: int = 4_210_688
     shares: tuple[int, ...] = SHARES
+    lease_ms: int = 10_000
+    max_deliveries: int = 5
+    retry_max_ms: int = 30_000
     enqueue_replicas: int = 0
     enqueue_replicas_timeout_ms: int = 1_000
     watchers: int = 2
@@ -237,11 +243,13 @@ class Notices:
         last_id: stream id of the last notice, to continue from.
         cancelled: request ids that have a result by now.
         drain: names of workers that are to finish and stop.
+        configured: True if the queue's configuration has changed.
     """
 
     last_id: str
     cancelled: Sequence[str]
     drain: Set[str]
+    configured: bool = False
 
 
 @dataclass(slots=True)

@@ -53,6 +53,11 @@ def mapping(reply: Any) -> dict[bytes, bytes]:
     return dict(zip(reply[::2], reply[1::2], strict=True))
 
 
+def texts(reply: Any) -> dict[str, str]:
+    """Convert a flat list of names and values into a mapping of text."""
+    return {name.decode(errors="replace"): value.decode(errors="replace") for name, value in mapping(reply).items()}
+
+
 def entries(reply: Any) -> list[tuple[str, dict[bytes, bytes]]]:
     """Read stream entries: stream id and fields. An entry that was deleted meanwhile has no fields."""
     return [(stream_id.decode(), mapping(fields or [])) for stream_id, fields in reply or []]

@@ -31,6 +31,7 @@ VERBS = (
     "requeue",
     "heartbeat",
     "deregister",
+    "configure",
     "retain",
     "repair",
     "repair_keys",

@@ -56,7 +56,7 @@ ENVELOPE_BYTES = 16_384
 
 
 class QueueSettings(Group):
-    """The queue, and the limits of all its requests. Producers and workers of one queue must use the same values."""
+    """The queue, and the limits of all its requests."""
 
     redis_url: SecretStr = Field(
         SecretStr("redis://localhost:6379/0"),
@@ -268,7 +268,7 @@ class WorkerSettings(Group):
     lease_ms: int = Field(
         10_000,
         ge=1_000,
-        description="A worker silent for so long has lost its requests, in ms; the same for all workers of a queue.",
+        description="A worker silent for so long has lost its requests, in ms.",
     )
     max_deliveries: int = Field(5, ge=1, description="Tries before a request is given up as dead.")
     retry_base_ms: int = Field(500, ge=1, description="First delay before a passing fault is tried again, in ms.")

@@ -49,6 +49,7 @@ VERBS: dict[Role, tuple[str, ...]] = {
         "cancel",
         "heartbeat",
         "deregister",
+        "configure",
         "retain",
     ),
     Role.OPERATOR: (
@@ -64,6 +65,7 @@ VERBS: dict[Role, tuple[str, ...]] = {
         "balance",
         "pull",
         "deregister",
+        "configure",
         "webhook_requeue",
     ),
     Role.GATEWAY: (
@@ -217,6 +219,7 @@ def _producer(p: Patterns, lanes: Sequence[Lane]) -> list[Grant]:
         Grant(("xlen", "xpending", "xinfo|groups", "memory|usage"), p.of(READ, *keys.lanes)),
         Grant(("zscore",), p.of(READ, *map(keys.ready, LANES), keys.delayed)),
         Grant(("hgetall", "hget", "hmget", "hexists", "exists"), p.of(READ, keys.result)),
+        Grant(("hgetall",), p.of(READ, keys.meta)),
         Grant(("get", "set"), p.of(BOTH, keys.request)),
         Grant(("xread", "del"), p.of(BOTH, keys.reply)),
         Grant(("xread", "xrevrange"), p.of(READ, keys.tokens)),
@@ -248,6 +251,8 @@ def _work(p: Patterns) -> list[Grant]:
         Grant((*groups, *entries), p.of(BOTH, *keys.lanes, keys.wake)),
         Grant(sorted_sets, p.of(BOTH, *map(keys.ready, LANES), keys.delayed, keys.watch)),
         Grant(hashes, p.of(BOTH, keys.tries, keys.counts, keys.sched, keys.workers)),
+        # A worker adds what the configuration lacks; only an operator changes it.
+        Grant(("hgetall", "hsetnx"), p.of(BOTH, keys.meta)),
         Grant(("llen", "rpush", "blpop"), p.of(BOTH, keys.bench)),
         Grant(("hsetnx", "hset", "hmget", "hgetall", "hexists", "exists"), p.of(BOTH, keys.result)),
         Grant(("pexpire",), p.of(WRITE, keys.result, keys.request, keys.reply, keys.tokens)),
@@ -274,6 +279,8 @@ def _operator(p: Patterns) -> list[Grant]:
         Grant((*streams, *others), (READ + p.whole,)),
         # trace: how many run before a request
         Grant(("zrank",), p.of(READ, *map(keys.ready, LANES))),
+        # queue set
+        Grant(("hset",), p.of(BOTH, keys.meta)),
         # dead requeue, dead purge
         Grant(("xadd",), p.of(WRITE, *keys.lanes)),
         Grant(("xdel",), p.of(WRITE, keys.dead)),

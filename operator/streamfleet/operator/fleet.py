@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from streamfleet.common.queue_configuration import NAMES
+
 SILENT_AFTER_S, MOST_SILENT_S = 15.0, 600.0
 """Bounds of the time after which a silent worker counts as gone, in seconds. In between it is a lease and a half,
 because signs of life come at least once per lease."""
@@ -30,6 +32,8 @@ class WorkerView:
         held: number of requests that it holds by lane, as Redis counts them.
         oldest_held_s: longest time that it has held one of its requests, seconds; None if unknown.
         silent_after_s: time without a sign of life after which it counts as silent, seconds.
+        follows_configuration: True if it follows the queue's configuration.
+        environment: values of its environment that are not the queue's.
     """
 
     name: str
@@ -46,6 +50,8 @@ class WorkerView:
     held: Mapping[str, int] = field(default_factory=dict)
     oldest_held_s: float | None = None
     silent_after_s: float = SILENT_AFTER_S
+    follows_configuration: bool = False
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def alive(self) -> bool:
@@ -98,6 +104,8 @@ def _view(name: str, words: Mapping[str, Any], held: Mapping[str, int], now_ms: 
         held=dict(held),
         oldest_held_s=max(0.0, oldest_s) if oldest_s is not None and held else None,
         silent_after_s=silent_after_s(words.get("lease_ms")),
+        follows_configuration=words.get("follows_configuration") is True,
+        environment=_environment(words.get("environment")),
     )
 
 
@@ -108,6 +116,10 @@ def _text(said: object) -> str:
 
 def _texts(said: object) -> tuple[str, ...]:
     return tuple(map(_text, said[:16])) if isinstance(said, list) else ()
+
+
+def _environment(said: object) -> dict[str, str]:
+    return {name: _text(said[name]) for name in NAMES if name in said} if isinstance(said, dict) else {}
 
 
 def silent_after_s(lease_ms: object) -> float:

@@ -256,7 +256,7 @@ def shared_checks(keys: Keys) -> list[KeyCheck]:
     types: dict[str, Sequence[str]] = defaultdict(tuple)
     types["stream"] = (*keys.lanes, keys.wake, keys.dead, keys.cancels, keys.cancel_requests)
     types["zset"] = (*map(keys.ready, LANES), keys.delayed, keys.watch)
-    types["hash"] = (keys.sched, keys.tries, keys.counts, keys.workers)
+    types["hash"] = (keys.sched, keys.tries, keys.counts, keys.workers, keys.meta)
     types["list"] = (keys.bench,)
     checks = [KeyCheck(key, kind) for kind, names in types.items() for key in names]
     return [*checks, KeyCheck(keys.maintain, "string", LOCK_MS)]

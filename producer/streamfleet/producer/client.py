@@ -87,6 +87,7 @@ class Client:
         broker = ProducerBroker.open(self.settings, self._patience_s)
         try:
             await broker.connection.ping()
+            await broker.refresh_configuration()
         except BaseException:
             await broker.close()
             raise

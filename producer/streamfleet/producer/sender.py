@@ -55,7 +55,6 @@ class Sender:
         self._notify = notify
         self._reply = mailbox.name if notify else None
         self._max_body_bytes = settings.max_body_bytes
-        self._lane_limit, self._lane_bytes = settings.lane_limit, settings.lane_bytes
         self._queue = settings.queue
 
     async def enqueue(self, ask: Ask) -> Handle:
@@ -120,6 +119,7 @@ class Sender:
         # Taken before sending: a notification may be faster than the answer to the call.
         mark = self._mailbox.mark
         try:
+            await self._broker.refresh_configuration()
             return await self._broker.enqueue(chunk)
         except NotReplicated as error:
             error.unconfirmed = self._handles(_Answered(chunk, error.unconfirmed, mark))
@@ -147,14 +147,16 @@ class Sender:
             if answer.code is EnqueueCode.CONFLICT:
                 return conflict(submission.id)
         submission, answer = refused[0]
-        name, reached = "LIMIT", f"holds {self._lane_limit} requests, its limit"
+        limits = self._broker.limits
+        name, reached = "LIMIT", f"holds {limits.lane_limit} requests, its limit"
         if answer.entry == TOO_MANY_BYTES:
             name, reached = (
                 "BYTES",
-                f"has no room for {size(submission)} bytes more within its {self._lane_bytes} bytes",
+                f"has no room for {size(submission)} bytes more within its {limits.lane_bytes} bytes",
             )
         lane = submission.lane
-        return QueueFull(f"lane {lane} {reached}: try again later, or raise STREAMFLEET_LANE_{name}", lane)
+        advice = f"try again later, or raise STREAMFLEET_LANE_{name} (`streamfleet queue set` does for all clients)"
+        return QueueFull(f"lane {lane} {reached}: {advice}", lane)
 
     async def _drafts(self, asks: Iterable[Ask | Mapping[str, Any]]) -> list[Draft]:
         drafts: list[Draft] = []

@@ -6,6 +6,32 @@ from tests.scripts.mutants.mutant import HISTORY, Mutant
 
 MUTANTS = (
     Mutant(
+        "configure: a worker overwrites nothing",
+        "redis.call(set and 'HSET' or 'HSETNX', ",
+        "redis.call('HSET', ",
+        "configure.a_worker_writes_what_is_missing_and_overwrites_nothing",
+    ),
+    Mutant(
+        "configure: workers are told of a change",
+        caught_by="configure.an_operator_changes_values_and_all_workers_are_told",
+    ),
+    Mutant(
+        "configure: a full server too",
+        caught_by="configure.a_full_redis_takes_the_configuration_too",
+    ),
+    Mutant(
+        "configure: a wrong type is noticed before a write",
+        caught_by="configure.a_key_of_another_type_is_noticed_before_anything_is_written",
+        argument="meta",
+    ),
+    Mutant(
+        "heartbeat: a configuration that cannot be read holds up no heartbeat",
+        "local meta = redis.pcall('HGETALL', KEYS[19])",
+        "local meta = call('HGETALL', KEYS[19])",
+        "configure.a_key_of_another_type_is_noticed_before_anything_is_written",
+        argument="meta",
+    ),
+    Mutant(
         "acquire_housekeeping_lock: a gap breaks the chain of turns",
         " or since > tonumber(ARGV[3])",
         "",

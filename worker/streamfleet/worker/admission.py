@@ -11,7 +11,8 @@ from typing import Any
 import structlog
 
 from streamfleet.common.protocol import Request, decode
-from streamfleet.common.settings import WorkerSettings
+from streamfleet.common.records import QueueLimits
+from streamfleet.common.settings import ENVELOPE_BYTES, WorkerSettings
 from streamfleet.worker.batching import policy_of
 from streamfleet.worker.cost.check import checked_demand, for_engine
 from streamfleet.worker.cost.limits import CostLimits
@@ -41,6 +42,10 @@ class Admission:
         self._limits, self._prefetch, self._batch_size = CostLimits.of(settings), settings.prefetch, settings.batch_size
         self._typical = Typical()
         self.policy = policy_of(settings)
+
+    def configure(self, limits: QueueLimits) -> None:
+        """Accept bodies by these limits from now on."""
+        self._max_body_bytes = limits.max_entry_bytes - ENVELOPE_BYTES
 
     @property
     def slots(self) -> int:

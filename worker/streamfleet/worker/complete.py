@@ -20,7 +20,7 @@ from streamfleet.common.broker.worker import WorkerBroker
 from streamfleet.common.clock import Clock
 from streamfleet.common.errors import BrokerOutOfMemory, BrokerUnavailable, StreamfleetError, openai_error
 from streamfleet.common.protocol import MAX_META_BYTES, Status
-from streamfleet.common.records import CompleteCode, Completion, Retry, RetryCode
+from streamfleet.common.records import CompleteCode, Completion, QueueLimits, Retry, RetryCode
 from streamfleet.common.settings import WorkerSettings
 from streamfleet.worker.counting import Tally, count_wasted
 from streamfleet.worker.failpoints import Point, hit
@@ -60,10 +60,16 @@ class Completer:
         clock: Clock,
     ) -> None:
         self._broker, self._worker, self._in_flight = broker, worker, in_flight
-        self._publisher, self._settings, self._clock = publisher, settings, clock
+        self._publisher, self._clock = publisher, clock
+        self._max_deliveries, self._retry_max_ms = settings.max_deliveries, settings.retry_max_ms
+        self._retry_base_ms = settings.retry_base_ms
         self._waiting: deque[tuple[InFlightRequest, Outcome]] = deque()
         self._some = asyncio.Event()
         self._closed = False
+
+    def configure(self, limits: QueueLimits) -> None:
+        """Retry by these limits from now on."""
+        self._max_deliveries, self._retry_max_ms = limits.max_deliveries, limits.retry_max_ms
 
     def put(self, request: InFlightRequest, outcome: Outcome) -> None:
         """Add a request's outcome, to be written soon."""
@@ -201,7 +207,7 @@ class Completer:
             )
             for request, outcome in items
         ]
-        codes = await self._broker.retry_later(self._worker, retries, self._settings.max_deliveries)
+        codes = await self._broker.retry_later(self._worker, retries, self._max_deliveries)
         tally = Tally(self._clock.monotonic())
         for (request, outcome), code in zip(items, codes, strict=True):
             lane = request.lease.lane
@@ -223,10 +229,9 @@ class Completer:
         if outcome.engine_died:
             return 0
         spread = random.random()  # noqa: S311 - spreads retries, guards nothing
-        longest_ms = self._settings.retry_max_ms
-        usual = backoff_ms(request.lease.attempt, self._settings.retry_base_ms, longest_ms, spread)
+        usual = backoff_ms(request.lease.attempt, self._retry_base_ms, self._retry_max_ms, spread)
         # The server may ask for a retry at once, which would use up all attempts in a moment, or far too late.
-        return max(usual, min(outcome.retry_after_ms or 0, longest_ms))
+        return max(usual, min(outcome.retry_after_ms or 0, self._retry_max_ms))
 
 
 def backoff_ms(attempt: int, base_ms: int, longest_ms: int, random: float) -> int:

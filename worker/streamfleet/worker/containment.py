@@ -35,12 +35,13 @@ class PoisonIsolation:
         max_deliveries: most attempts of a request.
 
     Attributes:
+        max_deliveries: most attempts of a request; it may change.
         limit: most requests to hold beside the suspects that run, or that room is made for; None for no limit.
     """
 
     def __init__(self, max_deliveries: int) -> None:
         self.limit: int | None = None
-        self._max_deliveries = max_deliveries
+        self.max_deliveries = max_deliveries
         self._running: dict[InFlightRequest, int] = {}
         self._making_room: int | None = None
 
@@ -55,7 +56,7 @@ class PoisonIsolation:
         """
         if claim.lost == 0:
             return None
-        by_attempts = int(SHRINKS_BY ** max(0, self._max_deliveries - claim.lease.attempt))
+        by_attempts = int(SHRINKS_BY ** max(0, self.max_deliveries - claim.lease.attempt))
         by_losses = int(slots // SHRINKS_BY ** (claim.lost - 1))
         return min(by_attempts, max(1, by_losses))
 

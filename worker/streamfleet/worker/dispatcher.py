@@ -12,6 +12,7 @@ import structlog
 
 from streamfleet.common import metrics
 from streamfleet.common.clock import Clock
+from streamfleet.common.records import QueueLimits
 from streamfleet.common.settings import WorkerSettings
 from streamfleet.worker.complete import Completer
 from streamfleet.worker.containment import CircuitBreaker, PoisonIsolation, least
@@ -61,6 +62,10 @@ class Dispatcher:
         metrics.RUNNING.set_function(lambda: len(self._tasks))
         self.engine_died: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._broke: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def configure(self, limits: QueueLimits) -> None:
+        """Isolate suspects by these limits from now on."""
+        self._isolation.max_deliveries = limits.max_deliveries
 
     @property
     def fit(self) -> bool:

@@ -16,8 +16,10 @@ from streamfleet.common.broker.housekeeping import Looked
 from streamfleet.common.broker.worker import WorkerBroker
 from streamfleet.common.clock import Clock
 from streamfleet.common.errors import StreamfleetError
+from streamfleet.common.records import QueueLimits
 from streamfleet.common.settings import WorkerSettings
 from streamfleet.worker.cancel_requests import CancelRequestProcessor
+from streamfleet.worker.configuration import LeaseLength
 from streamfleet.worker.failpoints import Point, hit
 from streamfleet.worker.reclaim_guard import ReclaimGuard
 
@@ -59,7 +61,9 @@ class Housekeeper:
         clock: Clock,
         random: Callable[[], float] = random.random,
     ) -> None:
-        self._broker, self._worker, self._settings, self._clock = broker, worker, settings, clock
+        self._broker, self._worker, self._clock = broker, worker, clock
+        self._lease = LeaseLength(settings.lease_ms)
+        self._max_deliveries, self._retry_max_ms = settings.max_deliveries, settings.retry_max_ms
         self._reclaim_guard = ReclaimGuard(settings.lease_ms / 1000, TICK_S)
         self._cancels = CancelRequestProcessor(broker, self._heard)
         self._workers = 1
@@ -67,6 +71,11 @@ class Housekeeper:
         self._seen: Looked | None = None
         self._turn_ends_at = 0.0
         self._forget_at = 0.0  # at its first turn: short-lived workers would not come to a second one
+
+    def configure(self, limits: QueueLimits) -> None:
+        """Keep the queue by these limits from now on."""
+        self._lease.change(limits.lease_ms, self._clock.monotonic())
+        self._max_deliveries, self._retry_max_ms = limits.max_deliveries, limits.retry_max_ms
 
     def redis_is_asked(self) -> None:
         """Start the reclaim guard's clock: a worker asks Redis from now on, so silence counts from here."""
@@ -90,6 +99,7 @@ class Housekeeper:
 
     async def _acquire_lock(self) -> bool:
         asked_at = self._clock.monotonic()
+        self._lease_ms()
         turn = await self._broker.acquire_housekeeping_lock(
             self._worker, int(TURN_S * 1000), int(self._reclaim_guard.gap_s * 1000)
         )
@@ -101,13 +111,21 @@ class Housekeeper:
             self._reclaim_guard.others_heard(turn.unbroken_ms / 1000, asked_at)
         return turn.mine
 
+    def _lease_ms(self) -> int:
+        """Length of the lease to reclaim by; the reclaim guard gets it too."""
+        now = self._clock.monotonic()
+        lease_ms = self._lease.longest_ms(now)
+        self._reclaim_guard.lease_is(lease_ms / 1000, now)
+        return lease_ms
+
     def _heard(self) -> None:
         self._reclaim_guard.heard(self._clock.monotonic())
 
     async def tick(self) -> None:
         """Run one round of housekeeping."""
+        lease_ms = self._lease_ms()
         if self._reclaim_guard.may_reclaim(self._clock.monotonic()):
-            await self._reclaim()
+            await self._reclaim(lease_ms)
         await self._stage()
         await self._expire()
         # By time, not by turns: in a large fleet many minutes may pass between two turns of a worker.
@@ -117,13 +135,11 @@ class Housekeeper:
         self._heard()
         await self._cancels.process(CANCELS_PER_TICK)  # last: producers write the entries that are read there
 
-    async def _reclaim(self) -> None:
+    async def _reclaim(self, lease_ms: int) -> None:
         for _ in range(RECLAIM_ROUNDS):
             hit(Point.BEFORE_RECLAIM)
             latest_ms = self._reclaim_guard.latest_ms(self._clock.monotonic())
-            reclaimed = await self._broker.reclaim(
-                self._settings.lease_ms, self._settings.max_deliveries, latest_ms=latest_ms
-            )
+            reclaimed = await self._broker.reclaim(lease_ms, self._max_deliveries, latest_ms=latest_ms)
             hit(Point.AFTER_RECLAIM)
             found = {"ready": reclaimed.ready, "dead": reclaimed.dead, "ended": reclaimed.ended}
             if not any(found.values()):
@@ -143,7 +159,7 @@ class Housekeeper:
     async def _forget(self) -> None:
         """Forget workers that are gone, and dead letters whose retention is over."""
         for _ in range(FORGET_ROUNDS):
-            silent_ms = self._settings.lease_ms * SILENT_LEASES
+            silent_ms = self._lease_ms() * SILENT_LEASES
             gone = await self._broker.deregister(silent_ms=silent_ms, limit=FORGET_AT_ONCE, pause_ms=FORGET_PAUSE_MS)
             if gone < FORGET_AT_ONCE:
                 break
@@ -153,7 +169,7 @@ class Housekeeper:
 
     async def _promote(self) -> float:
         """Return due retries to their lanes; returns the seconds until more are due."""
-        _, next_ms = await self._broker.promote(most_delay_ms=self._settings.retry_max_ms)
+        _, next_ms = await self._broker.promote(most_delay_ms=self._retry_max_ms)
         self._heard()
         return TICK_S if next_ms is None else min(TICK_S, max(0.01, next_ms / 1000))
 

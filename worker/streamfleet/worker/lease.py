@@ -20,7 +20,8 @@ from streamfleet.common import metrics
 from streamfleet.common.broker.worker import WorkerBroker
 from streamfleet.common.clock import Clock
 from streamfleet.common.errors import StreamfleetError
-from streamfleet.common.records import Notices, RenewCode
+from streamfleet.common.records import Notices, QueueLimits, RenewCode
+from streamfleet.worker.configuration import Configuration, LeaseLength
 from streamfleet.worker.failpoints import Point, hit
 from streamfleet.worker.in_flight import InFlight, StopReason
 
@@ -64,16 +65,25 @@ class LeaseKeeper:
         worker: this worker's name.
         in_flight: requests to renew; lost and cancelled ones are stopped.
         pulse: the event loop's heartbeat; its clock detects late renewals.
-        lease_ms: length of a lease.
+        configuration: kept up to date; leases have its length.
     """
 
     def __init__(
-        self, open_broker: Callable[[], WorkerBroker], worker: str, in_flight: InFlight, pulse: Pulse, lease_ms: int
+        self,
+        open_broker: Callable[[], WorkerBroker],
+        worker: str,
+        in_flight: InFlight,
+        pulse: Pulse,
+        configuration: Configuration,
     ) -> None:
         self._open_broker, self._worker, self._in_flight = open_broker, worker, in_flight
-        self._pulse, self._clock, self._lease_s = pulse, pulse.clock, lease_ms / 1000
+        self._pulse, self._clock, self._configuration = pulse, pulse.clock, configuration
+        self._lease = LeaseLength(configuration.limits.lease_ms)
         self._describe: Callable[[], Mapping[str, Any]] = dict
         self._drain: Callable[[], None] = lambda: None
+        self._configured: Callable[[QueueLimits], None] = lambda _: None
+        self._lease_changed = asyncio.Event()
+        self._reading = asyncio.Lock()  # else an answer from before a change could come after the change itself
         self._heard: str | None = None
         self._said: Mapping[str, Any] | None = None
         self._said_at = self._clock.monotonic()
@@ -84,18 +94,27 @@ class LeaseKeeper:
         self._looked_at = self._clock.monotonic()
         self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
 
+    def configure(self, limits: QueueLimits) -> None:
+        """Renew by these limits from now on."""
+        self._lease.change(limits.lease_ms, self._clock.monotonic())
+
     def start(
-        self, describe: Callable[[], Mapping[str, Any]], drain: Callable[[], None], notice: str | None = None
+        self,
+        describe: Callable[[], Mapping[str, Any]],
+        drain: Callable[[], None],
+        configured: Callable[[QueueLimits], None],
+        notice: str | None = None,
     ) -> None:
         """Renew from now on.
 
         Args:
             describe: returns the worker's description for its heartbeat.
             drain: called on the event loop when an operator asks for a drain.
+            configured: called on the event loop with the new limits when the queue's configuration has changed.
             notice: stream id of a notice from before anything was claimed; only later ones are read. Without it the
                 thread looks up the last one itself: a request cancelled before that runs until its next renewal.
         """
-        self._describe, self._drain, self._heard = describe, drain, notice
+        self._describe, self._drain, self._configured, self._heard = describe, drain, configured, notice
         self._main = asyncio.get_running_loop()
         self._begin()
 
@@ -124,9 +143,6 @@ class LeaseKeeper:
         if self._stopped:
             return
         broker = self._open_broker()
-        # A connection may be dead without an error: another one must be tried while the leases last.
-        connection, renewal_s = broker.connection, self._lease_s / RENEWALS_PER_LEASE
-        connection.answer_timeout_s = min(connection.answer_timeout_s, max(LEAST_ANSWER_S, renewal_s))
         loops = [asyncio.create_task(self._renewals(broker)), asyncio.create_task(self._cancels(broker))]
         stopped = asyncio.create_task(self._stopping.wait())
         try:
@@ -140,31 +156,53 @@ class LeaseKeeper:
             await broker.close()
 
     async def _renewals(self, broker: WorkerBroker) -> None:
-        interval_s = self._lease_s / RENEWALS_PER_LEASE
+        longest_s = broker.connection.answer_timeout_s
         last = self._clock.monotonic()
+        late_s = self._lease.shortest_ms(last) / 2000
         while True:
             self._end_if_hung()
-            began, pause_s = self._clock.monotonic(), interval_s
+            self._lease_changed.clear()
+            began = self._clock.monotonic()
+            pause_s = interval_s = self._lease.shortest_ms(began) / 1000 / RENEWALS_PER_LEASE
+            # A connection may be dead without an error: another one must be tried while the leases last.
+            broker.connection.answer_timeout_s = min(longest_s, max(LEAST_ANSWER_S, interval_s))
             try:
                 hit(Point.BEFORE_RENEW)
                 await self._renew_all(broker)
                 hit(Point.AFTER_RENEW)
                 now = self._clock.monotonic()
-                if now - last > self._lease_s / 2:
+                if now - last > late_s:
                     metrics.RENEWALS_LATE.inc()
-                last = now
+                last, late_s = now, interval_s * RENEWALS_PER_LEASE / 2
                 await self._heartbeat(broker, now)
             except StreamfleetError as error:
                 log.warning("renewal_failed", error=str(error), silent_s=round(self._clock.monotonic() - last, 1))
                 pause_s = max(0.0, began + min(interval_s, PAUSE_S) - self._clock.monotonic())
-            await self._clock.sleep(pause_s)
+            await self._pause(pause_s)
+
+    async def _pause(self, pause_s: float) -> None:
+        """Wait for the next renewal; a change of the lease ends the wait, because others may reclaim by it already."""
+        waits = {asyncio.ensure_future(self._clock.sleep(pause_s)), asyncio.ensure_future(self._lease_changed.wait())}
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
 
     async def _heartbeat(self, broker: WorkerBroker, now: float) -> None:
         """Write the heartbeat if it is new or due: five hundred idle workers must not keep Redis busy."""
         description = self._describe()
-        if description != self._said or now - self._said_at > self._lease_s * QUIET_SHARE:
-            await broker.heartbeat(self._worker, description)
-            self._said, self._said_at = description, now
+        if description != self._said or now - self._said_at > self._lease.shortest_ms(now) / 1000 * QUIET_SHARE:
+            async with self._reading:
+                fields = await broker.heartbeat(self._worker, description)
+                self._said, self._said_at = description, now
+                self._apply(changed=await self._configuration.take(broker, fields))
+
+    def _apply(self, *, changed: bool) -> None:
+        if changed:
+            self.configure(self._configuration.limits)
+            self._tell(self._configured, self._configuration.limits)
+            self._lease_changed.set()
 
     async def _renew_all(self, broker: WorkerBroker) -> None:
         requests = self._in_flight.held()
@@ -182,6 +220,9 @@ class LeaseKeeper:
             try:
                 last_id = last_id or await broker.last_notice()
                 notices = await broker.read_notices(last_id, CANCELS_BLOCK_MS)
+                if notices.configured:
+                    async with self._reading:
+                        self._apply(changed=await self._configuration.reread(broker))
                 last_id = notices.last_id
                 self._heed(notices)
             except StreamfleetError as error:
@@ -198,7 +239,7 @@ class LeaseKeeper:
             log.warning("told_to_drain", worker=self._worker)
             self._tell(self._drain)
 
-    def _tell(self, call: Callable[..., None], *words: StopReason) -> None:
+    def _tell(self, call: Callable[..., None], *words: object) -> None:
         if self._main is not None:
             with contextlib.suppress(RuntimeError):  # the event loop has just ended
                 self._main.call_soon_threadsafe(call, *words)

@@ -114,7 +114,6 @@ class Publisher:
         self.held_bytes = 0
         self._broker, self._clock, self._cap = broker, clock, cap
         self._interval_s = interval_ms / 1000
-        self._lasting_s = min(LONGEST_LASTING_S, broker.limits.result_ttl_ms / 4000)
         self._open: set[Tokens] = set()
         self._plans: list[tuple[float, int, Tokens]] = []
         self._serial = count(1)
@@ -199,7 +198,8 @@ class Publisher:
                 lasting = now >= tokens.lasting_at
                 taken = tokens.take(lasting)
                 if taken and lasting:
-                    tokens.lasting_at = now + self._lasting_s
+                    lasting_s = min(LONGEST_LASTING_S, self._broker.limits.result_ttl_ms / 4000)
+                    tokens.lasting_at = now + lasting_s
                 groups += taken
             for part in _in_calls(groups):
                 if not await self._publish(part):

@@ -20,14 +20,26 @@ class ReclaimGuard:
     """
 
     def __init__(self, lease_s: float, tick_s: float) -> None:
-        self._lease_s = lease_s
-        self.gap_s = max(lease_s / 2, 2 * tick_s)
-        self._step_s = lease_s / 8  # with four renewals per lease, a lease is safe from several such steps
+        self._tick_s = tick_s
+        self._set_lease(lease_s)
         self._heard_at: float | None = None
         self._heard_since = 0.0
         self._unbroken_s = self._asked_at = 0.0
         self._sighted: tuple[float, float, float] | None = None
         self._uneven_until = 0.0
+
+    def _set_lease(self, lease_s: float) -> None:
+        self._lease_s = lease_s
+        self.gap_s = max(lease_s / 2, 2 * self._tick_s)
+        self._step_s = lease_s / 8  # with four renewals per lease, a lease is safe from several such steps
+
+    def lease_is(self, lease_s: float, now: float) -> None:
+        """Set the length of a lease. A silence that was short for a longer one may be an outage for this one, so a
+        shorter lease begins anew for all."""
+        if lease_s < self._lease_s:
+            self._uneven_until = max(self._uneven_until, now + lease_s)
+        if lease_s != self._lease_s:
+            self._set_lease(lease_s)
 
     def heard(self, now: float) -> None:
         """Record an answer of Redis."""

@@ -12,6 +12,7 @@ import contextlib
 import math
 import os
 import platform
+from dataclasses import replace
 from importlib import metadata
 from typing import Any
 
@@ -20,14 +21,15 @@ import structlog
 from streamfleet.common import metrics
 from streamfleet.common.broker.worker import WorkerBroker
 from streamfleet.common.clock import SystemClock
-from streamfleet.common.connection import Connection
 from streamfleet.common.errors import BrokerOutOfMemory, SettingsError, StreamfleetError
 from streamfleet.common.health import Health
-from streamfleet.common.keys import Keys
+from streamfleet.common.queue_configuration import said
+from streamfleet.common.records import QueueLimits
 from streamfleet.common.server_checks import check_server
 from streamfleet.common.settings import QueueSettings, WorkerSettings
 from streamfleet.worker.admission import Admission
 from streamfleet.worker.complete import Completer
+from streamfleet.worker.configuration import Configuration
 from streamfleet.worker.counting import show_occupancy
 from streamfleet.worker.dispatcher import Dispatcher
 from streamfleet.worker.engine.base import Engine, EngineUnavailable
@@ -84,26 +86,37 @@ class Worker:
         self.name, self._engine, self._settings = name, engine, settings
         self._state, self._started_ms, self._slots = "starting", clock.now_ms(), 0
         self._version = metadata.version("streamfleet")
+        self._configuration = Configuration(_limits(queue, settings), said(queue, settings))
         self._stop_asked, self._hurry = asyncio.Event(), asyncio.Event()
         self._last_notice: str | None = None
         self._pulse, in_flight = Pulse(clock, watchdog_s), InFlight()
         self._in_flight = in_flight
-        broker = self._broker = _open_broker(queue, patience_s=None)  # waits for Redis without limit
+        broker = self._broker = self._open_broker(queue, patience_s=None)  # waits for Redis without limit
         self._publisher = Publisher(broker, clock, interval_ms=settings.stream_interval_ms, cap=settings.stream_cap)
-        admission = Admission(engine, in_flight, settings, queue.max_body_bytes)
+        admission = self._admission = Admission(engine, in_flight, settings, queue.max_body_bytes)
         executor = Executor(engine, admission, self._publisher, clock, traces)
         self._completer = Completer(broker, name, in_flight, self._publisher, settings, clock)
         self._puller = Puller(broker, name, admission, in_flight, clock)
         self._dispatcher = Dispatcher(self._puller, executor, self._completer, in_flight, settings, clock)
         self._housekeeper = Housekeeper(broker, name, settings, clock)
         self._keeper = self._keeper_kind(
-            lambda: _open_broker(queue, patience_s=0), name, in_flight, self._pulse, settings.lease_ms
+            lambda: self._open_broker(queue, patience_s=0), name, in_flight, self._pulse, self._configuration
         )
 
     @property
     def redis_address(self) -> str:
         """Address of Redis, without its password."""
         return self._broker.connection.address
+
+    def _open_broker(self, queue: QueueSettings, patience_s: float | None) -> WorkerBroker:
+        broker = WorkerBroker.open(queue, patience_s)
+        broker.configure(self._configuration.limits)
+        return broker
+
+    def _configure(self, limits: QueueLimits) -> None:
+        self._broker.configure(limits)
+        for part in (self._admission, self._completer, self._dispatcher, self._housekeeper):
+            part.configure(limits)
 
     def ask_to_stop(self) -> None:
         """Drain; a second call hands everything back at once."""
@@ -129,7 +142,8 @@ class Worker:
             "host": platform.node(),
             "pid": os.getpid(),
             "started_ms": self._started_ms,
-            "lease_ms": self._settings.lease_ms,
+            "lease_ms": self._configuration.limits.lease_ms,
+            **self._configuration.describe(),
             **more,
         }
 
@@ -168,6 +182,7 @@ class Worker:
             finding.say()
         while not await self._groups_exist():
             await self._clock.sleep(AGAIN_S)
+        await self._find_configuration()
         await self._wait_for_name()
         log.info("engine_starting", engine=self._engine.kind)
         while not await self._engine_starts():
@@ -178,13 +193,21 @@ class Worker:
         await self._wait_for_name()  # again: another worker may have loaded its model meanwhile
         await self._find_place()
 
+    async def _find_configuration(self) -> None:
+        """Follow the queue's configuration, or write it. A broken key must not stop the worker."""
+        with contextlib.suppress(StreamfleetError):
+            if await self._configuration.reread(self._broker):
+                self._configure(self._configuration.limits)
+                self._keeper.configure(self._configuration.limits)
+        self._configuration.warn()
+
     async def _wait_for_name(self) -> None:
         """Wait until a worker that had this name is silent: a restarted worker may reuse it, two at a time may not.
 
         Raises:
             SettingsError: another worker of this name is alive.
         """
-        lease_s = self._settings.lease_ms / 1000
+        lease_s = self._configuration.limits.lease_ms / 1000
         other = await self._namesake()
         if other is None:
             return
@@ -256,7 +279,7 @@ class Worker:
         return False
 
     async def _work(self) -> int:
-        self._keeper.start(self.describe, self.ask_to_stop, self._last_notice)
+        self._keeper.start(self.describe, self.ask_to_stop, self._configure, self._last_notice)
         loops = {
             "pull": asyncio.create_task(self._puller.run(self._dispatcher.start)),
             "dispatch": asyncio.create_task(self._dispatcher.run()),
@@ -359,6 +382,11 @@ class Worker:
             await self._clock.sleep(BEAT_S)
 
 
-def _open_broker(queue: QueueSettings, patience_s: float | None) -> WorkerBroker:
-    connection = Connection(queue.redis_url.get_secret_value(), patience_s=patience_s)
-    return WorkerBroker(connection, Keys(queue.queue, queue.key_prefix), queue.limits())
+def _limits(queue: QueueSettings, settings: WorkerSettings) -> QueueLimits:
+    """The limits of this worker's environment."""
+    return replace(
+        queue.limits(),
+        lease_ms=settings.lease_ms,
+        max_deliveries=settings.max_deliveries,
+        retry_max_ms=settings.retry_max_ms,
+    )

@@ -1,17 +1,18 @@
-"""Base of the brokers of each role: the connection, the keys, the consumer groups, Redis's clock."""
+"""Base of the brokers of each role: the connection, the keys and limits, the consumer groups, Redis's clock."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Self, TypeVar
 
 import redis.exceptions
 
 from streamfleet.common.connection import Connection, MissingGroup, another_type
-from streamfleet.common.errors import openai_error
+from streamfleet.common.errors import SettingsError, openai_error
 from streamfleet.common.keys import GROUP, Keys
+from streamfleet.common.queue_configuration import decode, differences, encode
 from streamfleet.common.records import QueueLimits
-from streamfleet.common.replies import consumer_name, description, mapping, recorded
+from streamfleet.common.replies import consumer_name, description, mapping, recorded, texts
 from streamfleet.common.results import Result, decode_result
 from streamfleet.common.settings import QueueSettings
 
@@ -27,13 +28,14 @@ class BrokerBase:
     if a new request does not fit into Redis, and NotPermitted if the Redis user lacks a permission.
     """
 
+    _followed: Mapping[str, str] | None = None
+
     def __init__(self, connection: Connection, keys: Keys, limits: QueueLimits | None = None) -> None:
         self.connection = connection
         connection.home(keys.base)
         self.keys = keys
-        self.limits = limits or QueueLimits()
         self._shared = keys.shared()
-        self._config = self.limits.encoded(keys.base)
+        self.configure(limits or QueueLimits())
 
     @classmethod
     def open(cls, settings: QueueSettings, patience_s: float | None = 5.0) -> Self:
@@ -50,6 +52,11 @@ class BrokerBase:
         """Returns the broker of another role on the same connection; closing one closes both."""
         return cls(other.connection, other.keys, other.limits)
 
+    def configure(self, limits: QueueLimits) -> None:
+        """Use these limits from now on."""
+        self.limits = limits
+        self._config = limits.encoded(self.keys.base)
+
     async def close(self) -> None:
         await self.connection.close()
 
@@ -57,6 +64,42 @@ class BrokerBase:
         """Redis's clock, epoch ms; ages and deadlines are measured by it."""
         seconds, microseconds = await self.connection.command("TIME")
         return int(seconds) * 1000 + int(microseconds) // 1000
+
+    async def configuration(self) -> dict[str, str]:
+        """The queue's configuration, by name of the setting; empty before the first worker has written it.
+
+        Raises:
+            SettingsError: the key was overwritten with another type.
+        """
+        try:
+            return texts(await self.connection.command("HGETALL", self.keys.meta))
+        except redis.exceptions.ResponseError as error:
+            if "WRONGTYPE" in str(error):
+                raise SettingsError(str(another_type(self.connection.address))) from error
+            raise
+
+    def follow(self, fields: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+        """Use this configuration from now on; what it lacks stays as it is.
+
+        Returns:
+            The values that changed, by name: before and after.
+
+        Raises:
+            SettingsError: a value breaks the rules of its setting; nothing changes.
+        """
+        if fields == self._followed:
+            return {}
+        limits = decode(self.limits, fields)
+        changed = differences(encode(self.limits), encode(limits))
+        self._followed = dict(fields)
+        if changed:
+            self.configure(limits)
+        return changed
+
+    async def _write_configuration(self, how: str, values: Mapping[str, str]) -> dict[str, str]:
+        words = [word for item in values.items() for word in item]
+        keys = [self.keys.meta, self.keys.sched, self.keys.cancels]
+        return texts(await self.connection.script("configure", keys, [self.limits.notices_cap, how, *words]))
 
     async def ensure_groups(self) -> None:
         """Create missing streams and groups of the lanes; groups start at 0, never at ``$``."""

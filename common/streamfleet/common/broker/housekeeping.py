@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 from streamfleet.common.broker.base import BrokerBase
 from streamfleet.common.connection import MissingGroup
+from streamfleet.common.queue_configuration import OF_CLIENTS, encode
 from streamfleet.common.records import Reclaimed
-from streamfleet.common.replies import entries
+from streamfleet.common.replies import entries, texts
 
 
 class Turn(NamedTuple):
@@ -109,11 +110,16 @@ class HousekeepingBroker(BrokerBase):
         """Delete a cancel request."""
         await self.connection.command("XDEL", self.keys.cancel_requests, stream_id)
 
-    async def heartbeat(self, worker: str, description: Mapping[str, Any]) -> int:
-        """Write a worker's heartbeat. Returns Redis's clock, epoch ms."""
-        return int(
-            await self.connection.script("heartbeat", self._shared, [self._config, worker, json.dumps(description)])
-        )
+    async def heartbeat(self, worker: str, description: Mapping[str, Any]) -> dict[str, str] | None:
+        """Write a worker's heartbeat. Returns the queue's configuration; None if this worker may not read it."""
+        keys, args = [*self._shared, self.keys.meta], [self._config, worker, json.dumps(description)]
+        fields = await self.connection.script("heartbeat", keys, args)
+        return None if fields is None else texts(fields)
+
+    async def agree(self) -> dict[str, str]:
+        """Write what the queue's configuration lacks, out of this worker's limits. Returns the whole of it."""
+        own = {name: value for name, value in encode(self.limits).items() if name not in OF_CLIENTS}
+        return await self._write_configuration("add", own)
 
     async def deregister(
         self,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from streamfleet.common.broker.base import BrokerBase
+from streamfleet.common.broker.client import ClientBroker
 from streamfleet.common.connection import MissingGroup
 from streamfleet.common.errors import NotReplicated
 from streamfleet.common.keys import GROUP, NOBODY
@@ -29,7 +29,7 @@ Entries = list[tuple[str, dict[bytes, bytes]]]
 IN_THE_QUEUE = frozenset({EnqueueCode.ACCEPTED, EnqueueCode.EXISTING})
 
 
-class ProducerBroker(BrokerBase):
+class ProducerBroker(ClientBroker):
     """Verbs of producers: enqueue requests, follow them, read their tokens and results."""
 
     async def enqueue(self, submissions: Sequence[Submission]) -> list[Accepted]:

@@ -164,7 +164,8 @@ class WorkerBroker(HousekeepingBroker):
         def named(field: bytes) -> list[str]:
             return [fields[field].decode(errors="replace") for _, fields in found if field in fields]
 
-        return Notices(found[-1][0] if found else last_id, named(b"id"), frozenset(named(b"drain")))
+        last_id = found[-1][0] if found else last_id
+        return Notices(last_id, named(b"id"), frozenset(named(b"drain")), bool(named(b"configuration")))
 
     async def last_notice(self) -> str:
         """Id of the newest notice, to start `read_notices` from."""

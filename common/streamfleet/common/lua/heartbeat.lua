@@ -1,9 +1,10 @@
 -- @include keys
--- Write a worker's heartbeat, with its description.
--- KEYS: shared. ARGV: 1 configuration; 2 worker; 3 JSON description.
--- Returns the server's time in epoch ms.
+-- Write a worker's heartbeat, with its description, and read the queue's configuration.
+-- KEYS: shared; 19 the hash `meta`. ARGV: 1 configuration; 2 worker; 3 JSON description.
+-- Returns the fields and values of `meta`; nil if ACL rules of an earlier release forbid it.
 open_for_writes()   -- a full server must not make the workers that drain it look dead
 local description, now = cjson.decode(ARGV[3]), now_ms()
 description.seen_ms = now
 call('HSET', WORKERS, ARGV[2], cjson.encode(description))
-return string.format('%.0f', now)
+local meta = redis.pcall('HGETALL', KEYS[19])
+return not meta.err and meta

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
-from streamfleet.common.broker.base import BrokerBase
+from streamfleet.common.broker.client import ClientBroker
 from streamfleet.common.connection import MissingGroup
 from streamfleet.common.keys import GROUP, NOBODY
 from streamfleet.common.protocol import LANES, Lane
@@ -30,8 +30,8 @@ OUTSTANDING = "outstanding"
 """Status that requeue.lua returns for a request that has not ended."""
 
 
-class ControlBroker(BrokerBase):
-    """Count requests, pause lanes, drain workers, handle dead letters."""
+class ControlBroker(ClientBroker):
+    """Count requests, pause lanes, drain workers, change the queue's configuration, handle dead letters."""
 
     async def audit(self, bound: int = 10_000) -> Audit:
         """All counts at one instant; undelivered entries are counted up to `bound` per lane."""
@@ -182,6 +182,10 @@ class ControlBroker(BrokerBase):
     async def drain(self, worker: str) -> None:
         """Tell a worker to finish its requests and stop; told twice, it hands them back."""
         await self._ask(self.keys.cancels, self.limits.notices_cap, "drain", worker)
+
+    async def set_configuration(self, values: Mapping[str, str]) -> dict[str, str]:
+        """Change the queue's configuration and tell all workers. Returns the whole of it. `decode` checks values."""
+        return await self._write_configuration("set", values)
 
     async def _pause(self, lanes: Sequence[Lane], on: str) -> list[Lane]:
         args = [self._config, json.dumps([lane.number for lane in lanes]), on]

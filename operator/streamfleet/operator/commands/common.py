@@ -62,6 +62,7 @@ async def connected(settings: QueueSettings) -> AsyncIterator[OperatorBroker]:
     broker = OperatorBroker.open(settings)
     try:
         await broker.connection.ping()
+        await broker.refresh_configuration()
         yield broker
     finally:
         await broker.close()

@@ -21,9 +21,10 @@ def doctor(as_json: AsJson = False, redis_url: RedisUrl = None, queue: QueueName
     """Examine Redis and the queue, and say what to change.
 
     Looks at the server's version, eviction, memory, persistence and replication; at what the user of REDIS_URL may do;
-    at clocks and the time of a ping; at the queue's keys, groups, workers and ages, and at other queues beside it.
-    Changes nothing, and costs no more on a long queue. Each line is ok, warn, fail, or unknown where Redis does not
-    tell this user. The exit status is 1 when anything fails. `streamfleet audit` looks through the whole queue.
+    at clocks and the time of a ping; at the queue's keys, groups, workers, configuration and ages, and at other
+    queues beside it. Changes nothing, and costs no more on a long queue. Each line is ok, warn, fail, or unknown where
+    Redis does not tell this user. The exit status is 1 when anything fails. `streamfleet audit` looks through the whole
+    queue.
 
     ```text
     streamfleet doctor
@@ -42,12 +43,16 @@ def doctor(as_json: AsJson = False, redis_url: RedisUrl = None, queue: QueueName
 
 async def _examine(settings: QueueSettings) -> list[Check]:
     from streamfleet.common.clock import SystemClock
+    from streamfleet.common.queue_configuration import said
+    from streamfleet.common.settings import WorkerSettings, load
     from streamfleet.operator.broker import OperatorBroker
     from streamfleet.operator.doctor.examine import examine
 
+    environment = said(settings, load(WorkerSettings))
+    password_given = "@" in settings.redis_url.get_secret_value()
     broker = OperatorBroker.open(settings)
     try:
-        return await examine(broker, SystemClock(), password_given="@" in settings.redis_url.get_secret_value())
+        return await examine(broker, SystemClock(), password_given=password_given, environment=environment)
     finally:
         await broker.close()
 

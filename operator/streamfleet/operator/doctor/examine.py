@@ -20,13 +20,16 @@ QUESTIONS = 5
 """Number of times that the clock is read; the fastest answer counts."""
 
 
-async def examine(broker: OperatorBroker, clock: Clock, *, password_given: bool) -> list[Check]:
+async def examine(
+    broker: OperatorBroker, clock: Clock, *, password_given: bool, environment: Mapping[str, str] | None = None
+) -> list[Check]:
     """Run all checks, in the order of their dependencies.
 
     Args:
         broker: the queue.
         clock: this machine's clock.
         password_given: True if REDIS_URL has a password.
+        environment: values of the queue's configuration that this machine's environment names.
 
     Returns:
         The findings. If Redis does not answer, that is the only one, or the last.
@@ -34,11 +37,12 @@ async def examine(broker: OperatorBroker, clock: Clock, *, password_given: bool)
     found: list[Check] = []
     try:
         await broker.connection.ping()
+        await broker.refresh_configuration()
         info = await _info(broker, found)
         found.append(await _access(broker, info, password_given=password_given))
         found.append(await _clock(broker, clock))
         found.append(ping_check([await _ping_ms(broker, clock) for _ in range(PINGS)]))
-        await _look_at_queue(broker, found)
+        await _look_at_queue(broker, found, environment or {})
     except BrokerUnavailable as error:
         found.append(fail("connection", str(error), "REDIS_URL, or Redis itself"))
     return found
@@ -90,10 +94,11 @@ async def _ping_ms(broker: OperatorBroker, clock: Clock) -> float:
     return (clock.monotonic() - started) * 1000
 
 
-async def _look_at_queue(broker: OperatorBroker, found: list[Check]) -> None:
+async def _look_at_queue(broker: OperatorBroker, found: list[Check], environment: Mapping[str, str]) -> None:
     async def snapshot_checks() -> list[Check]:
         snapshot = await take_snapshot(broker)
-        return [queue.workers_check(snapshot), queue.lateness_check(snapshot)]
+        configuration = queue.configuration_check(await broker.configuration(), broker.limits, snapshot, environment)
+        return [queue.workers_check(snapshot), configuration, queue.lateness_check(snapshot)]
 
     async def alone(look: Callable[[OperatorBroker], Awaitable[Check]]) -> list[Check]:
         return [await look(broker)]

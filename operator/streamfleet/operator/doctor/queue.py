@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from streamfleet.common.durations import in_words
+from streamfleet.common.errors import SettingsError
 from streamfleet.common.protocol import LANES
-from streamfleet.common.records import Finding
+from streamfleet.common.queue_configuration import decode, differences
+from streamfleet.common.records import Finding, QueueLimits
+from streamfleet.common.settings import variable
 from streamfleet.operator.broker import OperatorBroker
 from streamfleet.operator.doctor.check import Check, fail, ok, unknown, warn
 from streamfleet.operator.lateness import Cause, lateness
@@ -78,6 +81,40 @@ def workers_check(snapshot: Snapshot) -> Check:
     return ok("workers", seen)
 
 
+def configuration_check(
+    fields: Mapping[str, str], limits: QueueLimits, snapshot: Snapshot, environment: Mapping[str, str]
+) -> Check:
+    """Check that all workers follow the queue's configuration, and that no environment says otherwise.
+
+    Args:
+        fields: the configuration.
+        limits: limits to check it with.
+        snapshot: the workers.
+        environment: values of the configuration that this machine's environment names.
+    """
+    name, alive = "configuration", [worker for worker in snapshot.workers if worker.alive]
+    try:
+        decode(limits, fields)
+    except SettingsError as error:
+        return fail(name, "; ".join(str(error).splitlines()), "`streamfleet queue set` it to what is allowed")
+    own = [worker for worker in alive if not worker.follows_configuration]
+    if own:
+        told = ", ".join(worker.name for worker in own[:NAMED])
+        seen = f"{len(own)} of {len(alive)} workers go by their own environment: {told}{_more(own)}"
+        change = "their release, or the rules of their Redis user: `streamfleet acl --role worker`"
+        return warn(name, seen, change)
+    said = {"this environment": environment, **{worker.name: worker.environment for worker in alive}}
+    others = [
+        f"{variable(setting)} is {value} in {where}, {queues} in the queue"
+        for where, values in said.items()
+        for setting, (value, queues) in differences(values, fields).items()
+    ]
+    if others:
+        seen = "; ".join(others[:NAMED]) + _more(others)
+        return warn(name, seen, "the queue's value holds: unset the variable, or `streamfleet queue set`")
+    return ok(name, f"{len(alive)} workers follow it" if fields else "none yet: the first worker writes it")
+
+
 def lateness_check(snapshot: Snapshot) -> Check:
     """Check for late lanes, and show the age of the oldest request."""
     ages = [lane.oldest_s for lane in snapshot.lanes if lane.oldest_s is not None]
@@ -101,7 +138,11 @@ def _others(broker: OperatorBroker, keys: Sequence[str], *, whole: bool) -> Chec
 
 def _named(wrong: Sequence[Finding]) -> str:
     told = [f"{finding.name}: {KINDS[finding.kind][0].format(detail=finding.detail)}" for finding in wrong[:NAMED]]
-    return "; ".join(told) + (f" and {len(wrong) - NAMED} more" if len(wrong) > NAMED else "")
+    return "; ".join(told) + _more(wrong)
+
+
+def _more(found: Sequence[object]) -> str:
+    return f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
 
 
 def not_looked_at(name: str, why: str) -> Check:

@@ -69,7 +69,8 @@ class View:
 
 
 async def look(broker: OperatorBroker, throughput: Throughput) -> View:
-    """Look at the queue in two round trips, whose cost does not grow with the queue."""
+    """Look at the queue in three round trips, whose cost does not grow with the queue."""
+    await broker.refresh_configuration()
     audit = await broker.audit(0)
     glance = await broker.glance({row.lane: places(row.ready) for row in audit.lanes}, DELAYED_AT_MOST)
     return view(audit, glance, throughput, broker.limits.patience_ms)

@@ -1,0 +1,124 @@
+"""The queue's configuration: settings that all its workers and clients share, as the hash `{q}:meta` holds them. Pure.
+
+Fields have the names of the settings, values are text as in the environment, and each is checked by the rules of its
+setting. A worker writes what the hash lacks, out of its environment; from then on the hash counts, not the environment.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from pydantic_settings import PydanticBaseSettingsSource
+
+from streamfleet.common.errors import InvalidRequest, SettingsError
+from streamfleet.common.records import QueueLimits
+from streamfleet.common.settings import ENVELOPE_BYTES, Group, QueueSettings, WorkerSettings, load, variable
+
+OF_CLIENTS = ("lane_limit", "lane_bytes")
+"""Settings that only clients act on. No worker writes them: the clients' own hold until an operator sets them."""
+OF_WORKERS = ("lease_ms", "max_deliveries", "retry_max_ms")
+NAMES = (
+    *OF_WORKERS,
+    "result_ttl_ms",
+    "waiting_ttl_ms",
+    "patience_ms",
+    "shares",
+    "max_body_bytes",
+    "dead_cap",
+    "dead_bytes",
+    "dead_ttl_ms",
+    "reply_cap",
+    *OF_CLIENTS,
+)
+"""All settings of the configuration."""
+
+
+class _Given(Group):
+    """Settings without an environment: a value that is not given has its default."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: Any,  # noqa: ARG003 - the signature is pydantic's
+        init_settings: PydanticBaseSettingsSource,
+        *_: Any,
+        **__: Any,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return (init_settings,)
+
+
+class _QueueRules(_Given, QueueSettings):
+    pass
+
+
+class _WorkerRules(_Given, WorkerSettings):
+    pass
+
+
+def encode(limits: QueueLimits) -> dict[str, str]:
+    """The limits as fields of the configuration."""
+    values = {name: getattr(limits, name) for name in NAMES if name != "max_body_bytes"}
+    values["max_body_bytes"] = limits.max_entry_bytes - ENVELOPE_BYTES
+    return {name: _text(values[name]) for name in NAMES}
+
+
+def decode(limits: QueueLimits, fields: Mapping[str, str]) -> QueueLimits:
+    """The limits with the values of these fields; fields with other names are passed over.
+
+    Raises:
+        SettingsError: one line for each value that breaks the rules of its setting, with the setting's name.
+    """
+    given = encode(limits) | {name: value for name, value in fields.items() if name in NAMES}
+    wrong: list[str] = []
+    values: dict[str, Any] = {}
+    for rules in (_QueueRules, _WorkerRules):
+        names = [name for name in NAMES if (name in OF_WORKERS) is (rules is _WorkerRules)]
+        try:
+            values |= load(rules, **{name: given[name] for name in names}).model_dump(include=set(names))
+        except SettingsError as error:
+            wrong.append(str(error))
+    if wrong:
+        raise SettingsError("\n".join(wrong))
+    return replace(limits, max_entry_bytes=values.pop("max_body_bytes") + ENVELOPE_BYTES, **values)
+
+
+def lacks(fields: Mapping[str, str]) -> bool:
+    """True if a worker has to write a part of the configuration: the queue is new, or Redis lost it."""
+    return any(name not in fields for name in NAMES if name not in OF_CLIENTS)
+
+
+def said(queue: QueueSettings, worker: WorkerSettings) -> dict[str, str]:
+    """The part of the configuration that the environment or an option names, as opposed to defaults."""
+    groups = {name: worker if name in OF_WORKERS else queue for name in NAMES}
+    return {name: _text(getattr(group, name)) for name, group in groups.items() if name in group.model_fields_set}
+
+
+def differences(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """Values that differ, by name: before and after; only of names that both have."""
+    return {name: (value, after[name]) for name, value in before.items() if name in after and after[name] != value}
+
+
+def assignments(words: list[str]) -> dict[str, str]:
+    """Read ``NAME=VALUE`` words; the name may be that of the environment variable.
+
+    Raises:
+        InvalidRequest: a word is no assignment, or no setting of the configuration has its name.
+    """
+    values: dict[str, str] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        known = next((each for each in NAMES if name in (each, variable(each))), "")
+        if not (known and equals and value):
+            near = next(iter(difflib.get_close_matches(name.lower(), NAMES, n=1)), "")
+            hint = f"; did you mean {near}?" if near else ""
+            unknown = f"not a setting of the queue, which has {', '.join(NAMES)}{hint}"
+            raise InvalidRequest("write NAME=VALUE" if known else unknown, word)
+        values[known] = value
+    return values
+
+
+def _text(value: object) -> str:
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)

@@ -1,0 +1,139 @@
+"""`streamfleet queue`: the configuration that all workers and clients of a queue share."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from streamfleet.operator.commands.common import (
+    AsJson,
+    QueueName,
+    RedisUrl,
+    connected,
+    fail,
+    out,
+    queue_settings,
+    run,
+)
+
+if TYPE_CHECKING:
+    from streamfleet.common.settings import QueueSettings
+    from streamfleet.operator.broker import OperatorBroker
+
+queue = typer.Typer(
+    name="queue",
+    no_args_is_help=True,
+    help="The configuration that all workers and clients of a queue share: show, set.",
+)
+
+
+@queue.command("show")
+def show(as_json: AsJson = False, redis_url: RedisUrl = None, queue: QueueName = None) -> None:
+    """Show the queue's configuration, and where this shell's environment says otherwise.
+
+    The first worker of a queue writes what its environment says; from then on the queue's value holds. What no worker
+    acts on (lane_limit, lane_bytes) is each client's own until it is set. Times are in ms.
+
+    ```text
+    streamfleet queue show
+    streamfleet queue show --json | jq '.[] | select(.name == "lease_ms") | .value'
+    ```
+    """
+    run(_show(queue_settings(redis_url, queue), as_json))
+
+
+async def _show(settings: QueueSettings, as_json: bool) -> None:
+    from streamfleet.common.queue_configuration import NAMES, said
+    from streamfleet.common.settings import WorkerSettings, load
+
+    own = said(settings, load(WorkerSettings))
+    async with connected(settings) as broker:
+        fields = await broker.configuration()
+    differing = {name: value for name, value in own.items() if fields.get(name, value) != value}
+    if as_json:
+        rows = [
+            {"name": name, "value": _value(fields.get(name)), "environment": _value(differing.get(name))}
+            for name in NAMES
+        ]
+        out(json.dumps(rows, indent=2))
+    elif fields:
+        _print(fields, differing)
+    else:
+        out("no configuration yet: the first worker writes what its environment says")
+
+
+def _value(text: str | None) -> int | list[int] | str | None:
+    parts = (text or "").split(",")
+    if text is None or not all(part.isdecimal() for part in parts):
+        return text
+    return [int(part) for part in parts] if len(parts) > 1 else int(text)
+
+
+def _print(fields: Mapping[str, str], differing: Mapping[str, str]) -> None:
+    from rich.console import Console
+
+    from streamfleet.common.queue_configuration import NAMES
+    from streamfleet.operator.commands.fitted_table import FittedTable
+    from streamfleet.operator.commands.plain import cell
+
+    table = FittedTable()
+    table.add_column("setting")
+    table.add_column("value", justify="right")
+    table.add_column("this environment", justify="right")
+    for name in NAMES:
+        table.add_row(name, cell(fields.get(name, "not set")), f"[yellow]{cell(differing.get(name, ''))}[/yellow]")
+    Console().print(table)
+
+
+@queue.command("set")
+def set_values(
+    values: Annotated[list[str], typer.Argument(metavar="NAME=VALUE...", help="As `streamfleet queue show` names it.")],
+    redis_url: RedisUrl = None,
+    queue: QueueName = None,
+) -> None:
+    """Change the queue's configuration for all its workers and clients, within a second and without a restart.
+
+    Refused while workers are alive that do not follow it, as those of release 0.1. docs/operations.md says which values
+    apply to requests that are in the queue already.
+
+    ```text
+    streamfleet queue set lease_ms=20000
+    streamfleet queue set max_deliveries=3 shares=0,0,200,100 --queue images
+    ```
+    """
+    from streamfleet.common.queue_configuration import assignments
+
+    run(_set(queue_settings(redis_url, queue), assignments(values)))
+
+
+async def _set(settings: QueueSettings, values: Mapping[str, str]) -> None:
+    from streamfleet.common.queue_configuration import decode, encode
+
+    async with connected(settings) as broker:
+        before = await broker.configuration()
+        after = encode(decode(broker.limits, {**before, **values}))
+        changed = {name: after[name] for name in values if before.get(name) != after[name]}
+        if changed:
+            await _refuse_if_unheard(broker)
+            await broker.set_configuration(changed)
+    for name in values:
+        now = f"{before.get(name, 'not set')} -> {after[name]}" if name in changed else f"{after[name]} already"
+        out(f"{name}: {now}")
+
+
+async def _refuse_if_unheard(broker: OperatorBroker) -> None:
+    from streamfleet.operator.commands.plain import one_line
+    from streamfleet.operator.fleet import worker_views
+
+    views = worker_views(await broker.workers(), {}, await broker.now_ms())
+    deaf = [view.name for view in views if view.alive and not view.follows_configuration]
+    if deaf:
+        fail(
+            one_line(
+                f"these workers do not follow the queue's configuration: {', '.join(deaf)}; nothing was changed. "
+                "Replace those of an earlier release; others lack a permission: `streamfleet acl --role worker`"
+            )
+        )

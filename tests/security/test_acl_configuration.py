@@ -1,0 +1,82 @@
+"""The queue's configuration under ACL rules: those of the roles, and those that an earlier release made."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from streamfleet.common.errors import NotPermitted
+from streamfleet.common.settings import QueueSettings, load
+from streamfleet.operator.access_rules import Role
+from streamfleet.producer.client import Client
+from tests.integration.cli_processes import command, environment
+from tests.integration.worker_process import WorkerProcess, chat
+from tests.security.guarded import Guarded
+from tests.upgrade.kept import kept, unpack
+
+QUEUE = "default"
+RULES = """
+import sys
+from streamfleet.common.acl import Patterns, Role, rules
+from streamfleet.common.keys import Keys
+print("\\n".join(rules(Role(sys.argv[1]), Patterns(Keys(sys.argv[2])))))
+"""
+
+
+def earlier(role: Role, root: Path) -> list[str]:
+    """The rules of a role, as a kept release makes them."""
+    words = [sys.executable, "-c", RULES, role, QUEUE]
+    variables = {**os.environ, "PYTHONPATH": str(root)}
+    ended = subprocess.run(words, env=variables, capture_output=True, text=True, check=True, cwd=os.sep)
+    return ended.stdout.splitlines()
+
+
+async def test_a_producer_reads_and_a_worker_adds_and_only_an_operator_changes(guarded: Guarded) -> None:
+    async with guarded.broker(guarded.enlist(Role.WORKER)) as worker:
+        agreed = await worker.agree()
+        with pytest.raises(NotPermitted):
+            await worker.set_configuration({"lease_ms": "7000"})
+    async with guarded.broker(guarded.enlist(Role.PRODUCER)) as producer:
+        assert await producer.configuration() == agreed
+        with pytest.raises(NotPermitted):
+            await producer.agree()
+    async with guarded.broker(guarded.enlist(Role.OPERATOR)) as operator:
+        assert await operator.set_configuration({"lease_ms": "7000"}) == {**agreed, "lease_ms": "7000"}
+
+
+async def test_with_rules_of_an_earlier_release_all_go_on_with_their_environments(
+    guarded: Guarded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = unpack(kept()[-1], tmp_path)
+    urls = {role: guarded.enlist_with(role, earlier(role, root)) for role in (Role.WORKER, Role.PRODUCER)}
+    async with guarded.broker(queue=QUEUE) as admin:
+        await admin.agree()
+        await admin.set_configuration({"result_ttl_ms": "5000"})
+        told: list[str] = []
+        monkeypatch.setattr("streamfleet.common.broker.client.log.warning", lambda event, **_: told.append(event))
+        worker = WorkerProcess(urls[Role.WORKER], tmp_path, "w1")
+        try:
+            await worker.ready()
+            async with Client(settings=load(QueueSettings, redis_url=urls[Role.PRODUCER])) as client:
+                await client.enqueue(chat())
+                client.broker._fresh_until = 0.0
+                handle = await client.enqueue(chat())
+                assert (await handle.result(10)).ok
+            assert told == ["queue_configuration_not_followed"], "said once"
+            life_ms = await admin.connection.command("PTTL", admin.keys.result(handle.id))
+            assert life_ms > 5_000
+            await worker.logged("queue_configuration_not_followed")
+            words, settings = command("queue", "set", "max_deliveries=3"), environment(guarded.server.url)
+            refused = await asyncio.to_thread(
+                subprocess.run, words, env=settings, capture_output=True, text=True, check=False
+            )
+        finally:
+            worker.destroy()
+        assert len(worker.events("queue_configuration_not_followed")) == 1
+    assert refused.returncode == 1
+    assert "do not follow the queue's configuration: w1;" in refused.stderr
