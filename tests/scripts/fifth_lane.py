@@ -26,6 +26,7 @@ async def play(url: str) -> None:
         assert [lease.lane for lease in leases] == list(LANES), "the most urgent lane goes first"
         await ended_by_a_worker(queue, last, leases)
         await ended_by_nobody(queue, last)
+        assert await queue.broker.heartbeat("w1", {}) is not None
         audit = await queue.broker.audit()
         found = ([row.lane for row in audit.lanes], audit.problems(), audit.outstanding)
         assert found == (list(LANES), [], 0), found

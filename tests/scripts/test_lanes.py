@@ -27,7 +27,7 @@ def test_a_fifth_lane_needs_no_other_change_of_the_scripts_and_the_broker(redis_
     done = subprocess.run(
         [sys.executable, "-m", "tests.scripts.fifth_lane", redis_url],
         cwd=REPOSITORY,
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])},
         capture_output=True,
         text=True,
         check=False,
