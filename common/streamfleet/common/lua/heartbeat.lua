@@ -6,5 +6,5 @@ open_for_writes()   -- a full server must not make the workers that drain it loo
 local description, now = cjson.decode(ARGV[3]), now_ms()
 description.seen_ms = now
 call('HSET', WORKERS, ARGV[2], cjson.encode(description))
-local meta = redis.pcall('HGETALL', KEYS[19])
+local meta = redis.pcall('HGETALL', KEYS[SHARED + 1])
 return not meta.err and meta
