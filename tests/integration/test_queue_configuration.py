@@ -34,6 +34,7 @@ async def told(fleet: Fleet, *arguments: str, **settings: str) -> subprocess.Com
 
 
 async def test_the_first_worker_writes_what_its_environment_says_in_plain_names_and_units(fleet: Fleet) -> None:
+    assert (await told(fleet, "queue", "show")).stdout.startswith("no configuration yet")
     await fleet.worker("w1", lease_ms=2_000, max_deliveries=7, shares="0,0,200,100")
     fields = await fleet.redis.hgetall(META)
     assert fields["lease_ms"] == "2000"

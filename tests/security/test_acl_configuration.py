@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -36,6 +37,12 @@ def earlier(role: Role, root: Path) -> list[str]:
     return ended.stdout.splitlines()
 
 
+async def told(url: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A command, run beside this event loop."""
+    words, settings = command(*arguments), environment(url)
+    return await asyncio.to_thread(subprocess.run, words, env=settings, capture_output=True, text=True, check=False)
+
+
 async def test_a_producer_reads_and_a_worker_adds_and_only_an_operator_changes(guarded: Guarded) -> None:
     async with guarded.broker(guarded.enlist(Role.WORKER)) as worker:
         agreed = await worker.agree()
@@ -49,6 +56,13 @@ async def test_a_producer_reads_and_a_worker_adds_and_only_an_operator_changes(g
         assert await operator.set_configuration({"lease_ms": "7000"}) == {**agreed, "lease_ms": "7000"}
 
 
+async def test_with_rules_of_an_earlier_release_doctor_looks_at_all_else(guarded: Guarded, tmp_path: Path) -> None:
+    url = guarded.enlist_with(Role.OPERATOR, earlier(Role.OPERATOR, unpack(kept()[-1], tmp_path)))
+    levels = {check["name"]: check["level"] for check in json.loads((await told(url, "doctor", "--json")).stdout)}
+    assert levels["configuration"] == "unknown"
+    assert (levels["workers"], levels["lanes"]) == ("warn", "ok")
+
+
 async def test_with_rules_of_an_earlier_release_all_go_on_with_their_environments(
     guarded: Guarded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -57,8 +71,8 @@ async def test_with_rules_of_an_earlier_release_all_go_on_with_their_environment
     async with guarded.broker(queue=QUEUE) as admin:
         await admin.agree()
         await admin.set_configuration({"result_ttl_ms": "5000"})
-        told: list[str] = []
-        monkeypatch.setattr("streamfleet.common.broker.client.log.warning", lambda event, **_: told.append(event))
+        warned: list[str] = []
+        monkeypatch.setattr("streamfleet.common.broker.client.log.warning", lambda event, **_: warned.append(event))
         worker = WorkerProcess(urls[Role.WORKER], tmp_path, "w1")
         try:
             await worker.ready()
@@ -67,14 +81,11 @@ async def test_with_rules_of_an_earlier_release_all_go_on_with_their_environment
                 client.broker._fresh_until = 0.0
                 handle = await client.enqueue(chat())
                 assert (await handle.result(10)).ok
-            assert told == ["queue_configuration_not_followed"], "said once"
+            assert warned == ["queue_configuration_not_followed"], "said once"
             life_ms = await admin.connection.command("PTTL", admin.keys.result(handle.id))
             assert life_ms > 5_000
             await worker.logged("queue_configuration_not_followed")
-            words, settings = command("queue", "set", "max_deliveries=3"), environment(guarded.server.url)
-            refused = await asyncio.to_thread(
-                subprocess.run, words, env=settings, capture_output=True, text=True, check=False
-            )
+            refused = await told(guarded.server.url, "queue", "set", "max_deliveries=3")
         finally:
             worker.destroy()
         assert len(worker.events("queue_configuration_not_followed")) == 1

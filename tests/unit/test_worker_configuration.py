@@ -121,6 +121,8 @@ class Told:
         self.fields: dict[str, str] = encode(self.limits)
         self.notices: asyncio.Queue[Notices] = asyncio.Queue()
         self.clock, self.beats = clock, [0.0]
+        self.answers = asyncio.Event()
+        self.answers.set()
 
     keys = Keys("q")
     configure, follow = WorkerBroker.configure, WorkerBroker.follow
@@ -128,7 +130,9 @@ class Told:
 
     async def heartbeat(self, _worker: str, _description: object) -> Mapping[str, str]:
         self.beats.append(self.clock.monotonic())
-        return self.fields
+        fields = self.fields
+        await self.answers.wait()
+        return fields
 
     async def configuration(self) -> Mapping[str, str]:
         return self.fields
@@ -160,6 +164,28 @@ async def test_a_notice_of_a_change_is_followed_at_once_and_told_to_the_event_lo
     assert (heard[0].lease_ms, heard[0].max_deliveries) == (2_000, 3)
     assert keeper._lease_changed.is_set(), "the next renewal is due at once"
     assert broker.limits == heard[0]
+
+
+async def test_an_answer_from_before_a_change_does_not_undo_it() -> None:
+    clock = HandClock()
+    broker = Told(clock)
+    keeper = keeper_of(broker, clock)
+    broker.answers.clear()
+    beat = asyncio.create_task(keeper._heartbeat(cast("WorkerBroker", broker), clock.monotonic()))
+    await eventually(lambda: len(broker.beats) == 2, what="the heartbeat is on its way")
+    cancels = asyncio.create_task(keeper._cancels(cast("WorkerBroker", broker)))
+    broker.fields = encode(replace(broker.limits, lease_ms=2_000))
+    broker.notices.put_nowait(Notices("1-0", (), frozenset(), configured=True))
+    await eventually(broker.notices.empty, what="the notice is read")
+    for _ in range(20):
+        await asyncio.sleep(0)
+    broker.answers.set()
+    await beat
+    await eventually(lambda: broker.limits.lease_ms == 2_000, what="the change is followed")
+    for _ in range(20):
+        await asyncio.sleep(0)
+    cancels.cancel()
+    assert broker.limits.lease_ms == 2_000
 
 
 async def test_a_change_ends_the_wait_for_the_next_renewal() -> None:

@@ -97,7 +97,11 @@ async def _ping_ms(broker: OperatorBroker, clock: Clock) -> float:
 async def _look_at_queue(broker: OperatorBroker, found: list[Check], environment: Mapping[str, str]) -> None:
     async def snapshot_checks() -> list[Check]:
         snapshot = await take_snapshot(broker)
-        configuration = queue.configuration_check(await broker.configuration(), broker.limits, snapshot, environment)
+        try:
+            fields = await broker.configuration()
+            configuration = queue.configuration_check(fields, broker.limits, snapshot, environment)
+        except NotPermitted as error:
+            configuration = queue.not_looked_at("configuration", str(error))
         return [queue.workers_check(snapshot), configuration, queue.lateness_check(snapshot)]
 
     async def alone(look: Callable[[OperatorBroker], Awaitable[Check]]) -> list[Check]:
