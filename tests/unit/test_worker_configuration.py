@@ -118,6 +118,7 @@ class Told:
     def __init__(self, clock: HandClock) -> None:
         self.connection = SimpleNamespace(answer_timeout_s=10.0)
         self.limits = QueueLimits()
+        self._followed: Mapping[str, str] = {}
         self.fields: dict[str, str] = encode(self.limits)
         self.notices: asyncio.Queue[Notices] = asyncio.Queue()
         self.clock, self.beats = clock, [0.0]
@@ -126,7 +127,6 @@ class Told:
 
     keys = Keys("q")
     configure, follow = WorkerBroker.configure, WorkerBroker.follow
-    _followed = None
 
     async def heartbeat(self, _worker: str, _description: object) -> Mapping[str, str]:
         self.beats.append(self.clock.monotonic())

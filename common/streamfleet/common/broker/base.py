@@ -28,13 +28,12 @@ class BrokerBase:
     if a new request does not fit into Redis, and NotPermitted if the Redis user lacks a permission.
     """
 
-    _followed: Mapping[str, str] | None = None
-
     def __init__(self, connection: Connection, keys: Keys, limits: QueueLimits | None = None) -> None:
         self.connection = connection
         connection.home(keys.base)
         self.keys = keys
         self._shared = keys.shared()
+        self._followed: Mapping[str, str] = {}
         self.configure(limits or QueueLimits())
 
     @classmethod
