@@ -141,8 +141,10 @@ def limited(seconds: float) -> Iterator[None]:
     from bench.gpu.schedule import OutOfTime
     from streamfleet.worker.engine.processes import descendants, end_all
 
+    others = descendants(os.getpid())
+
     def ring(*_: object) -> None:
-        end_all(descendants(os.getpid()), END_S)  # otherwise the wait for a hung process would go on
+        end_all(descendants(os.getpid()) - others, END_S)  # otherwise the wait for a hung process would go on
         raise OutOfTime
 
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -118,7 +118,7 @@ async def test_every_part_of_a_running_worker_goes_by_a_change(fleet: Fleet) -> 
     ("word", "says"),
     [
         ("lease_ms=5", "STREAMFLEET_LEASE_MS: Input should be greater than or equal to 1000"),
-        ("shares=1000,1,0,0", "STREAMFLEET_SHARES: must be four numbers of 0 or more that add up to at most 1000"),
+        ("shares=1000,1,0,0", "STREAMFLEET_SHARES: must be numbers of 0 or more that add up to at most 1000"),
         ("lease=5000", "did you mean lease_ms?"),
         ("lease_ms", "write NAME=VALUE"),
     ],

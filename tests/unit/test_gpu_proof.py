@@ -163,16 +163,22 @@ def test_what_fails_is_kept_with_its_reason_and_the_other_engines_go_on() -> Non
 
 def test_what_hangs_ends_with_the_minutes() -> None:
     hanging: list[subprocess.Popen[bytes]] = []
-    with pytest.raises(OutOfTime):
-        _hang(hanging)
-    ended = hanging[0].poll()
-    hanging[0].kill()
+    with subprocess.Popen(HANG) as other:
+        with pytest.raises(OutOfTime):
+            _hang(hanging)
+        ended, others = hanging[0].poll(), other.poll()
+        hanging[0].kill()
+        other.kill()
     assert ended is not None, "or whatever waits for it would go on waiting"
+    assert others is None, "it was there before"
+
+
+HANG = [sys.executable, "-c", "import signal; signal.pause()"]
 
 
 def _hang(hanging: list[subprocess.Popen[bytes]]) -> None:
     with command.limited(0.5):
-        hanging.append(subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"]))
+        hanging.append(subprocess.Popen(HANG))
         hanging[0].wait()
 
 
