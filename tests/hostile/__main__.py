@@ -40,13 +40,15 @@ UNLIMITED = {
     "STREAMFLEET_ALLOW": "beam_search,chat_templates,embeds,grammars,media_urls,processor_kwargs,prompt_logprobs",
 }
 WORSE = 3.0
+SHARE_OF_CAPACITY = 0.4  # of good requests: run B has twice as many, and a full engine would be late by itself
+CALIBRATING = 48
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.hostile", description=__doc__, formatter_class=_Plain)
     parser.add_argument("--good", type=int, default=500, help="good requests (500)")
     parser.add_argument("--hostile", type=int, default=500, help="hostile requests (500)")
-    parser.add_argument("--rate", type=float, default=2.5, help="good requests a second (2.5)")
+    parser.add_argument("--rate", type=float, help="good requests a second (0.4 of what this machine answers)")
     parser.add_argument("--seed", type=int, default=1, help="of bodies and times (1)")
     parser.add_argument("--families", default="", help=f"only these, comma-separated, of: {', '.join(FAMILIES)}")
     parser.add_argument("--unlimited", action="store_true", help="with all cost limits out of the way")
@@ -69,9 +71,10 @@ async def both(asked: argparse.Namespace, log: Path, url: str) -> int:
         # The first requests of an engine are slow; they are nobody's latency.
         await play(url, lambda: running.alive, plan(8, 0, 5.0, asked.seed + 9), 60, lambda _: None)
         await _forget(running)
+        rate = asked.rate or SHARE_OF_CAPACITY * await _capacity(running, asked.seed)
         ends: dict[str, dict[str, Ended | None]] = {}
         for name, hostile in (("A", 0), ("B", asked.hostile)):
-            planned = plan(asked.good, hostile, asked.rate, asked.seed, families)
+            planned = plan(asked.good, hostile, rate, asked.seed, families)
             print(f"run {name}: {len(planned)} requests over {planned[-1].at_s:.0f} s", flush=True)
             ends[name] = await play(
                 url, lambda: running.alive, planned, asked.within, lambda line: print(f"  {line}", flush=True)
@@ -83,6 +86,17 @@ async def both(asked: argparse.Namespace, log: Path, url: str) -> int:
         alive = running.alive
     print("\n".join(table(ends["B"])))
     return verdict(ends["A"], ends["B"], alive=alive, outstanding=outstanding)
+
+
+async def _capacity(running: Scene, seed: int) -> float:
+    """Good requests a second that this machine answers when all come at once."""
+    planned = plan(CALIBRATING, 0, 1_000.0, seed + 8)
+    began = time.monotonic()
+    await play(running.url, lambda: running.alive, planned, 120, lambda _: None)
+    took_s = time.monotonic() - began - planned[0].at_s
+    await _forget(running)
+    print(f"capacity: {CALIBRATING / took_s:.1f} good requests a second", flush=True)
+    return CALIBRATING / took_s
 
 
 def verdict(alone: dict[str, Ended | None], among: dict[str, Ended | None], *, alive: bool, outstanding: int) -> int:
