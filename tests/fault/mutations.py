@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -150,6 +151,10 @@ def _patient_waits() -> None:
 _ANSWERED_AT_PULL = (
     "if asked and answered(request_id) then",
     "if false then",
+)
+_LATE_WHEN_STAGED = (
+    "elseif deadline and deadline <= now_ms() and not again then\n      end_late",
+    "elseif false then\n      end_late",
 )
 _LATE_AT_PULL = (
     "elseif deadline and deadline <= now then\n    end_with_dead_letter",
@@ -366,8 +371,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         "neither housekeeping, nor pull.lua, nor the worker look at the clock",
         "late_when_its_turn_comes",
         "status: r a late request ended as succeeded",
-        (_LATE_AT_PULL,),
-        _each(_set(WorkerBroker, "expire", _expired_none), _set(Executor, "_remaining_s", lambda *_: None)),
+        (_LATE_AT_PULL, _LATE_WHEN_STAGED),
+        _each(_set(WorkerBroker, "expire", _expired_none), _set(Executor, "_remaining_s", lambda *_: math.inf)),
     ),
     Mutation(
         "deadline-while-running",
@@ -375,7 +380,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "the worker does not look at the clock",
         "late_while_running",
         "status: r a late request ended as succeeded",
-        patch=_set(Executor, "_remaining_s", lambda *_: None),
+        patch=_set(Executor, "_remaining_s", lambda *_: math.inf),
     ),
     Mutation(
         "noscript",

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 
+from streamfleet.common import metrics
+from streamfleet.common.protocol import Lane
+from streamfleet.common.records import QueueLimits
 from streamfleet.common.settings import WorkerSettings, load
-from streamfleet.worker.admission import Admission
+from streamfleet.worker.admission import BORROWED_AFTER_S, Admission
 from streamfleet.worker.batching import Adaptive
 from streamfleet.worker.credit import Demand
 from streamfleet.worker.engine.base import Capacity
-from streamfleet.worker.in_flight import InFlight
+from streamfleet.worker.in_flight import InFlight, StopReason
 from streamfleet.worker.outcome import cancelled
 from tests.unit.worker_requests import OK, ScriptedEngine, in_flight_request
 
 
 def admission(capacity: Capacity, in_flight: InFlight, **settings: Any) -> Admission:
     engine = ScriptedEngine(cast("Any", lambda _: OK), capacity)
-    return Admission(engine, in_flight, load(WorkerSettings, prefetch=0, **settings), 10_000)
+    return Admission(engine, in_flight, load(WorkerSettings, **{"prefetch": 0, **settings}), QueueLimits())
 
 
 @pytest.mark.parametrize(("slots", "batch_size", "expected"), [(8, 0, 8), (8, 3, 3), (8, 20, 8), (0, 0, 1)])
@@ -31,8 +35,8 @@ def test_an_awaited_request_needs_its_own_room_not_that_of_a_usual_one() -> None
     in_flight.add(in_flight_request(demand=Demand(1, 500)))
     admits = admission(Capacity(64, 10_000, 10_000), in_flight)
     assert admits.expected == Demand(1, 512)
-    assert admits.room(0) == 9_500 // 512
-    assert admits.room(9_501) == 0
+    assert admits.rooms(0, 0.0)[0] == 9_500 // 512
+    assert admits.rooms(9_501, 0.0)[0] == 0
 
 
 def test_the_batching_policy_hears_of_each_outcome() -> None:
@@ -41,3 +45,106 @@ def test_the_batching_policy_hears_of_each_outcome() -> None:
     admits.policy.gather([one], 100.0)
     admits.learn(one, cancelled(), 101.0)
     assert admits.policy._runs == {}
+
+
+def co_serving(slots: int = 10, running: int = 8, lane: Lane = Lane.LOW, **settings: Any) -> tuple[Admission, InFlight]:
+    """A worker of so many slots that runs so many requests of a lane."""
+    in_flight = InFlight()
+    for number in range(running):
+        one = in_flight_request(number, lane=lane, demand=Demand(1, 100))
+        in_flight.add(one)
+        one.started_at = 100.0
+    return admission(Capacity(slots), in_flight, **settings), in_flight
+
+
+def test_patient_lanes_leave_a_reserve_free() -> None:
+    admits, _ = co_serving()
+    assert admits.rooms(0, 100.0) == (2, 2, 2, 0)
+    assert co_serving(running=3)[0].rooms(0, 100.0) == (7, 7, 7, 5)
+    assert co_serving(patient_lanes="normal,low")[0].rooms(0, 100.0) == (2, 2, 0, 0)
+    assert co_serving(patient_lanes="none")[0].rooms(0, 100.0) == (2, 2, 2, 2)
+    assert co_serving(reserve_percent=0)[0].rooms(0, 100.0) == (2, 2, 2, 2)
+    assert co_serving(batching="window")[0].rooms(0, 100.0) == (0, 0, 0, 0)
+    assert co_serving(batch_size=10, slots=20)[0].rooms(0, 100.0) == (2, 2, 2, 0)
+
+
+def test_of_the_kv_cache_too() -> None:
+    in_flight = InFlight()
+    in_flight.add(in_flight_request(lane=Lane.LOW, demand=Demand(1, 7_000)))
+    assert admission(Capacity(64, 10_000, 10_000), in_flight).rooms(0, 100.0) == (5, 5, 5, 1)
+
+
+def test_patient_lanes_borrow_a_reserve_that_nobody_has_needed_for_long() -> None:
+    admits, _ = co_serving()
+    assert admits.rooms(0, 100.0)[-1] == 0
+    assert admits.rooms(0, 100.0 + BORROWED_AFTER_S)[-1] == 2
+    admits.claimed(Lane.LOW, 200.0)
+    assert admits.rooms(0, 201.0)[-1] == 2
+    admits.claimed(Lane.HIGH, 201.0)
+    assert admits.rooms(0, 202.0)[-1] == 0
+
+
+def test_a_full_worker_has_room_for_one_urgent_request_in_place_of_a_patient_one() -> None:
+    assert co_serving(running=10)[0].rooms(0, 101.0) == (1, 1, 0, 0)
+    assert co_serving(running=10, lane=Lane.NORMAL)[0].rooms(0, 101.0) == (0, 0, 0, 0)
+    assert co_serving(running=10, lane=Lane.HIGH)[0].rooms(0, 101.0) == (0, 0, 0, 0)
+
+
+def test_an_urgent_request_does_not_wait_inside_the_engine() -> None:
+    """What is pulled ahead would run when another one ends: patient ones are interrupted for it instead."""
+    admits, in_flight = co_serving(prefetch=2)
+    assert admits.rooms(0, 100.0) == (2, 2, 4, 2)
+    for request in in_flight.active():
+        in_flight.done(request)
+    assert admits.rooms(0, 100.0) == (12, 12, 12, 10)
+
+
+def test_the_cheapest_patient_request_is_stopped_for_an_urgent_one() -> None:
+    admits, in_flight = co_serving(running=0)
+    patient = [in_flight_request(number, lane=Lane.LOW) for number in range(10)]
+    for number, each in enumerate(patient):
+        in_flight.add(each)
+        assert admits.admit(each, 100.0) is not None
+        each.started_at = 100.0 + (number != 7)
+    urgent = in_flight_request(20, lane=Lane.CRITICAL)
+    in_flight.add(urgent)
+    patient[3].claim = replace(patient[3].claim, interrupted=1)
+    assert admits.admit(urgent, 105.0) is not None
+    (stopped,) = [each for each in patient if each.stop_reason is not None]
+    assert stopped.stop_reason is StopReason.GAVE_WAY
+    assert stopped not in (patient[3], patient[7])
+    assert in_flight.load().sequences == 10
+    normal = in_flight_request(21, lane=Lane.NORMAL)
+    in_flight.add(normal)
+    assert admits.admit(normal, 105.0) is None
+    assert sum(each.stop_reason is not None for each in patient) == 1
+
+
+def blocked_s() -> float:
+    return metrics.URGENT_BLOCKED._value.get()  # type: ignore[no-any-return]
+
+
+def test_where_all_are_protected_urgent_work_waits_and_that_is_counted() -> None:
+    admits, in_flight = co_serving(running=10)
+    before = blocked_s()
+    for each in in_flight.active():
+        each.claim = replace(each.claim, interrupted=3)
+    assert admits.rooms(0, 101.0) == (0, 0, 0, 0)
+    assert admits.rooms(0, 103.0) == (0, 0, 0, 0)
+    in_flight.done(in_flight.active()[0])
+    assert admits.rooms(0, 104.0) == (1, 1, 1, 0)
+    assert admits.rooms(0, 105.0) == (1, 1, 1, 0)
+    assert blocked_s() - before == pytest.approx(3.0)
+
+
+def test_a_share_of_the_engine_is_left_to_each_patient_lane() -> None:
+    in_flight = InFlight()
+    admits = admission(Capacity(40), in_flight)
+    for number in range(40):
+        one = in_flight_request(number, lane=Lane.LOW if number < 3 else Lane.HIGH)
+        in_flight.add(one)
+        one.started_at = 100.0
+    assert admits.rooms(0, 101.0) == (1, 1, 0, 0)
+    in_flight.done(in_flight.active()[0])
+    in_flight.add(in_flight_request(50, lane=Lane.HIGH))
+    assert admits.rooms(0, 101.0) == (0, 0, 0, 0)

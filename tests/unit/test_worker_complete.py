@@ -32,6 +32,7 @@ class Notebook:
         self.retried: list[Retry] = []
         self.released: list[Lease] = []
         self.in_turn: list[Lease] = []
+        self.gave_way: list[Lease] = []
         self.refuse = ""
         self.full = 0
 
@@ -50,10 +51,11 @@ class Notebook:
         self.retried += retries
         return [RetryCode.DELAYED for _ in retries]
 
-    async def release(self, worker: str, leases: Sequence[Lease], *, in_turn: bool = False) -> int:
+    async def release(self, worker: str, leases: Sequence[Lease], *, in_turn: bool, gave_way: bool) -> int:
         assert worker == "w1"
         self.released += leases
         self.in_turn += leases if in_turn else []
+        self.gave_way += leases if gave_way else []
         return len(leases)
 
 
@@ -96,13 +98,15 @@ async def test_large_responses_are_written_in_calls_of_bounded_size() -> None:
 
 
 async def test_each_kind_of_outcome_takes_its_way() -> None:
-    rig, requests = Rig(), [in_flight_request(number) for number in range(5)]
+    rig, requests = Rig(), [in_flight_request(number) for number in range(6)]
     outcomes: list[Outcome] = [success(), Postponed("busy"), HandedBack(), Gone(), HandedBack(in_turn=True)]
+    outcomes.append(HandedBack(gave_way=True, lost_tokens=7))
     await rig.write(*zip(requests, outcomes, strict=True))
     assert [item.lease for item in rig.completions()] == [requests[0].lease]
     assert [item.lease for item in rig.broker.retried] == [requests[1].lease]
-    assert rig.broker.released == [requests[2].lease, requests[4].lease]
+    assert rig.broker.released == [requests[2].lease, requests[5].lease, requests[4].lease]
     assert rig.broker.in_turn == [requests[4].lease]
+    assert rig.broker.gave_way == [requests[5].lease]
     assert len(rig.in_flight) == 0
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from streamfleet.common.protocol import Status
+from streamfleet.common.records import QueueLimits
 from streamfleet.common.settings import WorkerSettings, load
 from streamfleet.worker.admission import Admission
 from streamfleet.worker.credit import Demand
@@ -34,7 +35,7 @@ class Rig:
 
     def __init__(self, engine: ScriptedEngine) -> None:
         self.engine, self.clock, self.in_flight = engine, HandClock(), InFlight()
-        self.admission = Admission(engine, self.in_flight, load(WorkerSettings, prefetch=0), 1_000_000)
+        self.admission = Admission(engine, self.in_flight, load(WorkerSettings, prefetch=0), QueueLimits())
         unstreamed: Any = None
         self.executor = Executor(engine, self.admission, unstreamed, self.clock)
 

@@ -49,7 +49,9 @@ class Rig:
         self.fails = fails
         publisher = self.publisher = Publisher(broker, clock, interval_ms=50, cap=100)
         settings = load(WorkerSettings, retry_base_ms=1, retry_max_ms=2)
-        self.executor = Executor(self.engine, Admission(self.engine, in_flight, settings, 10_000), publisher, clock)
+        self.executor = Executor(
+            self.engine, Admission(self.engine, in_flight, settings, QueueLimits()), publisher, clock
+        )
         self.completer = Completer(broker, "w1", in_flight, publisher, settings, clock)
 
     async def _answer(self, request: EngineRequest) -> EngineReply:

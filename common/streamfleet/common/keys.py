@@ -115,6 +115,11 @@ class Keys:
         return f"{self.base}bench"
 
     @property
+    def standby(self) -> str:
+        """List of tokens; workers that have room for urgent requests only pop them (BLPOP)."""
+        return f"{self.base}standby"
+
+    @property
     def watch(self) -> str:
         """Sorted set of watching workers by the end of their watch, epoch ms."""
         return f"{self.base}watch"

@@ -32,7 +32,7 @@ class Reason(StrEnum):
 
 
 RECLAIM_OUTCOMES = ("ready", "dead", "ended")
-WASTED_REASONS = ("lease_lost", "ended_before")
+WASTED_REASONS = ("lease_lost", "ended_before", "handed_back")
 TOKEN_KINDS = ("prompt", "completion")
 
 BUILD = Info("streamfleet_build", "Versions of streamfleet, of Python, and of vLLM where it is installed.")
@@ -53,6 +53,14 @@ RELEASED = Counter(
     "Requests handed back uncounted: draining, unfit, too many together, or too large beside what runs.",
     ["lane"],
 )
+INTERRUPTED = Counter(
+    "streamfleet_requests_interrupted_total", "Running requests that gave way to urgent ones.", ["lane"]
+)
+URGENT_BLOCKED = Counter(
+    "streamfleet_urgent_blocked_seconds_total",
+    "Time without room for urgent requests although patient ones ran: none of those may be interrupted.",
+)
+RESERVE = Gauge("streamfleet_reserve", "Sequences that patient lanes leave free for urgent requests.")
 DROPPED = Counter("streamfleet_requests_dropped_total", "Requests ended at the pull: expired, cancelled, oversized.")
 EXPIRED = Counter("streamfleet_requests_expired_total", "Queued requests ended at their deadline.")
 DEAD_LETTERS = Counter("streamfleet_dead_letters_total", "Dead letters that this worker wrote.", ["reason"])
@@ -104,7 +112,7 @@ def begin() -> None:
     """Set a worker's counters with known labels to 0 at the start; otherwise the first count is no increase, and an
     alert on it stays silent."""
     for lane in LANES:
-        for metric in (CLAIMED, RETRIED, RELEASED):
+        for metric in (CLAIMED, RETRIED, RELEASED, INTERRUPTED):
             of(metric, lane)
     for reason in Reason:
         of(DEAD_LETTERS, reason)

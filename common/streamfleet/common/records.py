@@ -123,11 +123,16 @@ class RetryCode(IntEnum):
 
 
 class Role(IntEnum):
-    """Way in which a worker that got too few requests waits for more; assigned by pull.lua."""
+    """Way in which a worker that got too few requests waits for more; assigned by pull.lua.
+
+    A listener and a stand-by have room for the requests of some lanes only: they are full of patient work.
+    """
 
     NONE = 0
     WATCHER = 1
     IDLE_WAITER = 2
+    LISTENER = 3
+    STANDBY = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,12 +188,14 @@ class Claim:
         fields: fields as they are in Redis.
         lost: number of former attempts that were lost with their workers.
         staged_ms: time of staging, epoch ms, if its stream id was ahead of the clock; else None.
+        interrupted: number of times that it gave way to an urgent request.
     """
 
     lease: Lease
     fields: Mapping[bytes, bytes]
     lost: int = 0
     staged_ms: int | None = None
+    interrupted: int = 0
 
     @property
     def enqueued_ms(self) -> int:

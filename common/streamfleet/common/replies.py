@@ -24,9 +24,10 @@ def lease_row(lease: Lease) -> list[Any]:
 
 def claim(row: list[Any]) -> Claim:
     """Read a claim that pull.lua returned."""
-    number, stream_id, attempt, request_id, flat, lost, staged = row
+    number, stream_id, attempt, request_id, flat, lost, staged, interrupted = row
     lease = Lease(LANES[number - 1], stream_id.decode(), attempt, request_id.decode())
-    return Claim(lease, dict(zip(flat[::2], flat[1::2], strict=True)), lost, int(staged) if staged else None)
+    fields = dict(zip(flat[::2], flat[1::2], strict=True))
+    return Claim(lease, fields, lost, int(staged) if staged else None, interrupted)
 
 
 def lane_audit(lane: Lane, row: list[int]) -> LaneAudit:

@@ -20,7 +20,7 @@ from pydantic_settings import NoDecode
 
 from streamfleet.common.errors import InvalidRequest, SettingsError
 from streamfleet.common.keys import check_prefix
-from streamfleet.common.protocol import DEFAULT_MAX_BODY_BYTES, LANES, SHARES, check_name
+from streamfleet.common.protocol import DEFAULT_MAX_BODY_BYTES, LANES, SHARES, Lane, check_name
 from streamfleet.common.records import QueueLimits
 from streamfleet.common.secret_files import file_variables
 from streamfleet.common.settings_gateway import GatewaySettings
@@ -265,6 +265,21 @@ class WorkerSettings(Group):
         description="Run time that a request of the usual length is to have in the engine (adaptive), in ms.",
     )
     prefetch: int = Field(2, ge=0, description="Requests held beyond the engine's slots, so that it never starves.")
+    reserve_percent: int = Field(
+        25,
+        ge=0,
+        le=100,
+        description=(
+            "Slots and KV cache that patient lanes leave free for urgent requests, in percent of what they may use."
+        ),
+    )
+    patient_lanes: Annotated[tuple[Lane, ...], NoDecode] = Field(
+        (Lane.LOW,),
+        description=(
+            "Lanes that leave the reserve free and give way to urgent requests, comma-separated: low; normal,low; "
+            "or none."
+        ),
+    )
     lease_ms: int = Field(
         10_000,
         ge=1_000,
@@ -323,9 +338,19 @@ class WorkerSettings(Group):
         ),
     )
 
-    @field_validator("allow", mode="before")
+    @field_validator("patient_lanes")
     @classmethod
-    def _split_allow(cls, value: Any) -> Any:
+    def _least_urgent(cls, value: tuple[Lane, ...]) -> tuple[Lane, ...]:
+        lanes = tuple(sorted(set(value), key=LANES.index))
+        if lanes not in ((), LANES[3:], LANES[2:]):
+            raise ValueError("must be low, or normal,low, or none")
+        return lanes
+
+    @field_validator("allow", "patient_lanes", mode="before")
+    @classmethod
+    def _split(cls, value: Any) -> Any:
+        if value == "none":
+            return ()
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
 
     @field_validator("worker_name")

@@ -253,7 +253,7 @@ def _work(p: Patterns) -> list[Grant]:
         Grant(hashes, p.of(BOTH, keys.tries, keys.counts, keys.sched, keys.workers)),
         # A worker adds what the configuration lacks; only an operator changes it.
         Grant(("hgetall", "hsetnx"), p.of(BOTH, keys.meta)),
-        Grant(("llen", "rpush", "blpop"), p.of(BOTH, keys.bench)),
+        Grant(("llen", "rpush", "blpop"), p.of(BOTH, keys.bench, keys.standby)),
         Grant(("hsetnx", "hset", "hmget", "hgetall", "hexists", "exists"), p.of(BOTH, keys.result)),
         Grant(("pexpire",), p.of(WRITE, keys.result, keys.request, keys.reply, keys.tokens)),
         Grant(("xadd",), p.of(WRITE, keys.reply, keys.tokens, keys.dead, keys.cancels, keys.wake)),

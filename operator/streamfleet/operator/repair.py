@@ -257,7 +257,7 @@ def shared_checks(keys: Keys) -> list[KeyCheck]:
     types["stream"] = (*keys.lanes, keys.wake, keys.dead, keys.cancels, keys.cancel_requests)
     types["zset"] = (*map(keys.ready, LANES), keys.delayed, keys.watch)
     types["hash"] = (keys.sched, keys.tries, keys.counts, keys.workers, keys.meta)
-    types["list"] = (keys.bench,)
+    types["list"] = (keys.bench, keys.standby)
     checks = [KeyCheck(key, kind) for kind, names in types.items() for key in names]
     return [*checks, KeyCheck(keys.maintain, "string", LOCK_MS)]
 

@@ -5,6 +5,62 @@ from __future__ import annotations
 from tests.scripts.mutants.mutant import HISTORY, Mutant
 
 MUTANTS = (
+    Mutant(
+        "choose: nothing of a lane that the worker has no room for",
+        " and taken < rooms[lane] then",
+        " then",
+        "pull_rooms.what_others_got_counts_for_the_room_of_a_lane",
+    ),
+    Mutant(
+        "choose: nothing of the only lane either",
+        "math.min(wanted, waiting[only], rooms[only] - taken)",
+        "math.min(wanted, waiting[only])",
+        "pull_rooms.the_only_lane_that_waits_has_its_room_too",
+    ),
+    Mutant(
+        "roles: nobody listens where somebody watches",
+        "elseif seat and watching == 0 then",
+        "elseif seat then",
+        "pull_rooms.nobody_listens_where_an_idle_worker_watches",
+    ),
+    Mutant(
+        "roles: two listeners at most",
+        "elseif seat and watching == 0 then",
+        "elseif watching == 0 then seat = seat or 'listener:1'",
+        "pull_rooms.a_full_worker_listens_while_nobody_watches",
+    ),
+    Mutant(
+        "roles: the seat of who is gone is free",
+        " and tonumber(till) > now then",
+        " then",
+        "pull_rooms.a_listener_that_is_gone_loses_its_seat",
+    ),
+    Mutant(
+        "roles: full workers do not wake each other without an end",
+        "(moved or arg.owing and arg.n == 0)",
+        "(moved or arg.owing)",
+        "pull_rooms.full_workers_do_not_wake_each_other_for_what_none_can_take",
+    ),
+    Mutant(
+        "roles: a seat that is given up is free",
+        caught_by="pull_rooms.who_has_no_room_left_gives_its_seat_to_a_stand_by",
+    ),
+    Mutant(
+        "roles: somebody else with room for urgent work takes over",
+        caught_by="pull_rooms.what_is_left_behind_wakes_a_stand_by",
+    ),
+    Mutant(
+        "release: an interruption is counted",
+        caught_by="pull_rooms.what_gave_way_goes_back_to_its_rank_and_is_counted",
+    ),
+    Mutant(
+        "interrupted: forgotten with the entry",
+        caught_by="pull_rooms.nothing_is_left_of_its_interruptions_when_it_has_ended",
+    ),
+    Mutant(
+        "interrupted: their number is kept",
+        caught_by="pull_rooms.nothing_is_left_of_its_interruptions_when_it_has_ended",
+    ),
     Mutant("stage: by deadline", "add[#add + 1] = rank_of(lane, item[1], deadline)", "add[#add + 1] = '0'", HISTORY, 0),
     Mutant(
         "stage: without pending rows", "'COUNT', chunk, 'NOACK', 'STREAMS'", "'COUNT', chunk, 'STREAMS'", HISTORY, 0
@@ -200,8 +256,8 @@ MUTANTS = (
     ),
     Mutant(
         "pull: at most so many watch",
-        "  if watching < cfg.watchers then\n    call('ZADD'",
-        "  if true then\n    call('ZADD'",
+        "if watching < cfg.watchers then\n        call('ZADD'",
+        "if true then\n        call('ZADD'",
         HISTORY,
         0,
     ),
@@ -210,21 +266,21 @@ MUTANTS = (
     ),
     Mutant(
         "pull: a wake-up without room is handed on",
-        "dropped + staged > 0 or arg.owing",
-        "dropped + staged > 0",
+        "local owing = moved or arg.owing",
+        "local owing = moved",
         "pull_roles.a_wake_up_that_found_no_room_is_handed_on",
     ),
     Mutant(
         "pull: a token for work left behind",
-        "if (ready > 0 and moved) or watching < cfg.watchers then leave_token() end",
+        "if (ready > 0 and owing) or watching < cfg.watchers then leave_token() end",
         "if watching < cfg.watchers then leave_token() end",
         HISTORY,
         39,
     ),
     Mutant(
         "pull: a token for an empty watch",
-        "if (ready > 0 and moved) or watching < cfg.watchers then leave_token() end",
-        "if ready > 0 and moved then leave_token() end",
+        "if (ready > 0 and owing) or watching < cfg.watchers then leave_token() end",
+        "if ready > 0 and owing then leave_token() end",
         HISTORY,
         14,
     ),

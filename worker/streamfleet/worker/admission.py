@@ -6,46 +6,61 @@ the estimates learn. Nothing here touches Redis; of the engine, only its capacit
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import structlog
 
-from streamfleet.common.protocol import Request, decode
+from streamfleet.common import metrics
+from streamfleet.common.protocol import LANES, Lane, Request, decode
 from streamfleet.common.records import QueueLimits
 from streamfleet.common.settings import ENVELOPE_BYTES, WorkerSettings
 from streamfleet.worker.batching import policy_of
 from streamfleet.worker.cost.check import checked_demand, for_engine
 from streamfleet.worker.cost.limits import CostLimits
-from streamfleet.worker.credit import Demand, Typical, within
+from streamfleet.worker.credit import Demand, Load, Typical, missing_for, unreserved, within, without_reserve
 from streamfleet.worker.engine.base import Engine
+from streamfleet.worker.giving_way import URGENT, Running, choose
 from streamfleet.worker.in_flight import InFlight, InFlightRequest
 from streamfleet.worker.outcome import Finished, Outcome, tokens_used
 
 log = structlog.get_logger(__name__)
+BORROWED_AFTER_S = 60.0
 
 
 class Admission:
     """Compares the demand of requests with the capacity of the engine.
 
+    Patient lanes leave a reserve free, and give way where an urgent request finds no room all the same: continuous
+    batching alone, because the other policies limit how many run together for reasons of their own.
+
     Args:
         engine: tells its capacity.
         in_flight: the load on it; gets a request's demand once that is known.
-        settings: batching, prefetch and the cost limits of one request.
-        max_body_bytes: largest body accepted.
+        settings: batching, prefetch, the reserve and the cost limits of one request.
+        limits: limits of the queue: the largest body, and the shares of its lanes.
 
     Attributes:
         policy: decides when pulled requests start.
+        patient: number of the first lane that leaves the reserve free; one more than the last if none does.
     """
 
-    def __init__(self, engine: Engine, in_flight: InFlight, settings: WorkerSettings, max_body_bytes: int) -> None:
-        self._engine, self._in_flight, self._max_body_bytes = engine, in_flight, max_body_bytes
+    def __init__(self, engine: Engine, in_flight: InFlight, settings: WorkerSettings, limits: QueueLimits) -> None:
+        self._engine, self._in_flight = engine, in_flight
         self._limits, self._prefetch, self._batch_size = CostLimits.of(settings), settings.prefetch, settings.batch_size
         self._typical = Typical()
+        self._patient_lanes = settings.patient_lanes if settings.batching == "continuous" else ()
+        self.patient = min((lane.number for lane in self._patient_lanes), default=len(LANES) + 1)
+        self._reserve_percent = settings.reserve_percent
+        self._urgent_at: float | None = None
+        self._blocked_at: float | None = None
         self.policy = policy_of(settings)
+        self.configure(limits)
 
     def configure(self, limits: QueueLimits) -> None:
-        """Accept bodies by these limits from now on."""
+        """Accept bodies and keep shares by these limits from now on."""
         self._max_body_bytes = limits.max_entry_bytes - ENVELOPE_BYTES
+        self._shares = dict(zip(LANES, limits.shares, strict=True))
 
     @property
     def slots(self) -> int:
@@ -58,17 +73,64 @@ class Admission:
         """Demand of a claimed request, as a guess until it is decoded."""
         return Demand(1, int(self._typical.tokens))
 
-    def room(self, awaited_tokens: int) -> int:
-        """Number of requests to pull now.
+    def rooms(self, awaited_tokens: int, now: float) -> tuple[int, ...]:
+        """Number of requests to pull now, for each lane: it is taken from until so many of all lanes are pulled.
 
         Args:
             awaited_tokens: KV tokens of a request that did not fit, and for which room is made; 0 for none.
+            now: monotonic seconds.
         """
         next_tokens = max(self._typical.tokens, awaited_tokens)
-        return self.policy.room(self._engine.capacity(), self._in_flight.load(), next_tokens)
+        capacity, load = self._engine.capacity(), self._in_flight.load()
+        whole = self.policy.room(capacity, load, next_tokens)
+        if not self._patient_lanes:
+            return (whole,) * len(LANES)
+        patient = whole
+        if not self._borrows(now):
+            patient = self.policy.room(unreserved(capacity, self._reserve_percent), load, next_tokens)
+            if most := self._batch_size:
+                patient = min(patient, whole - most + without_reserve(most, self._reserve_percent))
+        urgent = self._urgent_room(whole, next_tokens, now)
+        return tuple(
+            max(0, patient) if lane.number >= self.patient else urgent if lane in URGENT else whole for lane in LANES
+        )
 
-    def admit(self, request: InFlightRequest) -> Request | None:
+    def claimed(self, lane: Lane, now: float) -> None:
+        """Record a claim, at monotonic seconds: while others than patient lanes have work, these borrow nothing."""
+        if lane.number < self.patient:
+            self._urgent_at = now
+
+    def _borrows(self, now: float) -> bool:
+        """True if patient lanes use the reserve too, because nobody has needed it for long."""
+        if self._urgent_at is None:
+            self._urgent_at = now
+        return now - self._urgent_at >= BORROWED_AFTER_S
+
+    def _urgent_room(self, whole: int, next_tokens: float, now: float) -> int:
+        """Number of urgent requests that can start at once, one of them in place of a patient request."""
+        if not self._in_flight.active_in(self._patient_lanes):
+            self._count_blocked(now, blocked=False)
+            return whole
+        # A request beyond the slots would wait inside the engine until another one ends.
+        room = max(0, whole - self._prefetch)
+        if room == 0 and self._who_gives_way(self._in_flight.load(), Demand(1, int(next_tokens)), now):
+            room = 1
+        self._count_blocked(now, blocked=room == 0)
+        return room
+
+    def _count_blocked(self, now: float, *, blocked: bool) -> None:
+        if self._blocked_at is not None:
+            metrics.URGENT_BLOCKED.inc(max(0.0, now - self._blocked_at))
+        self._blocked_at = now if blocked else None
+
+    def admit(self, request: InFlightRequest, now: float) -> Request | None:
         """Returns the decoded request; None if it does not fit into the engine, now that its size is known.
+
+        An urgent request that does not fit takes the room of patient ones, which are stopped.
+
+        Args:
+            request: the request.
+            now: monotonic seconds.
 
         Raises:
             InvalidRequest: it cannot be decoded, or asks for too much.
@@ -76,14 +138,43 @@ class Admission:
         claim = request.claim
         lease = claim.lease
         decoded = decode(claim.fields, lease.lane, lease.stream_id, self._max_body_bytes, claim.enqueued_ms)
+        if decoded.deadline_ms is not None:  # by Redis's clock until the claim, by ours since then
+            request.late_at = request.claimed_at + (decoded.deadline_ms - request.claimed_ms) / 1000
         capacity, size, ratio = self._engine.capacity(), len(claim.fields[b"body"]), self._typical.prompt_ratio
         # Only requests that may run count: one absurd body must not make the next hundred requests look large.
         demand = checked_demand(decoded.body, size, self._limits, capacity.max_model_len, decoded.endpoint, ratio)
-        if not self._in_flight.admit(request, within(demand, capacity.slots), capacity, self._prefetch):
+        demand = within(demand, capacity.slots)
+        if lease.lane in URGENT and lease.lane.number < self.patient:
+            for other in self._who_gives_way(self._in_flight.admitted(), demand, now):
+                log.info("gave_way", entry=other.lease.entry, to=lease.entry)
+                self._in_flight.give_way(other)
+        if not self._in_flight.admit(request, demand, capacity, self._prefetch):
             log.debug("request_does_not_fit", tokens=request.demand.tokens, sequences=request.demand.sequences)
             return None
         self._typical.saw(request.demand)
         return decoded
+
+    def _who_gives_way(self, load: Load, demand: Demand, now: float) -> Sequence[InFlightRequest]:
+        """Requests that have to stop so that this demand fits beside the rest of this load; none if it fits already."""
+        missing = missing_for(self._engine.capacity(), load, demand, most=self._batch_size)
+        if missing.requests <= 0 and missing.sequences <= 0 and missing.tokens <= 0:
+            return ()
+        running = {
+            request: Running(
+                request.lease.lane,
+                request.demand,
+                request.claim.interrupted,
+                self._typical.run_s(request.demand),
+                now - request.started_at,
+                request.late_at - now,
+            )
+            for request in self._in_flight.active()
+            if request.started_at is not None
+            and request.stop_reason is None
+            and request.lease.lane.number >= self.patient
+        }
+        kept = {lane: self._shares[lane] * self.slots // 1_000 for lane in self._patient_lanes}
+        return choose(running, missing, kept)
 
     def for_engine(self, decoded: Request) -> dict[str, Any]:
         """Returns the body that the engine gets. Raises InvalidRequest, as `check.for_engine` does."""
@@ -93,4 +184,6 @@ class Admission:
         """Adjust the estimates and the batching by the outcome of a request that was started, in monotonic seconds."""
         if isinstance(outcome, Finished) and outcome.response:  # if a run was ended early, some engines only guess
             self._typical.counted(request.demand, tokens_used(outcome.usage, "prompt_tokens"))
+            if request.started_at is not None:
+                self._typical.took(now - request.started_at, tokens_used(outcome.usage, "completion_tokens"))
         self.policy.ended(request, outcome, now)

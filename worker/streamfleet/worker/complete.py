@@ -115,15 +115,19 @@ class Completer:
         back = [(request, outcome) for request, outcome in batch if isinstance(outcome, HandedBack)]
         for late in _parts(postponed, lambda item: _entry_bytes(item[0]), ENTRY_BYTES_AT_ONCE):
             await self._each_or_all(self._postpone, late)
-        for in_turn in (False, True):
-            await self._release([request for request, outcome in back if outcome.in_turn is in_turn], in_turn)
+        for how in sorted({(outcome.in_turn, outcome.gave_way) for _, outcome in back}):
+            some = [request for request, outcome in back if (outcome.in_turn, outcome.gave_way) == how]
+            await self._release(some, *how)
+        metrics.of(metrics.TOKENS_WASTED, "handed_back").inc(sum(outcome.lost_tokens for _, outcome in back))
 
-    async def _release(self, back: Sequence[InFlightRequest], in_turn: bool) -> None:
+    async def _release(self, back: Sequence[InFlightRequest], in_turn: bool, gave_way: bool) -> None:
+        counter = metrics.INTERRUPTED if gave_way else metrics.RELEASED
         for requests in _parts(back, _entry_bytes, ENTRY_BYTES_AT_ONCE):
             hit(Point.BEFORE_RELEASE)
-            await self._broker.release(self._worker, [request.lease for request in requests], in_turn=in_turn)
-            for request in requests:
-                metrics.RELEASED.labels(request.lease.lane).inc()
+            leases = [request.lease for request in requests]
+            await self._broker.release(self._worker, leases, in_turn=in_turn, gave_way=gave_way)
+            for lease in leases:
+                metrics.of(counter, lease.lane).inc()
 
     async def _each_or_all(self, write: Callable[[Sequence[T]], Awaitable[None]], items: Sequence[T]) -> None:
         """Write all in one call; if Redis refuses that, one by one, so that one odd outcome harms no other."""

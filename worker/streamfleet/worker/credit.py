@@ -6,8 +6,9 @@ reads a clock, Redis or the engine.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from streamfleet.common.protocol import CHAT, COMPLETIONS, ENDPOINTS, RESPONSES
@@ -69,11 +70,13 @@ class Typical:
     Attributes:
         tokens: expected KV tokens of the next request.
         prompt_ratio: prompt tokens as engines count them, divided by the estimate from the size.
+        token_s: seconds of one output token of a request; infinite before the first one is known.
     """
 
     def __init__(self) -> None:
         self.tokens = float(Demand().tokens)
         self.prompt_ratio = 1.0
+        self.token_s = math.inf
         self._seen = 0
         self._estimated = self._counted = 1_000.0  # a weight, so that one unusual prompt changes little
 
@@ -81,6 +84,16 @@ class Typical:
         """Add a demand to the mean: the first ones replace the initial guess, later ones weigh less."""
         self._seen += 1
         self.tokens += max(SMOOTHING, 1 / self._seen) * (demand.tokens - self.tokens)
+
+    def took(self, run_s: float, output_tokens: int | None) -> None:
+        """Add the duration of a whole run and its number of output tokens; None if the engine reports none."""
+        if output_tokens:
+            token_s = run_s / output_tokens
+            self.token_s = token_s if self.token_s == math.inf else self.token_s + SMOOTHING * (token_s - self.token_s)
+
+    def run_s(self, demand: Demand) -> float:
+        """Expected seconds of a whole run, if the request generates as much as it may."""
+        return max(1.0, (demand.tokens - demand.prompt) / max(1, demand.sequences)) * self.token_s
 
     def counted(self, demand: Demand, prompt_tokens: int | None) -> None:
         """Add an engine's count of prompt tokens; None if it reports none."""
@@ -142,6 +155,40 @@ def output_tokens(body: Mapping[str, Any], otherwise: int) -> int:
     """Most output tokens of one choice, as the body limits them; `otherwise` if it does not."""
     given = (whole(body.get(name)) for name in OUTPUT_LIMITS)
     return next((tokens for tokens in given if tokens is not None), otherwise)
+
+
+def without_reserve(most: int, reserve_percent: int) -> int:
+    """The part of a number of slots or tokens that is left to patient lanes; at least 1.
+
+    The reserve is so many percent of that part: of 40 slots, 25 percent leave 32.
+    """
+    return max(1, -(-most * 100 // (100 + reserve_percent)))
+
+
+def unreserved(capacity: Capacity, reserve_percent: int) -> Capacity:
+    """The part of a capacity that patient lanes may fill."""
+    tokens = capacity.kv_tokens
+    return replace(
+        capacity,
+        slots=without_reserve(capacity.slots, reserve_percent),
+        kv_tokens=None if tokens is None else without_reserve(tokens, reserve_percent),
+    )
+
+
+def missing_for(capacity: Capacity, load: Load, demand: Demand, *, most: int = 0) -> Load:
+    """What a demand needs beyond the room that a load leaves; 0 or less of each kind of which there is enough.
+
+    Args:
+        capacity: most that the engine holds.
+        load: work given to it that is not done.
+        demand: the demand.
+        most: cap on requests at once; 0 for none.
+    """
+    return Load(
+        load.requests + 1 - most if most else 0,
+        load.sequences + demand.sequences - capacity.slots,
+        load.tokens + demand.tokens - capacity.kv_tokens if capacity.kv_tokens is not None else 0,
+    )
 
 
 def within(demand: Demand, slots: int) -> Demand:

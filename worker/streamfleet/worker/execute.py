@@ -7,7 +7,9 @@ calls the engine but does not write to Redis.
 from __future__ import annotations
 
 import asyncio
+import math
 import traceback
+from dataclasses import replace
 from typing import Any
 
 import structlog
@@ -42,6 +44,7 @@ from streamfleet.worker.outcome import (
     expired,
     judge,
     refused,
+    tokens_used,
 )
 from streamfleet.worker.publishing import Publisher
 from streamfleet.worker.tracing import Traces
@@ -77,7 +80,7 @@ class Executor:
         if self._traces is not None:
             request.trace = self._traces.begin(request)
         try:
-            decoded = self._admission.admit(request)
+            decoded = self._admission.admit(request, self._clock.monotonic())
             outcome = HandedBack(in_turn=True) if decoded is None else await self._run(request, decoded)
         except InvalidRequest as error:
             log.info("request_refused", param=error.param, code=error.code)  # the message may quote the request
@@ -92,8 +95,8 @@ class Executor:
         return outcome
 
     async def _run(self, request: InFlightRequest, decoded: Request) -> Outcome:
-        remaining_s = self._remaining_s(request, decoded)
-        if remaining_s is not None and remaining_s <= 0:
+        remaining_s = self._remaining_s(request)
+        if remaining_s <= 0:
             return expired("before it could start")
         if request.stop_reason is not None:
             return _stopped(request.stop_reason)
@@ -108,7 +111,7 @@ class Executor:
             request.tokens = self._publisher.open(request)
             asked.on_chunk, asked.tells_usage = request.tokens.add, _wants_usage(decoded)
         too_late = None
-        if remaining_s is not None:
+        if remaining_s < math.inf:
             too_late = asyncio.get_running_loop().call_later(remaining_s, request.stop, StopReason.LATE)
         try:
             return await self._in_the_engine(request, asked)
@@ -146,18 +149,11 @@ class Executor:
             await _take_back_cancel(task, cancels_before)
         if request.stop_reason is None or isinstance(answer, EngineReply):
             return _outcome_of(answer)
-        outcome = _stopped(request.stop_reason)
-        if isinstance(outcome, Finished):  # no other worker will generate them either
-            outcome.usage = asked.usage or {}
-            wished = output_tokens(asked.body, 0) * request.demand.sequences
-            metrics.TOKENS_SAVED.inc(min(wished, request.demand.tokens))
-        return outcome
+        return _ended_early(request, request.stop_reason, asked)
 
-    def _remaining_s(self, request: InFlightRequest, decoded: Request) -> float | None:
-        """Seconds until the deadline: by Redis's clock until the claim, by ours since then; None for no deadline."""
-        if decoded.deadline_ms is None:
-            return None
-        return (decoded.deadline_ms - request.claimed_ms) / 1000 - (self._clock.monotonic() - request.claimed_at)
+    def _remaining_s(self, request: InFlightRequest) -> float:
+        """Seconds until the deadline; infinite for none."""
+        return request.late_at - self._clock.monotonic()
 
 
 def _wants_usage(decoded: Request) -> bool:
@@ -182,6 +178,17 @@ def _outcome_of(answer: EngineReply | EngineError | None) -> Outcome:
             return Postponed("the engine dropped the request")
 
 
+def _ended_early(request: InFlightRequest, reason: StopReason, asked: EngineRequest) -> Outcome:
+    outcome, usage = _stopped(reason), asked.usage or {}
+    if isinstance(outcome, HandedBack):
+        return replace(outcome, lost_tokens=tokens_used(usage, "completion_tokens") or 0)
+    if isinstance(outcome, Finished):  # no other worker will generate them either
+        outcome.usage = usage
+        wished = output_tokens(asked.body, 0) * request.demand.sequences
+        metrics.TOKENS_SAVED.inc(min(wished, request.demand.tokens))
+    return outcome
+
+
 def _stopped(reason: StopReason) -> Outcome:
     match reason:
         case StopReason.LATE:
@@ -192,6 +199,8 @@ def _stopped(reason: StopReason) -> Outcome:
             return Gone()
         case StopReason.RELEASED:
             return HandedBack()
+        case StopReason.GAVE_WAY:
+            return HandedBack(gave_way=True)
         case StopReason.WORKER_FAILED:
             return Postponed("the worker or its engine failed while it ran the request", engine_died=True)
 

@@ -7,12 +7,15 @@ their outcomes are written. The lease thread reads them under a lock. Nothing he
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
-from collections.abc import Callable, Collection
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from streamfleet.common.protocol import Lane
 from streamfleet.common.records import Claim, Lease
 from streamfleet.worker.credit import Demand, Load, credit
 from streamfleet.worker.engine.base import Capacity
@@ -30,6 +33,7 @@ class StopReason(Enum):
     RELEASED = "released"  # this worker drains: hand the request back, attempt not counted
     WORKER_FAILED = "worker_failed"  # hand it back, attempt counted: it may be the cause of the failure
     LATE = "late"  # its deadline passed: nobody wants the answer
+    GAVE_WAY = "gave_way"  # an urgent request needs its room: hand it back, attempt not counted
 
 
 @dataclass(eq=False, slots=True)
@@ -43,6 +47,7 @@ class InFlightRequest:
         demand: its demand on the engine; a guess until it is decoded.
         admitted: true if it is decoded, and fits into the engine.
         enqueued_ms: time of its enqueueing, epoch ms.
+        late_at: monotonic seconds of its deadline; infinite if it has none, or is not decoded yet.
         started_at: monotonic seconds of the hand-over to the engine; None before.
         done: true if the engine is done with it, and its outcome is being written.
         stop_reason: reason to stop it; None if there is none.
@@ -56,6 +61,7 @@ class InFlightRequest:
     claimed_ms: int
     demand: Demand
     enqueued_ms: int = field(init=False)
+    late_at: float = math.inf
     started_at: float | None = None
     done: bool = False
     admitted: bool = False
@@ -93,6 +99,7 @@ class InFlight:
         self._by_lease: dict[Lease, InFlightRequest] = {}
         self._lock = threading.Lock()
         self._asked, self._admitted = Load(), Load()
+        self._active: Counter[Lane] = Counter()
         self.changed = asyncio.Event()
         self.awaited_tokens = 0
 
@@ -103,12 +110,14 @@ class InFlight:
         with self._lock:
             self._by_lease[request.lease] = request
         self._asked.add(request.demand, 1)
+        self._active[request.lease.lane] += 1
 
     def done(self, request: InFlightRequest) -> None:
         """Record that the engine is done with the request, which frees its room."""
         if not request.done:
             request.done = True
             self._asked.add(request.demand, -1)
+            self._active[request.lease.lane] -= 1
             if request.admitted:
                 self._admitted.add(request.demand, -1)
         self.changed.set()
@@ -167,6 +176,19 @@ class InFlight:
         """Requests that need the engine, in the order of their arrival."""
         return [request for request in self._by_lease.values() if not request.done]
 
+    def active_in(self, lanes: Iterable[Lane]) -> int:
+        """Number of requests of these lanes that need the engine."""
+        return sum(self._active[lane] for lane in lanes)
+
     def load(self) -> Load:
         """Demand of all active requests together; it changes as they come and go."""
         return self._asked
+
+    def admitted(self) -> Load:
+        """Demand of the active requests that are decoded and fit into the engine."""
+        return self._admitted
+
+    def give_way(self, request: InFlightRequest) -> None:
+        """Stop a running request for an urgent one; its room counts as free at once."""
+        self.done(request)
+        request.stop(StopReason.GAVE_WAY)

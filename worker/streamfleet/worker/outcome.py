@@ -60,10 +60,13 @@ class Postponed:
 class HandedBack:
     """This worker does not finish it: back to the queue at once, this attempt not counted.
 
-    ``in_turn``: it could not start here, so its lane gets its turn back.
+    ``in_turn``: it could not start here, so its lane gets its turn back. ``gave_way``: it was interrupted for an urgent
+    request. ``lost_tokens``: output tokens that have to be generated again, as the engine counted them.
     """
 
     in_turn: bool = False
+    gave_way: bool = False
+    lost_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

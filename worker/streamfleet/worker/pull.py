@@ -1,21 +1,23 @@
 """The pulling loop: claims as many requests as the engine has room for, and waits cheaply in between.
 
 Admission tells the room. Claims come from Redis through the broker, and leave as in-flight requests to the dispatcher,
-when the batching policy says so. The dispatcher may limit how many requests to hold.
+when the batching policy says so. The dispatcher may limit how many requests to hold. A worker that is full of patient
+requests goes on listening for others, while it waits for room.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import structlog
 
 from streamfleet.common import metrics
 from streamfleet.common.broker.worker import WorkerBroker
 from streamfleet.common.clock import Clock
-from streamfleet.common.errors import BrokerOutOfMemory, BrokerUnavailable
+from streamfleet.common.errors import BrokerOutOfMemory, BrokerUnavailable, NotPermitted
+from streamfleet.common.protocol import LANES, Lane
 from streamfleet.common.records import Hint, Role
 from streamfleet.worker.admission import Admission
 from streamfleet.worker.failpoints import Point, hit
@@ -54,6 +56,9 @@ class Puller:
         self._hints: list[Hint] = []
         self._watching = False
         self._owing = False
+        self._listens_for: tuple[Role, list[Lane]] = (Role.NONE, [])
+        self._listener: asyncio.Task[None] | None = None
+        self._may_stand_by = True
         self._most: int | None = None
         self._look_again_at = 0.0
         self._stopping = False
@@ -94,28 +99,40 @@ class Puller:
 
     async def _round(self, start: Callable[[InFlightRequest], None]) -> None:
         self._in_flight.changed.clear()
-        room, role, pulled = self._room(), Role.NONE, list[InFlightRequest]()
-        if room > 0 or self._owing:
-            role, pulled = await self._pull(room)
+        rooms, role, pulled = self._rooms(), Role.NONE, list[InFlightRequest]()
+        if max(rooms) == 0:
+            await self._stop_listening()
+        if max(rooms) > 0 or self._owing:
+            role, pulled = await self._pull(rooms)
         for request in self._admission.policy.gather(pulled, self._clock.monotonic()):
             start(request)
         if role is not Role.NONE:
             # Lets started requests go to the engine before the next wait is sent, which takes as long.
             await asyncio.sleep(0)
-        self.credit = room = self._room()
-        metrics.CREDIT.set(room)
+        rooms = self._rooms()
+        self.credit = rooms[-1]
+        metrics.CREDIT.set(self.credit)
         if self._stopping:
             return
-        if room > 0 and role is not Role.NONE:
-            await self._wait_for_work(role)
-        elif room <= 0 and not self._owing:
+        if role in (Role.LISTENER, Role.STANDBY):
+            await self._listen(role, [lane for lane, room in zip(LANES, rooms, strict=True) if room > 0])
+            await self._wait_for_room()
+        elif max(rooms) > 0 and role is not Role.NONE:
+            await self._stop_listening()
+            if not self._hints:
+                await self._wait_for_work(role)
+        elif max(rooms) <= 0 and not self._owing:
             await self._wait_for_room()
 
-    def _room(self) -> int:
+    def _rooms(self) -> tuple[int, ...]:
+        """Number of requests to pull now, for each lane; see `Admission.rooms`."""
         if self._stopping:
-            return 0
-        room = self._admission.room(self._awaited_tokens())
-        return room if self._most is None else min(room, max(0, self._most - self._in_flight.load().requests))
+            return (0,) * len(LANES)
+        rooms = self._admission.rooms(self._awaited_tokens(), self._clock.monotonic())
+        if self._most is None:
+            return rooms
+        most = max(0, self._most - self._in_flight.load().requests)
+        return tuple(min(room, most) for room in rooms)
 
     def _awaited_tokens(self) -> int:
         """KV tokens of a request for which room is made; 0 after `LOOK_AGAIN_S`, so that other requests are seen."""
@@ -126,22 +143,33 @@ class Puller:
             self._in_flight.awaited_tokens = 0
         return self._in_flight.awaited_tokens
 
-    async def _pull(self, room: int) -> tuple[Role, list[InFlightRequest]]:
-        hints, watching = self._hints, self._watching
+    async def _pull(self, rooms: tuple[int, ...]) -> tuple[Role, list[InFlightRequest]]:
+        hints, self._hints = self._hints, []
         asked_at = self._clock.monotonic()
         hit(Point.BEFORE_PULL)
-        pulled = await self._broker.pull(
-            self._worker, min(room, AT_ONCE), hints, watching=watching, owing=self._owing, watch_ms=WATCHER_MS
-        )
+        try:
+            pulled = await self._broker.pull(
+                self._worker,
+                [min(room, AT_ONCE) for room in rooms],
+                hints,
+                patient=self._admission.patient,
+                watching=self._watching,
+                owing=self._owing,
+                watch_ms=WATCHER_MS,
+            )
+        except (BrokerUnavailable, BrokerOutOfMemory):
+            self._hints = hints + self._hints
+            raise
         hit(Point.AFTER_PULL)
-        self._hints, self._watching = [], pulled.role is Role.WATCHER
-        self._owing = self._watching
+        self._watching = pulled.role is Role.WATCHER
+        self._owing = self._watching or bool(self._hints)
         metrics.DROPPED.inc(pulled.dropped)
         demand = self._admission.expected
         requests = [InFlightRequest(claim, asked_at, pulled.now_ms, demand) for claim in pulled.claims]
         for request in requests:
             self._in_flight.add(request)
             lane = request.claim.lease.lane
+            self._admission.claimed(lane, asked_at)
             metrics.of(metrics.CLAIMED, lane).inc()
             metrics.of(metrics.QUEUED, lane).observe(max(0, pulled.now_ms - request.enqueued_ms) / 1000)
         return pulled.role, requests
@@ -156,6 +184,35 @@ class Puller:
             self._hints = await self._broker.wait(role, timeout_ms)
         finally:
             self._blocked = False
+
+    async def _listen(self, role: Role, lanes: list[Lane]) -> None:
+        """Go on hearing of requests for which there is room, in the background; what is heard ends a wait for room."""
+        listens_for = role, lanes if role is Role.LISTENER else []
+        if self._listener is not None and (self._listener.done() or listens_for != self._listens_for):
+            await self._stop_listening()
+        if self._listener is None:
+            self._listens_for = listens_for
+            self._listener = asyncio.create_task(self._hear(role, lanes))
+        self._owing = True  # as a watcher does: only a pull gives the seat, or the token, back
+
+    async def _hear(self, role: Role, lanes: Sequence[Lane]) -> None:
+        if role is Role.STANDBY and not self._may_stand_by:
+            return
+        try:
+            self._hints += await self._broker.wait(role, WAIT_MS, lanes)
+        except NotPermitted:
+            self._may_stand_by = False
+            log.warning("may_not_stand_by", because="the access rules are older than this release: streamfleet acl")
+        except BrokerUnavailable:
+            return  # the next pull finds out, and waits for Redis
+        self._in_flight.changed.set()
+
+    async def _stop_listening(self) -> None:
+        while self._listener is not None and not self._listener.done():
+            with contextlib.suppress(BrokerUnavailable):
+                await self._broker.unblock()
+            await asyncio.wait({self._listener}, timeout=UNBLOCK_AGAIN_S)
+        self._listener = None
 
     async def _wait_for_room(self) -> None:
         wait_ms = self._admission.policy.wait_ms(self._clock.monotonic())
@@ -182,8 +239,9 @@ class Puller:
 
     async def _leave(self) -> None:
         try:
-            if self._owing:
-                await self._broker.pull(self._worker, 0, self._hints, watching=self._watching, owing=True)
+            await self._stop_listening()
+            if self._owing or self._hints:
+                await self._pull((0,) * len(LANES))
             await self._broker.disown(self._worker, self._in_flight.leases())
         except (BrokerUnavailable, BrokerOutOfMemory) as error:
             log.warning("left_without_redis", error=str(error))

@@ -93,7 +93,7 @@ class Worker:
         self._in_flight = in_flight
         broker = self._broker = self._open_broker(queue, patience_s=None)  # waits for Redis without limit
         self._publisher = Publisher(broker, clock, interval_ms=settings.stream_interval_ms, cap=settings.stream_cap)
-        admission = self._admission = Admission(engine, in_flight, settings, queue.max_body_bytes)
+        admission = self._admission = Admission(engine, in_flight, settings, self._configuration.limits)
         executor = Executor(engine, admission, self._publisher, clock, traces)
         self._completer = Completer(broker, name, in_flight, self._publisher, settings, clock)
         self._puller = Puller(broker, name, admission, in_flight, clock)

@@ -35,9 +35,10 @@ class WorkerBroker(HousekeepingBroker):
     async def pull(
         self,
         worker: str,
-        wanted: int,
+        wanted: int | Sequence[int],
         hints: Sequence[Hint] = (),
         *,
+        patient: int = len(LANES) + 1,
         watching: bool = False,
         owing: bool = False,
         stage_entries: int = 256,
@@ -47,20 +48,25 @@ class WorkerBroker(HousekeepingBroker):
 
         Args:
             worker: this worker's name.
-            wanted: largest number of requests; 0 only stages arrivals.
+            wanted: largest number of requests; 0 only stages arrivals. If the worker has not the same room for all
+                lanes, for each lane the number of requests, of all lanes together, up to which it is taken from.
             hints: entries that the last blocking read delivered.
+            patient: number of the first lane that leaves room for urgent requests; one more than the last for none.
             watching: True if the last pull made this worker a watcher.
             owing: True if it consumed a wake-up since; the wake-up is passed on if this worker has no room.
             stage_entries: largest number of arrivals to stage.
             watch_ms: time that a watch lasts unless a pull renews it.
         """
+        rooms = [wanted] * len(LANES) if isinstance(wanted, int) else wanted
         arg = {
             "worker": worker,
-            "n": wanted,
+            "n": max(rooms),
+            "rooms": rooms,
+            "patient": patient,
             "hints": [[hint.lane.number if hint.lane else 0, hint.stream_id] for hint in hints],
             "watching": watching,
             "owing": owing,
-            "stage_entries": max(stage_entries, wanted),
+            "stage_entries": max(stage_entries, *rooms),
             "watch_ms": watch_ms,
         }
         reply = await self._with_groups(
@@ -69,13 +75,23 @@ class WorkerBroker(HousekeepingBroker):
         claims, ready, role, now, staged, dropped = reply
         return Pulled([claim(row) for row in claims], ready, Role(role), int(now), staged, dropped)
 
-    async def wait(self, role: Role, timeout_ms: int) -> list[Hint]:
-        """Block until there may be work, or for `timeout_ms`; the hints returned go into the next pull."""
+    async def wait(self, role: Role, timeout_ms: int, lanes: Sequence[Lane] = LANES) -> list[Hint]:
+        """Block until there may be work, or for `timeout_ms`; the hints returned go into the next pull.
+
+        Args:
+            role: way to wait; not `Role.NONE`.
+            timeout_ms: longest wait.
+            lanes: lanes whose arrivals a watcher or listener hears of.
+
+        Raises:
+            NotPermitted: this user may not wait in that way.
+        """
         timeout_ms = max(timeout_ms, 2)  # 0 blocks for ever, and so does 1 ms in BLPOP of Redis 6.2, which rounds down
-        if role is Role.IDLE_WAITER:
-            await self.connection.block(timeout_ms / 1000, "BLPOP", self.keys.bench, timeout_ms / 1000)
+        if role in (Role.IDLE_WAITER, Role.STANDBY):
+            tokens = self.keys.bench if role is Role.IDLE_WAITER else self.keys.standby
+            await self.connection.block(timeout_ms / 1000, "BLPOP", tokens, timeout_ms / 1000)
             return []
-        keys = [self.keys.wake, *self.keys.lanes]
+        keys = [self.keys.wake, *map(self.keys.lane, lanes)]
         reply = await self._with_groups(
             lambda: self.connection.block(
                 timeout_ms / 1000,
@@ -120,15 +136,24 @@ class WorkerBroker(HousekeepingBroker):
         replies = await self._with_groups(lambda: self.connection.script("renew", self._shared, args))
         return [RenewCode(code) for code in replies]
 
-    async def release(self, worker: str, leases: Sequence[Lease], *, in_turn: bool = False) -> int:
-        """Hand requests back at once, attempt not counted; with `in_turn`, their lanes get their picks back as well.
+    async def release(
+        self, worker: str, leases: Sequence[Lease], *, in_turn: bool = False, gave_way: bool = False
+    ) -> int:
+        """Hand requests back at once, attempt not counted.
+
+        Args:
+            worker: this worker's name.
+            leases: the requests.
+            in_turn: True if their lanes get their picks back as well.
+            gave_way: True if they were interrupted for urgent ones, which is counted for each.
 
         Returns:
             Number of requests that were still leased to this worker.
         """
         rows, released, at_once = [lease_row(lease) for lease in leases], 0, self.limits.at_once
+        how = "gave way" if gave_way else int(in_turn)
         while rows:
-            args = [self._config, worker, json.dumps(rows[:at_once]), int(in_turn)]
+            args = [self._config, worker, json.dumps(rows[:at_once]), how]
             back, looked_at = await self._with_groups(partial(self.connection.script, "release", self._shared, args))
             released, rows = released + back, rows[looked_at:]
         return released

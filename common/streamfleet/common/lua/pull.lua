@@ -1,17 +1,19 @@
 -- @include finish
 -- @include lease
--- @include wake
 -- @include pull_stage
 -- @include pull_choose
 -- @include pull_take
+-- @include pull_roles
 -- Give a worker the best waiting requests: stage arrivals, choose lanes, take in order of rank.
--- KEYS: shared. ARGV: 1 configuration; 2 JSON {worker, n (0: only stage), stage_entries, hints ([[lane or 0 for wake,
---   id]…] from a blocking read), watching (this worker held a watch), owing (it took a wake-up, and must hand it on if
---   it has no room), watch_ms}.
+-- KEYS: shared. ARGV: 1 configuration; 2 JSON {worker, n (0: only stage), rooms (for each lane: it is open until so many
+--   of all lanes are taken; at most n), patient (the first lane that leaves room for urgent ones), stage_entries, hints
+--   ([[lane or 0 for wake, id]…] from a blocking read), watching (this worker held a watch), owing (it took a
+--   wake-up, and must hand it on if it has no room), watch_ms}.
 -- Returns {claims, ready, role, now, staged, dropped}; a claim is {lane, stream id, attempt, request id, fields, lost,
---   staged}: lost is the number of attempts lost with their workers, staged the time of staging (epoch ms) if the
---   stream id was ahead of the clock, else ''; role: 0 pull again when there is room, 1 watch (blocking read of wake
---   and lanes), 2 bench (pop a token).
+--   staged, interrupted}: lost is the number of attempts lost with their workers, staged the time of staging (epoch ms)
+--   if the stream id was ahead of the clock, else '', interrupted how often it gave way; role: 0 pull again when there
+--   is room, 1 watch (blocking read of wake and lanes), 2 bench (pop a token), 3 listen (blocking read of wake and the
+--   lanes with room), 4 stand by (pop a token of those that have room for some lanes only).
 local arg = cjson.decode(ARGV[2])
 local waiting = require_types()
 local handed = held_by_nobody(arg.hints)
@@ -30,19 +32,6 @@ if arg.n > 0 then claims, dropped = take(arg, waiting, cut, more, now) end
 dropped = dropped + late + ended
 -- @guard pull: counts are written
 write_counts()
-
-local ready, role, watching = sum(waiting), 0, call('ZCOUNT', WATCH, now, '+inf')
-if arg.n > 0 and #claims < arg.n and ready == 0 and not cut then
-  if watching < cfg.watchers then
-    call('ZADD', WATCH, now + arg.watch_ms, arg.worker)
-    role, watching = 1, watching + 1
-  else
-    role = 2
-  end
-end
--- Never leave work, or a free watch, behind without a token.
-local moved = #claims + dropped + staged > 0 or arg.owing
--- @guard pull: a watcher woken for work left behind
-if ready > 0 and moved and watching > 0 then wake_watcher() end
-if (ready > 0 and moved) or watching < cfg.watchers then leave_token() end
-return {claims, ready, role, string.format('%.0f', now), staged, dropped}
+local moved = #claims + dropped + staged > 0
+local role = assign_role(arg, waiting, #claims, cut, moved, now)
+return {claims, sum(waiting), role, string.format('%.0f', now), staged, dropped}

@@ -41,11 +41,43 @@ end
 -- An id whose time was ahead of the clock when its entry was staged tells no time: it was made by hand, or the clock
 -- was set back. SCHED keeps the time at which such an entry was staged until it ends, and the last of them in each
 -- lane, so that SCHED is rarely asked.
-local last_ahead
+local last_ahead, some_interrupted
+
+local function look_at_sched()
+  if last_ahead then return end
+  last_ahead = call_if_typed('HMGET', SCHED, 'interrupted', lane_fields('ahead:')) or {false}
+  some_interrupted = table.remove(last_ahead, 1)
+end
 
 local function may_be_ahead(lane, id)
-  last_ahead = last_ahead or call_if_typed('HMGET', SCHED, lane_fields('ahead:')) or {}
+  look_at_sched()
   return last_ahead[lane] and encode_id(id) <= last_ahead[lane]
+end
+
+-- How often a running request gave way to an urgent one. SCHED keeps that until its entry ends, and the number of such
+-- entries, so that it is rarely asked for one of them.
+local function interrupted_field(lane, id) return 'interrupted:' .. entry_field(lane, id) end
+
+local function times_interrupted(lane, id)
+  look_at_sched()
+  return some_interrupted and tonumber(call('HGET', SCHED, interrupted_field(lane, id)) or nil) or 0
+end
+
+local function count_interruption(lane, id)
+  look_at_sched()
+  if call('HINCRBY', SCHED, interrupted_field(lane, id), 1) == 1 then
+    some_interrupted = call('HINCRBY', SCHED, 'interrupted', 1)
+  end
+end
+
+local function forget_interruptions(lane, ids)
+  look_at_sched()
+  if not some_interrupted then return end
+  local fields = {}
+  for i, id in ipairs(ids) do fields[i] = interrupted_field(lane, id) end
+  local gone = call('HDEL', SCHED, unpack(fields))
+  -- @guard interrupted: their number is kept
+  if gone > 0 and call('HINCRBY', SCHED, 'interrupted', -gone) <= 0 then call('HDEL', SCHED, 'interrupted') end
 end
 
 local function ahead_field(lane, id) return 'enqueued:' .. entry_field(lane, id) end

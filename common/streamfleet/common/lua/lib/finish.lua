@@ -26,6 +26,8 @@ local function remove_entries(lane, ids)
     -- @guard entry: the time of staging goes with its entry
     if may_be_ahead(lane, id) then call('HDEL', SCHED, ahead_field(lane, id)) end
   end
+  -- @guard interrupted: forgotten with the entry
+  forget_interruptions(lane, ids)
   if call('HLEN', ATTEMPTS) == 0 then return end
   local fields = {}
   for i, id in ipairs(ids) do fields[i] = entry_field(lane, id) end

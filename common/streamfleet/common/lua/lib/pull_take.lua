@@ -66,6 +66,7 @@ local function take_from(lane, picks, arg, now, claims)
       rows[i], sizes[i], deadlines[i] = {lane, id, attempts[i], request_id, fields, lost[i]}, size, deadline
       local kept = kept_enqueued_ms(lane, id)
       rows[i][7] = kept and string.format('%.0f', kept) or ''
+      rows[i][8] = times_interrupted(lane, id)
       results[#results + 1] = result_key(request_id)
       twice, seen[request_id] = twice or seen[request_id], true
     end
@@ -106,7 +107,8 @@ local function take(arg, waiting, cut, more, now)
   if cut then wanted = math.min(wanted, urgent) end
   while #claims < wanted and dropped < arg.n + 64 and bytes < cfg.taken_bytes do
     if sum(waiting) == 0 then break end
-    local picks = choose(math.min(wanted - #claims, round), waiting, credit, cfg.shares)
+    local picks = choose(math.min(wanted - #claims, round), waiting, credit, cfg.shares, arg.rooms, #claims)
+    if sum(picks) == 0 then break end   -- what waits is in lanes that the worker has no room for
     local seen = #claims + dropped
     for lane = 1, LANE_COUNT do
       if picks[lane] > 0 then

@@ -1,7 +1,14 @@
 -- @include keys
--- Wakes idle workers: watchers block on the wake stream (and the lanes), idle waiters on the bench list.
+-- Wakes workers: watchers block on the wake stream (and the lanes), idle waiters on the bench list. Workers that have
+-- room for urgent requests alone do the same: listeners on the wake stream (and the urgent lanes), the others on a list
+-- of their own. Its key is not declared, and an error is passed over: access rules from before it was there forbid it.
 local function leave_token()
   if call('LLEN', BENCH) == 0 then call('RPUSH', BENCH, '1') end
+end
+
+local function leave_standby_token()
+  local key = cfg.prefix .. 'standby'
+  if redis.pcall('LLEN', key) == 0 then redis.pcall('RPUSH', key, '1') end
 end
 
 local function wake_watcher() tell(WAKE, 'MAXLEN', 1, '*', 't', '1') end

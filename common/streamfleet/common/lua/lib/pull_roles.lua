@@ -1,0 +1,60 @@
+-- @include wake
+-- Last part of a pull: how the worker waits if it got too little, and who is woken for the rest.
+
+-- Listeners have seats, as many as there may be watchers: fields of SCHED, '<end of the time, epoch ms> <worker>'.
+-- Gives up the worker's own seat. Returns how many others are taken, and the name of a free one, or nil.
+local function leave_seat(worker, now)
+  local names, taken, free = {}, 0, nil
+  for seat = 1, cfg.watchers do names[seat] = 'listener:' .. seat end
+  for seat, held in ipairs(call('HMGET', SCHED, unpack(names))) do
+    local till, who = string.match(held or '', '^(%d+) (.*)$')
+    if till and who ~= worker and tonumber(till) > now then
+      taken = taken + 1
+    else
+      -- @guard roles: a seat that is given up is free
+      if who == worker then call('HDEL', SCHED, names[seat]) end
+      free = names[seat]
+    end
+  end
+  return taken, free
+end
+
+-- `waiting`: what is left in each lane; `got`: number of claims; `cut`: the lane that was not staged to its end; `moved`:
+-- true if anything changed. Returns the role.
+local function assign_role(arg, waiting, got, cut, moved, now)
+  local role, watching, listening, seat = 0, call('ZCOUNT', WATCH, now, '+inf'), 0, nil
+  local ready, open, urgent = sum(waiting), 0, 0
+  for lane = 1, LANE_COUNT do
+    if got < arg.rooms[lane] then open = open + waiting[lane] end
+    if lane < arg.patient then urgent = urgent + waiting[lane] end
+  end
+  local mixed = arg.patient <= LANE_COUNT   -- otherwise nobody listens, and nothing needs to be read
+  if mixed then listening, seat = leave_seat(arg.worker, now) end
+  if got < arg.n and open == 0 and not (cut and got < arg.rooms[cut]) then
+    if got < arg.rooms[LANE_COUNT] then
+      if watching < cfg.watchers then
+        call('ZADD', WATCH, now + arg.watch_ms, arg.worker)
+        role, watching = 1, watching + 1
+      else
+        role = 2
+      end
+    -- Nobody listens where somebody watches: a full worker must not win against an idle one.
+    elseif seat and watching == 0 then
+      call('HSET', SCHED, seat, string.format('%.0f %s', now + arg.watch_ms, arg.worker))
+      role, listening = 3, listening + 1
+    else
+      role = 4
+    end
+  end
+  -- Never leave work, or a free watch, behind without a token. A worker that has no room for what it leaves behind
+  -- passes a wake-up on only if it took something, or has no room at all: otherwise full workers would wake each other
+  -- for it without an end.
+  local owing = moved or arg.owing
+  local passes_on = urgent > 0 and (moved or arg.owing and arg.n == 0)
+  -- @guard pull: a watcher woken for work left behind
+  if ready > 0 and owing and watching > 0 or passes_on and listening > 0 then wake_watcher() end
+  if (ready > 0 and owing) or watching < cfg.watchers then leave_token() end
+  -- @guard roles: somebody else with room for urgent work takes over
+  if mixed and (passes_on or watching + listening == 0) then leave_standby_token() end
+  return role
+end

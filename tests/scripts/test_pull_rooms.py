@@ -1,0 +1,152 @@
+"""Pulls of workers that have room for the requests of some lanes only, and who hears of urgent work meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from streamfleet.common.protocol import Lane
+from streamfleet.common.records import Hint, Role
+from tests.scripts.harness import NOW, Queue
+
+LISTENING_MS = 7_000
+FULL_OF_LOW = (2, 2, 2, 0)
+GIVES_WAY = (1, 1, 0, 0)
+
+
+async def pull(queue: Queue, rooms: tuple[int, ...], worker: str = "w1", **more: object) -> tuple[list[str], Role]:
+    """The lanes of what a worker got, and its role."""
+    pulled = await queue.broker.pull(worker, rooms, more.pop("hints", ()), patient=4, **more)  # type: ignore[arg-type]
+    return [claim.lease.lane.value for claim in pulled.claims], pulled.role
+
+
+async def fill(queue: Queue, *lanes: str) -> None:
+    for number, lane in enumerate(lanes):
+        await queue.add(lane, f"{1000 + number}-0")
+
+
+async def test_a_lane_without_room_is_passed_over(queue: Queue) -> None:
+    await fill(queue, "low", "low", "normal", "high", "critical")
+    assert await pull(queue, GIVES_WAY) == (["critical"], Role.NONE)
+    assert await pull(queue, FULL_OF_LOW) == (["high", "normal"], Role.NONE)
+    assert (await pull(queue, FULL_OF_LOW))[0] == []
+    assert await pull(queue, (5, 5, 5, 1)) == (["low"], Role.LISTENER)
+
+
+async def test_the_only_lane_that_waits_has_its_room_too(queue: Queue) -> None:
+    await fill(queue, "low", "low", "low")
+    assert (await pull(queue, (3, 3, 3, 1)))[0] == ["low"]
+
+
+async def test_what_others_got_counts_for_the_room_of_a_lane(queue: Queue) -> None:
+    await fill(queue, "low", "low", "low", "high")
+    assert (await pull(queue, (4, 4, 4, 2)))[0] == ["high", "low"]
+
+
+async def test_a_lane_that_has_to_wait_is_owed_its_share(queue: Queue) -> None:
+    """Of twenty urgent requests that were taken where `low` has no room, one was its turn."""
+    await fill(queue, "low", *["high"] * 22)
+    for _ in range(20):
+        assert (await pull(queue, (1, 1, 1, 0)))[0] == ["high"]
+    assert (await pull(queue, (1, 1, 1, 1)))[0] == ["low"]
+    assert (await pull(queue, (1, 1, 1, 1)))[0] == ["high"]
+
+
+async def test_a_full_worker_listens_while_nobody_watches(queue: Queue) -> None:
+    await fill(queue, "low")
+    assert [(await pull(queue, FULL_OF_LOW, f"w{number}"))[1] for number in range(3)] == [
+        Role.LISTENER,
+        Role.LISTENER,
+        Role.STANDBY,
+    ]
+    assert (await pull(queue, FULL_OF_LOW, "w1"))[1] is Role.LISTENER  # it keeps its seat
+
+
+async def test_nobody_listens_where_an_idle_worker_watches(queue: Queue) -> None:
+    assert (await pull(queue, (3, 3, 3, 3), "idle"))[1] is Role.WATCHER
+    await queue.broker.ensure_groups()
+    assert (await pull(queue, FULL_OF_LOW))[1] is Role.STANDBY
+
+
+async def test_a_listener_that_is_gone_loses_its_seat(queue: Queue) -> None:
+    await fill(queue, "low")
+    for worker in ("w1", "w2"):
+        await pull(queue, FULL_OF_LOW, worker)
+    assert (await pull(queue.at(NOW + LISTENING_MS - 1), FULL_OF_LOW, "w3"))[1] is Role.STANDBY
+    assert (await pull(queue.at(NOW + LISTENING_MS), FULL_OF_LOW, "w3"))[1] is Role.LISTENER
+
+
+async def test_who_has_no_room_left_gives_its_seat_to_a_stand_by(queue: Queue) -> None:
+    await fill(queue, "low")
+    for worker in ("w1", "w2", "w3"):
+        await pull(queue, FULL_OF_LOW, worker)
+    waiting = asyncio.ensure_future(queue.broker.wait(Role.STANDBY, 5_000))
+    await pull(queue, (0, 0, 0, 0), "w1", owing=True)
+    await pull(queue, (0, 0, 0, 0), "w2", owing=True)
+    assert await waiting == []
+    assert (await pull(queue, FULL_OF_LOW, "w3"))[1] is Role.LISTENER
+
+
+async def test_what_is_left_behind_wakes_a_stand_by(queue: Queue) -> None:
+    await fill(queue, "low", "critical", "critical")
+    assert (await pull(queue, GIVES_WAY))[0] == ["critical"]
+    assert await queue.command("LLEN", "{q}:standby") == 1
+    assert await queue.broker.wait(Role.STANDBY, 5_000) == []
+    assert await queue.command("LLEN", "{q}:standby") == 0
+    assert (await pull(queue, GIVES_WAY, "w2"))[0] == ["critical"]
+
+
+async def test_full_workers_do_not_wake_each_other_for_what_none_can_take(queue: Queue) -> None:
+    await fill(queue, "low", "normal")
+    await pull(queue, GIVES_WAY)
+    await queue.command("DEL", "{q}:standby")
+    wakes = await queue.command("XLEN", "{q}:wake")
+    for _ in range(3):
+        assert (await pull(queue, GIVES_WAY, owing=True))[1] is Role.LISTENER
+    assert await queue.command("LLEN", "{q}:standby") == 0
+    assert await queue.command("XLEN", "{q}:wake") == wakes
+
+
+@pytest.mark.parametrize("lane", ["critical", "high"])
+async def test_a_listener_hears_a_plain_xadd_in_its_lanes_alone(queue: Queue, lane: str) -> None:
+    await fill(queue, "low")
+    await pull(queue, GIVES_WAY)
+    hearing = asyncio.ensure_future(queue.broker.wait(Role.LISTENER, 5_000, [Lane.CRITICAL, Lane.HIGH]))
+    await queue.add("low", "2000-0")
+    await queue.add(lane, "2001-0")
+    hints = await hearing
+    assert hints == [Hint(Lane(lane), "2001-0")]
+    assert await pull(queue, GIVES_WAY, hints=hints) == ([lane], Role.NONE)
+
+
+async def test_what_gave_way_goes_back_to_its_rank_and_is_counted(queue: Queue) -> None:
+    lease = await queue.running("low")
+    await queue.add("low", "1001-0")
+    assert await queue.broker.release("w1", [lease], gave_way=True) == 1
+    claims = (await queue.pull("w2", 2)).claims
+    assert [(claim.lease.stream_id, claim.lease.attempt, claim.interrupted) for claim in claims] == [
+        ("1000-0", 1, 1),
+        ("1001-0", 1, 0),
+    ]
+    await queue.broker.release("w2", [claims[0].lease], gave_way=True)
+    (again,) = (await queue.pull("w3")).claims
+    assert again.interrupted == 2
+
+
+async def test_nothing_is_left_of_its_interruptions_when_it_has_ended(queue: Queue) -> None:
+    first, second = await queue.running("low"), await queue.running("low", "1001-0")
+    await queue.broker.release("w1", [first, second], gave_way=True)
+    assert await queue.command("HGET", "{q}:sched", "interrupted") == b"2"
+    one, two = (await queue.pull("w1", 2)).claims
+    await queue.complete("w1", one.lease)
+    assert await queue.command("HGET", "{q}:sched", "interrupted") == b"1"
+    await queue.complete("w1", two.lease)
+    left = await queue.command("HKEYS", "{q}:sched")
+    assert not [name for name in left if b"interrupted" in name]
+
+
+async def test_a_request_that_is_no_longer_this_workers_is_not_counted(queue: Queue) -> None:
+    lease = await queue.running("low")
+    assert await queue.broker.release("w2", [lease], gave_way=True) == 0
+    assert await queue.command("HGET", "{q}:sched", "interrupted") is None

@@ -1,0 +1,90 @@
+"""Which running requests give way to an urgent one that finds no room in the engine. Pure.
+
+`choose` gets what runs and what is missing, and returns those that cost least to interrupt. What is interrupted goes
+back to the queue at its old rank, and its attempt does not count. docs/urgent.md tells operators the rules.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from streamfleet.common.protocol import LANES, Lane
+from streamfleet.worker.credit import Demand, Load
+
+URGENT: frozenset[Lane] = frozenset(LANES[:2])
+"""Lanes that others give way to, unless they are patient themselves."""
+MOST_INTERRUPTIONS = 3
+RUNS_BEFORE_DEADLINE = 2.0
+"""A request is interrupted only if its whole run would fit so often before its deadline: it may have to wait again."""
+K = TypeVar("K")
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A running request of a patient lane.
+
+    Attributes:
+        lane: its lane.
+        demand: its demand on the engine, which is free once it has given way.
+        interrupted: how often it gave way before.
+        run_s: expected seconds of its whole run.
+        ran_s: seconds since its start.
+        slack_s: seconds until its deadline; infinite for none.
+    """
+
+    lane: Lane
+    demand: Demand
+    interrupted: int
+    run_s: float
+    ran_s: float
+    slack_s: float
+
+
+def choose(running: Mapping[K, Running], missing: Load, kept: Mapping[Lane, int]) -> Sequence[K]:
+    """Returns the requests that give way, cheapest first; none if even all that may give way would not be enough.
+
+    The least urgent lane comes first, then what was interrupted least often, then most slack, then the shortest run so
+    far, whose repetition costs least.
+
+    Args:
+        running: patient requests that run.
+        missing: what the urgent request needs beyond what is free; 0 or less of a kind is enough of it.
+        kept: for each lane the number of requests that go on in any case: its share of the engine.
+    """
+    spare = Counter(each.lane for each in running.values())
+    chosen: list[K] = []
+    left = Load(missing.requests, missing.sequences, missing.tokens)
+    for key, each in sorted(running.items(), key=lambda item: _cost(item[1])):
+        if _enough(left):
+            break
+        if _protected(each) or spare[each.lane] <= kept.get(each.lane, 0) or not _helps(each.demand, left):
+            continue
+        spare[each.lane] -= 1
+        left.add(each.demand, -1)
+        chosen.append(key)
+    return chosen if _enough(left) else ()
+
+
+def _protected(each: Running) -> bool:
+    if each.interrupted >= MOST_INTERRUPTIONS:
+        return True
+    return each.slack_s < math.inf and each.slack_s < RUNS_BEFORE_DEADLINE * each.run_s
+
+
+def _cost(each: Running) -> tuple[int, int, float, float]:
+    # Slack in octaves: among requests that have about the same, the work that would be lost decides.
+    slack = math.log2(max(each.slack_s, 1.0)) if each.slack_s < math.inf else math.inf
+    octave = slack if slack == math.inf else float(math.floor(slack))
+    return -each.lane.rank, each.interrupted, -octave, each.ran_s
+
+
+def _helps(demand: Demand, left: Load) -> bool:
+    return left.requests > 0 or (left.sequences > 0 < demand.sequences) or (left.tokens > 0 < demand.tokens)
+
+
+def _enough(left: Load) -> bool:
+    return left.requests <= 0 and left.sequences <= 0 and left.tokens <= 0
