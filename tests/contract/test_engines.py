@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 import pytest_asyncio
 
 from streamfleet.common.protocol import COMPLETIONS, EMBEDDINGS, Lane
-from streamfleet.worker.engine.base import EngineDied, EngineReply, EngineRequest, EngineUnavailable
+from streamfleet.worker.engine.base import EngineDied, EngineReply, EngineRequest, EngineUnavailable, Partial
 from tests.contract import subjects
 from tests.contract.subjects import MAX_MODEL_LEN, Collected, Subject, chat, long_chat
 from tests.waiting import eventually
@@ -228,6 +229,46 @@ async def test_a_streamed_request_that_is_cancelled_midway_is_gone_from_the_engi
     finally:
         keeper.cancel()
         await asyncio.wait({keeper, victim})
+
+
+# -- interruptions -----------------------------------------------------------------------------------------
+
+
+async def interrupted(subject: Subject, asked: Collected, chunks: int) -> Partial | None:
+    """What is kept of a streamed request that is interrupted when it has so many chunks, or a few more."""
+    task = asyncio.create_task(subject.engine.run(asked.request))
+    await eventually(lambda: len(asked.chunks) >= chunks, 20, "chunks come while it runs")
+    task.cancel()
+    await asyncio.wait({task})
+    assert task.cancelled()
+    return asked.request.partial
+
+
+async def test_an_interrupted_answer_goes_on_as_if_nothing_had_happened(subject: Subject) -> None:
+    body = {"temperature": 0, "max_tokens": 48, "ignore_eos": True}
+    whole = json.loads((await subject.engine.run(Collected(chat("going-on", **body)).request)).body)
+    first = Collected(chat("going-on", **body))
+    partial = await interrupted(subject, first, 8)
+    second = Collected(replace(chat("going-on", **body), resume=partial))
+    answer = json.loads((await subject.engine.run(second.request)).body)
+    assert answer["choices"] == whole["choices"]
+    assert answer["usage"] == whole["usage"]
+    assert second.text == answer["choices"][0]["message"]["content"]
+    assert second.request.made == (0 if subject.engine.kind == "openai" else 48)
+    if subject.engine.kind == "openai":  # a server keeps nothing
+        assert partial is None
+        return
+    assert partial is not None
+    assert 6 <= partial.tokens <= first.request.made < 48
+    assert second.request.resumed_tokens == partial.tokens
+    assert len(second.chunks) <= 48 - partial.tokens + 4, "what was kept comes at once"
+
+
+@pytest.mark.parametrize("state", [b"", b"null", b'{"engine":"other"}', b"[" * 9999])
+async def test_a_partial_that_is_of_no_use_is_ignored(subject: Subject, state: bytes) -> None:
+    request = replace(chat("useless"), resume=Partial(5, state))
+    reply = await subject.engine.run(request)
+    assert (reply.status, request.resumed_tokens) == (200, 0)
 
 
 # -- the end -----------------------------------------------------------------------------------------------

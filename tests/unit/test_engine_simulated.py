@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from streamfleet.common.protocol import CHAT, COMPLETIONS, EMBEDDINGS, RERANK, RESPONSES, Lane
-from streamfleet.worker.engine.base import EngineAborted, EngineDied, EngineRequest, EngineUnavailable
+from streamfleet.worker.engine.base import EngineAborted, EngineDied, EngineRequest, EngineUnavailable, Partial
 from streamfleet.worker.engine.simulated import SimulatedEngine
 from streamfleet.worker.engine.simulated_profile import GENERIC_FAST, SMOLLM2_135M_CPU
 from tests.waiting import eventually
@@ -266,6 +266,89 @@ async def test_cancelling_frees_the_slot_at_once() -> None:
         await asyncio.wait({first, second})
         assert engine.running == 0
         assert (await asyncio.wait_for(engine.run(chat("r-3", max_tokens=1)), 5)).status == 200
+
+
+async def interrupted(engine: SimulatedEngine, request: EngineRequest, made: int) -> Partial | None:
+    """What is kept of a request that is interrupted after at least so many tokens."""
+    task = asyncio.create_task(engine.run(request))
+    await eventually(lambda: request.made >= made, 5, "it has made its tokens")
+    task.cancel()
+    await asyncio.wait({task})
+    return request.partial
+
+
+@pytest.mark.parametrize("body", [{}, {"n": 2}, {"stop": "three please Count"}])
+async def test_an_interrupted_answer_goes_on(body: dict[str, Any]) -> None:
+    body = {"max_tokens": 60, "ignore_eos": True, **body}
+    async with started(clock=Time()) as engine:
+        whole = json.loads((await engine.run(chat(**body))).body)
+    async with started(profile=EXACT, speed=1) as slow:
+        first = chat(**body)
+        partial = await interrupted(slow, first, 3)
+    assert partial is not None
+    assert partial.tokens == first.made
+    assert first.usage is not None
+    assert first.usage["completion_tokens"] == first.made
+    chunks: list[Any] = []
+    async with started(clock=Time()) as other:
+        second = replace(chat(**body), resume=partial, on_chunk=lambda line: chunks.append(json.loads(line)))
+        answer = json.loads((await other.run(second)).body)
+    assert second.resumed_tokens == partial.tokens
+    assert {**answer, "created": 0} == {**whole, "created": 0}
+    for choice in answer["choices"]:
+        deltas = [each["delta"] for chunk in chunks for each in chunk["choices"] if each["index"] == choice["index"]]
+        assert "".join(delta.get("content", "") for delta in deltas) == choice["message"]["content"]
+
+
+async def test_what_is_taken_over_is_read_again_and_not_made_again() -> None:
+    async with started(profile=EXACT, speed=1) as slow:
+        partial = await interrupted(slow, chat(max_tokens=100, ignore_eos=True), 3)
+    assert partial is not None
+    async with started(profile=EXACT, speed=1, clock=Time()) as engine:
+        began = engine._clock.monotonic()
+        second = replace(chat(max_tokens=100, ignore_eos=True), resume=partial)
+        reply = await engine.run(second)
+        took_s = engine._clock.monotonic() - began
+    step_s, prompt = EXACT.step_s(1), 6
+    prefill_s = (prompt + partial.tokens) * EXACT.prefill_s_per_token
+    assert took_s == pytest.approx(prefill_s + (100 - partial.tokens) * step_s)
+    assert reply.first_token_ms == pytest.approx((prefill_s + step_s) * 1000)
+
+
+async def test_an_answer_of_another_request_model_or_seed_begins_anew() -> None:
+    async with started(profile=EXACT, speed=1, models=("a", "b")) as slow:
+        partial = await interrupted(slow, chat(model="a"), 2)
+    assert partial is not None
+    beyond = replace(partial, state=partial.state.replace(b'"steps":', b'"steps":999'))
+    body = {"messages": [{"role": "user", "content": "Another"}]}
+    async with started(models=("a", "b")) as engine, started(models=("a", "b"), seed=5) as other:
+        tries = [
+            (engine, chat(model="a"), partial),
+            (engine, chat(model="b"), partial),
+            (engine, chat(model="a", **body), partial),
+            (other, chat(model="a"), partial),
+            (engine, chat(model="a"), beyond),
+        ]
+        taken = []
+        for on, request, resume in tries:
+            request.resume = resume
+            assert (await on.run(request)).status == 200
+            taken.append(request.resumed_tokens)
+    assert taken == [partial.tokens, 0, 0, 0, 0]
+
+
+async def test_one_that_waits_keeps_what_it_had() -> None:
+    async with started(profile=replace(EXACT, slots=1), speed=1) as slow:
+        partial = await interrupted(slow, chat(max_tokens=500, ignore_eos=True), 2)
+        keeper = asyncio.create_task(slow.run(chat("keeper", max_tokens=500, ignore_eos=True)))
+        await eventually(lambda: slow.running == 1, 5, "the engine is full")
+        waiting = replace(chat(max_tokens=500, ignore_eos=True), resume=partial)
+        assert await interrupted(slow, waiting, 1) == partial
+        assert waiting.usage is None
+        fresh = chat("fresh")
+        assert await interrupted(slow, fresh, 0) is None
+        keeper.cancel()
+        await asyncio.wait({keeper})
 
 
 async def test_faults_hit_as_often_as_told() -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from streamfleet.worker.engine import vllm_setup
+from streamfleet.common.settings import EngineSettings
+from streamfleet.worker.engine import factory, vllm, vllm_host, vllm_setup
 from streamfleet.worker.engine.vllm_setup import GUARD, EngineArgs, arguments, prepare_environment
 
 VARIABLES = (
@@ -47,6 +50,50 @@ def test_what_is_asked_for_replaces_a_default() -> None:
         "--enable-chunked-prefill",
         "--max-num-seqs=8",
     ]
+
+
+def test_a_reserve_is_added_to_the_default_alone() -> None:
+    assert "--max-num-seqs=40" in arguments({}, cpu=True, reserve_percent=25)
+    assert arguments({}, cpu=False, reserve_percent=25) == DEFAULTS
+    given = arguments({"max-num-seqs": 8}, cpu=True, reserve_percent=25)
+    assert [word for word in given if "seqs" in word] == ["--max-num-seqs=8"]
+    listed = arguments(["--max-num-seqs", "4"], cpu=False, reserve_percent=25)
+    assert listed == [*DEFAULTS, "--max-num-seqs", "4"]
+
+
+def test_the_factory_builds_engines_with_the_reserve(monkeypatch: pytest.MonkeyPatch) -> None:
+    simulated = EngineSettings(engine="simulated", simulated_profile="fast")
+    assert factory.build(simulated, reserve_percent=25).capacity().slots == 320
+    assert factory.build(simulated).capacity().slots == 256
+    monkeypatch.setattr(vllm, "is_cpu_build", lambda: True)
+    engine = factory.build(EngineSettings(engine="vllm", model="m"), reserve_percent=25)
+    assert isinstance(engine, vllm.VllmEngine)
+    assert "--max-num-seqs=40" in engine._argv
+    assert engine._reserve_percent == 25
+
+
+def test_vllm_is_asked_for_its_own_choice_where_there_is_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[int | None] = []
+
+    class Args:
+        """vLLM's engine arguments: without a number of sequences, its configuration has 128."""
+
+        def __init__(self, given: SimpleNamespace) -> None:
+            self.max_num_seqs = given.max_num_seqs
+
+        def create_engine_config(self) -> Any:
+            return SimpleNamespace(scheduler_config=SimpleNamespace(max_num_seqs=self.max_num_seqs or 128))
+
+    names = SimpleNamespace(
+        AsyncEngineArgs=SimpleNamespace(from_cli_args=Args),
+        AsyncLLM=SimpleNamespace(from_engine_args=lambda args, **_: started.append(args.max_num_seqs)),
+    )
+    monkeypatch.setattr(vllm_host, "find_names", lambda: names)
+    for given in (None, 8):
+        monkeypatch.setattr(vllm_host, "_parse", lambda *_, given=given: SimpleNamespace(max_num_seqs=given))
+        vllm_host.build("m", [], None, 25)
+        vllm_host.build("m", [], None)
+    assert started == [160, None, 8, 8]
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,19 @@ STREAMED = frozenset({CHAT, COMPLETIONS})
 """Endpoints whose answers come in chunks where somebody wants them."""
 
 
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """Output of a run that was interrupted, from which another run can go on.
+
+    Attributes:
+        tokens: generated tokens that are kept, of all choices; at least 1.
+        state: the engine's own encoding (`partial.py`), at most `partial.MOST_BYTES`.
+    """
+
+    tokens: int
+    state: bytes
+
+
 @dataclass(slots=True)  # frozen ones take three times as long to make
 class EngineRequest:
     """One request as an engine sees it.
@@ -32,8 +45,13 @@ class EngineRequest:
         on_chunk: called with each chunk of the answer as it arrives: an OpenAI chunk object as JSON, on one line.
             None if the caller wants no chunks. The whole answer is returned all the same.
         tells_usage: true if the caller wants the last chunk too, which only counts tokens.
+        resume: output to go on from; the engine ignores what it cannot use, and begins anew.
         usage: tokens used until the request was ended early, as OpenAI counts them. The engine sets it; None if
             nobody counted.
+        partial: output from which another run can go on. The engine sets it if its task is cancelled; None if the
+            next run begins anew.
+        resumed_tokens: generated tokens taken over from ``resume``. The engine sets it; 0 if it began anew.
+        made: output tokens so far, with those taken over. The engine keeps it current as far as it can tell.
     """
 
     id: str
@@ -44,7 +62,11 @@ class EngineRequest:
     traceparent: str = ""
     on_chunk: Callable[[bytes], None] | None = None
     tells_usage: bool = False
+    resume: Partial | None = None
     usage: dict[str, Any] | None = None
+    partial: Partial | None = None
+    resumed_tokens: int = 0
+    made: int = 0
 
     def used(self, prompt_tokens: int, completion_tokens: int) -> None:
         """Set `usage`."""
@@ -130,8 +152,10 @@ class Engine(Protocol):
     """Protocol of an engine: ``start``, any number of concurrent ``run``, ``stop``.
 
     ``run`` raises EngineDied, EngineUnavailable or EngineAborted; if its task is cancelled, the request leaves the
-    engine within a second, and its ``usage`` has the tokens used by then. ``failed`` returns the reason as soon as the
-    engine is dead or hung, and does not return while it works. ``stop`` leaves no process behind.
+    engine within a second, its ``usage`` has the tokens used by then, and its ``partial`` what the next run can go on
+    from. That run answers as if nothing had happened, and counts tokens so; if it streams, its chunks begin with the
+    kept text. ``failed`` returns the reason as soon as the engine is dead or hung, and does not return while it works.
+    ``stop`` leaves no process behind.
     """
 
     kind: str  # "vllm", "openai" or "simulated"

@@ -5,17 +5,20 @@ The module of each engine is imported only when it is wanted: a worker needs the
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from streamfleet.common.errors import SettingsError
 from streamfleet.common.settings import EngineSettings
 from streamfleet.worker.engine.base import Engine
 
 
-def build(settings: EngineSettings, max_sequences: int = 16) -> Engine:
+def build(settings: EngineSettings, max_sequences: int = 16, reserve_percent: int = 0) -> Engine:
     """Returns an engine that has not been started.
 
     Args:
         settings: kind of engine and its options.
         max_sequences: most choices of one request; an engine with a limit of its own must not have a smaller one.
+        reserve_percent: so many more sequences at once than the engine's default, unless the settings tell how many.
 
     Raises:
         SettingsError: a package that it needs is missing, or it cannot use its settings; the message tells what to do.
@@ -25,9 +28,10 @@ def build(settings: EngineSettings, max_sequences: int = 16) -> Engine:
         from streamfleet.worker.engine.simulated_profile import GENERIC_FAST, SMOLLM2_135M_CPU
 
         profile = {"smollm2-cpu": SMOLLM2_135M_CPU, "fast": GENERIC_FAST}[settings.simulated_profile]
+        profile = replace(profile, slots=profile.slots + profile.slots * reserve_percent // 100)
         return SimulatedEngine(profile, speed=settings.simulated_speed, watchdog_s=settings.watchdog_s)
     try:
-        return _vllm(settings, max_sequences) if settings.engine == "vllm" else _openai(settings)
+        return _vllm(settings, max_sequences, reserve_percent) if settings.engine == "vllm" else _openai(settings)
     except ValueError as error:
         name = "STREAMFLEET_ENGINE_ARGS" if settings.engine == "vllm" else "VLLM_URL"
         raise SettingsError(f"{name}: {error}") from None
@@ -51,9 +55,13 @@ def _openai(settings: EngineSettings) -> Engine:
     return OpenAIEngine(upstream, settings.vllm_api_key.get_secret_value() or None)
 
 
-def _vllm(settings: EngineSettings, max_sequences: int) -> Engine:
+def _vllm(settings: EngineSettings, max_sequences: int, reserve_percent: int) -> Engine:
     from streamfleet.worker.engine.vllm import VllmEngine
 
     return VllmEngine(
-        settings.model, list(settings.engine_args), watchdog_s=settings.watchdog_s, max_sequences=max_sequences
+        settings.model,
+        list(settings.engine_args),
+        watchdog_s=settings.watchdog_s,
+        max_sequences=max_sequences,
+        reserve_percent=reserve_percent,
     )

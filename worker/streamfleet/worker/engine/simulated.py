@@ -16,7 +16,7 @@ from typing import Any
 
 from streamfleet.common.clock import Clock, SystemClock
 from streamfleet.common.protocol import CHAT, EMBEDDINGS
-from streamfleet.worker.engine import simulated_api
+from streamfleet.worker.engine import partial, simulated_api
 from streamfleet.worker.engine.base import (
     Capacity,
     EngineAborted,
@@ -58,6 +58,16 @@ class _Job:
     steps_left: int
     chunks: _Chunks | None = None
     first_token_ms: float | None = field(default=None)
+
+    @property
+    def made(self) -> int:
+        """Output tokens so far, of all sequences."""
+        return self.plan.tokens_after(self.plan.steps - self.steps_left)
+
+    @property
+    def prefill_tokens(self) -> int:
+        """Tokens that the engine reads before the next one: the prompt, and what another run has generated."""
+        return self.plan.prompt_tokens + self.plan.request.resumed_tokens
 
 
 class SimulatedEngine:
@@ -120,6 +130,8 @@ class SimulatedEngine:
     async def run(self, request: EngineRequest) -> EngineReply:
         """Answer one request in simulated time. Cancelling the task removes it at once.
 
+        Every answer can be continued: the same request has the same answer.
+
         Raises:
             EngineDied: after `die`.
             EngineUnavailable, EngineAborted: as `faults` asks.
@@ -132,7 +144,8 @@ class SimulatedEngine:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         created_s = self._clock.now_ms() // 1000
         chunks = _Chunks(plan, created_s) if request.streams else None
-        job = _Job(plan, done, self._clock.monotonic(), plan.steps, chunks)
+        job = _Job(plan, done, self._clock.monotonic(), plan.steps - self._steps_taken_over(plan), chunks)
+        request.resumed_tokens = request.made = job.made
         heappush(self._waiting, (request.priority, next(self._order), job))
         self._watchdog.entered()
         self._arrived.set()
@@ -140,8 +153,10 @@ class SimulatedEngine:
             await done
         except asyncio.CancelledError:
             if job in self._running:
-                made = plan.steps - job.steps_left
-                request.used(plan.prompt_tokens, sum(min(length, made) for length in plan.lengths))
+                request.used(plan.prompt_tokens, request.made)
+            if job.steps_left > 0:
+                steps = plan.steps - job.steps_left
+                request.partial = partial.pack(self._identity(plan), request.made, steps=steps)
             raise
         finally:
             self._watchdog.left()
@@ -205,6 +220,18 @@ class SimulatedEngine:
             refusal = error_reply(404, "this model does not serve embeddings", "endpoint", "unknown_endpoint")
         return refusal or simulated_api.plan(request, self.models, self._profile.max_model_len, self._seed)
 
+    def _identity(self, plan: simulated_api.Plan) -> dict[str, Any]:
+        model = str(plan.request.body.get("model") or self.models[0])
+        # With another seed, the same request has another answer.
+        return {**partial.identity(self.kind, model, plan.request), "lengths": list(plan.lengths)}
+
+    def _steps_taken_over(self, plan: simulated_api.Plan) -> int:
+        """Returns the number of steps that earlier runs have made; 0 to begin anew."""
+        if plan.request.resume is None:
+            return 0
+        steps = (partial.unpack(plan.request.resume, self._identity(plan)) or {}).get("steps")
+        return steps if isinstance(steps, int) and 0 < steps < plan.steps else 0
+
     async def _wait_dead(self) -> None:
         try:
             await asyncio.wait_for(self._dead.wait(), _CHECK_S)
@@ -223,17 +250,20 @@ class SimulatedEngine:
     async def _step(self) -> None:
         joined = self._join()
         began = self._clock.monotonic()
-        prefill_s = sum(job.plan.prompt_tokens for job in joined) * self._profile.prefill_s_per_token
+        prefill_s = sum(job.prefill_tokens for job in joined) * self._profile.prefill_s_per_token
         each_s = self._profile.step_s(max(1, self.running)) * max(0.1, self._chance.gauss(1, self._profile.jitter))
         steps = self._stride(each_s)
         await self._clock.sleep((prefill_s + steps * each_s) / self._speed)
         first_s = began + (prefill_s + each_s) / self._speed
         for job in joined:
             job.first_token_ms = max(0.0, (first_s - job.submitted_s) * 1000)
+            if job.chunks is not None and job.steps_left < job.plan.steps and not job.done.done():
+                job.chunks.make(job.plan.steps - job.steps_left)
         for job in list(self._running):
             if job.chunks is not None and not job.done.done():
                 job.chunks.make(min(steps, job.steps_left))
             job.steps_left -= steps
+            job.plan.request.made = job.made
             if job.steps_left <= 0:
                 self._running.remove(job)
                 if not job.done.done():

@@ -107,6 +107,10 @@ class Plan:
         """KV-cache tokens at its end."""
         return self.prompt_tokens + sum(self.lengths)
 
+    def tokens_after(self, steps: int) -> int:
+        """Output tokens of all sequences after so many steps."""
+        return sum(min(length, steps) for length in self.lengths)
+
 
 def plan(request: EngineRequest, models: Sequence[str], max_model_len: int, seed: int) -> Plan | EngineReply:
     """Returns the plan of a request, or the error reply that it gets."""

