@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from streamfleet.common.protocol import COMPLETIONS, EMBEDDINGS, Lane
+from streamfleet.common.protocol import CHAT, COMPLETIONS, EMBEDDINGS, Lane
 from streamfleet.worker.engine.base import EngineDied, EngineReply, EngineRequest, EngineUnavailable, Partial
+from streamfleet.worker.engine.vllm import VllmEngine
 from tests.contract import subjects
 from tests.contract.subjects import MAX_MODEL_LEN, Collected, Subject, chat, long_chat
 from tests.waiting import eventually
@@ -269,6 +270,233 @@ async def test_a_partial_that_is_of_no_use_is_ignored(subject: Subject, state: b
     request = replace(chat("useless"), resume=Partial(5, state))
     reply = await subject.engine.run(request)
     assert (reply.status, request.resumed_tokens) == (200, 0)
+
+
+# -- interruptions of vLLM ---------------------------------------------------------------------------------
+
+only_vllm = pytest.mark.parametrize("subject", [pytest.param("vllm", marks=pytest.mark.needs_vllm)], indirect=True)
+SECRET = "SECRET-7431"
+GREEDY = {"temperature": 0, "ignore_eos": True, "return_token_ids": True}
+
+
+def world(identity: str, **body: Any) -> Collected:
+    """A completion of characters that have several tokens each; the model goes on with their pattern."""
+    prompt = f"{SECRET} {'🌍日本🎉語é한' * 24}"
+    return Collected(EngineRequest(identity, COMPLETIONS, {"prompt": prompt, "max_tokens": 40, **body}, Lane.LOW))
+
+
+def secretive(identity: str, **body: Any) -> EngineRequest:
+    """A chat whose system prompt nobody may see."""
+    messages = [{"role": "system", "content": f"You are {SECRET}."}, {"role": "user", "content": "Tell me a story."}]
+    return EngineRequest(identity, CHAT, {"messages": messages, "max_tokens": 40, **body}, Lane.LOW)
+
+
+async def cut_off(subject: Subject, asked: Collected, made: int) -> Partial | None:
+    """What is kept of a streamed request that is interrupted when it has so many tokens."""
+    task = asyncio.create_task(subject.engine.run(asked.request))
+    collect = asked.request.on_chunk
+    assert collect is not None
+
+    def listen(line: bytes) -> None:
+        collect(line)
+        if asked.request.made >= made:
+            task.cancel()
+
+    asked.request.on_chunk = listen
+    await asyncio.wait({task}, timeout=60)
+    assert task.cancelled()
+    return asked.request.partial
+
+
+async def answer_of(subject: Subject, asked: Collected | EngineRequest) -> Any:
+    reply = await subject.engine.run(asked.request if isinstance(asked, Collected) else asked)
+    assert reply.status == 200, reply.body
+    assert SECRET.encode() not in reply.body
+    return json.loads(reply.body)
+
+
+def ids_of(partial: Partial | None) -> list[int]:
+    return list(json.loads(partial.state)["ids"]) if partial is not None else []
+
+
+def decoder(subject: Subject) -> Callable[[list[int]], str]:
+    assert isinstance(subject.engine, VllmEngine)
+    assert subject.engine._hosted is not None
+    decode: Callable[[list[int]], str] = subject.engine._hosted.engine.tokenizer.decode
+    return decode
+
+
+@only_vllm
+async def test_vllm_goes_on_wherever_it_was_cut(subject: Subject) -> None:
+    """Also inside of a character, from where vLLM itself would answer with the prompt."""
+    decode = decoder(subject)
+    whole, _ = await asyncio.gather(
+        answer_of(subject, world("w-whole", **GREEDY)), answer_of(subject, world("w-beside", **GREEDY))
+    )
+    choice = whole["choices"][0]
+
+    async def interrupted_at(made: int) -> int:
+        partial = await cut_off(subject, world(f"w-{made}", **GREEDY), made)
+        kept = ids_of(partial)
+        assert kept == choice["token_ids"][: len(kept)]
+        assert choice["text"].startswith(decode(kept))
+        assert partial is None or SECRET.encode() not in partial.state
+        again = world(f"w-{made}", **GREEDY)
+        again.request.resume = partial
+        answer = await answer_of(subject, again)
+        assert again.request.resumed_tokens == len(kept)
+        assert answer["choices"] == whole["choices"]
+        assert answer["usage"] == whole["usage"]
+        assert again.text == choice["text"] == decode(answer["choices"][0]["token_ids"])
+        return made - len(kept)
+
+    dropped = await asyncio.gather(*map(interrupted_at, range(1, 32)))
+    assert set(dropped) > {0, 1}, "some were cut inside of a character"
+    assert max(dropped) <= 4
+
+
+@only_vllm
+async def test_vllm_shows_no_prompt_after_bytes_that_are_no_characters(subject: Subject) -> None:
+    decode = decoder(subject)
+    assert isinstance(subject.engine, VllmEngine)
+    assert subject.engine._hosted is not None
+    body = {"allowed_token_ids": subject.engine._hosted.engine.tokenizer.encode("🌍日本🎉한"), "ignore_eos": True}
+
+    async def interrupted_at(made: int) -> None:
+        partial = await cut_off(subject, Collected(secretive(f"b-{made}", **body)), made)
+        assert not decode(ids_of(partial)).endswith("\ufffd")
+        again = Collected(replace(secretive(f"b-{made}", **body), resume=partial))
+        answer = await answer_of(subject, again)
+        assert SECRET not in again.text
+        assert again.text == answer["choices"][0]["message"]["content"]
+        assert answer["usage"]["completion_tokens"] == 40
+        assert again.request.resumed_tokens == (partial.tokens if partial is not None else 0)
+
+    await asyncio.gather(*map(interrupted_at, range(1, 32)))
+
+
+@only_vllm
+async def test_vllm_does_not_go_on_inside_of_a_character_whatever_the_state_says(subject: Subject) -> None:
+    partial = await cut_off(subject, world("forged", **GREEDY), 30)
+    assert partial is not None
+    state, decode = json.loads(partial.state), decoder(subject)
+    inside = next(n for n in range(5, partial.tokens) if decode(state["ids"][:n]).endswith("\ufffd"))
+    forged = replace(partial, state=json.dumps({**state, "ids": state["ids"][:inside]}).encode())
+    again = world("forged", **GREEDY)
+    again.request.resume = forged
+    await answer_of(subject, again)
+    assert again.request.resumed_tokens == 0
+
+
+@only_vllm
+@pytest.mark.parametrize("made", [3, 20])
+async def test_vllm_goes_on_with_an_answer_that_is_not_streamed(subject: Subject, made: int) -> None:
+    """With its log probabilities, twice interrupted, beside another request."""
+    body = {**GREEDY, "logprobs": True, "top_logprobs": 2, "min_tokens": 30}
+    whole, _ = await asyncio.gather(answer_of(subject, secretive("l-1", **body)), answer_of(subject, long("l-b", 40)))
+    partial, usages = None, []
+    for _ in range(2):
+        beside, task = Collected(long(f"beside-{made}", 500)), None
+        keeper = asyncio.create_task(subject.engine.run(beside.request))
+        request = replace(secretive("l-1", **body), resume=partial)
+        task = asyncio.create_task(subject.engine.run(request))
+        await eventually(_runs(subject, 2), 20, "both run")
+        began = beside.request.made
+        await eventually(lambda: beside.request.made >= began + made, 20, "both have made some")  # noqa: B023
+        task.cancel()
+        await asyncio.wait({task})
+        assert task.cancelled()
+        assert request.partial is not None
+        assert request.partial.tokens > (partial.tokens if partial is not None else 0)
+        assert SECRET.encode() not in request.partial.state
+        partial, usages = request.partial, [*usages, request.usage]
+        keeper.cancel()
+        await asyncio.wait({keeper})
+        if made == 20:
+            break
+    request = replace(secretive("l-1", **body), resume=partial)
+    answer, _ = await asyncio.gather(answer_of(subject, request), answer_of(subject, long("l-b", 40)))
+    assert request.resumed_tokens == partial.tokens
+    assert [usage["prompt_tokens"] for usage in usages] == [whole["usage"]["prompt_tokens"]] * len(usages)
+    assert answer["usage"] == whole["usage"]
+    one, other = answer["choices"][0], whole["choices"][0]
+    assert one["token_ids"] == other["token_ids"]
+    assert one["message"] == other["message"]
+    assert len(one["logprobs"]["content"]) == 40
+    for mine, theirs in zip(one["logprobs"]["content"], other["logprobs"]["content"], strict=True):
+        assert (mine["token"], len(mine["top_logprobs"])) == (theirs["token"], 2)
+        assert mine["logprob"] == pytest.approx(theirs["logprob"], abs=0.1)
+
+
+def long(identity: str, tokens: int) -> EngineRequest:
+    return chat(identity, max_tokens=tokens, ignore_eos=True)
+
+
+@only_vllm
+async def test_vllm_finds_a_stop_string_across_the_cut(subject: Subject) -> None:
+    whole = await answer_of(subject, Collected(secretive("s-0", **GREEDY)))
+    text, ids = whole["choices"][0]["message"]["content"], whole["choices"][0]["token_ids"]
+    decode = decoder(subject)
+
+    async def interrupted_at(made: int) -> bool:
+        seam = len(decode(ids[:made]))
+        stop = text[seam - 2 : seam + 3]
+        first, again = (Collected(secretive(f"s-{made}", **GREEDY, stop=[stop, "@@@@"])) for _ in range(2))
+        if text.index(stop) != seam - 2:  # it has come before
+            return False
+        partial = await cut_off(subject, first, made)
+        assert len(ids_of(partial)) < made
+        again.request.resume = partial
+        choice = (await answer_of(subject, again))["choices"][0]
+        assert (choice["message"]["content"], choice["stop_reason"]) == (text[: seam - 2], stop)
+        assert again.text == text[: seam - 2]
+        return again.request.resumed_tokens > 0
+
+    assert sum(await asyncio.gather(*map(interrupted_at, range(6, 30)))) > 10
+
+
+NOT_CONTINUED: dict[str, dict[str, Any]] = {
+    "a seed": {"seed": 7, "temperature": 1},
+    "a presence penalty": {"presence_penalty": 0.5},
+    "a frequency penalty": {"frequency_penalty": 0.5},
+    "bad words": {"bad_words": ["of the"]},
+    "a schema": {
+        "response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "array"}}},
+        "ignore_eos": False,
+    },
+    "several choices": {"n": 2},
+    "log probabilities of the prompt": {"prompt_logprobs": 1, "stream": False},
+    "nothing special": {},
+    "a seed without chance": {"seed": 7, "temperature": 0},
+    "a bias": {"logit_bias": {"11": -3.0}, "repetition_penalty": 1.1, "top_p": 0.9, "top_k": 20, "min_p": 0.01},
+}
+CONTINUED = {"nothing special", "a seed without chance", "a bias"}
+
+
+@only_vllm
+async def test_vllm_begins_anew_where_it_could_not_go_on_rightly(subject: Subject) -> None:
+    async def kept(name: str) -> bool:
+        body = {"ignore_eos": True, "max_tokens": 400, **NOT_CONTINUED[name]}
+        request = secretive(f"n-{name}".replace(" ", "-"), **body)
+        if "prompt_logprobs" in body:  # refused where it is streamed
+            return await kept_unstreamed(subject, request)
+        return await cut_off(subject, Collected(request), 6) is not None
+
+    continued = await asyncio.gather(*map(kept, NOT_CONTINUED))
+    assert {name for name, goes_on in zip(NOT_CONTINUED, continued, strict=True) if goes_on} == CONTINUED
+
+
+async def kept_unstreamed(subject: Subject, request: EngineRequest) -> bool:
+    beside = Collected(long("beside-unstreamed", 300))
+    keeper = asyncio.create_task(subject.engine.run(beside.request))
+    task = asyncio.create_task(subject.engine.run(request))
+    await eventually(lambda: beside.request.made > 40, 60, "both have made some")
+    task.cancel()
+    keeper.cancel()
+    await asyncio.wait({task, keeper})
+    assert task.cancelled()
+    assert request.usage is not None
+    return request.partial is not None
 
 
 # -- the end -----------------------------------------------------------------------------------------------
