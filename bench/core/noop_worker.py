@@ -56,7 +56,7 @@ def answer(size: int) -> bytes:
     return filled("x" * max(0, size - len(filled(""))))
 
 
-def make_engine(settings: EngineSettings, max_sequences: int) -> Engine:  # noqa: ARG001 - the place of a real factory
+def make_engine(settings: EngineSettings, max_sequences: int, reserve: int) -> Engine:  # noqa: ARG001 - the place of a real factory
     return NoopEngine(int(os.environ.get("BENCH_ANSWER_BYTES", "500")), int(os.environ.get("BENCH_SLOTS", "512")))
 
 

@@ -30,7 +30,7 @@ def environment(tokens_per_s: float, slots: int) -> dict[str, object]:
     return {"BENCH_TOKENS_PER_S": tokens_per_s, "BENCH_SLOTS": slots}
 
 
-def make_engine(settings: EngineSettings, max_sequences: int) -> Engine:  # noqa: ARG001 - the place of a real factory
+def make_engine(settings: EngineSettings, max_sequences: int, reserve: int) -> Engine:  # noqa: ARG001 - the place of a real factory
     return SimulatedEngine(paced(float(os.environ["BENCH_TOKENS_PER_S"]), int(os.environ["BENCH_SLOTS"])))
 
 

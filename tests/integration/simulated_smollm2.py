@@ -11,7 +11,7 @@ from streamfleet.worker.engine.simulated import SimulatedEngine
 from streamfleet.worker.main import run_worker
 
 
-def make_engine(settings: EngineSettings, max_sequences: int) -> Engine:
+def make_engine(settings: EngineSettings, max_sequences: int, reserve: int) -> Engine:
     return SimulatedEngine(models=(MODEL_NAME,))
 
 

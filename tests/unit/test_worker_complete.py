@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from http import HTTPStatus
 from typing import Any, cast
 
@@ -17,6 +18,7 @@ from streamfleet.common.protocol import Status
 from streamfleet.common.records import CompleteCode, Completion, Lease, Retry, RetryCode
 from streamfleet.common.settings import WorkerSettings, load
 from streamfleet.worker.complete import MOST_AT_ONCE, RESPONSE_BYTES_AT_ONCE, Completer
+from streamfleet.worker.engine.base import Partial
 from streamfleet.worker.in_flight import InFlight, InFlightRequest
 from streamfleet.worker.outcome import Finished, Gone, HandedBack, Outcome, Postponed
 from streamfleet.worker.publishing import Publisher
@@ -33,6 +35,11 @@ class Notebook:
         self.released: list[Lease] = []
         self.in_turn: list[Lease] = []
         self.gave_way: list[Lease] = []
+        self.kept: dict[str, bytes] = {}
+        self.named: dict[Lease, tuple[str, int]] = {}
+        self.forgotten: list[str] = []
+        self.has_room = True
+        self.code = CompleteCode.PUBLISHED
         self.refuse = ""
         self.full = 0
 
@@ -44,15 +51,31 @@ class Notebook:
         if self.refuse and any(self.refuse in str(item.values.get("response")) for item in completions):
             raise UnicodeEncodeError("utf-8", self.refuse, 0, 1, "refused by the test")
         self.completed.append(list(completions))
-        return [CompleteCode.PUBLISHED for _ in completions]
+        return [self.code for _ in completions]
 
     async def retry_later(self, worker: str, retries: Sequence[Retry], max_deliveries: int) -> list[RetryCode]:
         assert (worker, max_deliveries) == ("w1", 5)
         self.retried += retries
         return [RetryCode.DELAYED for _ in retries]
 
-    async def release(self, worker: str, leases: Sequence[Lease], *, in_turn: bool, gave_way: bool) -> int:
+    async def keep(self, outputs: Mapping[str, bytes]) -> bool:
+        self.kept |= outputs
+        return self.has_room
+
+    async def forget(self, runs: Sequence[str]) -> None:
+        self.forgotten += runs
+
+    async def release(
+        self,
+        worker: str,
+        leases: Sequence[Lease],
+        *,
+        in_turn: bool,
+        gave_way: bool,
+        kept: Mapping[Lease, tuple[str, int]],
+    ) -> int:
         assert worker == "w1"
+        self.named |= kept
         self.released += leases
         self.in_turn += leases if in_turn else []
         self.gave_way += leases if gave_way else []
@@ -108,6 +131,34 @@ async def test_each_kind_of_outcome_takes_its_way() -> None:
     assert rig.broker.in_turn == [requests[4].lease]
     assert rig.broker.gave_way == [requests[5].lease]
     assert len(rig.in_flight) == 0
+
+
+async def test_output_is_kept_before_its_request_goes_back() -> None:
+    rig, (one, other) = Rig(), (in_flight_request(1), in_flight_request(2))
+    one.claim = replace(one.claim, kept="a former run")
+    await rig.write((one, HandedBack(gave_way=True, partial=Partial(7, b"state"))), (other, HandedBack(gave_way=True)))
+    ((run, output),) = rig.broker.kept.items()
+    assert Partial.decode(output) == Partial(7, b"state")
+    assert rig.broker.named == {one.lease: (run, len(output))}
+    assert rig.broker.forgotten == ["a former run"]
+
+
+async def test_output_for_which_redis_has_no_room_is_lost_and_its_former_part_stays() -> None:
+    rig, one = Rig(), in_flight_request()
+    rig.broker.has_room = False
+    one.claim = replace(one.claim, kept="a former run")
+    await rig.write((one, HandedBack(partial=Partial(7, b"state"))))
+    assert (rig.broker.released, rig.broker.named, rig.broker.forgotten) == ([one.lease], {}, [])
+
+
+async def test_what_was_kept_is_forgotten_with_the_result_but_not_by_who_has_lost_the_lease() -> None:
+    for code, forgotten in ((CompleteCode.PUBLISHED, ["a former run"]), (CompleteCode.LOST, [])):
+        rig, one = Rig(), in_flight_request()
+        rig.broker.code = code
+        one.claim, one.resume = replace(one.claim, kept="a former run"), Partial(7, b"state")
+        await rig.write((one, Finished(**{**vars_of(success()), "resumed_tokens": 7})))
+        assert rig.completions()[0].values["resumed_tokens"] == 7
+        assert rig.broker.forgotten == forgotten
 
 
 async def test_a_result_says_who_when_and_how_long() -> None:

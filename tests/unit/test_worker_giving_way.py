@@ -15,7 +15,7 @@ from streamfleet.worker.credit import Demand, Load
 from streamfleet.worker.giving_way import MOST_INTERRUPTIONS, Running, choose
 
 ONE = Load(0, 1, 0)
-USUAL = Running(Lane.LOW, Demand(1, 500), 0, run_s=10.0, ran_s=5.0, slack_s=math.inf)
+USUAL = Running(Lane.LOW, Demand(1, 500), 0, run_s=10.0, lost_s=5.0, slack_s=math.inf)
 
 
 def running(**changes: Any) -> Running:
@@ -25,14 +25,14 @@ def running(**changes: Any) -> Running:
 @pytest.mark.parametrize(
     ("first", "second"),
     [
-        (running(), running(lane=Lane.NORMAL, ran_s=0.1)),
-        (running(ran_s=9.0), running(interrupted=1, ran_s=0.1)),
-        (running(), running(slack_s=500.0, ran_s=0.1)),
-        (running(slack_s=1_100.0), running(slack_s=500.0, ran_s=0.1)),
-        (running(ran_s=1.0), running(ran_s=2.0)),
-        (running(slack_s=600.0, ran_s=1.0), running(slack_s=900.0, ran_s=2.0)),
+        (running(), running(lane=Lane.NORMAL, lost_s=0.1)),
+        (running(lost_s=9.0), running(interrupted=1, lost_s=0.1)),
+        (running(), running(slack_s=500.0, lost_s=0.1)),
+        (running(slack_s=1_100.0), running(slack_s=500.0, lost_s=0.1)),
+        (running(lost_s=1.0), running(lost_s=2.0)),
+        (running(slack_s=600.0, lost_s=1.0), running(slack_s=900.0, lost_s=2.0)),
     ],
-    ids=["less urgent", "interrupted less often", "no deadline", "more slack", "shorter run", "about the same slack"],
+    ids=["less urgent", "interrupted less often", "no deadline", "more slack", "less lost", "about the same slack"],
 )
 def test_the_cheapest_comes_first(first: Running, second: Running) -> None:
     assert choose({"second": second, "first": first}, ONE, {}) == ["first"]
@@ -56,7 +56,7 @@ def test_a_lane_keeps_its_share_of_the_engine() -> None:
 
 
 def test_sequences_tokens_and_requests_are_made_room_for() -> None:
-    some = {1: running(demand=Demand(1, 100)), 2: running(demand=Demand(4, 900), ran_s=6.0)}
+    some = {1: running(demand=Demand(1, 100)), 2: running(demand=Demand(4, 900), lost_s=6.0)}
     assert choose(some, Load(0, 0, 90), {}) == [1]
     assert choose(some, Load(0, 4, 0), {}) == [1, 2]
     assert choose(some, Load(1, -3, -3), {}) == [1]

@@ -84,6 +84,10 @@ class Keys:
         """Stream of partial output of one request."""
         return f"{self.base}tokens:{request_id}"
 
+    def kept(self, run: str) -> str:
+        """Output that a run had generated when it was interrupted, with TTL; the entry's record in `sched` names it."""
+        return f"{self.base}kept:{run}"
+
     @property
     def wake(self) -> str:
         """Stream that wakes a watching worker."""

@@ -83,6 +83,9 @@ TOKENS_SAVED = Counter(
     "streamfleet_tokens_saved_total", "Output tokens at most not generated because a request was aborted."
 )
 TOKENS_WASTED = Counter("streamfleet_tokens_wasted_total", "Output tokens of answers that nobody got.", ["reason"])
+TOKENS_RESUMED = Counter(
+    "streamfleet_tokens_resumed_total", "Output tokens of finished requests that interrupted runs had generated."
+)
 STREAM_GROUPS = Counter("streamfleet_stream_groups_total", "Groups of chunks published while they came.")
 STREAM_CHUNKS = Counter("streamfleet_stream_chunks_total", "Chunks published while they came.")
 STREAM_CHUNKS_DROPPED = Counter(

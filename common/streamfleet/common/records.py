@@ -37,6 +37,8 @@ class QueueLimits:
         at_once: largest number of requests that one call hands back.
         copied_bytes: most bytes of entries that one call copies, or stages; more would block Redis for too long.
         taken_bytes: most bytes of the requests that one pull takes.
+        kept_bytes: most bytes of output of interrupted runs that are kept, of all requests together.
+        kept_ttl_ms: time for which the output of an interrupted run is kept.
         notices_cap: approximate number of cancels, cancel requests and drains that Redis keeps.
         now_ms: a fixed clock for tests; None for the server's.
     """
@@ -58,6 +60,8 @@ class QueueLimits:
     enqueue_replicas: int = 0
     enqueue_replicas_timeout_ms: int = 1_000
     watchers: int = 2
+    kept_bytes: int = 268_435_456
+    kept_ttl_ms: int = 3_600_000
     at_once: int = 200
     copied_bytes: int = 262_144
     taken_bytes: int = 4_194_304
@@ -189,6 +193,7 @@ class Claim:
         lost: number of former attempts that were lost with their workers.
         staged_ms: time of staging, epoch ms, if its stream id was ahead of the clock; else None.
         interrupted: number of times that it gave way to an urgent request.
+        kept: run whose output was kept; empty if there is none.
     """
 
     lease: Lease
@@ -196,6 +201,7 @@ class Claim:
     lost: int = 0
     staged_ms: int | None = None
     interrupted: int = 0
+    kept: str = ""
 
     @property
     def enqueued_ms(self) -> int:

@@ -24,10 +24,12 @@ def lease_row(lease: Lease) -> list[Any]:
 
 def claim(row: list[Any]) -> Claim:
     """Read a claim that pull.lua returned."""
-    number, stream_id, attempt, request_id, flat, lost, staged, interrupted = row
-    lease = Lease(LANES[number - 1], stream_id.decode(), attempt, request_id.decode())
+    lane, stream_id, attempt, request_id, flat, lost, staged, interrupted = row
+    lease = Lease(LANES[lane - 1], stream_id.decode(), attempt, request_id.decode())
     fields = dict(zip(flat[::2], flat[1::2], strict=True))
-    return Claim(lease, fields, lost, int(staged) if staged else None, interrupted)
+    times, _, kept = interrupted.partition(b" ")
+    run = kept.partition(b" ")[0].decode(errors="replace")
+    return Claim(lease, fields, lost, int(staged) if staged else None, number(times), run)
 
 
 def lane_audit(lane: Lane, row: list[int]) -> LaneAudit:

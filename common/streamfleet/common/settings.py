@@ -363,6 +363,11 @@ class WorkerSettings(Group):
         except InvalidRequest as error:
             raise ValueError(error.message) from None
 
+    @property
+    def reserve(self) -> int:
+        """The reserve that patient lanes leave free, in percent of what they may use; 0 for none."""
+        return self.reserve_percent if self.patient_lanes and self.batching == "continuous" else 0
+
     @model_validator(mode="after")
     def _adaptive_needs_a_target(self) -> Self:
         if self.batching == "adaptive" and not self.target_latency_ms:

@@ -270,6 +270,8 @@ def key_check(key: str, keys: Keys, limits: QueueLimits) -> KeyCheck | None:
         return KeyCheck(key, "hash", limits.result_ttl_ms, "status")
     if key.startswith(keys.request("")):
         return KeyCheck(key, "string", limits.record_ttl_ms)
+    if key.startswith(keys.kept("")):
+        return KeyCheck(key, "string", limits.kept_ttl_ms)
     if key.startswith((keys.reply(""), keys.tokens(""))):
         return KeyCheck(key, "stream", limits.result_ttl_ms)
     return None

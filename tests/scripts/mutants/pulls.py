@@ -58,6 +58,10 @@ MUTANTS = (
         caught_by="pull_rooms.nothing_is_left_of_its_interruptions_when_it_has_ended",
     ),
     Mutant(
+        "interrupted: the bytes of what is kept are known",
+        caught_by="kept.nothing_is_left_when_the_request_has_ended",
+    ),
+    Mutant(
         "interrupted: their number is kept",
         caught_by="pull_rooms.nothing_is_left_of_its_interruptions_when_it_has_ended",
     ),

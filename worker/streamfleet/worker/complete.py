@@ -7,10 +7,12 @@ completed, passing faults are retried later, the rest is handed back. Metrics ar
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import random
+import secrets
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
 import structlog
@@ -20,7 +22,7 @@ from streamfleet.common.broker.worker import WorkerBroker
 from streamfleet.common.clock import Clock
 from streamfleet.common.errors import BrokerOutOfMemory, BrokerUnavailable, StreamfleetError, openai_error
 from streamfleet.common.protocol import MAX_META_BYTES, Status
-from streamfleet.common.records import CompleteCode, Completion, QueueLimits, Retry, RetryCode
+from streamfleet.common.records import CompleteCode, Completion, Lease, QueueLimits, Retry, RetryCode
 from streamfleet.common.settings import WorkerSettings
 from streamfleet.worker.counting import Tally, count_wasted
 from streamfleet.worker.failpoints import Point, hit
@@ -115,19 +117,51 @@ class Completer:
         back = [(request, outcome) for request, outcome in batch if isinstance(outcome, HandedBack)]
         for late in _parts(postponed, lambda item: _entry_bytes(item[0]), ENTRY_BYTES_AT_ONCE):
             await self._each_or_all(self._postpone, late)
+        kept = await self._keep(back)
         for how in sorted({(outcome.in_turn, outcome.gave_way) for _, outcome in back}):
             some = [request for request, outcome in back if (outcome.in_turn, outcome.gave_way) == how]
-            await self._release(some, *how)
+            await self._release(some, *how, kept=kept)
         metrics.of(metrics.TOKENS_WASTED, "handed_back").inc(sum(outcome.lost_tokens for _, outcome in back))
 
-    async def _release(self, back: Sequence[InFlightRequest], in_turn: bool, gave_way: bool) -> None:
+    async def _keep(self, back: Sequence[tuple[InFlightRequest, HandedBack]]) -> dict[Lease, tuple[str, int]]:
+        """Store the output of runs from which others can go on. Returns the run and bytes of each that is stored.
+
+        Each run has a key of its own, so that a worker without its lease overwrites nothing: the script that hands the
+        request back, fenced, makes it the one that counts.
+        """
+        outputs, kept = dict[str, bytes](), dict[Lease, tuple[str, int]]()
+        for request, outcome in back:
+            if outcome.partial is not None:
+                run = secrets.token_hex(8)
+                outputs[run] = outcome.partial.encode()
+                kept[request.lease] = run, len(outputs[run])
+        if not outputs:
+            return kept
+        if await self._broker.keep(outputs):
+            return kept
+        log.warning("output_not_kept", requests=len(kept))
+        metrics.of(metrics.TOKENS_WASTED, "handed_back").inc(
+            sum(0 if outcome.partial is None else outcome.partial.tokens for _, outcome in back)
+        )
+        return {}
+
+    async def _forget(self, requests: Sequence[InFlightRequest]) -> None:
+        if runs := [request.claim.kept for request in requests if request.claim.kept]:
+            with contextlib.suppress(StreamfleetError):
+                await self._broker.forget(runs)
+
+    async def _release(
+        self, back: Sequence[InFlightRequest], in_turn: bool, gave_way: bool, kept: Mapping[Lease, tuple[str, int]]
+    ) -> None:
         counter = metrics.INTERRUPTED if gave_way else metrics.RELEASED
         for requests in _parts(back, _entry_bytes, ENTRY_BYTES_AT_ONCE):
             hit(Point.BEFORE_RELEASE)
             leases = [request.lease for request in requests]
-            await self._broker.release(self._worker, leases, in_turn=in_turn, gave_way=gave_way)
+            some = {lease: kept[lease] for lease in leases if lease in kept}
+            await self._broker.release(self._worker, leases, in_turn=in_turn, gave_way=gave_way, kept=some)
             for lease in leases:
                 metrics.of(counter, lease.lane).inc()
+            await self._forget([request for request in requests if request.lease in some])
 
     async def _each_or_all(self, write: Callable[[Sequence[T]], Awaitable[None]], items: Sequence[T]) -> None:
         """Write all in one call; if Redis refuses that, one by one, so that one odd outcome harms no other."""
@@ -169,6 +203,8 @@ class Completer:
             else:  # the first worker to end it has counted it
                 count_wasted(outcome, "ended_before")
         tally.close()
+        ended = zip(items, codes, strict=True)
+        await self._forget([request for (request, _), code in ended if code is not CompleteCode.LOST])
 
     def _completion(self, request: InFlightRequest, outcome: Finished) -> Completion:
         """The outcome as the script needs it. The script itself adds lane, entry, worker and attempt."""
@@ -196,6 +232,8 @@ class Completer:
         fields = request.claim.fields
         if fields.get(b"stream") == b"1":
             values["streamed"] = 0 if request.tokens is None else request.tokens.total
+        if outcome.resumed_tokens:
+            values["resumed_tokens"] = outcome.resumed_tokens
         for field, name in _CARRIED:
             if field in fields and (value := fields[field]):
                 values[name] = value[:MAX_META_BYTES]

@@ -49,6 +49,10 @@ class Tally:
         for kind, name in (("prompt", "prompt_tokens"), ("completion", "completion_tokens")):
             if (used := tokens_used(outcome.usage, name)) is not None:
                 self._tokens[kind] += used
+        if outcome.resumed_tokens:
+            metrics.TOKENS_RESUMED.inc(outcome.resumed_tokens)
+        elif request.resume is not None:
+            metrics.of(metrics.TOKENS_WASTED, "handed_back").inc(request.resume.tokens)
         if outcome.error and status is not Status.CANCELLED:
             metrics.of(metrics.DEAD_LETTERS, _reason(outcome)).inc()
 

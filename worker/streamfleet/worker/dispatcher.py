@@ -122,6 +122,12 @@ class Dispatcher:
             elif slots < 0:
                 request.stop(StopReason.RELEASED)
 
+    def hand_over(self) -> None:
+        """Hand back what another worker can go on with; the rest goes on here."""
+        for request in self._in_flight.active():
+            if request in self._tasks and request.asked is not None and request.asked.continuable:
+                request.stop(StopReason.RELEASED)
+
     async def idle(self) -> None:
         """Wait until nothing runs."""
         while self._tasks:

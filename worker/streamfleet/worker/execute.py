@@ -104,6 +104,7 @@ class Executor:
         hit(Point.BEFORE_ENGINE)
         request.started_at = self._clock.monotonic()
         asked = EngineRequest(request.lease.request_id, decoded.endpoint, body, decoded.lane, decoded.deadline_ms)
+        request.asked, asked.resume = asked, request.resume
         if request.trace is not None:
             request.trace.starts(request.started_at)
             asked.traceparent = request.trace.traceparent
@@ -148,7 +149,10 @@ class Executor:
         if task.cancelling() > cancels_before:
             await _take_back_cancel(task, cancels_before)
         if request.stop_reason is None or isinstance(answer, EngineReply):
-            return _outcome_of(answer)
+            outcome = _outcome_of(answer)
+            if isinstance(outcome, Finished):
+                outcome.resumed_tokens = asked.resumed_tokens
+            return outcome
         return _ended_early(request, request.stop_reason, asked)
 
     def _remaining_s(self, request: InFlightRequest) -> float:
@@ -181,7 +185,9 @@ def _outcome_of(answer: EngineReply | EngineError | None) -> Outcome:
 def _ended_early(request: InFlightRequest, reason: StopReason, asked: EngineRequest) -> Outcome:
     outcome, usage = _stopped(reason), asked.usage or {}
     if isinstance(outcome, HandedBack):
-        return replace(outcome, lost_tokens=tokens_used(usage, "completion_tokens") or 0)
+        kept = 0 if asked.partial is None else asked.partial.tokens
+        made = tokens_used(usage, "completion_tokens") or 0
+        return replace(outcome, partial=asked.partial, lost_tokens=max(0, made - kept))
     if isinstance(outcome, Finished):  # no other worker will generate them either
         outcome.usage = usage
         wished = output_tokens(asked.body, 0) * request.demand.sequences

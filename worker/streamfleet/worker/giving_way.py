@@ -32,7 +32,7 @@ class Running:
         demand: its demand on the engine, which is free once it has given way.
         interrupted: how often it gave way before.
         run_s: expected seconds of its whole run.
-        ran_s: seconds since its start.
+        lost_s: seconds of its run that would be lost with it.
         slack_s: seconds until its deadline; infinite for none.
     """
 
@@ -40,15 +40,15 @@ class Running:
     demand: Demand
     interrupted: int
     run_s: float
-    ran_s: float
+    lost_s: float
     slack_s: float
 
 
 def choose(running: Mapping[K, Running], missing: Load, kept: Mapping[Lane, int]) -> Sequence[K]:
     """Returns the requests that give way, cheapest first; none if even all that may give way would not be enough.
 
-    The least urgent lane comes first, then what was interrupted least often, then most slack, then the shortest run so
-    far, whose repetition costs least.
+    The least urgent lane comes first, then what was interrupted least often, then most slack, then least work that
+    would be lost.
 
     Args:
         running: patient requests that run.
@@ -79,7 +79,7 @@ def _cost(each: Running) -> tuple[int, int, float, float]:
     # Slack in octaves: among requests that have about the same, the work that would be lost decides.
     slack = math.log2(max(each.slack_s, 1.0)) if each.slack_s < math.inf else math.inf
     octave = slack if slack == math.inf else float(math.floor(slack))
-    return -each.lane.rank, each.interrupted, -octave, each.ran_s
+    return -each.lane.rank, each.interrupted, -octave, each.lost_s
 
 
 def _helps(demand: Demand, left: Load) -> bool:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from streamfleet.common.protocol import Lane
 from streamfleet.common.records import Claim, Lease
 from streamfleet.worker.credit import Demand, Load, credit
-from streamfleet.worker.engine.base import Capacity
+from streamfleet.worker.engine.base import Capacity, EngineRequest, Partial
 from streamfleet.worker.tracing import Trace
 
 if TYPE_CHECKING:
@@ -54,6 +54,8 @@ class InFlightRequest:
         abort: callback that stops it, set while the engine has it.
         trace: its spans; None if tracing is off.
         tokens: gets its chunks; None if it is not streamed.
+        resume: output of an earlier run, from which it goes on; None to begin anew.
+        asked: the request as the engine has it; None before.
     """
 
     claim: Claim
@@ -69,6 +71,8 @@ class InFlightRequest:
     abort: Callable[[], object] | None = None
     trace: Trace | None = None
     tokens: Tokens | None = None
+    resume: Partial | None = None
+    asked: EngineRequest | None = None
 
     @property
     def lease(self) -> Lease:

@@ -31,13 +31,13 @@ def run_worker(
     engine: EngineSettings,
     worker: WorkerSettings,
     log_settings: LogSettings,
-    make_engine: Callable[[EngineSettings, int], Engine] = build,
+    make_engine: Callable[[EngineSettings, int, int], Engine] = build,
 ) -> int:
     """Work until SIGTERM or SIGINT, then drain.
 
     Args:
         queue, engine, worker, log_settings: all settings.
-        make_engine: builds the engine from its settings and the most sequences of one request.
+        make_engine: builds the engine from its settings, the most sequences of one request, and the reserve.
 
     Returns:
         0 drained; 3 the engine failed; 4 a bug ended a loop.
@@ -61,9 +61,8 @@ def run_worker(
     name = worker.worker_name or f"{platform.node()}-{os.getpid()}-{secrets.token_hex(3)}"
     traces = Traces(queue.queue, name) if log_settings.traces == "otlp" else None
     try:
-        return asyncio.run(
-            _run(name, queue, make_engine(engine, worker.max_sequences), worker, engine.watchdog_s, traces)
-        )
+        made = make_engine(engine, worker.max_sequences, worker.reserve)
+        return asyncio.run(_run(name, queue, made, worker, engine.watchdog_s, traces))
     finally:
         if traces is not None:
             traces.close()

@@ -13,7 +13,7 @@ from typing import Any
 
 from streamfleet.common.errors import InvalidRequest, openai_error
 from streamfleet.common.protocol import Status
-from streamfleet.worker.engine.base import EngineReply
+from streamfleet.worker.engine.base import EngineReply, Partial
 
 
 @dataclass(slots=True)  # frozen ones take three times as long to make
@@ -21,7 +21,8 @@ class Finished:
     """A terminal status, with the other fields of the result hash.
 
     ``error``: JSON of the OpenAI error object; empty with success. ``engine_ok``: True if the engine works, False if
-    the engine or the request is at fault, None if the outcome says nothing about the engine.
+    the engine or the request is at fault, None if the outcome says nothing about the engine. ``resumed_tokens``:
+    output tokens that earlier runs had generated.
     """
 
     status: Status
@@ -32,6 +33,7 @@ class Finished:
     usage: dict[str, Any] = field(default_factory=dict)
     first_token_ms: float | None = None
     engine_ok: bool | None = None
+    resumed_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +63,13 @@ class HandedBack:
     """This worker does not finish it: back to the queue at once, this attempt not counted.
 
     ``in_turn``: it could not start here, so its lane gets its turn back. ``gave_way``: it was interrupted for an urgent
-    request. ``lost_tokens``: output tokens that have to be generated again, as the engine counted them.
+    request. ``partial``: output from which another run can go on. ``lost_tokens``: output tokens that have to be
+    generated again, as the engine counted them.
     """
 
     in_turn: bool = False
     gave_way: bool = False
+    partial: Partial | None = None
     lost_tokens: int = 0
 
 

@@ -16,10 +16,11 @@ import structlog
 from streamfleet.common import metrics
 from streamfleet.common.broker.worker import WorkerBroker
 from streamfleet.common.clock import Clock
-from streamfleet.common.errors import BrokerOutOfMemory, BrokerUnavailable, NotPermitted
+from streamfleet.common.errors import BrokerOutOfMemory, BrokerUnavailable, NotPermitted, StreamfleetError
 from streamfleet.common.protocol import LANES, Lane
 from streamfleet.common.records import Hint, Role
 from streamfleet.worker.admission import Admission
+from streamfleet.worker.engine.base import Partial
 from streamfleet.worker.failpoints import Point, hit
 from streamfleet.worker.in_flight import InFlight, InFlightRequest
 
@@ -30,6 +31,7 @@ IDLE_WAITER_MS = 40_000  # idle waiters are woken; five hundred of them must not
 WATCHER_MS = 7_000
 RECONNECT_S = 0.5
 UNBLOCK_AGAIN_S = 0.02
+KEPT_S = 2.0
 LOOK_AGAIN_S = 1.0  # while room is made for a large request, a smaller and more urgent one may come
 
 
@@ -168,11 +170,23 @@ class Puller:
         requests = [InFlightRequest(claim, asked_at, pulled.now_ms, demand) for claim in pulled.claims]
         for request in requests:
             self._in_flight.add(request)
+        await self._find_kept([request for request in requests if request.claim.kept])
+        for request in requests:
             lane = request.claim.lease.lane
             self._admission.claimed(lane, asked_at)
             metrics.of(metrics.CLAIMED, lane).inc()
             metrics.of(metrics.QUEUED, lane).observe(max(0, pulled.now_ms - request.enqueued_ms) / 1000)
         return pulled.role, requests
+
+    async def _find_kept(self, requests: Sequence[InFlightRequest]) -> None:
+        """Find the output of earlier runs of requests; without it they begin anew."""
+        if not requests:
+            return
+        with contextlib.suppress(StreamfleetError, TimeoutError):
+            async with asyncio.timeout(KEPT_S):
+                outputs = await self._broker.kept([request.claim.kept for request in requests])
+                for request, output in zip(requests, outputs, strict=True):
+                    request.resume = None if output is None else Partial.decode(output)
 
     async def _wait_for_work(self, role: Role) -> None:
         longest_ms = IDLE_WAITER_MS if role is Role.IDLE_WAITER else WAIT_MS

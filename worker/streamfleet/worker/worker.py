@@ -343,6 +343,8 @@ class Worker:
                 await asyncio.wait({loops["pull"]})
         if patient:
             self._dispatcher.release_waiting(self._slots)
+            if await self._others_work():
+                self._dispatcher.hand_over()
             await self._wait_for_running(failed)
         in_order = patient and not failed.done()
         await self._dispatcher.stop(StopReason.RELEASED if in_order else StopReason.WORKER_FAILED, LAST_WRITES_S)
@@ -352,6 +354,19 @@ class Worker:
         # If a loop broke, a remaining request may be the cause: its lease expires, and the attempt counts.
         if status != EXIT_BROKEN:
             await self._deregister()
+
+    async def _others_work(self) -> bool:
+        """True if another worker of the queue is ready; False if Redis does not tell."""
+        with contextlib.suppress(StreamfleetError, TimeoutError):
+            async with asyncio.timeout(PLACE_S):
+                now_ms, workers = await self._broker.now_ms(), await self._broker.workers()
+                recent_ms = now_ms - self._configuration.limits.lease_ms
+                for name, found in workers.items():
+                    seen = found.get("seen_ms")
+                    alive = isinstance(seen, int | float) and seen >= recent_ms
+                    if alive and name != self.name and found.get("state") == "ready" and "unready" not in found:
+                        return True
+        return False
 
     async def _deregister(self) -> None:
         try:

@@ -6,11 +6,13 @@ Claims leave by `pull`; outcomes, tokens and renewals enter. A lease (worker and
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from streamfleet.common.broker.housekeeping import HousekeepingBroker
+from streamfleet.common.errors import BrokerOutOfMemory, NotPermitted
 from streamfleet.common.keys import GROUP, NOBODY
 from streamfleet.common.protocol import LANES, Lane
 from streamfleet.common.records import (
@@ -26,7 +28,7 @@ from streamfleet.common.records import (
     Role,
     TokenGroup,
 )
-from streamfleet.common.replies import claim, entries, lease_row, pending_row, streams
+from streamfleet.common.replies import claim, entries, lease_row, number, pending_row, streams
 
 
 class WorkerBroker(HousekeepingBroker):
@@ -137,7 +139,13 @@ class WorkerBroker(HousekeepingBroker):
         return [RenewCode(code) for code in replies]
 
     async def release(
-        self, worker: str, leases: Sequence[Lease], *, in_turn: bool = False, gave_way: bool = False
+        self,
+        worker: str,
+        leases: Sequence[Lease],
+        *,
+        in_turn: bool = False,
+        gave_way: bool = False,
+        kept: Mapping[Lease, tuple[str, int]] = MappingProxyType({}),
     ) -> int:
         """Hand requests back at once, attempt not counted.
 
@@ -146,17 +154,40 @@ class WorkerBroker(HousekeepingBroker):
             leases: the requests.
             in_turn: True if their lanes get their picks back as well.
             gave_way: True if they were interrupted for urgent ones, which is counted for each.
+            kept: run and bytes of their output, of those of which it was kept.
 
         Returns:
             Number of requests that were still leased to this worker.
         """
-        rows, released, at_once = [lease_row(lease) for lease in leases], 0, self.limits.at_once
+        rows = [[*lease_row(lease), *kept.get(lease, ())] for lease in leases]
+        released, at_once = 0, self.limits.at_once
         how = "gave way" if gave_way else int(in_turn)
         while rows:
             args = [self._config, worker, json.dumps(rows[:at_once]), how]
             back, looked_at = await self._with_groups(partial(self.connection.script, "release", self._shared, args))
             released, rows = released + back, rows[looked_at:]
         return released
+
+    async def keep(self, outputs: Mapping[str, bytes]) -> bool:
+        """Store the output of interrupted runs, by run, for a time. Returns False if Redis has no room for it."""
+        kept = await self._look("HGET", self.keys.sched, "kept_bytes")
+        if number(kept or b"0") + sum(map(len, outputs.values())) > self.limits.kept_bytes:
+            return False
+        life = ("PX", self.limits.kept_ttl_ms)
+        try:
+            await self.connection.pipeline([("SET", self.keys.kept(run), out, *life) for run, out in outputs.items()])
+        except (BrokerOutOfMemory, NotPermitted):
+            return False
+        return True
+
+    async def kept(self, runs: Sequence[str]) -> list[bytes | None]:
+        """The output of interrupted runs; None for what is gone."""
+        replies: list[bytes | None] = await self.connection.pipeline([("GET", self.keys.kept(run)) for run in runs])
+        return replies
+
+    async def forget(self, runs: Sequence[str]) -> None:
+        """Delete the output of interrupted runs."""
+        await self.connection.pipeline([("DEL", self.keys.kept(run)) for run in runs])
 
     async def disown(self, worker: str, known: Sequence[Lease]) -> int:
         """Hand back entries that this worker holds unknowingly after a pull's answer was lost. Returns their number."""

@@ -11,7 +11,7 @@
 --   wake-up, and must hand it on if it has no room), watch_ms}.
 -- Returns {claims, ready, role, now, staged, dropped}; a claim is {lane, stream id, attempt, request id, fields, lost,
 --   staged, interrupted}: lost is the number of attempts lost with their workers, staged the time of staging (epoch ms)
---   if the stream id was ahead of the clock, else '', interrupted how often it gave way; role: 0 pull again when there
+--   if the stream id was ahead of the clock, else '', interrupted what is known of earlier runs, or ''; role: 0 pull again when there
 --   is room, 1 watch (blocking read of wake and lanes), 2 bench (pop a token), 3 listen (blocking read of wake and the
 --   lanes with room), 4 stand by (pop a token of those that have room for some lanes only).
 local arg = cjson.decode(ARGV[2])

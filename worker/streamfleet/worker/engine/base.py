@@ -30,6 +30,16 @@ class Partial:
     tokens: int
     state: bytes
 
+    def encode(self) -> bytes:
+        """Returns it as it is kept in Redis."""
+        return b"%d %b" % (self.tokens, self.state)
+
+    @classmethod
+    def decode(cls, kept: bytes) -> Partial | None:
+        """Reads what `encode` wrote; None if it was overwritten with anything else."""
+        tokens, _, state = kept.partition(b" ")
+        return cls(int(tokens), state) if len(tokens) < 10 and tokens.isdigit() and state else None
+
 
 @dataclass(slots=True)  # frozen ones take three times as long to make
 class EngineRequest:
@@ -52,6 +62,7 @@ class EngineRequest:
             next run begins anew.
         resumed_tokens: generated tokens taken over from ``resume``. The engine sets it; 0 if it began anew.
         made: output tokens so far, with those taken over. The engine keeps it current as far as it can tell.
+        continuable: true if another run could go on with this one. The engine sets it when it begins.
     """
 
     id: str
@@ -67,6 +78,7 @@ class EngineRequest:
     partial: Partial | None = None
     resumed_tokens: int = 0
     made: int = 0
+    continuable: bool = False
 
     def used(self, prompt_tokens: int, completion_tokens: int) -> None:
         """Set `usage`."""

@@ -364,7 +364,7 @@ def _begin(hosted: Hosted, progress: Progress, prompt: Any, params: Any, **optio
     The front end gets the whole output all the same (`Generated.add`): text, log probabilities, parsers, token counts.
     """
     request = progress.request
-    progress.generated = None
+    progress.generated, progress.request.continuable = None, False
     parses = bool(request.body.get("tools")) or options.get("reasoning_parser_kwargs") is not None
     if (
         len(progress.ids) > 1
@@ -375,6 +375,7 @@ def _begin(hosted: Hosted, progress: Progress, prompt: Any, params: Any, **optio
         or not _continuable(params)
     ):
         return prompt, params
+    progress.request.continuable = True
     progress.generated = generated = Generated(prompt["prompt_token_ids"], params)
     state = partial.unpack(request.resume, _identity(hosted, request)) if request.resume is not None else None
     generated.taken = None if state is None else _taken_over(hosted, generated, state)

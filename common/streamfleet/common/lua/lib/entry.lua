@@ -54,28 +54,44 @@ local function may_be_ahead(lane, id)
   return last_ahead[lane] and encode_id(id) <= last_ahead[lane]
 end
 
--- How often a running request gave way to an urgent one. SCHED keeps that until its entry ends, and the number of such
--- entries, so that it is rarely asked for one of them.
+-- What is known of a request whose run was interrupted: '<how often it gave way> <run> <bytes>', of which the last two
+-- are for output that was kept, by the run that made it. SCHED keeps that until the entry ends, the number of such
+-- entries, so that it is rarely asked for one of them, and the bytes of all.
 local function interrupted_field(lane, id) return 'interrupted:' .. entry_field(lane, id) end
 
-local function times_interrupted(lane, id)
+local function interruptions(lane, id)
   look_at_sched()
-  return some_interrupted and tonumber(call('HGET', SCHED, interrupted_field(lane, id)) or nil) or 0
+  return some_interrupted and call('HGET', SCHED, interrupted_field(lane, id)) or ''
 end
 
-local function count_interruption(lane, id)
-  look_at_sched()
-  if call('HINCRBY', SCHED, interrupted_field(lane, id), 1) == 1 then
-    some_interrupted = call('HINCRBY', SCHED, 'interrupted', 1)
-  end
+local function kept_bytes(record) return tonumber(string.match(record or '', ' (%d+)$') or 0) end
+
+local function add_kept_bytes(bytes)
+  if bytes ~= 0 then call('HINCRBY', SCHED, 'kept_bytes', string.format('%.0f', bytes)) end
+end
+
+-- `run`, `bytes`: of the output that was kept; nil if none was, and then what was kept before still counts.
+local function note_interruption(lane, id, gave_way, run, bytes)
+  local before = interruptions(lane, id)
+  local times = tonumber(string.match(before, '^%d+') or 0) + (gave_way and 1 or 0)
+  local output = run and string.format(' %s %.0f', run, bytes) or string.match(before, ' .*') or ''
+  local record = times .. output
+  add_kept_bytes(kept_bytes(record) - kept_bytes(before))
+  call('HSET', SCHED, interrupted_field(lane, id), record)
+  if before == '' then some_interrupted = call('HINCRBY', SCHED, 'interrupted', 1) end
 end
 
 local function forget_interruptions(lane, ids)
   look_at_sched()
   if not some_interrupted then return end
-  local fields = {}
-  for i, id in ipairs(ids) do fields[i] = interrupted_field(lane, id) end
+  local fields, bytes = {}, 0
+  for i, id in ipairs(ids) do
+    fields[i] = interrupted_field(lane, id)
+    bytes = bytes + kept_bytes(interruptions(lane, id))
+  end
   local gone = call('HDEL', SCHED, unpack(fields))
+  -- @guard interrupted: the bytes of what is kept are known
+  add_kept_bytes(-bytes)
   -- @guard interrupted: their number is kept
   if gone > 0 and call('HINCRBY', SCHED, 'interrupted', -gone) <= 0 then call('HDEL', SCHED, 'interrupted') end
 end

@@ -66,7 +66,7 @@ local function take_from(lane, picks, arg, now, claims)
       rows[i], sizes[i], deadlines[i] = {lane, id, attempts[i], request_id, fields, lost[i]}, size, deadline
       local kept = kept_enqueued_ms(lane, id)
       rows[i][7] = kept and string.format('%.0f', kept) or ''
-      rows[i][8] = times_interrupted(lane, id)
+      rows[i][8] = interruptions(lane, id)
       results[#results + 1] = result_key(request_id)
       twice, seen[request_id] = twice or seen[request_id], true
     end

@@ -1,0 +1,70 @@
+"""Urgent requests on workers that are full of patient ones, and what becomes of those."""
+
+from __future__ import annotations
+
+import signal
+
+from tests.integration.worker_in_process import small_engine, worker_inside
+from tests.integration.worker_process import Fleet, chat
+from tests.waiting import eventually
+
+LONG_S = 60.0
+
+
+async def test_a_reserve_is_free_and_heard_of_by_plain_xadd(fleet: Fleet) -> None:
+    engine = small_engine(5)
+    async with worker_inside(fleet.url, engine, prefetch=0):
+        for number in range(8):
+            await fleet.add(f"patient-{number}", "low", chat(LONG_S))
+        await fleet.runs({"w1": 4})
+        await fleet.add("urgent", "critical", chat())
+        assert (await fleet.result("urgent")).ok
+        await fleet.add("usual", "normal", chat())
+        assert (await fleet.result("usual")).ok
+        assert await fleet.running() == {"w1": 4}
+
+
+async def test_a_patient_request_gives_way_and_goes_on_where_it_was(fleet: Fleet) -> None:
+    """Its answer is that of an uninterrupted run, and nothing is generated twice."""
+    async with worker_inside(fleet.url, small_engine(2), prefetch=0) as inside:
+        await fleet.add("whole", "low", chat(1.0))
+        whole = await fleet.result("whole")
+        for number in range(2):
+            await fleet.add(f"patient-{number}", "low", chat(1.0))
+        await fleet.runs({"w1": 2})
+        await eventually(
+            lambda: all(request.asked and request.asked.made for request in inside.worker._in_flight.held())
+        )
+        await fleet.add("urgent", "critical", chat())
+        assert (await fleet.result("urgent")).ok
+        results = await fleet.results(["patient-0", "patient-1"])
+    taken_over = [int(result.fields.get("resumed_tokens", 0)) for result in results]
+    assert sorted(tokens > 0 for tokens in taken_over) == [False, True]
+    for result in results:
+        assert (result.attempt, result.text, result.usage) == (1, whole.text, whole.usage)
+    await fleet.settled()
+
+
+async def test_what_a_worker_that_stops_has_begun_goes_on_elsewhere(fleet: Fleet) -> None:
+    first = await fleet.worker("w1", engine="simulated", simulated_profile="fast")
+    ids = [await fleet.add(f"r-{number}", "normal", chat(3.0)) for number in range(8)]
+    await fleet.runs({"w1": 8})
+    await fleet.worker("w2", engine="simulated", simulated_profile="fast")
+    first.send(signal.SIGTERM)
+    await fleet.runs({"w2": 8})
+    results = await fleet.results(ids)
+    assert all(result.ok and int(result.fields["resumed_tokens"]) > 0 for result in results)
+    assert {result.worker for result in results} == {"w2"}
+    assert await first.ended() == 0
+    await fleet.settled()
+
+
+async def test_a_worker_that_is_alone_finishes_what_it_has_begun(fleet: Fleet) -> None:
+    only = await fleet.worker("w1", engine="simulated", simulated_profile="fast")
+    ids = [await fleet.add(f"r-{number}", "normal", chat(0.5)) for number in range(4)]
+    await fleet.runs({"w1": 4})
+    only.send(signal.SIGTERM)
+    results = await fleet.results(ids)
+    assert {result.worker for result in results} == {"w1"}
+    assert not [result for result in results if "resumed_tokens" in result.fields]
+    assert await only.ended() == 0

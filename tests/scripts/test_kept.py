@@ -1,0 +1,91 @@
+"""Output of interrupted runs: who finds it, how much of it there may be, and when it is forgotten."""
+
+from __future__ import annotations
+
+from streamfleet.common.records import Claim, Lease
+from tests.scripts.harness import Queue
+
+OUT = b"7 state"
+
+
+async def hand_back(queue: Queue, lease: Lease, run: str = "a1", output: bytes = OUT) -> None:
+    """Keep the output of a run that gives way, and hand its request back."""
+    assert await queue.broker.keep({run: output})
+    kept = {lease: (run, len(output))}
+    assert await queue.broker.release("w1", [lease], gave_way=True, kept=kept) == 1
+
+
+async def claimed(queue: Queue) -> Claim:
+    (claim,) = (await queue.pull("w1")).claims
+    return claim
+
+
+async def bytes_of_all(queue: Queue) -> int:
+    return int(await queue.command("HGET", "{q}:sched", "kept_bytes") or 0)
+
+
+async def test_the_next_run_finds_the_output_of_the_last_one(queue: Queue) -> None:
+    await hand_back(queue, await queue.running("low"))
+    first = await claimed(queue)
+    assert (first.interrupted, first.kept) == (1, "a1")
+    assert await queue.broker.kept(["a1", "gone"]) == [OUT, None]
+    await hand_back(queue, first.lease, "b2", OUT * 3)
+    again = await claimed(queue)
+    assert (again.interrupted, again.kept) == (2, "b2")
+    assert await bytes_of_all(queue) == 3 * len(OUT)
+
+
+async def test_a_request_that_comes_back_unrun_keeps_its_output(queue: Queue) -> None:
+    await hand_back(queue, await queue.running("low"))
+    await queue.broker.release("w1", [(await claimed(queue)).lease], in_turn=True)
+    assert (await claimed(queue)).kept == "a1"
+
+
+async def test_what_was_kept_before_counts_where_nothing_new_is(queue: Queue) -> None:
+    await hand_back(queue, await queue.running("low"))
+    await queue.broker.release("w1", [(await claimed(queue)).lease], gave_way=True)
+    again = await claimed(queue)
+    assert (again.interrupted, again.kept) == (2, "a1")
+    assert await bytes_of_all(queue) == len(OUT)
+
+
+async def test_output_of_a_worker_without_the_lease_is_not_what_counts(queue: Queue) -> None:
+    lease = await queue.running("low")
+    await queue.broker.release("w1", [lease])
+    (other,) = (await queue.pull("w2")).claims
+    assert await queue.broker.keep({"late": OUT})
+    assert await queue.broker.release("w1", [lease], gave_way=True, kept={lease: ("late", len(OUT))}) == 0
+    await queue.broker.release("w2", [other.lease])
+    assert (await claimed(queue)).kept == ""
+
+
+async def test_nothing_is_left_when_the_request_has_ended(queue: Queue) -> None:
+    await hand_back(queue, await queue.running("low"))
+    await queue.complete("w1", (await claimed(queue)).lease)
+    await queue.broker.forget(["a1"])
+    assert await bytes_of_all(queue) == 0
+    assert await queue.broker.kept(["a1"]) == [None]
+    left = await queue.command("HKEYS", "{q}:sched")
+    assert not [name for name in left if b"interrupted" in name]
+
+
+async def test_what_is_kept_of_all_requests_is_bounded(queue: Queue) -> None:
+    small = queue.with_limits(kept_bytes=2 * len(OUT))
+    await hand_back(small, await small.running("low"))
+    assert await small.broker.keep({"b2": OUT})
+    assert not await small.broker.keep({"b2": OUT, "c3": OUT})
+
+
+async def test_a_full_redis_keeps_nothing(queue: Queue) -> None:
+    lease = await queue.running("low")
+    await queue.command("CONFIG", "SET", "maxmemory", 1)
+    try:
+        assert not await queue.broker.keep({"a1": OUT})
+        assert await queue.broker.release("w1", [lease], gave_way=True) == 1
+    finally:
+        await queue.command("CONFIG", "SET", "maxmemory", 0)
+
+
+async def test_what_is_kept_expires(queue: Queue) -> None:
+    await queue.broker.keep({"a1": OUT})
+    assert 0 < await queue.command("PTTL", queue.keys.kept("a1")) <= queue.limits.kept_ttl_ms
