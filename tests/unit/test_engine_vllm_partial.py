@@ -181,6 +181,12 @@ async def test_log_probabilities_are_joined(tapped: Tapped) -> None:
     assert await tapped.resumed(partial, Params(logprobs=None)) == 0, "kept ones that nobody asks for"
 
 
+async def test_too_many_log_probabilities_begin_anew(tapped: Tapped, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vllm_host, "_MOST_LOGPROBS_KEPT", 8)
+    assert await tapped.partial(8, Params(logprobs=1)) is not None
+    assert await tapped.partial(9, Params(logprobs=1)) is None
+
+
 async def test_limits_count_what_was_taken_over(tapped: Tapped) -> None:
     partial = await tapped.partial(8)
     for fewest, left in ((12, 4), (5, 0)):

@@ -297,19 +297,17 @@ def kept(hosted: Hosted, progress: Progress) -> Partial | None:
     if generated.finished or len(progress.ids) != 1 or decode is None or sum(map(len, logprobs)) > _MOST_LOGPROBS_KEPT:
         return earlier
     tokens = partial.cut(generated.ids, "".join(generated.texts), decode, generated.params.stop)
-    return (
-        earlier
-        if tokens <= request.resumed_tokens
-        else partial.pack(
-            _identity(hosted, request),
-            tokens,
-            prompt=_digest(generated.prompt_ids),
-            ids=generated.ids[:tokens],
-            logprobs=[
-                [[token, each.logprob, each.rank, each.decoded_token] for token, each in position.items()]
-                for position in logprobs[:tokens]
-            ],
-        )
+    if tokens <= request.resumed_tokens:
+        return earlier
+    return partial.pack(
+        _identity(hosted, request),
+        tokens,
+        prompt=_digest(generated.prompt_ids),
+        ids=generated.ids[:tokens],
+        logprobs=[
+            [[token, each.logprob, each.rank, each.decoded_token] for token, each in position.items()]
+            for position in logprobs[:tokens]
+        ],
     )
 
 
@@ -367,8 +365,7 @@ def _begin(hosted: Hosted, progress: Progress, prompt: Any, params: Any, **optio
     progress.generated, progress.request.continuable = None, False
     parses = bool(request.body.get("tools")) or options.get("reasoning_parser_kwargs") is not None
     if (
-        len(progress.ids) > 1
-        or request.endpoint not in STREAMED
+        request.endpoint not in STREAMED
         or (parses and request.streams)  # not every parser of streams takes many tokens at once
         or not isinstance(prompt, dict)
         or prompt.get("type") != "token"  # not of text alone
