@@ -281,8 +281,8 @@ GREEDY = {"temperature": 0, "ignore_eos": True, "return_token_ids": True}
 
 def world(identity: str, **body: Any) -> Collected:
     """A completion of characters that have several tokens each; the model goes on with their pattern."""
-    prompt = f"{SECRET} {'🌍日本🎉語é한' * 24}"
-    return Collected(EngineRequest(identity, COMPLETIONS, {"prompt": prompt, "max_tokens": 40, **body}, Lane.LOW))
+    prompt = f"{SECRET} {'🌍日本🎉語é한' * 8}"
+    return Collected(EngineRequest(identity, COMPLETIONS, {"prompt": prompt, "max_tokens": 32, **body}, Lane.LOW))
 
 
 def secretive(identity: str, **body: Any) -> EngineRequest:
@@ -303,7 +303,7 @@ async def cut_off(subject: Subject, asked: Collected, made: int) -> Partial | No
             task.cancel()
 
     asked.request.on_chunk = listen
-    await asyncio.wait({task}, timeout=60)
+    await asyncio.wait({task})
     assert task.cancelled()
     return asked.request.partial
 
@@ -347,10 +347,10 @@ async def test_vllm_goes_on_wherever_it_was_cut(subject: Subject) -> None:
         assert again.request.resumed_tokens == len(kept)
         assert answer["choices"] == whole["choices"]
         assert answer["usage"] == whole["usage"]
-        assert again.text == choice["text"] == decode(answer["choices"][0]["token_ids"])
+        assert again.text == choice["text"] == decode(choice["token_ids"]).rstrip("\ufffd")
         return made - len(kept)
 
-    dropped = await asyncio.gather(*map(interrupted_at, range(1, 32)))
+    dropped = await asyncio.gather(*map(interrupted_at, range(1, 18)))
     assert set(dropped) > {0, 1}, "some were cut inside of a character"
     assert max(dropped) <= 4
 
@@ -372,12 +372,12 @@ async def test_vllm_shows_no_prompt_after_bytes_that_are_no_characters(subject: 
         assert answer["usage"]["completion_tokens"] == 40
         assert again.request.resumed_tokens == (partial.tokens if partial is not None else 0)
 
-    await asyncio.gather(*map(interrupted_at, range(1, 32)))
+    await asyncio.gather(*map(interrupted_at, range(1, 18)))
 
 
 @only_vllm
 async def test_vllm_does_not_go_on_inside_of_a_character_whatever_the_state_says(subject: Subject) -> None:
-    partial = await cut_off(subject, world("forged", **GREEDY), 30)
+    partial = await cut_off(subject, world("forged", **GREEDY), 24)
     assert partial is not None
     state, decode = json.loads(partial.state), decoder(subject)
     inside = next(n for n in range(5, partial.tokens) if decode(state["ids"][:n]).endswith("\ufffd"))
@@ -452,7 +452,7 @@ async def test_vllm_finds_a_stop_string_across_the_cut(subject: Subject) -> None
         assert again.text == text[: seam - 2]
         return again.request.resumed_tokens > 0
 
-    assert sum(await asyncio.gather(*map(interrupted_at, range(6, 30)))) > 10
+    assert sum(await asyncio.gather(*map(interrupted_at, range(6, 22)))) > 6
 
 
 NOT_CONTINUED: dict[str, dict[str, Any]] = {
