@@ -246,7 +246,7 @@ async def interrupted(subject: Subject, asked: Collected, chunks: int) -> Partia
 
 
 async def test_an_interrupted_answer_goes_on_as_if_nothing_had_happened(subject: Subject) -> None:
-    body = {"temperature": 0, "max_tokens": 48, "ignore_eos": True}
+    body: dict[str, Any] = {"temperature": 0, "max_tokens": 48, "ignore_eos": True}
     whole = json.loads((await subject.engine.run(Collected(chat("going-on", **body)).request)).body)
     first = Collected(chat("going-on", **body))
     partial = await interrupted(subject, first, 8)
@@ -394,9 +394,10 @@ async def test_vllm_goes_on_with_an_answer_that_is_not_streamed(subject: Subject
     """With its log probabilities, twice interrupted, beside another request."""
     body = {**GREEDY, "logprobs": True, "top_logprobs": 2, "min_tokens": 30}
     whole, _ = await asyncio.gather(answer_of(subject, secretive("l-1", **body)), answer_of(subject, long("l-b", 40)))
-    partial, usages = None, []
+    partial: Partial | None = None
+    usages: list[Any] = []
     for _ in range(2):
-        beside, task = Collected(long(f"beside-{made}", 500)), None
+        beside = Collected(long(f"beside-{made}", 500))
         keeper = asyncio.create_task(subject.engine.run(beside.request))
         request = replace(secretive("l-1", **body), resume=partial)
         task = asyncio.create_task(subject.engine.run(request))
@@ -414,6 +415,7 @@ async def test_vllm_goes_on_with_an_answer_that_is_not_streamed(subject: Subject
         await asyncio.wait({keeper})
         if made == 20:
             break
+    assert partial is not None
     request = replace(secretive("l-1", **body), resume=partial)
     answer, _ = await asyncio.gather(answer_of(subject, request), answer_of(subject, long("l-b", 40)))
     assert request.resumed_tokens == partial.tokens

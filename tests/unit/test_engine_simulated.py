@@ -320,12 +320,11 @@ async def test_an_answer_of_another_request_model_or_seed_begins_anew() -> None:
         partial = await interrupted(slow, chat(model="a"), 2)
     assert partial is not None
     beyond = replace(partial, state=partial.state.replace(b'"steps":', b'"steps":999'))
-    body = {"messages": [{"role": "user", "content": "Another"}]}
     async with started(models=("a", "b")) as engine, started(models=("a", "b"), seed=5) as other:
         tries = [
             (engine, chat(model="a"), partial),
             (engine, chat(model="b"), partial),
-            (engine, chat(model="a", **body), partial),
+            (engine, chat(model="a", messages=[{"role": "user", "content": "Another"}]), partial),
             (other, chat(model="a"), partial),
             (engine, chat(model="a"), beyond),
         ]

@@ -215,8 +215,8 @@ async def test_a_stop_string_is_not_cut(tapped: Tapped) -> None:
         {"prompt": {"type": "multimodal", "prompt_token_ids": PROMPT}},
         {"prompt": {"type": "token", "prompt_token_ids": [*PROMPT, *"🌍".encode()[:2]]}},
         {"request": EngineRequest("r-1", RESPONSES, {"input": "x"}, Lane.HIGH)},
-        {"request": EngineRequest("r-1", CHAT, {"tools": [{}]}, Lane.HIGH, on_chunk=len)},
-        {"request": EngineRequest("r-1", CHAT, {}, Lane.HIGH, on_chunk=len), "reasoning_parser_kwargs": {}},
+        {"request": EngineRequest("r-1", CHAT, {"tools": [{}]}, Lane.HIGH, on_chunk=print)},
+        {"request": EngineRequest("r-1", CHAT, {}, Lane.HIGH, on_chunk=print), "reasoning_parser_kwargs": {}},
     ],
     ids=str,
 )

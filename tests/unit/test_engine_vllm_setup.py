@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from streamfleet.common.settings import EngineSettings
+from streamfleet.common.settings import EngineSettings, load
 from streamfleet.worker.engine import factory, vllm, vllm_host, vllm_setup
 from streamfleet.worker.engine.vllm_setup import GUARD, EngineArgs, arguments, prepare_environment
 
@@ -62,11 +62,11 @@ def test_a_reserve_is_added_to_the_default_alone() -> None:
 
 
 def test_the_factory_builds_engines_with_the_reserve(monkeypatch: pytest.MonkeyPatch) -> None:
-    simulated = EngineSettings(engine="simulated", simulated_profile="fast")
+    simulated = load(EngineSettings, engine="simulated", simulated_profile="fast")
     assert factory.build(simulated, reserve_percent=25).capacity().slots == 320
     assert factory.build(simulated).capacity().slots == 256
     monkeypatch.setattr(vllm, "is_cpu_build", lambda: True)
-    engine = factory.build(EngineSettings(engine="vllm", model="m"), reserve_percent=25)
+    engine = factory.build(load(EngineSettings, engine="vllm", model="m"), reserve_percent=25)
     assert isinstance(engine, vllm.VllmEngine)
     assert "--max-num-seqs=40" in engine._argv
     assert engine._reserve_percent == 25

@@ -83,6 +83,8 @@ _MOST_LOGPROBS = 20
 _MOST_LOGPROBS_KEPT = 10_000
 _CONTEXT_IDS = 16
 """Ids of the prompt that are decoded with those of the output: the first text depends on what is before it."""
+Taken = tuple[list[int], str, list[dict[int, Any]]]
+"""Ids, text and log probabilities of earlier runs."""
 
 
 class VllmMoved(ImportError):
@@ -150,7 +152,7 @@ class Generated:
         prompt_ids: the prompt alone.
         params: vLLM's sampling parameters, as the request asks for them.
         ids, texts, logprobs: the output so far; no log probabilities if none were asked for.
-        taken: ids, text and log probabilities of earlier runs, until they are put before the first output of this one.
+        taken: what earlier runs have generated, until it is put before the first output of this one.
         finished: true if it has come to its own end.
     """
 
@@ -158,8 +160,8 @@ class Generated:
     params: Any
     ids: list[int] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
-    logprobs: list[Mapping[int, Any]] = field(default_factory=list)
-    taken: tuple[list[int], str, list[Mapping[int, Any]]] | None = None
+    logprobs: list[dict[int, Any]] = field(default_factory=list)
+    taken: Taken | None = None
     finished: bool = False
 
     def add(self, output: Any) -> None:
@@ -388,7 +390,7 @@ def _begin(hosted: Hosted, progress: Progress, prompt: Any, params: Any, **optio
 
 def _continuable(params: Any) -> bool:
     """True if a run with these sampling parameters can go on from an earlier one as if it were the same."""
-    plain = _plain(type(params))
+    plain = _plain(params.__class__)
     without_chance = {"seed"} if params.temperature == 0 else frozenset()
     others = (name for name in params.__struct_fields__ if name not in _CONTINUABLE | without_chance)
     return (
@@ -399,7 +401,7 @@ def _continuable(params: Any) -> bool:
 
 
 @cache
-def _plain(kind: type) -> Any:
+def _plain(kind: Callable[[], Any]) -> Any:
     return kind()
 
 
@@ -420,9 +422,7 @@ def _decoder(hosted: Hosted, generated: Generated) -> Callable[[Sequence[int]], 
     return decode if partial.complete(before) else None
 
 
-def _taken_over(
-    hosted: Hosted, generated: Generated, state: Mapping[str, Any]
-) -> tuple[list[int], str, list[Mapping[int, Any]]] | None:
+def _taken_over(hosted: Hosted, generated: Generated, state: Mapping[str, Any]) -> Taken | None:
     """Returns ids, text and log probabilities to go on from; None if they do not fit this run."""
     params, decode, logprob = generated.params, _decoder(hosted, generated), find_names().Logprob
     try:
