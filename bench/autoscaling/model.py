@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from bench.autoscaling.policies import STEP_S, Scaler, View
 from bench.scheduling.traces import Arrival
 from streamfleet.common.protocol import LANES
-from streamfleet.common.records import Ranked
-from streamfleet.operator.exporter.pressure import Throughput, places, pressure_s
+from streamfleet.operator.broker.audit import Ranked
+from streamfleet.operator.exporter.pressure import Throughput, pressure_s
+from streamfleet.operator.snapshot import places
 
 SLOTS = 4
 TOKENS_PER_S = 20.0
@@ -198,7 +199,7 @@ class Simulation:
     def _ranked(self) -> Iterator[Ranked]:
         for lane, heap in zip(LANES, self._waiting, strict=True):
             in_order = sorted(heap) if heap else []
-            for place in sorted(set(places(len(in_order)))) if in_order else ():
+            for place in places(len(in_order)) if in_order else ():
                 rank_ms, at = in_order[place]
                 yield Ranked(lane, place, _enqueued_ms(self._trace[at]), rank_ms)
 

@@ -18,7 +18,7 @@ import redis
 from streamfleet.common.connection import Connection
 from streamfleet.common.keys import Keys
 from streamfleet.common.protocol import Status
-from streamfleet.common.records import Audit
+from streamfleet.operator.broker.audit import Audit
 from tests.broker import Broker
 from tests.fuzz import garbage
 from tests.fuzz.entries import GOOD_REPLY, LANES, Entries, Entry

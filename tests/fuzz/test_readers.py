@@ -15,12 +15,13 @@ from rich.console import Console
 from streamfleet.cli.requests.show import result_json
 from streamfleet.common import replies
 from streamfleet.common.protocol import LANES, Status
-from streamfleet.common.records import Audit, Claim, LaneAudit, Lease
+from streamfleet.common.records import Claim, Lease
 from streamfleet.common.results import decode_result
+from streamfleet.operator.broker.audit import Audit, LaneAudit, Sample, lane_audit
 from streamfleet.operator.commands import backlog_view, dead_view, workers_view
 from streamfleet.operator.dead_letters import NotRequeued, read_letter, revive
 from streamfleet.operator.fleet import worker_views
-from streamfleet.operator.snapshot import Snapshot, lane_view
+from streamfleet.operator.snapshot import Snapshot, lane_views
 from streamfleet.producer.status import ended_view
 from tests.fuzz import garbage
 from tests.fuzz import strategies as some
@@ -92,8 +93,8 @@ def test_any_workers_are_shown(described: dict[bytes, bytes], holding: dict[byte
     known = {replies.consumer_name(name): replies.description(text) for name, text in described.items()}
     views = worker_views(known, held, some.NOW_MS)
     assert len(views) == len({*known, *held})
-    lane = lane_view(LaneAudit(LANES[0], 0, 0, 0, 0, None, None), (None, None), some.NOW_MS)
-    snapshot = Snapshot("q", some.NOW_MS, [lane], views, 0, 0, 0, {})
+    lanes = lane_views(Audit({}, 0, 0, 0, [LaneAudit(LANES[0], 0, 0, 0, 0, None, None)]), Sample(some.NOW_MS, known))
+    snapshot = Snapshot("q", some.NOW_MS, lanes, views, 0, 0, 0, {})
     shown(backlog_view.render(snapshot, None))
     shown(workers_view.render(views))
     json.loads(json.dumps(snapshot.to_json(), allow_nan=False))
@@ -120,7 +121,7 @@ def test_raw_replies_are_read(pairs: list[tuple[bytes, bytes]], name: bytes) -> 
 @given(st.dictionaries(st.text(max_size=5) | st.sampled_from([*Status, "staged"]), st.integers()), st.integers(-1, 5))
 @examples(100)
 def test_any_counts_are_audited(counts: dict[str, int], undelivered: int) -> None:
-    lane = replies.lane_audit(LANES[0], [3, 1, 1, 0, undelivered, undelivered])
+    lane = lane_audit(LANES[0], [3, 1, 1, 0, undelivered, undelivered])
     audit = Audit(counts, 0, 0, 0, [lane])
     assert audit.line().startswith(f"accepted={audit.accepted}")
     assert isinstance(audit.problems(), list)

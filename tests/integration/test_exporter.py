@@ -16,11 +16,12 @@ import pytest
 import redis
 
 from streamfleet.cli.demo.server import RedisServer, find_servers
+from streamfleet.common.broker.types import Completion, Lease, Retry
 from streamfleet.common.connection import Connection
 from streamfleet.common.errors import openai_error
 from streamfleet.common.keys import Keys
+from streamfleet.common.limits import QueueLimits
 from streamfleet.common.protocol import LANES, Lane, Status
-from streamfleet.common.records import Completion, Lease, QueueLimits, Retry
 from streamfleet.operator.exporter.families import FAMILIES
 from streamfleet.operator.exporter.looker import LOOK_TIMEOUT_S
 from streamfleet.operator.exporter.view import STATES
@@ -193,7 +194,7 @@ async def test_a_scrape_costs_as_much_with_a_long_queue_as_with_a_short_one(queu
 
         await asyncio.to_thread(spent)  # the script is known from here on
         counts = []
-        for number in (10, 19_990):
+        for number in (40, 19_960):
             for lane in LANES:
                 await queue.add(lane, number // 2, ttl=str(HOUR_MS))
                 await queue.stage()

@@ -7,7 +7,8 @@ import json
 import pytest
 
 from streamfleet.common.keys import GROUP
-from streamfleet.common.records import Accepted, Balance, CompleteCode, EnqueueCode, Notices
+from streamfleet.common.records import Accepted, CompleteCode, EnqueueCode, Notices
+from streamfleet.operator.broker.repairing import Balance
 from tests.scripts.harness import NOW, Queue, ids, submission
 from tests.scripts.keyspace import changed
 from tests.scripts.test_refusals import without

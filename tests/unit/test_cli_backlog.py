@@ -11,44 +11,62 @@ import pytest
 from rich.console import Console
 
 from streamfleet.common.protocol import Lane
-from streamfleet.common.records import LaneAudit
+from streamfleet.operator.broker.audit import Audit, LaneAudit, Ranked, Sample
 from streamfleet.operator.commands.backlog_view import render
 from streamfleet.operator.fleet import worker_views
-from streamfleet.operator.snapshot import Rates, Snapshot, lane_view, rates
+from streamfleet.operator.snapshot import DELAYED_AT_MOST, LaneView, Rates, Snapshot, lane_views, rates
 
 NOW = 1_000_000
 
 
+def view(
+    row: LaneAudit, *, now_ms: int = NOW, delayed: int = 0, sampled: Mapping[Lane, int] | None = None, **given: Any
+) -> LaneView:
+    (found,) = lane_views(Audit({}, delayed, 0, 0, [row]), Sample(now_ms, {}, delayed=sampled or {}, **given))
+    return found
+
+
 def snapshot(now_ms: int = NOW, accepted: int = 0, workers: Mapping[str, Mapping[str, Any]] | None = None) -> Snapshot:
-    lanes = [lane_view(LaneAudit(lane, 0, 0, 0, 0, 0, 0), (None, None), now_ms) for lane in Lane]
+    lanes = [view(LaneAudit(lane, 0, 0, 0, 0, 0, 0), now_ms=now_ms) for lane in Lane]
     ended = {"succeeded": accepted // 2}
     return Snapshot("q", now_ms, lanes, worker_views(workers or {}, {}, now_ms), 0, 0, accepted, ended)
 
 
-def shown(view: Snapshot, moving: Rates | None = None) -> str:
+def shown(taken: Snapshot, moving: Rates | None = None) -> str:
     written = StringIO()
-    Console(file=written, width=140).print(render(view, moving))
+    Console(file=written, width=140).print(render(taken, moving))
     return written.getvalue()
 
 
 def test_a_lane() -> None:
-    view = lane_view(LaneAudit(Lane.HIGH, 20, 5, 8, 1, 4, 99), (NOW - 9_000, NOW + 2_500), NOW)
-    assert (view.outstanding, view.ready, view.running, view.delayed) == (20, 10, 8, 2)
-    assert (view.oldest_s, view.nearest_s) == (9.0, 2.5)
+    found = view(
+        LaneAudit(Lane.HIGH, 20, 5, 8, 1, None, 99),
+        delayed=3,
+        sampled={Lane.HIGH: 2, Lane.LOW: 1},
+        oldest_ms={Lane.HIGH: NOW - 9_000},
+        first_ms={Lane.HIGH: NOW + 2_500},
+    )
+    assert (found.outstanding, found.ready, found.running, found.delayed) == (20, 10, 8, 2)
+    assert (found.staged, found.undelivered) == (5, 4)
+    assert (found.oldest_s, found.nearest_s) == (9.0, 2.5)
 
 
-def test_a_lane_too_long_to_be_counted() -> None:
-    view = lane_view(LaneAudit(Lane.LOW, 90_000, 5, 8, 0, None, None), (NOW, 9 * 10**15), NOW)
-    assert (view.outstanding, view.ready, view.running, view.delayed) == (90_000, 89_992, 8, None)
-    assert view.nearest_s is None
+def test_a_lane_where_too_many_are_delayed_to_be_counted() -> None:
+    row, sampled = LaneAudit(Lane.LOW, 90_000, 5, 8, 0, None, None), {Lane.LOW: DELAYED_AT_MOST}
+    found = view(row, delayed=DELAYED_AT_MOST + 1, sampled=sampled, first_ms={Lane.LOW: 9 * 10**15})
+    assert (found.outstanding, found.ready, found.running, found.delayed) == (90_000, 89_992, 8, None)
+    assert (found.nearest_s, found.undelivered) == (None, None)
+    assert view(row, delayed=DELAYED_AT_MOST, sampled=sampled).delayed == DELAYED_AT_MOST
 
 
 def test_the_mean_wait_is_of_what_was_looked_at_all_over_the_lane() -> None:
-    waiting = [(0, (NOW - 1_000, NOW)), (5, (NOW - 4_000, 9 * 10**15)), (9, (NOW + 50, NOW + 60_000))]
-    view = lane_view(LaneAudit(Lane.HIGH, 10, 10, 0, 0, 0, 10), (NOW - 9_000, NOW), NOW, waiting)
-    assert view.mean_wait_s == pytest.approx(5.0 / 3)  # by a clock that was set back, nothing has waited
-    assert [place for place, _ in view.due] == [0, 9]
-    assert lane_view(LaneAudit(Lane.HIGH, 10, 10, 0, 0, 0, 10), (NOW, NOW), NOW).mean_wait_s is None
+    row = LaneAudit(Lane.HIGH, 10, 10, 0, 0, 0, 10)
+    waiting = [(0, NOW - 1_000, NOW), (5, NOW - 4_000, 9 * 10**15), (9, NOW + 50, NOW + 60_000)]
+    other = Ranked(Lane.LOW, 0, NOW - 90_000, NOW)
+    found = view(row, ranked=[*(Ranked(Lane.HIGH, *each) for each in waiting), other])
+    assert found.mean_wait_s == pytest.approx(5.0 / 3)  # by a clock that was set back, nothing has waited
+    assert [place for place, _ in found.due] == [0, 9]
+    assert view(row).mean_wait_s is None
     assert "mean wait" in shown(snapshot())
 
 

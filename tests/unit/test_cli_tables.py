@@ -14,9 +14,9 @@ from rich.console import Console, RenderableType
 from streamfleet.cli import webhooks_view
 from streamfleet.cli.gateway_command import keys_table
 from streamfleet.common.protocol import LANES, Lane
-from streamfleet.common.records import LaneAudit
 from streamfleet.gateway.api_keys import KeyRecord
 from streamfleet.gateway.webhook_messages import DeadWebhook, Message
+from streamfleet.operator.broker.audit import Audit, LaneAudit, Ranked, Sample
 from streamfleet.operator.commands import backlog_view, dead_view, workers_view
 from streamfleet.operator.dead_letters import DeadLetter
 from streamfleet.operator.fleet import WorkerView, worker_views
@@ -24,7 +24,7 @@ from streamfleet.operator.plan import view as plan_view
 from streamfleet.operator.plan.figures import Figures
 from streamfleet.operator.plan.profile import EngineProfile
 from streamfleet.operator.plan.size import Sized
-from streamfleet.operator.snapshot import Rates, Snapshot, lane_view
+from streamfleet.operator.snapshot import Rates, Snapshot, lane_views
 from streamfleet.worker.engine.simulated_profile import SMOLLM2_135M_CPU
 
 NOW_MS = 1_790_000_000_000
@@ -53,9 +53,17 @@ def workers() -> list[WorkerView]:
 
 def backlog() -> RenderableType:
     counts = LaneAudit(Lane.CRITICAL, 123_456, 120_000, 256, 12, 4, 99)
-    lane = lane_view(counts, (NOW_MS - 190_000, NOW_MS - 95_000), NOW_MS, [(0, (NOW_MS - 100_000, NOW_MS - 95_000))])
+    empty = [LaneAudit(each, 0, 0, 0, 0, 0, 0) for each in list(Lane)[1:]]
+    sample = Sample(
+        NOW_MS,
+        {},
+        delayed={Lane.CRITICAL: 3_184},
+        oldest_ms={Lane.CRITICAL: NOW_MS - 190_000},
+        first_ms={Lane.CRITICAL: NOW_MS - 95_000},
+        ranked=[Ranked(Lane.CRITICAL, 0, NOW_MS - 100_000, NOW_MS - 95_000)],
+    )
+    lanes = lane_views(Audit({}, 3_184, 0, 0, [counts, *empty]), sample)
     ended = {"succeeded": 1_234_567, "failed": 12, "expired": 345, "dead": 6}
-    lanes = [lane, *(lane_view(LaneAudit(each, 0, 0, 0, 0, 0, 0), (None, None), NOW_MS) for each in list(Lane)[1:])]
     view = Snapshot("summaries", NOW_MS, lanes, workers(), 12, 6, 1_358_000, ended)
     return backlog_view.render(view, Rates(12.5, 10.0))
 

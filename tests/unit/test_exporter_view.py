@@ -11,11 +11,12 @@ from prometheus_client import generate_latest
 from prometheus_client.registry import CollectorRegistry
 
 from streamfleet.common.protocol import LANES, Lane, Status
-from streamfleet.common.records import Audit, Glance, LaneAudit
 from streamfleet.common.replies import lane_of, ranked_member
+from streamfleet.operator.broker.audit import Audit, LaneAudit, Sample
 from streamfleet.operator.exporter.families import FAMILIES, families
 from streamfleet.operator.exporter.pressure import Throughput
-from streamfleet.operator.exporter.view import DELAYED_AT_MOST, STATES, View, view
+from streamfleet.operator.exporter.view import STATES, View, view
+from streamfleet.operator.snapshot import DELAYED_AT_MOST
 
 NOW = 1_790_000_000_000
 PATIENCE_MS = 300_000
@@ -27,12 +28,12 @@ def audit(delayed: int = 0, counts: dict[str, int] | None = None, **lanes: tuple
     return Audit(counts or {}, delayed, 0, 3, rows)
 
 
-def glance(workers: dict[str, Any] | None = None, **given: Any) -> Glance:
-    return Glance(**({"delayed": {}, "oldest_ms": {}, "ranked": []} | given), now_ms=NOW, workers=workers or {})
+def sample(workers: dict[str, Any] | None = None, **given: Any) -> Sample:
+    return Sample(NOW, workers or {}, **given)
 
 
-def seen(audited: Audit, glanced: Glance) -> View:
-    return view(audited, glanced, Throughput(), PATIENCE_MS)
+def seen(audited: Audit, sampled: Sample) -> View:
+    return view(audited, sampled, Throughput(), PATIENCE_MS)
 
 
 def lane(found: View, name: Lane) -> Any:
@@ -40,29 +41,32 @@ def lane(found: View, name: Lane) -> Any:
 
 
 def test_undelivered_is_what_is_left_of_a_lane() -> None:
-    found = seen(audit(4, high=(20, 5, 2, 1), low=(9, 9, 0, 0)), glance(delayed={Lane.HIGH: 4}))
+    found = seen(audit(4, high=(20, 5, 2, 1), low=(9, 9, 0, 0)), sample(delayed={Lane.HIGH: 4}))
     assert lane(found, Lane.HIGH).undelivered == 20 - 5 - 2 - 1 - 4
     assert lane(found, Lane.LOW).undelivered == 0
 
 
 def test_undelivered_is_not_told_where_it_cannot_be() -> None:
-    found = seen(audit(DELAYED_AT_MOST + 1, high=(5_000, 0, 0, 0)), glance(delayed={Lane.HIGH: DELAYED_AT_MOST}))
+    found = seen(audit(DELAYED_AT_MOST + 1, high=(50_000, 0, 0, 0)), sample(delayed={Lane.HIGH: DELAYED_AT_MOST}))
     assert lane(found, Lane.HIGH).undelivered is None
 
 
 def test_ages_and_endings() -> None:
     counts = {"succeeded": 5, "expired": 2, "duplicate": 1, "staged": 11, "vanished": 1}
-    found = seen(audit(0, counts, normal=(3, 1, 1, 1)), glance(oldest_ms={Lane.NORMAL: NOW - 1_500}))
-    assert lane(found, Lane.NORMAL).oldest_age_s == 1.5
-    assert lane(found, Lane.HIGH).oldest_age_s == 0
+    found = seen(audit(0, counts, normal=(3, 1, 1, 1)), sample(oldest_ms={Lane.NORMAL: NOW - 1_500}))
+    assert lane(found, Lane.NORMAL).oldest_s == 1.5
+    text = page(found)
+    assert 'streamfleet_queue_oldest_age_seconds{lane="normal",queue="q"} 1.5' in text
+    assert 'streamfleet_queue_oldest_age_seconds{lane="high",queue="q"} 0.0' in text
+    assert 'streamfleet_queue_ready{lane="normal",queue="q"} 1.0' in text  # what is in order, not all that waits
     assert found.ended == {"succeeded": 5, "failed": 0, "expired": 2, "cancelled": 0, "dead": 0}
     assert (found.added, found.duplicates, found.outstanding, found.dead_letters) == (12, 1, 3, 3)
 
 
 def test_work_is_what_is_outstanding_at_the_throughput() -> None:
     throughput = Throughput()
-    view(audit(0, {"succeeded": 10}, normal=(100, 100, 0, 0)), glance(), throughput, PATIENCE_MS)
-    later = Glance(NOW + 10_000, {}, {}, {}, [])
+    view(audit(0, {"succeeded": 10}, normal=(100, 100, 0, 0)), sample(), throughput, PATIENCE_MS)
+    later = Sample(NOW + 10_000, {})
     found = view(audit(0, {"succeeded": 20, "failed": 10}, normal=(80, 80, 0, 0)), later, throughput, PATIENCE_MS)
     assert found.throughput == 2
     assert found.work_s == 40
@@ -76,7 +80,7 @@ def test_living_workers_are_those_that_gave_a_sign_of_life() -> None:
         "silent": {"state": "ready", "slots": 8, "running": 8, "seen_ms": NOW - 31_000},
         "of the future": {"state": "ready", "slots": 8, "running": 8, "seen_ms": NOW + 10**9},
     }
-    found = seen(audit(), glance(workers)).workers
+    found = seen(audit(), sample(workers)).workers
     assert (found.by_state["ready"], found.by_state["unfit"], sum(found.by_state.values())) == (2, 1, 3)
     assert (found.slots, found.running, found.credit) == (20, 11, None)
 
@@ -87,12 +91,12 @@ def test_a_long_lease_has_long_silences() -> None:
         "between two signs": long | {"seen_ms": NOW - 50_000},
         "gone": long | {"seen_ms": NOW - 301_000},
     }
-    assert seen(audit(), glance(workers)).workers.slots == 8
+    assert seen(audit(), sample(workers)).workers.slots == 8
 
 
 def test_credit_is_told_where_workers_tell_it() -> None:
     workers = {"old": {"state": "ready", "seen_ms": NOW}, "new": {"state": "ready", "seen_ms": NOW, "credit": 5}}
-    assert seen(audit(), glance(workers)).workers.credit == 5
+    assert seen(audit(), sample(workers)).workers.credit == 5
 
 
 def page(found: View | None) -> str:
@@ -136,7 +140,7 @@ descriptions = st.dictionaries(
 def test_whatever_workers_and_counters_say_the_series_are_these(
     workers: dict[str, Any], counts: dict[str, int]
 ) -> None:
-    found = seen(audit(0, {str(name): number for name, number in counts.items()}), glance(workers))
+    found = seen(audit(0, {str(name): number for name, number in counts.items()}), sample(workers))
     text = page(found)
     assert len(series(text)) <= MOST_SERIES
     states = {line.partition('state="')[2].partition('"')[0] for line in series(text) if "state=" in line}
@@ -144,7 +148,7 @@ def test_whatever_workers_and_counters_say_the_series_are_these(
 
 
 def test_every_family_is_on_the_page() -> None:
-    text = page(seen(audit(), glance()))
+    text = page(seen(audit(), sample()))
     for family in FAMILIES:
         assert f"# HELP {family.name} {family.help}" in text
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.protocol import LANES, MAX_META_BYTES, MAX_NAME_CHARS, SHARES, Lane, Status, check_name
@@ -321,154 +321,9 @@ class Retry:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """Damage in a queue that only manual Redis commands can cause.
-
-    Attributes:
-        kind: kind of damage; see `streamfleet.operator.repair.KINDS`.
-        name: affected object: ``<lane>:<stream id>``, a lane, a key, a member, or a request id.
-        detail: further details; may be empty.
-    """
-
-    kind: str
-    name: str
-    detail: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class KeyCheck:
-    """Expected properties of a key.
-
-    Attributes:
-        key: its full name.
-        type: type, as the command TYPE returns it.
-        life_ms: time to live to set if it has none; None if it needs none.
-        field: field that it must have, or empty.
-    """
-
-    key: str
-    type: str
-    life_ms: int | None = None
-    field: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Balance:
-    """Corrections of the counters: entries never counted as staged, entries that vanished unnoticed, and the difference
-    to the streams' own counts since a lane or the counters were deleted."""
-
-    staged: int
-    vanished: int
-    forgotten: int
-
-
-@dataclass(frozen=True, slots=True)
 class Reclaimed:
     """Numbers of entries that one round of reclaiming made ready, dead, or ended."""
 
     ready: int
     dead: int
     ended: int
-
-
-@dataclass(frozen=True, slots=True)
-class LaneAudit:
-    """One lane at one instant; ``undelivered`` and ``ever_added`` are None if the server cannot tell."""
-
-    lane: Lane
-    length: int
-    ready: int
-    running: int
-    handed_out: int
-    undelivered: int | None
-    ever_added: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Audit:
-    """All counts of a queue at one instant. An entry is outstanding until it is counted under one terminal status."""
-
-    counts: Mapping[str, int]
-    delayed: int
-    tries: int
-    dead_letters: int
-    lanes: Sequence[LaneAudit] = field(default_factory=tuple)
-
-    @property
-    def outstanding(self) -> int:
-        """Entries that have not ended."""
-        return sum(lane.length for lane in self.lanes)
-
-    @property
-    def ended(self) -> Mapping[str, int]:
-        """Requests by terminal status."""
-        return {status.value: self.counts.get(status.value, 0) for status in Status}
-
-    @property
-    def accepted(self) -> int:
-        """Number of requests ever accepted, delivered or not; duplicates count once."""
-        if any(
-            lane.undelivered is None for lane in self.lanes
-        ):  # too many to count: use the rest of the lanes' lengths
-            unseen = self.outstanding - self.delayed - sum(lane.ready + lane.running for lane in self.lanes)
-        else:
-            unseen = sum((lane.undelivered or 0) + lane.handed_out for lane in self.lanes)
-        return self.counts.get("staged", 0) + unseen - self.counts.get("duplicate", 0) - self.counts.get("vanished", 0)
-
-    def line(self) -> str:
-        """The identity that must hold, on one line."""
-        ended = " + ".join(f"{status}={number}" for status, number in self.ended.items())
-        rest = f" + outstanding={self.outstanding}" if self.outstanding else ""
-        return f"accepted={self.accepted} = {ended}{rest}"
-
-    def problems(self) -> list[str]:
-        """Contradictions between the counts, one line each; empty if there are none."""
-        found: list[str] = []
-        ended = sum(self.ended.values())
-        if self.accepted != ended + self.outstanding:
-            found.append(f"accepted {self.accepted} is not ended {ended} + outstanding {self.outstanding}")
-        if all(lane.undelivered is not None for lane in self.lanes):
-            parts = (
-                sum(lane.ready + lane.running + lane.handed_out + (lane.undelivered or 0) for lane in self.lanes)
-                + self.delayed
-            )
-            if parts != self.outstanding:
-                found.append(
-                    f"lanes hold {self.outstanding} entries, but undelivered + ready + delayed + running is {parts}"
-                )
-        added = [lane.ever_added for lane in self.lanes]
-        if None not in added:
-            seen = self.accepted + self.counts.get("duplicate", 0) + self.counts.get("vanished", 0)
-            given = sum(count or 0 for count in added) + self.counts.get("forgotten", 0)
-            if given != seen:
-                found.append(f"the lanes were given {given} entries, but {seen} were seen")
-        return found
-
-
-@dataclass(frozen=True, slots=True)
-class Ranked:
-    """One place of a ready set: ``place`` 0 runs next; the request's time of enqueueing and its rank are epoch ms."""
-
-    lane: Lane
-    place: int
-    enqueued_ms: int
-    rank_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class Glance:
-    """Lateness of a queue, and its workers.
-
-    Attributes:
-        now_ms: Redis's clock, epoch ms.
-        workers: worker name to its description.
-        delayed: number of delayed requests by lane, among those that were read.
-        oldest_ms: time of enqueueing of each lane's oldest entry, epoch ms; empty lanes are missing.
-        ranked: the places that were asked for and hold a request, lane by lane.
-    """
-
-    now_ms: int
-    workers: Mapping[str, Mapping[str, Any]]
-    delayed: Mapping[Lane, int]
-    oldest_ms: Mapping[Lane, int]
-    ranked: Sequence[Ranked]

@@ -8,7 +8,7 @@ import re
 from typing import Any
 
 from streamfleet.common.protocol import LANES, Lane
-from streamfleet.common.records import Claim, LaneAudit, Lease
+from streamfleet.common.records import Claim, Lease
 
 _RECORD = re.compile(rf"\S+ ((?:{'|'.join(LANES)}):[0-9]{{1,20}}-[0-9]{{1,20}}) ([!-~]{{0,256}})".encode())
 FAR_OFF = 9e15
@@ -30,20 +30,6 @@ def claim(row: list[Any]) -> Claim:
     times, _, kept = interrupted.partition(b" ")
     run = kept.partition(b" ")[0].decode(errors="replace")
     return Claim(lease, fields, lost, int(staged) if staged else None, number(times), run)
-
-
-def lane_audit(lane: Lane, row: list[int]) -> LaneAudit:
-    """Read a lane that audit.lua returned."""
-    length, ready, running, handed_out, undelivered, added = row
-    return LaneAudit(
-        lane,
-        length,
-        ready,
-        running,
-        handed_out,
-        None if undelivered < 0 else undelivered,
-        None if added < 0 else added,
-    )
 
 
 def number(value: bytes) -> int:
@@ -134,6 +120,11 @@ def description(text: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
+
+
+def descriptions(reply: Any) -> dict[str, dict[str, Any]]:
+    """Read the hash of the workers: name to description."""
+    return {consumer_name(name): description(text) for name, text in mapping(reply).items()}
 
 
 def ready_member(stream_id: str) -> str:

@@ -14,9 +14,10 @@ from streamfleet.common.broker.worker import WorkerBroker
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.keys import Keys
 from streamfleet.common.protocol import LANES, Lane, check_name
-from streamfleet.common.records import Audit, Finding, KeyCheck, QueueLimits
+from streamfleet.common.records import QueueLimits
 from streamfleet.operator.broker import OperatorBroker
-from streamfleet.operator.broker.repairing import ENTRIES, SCANNED
+from streamfleet.operator.broker.audit import Audit
+from streamfleet.operator.broker.repairing import ENTRIES, SCANNED, Finding, KeyCheck
 
 EXAMPLES = 3
 LOCK_MS = 1_000

@@ -1,4 +1,7 @@
-"""Snapshots of a queue for operators, and the rates between two snapshots."""
+"""The read model of a queue: `read_queue` reads Redis, `lane_views` counts each lane, for commands, page and exporter.
+
+`take_snapshot` adds the workers; `rates` compares two snapshots.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,14 @@ from statistics import fmean
 from typing import Any
 
 from streamfleet.common.protocol import LANES, Lane
-from streamfleet.common.records import LaneAudit
 from streamfleet.operator.broker import OperatorBroker
+from streamfleet.operator.broker.audit import Audit, LaneAudit, Sample
 from streamfleet.operator.fleet import WorkerView, worker_views
 
 NO_DEADLINE_MS = 8 * 10**15
 """Ranks above this mean no deadline."""
-COUNTED_AT_MOST = 1_000
-LOOKED_AT = 8
+DELAYED_AT_MOST = 10_000
+PLACES = 17
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +30,15 @@ class LaneView:
         outstanding: number of requests that have not ended.
         ready: number of waiting requests, staged or not yet staged.
         running: number of requests with workers.
-        delayed: number of requests that wait for a retry; None if the lane is too long to tell them from ready ones.
+        delayed: number of requests that wait for a retry; None if too many are delayed to count them by lane, and then
+            `ready` includes them.
         oldest_s: age of the oldest entry, seconds; None for an empty lane.
         nearest_s: seconds until the deadline (or the default deadline) of the next request; negative if passed.
         due: for some staged requests, the number that run before, and the seconds until the deadline, as above.
         paused_s: time since the lane was paused, seconds; None if it is not paused.
-        mean_wait_s: mean time since enqueueing of staged requests, seconds, from a sample of up to nine; None for none.
+        mean_wait_s: mean time since enqueueing of staged requests, seconds, from a sample of up to 17; None for none.
+        staged: number of waiting requests that are in order.
+        undelivered: number of entries that no worker has read yet; None as for `delayed`.
     """
 
     lane: Lane
@@ -45,6 +51,8 @@ class LaneView:
     due: Sequence[tuple[int, float]] = ()
     paused_s: float | None = None
     mean_wait_s: float | None = None
+    staged: int = 0
+    undelivered: int | None = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,25 +104,12 @@ def rates(before: Snapshot, after: Snapshot) -> Rates | None:
 
 async def take_snapshot(broker: OperatorBroker) -> Snapshot:
     """Take a snapshot. Cheap enough for once a second, even for a long queue."""
-    audit = await broker.audit(COUNTED_AT_MOST)
-    now_ms = await broker.now_ms()
-    places = {row.lane: places_to_ask(row.ready) for row in audit.lanes}
-    waiting, paused = await broker.waiting_at(places), await broker.paused()
-    lanes = [
-        lane_view(
-            row,
-            await broker.nearest(row.lane),
-            now_ms,
-            [(place, found) for place, found in zip(places[row.lane], waiting[row.lane], strict=True) if found],
-            paused.get(row.lane),
-        )
-        for row in audit.lanes
-    ]
+    audit, sample = await read_queue(broker)
     return Snapshot(
         queue=broker.keys.queue,
-        now_ms=now_ms,
-        lanes=lanes,
-        workers=await look_at_workers(broker, now_ms),
+        now_ms=sample.now_ms,
+        lanes=lane_views(audit, sample),
+        workers=worker_views(sample.workers, await _held(broker), sample.now_ms),
         delayed=audit.delayed,
         dead_letters=audit.dead_letters,
         accepted=audit.accepted,
@@ -123,51 +118,57 @@ async def take_snapshot(broker: OperatorBroker) -> Snapshot:
     )
 
 
+async def read_queue(broker: OperatorBroker) -> tuple[Audit, Sample]:
+    """Read all counts and a sample of what waits, in two round trips whose cost does not grow with the queue."""
+    audit = await broker.audit(0)
+    return audit, await broker.sample({row.lane: places(row.ready) for row in audit.lanes}, DELAYED_AT_MOST)
+
+
 async def look_at_workers(broker: OperatorBroker, now_ms: int) -> list[WorkerView]:
     """Workers with a description, and any other that holds requests."""
+    return worker_views(await broker.workers(), await _held(broker), now_ms)
+
+
+async def _held(broker: OperatorBroker) -> dict[str, dict[str, int]]:
+    """Number of requests that each worker holds, by lane."""
     held: dict[str, dict[str, int]] = {}
     for lane in LANES:
         for worker, count in (await broker.running_by_worker(lane)).items():
             held.setdefault(worker, {})[lane.value] = count
-    return worker_views(await broker.workers(), held, now_ms)
+    return held
 
 
-def places_to_ask(ready: int) -> list[int]:
-    """Places spread evenly over a ready set, as a sample of its deadlines."""
-    return sorted({ready * part // LOOKED_AT for part in range(LOOKED_AT)} | {max(0, ready - 1)}) if ready else []
+def places(ready: int) -> list[int]:
+    """Places of a ready set of this length to read: the first, the last, and up to 15 spread evenly between them."""
+    return sorted({step * max(0, ready - 1) // (PLACES - 1) for step in range(PLACES)})
 
 
-def lane_view(
-    row: LaneAudit,
-    nearest: tuple[int | None, int | None],
-    now_ms: int,
-    waiting: Sequence[tuple[int, tuple[int, int]]] = (),
-    paused_ms: int | None = None,
-) -> LaneView:
-    """Build the view of a lane.
+def lane_views(audit: Audit, sample: Sample) -> list[LaneView]:
+    """Views of all lanes."""
+    return [_lane_view(row, sample, countable=audit.delayed <= DELAYED_AT_MOST) for row in audit.lanes]
 
-    Args:
-        row: its counts.
-        nearest: its oldest entry's time and its first rank, epoch ms.
-        now_ms: Redis's clock, epoch ms.
-        waiting: places of its ready set, each with the request's time of enqueueing and rank, epoch ms.
-        paused_ms: time of the pause, epoch ms.
-    """
-    oldest_ms, first_ms = nearest
-    delayed: int | None = None
-    ready = row.length - row.running
-    if row.undelivered is not None:
-        ready = row.ready + row.undelivered + row.handed_out
-        delayed = max(0, row.length - row.running - ready)
+
+def _lane_view(row: LaneAudit, sample: Sample, *, countable: bool) -> LaneView:
+    lane, now_ms = row.lane, sample.now_ms
+    delayed = sample.delayed.get(lane, 0) if countable else None
+    ready = max(0, row.length - row.running - (delayed or 0))
+    oldest_ms, first_ms, paused_ms = sample.oldest_ms.get(lane), sample.first_ms.get(lane), sample.paused_ms.get(lane)
+    waiting = [each for each in sample.ranked if each.lane is lane]
     return LaneView(
-        lane=row.lane,
+        lane=lane,
         outstanding=row.length,
         ready=ready,
         running=row.running,
         delayed=delayed,
-        oldest_s=None if oldest_ms is None or row.length == 0 else max(0.0, (now_ms - oldest_ms) / 1000),
+        oldest_s=None if oldest_ms is None else _since_s(oldest_ms, now_ms),
         nearest_s=None if first_ms is None or first_ms > NO_DEADLINE_MS else (first_ms - now_ms) / 1000,
-        due=[(place, (rank - now_ms) / 1000) for place, (_, rank) in waiting if abs(rank) <= NO_DEADLINE_MS],
-        paused_s=None if paused_ms is None else max(0.0, (now_ms - paused_ms) / 1000),
-        mean_wait_s=fmean(max(0.0, (now_ms - enqueued) / 1000) for _, (enqueued, _) in waiting) if waiting else None,
+        due=[(each.place, (each.rank_ms - now_ms) / 1000) for each in waiting if abs(each.rank_ms) <= NO_DEADLINE_MS],
+        paused_s=None if paused_ms is None else _since_s(paused_ms, now_ms),
+        mean_wait_s=fmean(_since_s(each.enqueued_ms, now_ms) for each in waiting) if waiting else None,
+        staged=row.ready,
+        undelivered=None if delayed is None else max(0, ready - row.ready - row.handed_out),
     )
+
+
+def _since_s(moment_ms: int, now_ms: int) -> float:
+    return max(0.0, (now_ms - moment_ms) / 1000)

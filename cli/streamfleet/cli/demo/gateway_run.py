@@ -26,8 +26,8 @@ from streamfleet.cli.demo.worker_process import WorkerProcess, engine_arguments
 from streamfleet.common.connection import Connection
 from streamfleet.common.errors import SettingsError, StreamfleetError
 from streamfleet.common.keys import Keys
-from streamfleet.common.records import Audit
 from streamfleet.operator.broker import OperatorBroker
+from streamfleet.operator.broker.audit import Audit
 
 QUEUE = "default"
 TENANT = "demo"

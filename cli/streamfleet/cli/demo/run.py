@@ -19,9 +19,9 @@ from streamfleet.cli.demo.worker_process import WorkerProcess, engine_arguments
 from streamfleet.common.connection import Connection
 from streamfleet.common.keys import Keys
 from streamfleet.common.protocol import LANES, Lane, Status
-from streamfleet.common.records import Audit
 from streamfleet.common.results import Result
 from streamfleet.operator.broker import OperatorBroker
+from streamfleet.operator.broker.audit import Audit
 from streamfleet.producer import Client, Handle
 
 STYLES = {"succeeded": "green", "failed": "red", "dead": "red", "expired": "yellow", "cancelled": "yellow"}

@@ -12,7 +12,7 @@ from streamfleet.common.errors import SettingsError, openai_error
 from streamfleet.common.keys import GROUP, Keys
 from streamfleet.common.queue_configuration import decode, differences, encode
 from streamfleet.common.records import QueueLimits
-from streamfleet.common.replies import consumer_name, description, mapping, recorded, texts
+from streamfleet.common.replies import description, descriptions, mapping, recorded, texts
 from streamfleet.common.results import Result, decode_result
 from streamfleet.common.settings import QueueSettings
 
@@ -116,8 +116,7 @@ class BrokerBase:
 
     async def workers(self) -> dict[str, dict[str, Any]]:
         """Workers that are alive, or were lately: name to description."""
-        reply = mapping(await self._look("HGETALL", self.keys.workers))
-        return {consumer_name(name): description(text) for name, text in reply.items()}
+        return descriptions(await self._look("HGETALL", self.keys.workers))
 
     async def worker(self, name: str) -> dict[str, Any] | None:
         """Description that a worker gave of itself; None for an unknown worker."""

@@ -6,25 +6,23 @@ import json
 import re
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any
 
 from streamfleet.common.broker.client import ClientBroker
 from streamfleet.common.connection import MissingGroup
 from streamfleet.common.keys import GROUP, NOBODY
 from streamfleet.common.protocol import LANES, Lane
-from streamfleet.common.records import Audit, Glance, Ranked
 from streamfleet.common.replies import (
     consumer_name,
-    description,
+    descriptions,
     entries,
     first_score,
     id_order,
-    lane_audit,
     lane_of,
     mapping,
     number,
     ranked_member,
 )
+from streamfleet.operator.broker.audit import Audit, Ranked, Sample, lane_audit
 
 OUTSTANDING = "outstanding"
 """Status that requeue.lua returns for a request that has not ended."""
@@ -44,48 +42,37 @@ class ControlBroker(ClientBroker):
             lanes=[lane_audit(lane, row) for lane, row in zip(LANES, lanes, strict=True)],
         )
 
-    async def nearest(self, lane: Lane) -> tuple[int | None, int | None]:
-        """Enqueueing time of a lane's oldest entry, and the first rank of its ready set, both epoch ms."""
-        oldest, first = await self._look_all(
-            [
-                ("XRANGE", self.keys.lane(lane), "-", "+", "COUNT", 1),
-                ("ZRANGE", self.keys.ready(lane), 0, 0, "WITHSCORES"),
-            ]
-        )
-        found = entries(oldest)
-        enqueued = int(found[0][0].split("-")[0]) if found else None
-        return enqueued, first_score(first)
-
-    async def glance(self, ranks: Mapping[Lane, Sequence[int]], delayed_at_most: int = 1_000) -> Glance:
-        """Lateness of a queue, as far as `audit` does not tell; one round trip, whose cost does not grow with the
-        queue.
+    async def sample(self, places: Mapping[Lane, Sequence[int]], delayed_at_most: int) -> Sample:
+        """Ages and deadlines, as far as `audit` does not tell; one round trip, whose cost does not grow with the queue.
 
         Args:
-            ranks: places of each lane's ready set to read; 0 runs next.
+            places: places of each lane's ready set to read, from 0, which runs next.
             delayed_at_most: largest number of delayed requests to count by lane.
         """
-        commands: list[tuple[Any, ...]] = [
-            ("TIME",),
-            ("HGETALL", self.keys.workers),
-            ("ZRANGE", self.keys.delayed, 0, delayed_at_most - 1),
-            *(("XRANGE", self.keys.lane(lane), "-", "+", "COUNT", 1) for lane in LANES),
-        ]
-        places = [(lane, rank) for lane in LANES for rank in ranks.get(lane, ())]
-        commands += [("ZRANGE", self.keys.ready(lane), rank, rank, "WITHSCORES") for lane, rank in places]
-        (seconds, microseconds), workers, delayed, *rows = await self._look_all(commands)
-        oldest, ranked = rows[: len(LANES)], rows[len(LANES) :]
-        return Glance(
+        asked = [(lane, place) for lane in LANES for place in places[lane]]
+        (seconds, microseconds), workers, delayed, paused, *rows = await self._look_all(
+            [
+                ("TIME",),
+                ("HGETALL", self.keys.workers),
+                ("ZRANGE", self.keys.delayed, 0, delayed_at_most - 1),
+                self._paused_command(),
+                *(("XRANGE", self.keys.lane(lane), "-", "+", "COUNT", 1) for lane in LANES),
+                *(("ZRANGE", self.keys.ready(lane), place, place, "WITHSCORES") for lane, place in asked),
+            ]
+        )
+        oldest, staged = rows[: len(LANES)], list(zip(asked, rows[len(LANES) :], strict=True))
+        return Sample(
             now_ms=int(seconds) * 1000 + int(microseconds) // 1000,
-            workers={consumer_name(name): description(text) for name, text in mapping(workers).items()},
+            workers=descriptions(workers),
             delayed=Counter(lane for member in delayed if (lane := lane_of(member))),
             oldest_ms={
                 lane: id_order(entry)[0] for lane, row in zip(LANES, oldest, strict=True) for entry, _ in entries(row)
             },
-            ranked=[
-                Ranked(lane, rank, *found)
-                for (lane, rank), row in zip(places, ranked, strict=True)
-                if (found := ranked_member(row))
-            ],
+            paused_ms=_paused(paused),
+            first_ms={
+                lane: rank for (lane, place), row in staged if place == 0 and (rank := first_score(row)) is not None
+            },
+            ranked=[Ranked(*at, *found) for at, row in staged if (found := ranked_member(row))],
         )
 
     async def running_by_worker(self, lane: Lane) -> dict[str, int]:
@@ -176,8 +163,7 @@ class ControlBroker(ClientBroker):
 
     async def paused(self) -> dict[Lane, int]:
         """The paused lanes, and the start of each pause (epoch ms; 0 if it cannot be read)."""
-        found = await self._look("HMGET", self.keys.sched, *(f"paused:{lane.number}" for lane in LANES))
-        return {lane: max(0, number(since)) for lane, since in zip(LANES, found, strict=True) if since is not None}
+        return _paused(await self._look(*self._paused_command()))
 
     async def drain(self, worker: str) -> None:
         """Tell a worker to finish its requests and stop; told twice, it hands them back."""
@@ -187,7 +173,14 @@ class ControlBroker(ClientBroker):
         """Change the queue's configuration and tell all workers. Returns the whole of it. `decode` checks values."""
         return await self._write_configuration("set", values)
 
+    def _paused_command(self) -> tuple[str, ...]:
+        return ("HMGET", self.keys.sched, *(f"paused:{lane.number}" for lane in LANES))
+
     async def _pause(self, lanes: Sequence[Lane], on: str) -> list[Lane]:
         args = [self._config, json.dumps([lane.number for lane in lanes]), on]
         changed = await self.connection.script("pause", self._shared, args)
         return [lane for lane, did in zip(lanes, changed, strict=True) if did]
+
+
+def _paused(found: Sequence[bytes | None]) -> dict[Lane, int]:
+    return {lane: max(0, number(since)) for lane, since in zip(LANES, found, strict=True) if since is not None}

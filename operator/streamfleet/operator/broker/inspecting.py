@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,6 @@ from streamfleet.common.replies import (
     last_delivered,
     mapping,
     pending_row,
-    ranked_member,
     ready_entries,
     ready_member,
     recorded,
@@ -79,19 +78,6 @@ def read_entry_name(text: str) -> tuple[Lane, str] | None:
 
 class InspectingBroker(BrokerBase):
     """Queries of an operator about one request, or about the server."""
-
-    async def waiting_at(self, places: Mapping[Lane, Sequence[int]]) -> dict[Lane, list[tuple[int, int] | None]]:
-        """Requests at places of the lanes' ready sets, from 0: time of enqueueing, and rank, both epoch ms.
-
-        None where a set is shorter.
-        """
-        words = [
-            ("ZRANGE", self.keys.ready(lane), place, place, "WITHSCORES")
-            for lane, some in places.items()
-            for place in some
-        ]
-        replies = iter(await self._look_all(words) if words else [])
-        return {lane: [ranked_member(next(replies)) for _ in some] for lane, some in places.items()}
 
     async def remembered(self, request_id: str) -> Remembered:
         """Data under a request's id."""

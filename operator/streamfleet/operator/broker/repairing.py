@@ -4,15 +4,57 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from streamfleet.common.broker.base import BrokerBase
 from streamfleet.common.protocol import Lane
-from streamfleet.common.records import Balance, Finding, KeyCheck
 
 ENTRIES, BYTES = 128, 131_072
 """Bounds of one call, which copies the entries that it checks while the server does nothing else."""
 SCANNED = 250
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Damage in a queue that only manual Redis commands can cause.
+
+    Attributes:
+        kind: kind of damage; see `streamfleet.operator.repair.KINDS`.
+        name: affected object: ``<lane>:<stream id>``, a lane, a key, a member, or a request id.
+        detail: further details; may be empty.
+    """
+
+    kind: str
+    name: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyCheck:
+    """Expected properties of a key.
+
+    Attributes:
+        key: its full name.
+        type: type, as the command TYPE returns it.
+        life_ms: time to live to set if it has none; None if it needs none.
+        field: field that it must have, or empty.
+    """
+
+    key: str
+    type: str
+    life_ms: int | None = None
+    field: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """Corrections of the counters: entries never counted as staged, entries that vanished unnoticed, and the difference
+    to the streams' own counts since a lane or the counters were deleted."""
+
+    staged: int
+    vanished: int
+    forgotten: int
 
 
 class RepairBroker(BrokerBase):

@@ -23,9 +23,9 @@ from streamfleet.operator.commands.common import (
 )
 
 if TYPE_CHECKING:
-    from streamfleet.common.records import Audit
     from streamfleet.common.server_checks import Finding
     from streamfleet.common.settings import QueueSettings
+    from streamfleet.operator.broker.audit import Audit
     from streamfleet.operator.repair import Progress, Report
 
 BAR_FROM = 20_000

@@ -37,7 +37,7 @@ def backlog(
 ) -> None:
     """Show what waits and what runs: lanes, waits, oldest ages, nearest deadlines, workers, and with --watch rates.
 
-    "mean wait" is the mean time since enqueueing of what waits in order, by up to nine requests all over the lane.
+    "mean wait" is the mean time since enqueueing of what waits in order, by up to 17 requests all over the lane.
     "nearest" is the deadline of the request that runs next in a lane; one without a deadline ranks as if it had
     one some minutes after enqueueing (STREAMFLEET_PATIENCE_MS). Under the lanes stands why one is late (that deadline
     has passed) or will be: what waits before a deadline takes longer than it leaves, at the present rate. While workers

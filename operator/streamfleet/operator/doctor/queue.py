@@ -9,9 +9,10 @@ from streamfleet.common.durations import in_words
 from streamfleet.common.errors import SettingsError
 from streamfleet.common.protocol import LANES
 from streamfleet.common.queue_configuration import decode, differences
-from streamfleet.common.records import Finding, QueueLimits
+from streamfleet.common.records import QueueLimits
 from streamfleet.common.settings import variable
 from streamfleet.operator.broker import OperatorBroker
+from streamfleet.operator.broker.repairing import Finding
 from streamfleet.operator.doctor.check import Check, fail, ok, unknown, warn
 from streamfleet.operator.lateness import Cause, lateness
 from streamfleet.operator.repair import KINDS, key_check, shared_checks

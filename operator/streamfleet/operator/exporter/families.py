@@ -93,13 +93,13 @@ def families(queue: str, found: View | None, took_s: float) -> Iterator[Metric]:
 
 def _of_lanes(queue: str, found: View) -> Iterator[Metric]:
     lanes = found.lanes
-    yield ENTRIES.of(queue, [((lane.lane,), lane.entries) for lane in lanes])
-    yield READY.of(queue, [((lane.lane,), lane.ready) for lane in lanes])
+    yield ENTRIES.of(queue, [((lane.lane,), lane.outstanding) for lane in lanes])
+    yield READY.of(queue, [((lane.lane,), lane.staged) for lane in lanes])
     yield RUNNING.of(queue, [((lane.lane,), lane.running) for lane in lanes])
     yield UNDELIVERED.of(queue, [((lane.lane,), lane.undelivered) for lane in lanes])
-    yield OLDEST.of(queue, [((lane.lane,), lane.oldest_age_s) for lane in lanes])
-    yield SLACK.of(queue, [((lane.lane,), lane.slack_s) for lane in lanes])
-    yield PRESSURE.of(queue, [((lane.lane,), lane.pressure_s) for lane in lanes])
+    yield OLDEST.of(queue, [((lane.lane,), lane.oldest_s or 0.0) for lane in lanes])
+    yield SLACK.of(queue, [((lane.lane,), found.slack_s.get(lane.lane)) for lane in lanes])
+    yield PRESSURE.of(queue, [((lane.lane,), found.pressure_s.get(lane.lane)) for lane in lanes])
 
 
 def _of_queue(queue: str, found: View) -> Iterator[Metric]:

@@ -23,13 +23,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from streamfleet.common.protocol import LANES, Lane
-from streamfleet.common.records import Ranked
+from streamfleet.operator.broker.audit import Ranked
+from streamfleet.operator.snapshot import NO_DEADLINE_MS
 
-PLACES = 17
 WINDOW_MS = 120_000
 LEAST_MS = 1_000
-NO_DEADLINE_MS = 8 * 10**15
-"""Ranks above this mean no deadline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +67,6 @@ class Throughput:
         if milliseconds >= LEAST_MS:
             self.per_second = max(ended, 1) * 1000 / milliseconds
         return self.per_second
-
-
-def places(waiting: int) -> list[int]:
-    """Places of a ready set of this length to read; their number does not depend on the length."""
-    return [step * max(0, waiting - 1) // (PLACES - 1) for step in range(PLACES)]
 
 
 def deadline_ms(ranked: Ranked, patience_ms: int) -> int | None:
