@@ -21,10 +21,10 @@ from bench.core.rounds import percentile
 from bench.scheduling.feeding import fill, padded_body, stage_all
 from bench.scheduling.outcomes import cdf
 from bench.scheduling.parts import Part, Say
+from streamfleet.common.broker.types import Completion, Pulled
 from streamfleet.common.connection import Connection
 from streamfleet.common.keys import Keys
 from streamfleet.common.protocol import Status
-from streamfleet.common.records import Completion, Pulled
 from tests.broker import Broker
 
 LANE = "normal"

@@ -16,8 +16,8 @@ from bench.core.noop_worker import answer
 from bench.core.rounds import Sample
 from bench.scheduling.feeding import padded_body, queue_settings
 from bench.shards.server import look, spent
+from streamfleet.common.broker.types import Claim, Completion, Submission
 from streamfleet.common.protocol import Status
-from streamfleet.common.records import Claim, Completion, Submission
 from streamfleet.common.replies import streams
 from streamfleet.producer import Client
 from streamfleet.producer.ask import Ask

@@ -15,8 +15,8 @@ from bench.scheduling.feeding import fill, queue_settings, stage_all
 from bench.shards.life import together
 from bench.shards.server import look, spent
 from bench.shards.sizes import Sizes
+from streamfleet.common.broker.types import Role
 from streamfleet.common.clock import SystemClock
-from streamfleet.common.records import Role
 from streamfleet.common.settings import WorkerSettings, load
 from streamfleet.worker.housekeeping import Housekeeper
 from tests.broker import Broker

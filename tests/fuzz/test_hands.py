@@ -12,9 +12,9 @@ import redis.exceptions
 from hypothesis import given
 
 from streamfleet.cli.demo.server import RedisServer, find_servers
+from streamfleet.common.broker.types import Completion, Retry
 from streamfleet.common.connection import Connection
 from streamfleet.common.protocol import LANES, Status
-from streamfleet.common.records import Completion, Retry
 from streamfleet.operator.commands import backlog_view
 from streamfleet.operator.dead_letters import letters, read_letter
 from streamfleet.operator.snapshot import take_snapshot

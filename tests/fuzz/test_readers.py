@@ -14,8 +14,8 @@ from rich.console import Console
 
 from streamfleet.cli.requests.show import result_json
 from streamfleet.common import replies
+from streamfleet.common.broker.types import Claim, Lease
 from streamfleet.common.protocol import LANES, Status
-from streamfleet.common.records import Claim, Lease
 from streamfleet.common.results import decode_result
 from streamfleet.operator.broker.audit import Audit, LaneAudit, Sample, lane_audit
 from streamfleet.operator.commands import backlog_view, dead_view, workers_view

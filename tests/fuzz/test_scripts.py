@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from streamfleet.cli.demo.server import RedisServer, find_servers
 from streamfleet.common.broker.housekeeping import Looked
+from streamfleet.common.broker.types import Completion, Hint, Lease, Retry, Submission
 from streamfleet.common.connection import Connection
 from streamfleet.common.errors import StreamfleetError
 from streamfleet.common.protocol import LANES, Status
-from streamfleet.common.records import Completion, Hint, Lease, Retry, Submission
 from tests.fuzz import strategies as some
 from tests.fuzz.budget import examples
 from tests.scripts.harness import LIMITS, Queue

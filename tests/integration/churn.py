@@ -6,9 +6,9 @@ import random
 from dataclasses import dataclass, field
 
 from streamfleet.common import scripts
+from streamfleet.common.broker.types import Completion, Lease
 from streamfleet.common.keys import GROUP
 from streamfleet.common.protocol import LANES, Status
-from streamfleet.common.records import Completion, Lease
 from tests.scripts.harness import ERROR, Queue, submission
 
 DAY_MS = 86_400_000

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import redis.asyncio
 
+from streamfleet.common.broker.types import Completion, Hint, Role
 from streamfleet.common.protocol import Lane, Status
-from streamfleet.common.records import Completion, Hint, Role
 from streamfleet.common.settings import QueueSettings, load
 from streamfleet.producer import Client
 from streamfleet.producer.batch import Batch, BatchOptions, Progress

@@ -15,6 +15,7 @@ import redis.asyncio
 
 from streamfleet.cli.demo.server import RedisServer
 from streamfleet.common.broker.producer import ProducerBroker
+from streamfleet.common.broker.types import Accepted, Claim, Completion, Submission
 from streamfleet.common.errors import (
     BrokerOutOfMemory,
     BrokerUnavailable,
@@ -28,7 +29,6 @@ from streamfleet.common.errors import (
     SettingsError,
 )
 from streamfleet.common.protocol import Lane, Status
-from streamfleet.common.records import Accepted, Claim, Completion, Submission
 from streamfleet.common.settings import QueueSettings, load
 from streamfleet.producer import Ask, Client, SyncClient, SyncHandle
 from streamfleet.producer.slots import Slots

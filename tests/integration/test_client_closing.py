@@ -18,10 +18,10 @@ from tenacity import wait_fixed
 
 from streamfleet.cli.demo.server import RedisServer
 from streamfleet.common.broker.producer import ProducerBroker
+from streamfleet.common.broker.types import Completion
 from streamfleet.common.connection import Connection
 from streamfleet.common.errors import ClientClosed
 from streamfleet.common.protocol import Status
-from streamfleet.common.records import Completion
 from streamfleet.producer import Client, SyncClient
 from streamfleet.worker.engine.simulated import SimulatedEngine
 from streamfleet.worker.engine.simulated_profile import GENERIC_FAST

@@ -12,9 +12,9 @@ from typing import Any, cast
 import pytest
 from redis.asyncio import Redis
 
+from streamfleet.common.broker.types import Completion, EnqueueCode
 from streamfleet.common.errors import ClientClosed, Conflict, InvalidRequest, RequestLost
 from streamfleet.common.protocol import Status
-from streamfleet.common.records import Completion, EnqueueCode
 from streamfleet.common.results import Result
 from streamfleet.common.settings import QueueSettings, load
 from streamfleet.producer import Ask, Chunk, Client, SyncClient

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from streamfleet.cli.demo.server import RedisServer, free_port
+from streamfleet.common.broker.types import EnqueueCode, Submission
 from streamfleet.common.connection import Connection
 from streamfleet.common.connection.cluster import SlotOwner
 from streamfleet.common.connection.urls import read_url
 from streamfleet.common.errors import BrokerUnavailable, SettingsError
 from streamfleet.common.keys import Keys
 from streamfleet.common.protocol import Lane
-from streamfleet.common.records import EnqueueCode, Submission
 from streamfleet.producer import SyncClient
 from tests.broker import Broker
 from tests.ha.clusters import ClusterDeployment, slot_of

@@ -11,11 +11,11 @@ from redis.asyncio import Redis
 
 from streamfleet.cli.demo.server import RedisServer, find_servers, free_port
 from streamfleet.common import scripts
+from streamfleet.common.broker.types import CompleteCode, Completion, EnqueueCode, Reclaimed, Role, Submission
 from streamfleet.common.connection import Connection, safe_address
 from streamfleet.common.errors import BrokerUnavailable, ClientClosed, SettingsError
 from streamfleet.common.keys import Keys
 from streamfleet.common.protocol import Lane, Status
-from streamfleet.common.records import CompleteCode, Completion, EnqueueCode, Reclaimed, Role, Submission
 from tests.broker import Broker
 from tests.ha.nodes import SentinelServer
 from tests.integration.flaky_link import FlakyLink

@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamfleet.cli.demo.server import RedisServer, find_servers
+from streamfleet.common.broker.types import Claim, CompleteCode, Completion
 from streamfleet.common.connection import Connection
 from streamfleet.common.keys import Keys
 from streamfleet.common.protocol import Status
-from streamfleet.common.records import Claim, CompleteCode, Completion
 from streamfleet.common.settings import QueueSettings, load
 from streamfleet.common.settings_gateway import GatewaySettings
 from streamfleet.gateway.app import build

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from bench.shards.cluster import recipe
+from streamfleet.common.broker.types import Completion
 from streamfleet.common.connection import Connection
 from streamfleet.common.keys import Keys
 from streamfleet.common.protocol import Lane, Status
-from streamfleet.common.records import Completion
 from tests.broker import Broker
 
 QUEUES = ("many-a", "many-b", "many-c")

@@ -9,8 +9,8 @@ import pytest
 from streamfleet.common.connection import Connection
 from streamfleet.common.errors import StreamfleetError
 from streamfleet.common.keys import Keys
+from streamfleet.common.limits import QueueLimits
 from streamfleet.common.protocol import Lane
-from streamfleet.common.records import QueueLimits
 from streamfleet.operator.exporter.pressure import Throughput
 from streamfleet.operator.exporter.view import look
 from streamfleet.operator.snapshot import take_snapshot

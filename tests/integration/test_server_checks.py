@@ -12,7 +12,7 @@ import structlog
 from streamfleet.cli.demo.server import RedisServer, find_servers
 from streamfleet.common.connection import Connection
 from streamfleet.common.keys import Keys
-from streamfleet.common.records import QueueLimits
+from streamfleet.common.limits import QueueLimits
 from streamfleet.common.server_checks import check_server
 from tests.broker import Broker
 from tests.ha.nodes import make_replica, tell

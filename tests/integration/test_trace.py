@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from streamfleet.common.broker.types import Claim, Completion, Retry
 from streamfleet.common.connection import Connection
 from streamfleet.common.errors import openai_error
 from streamfleet.common.keys import GROUP, NOBODY, Keys
+from streamfleet.common.limits import QueueLimits
 from streamfleet.common.protocol import Lane, Status
-from streamfleet.common.records import Claim, Completion, QueueLimits, Retry
 from streamfleet.operator import request_location
 from streamfleet.operator.commands.trace import unknown
 from streamfleet.operator.commands.trace_view import page

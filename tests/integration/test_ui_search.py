@@ -8,8 +8,8 @@ import redis
 
 from streamfleet.common.connection import Connection
 from streamfleet.common.keys import GROUP, Keys
+from streamfleet.common.limits import QueueLimits
 from streamfleet.common.protocol import Lane
-from streamfleet.common.records import QueueLimits
 from streamfleet.gateway.ui.search import WAITING, SearchCriteria, search
 from streamfleet.producer.status import RUNNING
 from tests.broker import Broker

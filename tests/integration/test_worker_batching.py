@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from streamfleet.common.broker.types import Pulled
 from streamfleet.common.broker.worker import WorkerBroker
-from streamfleet.common.records import Pulled
 from streamfleet.common.results import Result
 from streamfleet.worker import pull
 from streamfleet.worker.engine.simulated import SimulatedEngine

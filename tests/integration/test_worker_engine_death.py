@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from streamfleet.common.records import Completion
+from streamfleet.common.broker.types import Completion
 from streamfleet.worker.complete import Completer
 from streamfleet.worker.engine.base import EngineError
 from streamfleet.worker.engine.simulated import SimulatedEngine

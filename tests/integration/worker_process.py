@@ -18,11 +18,11 @@ import redis.asyncio
 from redis.asyncio.retry import Retry
 from redis.backoff import ConstantBackoff
 
+from streamfleet.common.broker.types import Lease
 from streamfleet.common.broker.worker import WorkerBroker
 from streamfleet.common.connection import Connection
 from streamfleet.common.keys import Keys
 from streamfleet.common.protocol import LANES
-from streamfleet.common.records import Lease
 from streamfleet.common.results import Result
 from tests.broker import Broker
 from tests.integration.forked import ForkedProcess

@@ -6,9 +6,9 @@ import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from streamfleet.common.broker.types import Completion, Lease
 from streamfleet.common.keys import GROUP
 from streamfleet.common.protocol import Status
-from streamfleet.common.records import Completion, Lease
 from streamfleet.common.replies import ready_member
 from streamfleet.operator.repair import Inspection, Report
 from tests.scripts.harness import Queue, submission

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import sys
 
+from streamfleet.common.broker.types import Lease
 from streamfleet.common.protocol import LANES, Lane
-from streamfleet.common.records import Lease
 from tests.scripts.conftest import open_queue
 from tests.scripts.harness import NOW, Queue, submission
 

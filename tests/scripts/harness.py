@@ -7,11 +7,12 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
+from streamfleet.common.broker.types import Claim, Completion, Hint, Lease, Pulled, Retry, Submission
 from streamfleet.common.connection import Connection
 from streamfleet.common.errors import openai_error
 from streamfleet.common.keys import GROUP, NOBODY, Keys
+from streamfleet.common.limits import QueueLimits
 from streamfleet.common.protocol import Lane, Status
-from streamfleet.common.records import Claim, Completion, Hint, Lease, Pulled, QueueLimits, Retry, Submission
 from tests.broker import Broker
 from tests.scripts import keyspace
 

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from streamfleet.common.broker.types import Accepted, CompleteCode, EnqueueCode, Notices
 from streamfleet.common.keys import GROUP
-from streamfleet.common.records import Accepted, CompleteCode, EnqueueCode, Notices
 from streamfleet.operator.broker.repairing import Balance
 from tests.scripts.harness import NOW, Queue, ids, submission
 from tests.scripts.keyspace import changed

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
+from streamfleet.common.broker.types import Completion, Retry, Standing
 from streamfleet.common.keys import GROUP
 from streamfleet.common.protocol import Lane, Status
-from streamfleet.common.records import Completion, Retry, Standing
 from streamfleet.operator.snapshot import read_queue
 from tests.scripts.harness import NOW, PATIENCE, Queue, submission
 from tests.scripts.keyspace import text

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from streamfleet.common.broker.types import CompleteCode, Completion
 from streamfleet.common.protocol import Status
-from streamfleet.common.records import CompleteCode, Completion
 from tests.scripts.harness import BODY, ERROR, Queue, entry, submission
 from tests.scripts.keyspace import changed
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from streamfleet.common.broker.types import TOO_MANY_BYTES, EnqueueCode
 from streamfleet.common.errors import BrokerOutOfMemory
 from streamfleet.common.protocol import Lane
-from streamfleet.common.records import TOO_MANY_BYTES, EnqueueCode
 from tests.scripts.harness import BODY, Queue, submission
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from streamfleet.common.broker.housekeeping import Looked
-from streamfleet.common.records import Role
+from streamfleet.common.broker.types import Role
 from tests.scripts.harness import NOW, PATIENCE, Queue, entry
 from tests.scripts.keyspace import changed
 

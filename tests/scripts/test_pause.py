@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from streamfleet.common.broker.types import Role
 from streamfleet.common.protocol import LANES, Lane, Status
-from streamfleet.common.records import Role
 from tests.scripts.harness import NOW, Queue
 
 

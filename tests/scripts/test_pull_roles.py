@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from streamfleet.common.broker.types import Hint, Role
 from streamfleet.common.protocol import Lane
-from streamfleet.common.records import Hint, Role
 from tests.scripts.harness import NOW, Queue
 from tests.waiting import eventually
 

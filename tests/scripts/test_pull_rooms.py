@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
+from streamfleet.common.broker.types import Hint, Role
 from streamfleet.common.protocol import Lane
-from streamfleet.common.records import Hint, Role
 from tests.scripts.harness import NOW, Queue
 
 LISTENING_MS = 7_000

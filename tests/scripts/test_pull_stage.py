@@ -6,8 +6,8 @@ import re
 
 import pytest
 
+from streamfleet.common.broker.types import Hint
 from streamfleet.common.keys import GROUP
-from streamfleet.common.records import Hint
 from tests.scripts.harness import BODY, NOW, PATIENCE, Queue, entry
 from tests.scripts.keyspace import changed
 

@@ -7,9 +7,9 @@ import random
 
 import pytest
 
+from streamfleet.common.broker.types import Retry, Role
 from streamfleet.common.connection import Connection
 from streamfleet.common.errors import NotPermitted
-from streamfleet.common.records import Retry, Role
 from tests.scripts.harness import BODY, ERROR, NOW, Queue, entry, ids
 from tests.scripts.keyspace import changed, id_key
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from streamfleet.common.broker.housekeeping import Turn
-from streamfleet.common.records import Reclaimed
+from streamfleet.common.broker.types import Reclaimed
 from tests.scripts.conftest import open_queue
 from tests.scripts.harness import NOW, PATIENCE, Queue, entry
 from tests.scripts.keyspace import changed

@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from streamfleet.common.broker.types import CompleteCode, Completion, Lease
 from streamfleet.common.errors import NotPermitted
 from streamfleet.common.protocol import Status
-from streamfleet.common.records import CompleteCode, Completion, Lease
 from tests.scripts.harness import NOW, Queue
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from streamfleet.common.broker.types import RenewCode
 from streamfleet.common.keys import GROUP
-from streamfleet.common.records import RenewCode
 from tests.scripts.harness import Queue
 
 

@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
+from streamfleet.common.broker.types import Retry
 from streamfleet.common.errors import BrokerUnavailable
 from streamfleet.common.keys import GROUP
 from streamfleet.common.protocol import Lane
-from streamfleet.common.records import Retry
 from streamfleet.common.replies import ready_member
 from streamfleet.operator.repair import Inspection
 from tests.scripts.breaking import KEPT, LOST, Scene, build, drained, finish, mended

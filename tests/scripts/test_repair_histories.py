@@ -9,8 +9,8 @@ from collections import Counter
 
 import pytest
 
+from streamfleet.common.broker.types import Lease
 from streamfleet.common.keys import GROUP, NOBODY
-from streamfleet.common.records import Lease
 from streamfleet.common.replies import ready_member
 from streamfleet.operator.repair import Inspection
 from tests.scripts.breaking import Scene, drained, endings, finish, mended

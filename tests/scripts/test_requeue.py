@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from streamfleet.common.broker.types import Accepted, EnqueueCode
 from streamfleet.common.errors import BrokerOutOfMemory
 from streamfleet.common.protocol import Lane, Status
-from streamfleet.common.records import Accepted, EnqueueCode
 from tests.scripts.harness import BODY, NOW, Queue, entry, ids, submission
 from tests.scripts.keyspace import changed
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from streamfleet.common.broker.types import EnqueueCode
 from streamfleet.common.protocol import Lane, Status
-from streamfleet.common.records import EnqueueCode
 from tests.scripts.harness import NOW, Queue, submission
 from tests.scripts.keyspace import text
 

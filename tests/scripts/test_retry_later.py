@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from streamfleet.common.records import Retry, RetryCode
+from streamfleet.common.broker.types import Retry, RetryCode
 from tests.scripts.harness import ERROR, NOW, PATIENCE, Queue, entry, ids
 from tests.scripts.keyspace import changed
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from streamfleet.common.broker.types import CompleteCode, Completion, Lease, Submission, TokenGroup
 from streamfleet.common.connection import Connection
 from streamfleet.common.errors import BrokerOutOfMemory
 from streamfleet.common.protocol import Lane, Status
-from streamfleet.common.records import CompleteCode, Completion, Lease, Submission, TokenGroup
 from tests.scripts.harness import BODY, ERROR, NOW, Queue, submission
 from tests.servers import WITH_SELECTORS
 

@@ -14,7 +14,7 @@ import redis.asyncio
 from streamfleet.cli.demo.server import RedisServer
 from streamfleet.common.connection import Connection
 from streamfleet.common.keys import Keys
-from streamfleet.common.records import QueueLimits
+from streamfleet.common.limits import QueueLimits
 from streamfleet.operator.access_rules import Grant, Patterns, Role, grants, rules
 from tests.broker import Broker
 

@@ -7,12 +7,12 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from streamfleet.common.broker.types import Completion, Lease, Retry, TokenGroup
+from streamfleet.common.broker.types import Role as Waiting
 from streamfleet.common.connection import Connection
 from streamfleet.common.errors import openai_error
 from streamfleet.common.keys import GROUP
 from streamfleet.common.protocol import LANES, Lane, Status
-from streamfleet.common.records import Completion, Lease, Retry, TokenGroup
-from streamfleet.common.records import Role as Waiting
 from streamfleet.gateway.api_keys import GatewayNames, digest_of, make_record, new_secret
 from streamfleet.gateway.broker.api_keys import GatewayBroker, Held, ReserveCode
 from streamfleet.gateway.broker.webhooks import WebhookBroker

@@ -7,8 +7,8 @@ from functools import partial
 
 import pytest
 
+from streamfleet.common.broker.types import Completion, TokenGroup
 from streamfleet.common.protocol import Status
-from streamfleet.common.records import Completion, TokenGroup
 from streamfleet.operator.access_rules import Role
 from streamfleet.producer import Client, Handle
 from tests.security.guarded import QUEUE, Guarded

@@ -15,8 +15,8 @@ from redis.crc import key_slot
 from streamfleet.cli.demo.server import RedisServer
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.keys import Keys
+from streamfleet.common.limits import QueueLimits
 from streamfleet.common.protocol import LANES, check_name, is_request_id
-from streamfleet.common.records import QueueLimits
 from streamfleet.worker.cancel_requests import CancelRequestProcessor
 from tests.security.guarded import Guarded
 from tests.waiting import eventually

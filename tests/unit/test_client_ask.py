@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streamfleet.common.broker.types import Submission
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.protocol import COMPLETIONS, ENDPOINTS, LANES, Lane, Request, decode, digest, inferred
-from streamfleet.common.records import Submission
 from streamfleet.producer.ask import Ask, as_ask, check_id, draft, prepare
 
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}

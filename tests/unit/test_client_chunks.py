@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streamfleet.common.broker.types import Submission
 from streamfleet.common.protocol import Lane
-from streamfleet.common.records import Submission
 from streamfleet.producer.submission_batches import chunked, size
 
 

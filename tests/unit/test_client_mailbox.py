@@ -11,7 +11,7 @@ import pytest
 
 from streamfleet.common.clock import SystemClock
 from streamfleet.common.errors import BrokerUnavailable, NotPermitted, RequestLost, ResultTimeout
-from streamfleet.common.records import QueueLimits
+from streamfleet.common.limits import QueueLimits
 from streamfleet.common.results import Result, decode_result
 from streamfleet.producer.handle import Arrivals, Handle
 from streamfleet.producer.mailbox import Mailbox

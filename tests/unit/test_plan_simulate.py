@@ -9,8 +9,8 @@ from dataclasses import fields, replace
 
 import pytest
 
+from streamfleet.common.limits import QueueLimits
 from streamfleet.common.protocol import COMPLETIONS, Lane
-from streamfleet.common.records import QueueLimits
 from streamfleet.operator.plan.arrivals import Arrival, Traffic
 from streamfleet.operator.plan.figures import figures
 from streamfleet.operator.plan.lanes import Lanes

@@ -10,7 +10,7 @@ from importlib import resources
 import pytest
 
 from streamfleet.common import scripts
-from streamfleet.common.records import QueueLimits
+from streamfleet.common.limits import QueueLimits
 from streamfleet.common.scripts import marked, sha, source, without_marks
 from streamfleet.gateway import broker as gateway_broker
 from streamfleet.gateway.webhook_messages import WebhookLimits

@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 
 from streamfleet.common import metrics
+from streamfleet.common.limits import QueueLimits
 from streamfleet.common.protocol import Lane
-from streamfleet.common.records import QueueLimits
 from streamfleet.common.settings import WorkerSettings, load
 from streamfleet.worker.admission import BORROWED_AFTER_S, Admission
 from streamfleet.worker.batching import Adaptive

@@ -12,10 +12,10 @@ from typing import Any, cast
 import pytest
 
 from streamfleet.common import metrics
+from streamfleet.common.broker.types import CompleteCode, Completion, Lease, Retry, RetryCode
 from streamfleet.common.broker.worker import WorkerBroker
 from streamfleet.common.errors import BrokerOutOfMemory
 from streamfleet.common.protocol import Status
-from streamfleet.common.records import CompleteCode, Completion, Lease, Retry, RetryCode
 from streamfleet.common.settings import WorkerSettings, load
 from streamfleet.worker.complete import MOST_AT_ONCE, RESPONSE_BYTES_AT_ONCE, Completer
 from streamfleet.worker.engine.base import Partial

@@ -10,11 +10,12 @@ from typing import Any, cast
 
 import pytest
 
+from streamfleet.common.broker.types import Notices
 from streamfleet.common.broker.worker import WorkerBroker
 from streamfleet.common.errors import InvalidRequest, SettingsError
 from streamfleet.common.keys import Keys
+from streamfleet.common.limits import QueueLimits
 from streamfleet.common.queue_configuration import NAMES, assignments, decode, encode, lacks, said
-from streamfleet.common.records import Notices, QueueLimits
 from streamfleet.common.settings import QueueSettings, WorkerSettings, load
 from streamfleet.worker.configuration import HEARD_LEASES, Configuration, LeaseLength
 from streamfleet.worker.in_flight import InFlight

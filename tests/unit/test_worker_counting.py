@@ -9,9 +9,9 @@ import pytest
 from prometheus_client import REGISTRY
 
 from streamfleet.common import metrics
+from streamfleet.common.broker.types import RetryCode
 from streamfleet.common.errors import InvalidRequest, openai_error
 from streamfleet.common.protocol import Lane, Status
-from streamfleet.common.records import RetryCode
 from streamfleet.worker.counting import Tally, count_wasted, how_it_ended, show_occupancy
 from streamfleet.worker.credit import Demand
 from streamfleet.worker.engine.base import Capacity

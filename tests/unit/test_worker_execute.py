@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from streamfleet.common.limits import QueueLimits
 from streamfleet.common.protocol import Status
-from streamfleet.common.records import QueueLimits
 from streamfleet.common.settings import WorkerSettings, load
 from streamfleet.worker.admission import Admission
 from streamfleet.worker.credit import Demand

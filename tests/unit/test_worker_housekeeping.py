@@ -11,8 +11,8 @@ from itertools import pairwise
 import pytest
 
 from streamfleet.common.broker.housekeeping import Looked, Turn
+from streamfleet.common.broker.types import Pulled, Reclaimed, Role
 from streamfleet.common.errors import BrokerUnavailable
-from streamfleet.common.records import Pulled, Reclaimed, Role
 from streamfleet.common.settings import WorkerSettings, load
 from streamfleet.worker.housekeeping import Housekeeper, asking_pause_s
 from streamfleet.worker.reclaim_guard import ReclaimGuard

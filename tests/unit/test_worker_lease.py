@@ -8,7 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from streamfleet.common.records import Lease, QueueLimits, RenewCode
+from streamfleet.common.broker.types import Lease, RenewCode
+from streamfleet.common.limits import QueueLimits
 from streamfleet.worker import lease
 from streamfleet.worker.configuration import Configuration
 from streamfleet.worker.in_flight import InFlight, StopReason

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from streamfleet.common.broker.types import Claim, Lease
 from streamfleet.common.protocol import Lane
-from streamfleet.common.records import Claim, Lease
 from streamfleet.worker.containment import PoisonIsolation, least
 
 

@@ -11,8 +11,9 @@ from typing import Any, cast
 import pytest
 
 from streamfleet.common import metrics
+from streamfleet.common.broker.types import TokenGroup
 from streamfleet.common.errors import BrokerOutOfMemory, BrokerUnavailable, NotPermitted
-from streamfleet.common.records import QueueLimits, TokenGroup
+from streamfleet.common.limits import QueueLimits
 from streamfleet.worker import publishing
 from streamfleet.worker.in_flight import StopReason
 from streamfleet.worker.publishing import BYTES_AT_ONCE, GROUP_BYTES, Publisher

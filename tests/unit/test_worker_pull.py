@@ -8,7 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from streamfleet.common.records import Hint, Pulled, QueueLimits, Role
+from streamfleet.common.broker.types import Hint, Pulled, Role
+from streamfleet.common.limits import QueueLimits
 from streamfleet.common.settings import WorkerSettings, load
 from streamfleet.worker.admission import Admission
 from streamfleet.worker.in_flight import InFlight, InFlightRequest

@@ -8,7 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from streamfleet.common.records import CompleteCode, Completion, QueueLimits, Retry, RetryCode, TokenGroup
+from streamfleet.common.broker.types import CompleteCode, Completion, Retry, RetryCode, TokenGroup
+from streamfleet.common.limits import QueueLimits
 from streamfleet.common.settings import WorkerSettings, load
 from streamfleet.worker.admission import Admission
 from streamfleet.worker.complete import Completer

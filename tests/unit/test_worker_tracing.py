@@ -14,9 +14,9 @@ from opentelemetry.sdk.trace import ReadableSpan, Tracer
 from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from streamfleet.common.broker.types import Claim, Lease
 from streamfleet.common.errors import SettingsError
 from streamfleet.common.protocol import Lane, Status
-from streamfleet.common.records import Claim, Lease
 from streamfleet.worker import tracing
 from streamfleet.worker.credit import Demand
 from streamfleet.worker.in_flight import InFlightRequest

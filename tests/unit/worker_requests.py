@@ -7,8 +7,8 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from streamfleet.common.broker.types import Claim, Lease
 from streamfleet.common.protocol import Lane
-from streamfleet.common.records import Claim, Lease
 from streamfleet.worker.credit import Demand
 from streamfleet.worker.engine.base import Capacity, EngineReply, EngineRequest
 from streamfleet.worker.in_flight import InFlightRequest

@@ -10,7 +10,7 @@ from typing import Any, TextIO
 
 import structlog
 
-from streamfleet.common.records import Lease
+from streamfleet.common.broker.types import Lease
 from streamfleet.common.settings import LogSettings
 
 _subject: ContextVar[Lease | None] = ContextVar("subject", default=None)

@@ -14,7 +14,7 @@ from typing import Any
 from pydantic_settings import PydanticBaseSettingsSource
 
 from streamfleet.common.errors import InvalidRequest, SettingsError
-from streamfleet.common.records import QueueLimits
+from streamfleet.common.limits import QueueLimits
 from streamfleet.common.settings import ENVELOPE_BYTES, Group, QueueSettings, WorkerSettings, load, variable
 
 OF_CLIENTS = ("lane_limit", "lane_bytes")

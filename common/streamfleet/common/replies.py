@@ -7,8 +7,8 @@ import math
 import re
 from typing import Any
 
+from streamfleet.common.broker.types import Claim, Lease
 from streamfleet.common.protocol import LANES, Lane
-from streamfleet.common.records import Claim, Lease
 
 _RECORD = re.compile(rf"\S+ ((?:{'|'.join(LANES)}):[0-9]{{1,20}}-[0-9]{{1,20}}) ([!-~]{{0,256}})".encode())
 FAR_OFF = 9e15

@@ -20,8 +20,8 @@ from pydantic_settings import NoDecode
 
 from streamfleet.common.errors import InvalidRequest, SettingsError
 from streamfleet.common.keys import check_prefix
+from streamfleet.common.limits import QueueLimits
 from streamfleet.common.protocol import DEFAULT_MAX_BODY_BYTES, LANES, SHARES, Lane, check_name
-from streamfleet.common.records import QueueLimits
 from streamfleet.common.secret_files import file_variables
 from streamfleet.common.settings_gateway import GatewaySettings
 from streamfleet.common.settings_group import PREFIX, Group, known_as

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from streamfleet.common.broker.worker import WorkerBroker
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.keys import Keys
+from streamfleet.common.limits import QueueLimits
 from streamfleet.common.protocol import LANES, Lane, check_name
-from streamfleet.common.records import QueueLimits
 from streamfleet.operator.broker import OperatorBroker
 from streamfleet.operator.broker.audit import Audit
 from streamfleet.operator.broker.repairing import ENTRIES, SCANNED, Finding, KeyCheck

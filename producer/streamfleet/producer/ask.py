@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple, TypedDict
 
 from streamfleet.common import jsontext
+from streamfleet.common.broker.types import Submission
 from streamfleet.common.envelope import check_label, check_meta, check_traceparent
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.protocol import (
@@ -26,7 +27,6 @@ from streamfleet.common.protocol import (
     infer_endpoint,
     inferred,
 )
-from streamfleet.common.records import Submission
 
 LONG_BYTES = 1_048_576
 """Longer bodies are hashed where they are encoded: about 2 ms for each of these."""

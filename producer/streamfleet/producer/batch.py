@@ -14,9 +14,9 @@ from typing import IO
 
 import structlog
 
+from streamfleet.common.broker.types import Submission
 from streamfleet.common.errors import InvalidRequest, RequestLost
 from streamfleet.common.protocol import Lane
-from streamfleet.common.records import Submission
 from streamfleet.common.results import Result
 from streamfleet.producer.ask import Ask
 from streamfleet.producer.batch_files import AppendFile, count_lines, lines_of

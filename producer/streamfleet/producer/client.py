@@ -17,8 +17,8 @@ from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self, TypeVar, Unpack, overload
 
 from streamfleet.common.broker.producer import ProducerBroker
+from streamfleet.common.broker.types import Submission
 from streamfleet.common.errors import ClientClosed, NotPermitted, RequestLost, ResultTimeout
-from streamfleet.common.records import Submission
 from streamfleet.common.results import Result
 from streamfleet.common.settings import QueueSettings, load
 from streamfleet.producer.ask import Ask, Draft, Options, as_ask

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from streamfleet.common.broker.producer import ProducerBroker
+from streamfleet.common.broker.types import TOO_MANY_BYTES, Accepted, EnqueueCode, Submission
 from streamfleet.common.errors import Conflict, InvalidRequest, NotReplicated, QueueFull, StreamfleetError
-from streamfleet.common.records import TOO_MANY_BYTES, Accepted, EnqueueCode, Submission
 from streamfleet.common.settings import QueueSettings
 from streamfleet.producer.ask import Ask, Draft, as_ask, check_id, draft
 from streamfleet.producer.handle import Handle, Owner

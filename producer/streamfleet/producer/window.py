@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
+from streamfleet.common.broker.types import EnqueueCode, Submission
 from streamfleet.common.errors import InvalidRequest, RequestLost
-from streamfleet.common.records import EnqueueCode, Submission
 from streamfleet.producer.ask import Ask
 from streamfleet.producer.handle import Handle
 from streamfleet.producer.sender import Outcome, conflict

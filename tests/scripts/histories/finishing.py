@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+from streamfleet.common.broker.types import Completion, Lease, Retry
 from streamfleet.common.protocol import Status
-from streamfleet.common.records import Completion, Lease, Retry
 from tests.scripts.harness import ERROR
 from tests.scripts.histories.state import MOST, FleetState
 from tests.scripts.histories.steps import Step

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from streamfleet.common.broker.types import Claim, Lease
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.keys import NOBODY
 from streamfleet.common.protocol import LANES, check_name
-from streamfleet.common.records import Claim, Lease
 from tests.scripts.harness import LIMITS
 from tests.scripts.keyspace import Dump, id_key
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from streamfleet.common.broker.types import EnqueueCode
 from streamfleet.common.protocol import LANES
-from streamfleet.common.records import EnqueueCode
 from tests.scripts.harness import submission
 from tests.scripts.histories.model import UNDELIVERED, understand
 from tests.scripts.histories.state import LANE_LIMIT, FleetState

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from streamfleet.common.records import Hint, Role
+from streamfleet.common.broker.types import Hint, Role
 from tests.scripts.histories.model import HANDED_OUT, READY, UNDELIVERED
 from tests.scripts.histories.state import ROOM, FleetState, Worker
 from tests.scripts.histories.steps import Step

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from streamfleet.common.records import Hint, Lease
+from streamfleet.common.broker.types import Hint, Lease
 from tests.scripts.harness import Queue
 from tests.scripts.histories.model import READY, UNDELIVERED, Model
 from tests.scripts.histories.steps import Step

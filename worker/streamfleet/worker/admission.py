@@ -12,8 +12,8 @@ from typing import Any
 import structlog
 
 from streamfleet.common import metrics
+from streamfleet.common.limits import QueueLimits
 from streamfleet.common.protocol import LANES, Lane, Request, decode
-from streamfleet.common.records import QueueLimits
 from streamfleet.common.settings import ENVELOPE_BYTES, WorkerSettings
 from streamfleet.worker.batching import policy_of
 from streamfleet.worker.cost.check import checked_demand, for_engine

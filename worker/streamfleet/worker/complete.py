@@ -18,11 +18,12 @@ from typing import TypeVar
 import structlog
 
 from streamfleet.common import metrics
+from streamfleet.common.broker.types import CompleteCode, Completion, Lease, Retry, RetryCode
 from streamfleet.common.broker.worker import WorkerBroker
 from streamfleet.common.clock import Clock
 from streamfleet.common.errors import BrokerOutOfMemory, BrokerUnavailable, StreamfleetError, openai_error
+from streamfleet.common.limits import QueueLimits
 from streamfleet.common.protocol import MAX_META_BYTES, Status
-from streamfleet.common.records import CompleteCode, Completion, Lease, QueueLimits, Retry, RetryCode
 from streamfleet.common.settings import WorkerSettings
 from streamfleet.worker.counting import Tally, count_wasted
 from streamfleet.worker.failpoints import Point, hit

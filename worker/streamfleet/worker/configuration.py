@@ -13,8 +13,8 @@ import structlog
 
 from streamfleet.common.broker.worker import WorkerBroker
 from streamfleet.common.errors import NotPermitted, SettingsError
+from streamfleet.common.limits import QueueLimits
 from streamfleet.common.queue_configuration import differences, encode, lacks
-from streamfleet.common.records import QueueLimits
 from streamfleet.common.settings import variable
 
 log = structlog.get_logger(__name__)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 
-from streamfleet.common.records import Claim
+from streamfleet.common.broker.types import Claim
 from streamfleet.worker.in_flight import InFlightRequest
 from streamfleet.worker.outcome import Finished, Outcome, Postponed
 

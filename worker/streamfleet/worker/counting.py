@@ -10,8 +10,8 @@ import math
 from collections import Counter
 
 from streamfleet.common import metrics
+from streamfleet.common.broker.types import RetryCode
 from streamfleet.common.protocol import Lane, Status
-from streamfleet.common.records import RetryCode
 from streamfleet.worker.engine.base import Capacity
 from streamfleet.worker.in_flight import InFlight, InFlightRequest
 from streamfleet.worker.outcome import Finished, HandedBack, Outcome, Postponed, tokens_used

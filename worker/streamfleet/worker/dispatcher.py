@@ -12,7 +12,7 @@ import structlog
 
 from streamfleet.common import metrics
 from streamfleet.common.clock import Clock
-from streamfleet.common.records import QueueLimits
+from streamfleet.common.limits import QueueLimits
 from streamfleet.common.settings import WorkerSettings
 from streamfleet.worker.complete import Completer
 from streamfleet.worker.containment import CircuitBreaker, PoisonIsolation, least

@@ -16,7 +16,7 @@ from streamfleet.common.broker.housekeeping import Looked
 from streamfleet.common.broker.worker import WorkerBroker
 from streamfleet.common.clock import Clock
 from streamfleet.common.errors import StreamfleetError
-from streamfleet.common.records import QueueLimits
+from streamfleet.common.limits import QueueLimits
 from streamfleet.common.settings import WorkerSettings
 from streamfleet.worker.cancel_requests import CancelRequestProcessor
 from streamfleet.worker.configuration import LeaseLength

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from streamfleet.common.broker.types import Claim, Lease
 from streamfleet.common.protocol import Lane
-from streamfleet.common.records import Claim, Lease
 from streamfleet.worker.credit import Demand, Load, credit
 from streamfleet.worker.engine.base import Capacity, EngineRequest, Partial
 from streamfleet.worker.tracing import Trace

@@ -17,10 +17,11 @@ from typing import Any
 import structlog
 
 from streamfleet.common import metrics
+from streamfleet.common.broker.types import Notices, RenewCode
 from streamfleet.common.broker.worker import WorkerBroker
 from streamfleet.common.clock import Clock
 from streamfleet.common.errors import StreamfleetError
-from streamfleet.common.records import Notices, QueueLimits, RenewCode
+from streamfleet.common.limits import QueueLimits
 from streamfleet.worker.configuration import Configuration, LeaseLength
 from streamfleet.worker.failpoints import Point, hit
 from streamfleet.worker.in_flight import InFlight, StopReason

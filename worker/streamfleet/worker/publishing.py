@@ -16,10 +16,10 @@ from itertools import count
 import structlog
 
 from streamfleet.common import metrics
+from streamfleet.common.broker.types import TokenGroup
 from streamfleet.common.broker.worker import WorkerBroker
 from streamfleet.common.clock import Clock
 from streamfleet.common.errors import StreamfleetError
-from streamfleet.common.records import TokenGroup
 from streamfleet.worker.in_flight import InFlightRequest
 
 log = structlog.get_logger(__name__)

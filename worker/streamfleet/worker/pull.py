@@ -14,11 +14,11 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from streamfleet.common import metrics
+from streamfleet.common.broker.types import Hint, Role
 from streamfleet.common.broker.worker import WorkerBroker
 from streamfleet.common.clock import Clock
 from streamfleet.common.errors import BrokerOutOfMemory, BrokerUnavailable, NotPermitted, StreamfleetError
 from streamfleet.common.protocol import LANES, Lane
-from streamfleet.common.records import Hint, Role
 from streamfleet.worker.admission import Admission
 from streamfleet.worker.engine.base import Partial
 from streamfleet.worker.failpoints import Point, hit

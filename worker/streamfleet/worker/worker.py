@@ -23,8 +23,8 @@ from streamfleet.common.broker.worker import WorkerBroker
 from streamfleet.common.clock import SystemClock
 from streamfleet.common.errors import BrokerOutOfMemory, SettingsError, StreamfleetError
 from streamfleet.common.health import Health
+from streamfleet.common.limits import QueueLimits
 from streamfleet.common.queue_configuration import said
-from streamfleet.common.records import QueueLimits
 from streamfleet.common.server_checks import check_server
 from streamfleet.common.settings import QueueSettings, WorkerSettings
 from streamfleet.worker.admission import Admission

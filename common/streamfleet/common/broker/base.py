@@ -10,8 +10,8 @@ import redis.exceptions
 from streamfleet.common.connection import Connection, MissingGroup, another_type
 from streamfleet.common.errors import SettingsError, openai_error
 from streamfleet.common.keys import GROUP, Keys
+from streamfleet.common.limits import QueueLimits
 from streamfleet.common.queue_configuration import decode, differences, encode
-from streamfleet.common.records import QueueLimits
 from streamfleet.common.replies import description, descriptions, mapping, recorded, texts
 from streamfleet.common.results import Result, decode_result
 from streamfleet.common.settings import QueueSettings

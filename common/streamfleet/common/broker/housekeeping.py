@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from streamfleet.common.broker.base import BrokerBase
+from streamfleet.common.broker.types import Reclaimed
 from streamfleet.common.connection import MissingGroup
 from streamfleet.common.queue_configuration import OF_CLIENTS, encode
-from streamfleet.common.records import Reclaimed
 from streamfleet.common.replies import entries, texts
 
 

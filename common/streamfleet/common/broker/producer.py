@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from streamfleet.common.broker.client import ClientBroker
+from streamfleet.common.broker.types import Accepted, EnqueueCode, Standing, Submission
 from streamfleet.common.connection import MissingGroup
 from streamfleet.common.errors import NotReplicated
 from streamfleet.common.keys import GROUP, NOBODY
 from streamfleet.common.protocol import Lane
-from streamfleet.common.records import Accepted, EnqueueCode, Standing, Submission
 from streamfleet.common.replies import (
     entries,
     id_order,

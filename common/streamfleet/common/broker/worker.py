@@ -12,10 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from streamfleet.common.broker.housekeeping import HousekeepingBroker
-from streamfleet.common.errors import BrokerOutOfMemory, NotPermitted
-from streamfleet.common.keys import GROUP, NOBODY
-from streamfleet.common.protocol import LANES, Lane
-from streamfleet.common.records import (
+from streamfleet.common.broker.types import (
     CompleteCode,
     Completion,
     Hint,
@@ -28,6 +25,9 @@ from streamfleet.common.records import (
     Role,
     TokenGroup,
 )
+from streamfleet.common.errors import BrokerOutOfMemory, NotPermitted
+from streamfleet.common.keys import GROUP, NOBODY
+from streamfleet.common.protocol import LANES, Lane
 from streamfleet.common.replies import claim, entries, lease_row, number, pending_row, streams
 
 

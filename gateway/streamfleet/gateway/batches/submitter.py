@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 from typing import NamedTuple
 
+from streamfleet.common.broker.types import EnqueueCode, Submission
 from streamfleet.common.errors import InvalidRequest, RequestLost
-from streamfleet.common.records import EnqueueCode, Submission
 from streamfleet.common.results import Result
 from streamfleet.gateway.batches.claimed_batch import OVERDUE_MS, ClaimedBatch
 from streamfleet.gateway.batches.ledger import pause_s

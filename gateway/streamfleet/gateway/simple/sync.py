@@ -11,8 +11,8 @@ import secrets
 from collections.abc import Sequence
 from typing import Any
 
+from streamfleet.common.broker.types import EnqueueCode, Submission
 from streamfleet.common.errors import InvalidRequest, QueueFull, RequestLost, ResultTimeout, StreamfleetError
-from streamfleet.common.records import EnqueueCode, Submission
 from streamfleet.common.results import Result
 from streamfleet.gateway.auth_context import AuthContext
 from streamfleet.gateway.models import Chosen

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 
 from streamfleet.common.durations import in_words
 from streamfleet.common.errors import SettingsError
+from streamfleet.common.limits import QueueLimits
 from streamfleet.common.protocol import LANES
 from streamfleet.common.queue_configuration import decode, differences
-from streamfleet.common.records import QueueLimits
 from streamfleet.common.settings import variable
 from streamfleet.operator.broker import OperatorBroker
 from streamfleet.operator.broker.repairing import Finding

@@ -7,8 +7,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streamfleet.common.broker.types import Claim, Lease
 from streamfleet.common.protocol import LANES, Lane, Status
-from streamfleet.common.records import Claim, Lease
 from streamfleet.operator.broker.audit import Audit, LaneAudit
 
 small = st.integers(0, 50)
