@@ -157,7 +157,7 @@ async def _settled(fleet: Client) -> bool:
 async def test_who_waits_for_a_deleted_request_is_told(
     redis_url: str, raw_redis: redis.asyncio.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("streamfleet.producer.slots.DOUBT_S", 0.2)
+    monkeypatch.setattr("streamfleet.producer.slots.RECHECK_S", 0.2)
     monkeypatch.setattr("streamfleet.producer.slots.FIRST_SAFETY_S", 0.1)
     async with Client(redis_url) as fleet:
         gone, stays = await fleet.enqueue_many([{"body": BODY}, {"body": BODY}])
@@ -175,7 +175,7 @@ async def test_a_broken_key_does_not_keep_others_from_their_results(
     redis_url: str, raw_redis: redis.asyncio.Redis, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
     """With a broken key, a client cannot ask if results may still come; a result that exists is found all the same."""
-    monkeypatch.setattr("streamfleet.producer.slots.DOUBT_S", 0.05)
+    monkeypatch.setattr("streamfleet.producer.slots.RECHECK_S", 0.05)
     async with Client(redis_url, notify=False, patience_s=0) as fleet:
         one, other = await fleet.enqueue_many([{"body": BODY, "lane": "low"}, {"body": BODY}])
         key = f"{fleet.broker.keys.base}{broken.format(one.id)}"
@@ -183,7 +183,9 @@ async def test_a_broken_key_does_not_keep_others_from_their_results(
         await raw_redis.hset(key, "made", "by hand")
         waiting = [asyncio.create_task(handle.result()) for handle in (one, other)]
         with capture_logs() as logged:
-            await eventually(lambda: "vanished_unknown" in [entry["event"] for entry in logged], what="it was asked")
+            await eventually(
+                lambda: "vanished_check_failed" in [entry["event"] for entry in logged], what="it was asked"
+            )
         await raw_redis.hset(fleet.broker.keys.result(other.id), "status", "succeeded")
         assert (await asyncio.wait_for(waiting[1], 5)).ok
         assert not waiting[0].done()
@@ -195,7 +197,7 @@ async def test_who_may_not_end_requests_waits_on(
     redis_url: str, raw_redis: redis.asyncio.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A producer's role may not write results: an operator's repair ends what was deleted."""
-    monkeypatch.setattr("streamfleet.producer.slots.DOUBT_S", 0.1)
+    monkeypatch.setattr("streamfleet.producer.slots.RECHECK_S", 0.1)
     monkeypatch.setattr("streamfleet.producer.slots.FIRST_SAFETY_S", 0.05)
     await raw_redis.acl_setuser(
         "asker", enabled=True, nopass=True, keys=["*"], commands=["+@all", "-hsetnx", "-xrange"]

@@ -1,4 +1,4 @@
-"""Arguments and results of the broker's operations."""
+"""Types of the brokers: arguments, results, counts."""
 
 from __future__ import annotations
 

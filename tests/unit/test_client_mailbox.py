@@ -27,7 +27,7 @@ class Redis:
         ended: ids that have a result.
         forgot: ids that it knows nothing of.
         asked: ids whose results were asked for, one list for each round trip.
-        doubted: the same of what was asked whether it is still there.
+        rechecked: the same of what was asked whether it is still there.
         broken: ids whose records are no records.
         refuses: what is raised when it is asked what it has.
         patient: for how long each reading waited, in ms.
@@ -38,7 +38,7 @@ class Redis:
         self.ended: set[str] = set()
         self.forgot: set[str] = set()
         self.asked: list[list[str]] = []
-        self.doubted: list[list[str]] = []
+        self.rechecked: list[list[str]] = []
         self.patient: list[int] = []
         self.broken: set[str] = set()
         self.refuses: Exception | None = None
@@ -62,7 +62,7 @@ class Redis:
         return [decode_result(name, {b"status": b"succeeded"} if name in self.ended else {}) for name in request_ids]
 
     async def known(self, request_ids: Sequence[str]) -> list[str | None]:
-        self.doubted.append(list(request_ids))
+        self.rechecked.append(list(request_ids))
         if self.refuses is not None:
             raise self.refuses
         if self.broken.intersection(request_ids):
@@ -87,7 +87,7 @@ class Redis:
 
     def handle(self, name: str) -> Handle:
         """As if it were enqueued now."""
-        return Handle(name, False, self.entry, self.mailbox, self.mailbox.mark, cast("Any", None))
+        return Handle(name, False, self.entry, self.mailbox, self.mailbox.generation, cast("Any", None))
 
     def looked(self, name: str) -> int:
         """Number of times that its result was asked for."""
@@ -203,13 +203,13 @@ async def test_who_waits_for_what_redis_lost_is_told_when_it_is_back(redis: Redi
     waits = [lost.result(), there.result(), redis.mailbox.wait(stranger)]
     redis.forgot.add("never seen")
     waiting = dict(zip(names, map(asyncio.create_task, waits), strict=True))
-    await eventually(lambda: redis.doubted == [["never seen"]], what="that one may be anybody's")
+    await eventually(lambda: redis.rechecked == [["never seen"]], what="that one may be anybody's")
     redis.forgot.add("lost")
     await redis.away()
     with pytest.raises(RequestLost, match=r"request lost: .* enqueue it again with the same id") as caught:
         await asyncio.wait_for(waiting["lost"], 5)
     assert (caught.value.id, caught.value.retryable) == ("lost", True)
-    assert [sorted(names) for names in redis.doubted[1:]] == [["lost", "never seen", "there"]]
+    assert [sorted(names) for names in redis.rechecked[1:]] == [["lost", "never seen", "there"]]
     await redis.tell("there", "never seen")
     assert (await waiting["there"]).ok
     waiting["never seen"].cancel()
@@ -223,7 +223,7 @@ async def test_one_that_was_enqueued_before_and_is_waited_for_after_is_asked_for
     await redis.away()
     with pytest.raises(RequestLost):
         await early.result(timeout=5)
-    assert not redis.handle("after").slot.unsure, "it was enqueued since"
+    assert not redis.handle("after").slot.must_recheck, "it was enqueued since"
     other.cancel()
 
 
@@ -290,7 +290,7 @@ async def test_one_that_may_have_outlived_its_record_is_waited_for(
     redis.entry = f"normal:{since_ms}-0"
     redis.forgot.add("r")
     waiting = asyncio.create_task(redis.handle("r").result(timeout=5))
-    await eventually(lambda: redis.doubted == [["r"]])
+    await eventually(lambda: redis.rechecked == [["r"]])
     await redis.tell("r")
     assert (await waiting).ok
 
@@ -307,10 +307,10 @@ async def test_another_server_in_its_place_is_asked_too(redis: Redis) -> None:
 
 
 async def test_what_is_lost_unseen_is_found_in_time(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streamfleet.producer.slots.DOUBT_S", 0.05)
+    monkeypatch.setattr("streamfleet.producer.slots.RECHECK_S", 0.05)
     monkeypatch.setattr("streamfleet.producer.slots.FIRST_SAFETY_S", 0.01)
     waiting = asyncio.create_task(redis.handle("r").result())
-    await eventually(lambda: redis.doubted, what="it was there when that was asked first")
+    await eventually(lambda: redis.rechecked, what="it was there when that was asked first")
     redis.forgot.add("r")
     with pytest.raises(RequestLost):
         await asyncio.wait_for(waiting, 5)
@@ -344,7 +344,7 @@ async def test_one_that_cannot_be_asked_for_does_not_hold_up_the_others(
     with pytest.raises(RequestLost):
         await asyncio.wait_for(waiting["lost"], 5)
     await eventually(lambda: redis.looked("broken") > 4)
-    assert len([names for names in redis.doubted if "broken" in names]) == 2, "with the other, and alone"
+    assert len([names for names in redis.rechecked if "broken" in names]) == 2, "with the other, and alone"
     redis.broken.clear()
     await redis.away()
     with pytest.raises(RequestLost):
@@ -354,11 +354,11 @@ async def test_one_that_cannot_be_asked_for_does_not_hold_up_the_others(
 async def test_who_may_not_ask_waits_on(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     """By rules of somebody's own."""
     monkeypatch.setattr("streamfleet.producer.slots.FIRST_SAFETY_S", 0.01)
-    monkeypatch.setattr("streamfleet.producer.slots.DOUBT_S", 0.01)
+    monkeypatch.setattr("streamfleet.producer.slots.RECHECK_S", 0.01)
     redis.refuses = NotPermitted("no GET of records")
     waiting = asyncio.create_task(redis.handle("r").result(timeout=5))
     await eventually(lambda: redis.looked("r") > 4)
-    assert redis.doubted == [["r"]]
+    assert redis.rechecked == [["r"]]
     await redis.tell("r")
     assert (await waiting).ok
 
@@ -382,10 +382,10 @@ async def test_what_is_enqueued_while_somebody_listens_is_not_asked_for(
 ) -> None:
     monkeypatch.setattr("streamfleet.producer.slots.FIRST_SAFETY_S", 0.01)
     first = asyncio.create_task(redis.handle("first").result())
-    await eventually(lambda: redis.doubted == [["first"]])
+    await eventually(lambda: redis.rechecked == [["first"]])
     second = asyncio.create_task(redis.handle("second").result())
     await eventually(lambda: redis.looked("second") > 3)
-    assert redis.doubted == [["first"]]
+    assert redis.rechecked == [["first"]]
     for task in (first, second):
         task.cancel()
 

@@ -141,13 +141,13 @@ def test_forgets_handles_that_were_dropped() -> None:
     assert isinstance(slots.find("held"), Slot)
 
 
-def test_what_is_waited_for_in_vain_is_doubted_after_a_minute_and_then_every_minute() -> None:
+def test_what_is_waited_for_in_vain_is_checked_after_a_minute_and_then_every_minute() -> None:
     slots = Slots()
     slot, other = slots.get("r"), slots.get("s")
     slots.join(slot, 100.0)
     slots.join(other, 130.0)
     slots.join(slot, 150.0)
-    assert slots.doubtful([slot, other], 159.9) == []
-    assert slots.doubtful([slot, other], 160.0) == [slot]
-    assert slots.doubtful([slot, other], 160.0) == []
-    assert slots.doubtful([slot, other], 220.0) == [slot, other]
+    assert slots.due_for_recheck([slot, other], 159.9) == []
+    assert slots.due_for_recheck([slot, other], 160.0) == [slot]
+    assert slots.due_for_recheck([slot, other], 160.0) == []
+    assert slots.due_for_recheck([slot, other], 220.0) == [slot, other]

@@ -34,17 +34,17 @@ class Handle:
         entry: ``<lane>:<stream id>`` in Redis; empty if only its result is left.
     """
 
-    __slots__ = ("_mailbox", "_mark", "_owner", "_slot", "entry", "existing", "id")
+    __slots__ = ("_generation", "_mailbox", "_owner", "_slot", "entry", "existing", "id")
 
     def __init__(
-        self, request_id: str, existing: bool, entry: str, mailbox: Mailbox, mark: int | None, owner: Owner
+        self, request_id: str, existing: bool, entry: str, mailbox: Mailbox, generation: int | None, owner: Owner
     ) -> None:
-        """`mark` is `Mailbox.mark` from before enqueueing; None if the mailbox gets no notification of it."""
+        """`generation` is the mailbox's from before enqueueing; None if the mailbox gets no notification of it."""
         self.id = request_id
         self.existing = existing
         self.entry = entry
         self._mailbox = mailbox
-        self._mark = mark
+        self._generation = generation
         self._owner = owner
         self._slot: Slot | None = None
 
@@ -55,7 +55,7 @@ class Handle:
     def slot(self) -> Slot:
         """The mailbox's state of this request, created at the first wait."""
         if self._slot is None:
-            self._slot = self._mailbox.slot(self.id, self._mark, self.entry)
+            self._slot = self._mailbox.slot(self.id, self._generation, self.entry)
         return self._slot
 
     def awaited(self) -> AbstractContextManager[asyncio.Future[Result]]:

@@ -52,14 +52,14 @@ class Mailbox:
         clock: the time of day.
 
     Attributes:
-        mark: counter of events that a later waiter may have missed: a notification that came before its wait, a lost
-            notification, a reconnect. A caller takes the mark before enqueueing, and passes it when it starts to wait.
+        generation: counter of events that a later waiter may have missed: a notification that came before its wait, a
+            lost notification, a reconnect. A caller takes it before enqueueing, and passes it when it starts to wait.
             So the mailbox knows what that waiter may have missed, and stores nothing for requests without waiters.
     """
 
     def __init__(self, broker: ProducerBroker, name: str, clock: Clock | None = None) -> None:
         self.name = name
-        self.mark = 0
+        self.generation = 0
         self._broker = broker
         self._clock = clock or SystemClock()
         self._slots = Slots()
@@ -69,32 +69,32 @@ class Mailbox:
         self._replan = asyncio.Event()
         self._sleeps_until = math.inf
         self._lost = False
-        self._passed = 0
-        self._back = 0
+        self._missed = 0
+        self._reconnected = 0
         self._moves = 0
         self._closed = False
         self._may_end = True
         self._may_ask = True
 
-    def slot(self, request_id: str, mark: int | None = None, entry: str = "") -> Slot:
+    def slot(self, request_id: str, generation: int | None = None, entry: str = "") -> Slot:
         """State of a request, kept for as long as the caller holds the slot.
 
         Args:
             request_id: its id.
-            mark: `mark` from before enqueueing; None if its notification does not come here.
+            generation: `generation` from before enqueueing; None if its notification does not come here.
             entry: ``<lane>:<stream id>`` if Redis confirmed the request; if Redis loses it, waiters are told.
         """
         slot = self._slots.get(request_id)
         if entry:
-            slot.entry, slot.unsure = entry, False
-            slot.heard += 1
+            slot.entry, slot.must_recheck = entry, False
+            slot.version += 1
         if slot.entry is None:
-            slot.unsure = True
-        if mark is not None:
+            slot.must_recheck = True
+        if generation is not None:
             slot.notified = True
-            if mark < self._back:
-                self._slots.doubt(slot)
-            if mark < self._passed:
+            if generation < self._reconnected:
+                self._slots.recheck(slot)
+            if generation < self._missed:
                 self._slots.look_at(slot, OVERDUE)
         return slot
 
@@ -115,7 +115,7 @@ class Mailbox:
                 self._replan.set()
             if not self._started:
                 self._start()
-                self._slots.doubt(slot)
+                self._slots.recheck(slot)
         return slot.future
 
     def check(self) -> None:
@@ -163,8 +163,8 @@ class Mailbox:
 
     def _start(self) -> None:
         self._started = True
-        self.mark += 1
-        self._back = self.mark  # earlier requests may have been lost while the mailbox did not read
+        self.generation += 1
+        self._reconnected = self.generation  # earlier requests may have been lost while the mailbox did not read
         for name, loop in (("read", self._read_forever), ("look", self._look_forever)):
             if name not in self._tasks or self._tasks[name].done():
                 task = self._tasks[name] = asyncio.get_running_loop().create_task(loop())
@@ -193,8 +193,8 @@ class Mailbox:
             self._position, ids = await self._patiently(self._read)
             if self._lost or self._moves != self._broker.connection.moves:
                 self._lost, self._moves = False, self._broker.connection.moves
-                self.mark += 1
-                self._passed = self._back = self.mark
+                self.generation += 1
+                self._missed = self._reconnected = self.generation
                 self._slots.look_at_all(self._now())
                 self._replan.set()
             await self._notified(ids)
@@ -210,8 +210,8 @@ class Mailbox:
         for request_id in ids:
             slot = self._slots.find(request_id)
             if slot is None:
-                self.mark += 1
-                self._passed = self.mark
+                self.generation += 1
+                self._missed = self.generation
                 continue
             slot.ended = True
             if self._slots.waiting(request_id) is not None:
@@ -236,30 +236,30 @@ class Mailbox:
             await self._fetch(slots)
             await self._give_up(slots)
             for slot in slots:
-                again_at_once = slot.unsure and slot.plan  # another reconnect came in between
+                again_at_once = slot.must_recheck and slot.plan  # another reconnect came in between
                 if slot.open and not again_at_once:
                     self._slots.looked(slot, self._now())
 
     async def _give_up(self, slots: Sequence[Slot]) -> None:
         """Fail the waits for results that will never come."""
         waited = [slot for slot in slots if slot.open]
-        doubtful = self._slots.doubtful(waited, self._now())
-        for slot in doubtful:
-            self._slots.doubt(slot)
-        await self._give_up_lost([slot for slot in waited if slot.unsure])
-        await self._give_up_vanished([slot for slot in doubtful if slot.open])
+        long_waited = self._slots.due_for_recheck(waited, self._now())
+        for slot in long_waited:
+            self._slots.recheck(slot)
+        await self._give_up_lost([slot for slot in waited if slot.must_recheck])
+        await self._give_up_vanished([slot for slot in long_waited if slot.open])
 
     async def _give_up_lost(self, slots: Sequence[Slot]) -> None:
         """Fail requests that Redis accepted and no longer has: a failover loses entries that were not replicated."""
-        heard = [slot.heard for slot in slots]
+        versions = [slot.version for slot in slots]
         entries = await self._entries(slots)
-        for slot, before, entry in zip(slots, heard, entries, strict=True):
-            if slot.heard != before:
+        for slot, before, entry in zip(slots, versions, entries, strict=True):
+            if slot.version != before:
                 continue  # enqueued again meanwhile, or a reconnect: the answer is out of date
             if entry is not None:
-                slot.entry, slot.unsure = entry or slot.entry or "", False
+                slot.entry, slot.must_recheck = entry or slot.entry or "", False
             elif slot.entry is None or self._may_outlive_its_record(slot.entry):
-                slot.unsure = False  # it may still be enqueued
+                slot.must_recheck = False  # it may still be enqueued
             elif slot.waiters > 0 and slot.future is not None and slot.open:
                 slot.future.set_exception(RequestLost(slot.id))
 
@@ -276,7 +276,7 @@ class Mailbox:
         except Exception as error:  # noqa: BLE001 - one damaged key must not stop the checks of the others
             if len(slots) > 1:
                 return [entry for slot in slots for entry in await self._entries([slot])]
-            log.warning("lost_unknown", error=f"{type(error).__name__}: {error}")
+            log.warning("lost_check_failed", error=f"{type(error).__name__}: {error}")
         return [slot.entry or "" for slot in slots]
 
     def _may_outlive_its_record(self, entry: str) -> bool:
@@ -296,7 +296,7 @@ class Mailbox:
         except SettingsError:
             raise
         except Exception as error:  # noqa: BLE001 - one damaged key must not stop the checks; tried again later
-            log.warning("vanished_unknown", error=f"{type(error).__name__}: {error}")
+            log.warning("vanished_check_failed", error=f"{type(error).__name__}: {error}")
             return
         await self._fetch([slot for slot in slots if slot.id in gone])
 

@@ -28,11 +28,11 @@ Outcome: TypeAlias = tuple[Handle | None, EnqueueCode]
 
 
 class _Answered(NamedTuple):
-    """An answered call, with `Mailbox.mark` from before it."""
+    """An answered call, with `Mailbox.generation` from before it."""
 
     chunk: Sequence[Submission]
     answers: Sequence[Accepted]
-    mark: int
+    generation: int
 
 
 class Sender:
@@ -65,8 +65,8 @@ class Sender:
         """Enqueue one request that was checked and encoded."""
         with enqueueing(self._queue, 1) as traceparent:
             chunk = [(drafted.within(traceparent) if traceparent else drafted).submission()]
-            mark = self._mailbox.mark
-            answered = _Answered(chunk, await self._send(chunk), mark)
+            generation = self._mailbox.generation
+            answered = _Answered(chunk, await self._send(chunk), generation)
         for handle in self._handles(answered):
             return handle
         raise self._refusal(answered)
@@ -84,7 +84,7 @@ class Sender:
         handles: list[Handle] = []
         try:
             while chunk:
-                mark = self._mailbox.mark
+                generation = self._mailbox.generation
                 sending = asyncio.ensure_future(self._send(chunk))
                 try:
                     await asyncio.sleep(0)  # lets the sending start
@@ -94,7 +94,7 @@ class Sender:
                     answers = await sending
                 finally:
                     sending.cancel()
-                answered, chunk = _Answered(chunk, answers, mark), following
+                answered, chunk = _Answered(chunk, answers, generation), following
                 if not REFUSED.isdisjoint([answer.code for answer in answers]):
                     handles += self._handles(answered)
                     raise self._refusal(answered)
@@ -111,30 +111,32 @@ class Sender:
 
     async def submit(self, chunk: Sequence[Submission]) -> list[Outcome]:
         """Enqueue requests in one script call."""
-        mark = self._mailbox.mark
+        generation = self._mailbox.generation
         answers = await self._send(chunk)
-        return [(self._handle(item, answer, mark), answer.code) for item, answer in zip(chunk, answers, strict=True)]
+        return [
+            (self._handle(item, answer, generation), answer.code) for item, answer in zip(chunk, answers, strict=True)
+        ]
 
     async def _send(self, chunk: Sequence[Submission]) -> list[Accepted]:
         # Taken before sending: a notification may be faster than the answer to the call.
-        mark = self._mailbox.mark
+        generation = self._mailbox.generation
         try:
             await self._broker.refresh_configuration()
             return await self._broker.enqueue(chunk)
         except NotReplicated as error:
-            error.unconfirmed = self._handles(_Answered(chunk, error.unconfirmed, mark))
+            error.unconfirmed = self._handles(_Answered(chunk, error.unconfirmed, generation))
             raise
 
     def _handles(self, answered: _Answered) -> list[Handle]:
         pairs = zip(answered.chunk, answered.answers, strict=True)
-        handles = [self._handle(item, answer, answered.mark) for item, answer in pairs]
+        handles = [self._handle(item, answer, answered.generation) for item, answer in pairs]
         return [handle for handle in handles if handle is not None]
 
-    def _handle(self, item: Submission, answer: Accepted, mark: int) -> Handle | None:
+    def _handle(self, item: Submission, answer: Accepted, generation: int) -> Handle | None:
         """Handle of a request that the queue has or had; None if it was refused."""
         code = answer.code
         if code is EnqueueCode.ACCEPTED:
-            told = mark if self._notify else None
+            told = generation if self._notify else None
             return Handle(item.id, False, answer.entry, self._mailbox, told, self._owner)
         if code in REFUSED:
             return None

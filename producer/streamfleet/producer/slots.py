@@ -13,7 +13,7 @@ from streamfleet.common.results import Result
 
 FIRST_LOOK_S, LONGEST_LOOK_S = 0.05, 1.0
 FIRST_SAFETY_S, LONGEST_SAFETY_S = 5.0, 30.0
-DOUBT_S = 60.0
+RECHECK_S = 60.0
 """Interval of the check whether a request's result can still come, in seconds."""
 
 
@@ -40,9 +40,9 @@ class Slot:
             wait, so that many short waits poll as often as one long wait.
         entry: ``<lane>:<stream id>`` as Redis returned it, empty if Redis had only the result; None before Redis
             confirmed the request.
-        unsure: True to check at the next poll that Redis still has it.
-        heard: counter of events that make an earlier answer to that check void.
-        doubted: time of the next check that its result can still come (the loop's clock, seconds); inf before the
+        must_recheck: True to check at the next poll that Redis still has it.
+        version: counter of events that make an earlier answer to that check void.
+        recheck_due: time of the next check that its result can still come (the loop's clock, seconds); inf before the
             first wait.
         plan: number of its planned poll; 0 for none.
         future: future of its result, created for the first waiter.
@@ -52,12 +52,12 @@ class Slot:
     notified = False
     ended = False
     entry: str | None = None
-    unsure = False
-    heard = 0
+    must_recheck = False
+    version = 0
     waiters = 0
     looks = 0
     due = math.inf
-    doubted = math.inf
+    recheck_due = math.inf
     plan = 0
     future: asyncio.Future[Result] | None = None
 
@@ -103,8 +103,8 @@ class Slots:
     def join(self, slot: Slot, now: float) -> None:
         """Add a waiter; without an expected notification, the first poll is at once."""
         slot.waiters += 1
-        if slot.doubted == math.inf:
-            slot.doubted = now + DOUBT_S
+        if slot.recheck_due == math.inf:
+            slot.recheck_due = now + RECHECK_S
         if slot.id not in self._waiting or not slot.plan:
             self._waiting[slot.id] = slot
             told = slot.notified and not slot.ended
@@ -128,24 +128,24 @@ class Slots:
     def look_at_all(self, now: float) -> None:
         """Plan a poll of every slot, because notifications and requests may be lost."""
         for slot in list(self._known.values()):
-            self.doubt(slot)
+            self.recheck(slot)
             self.look_at(slot, min(slot.due, now))
 
-    def doubt(self, slot: Slot) -> None:
+    def recheck(self, slot: Slot) -> None:
         """Check at the next poll that Redis still has the request."""
-        slot.unsure = True
-        slot.heard += 1
+        slot.must_recheck = True
+        slot.version += 1
 
     def looked(self, slot: Slot, now: float) -> None:
         """Plan the next poll after one without a result."""
         slot.looks += 1
         self.look_at(slot, now + pause_s(slot.notified and not slot.ended, slot.looks))
 
-    def doubtful(self, slots: Iterable[Slot], now: float) -> list[Slot]:
+    def due_for_recheck(self, slots: Iterable[Slot], now: float) -> list[Slot]:
         """Slots that have been waited for so long that it must be checked whether their result can still come."""
-        chosen = [slot for slot in slots if slot.doubted <= now and slot.open]
+        chosen = [slot for slot in slots if slot.recheck_due <= now and slot.open]
         for slot in chosen:
-            slot.doubted = now + DOUBT_S
+            slot.recheck_due = now + RECHECK_S
         return chosen
 
     def next_due(self) -> float | None:
