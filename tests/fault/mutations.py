@@ -17,7 +17,7 @@ from typing import Any
 import redis.exceptions
 
 from streamfleet.common import scripts
-from streamfleet.common.broker.housekeeping import Looked
+from streamfleet.common.broker.housekeeping import ExpiryScan
 from streamfleet.common.broker.worker import WorkerBroker
 from streamfleet.common.connection import Connection, connection
 from streamfleet.worker import lease, pull
@@ -109,8 +109,8 @@ def _each(*patches: Callable[[], None]) -> Callable[[], None]:
     return apply_all
 
 
-async def _expired_none(*_: Any, **__: Any) -> tuple[int, Looked]:
-    return 0, Looked()
+async def _expired_none(*_: Any, **__: Any) -> tuple[int, ExpiryScan]:
+    return 0, ExpiryScan()
 
 
 def _without_noscript() -> None:

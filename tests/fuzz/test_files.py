@@ -15,7 +15,7 @@ from streamfleet.cli.demo.server import RedisServer, find_servers
 from streamfleet.common.durations import parse_deadline, parse_span
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.producer.batch_files import AppendFile, BatchFileError, Job
-from streamfleet.producer.batchfile import BadLine, parse_line, parse_written, refusal_line
+from streamfleet.producer.batch_lines import BadLine, parse_line, parse_written, refusal_line
 from tests.fuzz import bodies
 from tests.fuzz import strategies as some
 from tests.fuzz.attempts import attempt

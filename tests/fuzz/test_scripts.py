@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamfleet.cli.demo.server import RedisServer, find_servers
-from streamfleet.common.broker.housekeeping import Looked
+from streamfleet.common.broker.housekeeping import ExpiryScan
 from streamfleet.common.broker.types import Completion, Hint, Lease, Retry, Submission
 from streamfleet.common.connection import Connection
 from streamfleet.common.errors import StreamfleetError
@@ -79,7 +79,7 @@ VERBS: dict[str, st.SearchStrategy[Call]] = {
     "cancel": calls(lambda name, why: lambda queue: queue.broker.cancel(name, why), name=words, why=words),
     "promote": calls(lambda most: lambda queue: queue.broker.promote(most), most=whole),
     "expire": calls(lambda seen, most: lambda queue: queue.broker.expire(seen, most),
-        seen=st.builds(Looked, st.lists(whole.map(str), max_size=9)), most=whole),
+        seen=st.builds(ExpiryScan, st.lists(whole.map(str), max_size=9)), most=whole),
     "reclaim": calls(
         lambda lease, most, limit: lambda queue: queue.broker.reclaim(lease, most, limit),
         lease=whole, most=whole, limit=whole,

@@ -23,7 +23,7 @@ from streamfleet.common.keys import Keys
 from streamfleet.common.limits import QueueLimits
 from streamfleet.common.protocol import LANES, Lane, Status
 from streamfleet.operator.exporter.families import FAMILIES
-from streamfleet.operator.exporter.looker import LOOK_TIMEOUT_S
+from streamfleet.operator.exporter.reader import READ_TIMEOUT_S
 from streamfleet.operator.exporter.view import STATES
 from tests.broker import Broker
 from tests.integration.cli_processes import streamfleet
@@ -284,7 +284,7 @@ def test_a_redis_that_hangs_is_given_up(redis_server: RedisServer, redis_url: st
             page = exporting.get()
         finally:
             os.kill(redis_server.pid, signal.SIGCONT)
-        assert (alive.status, answered - asked < LOOK_TIMEOUT_S) == (200, True), "a probe does not wait for Redis"
+        assert (alive.status, answered - asked < READ_TIMEOUT_S) == (200, True), "a probe does not wait for Redis"
         assert page.value("streamfleet_exporter_up") == 0
         eventually_blocking(lambda: exporting.get().value("streamfleet_exporter_up") == 1, 10, "it is up again")
 

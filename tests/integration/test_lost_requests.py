@@ -14,7 +14,7 @@ from streamfleet.common.settings import QueueSettings, load
 from streamfleet.producer import Client
 from streamfleet.producer.batch import Batch, BatchOptions, Progress
 from streamfleet.producer.batch_files import AppendFile
-from streamfleet.producer.cancelling import ask_to_cancel
+from streamfleet.producer.client import ask_to_cancel
 from tests.integration.forgetting import KEYS, lose
 from tests.integration.worker_in_process import small_engine, worker_inside
 from tests.waiting import eventually

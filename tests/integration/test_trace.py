@@ -1,4 +1,4 @@
-"""One request's story on a real Redis of each release, at every place where it can be."""
+"""One request's summary on a real Redis of each release, at every place where it can be."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from streamfleet.operator import request_location
 from streamfleet.operator.commands.trace import unknown
 from streamfleet.operator.commands.trace_view import page
 from streamfleet.operator.request_location import Trace, trace
-from streamfleet.operator.request_trace import Story, as_json_value, tell
+from streamfleet.operator.request_trace import TraceSummary, as_json_value, summarize
 from streamfleet.producer.client import Client
 from tests.broker import Broker
 
@@ -51,11 +51,11 @@ async def claim(broker: Broker, worker: str = "w1") -> Claim:
     return found
 
 
-async def story(broker: Broker, name: str) -> Story:
+async def summary(broker: Broker, name: str) -> TraceSummary:
     found = await trace(broker, name)
     assert page(found)
     json.dumps(as_json_value(found), allow_nan=False)
-    return tell(found)
+    return summarize(found)
 
 
 async def value(broker: Broker, name: str) -> dict[str, Any]:
@@ -75,7 +75,7 @@ async def test_ready_with_its_rank(broker: Broker, client: Client) -> None:
     await broker.ensure_groups()
     await broker.pull("w1", 0)
     assert [(await value(broker, name))["requests_before"] for name in ("soon", "mid", "late")] == [0, 1, 2]
-    assert (await story(broker, "late")).text == "ready: 2 requests before it in its lane"
+    assert (await summary(broker, "late")).text == "ready: 2 requests before it in its lane"
 
 
 async def test_running_released_delayed_and_lost_with_workers(broker: Broker, client: Client) -> None:
@@ -86,11 +86,11 @@ async def test_running_released_delayed_and_lost_with_workers(broker: Broker, cl
     assert (running["state"], running["worker"], running["attempt"]) == ("running", "w7", 1)
     assert "for at most" in running["text"]
     await broker.retry_later("w7", [Retry(held.lease, 0, ERROR, worker_lost=True)], 5)
-    again = await story(broker, "r-1")
+    again = await summary(broker, "r-1")
     assert (again.state, again.attempts.former, again.attempts.lost_with) == ("ready", 1, ("w7",))
     held = await claim(broker, "w8")
     await broker.retry_later("w8", [Retry(held.lease, 60_000, ERROR)], 5)
-    delayed = await story(broker, "r-1")
+    delayed = await summary(broker, "r-1")
     assert (delayed.state, delayed.attempts.former, delayed.attempts.lost_with) == ("delayed", 2, ("w7",))
     assert "its next try is due in" in delayed.text
 
@@ -123,7 +123,7 @@ async def test_expired_in_its_lane(broker: Broker) -> None:
 async def test_cancelled_while_it_stands_in_its_lane(broker: Broker, client: Client) -> None:
     entry = await add(broker, id="r-1")  # by a plain XADD: the cancel cannot find it
     assert await client.cancel("r-1")
-    assert "stands in its lane until its turn comes" in (await story(broker, entry)).text
+    assert "stands in its lane until its turn comes" in (await summary(broker, entry)).text
 
 
 async def test_by_the_name_of_an_entry(broker: Broker) -> None:
@@ -134,7 +134,7 @@ async def test_by_the_name_of_an_entry(broker: Broker) -> None:
     await broker.ensure_groups()
     held = await claim(broker)
     await broker.complete("w1", [Completion(held.lease, Status.SUCCEEDED, {"response": "{}"})])
-    assert (await story(broker, nameless)).state == "succeeded"
+    assert (await summary(broker, nameless)).state == "succeeded"
 
 
 async def test_an_entry_may_be_named_with_zeros_in_front_as_redis_takes_it(broker: Broker) -> None:
@@ -142,7 +142,7 @@ async def test_an_entry_may_be_named_with_zeros_in_front_as_redis_takes_it(broke
     await broker.ensure_groups()
     await broker.pull("w1", 0)
     found = await trace(broker, entry.replace(":", ":00"))
-    assert (found.request_id, found.entry, tell(found).state) == (entry, entry, "ready")
+    assert (found.request_id, found.entry, summarize(found).state) == (entry, entry, "ready")
 
 
 async def test_the_search_for_a_dead_letter_is_bounded_in_bytes(
@@ -166,7 +166,7 @@ async def test_one_on_its_way_to_a_worker(broker: Broker) -> None:
     await broker.connection.command(
         "XREADGROUP", "GROUP", GROUP, NOBODY, "COUNT", 1, "STREAMS", broker.keys.lane("high"), ">"
     )
-    assert (await story(broker, entry)).state == "handed_out"
+    assert (await summary(broker, entry)).state == "handed_out"
 
 
 async def test_an_id_without_a_record_is_looked_for_and_the_page_says_so(broker: Broker) -> None:
@@ -175,7 +175,7 @@ async def test_an_id_without_a_record_is_looked_for_and_the_page_says_so(broker:
         await add(broker, id=f"r-{number}")
     assert (await claim(broker)).lease.request_id == "r-0"
     held = await trace(broker, "r-0")
-    assert (tell(held).state, held.search is not None and held.search.looked_at) == ("running", 1)
+    assert (summarize(held).state, held.search is not None and held.search.looked_at) == ("running", 1)
     waiting = await trace(broker, "r-69")
     assert waiting.place is not None
     assert waiting.search == request_location.Search(70, 70)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from streamfleet.common.broker.types import Completion, Retry, Standing
+from streamfleet.common.broker.types import Completion, EntryState, Retry
 from streamfleet.common.keys import GROUP
 from streamfleet.common.protocol import Lane, Status
 from streamfleet.operator.snapshot import read_queue
@@ -86,22 +86,22 @@ async def test_where_a_request_stands(queue: Queue) -> None:
     ((accepted),) = await queue.broker.enqueue([submission("r1")])
     assert await queue.broker.record("r1") == accepted.entry
     assert await queue.broker.record("r2") is None
-    assert await queue.broker.standing(accepted.entry) == Standing()
+    assert await queue.broker.entry_state(accepted.entry) == EntryState()
     await queue.hand_out()
-    assert await queue.broker.standing(accepted.entry) == Standing()
+    assert await queue.broker.entry_state(accepted.entry) == EntryState()
     await queue.broker.reclaim(0, 3)
-    assert await queue.broker.standing(accepted.entry) == Standing()
+    assert await queue.broker.entry_state(accepted.entry) == EntryState()
     lease = await queue.claim()
-    assert await queue.broker.standing(accepted.entry) == Standing("w1", 1)
+    assert await queue.broker.entry_state(accepted.entry) == EntryState("w1", 1)
     assert await queue.broker.running_by_worker(Lane.HIGH) == {"w1": 1}
     await queue.broker.retry_later("w1", [Retry(lease, 60_000, "{}")], 3)
-    assert await queue.broker.standing(accepted.entry) == Standing()
+    assert await queue.broker.entry_state(accepted.entry) == EntryState()
     ((second),) = await queue.broker.enqueue([submission("r2")])
     await queue.complete("w1", await queue.claim())
-    assert await queue.broker.standing(second.entry) is None
-    assert await queue.broker.standing(accepted.entry) == Standing()
+    assert await queue.broker.entry_state(second.entry) is None
+    assert await queue.broker.entry_state(accepted.entry) == EntryState()
     await queue.command("FLUSHALL")
-    assert await queue.broker.standing(accepted.entry) is None
+    assert await queue.broker.entry_state(accepted.entry) is None
     assert await queue.broker.running_by_worker(Lane.HIGH) == {}
 
 

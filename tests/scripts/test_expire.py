@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from streamfleet.common.broker.housekeeping import Looked
+from streamfleet.common.broker.housekeeping import ExpiryScan
 from streamfleet.common.broker.types import Role
 from tests.scripts.harness import NOW, PATIENCE, Queue, entry
 from tests.scripts.keyspace import changed
@@ -150,7 +150,7 @@ async def test_a_deadline_behind_a_backlog_without_any_is_found(queue: Queue) ->
     while (await queue.at(PATIENCE).pull("w1", 0)).staged:
         pass
     later, ended, calls = queue.at(PATIENCE + 2000), 0, 0
-    seen: Looked | None = None
+    seen: ExpiryScan | None = None
     while not ended and calls < 9:
         ended, seen = await later.broker.expire(seen, limit=50)
         calls += 1
@@ -207,7 +207,7 @@ async def test_large_entries_without_a_deadline_are_passed_by(queue: Queue) -> N
     while (await queue.at(1_001).pull("w1", 0)).staged:
         pass
     later, ended, calls = queue.at(NOW + PATIENCE).with_limits(patience_ms=5), 0, 0
-    seen: Looked | None = None
+    seen: ExpiryScan | None = None
     while not ended and calls < 9:
         ended, seen = await later.broker.expire(seen)
         calls += 1

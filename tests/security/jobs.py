@@ -339,7 +339,7 @@ async def sees_to(fleet: Broker, me: Broker, client: Client) -> None:
     result = await client.result("bad-low", 5)
     assert result.status is Status.CANCELLED
     assert await fleet.connection.command("XLEN", me.keys.cancels) == 1, "cancelled by itself, not by asking"
-    assert await me.standing("low:1-1") is None
+    assert await me.entry_state("low:1-1") is None
     for lane in LANES:
         assert (await me.look_at(lane, "1-1")).fields is None
     await add(fleet, Lane.CRITICAL, id="worse")

@@ -13,7 +13,7 @@ import pytest
 from streamfleet.common.errors import NotPermitted, ResultTimeout
 from streamfleet.common.protocol import Status
 from streamfleet.operator.access_rules import Role
-from streamfleet.producer import cancelling
+from streamfleet.producer import client
 from streamfleet.producer.client import Client
 from tests.integration.cli_processes import Ended, streamfleet
 from tests.integration.worker_process import WorkerProcess, chat
@@ -122,7 +122,7 @@ async def test_a_producer_does_not_half_cancel(guarded: Guarded) -> None:
 async def test_a_cancel_that_nobody_sees_to_says_so_and_stays_asked_for(
     guarded: Guarded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cancelling.ask_to_cancel, "__defaults__", (0.2,))
+    monkeypatch.setattr(client.ask_to_cancel, "__defaults__", (0.2,))
     async with Client(guarded.enlist(Role.PRODUCER, DEFAULT), DEFAULT) as fleet:
         await fleet.enqueue(chat(), id="r-1")
         with pytest.raises(ResultTimeout, match=r"r-1: no worker has cancelled it within 0\.2 s; the next one"):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from streamfleet.producer.batch_files import AppendFile, BatchFileError, Job, count_lines, default_error_file, lines_of
-from streamfleet.producer.batchfile import Written
+from streamfleet.producer.batch_lines import Written
 
 
 def line(custom_id: str) -> bytes:

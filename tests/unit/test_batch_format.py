@@ -10,7 +10,7 @@ import pytest
 
 from streamfleet.common.errors import InvalidRequest, openai_error
 from streamfleet.common.results import Result, decode_result
-from streamfleet.producer.batchfile import (
+from streamfleet.producer.batch_lines import (
     MAX_LINE_BYTES,
     BadLine,
     BatchLine,

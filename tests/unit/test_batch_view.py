@@ -6,8 +6,7 @@ from io import StringIO
 
 from rich.console import Console
 
-from streamfleet.cli.requests.batch_view import BatchView, describe
-from streamfleet.cli.requests.pace import Pace
+from streamfleet.cli.requests.batch_view import BatchView, Pace, describe
 from streamfleet.producer.batch import Progress
 from tests.clocks import HandClock
 
@@ -20,17 +19,17 @@ def test_pace_is_that_of_the_last_half_minute() -> None:
     pace = Pace(0.0, 50)
     assert pace.per_second == 0.0
     assert pace.left_s(10) is None
-    pace.mark(10.0, 150)
+    pace.record(10.0, 150)
     assert pace.per_second == 10.0
     assert pace.left_s(20) == 2.0
     for second in range(11, 61):
-        pace.mark(float(second), 150 + second)
+        pace.record(float(second), 150 + second)
     assert abs(pace.per_second - 1.0) < 0.01
 
 
 def test_a_line_says_it_all() -> None:
     pace = Pace(0.0, 0)
-    pace.mark(10.0, 20)
+    pace.record(10.0, 20)
     assert describe(progress(20, failed=3), pace) == "20/100 done, 3 failed, 2.0/s, about 40 s left"
     assert describe(progress(100), pace) == "100/100 done, 0 failed, 2.0/s"
     assert "waiting for room" in describe(progress(20, lane_full=True), pace)

@@ -31,7 +31,7 @@ from streamfleet.gateway.errors import ApiError
 from streamfleet.gateway.simple import prompts, reading
 from streamfleet.gateway.simple.jobs import job_object, status_of
 from streamfleet.gateway.simple.reading import read_call
-from streamfleet.producer.batchfile import BadLine, answer_line, refusal_line
+from streamfleet.producer.batch_lines import BadLine, answer_line, refusal_line
 
 DAY_MS = 86_400_000
 

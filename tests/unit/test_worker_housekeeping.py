@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import pytest
 
-from streamfleet.common.broker.housekeeping import Looked, Turn
+from streamfleet.common.broker.housekeeping import ExpiryScan, Turn
 from streamfleet.common.broker.types import Pulled, Reclaimed, Role
 from streamfleet.common.errors import BrokerUnavailable
 from streamfleet.common.settings import WorkerSettings, load
@@ -94,10 +94,10 @@ class Ledger(Broker):
         self.promoting_s = 0.0
         return 0, None
 
-    async def expire(self, seen: Looked | None = None, limit: int = 1000, most: int = 25) -> tuple[int, Looked]:
+    async def expire(self, seen: ExpiryScan | None = None, limit: int = 1000, most: int = 25) -> tuple[int, ExpiryScan]:
         self.expired_from.append(seen.places if seen else ())
         self.late -= min(self.late, most)
-        return 0, Looked([str(int(self._clock.now))], self.late > 0)
+        return 0, ExpiryScan([str(int(self._clock.now))], self.late > 0)
 
     async def deregister(
         self,

@@ -119,4 +119,4 @@ async def _log_failure(work: Coroutine[Any, Any, object], what: str) -> None:
     try:
         await work
     except StreamfleetError as error:
-        log.warning("errand_failed", errand=what, error=str(error))
+        log.warning("background_task_failed", errand=what, error=str(error))

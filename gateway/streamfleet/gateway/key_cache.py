@@ -106,5 +106,5 @@ class KeyCache:
         self._last_heard_s = float("-inf")
         self._clear()
         if not self._warned:
-            log.warning("keys_are_asked_for_each_time", error=f"{type(error).__name__}: {error}")
+            log.warning("key_cache_off", error=f"{type(error).__name__}: {error}")
         self._warned = True

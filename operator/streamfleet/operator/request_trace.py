@@ -28,7 +28,7 @@ class Attempts:
 
 
 @dataclass(frozen=True, slots=True)
-class Story:
+class TraceSummary:
     """A request at one instant.
 
     Attributes:
@@ -52,7 +52,7 @@ class Story:
     body_bytes: int | None
 
 
-def tell(trace: Trace) -> Story:
+def summarize(trace: Trace) -> TraceSummary:
     """Summarise a trace."""
     place, result, letter = trace.place, trace.result, trace.letter
     state, text = _state(trace)
@@ -62,7 +62,7 @@ def tell(trace: Trace) -> Story:
     carried = {name: result_fields[name] for name in CARRIED if name in result_fields}
     if not carried:
         carried = {name: _text(fields[name.encode()]) for name in CARRIED if fields.get(name.encode())}
-    return Story(
+    return TraceSummary(
         state=state,
         text=text,
         enqueued_ms=enqueued_ms,
@@ -163,33 +163,33 @@ def _requests(count: int) -> str:
 
 def as_json_value(trace: Trace) -> dict[str, Any]:
     """The trace as JSON values; times in epoch ms."""
-    story, place, result, letter = tell(trace), trace.place, trace.result, trace.letter
+    summary, place, result, letter = summarize(trace), trace.place, trace.result, trace.letter
     look = place.look if place else None
     entry = trace.entry or None
     return {
         "id": trace.request_id,
-        "state": story.state,
-        "text": story.text,
+        "state": summary.state,
+        "text": summary.text,
         "now_ms": trace.now_ms,
         "entry": entry,
         "lane": entry.partition(":")[0] if entry else None,
         "recorded": trace.recorded,
-        "enqueued_ms": story.enqueued_ms,
-        "deadline_ms": story.deadline_ms,
-        "left_ms": None if story.deadline_ms is None else story.deadline_ms - trace.now_ms,
+        "enqueued_ms": summary.enqueued_ms,
+        "deadline_ms": summary.deadline_ms,
+        "left_ms": None if summary.deadline_ms is None else summary.deadline_ms - trace.now_ms,
         "requests_before": look.before if look else None,
         "due_ms": look.due_ms if look else None,
         "worker": (look.worker if look and look.worker != NOBODY else None) or (result.worker if result else None),
         "attempt": (look.attempt if look else 0) or (result.attempt if result else 0),
         "renewed_ms_ago": look.idle_ms if look and look.worker else None,
-        "former_attempts": story.attempts.former,
-        "lost_with": list(story.attempts.lost_with),
+        "former_attempts": summary.attempts.former,
+        "lost_with": list(summary.attempts.lost_with),
         "timings_ms": result.timings._asdict() if result else None,
         "finished_ms": result.fields.get("finished_ms") if result else None,
         "error": result.error if result else None,
         "kept_ms": trace.result_ttl_ms,
         "dead_letter": letter.letter_id if letter else None,
-        "notified": dict(story.told),
-        **{name: story.carried.get(name) for name in CARRIED},
+        "notified": dict(summary.told),
+        **{name: summary.carried.get(name) for name in CARRIED},
         "looked_through": trace.search.looked_at if trace.search else None,
     }

@@ -20,7 +20,7 @@ from streamfleet.common.protocol import Lane
 from streamfleet.common.results import Result
 from streamfleet.producer.ask import Ask
 from streamfleet.producer.batch_files import AppendFile, count_lines, lines_of
-from streamfleet.producer.batchfile import (
+from streamfleet.producer.batch_lines import (
     BadLine,
     BatchLine,
     answer_line,

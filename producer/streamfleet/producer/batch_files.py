@@ -13,7 +13,7 @@ from typing import IO, Self
 
 from streamfleet.common.errors import InvalidRequest, StreamfleetError
 from streamfleet.common.protocol import check_name
-from streamfleet.producer.batchfile import LINE_BEGINS, MAX_LINE_BYTES, Written, parse_written
+from streamfleet.producer.batch_lines import LINE_BEGINS, MAX_LINE_BYTES, Written, parse_written
 
 
 class BatchFileError(StreamfleetError):

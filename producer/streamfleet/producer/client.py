@@ -19,10 +19,10 @@ from typing import Any, Literal, NamedTuple, Self, TypeVar, Unpack, overload
 from streamfleet.common.broker.producer import ProducerBroker
 from streamfleet.common.broker.types import Submission
 from streamfleet.common.errors import ClientClosed, NotPermitted, RequestLost, ResultTimeout
+from streamfleet.common.protocol import Status
 from streamfleet.common.results import Result
 from streamfleet.common.settings import QueueSettings, load
 from streamfleet.producer.ask import Ask, Draft, Options, as_ask
-from streamfleet.producer.cancelling import ask_to_cancel
 from streamfleet.producer.events import Chunk, Event, Restarts
 from streamfleet.producer.feeds import Feeds
 from streamfleet.producer.handle import Arrivals, Handle
@@ -33,6 +33,7 @@ from streamfleet.producer.streaming import Reading, Streams, check_restarts, str
 from streamfleet.producer.window import Asks, AsyncAsks, Run
 
 T = TypeVar("T")
+CANCEL_PATIENCE_S = 5.0
 
 
 class _Parts(NamedTuple):
@@ -384,3 +385,26 @@ def _reply_name() -> str:
 
 def _loop_time() -> float:
     return asyncio.get_running_loop().time()
+
+
+async def ask_to_cancel(
+    broker: ProducerBroker, mailbox: Mailbox, request_id: str, patience_s: float = CANCEL_PATIENCE_S
+) -> bool:
+    """Ask workers to cancel a request, and wait for its result. True if it ended as cancelled; False also if it was
+    lost.
+
+    Raises:
+        ResultTimeout: no worker has done it within `patience_s` seconds; the cancel request stays queued.
+    """
+    result = await broker.result(request_id)
+    if result is None:
+        await broker.ask_to_cancel(request_id)
+        try:
+            result = await mailbox.wait(mailbox.slot(request_id), patience_s)
+        except RequestLost:
+            return False
+        except ResultTimeout:
+            raise ResultTimeout(
+                f"request {request_id}: no worker has cancelled it within {patience_s:g} s; the next one that runs will"
+            ) from None
+    return result.status is Status.CANCELLED

@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeAlias
 
 from streamfleet.common.broker.producer import ProducerBroker
 from streamfleet.common.broker.types import TOO_MANY_BYTES, Accepted, EnqueueCode, Submission
+from streamfleet.common.envelope import traceparent_of
 from streamfleet.common.errors import Conflict, InvalidRequest, NotReplicated, QueueFull, StreamfleetError
 from streamfleet.common.settings import QueueSettings
 from streamfleet.producer.ask import Ask, Draft, as_ask, check_id, draft
 from streamfleet.producer.handle import Handle, Owner
 from streamfleet.producer.mailbox import Mailbox
 from streamfleet.producer.submission_batches import chunked, size
-from streamfleet.producer.tracing import enqueueing
 
 REFUSED = frozenset({EnqueueCode.CONFLICT, EnqueueCode.FULL})
 IDS_AT_ONCE = 100
@@ -63,7 +65,7 @@ class Sender:
 
     async def enqueue_draft(self, drafted: Draft) -> Handle:
         """Enqueue one request that was checked and encoded."""
-        with enqueueing(self._queue, 1) as traceparent:
+        with _enqueue_span(self._queue, 1) as traceparent:
             chunk = [(drafted.within(traceparent) if traceparent else drafted).submission()]
             generation = self._mailbox.generation
             answered = _Answered(chunk, await self._send(chunk), generation)
@@ -74,7 +76,7 @@ class Sender:
     async def enqueue_many(self, asks: Iterable[Ask | Mapping[str, Any]]) -> list[Handle]:
         """All of them, each call after the one before it was answered."""
         drafts = await self._drafts(asks)
-        with enqueueing(self._queue, len(drafts)) as traceparent:
+        with _enqueue_span(self._queue, len(drafts)) as traceparent:
             return await self._send_all([item.within(traceparent) for item in drafts] if traceparent else drafts)
 
     async def _send_all(self, drafts: Sequence[Draft]) -> list[Handle]:
@@ -194,3 +196,26 @@ def conflict(request_id: str) -> Conflict:
     return Conflict(
         f"id: {request_id} belongs to a request with another body or endpoint; use another id, or send the same again"
     )
+
+
+@contextmanager
+def _enqueue_span(queue: str, requests: int) -> Iterator[str | None]:
+    """A span around an enqueue, and its W3C traceparent for the requests to carry.
+
+    None if this process has not set up OpenTelemetry.
+    """
+    api = sys.modules.get("opentelemetry.trace")  # set up means imported
+    if api is None:
+        yield None
+        return
+    attributes = {
+        "messaging.system": "redis",
+        "messaging.operation.type": "send",
+        "messaging.destination.name": queue,
+        "messaging.batch.message_count": requests,
+    }
+    tracer = api.get_tracer("streamfleet")
+    with tracer.start_as_current_span("streamfleet.enqueue", kind=api.SpanKind.PRODUCER, attributes=attributes) as span:
+        context = span.get_span_context()
+        set_up = context.is_valid  # without a set-up, spans are invalid
+        yield traceparent_of(context.trace_id, context.span_id, context.trace_flags) if set_up else None

@@ -61,10 +61,10 @@ async def look_up(broker: ProducerBroker, request_id: str) -> StatusView:
     entry = request_id if _ENTRY.fullmatch(request_id) else await broker.record(request_id)
     if entry is not None:
         lane = Lane(entry.split(":", 1)[0])
-        standing = await broker.standing(entry)
-        if standing is not None:
-            state = QUEUED if standing.worker is None else RUNNING
-            return StatusView(request_id, state, lane, standing.worker, standing.attempt, entry)
+        found = await broker.entry_state(entry)
+        if found is not None:
+            state = QUEUED if found.worker is None else RUNNING
+            return StatusView(request_id, state, lane, found.worker, found.attempt, entry)
     # It may have ended between the two reads.
     result = await broker.result(request_id)
     return StatusView(request_id, UNKNOWN) if result is None else ended_view(result)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import structlog
 
 from streamfleet.common import metrics
-from streamfleet.common.broker.housekeeping import Looked
+from streamfleet.common.broker.housekeeping import ExpiryScan
 from streamfleet.common.broker.worker import WorkerBroker
 from streamfleet.common.clock import Clock
 from streamfleet.common.errors import StreamfleetError
@@ -68,7 +68,7 @@ class Housekeeper:
         self._cancels = CancelRequestProcessor(broker, self._heard)
         self._workers = 1
         self._random = random
-        self._seen: Looked | None = None
+        self._seen: ExpiryScan | None = None
         self._turn_ends_at = 0.0
         self._forget_at = 0.0  # at its first turn: short-lived workers would not come to a second one
 

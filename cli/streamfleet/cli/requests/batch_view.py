@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from types import TracebackType
 from typing import Self
 
@@ -9,13 +10,42 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
-from streamfleet.cli.requests.pace import Pace
 from streamfleet.common.clock import Clock, SystemClock
 from streamfleet.common.durations import in_words
 from streamfleet.producer.batch import Progress
 
 LINE_EVERY_S = 5.0
-MARK_EVERY_S = 0.25
+PACE_SPAN_S = 30.0
+RECORD_EVERY_S = 0.25
+
+
+class Pace:
+    """Speed over the last half minute.
+
+    Args:
+        now_s: start, seconds of a monotonic clock.
+        done: units done at the start.
+    """
+
+    def __init__(self, now_s: float, done: int) -> None:
+        self._points: deque[tuple[float, int]] = deque([(now_s, done)])
+
+    def record(self, now_s: float, done: int) -> None:
+        """Record the units done now."""
+        self._points.append((now_s, done))
+        while len(self._points) > 2 and self._points[1][0] <= now_s - PACE_SPAN_S:
+            self._points.popleft()
+
+    @property
+    def per_second(self) -> float:
+        """Units per second; 0 until it is known."""
+        (first_s, first), (last_s, last) = self._points[0], self._points[-1]
+        return (last - first) / (last_s - first_s) if last_s > first_s else 0.0
+
+    def left_s(self, left: int) -> float | None:
+        """Estimated seconds for the rest; None while unknown."""
+        speed = self.per_second
+        return left / speed if speed > 0 else None
 
 
 class BatchView:
@@ -34,7 +64,7 @@ class BatchView:
         self._console = console or Console(stderr=True)
         self._clock = clock or SystemClock()
         self._pace: Pace | None = None
-        self._shown_s = self._marked_s = self._clock.monotonic()
+        self._shown_s = self._recorded_s = self._clock.monotonic()
         self._bar: Bar | None = None
 
     def __enter__(self) -> Self:
@@ -61,9 +91,9 @@ class BatchView:
             self._pace = Pace(now_s, progress.done)
             if self._console.is_terminal:
                 self._bar = _start_bar(self._console)
-        elif now_s - self._marked_s >= MARK_EVERY_S:
-            self._marked_s = now_s
-            self._pace.mark(now_s, progress.done)
+        elif now_s - self._recorded_s >= RECORD_EVERY_S:
+            self._recorded_s = now_s
+            self._pace.record(now_s, progress.done)
         if self._bar is not None:
             self._draw(self._bar, progress)
         elif now_s - self._shown_s >= LINE_EVERY_S:

@@ -29,12 +29,12 @@ class Turn(NamedTuple):
     now_ms: int
 
 
-class Looked(NamedTuple):
-    """Extent of a look for passed deadlines.
+class ExpiryScan(NamedTuple):
+    """Extent of a scan for passed deadlines.
 
     Attributes:
-        places: position of the next look in each lane, in the script's own format.
-        more: a bound cut the look short.
+        places: position of the next scan in each lane, in the script's own format.
+        more: a bound cut the scan short.
     """
 
     places: Sequence[str] = ()
@@ -86,11 +86,11 @@ class HousekeepingBroker(BrokerBase):
         promoted, due = await self._with_groups(lambda: self.connection.script("promote", self._shared, args))
         return int(promoted), int(float(due)) if due else None
 
-    async def expire(self, seen: Looked | None = None, limit: int = 1000, most: int = 25) -> tuple[int, Looked]:
+    async def expire(self, seen: ExpiryScan | None = None, limit: int = 1000, most: int = 25) -> tuple[int, ExpiryScan]:
         """End queued requests whose deadline has passed.
 
         Args:
-            seen: extent that an earlier look returned; nothing before it is checked again.
+            seen: extent that an earlier scan returned; nothing before it is checked again.
             limit: largest number of ranks to check in each lane.
             most: largest number of requests to end in each lane.
 
@@ -99,7 +99,7 @@ class HousekeepingBroker(BrokerBase):
         """
         args = [self._config, limit, most, json.dumps([*(seen.places if seen else ())])]
         ended, cut, *reached = await self.connection.script("expire", self._shared, args)
-        return int(ended), Looked([part.decode() for part in reached], bool(cut))
+        return int(ended), ExpiryScan([part.decode() for part in reached], bool(cut))
 
     async def cancel_requests(self, most: int) -> list[tuple[str, str]]:
         """The oldest cancel requests: stream id, and the request id as it was written."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from streamfleet.common.broker.client import ClientBroker
-from streamfleet.common.broker.types import Accepted, EnqueueCode, Standing, Submission
+from streamfleet.common.broker.types import Accepted, EnqueueCode, EntryState, Submission
 from streamfleet.common.connection import MissingGroup
 from streamfleet.common.errors import NotReplicated
 from streamfleet.common.keys import GROUP, NOBODY
@@ -110,7 +110,7 @@ class ProducerBroker(ClientBroker):
             for record, result in zip(records, results, strict=True)
         ]
 
-    async def standing(self, entry: str) -> Standing | None:
+    async def entry_state(self, entry: str) -> EntryState | None:
         """State of an entry; None if it is no longer in its lane. Reads no body, because a producer may not."""
         lane_name, stream_id = entry.split(":", 1)
         lane = Lane(lane_name)
@@ -125,12 +125,12 @@ class ProducerBroker(ClientBroker):
                 ]
             )
         except MissingGroup:  # without a group, no worker was ever there, and nothing was delivered
-            return Standing() if await self.connection.command("XLEN", stream) else None
+            return EntryState() if await self.connection.command("XLEN", stream) else None
         row = pending_row(pending[0]) if pending else None
         if row is not None and row[1] != NOBODY:
-            return Standing(row[1], row[3])
+            return EntryState(row[1], row[3])
         undelivered = id_order(stream_id) > id_order(last_delivered(groups, GROUP))
-        return Standing() if row or waiting or delayed or undelivered else None
+        return EntryState() if row or waiting or delayed or undelivered else None
 
     async def read_replies(self, client: str, last_id: str, block_ms: int) -> tuple[str, list[str]]:
         """Wait up to `block_ms` for requests that end after `last_id`. Returns the id to go on from, and their ids."""

@@ -87,7 +87,7 @@ class Accepted:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class EntryState:
     """State of an entry that has not ended: with a worker, at this attempt, or waiting (no worker)."""
 
     worker: str | None = None

@@ -21,7 +21,7 @@ from streamfleet.gateway.files.files import Files
 from streamfleet.gateway.files.store import ContentGone
 from streamfleet.gateway.models import Models
 from streamfleet.gateway.queues import Queues
-from streamfleet.producer.batchfile import BadLine, BatchLine
+from streamfleet.producer.batch_lines import BadLine, BatchLine
 
 NO_WORKER_MS = 2_000
 OVERDUE_MS = 5_000

@@ -16,7 +16,7 @@ from streamfleet.gateway.batch_records import BatchRecord, BatchStatus, Part
 from streamfleet.gateway.batches import metrics
 from streamfleet.gateway.broker.batches import BatchBroker, SaveCode, Step
 from streamfleet.gateway.files.files import SEGMENT_HOLD_MS, Files
-from streamfleet.producer.batchfile import BadLine, answer_line, refusal_line
+from streamfleet.producer.batch_lines import BadLine, answer_line, refusal_line
 
 MOST_BYTES, MOST_LINES = 4_194_304, 2_000
 SOONEST_S, LATEST_S, PARTS_AN_AGE = 0.5, 60.0, 50

@@ -22,7 +22,7 @@ from streamfleet.gateway.batches.submitter import Submitter, line_request_id
 from streamfleet.gateway.batches.validation import too_many_errors, validate
 from streamfleet.gateway.broker.batches import Ending
 from streamfleet.gateway.offload import TimeSlice, offload
-from streamfleet.producer.batchfile import BadLine, BatchLine
+from streamfleet.producer.batch_lines import BadLine, BatchLine
 from streamfleet.producer.client import Client
 
 log = structlog.get_logger(__name__)

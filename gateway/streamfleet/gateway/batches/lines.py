@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.gateway.request_parameters import check_fields
-from streamfleet.producer.batchfile import BadLine, BatchLine, parse_line
+from streamfleet.producer.batch_lines import BadLine, BatchLine, parse_line
 
 Line = tuple[int, bytes]
 MOST_TOGETHER = 500

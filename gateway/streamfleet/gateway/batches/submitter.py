@@ -20,7 +20,7 @@ from streamfleet.gateway.offload import TimeSlice, offload
 from streamfleet.gateway.queues import Queues
 from streamfleet.gateway.request_parameters import body_to_enqueue
 from streamfleet.producer.ask import Ask
-from streamfleet.producer.batchfile import BadLine, BatchLine
+from streamfleet.producer.batch_lines import BadLine, BatchLine
 from streamfleet.producer.handle import Arrivals, Handle
 from streamfleet.producer.submission_batches import MAX_BYTES, MAX_COUNT, size
 

@@ -13,7 +13,7 @@ from streamfleet.gateway.batches.claimed_batch import ClaimedBatch, InvalidBatch
 from streamfleet.gateway.batches.ledger import MOST_BYTES, MOST_LINES
 from streamfleet.gateway.batches.lines import Line, LineChecker, error_object
 from streamfleet.gateway.offload import TimeSlice, offload
-from streamfleet.producer.batchfile import BadLine
+from streamfleet.producer.batch_lines import BadLine
 
 MOST_ERRORS = 100
 """Most refused lines in the batch object; the error file has all of them."""

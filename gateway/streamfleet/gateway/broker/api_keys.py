@@ -271,7 +271,7 @@ class GatewayBroker(SharedKeys[GatewayNames]):
         try:
             await self.connection.command("XADD", self.names.key_changes, *words)
         except Exception as error:  # noqa: BLE001 - see above
-            log.warning("gateways_not_told", error=str(error), so="they find out within seconds")
+            log.warning("key_change_not_announced", error=str(error), so="they find out within seconds")
 
     def _limits(self, record: KeyRecord) -> tuple[int, int]:
         own = (record.requests_per_minute, record.tokens_per_minute)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from streamfleet.common.results import Result
 from streamfleet.gateway.ui.texts import LINE_CHARS, MOST_CHARS, error_of, fields_of, line, passage, usage_of
 from streamfleet.operator.request_location import Trace
-from streamfleet.operator.request_trace import NO_DEADLINE_MS, Story, as_json_value, tell
+from streamfleet.operator.request_trace import NO_DEADLINE_MS, TraceSummary, as_json_value, summarize
 
 CANCELLABLE = frozenset({"undelivered", "ready", "delayed", "handed_out", "running", "nowhere"})
 _TEXTS = ("id", "text", "entry", "lane", "worker", "finished_ms", "tenant", "session", "traceparent", "meta")
@@ -27,7 +27,7 @@ class Event(NamedTuple):
 
 def trace_object(trace: Trace) -> dict[str, Any]:
     """Returns everything as JSON values, each text cut to its bound."""
-    story, result, dead_letter = tell(trace), trace.result, trace.letter
+    summary, result, dead_letter = summarize(trace), trace.result, trace.letter
     values = as_json_value(trace)
     fields = (trace.place.look.fields if trace.place else None) or (dead_letter.original if dead_letter else {})
     return {
@@ -36,13 +36,13 @@ def trace_object(trace: Trace) -> dict[str, Any]:
         "lost_with": [line(name) for name in values["lost_with"]],
         "notified": {line(name): value for name, value in list(values["notified"].items())[:32]},
         "error": error_of(values["error"]),
-        "events": [event._asdict() for event in events(trace, story)],
+        "events": [event._asdict() for event in events(trace, summary)],
         "body": passage(fields.get(b"body")),
         "fields": fields_of(fields),
         "result": passage(result.fields.get("response") or result.fields.get("error")) if result else None,
         "output": line(result.text, MOST_CHARS) if result else None,
         "usage": usage_of(result.usage) if result else None,
-        "can_cancel": story.state in CANCELLABLE,
+        "can_cancel": summary.state in CANCELLABLE,
     }
 
 
@@ -60,9 +60,9 @@ def not_found_text(trace: Trace) -> str:
     )
 
 
-def events(trace: Trace, story: Story) -> list[Event]:
+def events(trace: Trace, summary: TraceSummary) -> list[Event]:
     """Returns the events, oldest first; an event without a known time keeps its place between the others."""
-    found = [*_enqueue_events(trace, story), *_run_events(trace, story), *_end_events(trace, story)]
+    found = [*_enqueue_events(trace, summary), *_run_events(trace, summary), *_end_events(trace, summary)]
     keyed, last_ms = [], float("-inf")
     for event in found:
         last_ms = max(last_ms, event.at_ms) if event.at_ms is not None and event.kind != "deadline" else last_ms
@@ -70,39 +70,39 @@ def events(trace: Trace, story: Story) -> list[Event]:
     return [event for _, event in sorted(keyed, key=lambda pair: pair[0])]
 
 
-def _enqueue_events(trace: Trace, story: Story) -> Iterator[Event]:
-    if story.enqueued_ms is not None:
+def _enqueue_events(trace: Trace, summary: TraceSummary) -> Iterator[Event]:
+    if summary.enqueued_ms is not None:
         by = "by a client" if trace.recorded else "by a plain XADD, or its record has expired"
-        yield Event(story.enqueued_ms, "enqueued", f"enqueued {by}")
-    if story.attempts.former:
-        lost = ", ".join(line(name) for name in story.attempts.lost_with)
-        text = f"{story.attempts.former} attempts before" + (f"; lost with {lost}" if lost else "")
+        yield Event(summary.enqueued_ms, "enqueued", f"enqueued {by}")
+    if summary.attempts.former:
+        lost = ", ".join(line(name) for name in summary.attempts.lost_with)
+        text = f"{summary.attempts.former} attempts before" + (f"; lost with {lost}" if lost else "")
         yield Event(None, "lost", text)
     look = trace.place.look if trace.place else None
     if look is not None and look.due_ms is not None:
         yield Event(look.due_ms, "delayed_until", "its next try is due")
 
 
-def _run_events(trace: Trace, story: Story) -> Iterator[Event]:
+def _run_events(trace: Trace, summary: TraceSummary) -> Iterator[Event]:
     result = trace.result
     if result is None:
-        if story.state == "running":
-            yield Event(None, "started", story.text)
+        if summary.state == "running":
+            yield Event(None, "started", summary.text)
         return
     queued, waited, first = result.timings[:3]
-    if not result.worker or story.enqueued_ms is None or queued is None:
+    if not result.worker or summary.enqueued_ms is None or queued is None:
         return
-    at_ms = story.enqueued_ms + queued
+    at_ms = summary.enqueued_ms + queued
     yield Event(at_ms, "started", f"taken by {line(result.worker)}, attempt {result.attempt}")
     if first is not None:
         yield Event(at_ms + (waited or 0) + first, "first_token", f"first token after {first:g} ms in the engine")
 
 
-def _end_events(trace: Trace, story: Story) -> Iterator[Event]:
+def _end_events(trace: Trace, summary: TraceSummary) -> Iterator[Event]:
     if trace.result is not None:
-        yield Event(_finished_ms(trace.result), "ended", line(story.text, LINE_CHARS))
-    elif story.deadline_ms is not None and story.deadline_ms < NO_DEADLINE_MS:
-        yield Event(story.deadline_ms, "deadline", "its deadline")
+        yield Event(_finished_ms(trace.result), "ended", line(summary.text, LINE_CHARS))
+    elif summary.deadline_ms is not None and summary.deadline_ms < NO_DEADLINE_MS:
+        yield Event(summary.deadline_ms, "deadline", "its deadline")
     if trace.letter is not None:
         yield Event(trace.letter.written_ms, "dead_letter", f"dead letter {trace.letter.letter_id}")
     if trace.result_ttl_ms is not None:

@@ -10,58 +10,58 @@ from streamfleet.common.results import Result
 from streamfleet.operator.commands.dead_view import reason
 from streamfleet.operator.commands.plain import one_line
 from streamfleet.operator.request_location import Trace
-from streamfleet.operator.request_trace import NO_DEADLINE_MS, Story, tell
+from streamfleet.operator.request_trace import NO_DEADLINE_MS, TraceSummary, summarize
 
 
 def page(trace: Trace) -> str:
     """All details of one request."""
-    return "\n".join(f"{name:<14}{one_line(text)}" for name, text in _lines(trace, tell(trace)))
+    return "\n".join(f"{name:<14}{one_line(text)}" for name, text in _lines(trace, summarize(trace)))
 
 
-def _lines(trace: Trace, story: Story) -> Iterator[tuple[str, str]]:
+def _lines(trace: Trace, summary: TraceSummary) -> Iterator[tuple[str, str]]:
     yield "request", trace.request_id
-    yield "now", story.text
-    yield from _origin(trace, story)
-    if story.attempts.former:
-        yield "tries before", _former(story)
+    yield "now", summary.text
+    yield from _origin(trace, summary)
+    if summary.attempts.former:
+        yield "tries before", _former(summary)
     if trace.result is not None:
         yield from _ending(trace, trace.result)
     if trace.letter is not None:
         yield "dead letter", f"{trace.letter.letter_id}: {reason(trace.letter)}"
     later = " is told when it ends" if trace.result is None else " was not told yet"
-    for name, told in story.told.items():
+    for name, told in summary.told.items():
         yield "notified", name if told else name + later
-    for name, value in story.carried.items():
+    for name, value in summary.carried.items():
         yield name, value
     if trace.search is not None:
         yield "found by", f"looking through {trace.search.looked_at} entries: there is no record of its id"
 
 
-def _origin(trace: Trace, story: Story) -> Iterator[tuple[str, str]]:
+def _origin(trace: Trace, summary: TraceSummary) -> Iterator[tuple[str, str]]:
     if trace.entry:
         yield "entry", trace.entry
-    if story.enqueued_ms is not None:
+    if summary.enqueued_ms is not None:
         by = "by a client" if trace.recorded else "by a plain XADD, or its record has expired"
-        yield "enqueued", f"{_moment(story.enqueued_ms)}, {_ago(trace.now_ms, story.enqueued_ms)}, {by}"
-    yield from _deadline(trace, story)
-    if story.body_bytes is not None:
-        yield "body", f"{story.body_bytes} bytes"
+        yield "enqueued", f"{_moment(summary.enqueued_ms)}, {_ago(trace.now_ms, summary.enqueued_ms)}, {by}"
+    yield from _deadline(trace, summary)
+    if summary.body_bytes is not None:
+        yield "body", f"{summary.body_bytes} bytes"
 
 
-def _deadline(trace: Trace, story: Story) -> Iterator[tuple[str, str]]:
+def _deadline(trace: Trace, summary: TraceSummary) -> Iterator[tuple[str, str]]:
     look = trace.place.look if trace.place else None
-    if story.deadline_ms is not None and story.deadline_ms < NO_DEADLINE_MS:
-        left = story.deadline_ms - trace.now_ms
+    if summary.deadline_ms is not None and summary.deadline_ms < NO_DEADLINE_MS:
+        left = summary.deadline_ms - trace.now_ms
         when = "passed" if left < 0 else "in"
-        yield "deadline", f"{_moment(story.deadline_ms)}, {when} {in_words(left / 1000)}"
+        yield "deadline", f"{_moment(summary.deadline_ms)}, {when} {in_words(left / 1000)}"
     elif look is not None:
         ranks = f": it ranks as if it were {_moment(look.rank_ms)}" if look.rank_ms is not None else ""
         yield "deadline", f"none{ranks}"
 
 
-def _former(story: Story) -> str:
-    lost = ", ".join(story.attempts.lost_with)
-    return f"{story.attempts.former}" + (f"; lost with {lost}" if lost else "; no worker was lost with it")
+def _former(summary: TraceSummary) -> str:
+    lost = ", ".join(summary.attempts.lost_with)
+    return f"{summary.attempts.former}" + (f"; lost with {lost}" if lost else "; no worker was lost with it")
 
 
 def _ending(trace: Trace, result: Result) -> Iterator[tuple[str, str]]:

@@ -17,7 +17,7 @@ from streamfleet.common.health import HealthServer
 from streamfleet.common.settings import ExporterSettings, LogSettings, QueueSettings, unknown_variables
 from streamfleet.operator.broker import OperatorBroker
 from streamfleet.operator.exporter.families import families
-from streamfleet.operator.exporter.looker import Looker
+from streamfleet.operator.exporter.reader import CachedReader
 
 log = structlog.get_logger(__name__)
 
@@ -25,16 +25,16 @@ log = structlog.get_logger(__name__)
 class QueueCollector(Collector):
     """Collector that reads Redis when it is scraped, not when it is registered."""
 
-    def __init__(self, queue: str, looker: Looker) -> None:
-        self._queue, self._looker = queue, looker
+    def __init__(self, queue: str, reader: CachedReader) -> None:
+        self._queue, self._reader = queue, reader
 
     def describe(self) -> list[Metric]:
         """Return nothing, because names would need a read of Redis."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        looked = self._looker.current()
-        return families(self._queue, looked.found, looked.took_s)
+        reading = self._reader.current()
+        return families(self._queue, reading.found, reading.took_s)
 
 
 def run_exporter(queue: QueueSettings, exporter: ExporterSettings, log_settings: LogSettings) -> None:
@@ -52,14 +52,14 @@ def run_exporter(queue: QueueSettings, exporter: ExporterSettings, log_settings:
 
 async def _serve(queue: QueueSettings, settings: ExporterSettings) -> None:
     broker = OperatorBroker.open(queue, patience_s=0)
-    looker = Looker(broker, SystemClock(), settings.exporter_reuse_ms / 1000)
+    reader = CachedReader(broker, SystemClock(), settings.exporter_reuse_ms / 1000)
     server = HealthServer(
         settings.exporter_host,
         settings.exporter_port,
-        looker.health,
-        _registry(QueueCollector(queue.queue, looker)),
+        reader.health,
+        _registry(QueueCollector(queue.queue, reader)),
         "STREAMFLEET_EXPORTER_PORT",
-        looker.alive,
+        reader.alive,
     )
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):

@@ -81,7 +81,7 @@ def families(queue: str, found: View | None, took_s: float) -> Iterator[Metric]:
 
     Args:
         queue: the queue's name.
-        found: the last look; None if it failed.
+        found: the last reading; None if it failed.
         took_s: its duration, seconds.
     """
     yield UP.of(queue, [((), float(found is not None))])

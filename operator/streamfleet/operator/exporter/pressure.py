@@ -1,7 +1,7 @@
 """Throughput of a queue, and estimated lateness of its waiting requests. Pure.
 
-**Throughput** is measured from the counters between looks: requests that succeeded or failed, per second, over the
-last two minutes, but only between two looks at which requests were waiting, because an idle fleet does not show its
+**Throughput** is measured from the counters between readings: requests that succeeded or failed, per second, over the
+last two minutes, but only between two readings at which requests were waiting, because an idle fleet does not show its
 speed. If no request ended in that time, one is counted, so that the estimate for a stuck fleet grows and stays finite.
 The last value stays until there is a newer one.
 
@@ -45,7 +45,7 @@ class Throughput:
         self.per_second: float | None = None
 
     def saw(self, now_ms: int, answered: int, *, waiting: bool) -> float | None:
-        """Add a look.
+        """Add a reading.
 
         Args:
             now_ms: Redis's clock, epoch ms.

@@ -52,14 +52,14 @@ class View:
     work_s: float | None
 
 
-async def look(broker: OperatorBroker, throughput: Throughput) -> View:
-    """Look at the queue in three round trips, whose cost does not grow with the queue."""
+async def read_view(broker: OperatorBroker, throughput: Throughput) -> View:
+    """Read the queue in three round trips, whose cost does not grow with the queue."""
     await broker.refresh_configuration()
     return view(*await read_queue(broker), throughput, broker.limits.patience_ms)
 
 
 def view(audit: Audit, sample: Sample, throughput: Throughput, patience_ms: int) -> View:
-    """Compute the numbers of a look.
+    """Compute the numbers of one reading.
 
     Args:
         audit: all counts.

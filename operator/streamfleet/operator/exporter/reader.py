@@ -1,4 +1,4 @@
-"""Reads the queue for scrapes and probes from any thread; one look serves all that ask within a period."""
+"""Reads the queue for scrapes and probes from any thread; one reading serves all that ask within a period."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from streamfleet.common.errors import StreamfleetError
 from streamfleet.common.health import Health
 from streamfleet.operator.broker import OperatorBroker
 from streamfleet.operator.exporter.pressure import Throughput
-from streamfleet.operator.exporter.view import View, look
+from streamfleet.operator.exporter.view import View, read_view
 
 log = structlog.get_logger(__name__)
-LOOK_TIMEOUT_S = 5.0  # Prometheus gives up a scrape after 10
+READ_TIMEOUT_S = 5.0  # Prometheus gives up a scrape after 10
 ANSWER_TIMEOUT_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
-    """One look: the view, or None and the reason; and its duration in seconds."""
+class Reading:
+    """One reading: the view, or None and the reason; and its duration in seconds."""
 
     found: View | None
     reason: str
     took_s: float
 
 
-class Looker:
-    """Caches looks at the queue. Created on the broker's event loop; called from other threads.
+class CachedReader:
+    """Reads the queue, and reuses a recent reading. Created on the broker's event loop; called from other threads.
 
     Args:
         broker: the queue; a broker without patience.
-        clock: clock for the age of the last look.
-        reuse_s: time for which one look is reused, seconds.
+        clock: clock for the age of the last reading.
+        reuse_s: time for which one reading is reused, seconds.
     """
 
     def __init__(self, broker: OperatorBroker, clock: Clock, reuse_s: float) -> None:
@@ -44,18 +44,18 @@ class Looker:
         self._loop = asyncio.get_running_loop()
         self._throughput = Throughput()
         self._lock = threading.Lock()
-        self._last: Looked | None = None
+        self._last: Reading | None = None
         self._last_at = 0.0
 
-    def current(self) -> Looked:
-        """A recent look, taken now if necessary; concurrent callers wait for it. A failed look is reused as well."""
+    def current(self) -> Reading:
+        """A recent reading, or a new one; concurrent callers wait for it. A failed reading is reused as well."""
         with self._lock:
             if self._last is None or self._clock.monotonic() - self._last_at >= self._reuse_s:
                 was_well = self._last is None or self._last.found is not None
-                self._last = self._look_now()
+                self._last = self._read_now()
                 self._last_at = self._clock.monotonic()
                 if was_well and self._last.found is None:
-                    log.warning("look_failed", reason=self._last.reason)
+                    log.warning("read_failed", reason=self._last.reason)
             return self._last
 
     def alive(self) -> Health:
@@ -72,23 +72,23 @@ class Looker:
         alive = self.alive()
         if not alive.live:
             return alive
-        looked = self.current()
-        return Health(live=True, ready=looked.found is not None, reason=looked.reason)
+        reading = self.current()
+        return Health(live=True, ready=reading.found is not None, reason=reading.reason)
 
-    def _look_now(self) -> Looked:
+    def _read_now(self) -> Reading:
         began = self._clock.monotonic()
-        looking = asyncio.run_coroutine_threadsafe(self._look(), self._loop)
-        found, reason = looking.result()
-        return Looked(found, reason, self._clock.monotonic() - began)
+        reading = asyncio.run_coroutine_threadsafe(self._read(), self._loop)
+        found, reason = reading.result()
+        return Reading(found, reason, self._clock.monotonic() - began)
 
-    async def _look(self) -> tuple[View | None, str]:
+    async def _read(self) -> tuple[View | None, str]:
         try:
-            async with asyncio.timeout(LOOK_TIMEOUT_S):
-                return await look(self._broker, self._throughput), "ready"
+            async with asyncio.timeout(READ_TIMEOUT_S):
+                return await read_view(self._broker, self._throughput), "ready"
         except TimeoutError:
-            return None, f"Redis at {self._broker.connection.address} did not answer within {LOOK_TIMEOUT_S:g} s"
+            return None, f"Redis at {self._broker.connection.address} did not answer within {READ_TIMEOUT_S:g} s"
         except StreamfleetError as error:
             return None, str(error)
         except Exception as error:
-            log.exception("look_broke")
+            log.exception("read_broke")
             return None, f"the queue could not be read: {type(error).__name__}; the log says more"

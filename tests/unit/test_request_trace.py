@@ -16,7 +16,7 @@ from streamfleet.operator.commands.trace_view import page
 from streamfleet.operator.dead_letters import read_letter
 from streamfleet.operator.fleet import WorkerView
 from streamfleet.operator.request_location import Place, Search, Trace
-from streamfleet.operator.request_trace import Attempts, as_json_value, deadline_ms, read_tries, tell
+from streamfleet.operator.request_trace import Attempts, as_json_value, deadline_ms, read_tries, summarize
 
 CAME = 1_790_000_000_000
 NOW = CAME + 40_000
@@ -51,16 +51,16 @@ def ended(**fields: str) -> Trace:
     ],
 )
 def test_where_it_is(look: dict[str, Any], state: str, said: str) -> None:
-    story = tell(traced(**look))
-    assert story.state == state
-    assert said in story.text
+    summary = summarize(traced(**look))
+    assert summary.state == state
+    assert said in summary.text
 
 
 def test_how_long_a_worker_has_had_it_is_bounded_by_what_the_worker_says() -> None:
     worker = WorkerView("w1", 3, "ready", "vllm", ["m"], 8, 1.0, oldest_held_s=7.0)
-    assert "for at most 7 s" in tell(traced(worker, worker="w1", attempt=1)).text
+    assert "for at most 7 s" in summarize(traced(worker, worker="w1", attempt=1)).text
     silent = replace(worker, silent_s=60.0)
-    assert "that worker is silent: others take it over" in tell(traced(silent, worker="w1", attempt=1)).text
+    assert "that worker is silent: others take it over" in summarize(traced(silent, worker="w1", attempt=1)).text
 
 
 def test_a_page_before_the_end() -> None:
@@ -110,7 +110,7 @@ def test_a_page_after_the_end() -> None:
 
 def test_a_cancelled_one_may_stand_in_its_lane_for_a_while() -> None:
     cancelled = replace(traced(before=0), result=ended(status="cancelled").result)
-    assert tell(cancelled).text == "ended: cancelled; its entry stands in its lane until its turn comes"
+    assert summarize(cancelled).text == "ended: cancelled; its entry stands in its lane until its turn comes"
 
 
 def test_it_says_when_it_was_looked_for() -> None:
