@@ -17,7 +17,7 @@ from streamfleet.operator.plan.arrivals import Arrival
 from streamfleet.operator.plan.figures import Figures, figures
 from streamfleet.operator.plan.measure import WORDS, MeasureOptions, measure_engine
 from streamfleet.operator.plan.profile import EngineProfile
-from streamfleet.operator.plan.simulate import Fate, Run
+from streamfleet.operator.plan.simulate import RequestTimes, Run
 from streamfleet.producer import Client
 
 Environment = Mapping[str, object]
@@ -60,16 +60,16 @@ def run_of(arrivals: Sequence[Arrival], outcomes: Sequence[Outcome]) -> Run:
         for arrival, outcome in zip(arrivals, outcomes, strict=True)
         if outcome.status == "succeeded"
     ]
-    return Run(arrivals, [_fate(outcome) for outcome in outcomes], max(ends_s, default=0.0), 0.0)
+    return Run(arrivals, [_times(outcome) for outcome in outcomes], max(ends_s, default=0.0), 0.0)
 
 
-def _fate(outcome: Outcome) -> Fate:
+def _times(outcome: Outcome) -> RequestTimes:
     def since_s(moment_ms: float | None) -> float | None:
         return None if moment_ms is None else (moment_ms - outcome.enqueued_ms) / 1000
 
     answered = outcome.status == "succeeded"
     total_s = since_s(outcome.finished_ms) if answered else None
-    return Fate(since_s(outcome.started_ms), since_s(outcome.first_token_ms), total_s)
+    return RequestTimes(since_s(outcome.started_ms), since_s(outcome.first_token_ms), total_s)
 
 
 async def _sent(url: str, arrivals: Sequence[Arrival]) -> float:

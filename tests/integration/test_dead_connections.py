@@ -11,7 +11,7 @@ import pytest
 from redis.asyncio import Redis
 
 from streamfleet.cli.demo.server import RedisServer
-from streamfleet.common.connection import Connection, lines
+from streamfleet.common.connection import Connection, server_clients
 from streamfleet.common.connection import connection as trying
 from streamfleet.common.connection.clients import KEEPALIVE_S, Client
 from streamfleet.common.errors import BrokerUnavailable
@@ -109,7 +109,7 @@ async def test_a_server_that_is_only_slow_keeps_its_connections(
     connection: Connection, proxy: Proxy, raw_redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is sent twice, and one more connection is all that it is asked for."""
-    monkeypatch.setattr(lines, "GRACE_S", 0.2)
+    monkeypatch.setattr(server_clients, "GRACE_S", 0.2)
     before = await several(connection)
     proxy.hold()
     counting = [asyncio.create_task(connection.command("INCR", "count")) for _ in range(5)]
@@ -124,13 +124,15 @@ async def test_a_server_that_is_only_slow_keeps_its_connections(
 async def test_an_answer_that_the_server_may_take_its_time_for_is_waited_for(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lines, "GRACE_S", 0.1)
-    line = lines.Line(redis_url)
-    waiting = asyncio.create_task(line.commands.send("WAIT", 1, 2_000, blocks_s=2.0))
-    await eventually(lambda: line.commands.overdue(asyncio.get_running_loop().time() + 3), what="it has a connection")
-    await line.drop_silent()
+    monkeypatch.setattr(server_clients, "GRACE_S", 0.1)
+    clients = server_clients.ServerClients(redis_url)
+    waiting = asyncio.create_task(clients.commands.send("WAIT", 1, 2_000, blocks_s=2.0))
+    await eventually(
+        lambda: clients.commands.overdue(asyncio.get_running_loop().time() + 3), what="it has a connection"
+    )
+    await clients.drop_silent()
     assert await waiting == 0
-    await line.close()
+    await clients.close()
 
 
 async def test_a_silent_sentinel_does_not_take_all_the_time_of_each_try(redis_server: RedisServer) -> None:

@@ -15,7 +15,7 @@ from streamfleet.operator.plan.arrivals import Arrival, Traffic
 from streamfleet.operator.plan.figures import figures
 from streamfleet.operator.plan.lanes import Lanes
 from streamfleet.operator.plan.profile import NO_LIMIT, EngineProfile
-from streamfleet.operator.plan.simulate import WATCHERS, Fate, Fleet, Run, Simulation
+from streamfleet.operator.plan.simulate import WATCHERS, Fleet, RequestTimes, Run, Simulation
 from streamfleet.worker.engine.base import EngineRequest
 from streamfleet.worker.engine.simulated import SimulatedEngine
 from streamfleet.worker.engine.simulated_profile import SMOLLM2_135M_CPU, Profile
@@ -41,11 +41,11 @@ def run(profile: EngineProfile, arrivals: list[Arrival], workers: int = 1, **set
 
 
 def totals(found: Run) -> list[float | None]:
-    return [None if fate.total_s is None else round(fate.total_s, 6) for fate in found.fates]
+    return [None if each.total_s is None else round(each.total_s, 6) for each in found.times]
 
 
 def waits(found: Run) -> list[float | None]:
-    return [None if fate.waited_s is None else round(fate.waited_s, 6) for fate in found.fates]
+    return [None if each.waited_s is None else round(each.waited_s, 6) for each in found.times]
 
 
 # -- closed forms ------------------------------------------------------------------------------------------
@@ -68,7 +68,7 @@ def test_d_d_1_overloaded_each_waits_for_all_before_it() -> None:
 def test_m_d_1_waits_as_pollaczek_and_khinchine_say(busy: float) -> None:
     traffic = Traffic(busy, 1, 1, shape="fixed")
     found = [run(engine(), traffic.arrivals(seed, 8_000)) for seed in (1, 2)]
-    waited = [fate.waited_s or 0.0 for each in found for fate in each.fates]
+    waited = [each.waited_s or 0.0 for run in found for each in run.times]
     assert sum(waited) / len(waited) == pytest.approx(busy / (2 * (1 - busy)), rel=0.08)
     assert figures(1, 1, found).used == pytest.approx(busy, rel=0.05)
 
@@ -81,7 +81,7 @@ def test_m_m_1_waits_as_long_as_it_should() -> None:
         at_s += chance.expovariate(busy)
         arrivals.append(arrival(at_s, max(1, round(chance.expovariate(0.01)))))
     found = run(engine(step_s=0.01), arrivals)
-    waited = [fate.waited_s or 0.0 for fate in found.fates]
+    waited = [each.waited_s or 0.0 for each in found.times]
     assert sum(waited) / len(waited) == pytest.approx(busy / (1 - busy), rel=0.12)
 
 
@@ -93,7 +93,7 @@ def test_a_prompt_is_read_before_the_first_step_and_holds_up_the_others() -> Non
     found = run(profile, [arrival(0.0, 3, prompt=10), arrival(1.5, 1, prompt=20)])
     # Alone: 1 s of reading, a step until 3 s. Then 2 s of reading and a step of 1.5 s together until 5.5 s; one more.
     # The second one came in the first step, which ended at 2 s.
-    assert [round(fate.first_token_s or 0, 6) for fate in found.fates] == [2.0, 4.0]
+    assert [round(each.first_token_s or 0, 6) for each in found.times] == [2.0, 4.0]
     assert totals(found) == [6.5, 4.0]
 
 
@@ -185,7 +185,7 @@ async def test_it_is_as_fast_as_the_simulated_engine() -> None:
     await asyncio.gather(*tasks)
     await real.stop()
     found = run(profile, arrivals, prefetch=1_000)
-    assert [fate.total_s for fate in found.fates] == pytest.approx([ended[place] for place in range(60)], abs=1e-6)
+    assert [each.total_s for each in found.times] == pytest.approx([ended[place] for place in range(60)], abs=1e-6)
 
 
 # -- the order ---------------------------------------------------------------------------------------------
@@ -265,7 +265,7 @@ def test_a_prefetched_one_that_becomes_late_leaves_the_engine() -> None:
 def test_the_way_to_the_engine_counts() -> None:
     profile = replace(engine(), pickup_ms=250.0)
     found = run(profile, [arrival(0.0), arrival(5.0, due_s=1.2)])
-    assert found.fates[0] == Fate(0.25, 1.25, 1.25)
+    assert found.times[0] == RequestTimes(0.25, 1.25, 1.25)
     assert totals(found) == [1.25, None]
 
 
@@ -273,5 +273,5 @@ def test_the_same_arrivals_come_to_the_same() -> None:
     traffic = Traffic(9.0, 50, 20, 1.0)
     profile = EngineProfile(SMOLLM2_135M_CPU)
     first, second, other = (run(profile, traffic.arrivals(seed, 500), 3) for seed in (1, 1, 2))
-    assert first.fates == second.fates
-    assert first.fates != other.fates
+    assert first.times == second.times
+    assert first.times != other.times

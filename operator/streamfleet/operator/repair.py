@@ -17,7 +17,7 @@ from streamfleet.common.limits import QueueLimits
 from streamfleet.common.protocol import LANES, Lane, check_name
 from streamfleet.operator.broker import OperatorBroker
 from streamfleet.operator.broker.audit import Audit
-from streamfleet.operator.broker.repairing import ENTRIES, SCANNED, Finding, KeyCheck
+from streamfleet.operator.broker.repairing import ENTRIES, SCANNED, Damage, KeyCheck
 
 EXAMPLES = 3
 LOCK_MS = 1_000
@@ -52,8 +52,8 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass
-class Found:
-    """Findings of one kind in one lane or the whole queue; the count is 0 for the lane or queue itself."""
+class DamageGroup:
+    """Damage of one kind in one lane or the whole queue; the count is 0 for the lane or queue itself."""
 
     kind: str
     lane: str
@@ -95,7 +95,7 @@ class Report:
         partial: later checks were skipped, because the groups must be repaired first.
     """
 
-    found: Sequence[Found]
+    found: Sequence[DamageGroup]
     mended: bool
     audit: Audit | None
     partial: bool = False
@@ -119,7 +119,7 @@ class Inspection:
     def __init__(self, broker: OperatorBroker, mend: bool, progress: Progress | None = None) -> None:
         self._broker, self._mend = broker, mend
         self._progress = progress or (lambda _done, _total: None)
-        self._found: dict[tuple[str, str], Found] = {}
+        self._found: dict[tuple[str, str], DamageGroup] = {}
         self._done = self._total = 0
 
     async def run(self) -> Report:
@@ -147,11 +147,11 @@ class Inspection:
         audit = await self._broker.audit()
         return Report([*self._found.values()], self._mend, audit, partial)
 
-    def _note(self, findings: Iterable[Finding]) -> None:
+    def _note(self, findings: Iterable[Damage]) -> None:
         for finding in findings:
             lane = finding.name.partition(":")[0]
             lane = lane if lane in LANES else ""
-            found = self._found.setdefault((finding.kind, lane), Found(finding.kind, lane))
+            found = self._found.setdefault((finding.kind, lane), DamageGroup(finding.kind, lane))
             found.detail = found.detail or finding.detail
             if finding.name == lane:
                 continue  # a finding about the lane itself, not about one entry
@@ -176,7 +176,7 @@ class Inspection:
             recorded = [name for name in map(self._recorded, names) if name]
             if recorded:
                 gone = await self._broker.end_vanished(recorded, self._mend)
-                self._note(Finding("vanished", name) for name in gone)
+                self._note(Damage("vanished", name) for name in gone)
             self._step(SCANNED)
 
     def _recorded(self, key: str) -> str:
@@ -234,7 +234,7 @@ class Inspection:
 
     async def _look_at_consumers(self) -> None:
         while count := await self._forgotten():
-            found = self._found.setdefault(("consumer_gone", ""), Found("consumer_gone", ""))
+            found = self._found.setdefault(("consumer_gone", ""), DamageGroup("consumer_gone", ""))
             found.count += count
             if not self._mend:
                 return
@@ -249,7 +249,7 @@ class Inspection:
         balance = await self._broker.balance()
         if balance is not None and any((balance.staged, balance.vanished, balance.forgotten)):
             off = f"staged by {balance.staged}, vanished by {balance.vanished}, forgotten by {balance.forgotten}"
-            self._found["miscounted", ""] = Found("miscounted", "", 0, [off])
+            self._found["miscounted", ""] = DamageGroup("miscounted", "", 0, [off])
 
 
 def shared_checks(keys: Keys) -> list[KeyCheck]:

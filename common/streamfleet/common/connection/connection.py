@@ -22,9 +22,9 @@ from tenacity import (
 from streamfleet.common import scripts
 from streamfleet.common.connection.clients import check_options
 from streamfleet.common.connection.cluster import SlotOwner
-from streamfleet.common.connection.lines import Line, Lines
 from streamfleet.common.connection.locator import FixedServer, Locator
 from streamfleet.common.connection.sentinel import SentinelMaster
+from streamfleet.common.connection.server_clients import CurrentServer, ServerClients
 from streamfleet.common.connection.translation import another_type, translated
 from streamfleet.common.connection.urls import Kind, RedisUrl, read_url, safe_address, why_unusable
 from streamfleet.common.errors import BrokerUnavailable, ClientClosed, SettingsError, StreamfleetError
@@ -60,7 +60,7 @@ class Connection:
         self.address, self.answer_timeout_s = safe_address(url), ANSWER_TIMEOUT_S
         self._patience_s = patience_s
         self._hashes: dict[str, str] = {}
-        self._blocked: Line | None = None
+        self._blocked: ServerClients | None = None
         self._process = os.getpid()
         self._shut = False
         self._limits: set[asyncio.Timeout] = set()
@@ -71,12 +71,12 @@ class Connection:
             raise SettingsError(f"REDIS_URL {self.address}: {why_unusable(error)}") from None
         self._clustered = read.kind is Kind.CLUSTER
         self._locator = _locator(read, self.address)
-        self._lines = Lines(self._locator)
+        self._server = CurrentServer(self._locator)
 
     @property
     def moves(self) -> int:
         """Number of times that the connection moved to another server."""
-        return self._lines.moves
+        return self._server.moves
 
     def home(self, key: str) -> None:
         """Set the key that locates the queue: in a cluster, all operations go to the node that holds it."""
@@ -88,7 +88,7 @@ class Connection:
         Raises:
             BrokerUnavailable: no server answers at the address.
         """
-        await self._once(lambda line: line.commands.send("PING"))
+        await self._once(lambda clients: clients.commands.send("PING"))
 
     async def command(self, *words: Any) -> Any:
         """Send one command as raw words, and return the reply.
@@ -97,11 +97,11 @@ class Connection:
             BrokerUnavailable: Redis could not be reached for the whole patience.
             BrokerOutOfMemory: Redis is at its memory limit.
         """
-        return await self._patiently(lambda line: line.commands.send(*words))
+        return await self._patiently(lambda clients: clients.commands.send(*words))
 
     async def pipeline(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
         """Send several commands in one round trip; replies in the same order. Raises like `command`."""
-        return await self._patiently(lambda line: line.commands.send_all(commands))
+        return await self._patiently(lambda clients: clients.commands.send_all(commands))
 
     async def block(self, timeout_s: float, *words: Any) -> Any:
         """Send a command that blocks for up to `timeout_s` on the server; without retries.
@@ -110,9 +110,9 @@ class Connection:
             BrokerUnavailable: the connection broke.
         """
 
-        async def wait(line: Line) -> Any:
-            self._blocked = line
-            return await line.blocking.send(*words, blocks_s=timeout_s)
+        async def wait(clients: ServerClients) -> Any:
+            self._blocked = clients
+            return await clients.blocking.send(*words, blocks_s=timeout_s)
 
         try:
             return await self._once(wait, timeout_s, BLOCK_MARGIN_S)
@@ -125,18 +125,18 @@ class Connection:
 
     async def unblock(self) -> None:
         """End a `block` in progress as if its time were up; a reply that is already on its way still arrives."""
-        line = self._blocked
-        if line is not None and (number := line.blocking.number) is not None:
+        clients = self._blocked
+        if clients is not None and (number := clients.blocking.number) is not None:
             # Sent to the same server: client ids are valid only there.
-            await self._once(lambda _: line.commands.send("CLIENT", "UNBLOCK", number))
+            await self._once(lambda _: clients.commands.send("CLIENT", "UNBLOCK", number))
 
     async def script(self, verb: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
         """Run a verb's script. Raises like `command`, and MissingGroup."""
-        return await self._patiently(lambda line: self._evaluate(line, verb, keys, args))
+        return await self._patiently(lambda clients: self._evaluate(clients, verb, keys, args))
 
     async def script_once(self, verb: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
         """Run a script that must not be repeated automatically; without retries."""
-        return await self._once(lambda line: self._evaluate(line, verb, keys, args))
+        return await self._once(lambda clients: self._evaluate(clients, verb, keys, args))
 
     async def script_replicated(
         self, verb: str, keys: Sequence[str], args: Sequence[Any], replicas: int, timeout_ms: int
@@ -148,12 +148,12 @@ class Connection:
         """
         wait, wait_s = ("WAIT", replicas, timeout_ms), timeout_ms / 1000
 
-        async def work(line: Line) -> list[Any]:
+        async def work(clients: ServerClients) -> list[Any]:
             # One connection for both, because WAIT covers only its own connection's writes.
             try:
-                return await line.commands.send_all([self._by_hash(verb, keys, args), wait], wait_s)
+                return await clients.commands.send_all([self._by_hash(verb, keys, args), wait], wait_s)
             except redis.exceptions.NoScriptError:
-                return await line.commands.send_all([_by_text(verb, keys, args), wait], wait_s)
+                return await clients.commands.send_all([_by_text(verb, keys, args), wait], wait_s)
 
         reply, acknowledged = await self._patiently(work, wait_s)
         return reply, int(acknowledged)
@@ -187,25 +187,25 @@ class Connection:
         """Send a command even after the connection was shut: one try of up to 2 s; errors are ignored."""
         with contextlib.suppress(StreamfleetError, redis.exceptions.RedisError, OSError):
             async with asyncio.timeout(LAST_TIMEOUT_S):
-                await self._lines.use(lambda line: line.commands.send(*words))
+                await self._server.use(lambda clients: clients.commands.send(*words))
 
     async def close(self) -> None:
         """Shut the connection, and close all sockets."""
         self.shut()
-        await self._lines.close()
+        await self._server.close()
 
     def _by_hash(self, verb: str, keys: Sequence[str], args: Sequence[Any]) -> tuple[Any, ...]:
         if verb not in self._hashes:
             self._hashes[verb] = scripts.sha(verb)
         return ("EVALSHA", self._hashes[verb], len(keys), *keys, *args)
 
-    async def _evaluate(self, line: Line, verb: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
+    async def _evaluate(self, clients: ServerClients, verb: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
         try:
-            return await line.commands.send(*self._by_hash(verb, keys, args))
+            return await clients.commands.send(*self._by_hash(verb, keys, args))
         except redis.exceptions.NoScriptError:
-            return await line.commands.send(*_by_text(verb, keys, args))
+            return await clients.commands.send(*_by_text(verb, keys, args))
 
-    async def _patiently(self, work: Callable[[Line], Awaitable[T]], blocks_s: float = 0.0) -> T:
+    async def _patiently(self, work: Callable[[ServerClients], Awaitable[T]], blocks_s: float = 0.0) -> T:
         try:
             return await self._once(work, blocks_s)
         except BrokerUnavailable:
@@ -222,15 +222,15 @@ class Connection:
         return await retrying(self._once, work, blocks_s)
 
     async def _once(
-        self, work: Callable[[Line], Awaitable[T]], blocks_s: float = 0.0, margin_s: float | None = None
+        self, work: Callable[[ServerClients], Awaitable[T]], blocks_s: float = 0.0, margin_s: float | None = None
     ) -> T:
         """Run one try. The server may block for `blocks_s` before it answers, and has `margin_s` for the answer."""
-        late = asyncio.get_running_loop().call_later(blocks_s + CHECK_AFTER_S, self._lines.check)
+        late = asyncio.get_running_loop().call_later(blocks_s + CHECK_AFTER_S, self._server.check)
         try:
             timeout_s = blocks_s + (margin_s or self.answer_timeout_s)
-            return await self._unless_shut(lambda: self._lines.use(work), timeout_s)
+            return await self._unless_shut(lambda: self._server.use(work), timeout_s)
         except TimeoutError as error:
-            await self._lines.drop()
+            await self._server.drop()
             raise translated(error, self.address, self._clustered) from None
         except (redis.exceptions.RedisError, OSError) as error:
             ours = translated(error, self.address, self._clustered)

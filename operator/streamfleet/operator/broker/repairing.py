@@ -16,7 +16,7 @@ SCANNED = 250
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Damage:
     """Damage in a queue that only manual Redis commands can cause.
 
     Attributes:
@@ -60,12 +60,12 @@ class Balance:
 class RepairBroker(BrokerBase):
     """Bounded checks of a queue; with `mend`, each repairs what it finds. Workers may run meanwhile."""
 
-    async def look_at_groups(self, mend: bool) -> list[Finding]:
+    async def look_at_groups(self, mend: bool) -> list[Damage]:
         """Check the lanes' consumer groups: missing, set back, or set beyond the end."""
         found = await self.connection.script("repair_groups", self._shared, [self._config, int(mend)])
-        return _findings(found)
+        return _damages(found)
 
-    async def look_at_entries(self, part: str, lane: Lane, after: str, mend: bool) -> tuple[str, list[Finding]]:
+    async def look_at_entries(self, part: str, lane: Lane, after: str, mend: bool) -> tuple[str, list[Damage]]:
         """Check some entries of a lane (`part` is ``lane``), or some that are pending there (``pending``).
 
         Returns:
@@ -76,7 +76,7 @@ class RepairBroker(BrokerBase):
 
     async def look_at_members(
         self, part: str, lane: Lane | None, members: Sequence[bytes], mend: bool
-    ) -> tuple[int, list[Finding]]:
+    ) -> tuple[int, list[Damage]]:
         """Check members of a ready set (`part` is ``ready``), of the delayed set, or fields of ``tries``.
 
         Returns:
@@ -87,10 +87,10 @@ class RepairBroker(BrokerBase):
 
     async def _repair(
         self, part: str, lane: int, after: str, members: Sequence[bytes], mend: bool
-    ) -> tuple[Any, list[Finding]]:
+    ) -> tuple[Any, list[Damage]]:
         args = [self._config, int(mend), part, lane, after, ENTRIES, BYTES, *members]
         reached, found = await self.connection.script("repair", self._shared, args)
-        return reached, _findings(found)
+        return reached, _damages(found)
 
     async def members(self, part: str, lane: Lane | None) -> AsyncIterator[list[bytes]]:
         """Members of the sorted set, or fields of the hash, that `part` names in `look_at_members`, some at a time.
@@ -119,7 +119,7 @@ class RepairBroker(BrokerBase):
         """Number of all keys in the database, of any queue or program."""
         return int(await self.connection.command("DBSIZE"))
 
-    async def look_at_keys(self, checks: Sequence[KeyCheck], mend: bool) -> list[Finding]:
+    async def look_at_keys(self, checks: Sequence[KeyCheck], mend: bool) -> list[Damage]:
         """Check types and lifetimes of keys; with `mend`, wrong keys are renamed, or get the missing lifetime."""
         keys = [*self._shared, *(check.key for check in checks)]
         args: list[Any] = [self._config, int(mend), f":broken:{await self.now_ms()}"]
@@ -127,7 +127,7 @@ class RepairBroker(BrokerBase):
             args += (check.type, "" if check.life_ms is None else check.life_ms, check.field)
         found = await self.connection.script("repair_keys", keys, args)
         words = [word.decode(errors="replace") for word in found]
-        return [Finding(*words[at : at + 3]) for at in range(0, len(words), 3)]
+        return [Damage(*words[at : at + 3]) for at in range(0, len(words), 3)]
 
     async def balance(self) -> Balance | None:
         """Correct the counters to match the entries; None if the queue's keys contradict each other."""
@@ -135,6 +135,6 @@ class RepairBroker(BrokerBase):
         return Balance(*map(int, off)) if off else None
 
 
-def _findings(flat: Sequence[bytes]) -> list[Finding]:
+def _damages(flat: Sequence[bytes]) -> list[Damage]:
     words = [word.decode(errors="replace") for word in flat]
-    return [Finding(kind, name) for kind, name in zip(words[::2], words[1::2], strict=True)]
+    return [Damage(kind, name) for kind, name in zip(words[::2], words[1::2], strict=True)]

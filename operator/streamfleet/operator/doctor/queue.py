@@ -12,7 +12,7 @@ from streamfleet.common.protocol import LANES
 from streamfleet.common.queue_configuration import decode, differences
 from streamfleet.common.settings import variable
 from streamfleet.operator.broker import OperatorBroker
-from streamfleet.operator.broker.repairing import Finding
+from streamfleet.operator.broker.repairing import Damage
 from streamfleet.operator.doctor.check import Check, fail, ok, unknown, warn
 from streamfleet.operator.lateness import Cause, lateness
 from streamfleet.operator.repair import KINDS, key_check, shared_checks
@@ -37,7 +37,7 @@ async def sampled_keys_checks(broker: OperatorBroker) -> list[Check]:
     keys, whole = await broker.some_keys(ROUNDS)
     own = [key for key in keys if key.startswith(broker.keys.base)]
     checks = [check for key in own if (check := key_check(key, broker.keys, broker.limits)) is not None]
-    wrong: list[Finding] = []
+    wrong: list[Damage] = []
     for start in range(0, len(checks), 250):
         wrong += await broker.look_at_keys(checks[start : start + 250], mend=False)
     part = "" if whole else f", in a part of the {await broker.database_size()} keys there are"
@@ -137,7 +137,7 @@ def _others(broker: OperatorBroker, keys: Sequence[str], *, whole: bool) -> Chec
     return ok("other queues", f"{shown}: they share this server's memory and time")
 
 
-def _named(wrong: Sequence[Finding]) -> str:
+def _named(wrong: Sequence[Damage]) -> str:
     told = [f"{finding.name}: {KINDS[finding.kind][0].format(detail=finding.detail)}" for finding in wrong[:NAMED]]
     return "; ".join(told) + _more(wrong)
 

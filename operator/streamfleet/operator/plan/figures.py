@@ -38,21 +38,21 @@ class Figures:
 
 def figures(workers: int, slots: int, runs: Sequence[Run]) -> Figures:
     """Compute the figures of runs with this number of workers and slots."""
-    fates = [fate for run in runs for fate in run.fates]
-    waits_s = sorted(fate.waited_s for fate in fates if fate.waited_s is not None)
-    totals_s = sorted(fate.total_s for fate in fates if fate.total_s is not None)
+    times = [each for run in runs for each in run.times]
+    waits_s = sorted(each.waited_s for each in times if each.waited_s is not None)
+    totals_s = sorted(each.total_s for each in times if each.total_s is not None)
     span_s = sum(max(run.ended_s, run.arrivals[-1].at_s) for run in runs)
     tokens = sum(
         arrival.output_tokens
         for run in runs
-        for arrival, fate in zip(run.arrivals, run.fates, strict=True)
-        if fate.total_s is not None
+        for arrival, each in zip(run.arrivals, run.times, strict=True)
+        if each.total_s is not None
     )
     return Figures(
         workers=workers,
-        requests=len(fates),
-        late=1 - len(totals_s) / len(fates),
-        late_runs=tuple(sum(fate.total_s is None for fate in run.fates) / len(run.fates) for run in runs),
+        requests=len(times),
+        late=1 - len(totals_s) / len(times),
+        late_runs=tuple(sum(each.total_s is None for each in run.times) / len(run.times) for run in runs),
         wait_p50_s=at_share(waits_s, 0.5),
         wait_p99_s=at_share(waits_s, 0.99),
         total_p50_s=at_share(totals_s, 0.5),

@@ -42,7 +42,7 @@ class Fleet:
 
 
 @dataclass(slots=True)
-class Fate:
+class RequestTimes:
     """Outcome of a request; seconds from its arrival, None for steps that it did not reach.
 
     Attributes:
@@ -62,13 +62,13 @@ class Run:
 
     Attributes:
         arrivals: the arrivals.
-        fates: outcome of each, in the same order.
+        times: outcome of each, in the same order.
         ended_s: time of the last end.
         slot_s: busy time of all slots, seconds.
     """
 
     arrivals: Sequence[Arrival]
-    fates: Sequence[Fate]
+    times: Sequence[RequestTimes]
     ended_s: float
     slot_s: float
 
@@ -89,7 +89,7 @@ class Simulation:
         self._watch, self._bench = deque(idle[:WATCHERS]), deque(idle[WATCHERS:])
         self._full: set[int] = set()
         self._lanes = Lanes(fleet.shares, fleet.patience_s)
-        self._fates = [Fate() for _ in arrivals]
+        self._times = [RequestTimes() for _ in arrivals]
         self._events: list[tuple[float, int]] = []
         self._late: list[tuple[float, int, int, Job]] = []
         self._scheduled_s = [float("inf")] * fleet.workers
@@ -114,9 +114,9 @@ class Simulation:
                     self._advance(worker)
             else:
                 self._end_late()
-        ends_s = [item.at_s + (fate.total_s or 0.0) for item, fate in zip(self._arrivals, self._fates, strict=True)]
+        ends_s = [item.at_s + (each.total_s or 0.0) for item, each in zip(self._arrivals, self._times, strict=True)]
         return Run(
-            self._arrivals, self._fates, max(ends_s, default=0.0), sum(worker.slot_s for worker in self._workers)
+            self._arrivals, self._times, max(ends_s, default=0.0), sum(worker.slot_s for worker in self._workers)
         )
 
     def _arrive(self, at: int) -> None:
@@ -150,7 +150,7 @@ class Simulation:
         if due_s is not None and due_s <= self._now_s:
             return
         job = Job(place, arrival, arrival.prompt_tokens + arrival.output_tokens)
-        self._fates[place].waited_s = self._now_s - arrival.at_s
+        self._times[place].waited_s = self._now_s - arrival.at_s
         self._workers[worker].give(job, self._now_s)
         if due_s is not None:
             heappush(self._late, (due_s, place, worker, job))
@@ -159,9 +159,9 @@ class Simulation:
         batch = self._workers[worker]
         done, joined = batch.advance(self._now_s)
         for job in done:
-            self._fates[job.place].total_s = self._now_s - job.arrival.at_s
+            self._times[job.place].total_s = self._now_s - job.arrival.at_s
         for job in joined:
-            self._fates[job.place].first_token_s = batch.first_token_s - job.arrival.at_s
+            self._times[job.place].first_token_s = batch.first_token_s - job.arrival.at_s
         if done:
             self._has_room(worker)
         self._schedule(worker)

@@ -21,7 +21,7 @@ GRACE_S = 1.0
 """Seconds after a new connection's answer in which a server that was only busy answers all others."""
 
 
-class Line:
+class ServerClients:
     """The two clients of one server.
 
     Attributes:
@@ -65,11 +65,11 @@ class Line:
         await self.blocking.close()
 
 
-class Lines:
-    """Runs operations on the line to the current server.
+class CurrentServer:
+    """Runs operations with the clients of the current server.
 
-    A replaced line is closed after its last operation: closed earlier, its operations would get errors that are not the
-    server's.
+    Replaced clients are closed after their last operation: closed earlier, their operations would get errors that are
+    not the server's.
 
     Attributes:
         moves: number of changes to another server.
@@ -78,72 +78,72 @@ class Lines:
     def __init__(self, locator: Locator) -> None:
         self.moves = 0
         self._locator = locator
-        self._line: Line | None = None
-        self._doubted = True
+        self._clients: ServerClients | None = None
+        self._must_locate = True
         self._located_at = 0.0
-        self._replaced: list[Line] = []
+        self._replaced: list[ServerClients] = []
         self._locating = asyncio.Lock()
         self._checking: asyncio.Task[None] | None = None
 
-    async def use(self, work: Callable[[Line], Awaitable[T]]) -> T:
+    async def use(self, work: Callable[[ServerClients], Awaitable[T]]) -> T:
         """Run an operation; after an error that may mean a moved server, the next operation locates it again."""
-        line = await self._current()
-        line.users += 1
+        clients = await self._current()
+        clients.users += 1
         try:
-            return await work(line)
+            return await work(clients)
         except Exception as error:
-            if line is self._line and points_elsewhere(error):
-                self._doubted = True
+            if clients is self._clients and points_elsewhere(error):
+                self._must_locate = True
             raise
         except asyncio.CancelledError:  # perhaps by a time-out, because the server is gone
-            self._doubted = True
+            self._must_locate = True
             raise
         finally:
-            line.users -= 1
-            if line.users == 0 and line in self._replaced:
-                self._replaced.remove(line)
-                await line.close()
+            clients.users -= 1
+            if clients.users == 0 and clients in self._replaced:
+                self._replaced.remove(clients)
+                await clients.close()
 
     def check(self) -> None:
         """Check in the background for dead connections, because an answer is overdue."""
-        if self._line is not None and (self._checking is None or self._checking.done()):
-            self._checking = asyncio.create_task(self._check(self._line))
+        if self._clients is not None and (self._checking is None or self._checking.done()):
+            self._checking = asyncio.create_task(self._check(self._clients))
 
-    async def _check(self, line: Line) -> None:
+    async def _check(self, clients: ServerClients) -> None:
         with contextlib.suppress(*FAILURES):
-            await line.drop_silent()
+            await clients.drop_silent()
 
     async def drop(self) -> None:
         """Drop the server's other connections after an answer timed out, because they may be dead too."""
         if self._checking is not None:
             self._checking.cancel()
-        if self._line is not None:
-            await self._line.drop()
+        if self._clients is not None:
+            await self._clients.drop()
 
     async def close(self) -> None:
         if self._checking is not None:
             self._checking.cancel()
-        lines, self._replaced, self._line = [*self._replaced, self._line], [], None
-        for line in lines:
-            if line is not None:
-                await line.close()
+        every, self._replaced, self._clients = [*self._replaced, self._clients], [], None
+        for clients in every:
+            if clients is not None:
+                await clients.close()
 
-    async def _current(self) -> Line:
-        if (line := self._trusted()) is not None:
-            return line
+    async def _current(self) -> ServerClients:
+        if (clients := self._trusted()) is not None:
+            return clients
         async with self._locating:
-            if (line := self._trusted()) is not None:
-                return line
+            if (clients := self._trusted()) is not None:
+                return clients
             try:
                 url = await self._locator.locate()
             except BrokerUnavailable:
-                if self._doubted or self._line is None:
+                if self._must_locate or self._clients is None:
                     raise
-                url = self._line.url  # the locator has no answer, but the current server does
-            self._doubted, self._located_at = False, asyncio.get_running_loop().time()
-            if self._line is not None and self._line.url == url:
-                return self._line
-            old, self._line = self._line, (line := Line(url))
+                url = self._clients.url  # the locator has no answer, but the current server does
+            self._must_locate, self._located_at = False, asyncio.get_running_loop().time()
+            if self._clients is not None and self._clients.url == url:
+                return self._clients
+            old, self._clients = self._clients, (clients := ServerClients(url))
             if old is not None:
                 self.moves += 1
                 log.warning("redis_moved", server=safe_address(url))
@@ -152,8 +152,8 @@ class Lines:
                 await old.blocking.close()  # a blocking read on the old server would never get anything
             elif old is not None:
                 await old.close()
-            return line
+            return clients
 
-    def _trusted(self) -> Line | None:
+    def _trusted(self) -> ServerClients | None:
         stale = asyncio.get_running_loop().time() - self._located_at > self._locator.trust_s
-        return None if self._doubted or stale else self._line
+        return None if self._must_locate or stale else self._clients
