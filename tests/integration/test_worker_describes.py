@@ -11,7 +11,7 @@ from streamfleet.common.keys import Keys
 from streamfleet.common.protocol import Lane
 from streamfleet.operator.fleet import WorkerView
 from streamfleet.operator.lateness import Cause, lateness
-from streamfleet.operator.snapshot import look_at_workers, take_snapshot
+from streamfleet.operator.snapshot import read_workers, take_snapshot
 from streamfleet.producer.client import Client
 from tests.broker import Broker
 from tests.integration.worker_in_process import small_engine, worker_inside
@@ -28,7 +28,7 @@ async def broker(redis_url: str) -> AsyncIterator[Broker]:
 
 async def only(broker: Broker) -> WorkerView | None:
     """The one worker, once it has given a sign of life."""
-    views = await look_at_workers(broker, await broker.now_ms())
+    views = await read_workers(broker)
     assert len(views) <= 1
     return views[0] if views else None
 

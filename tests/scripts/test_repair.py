@@ -116,7 +116,7 @@ async def test_an_idle_worker_is_woken_for_what_was_made_ready(queue: Queue) -> 
     await queue.pull("w1", 0)
     await queue.command("DEL", queue.keys.ready("high"), queue.keys.bench, queue.keys.wake)
     await queue.broker.ensure_groups()
-    _, found = await queue.broker.look_at_entries("lane", Lane.HIGH, "", mend=True)
+    _, found = await queue.broker.check_entries("lane", Lane.HIGH, "", mend=True)
     assert [finding.kind for finding in found] == ["nowhere"]
     after = await queue.dump()
     assert (after["bench"], after["wake"]) == (["1"], {"undelivered": 1})
@@ -140,16 +140,16 @@ async def test_one_look_is_bounded_in_entries_and_bytes(queue: Queue) -> None:
         await big.add("low", f"1000-{number}", body="b" * 100_000)
     for _ in range(20):
         await big.pull("w1", 0)
-    after, _ = await big.broker.look_at_entries("lane", Lane.HIGH, "", mend=False)
+    after, _ = await big.broker.check_entries("lane", Lane.HIGH, "", mend=False)
     assert after == "1000-127"
-    after, _ = await big.broker.look_at_entries("lane", Lane.LOW, "", mend=False)
+    after, _ = await big.broker.check_entries("lane", Lane.LOW, "", mend=False)
     assert after == "1000-1"
     members = [ready_member(f"1000-{number}").encode() for number in range(8)]
-    looked, _ = await big.broker.look_at_members("ready", Lane.LOW, members, mend=False)
+    looked, _ = await big.broker.check_members("ready", Lane.LOW, members, mend=False)
     assert looked == 2
     await big.pull("w1", 8)
     await big.pull("w2", 8)
-    after, _ = await big.broker.look_at_entries("pending", Lane.HIGH, "", mend=False)
+    after, _ = await big.broker.check_entries("pending", Lane.HIGH, "", mend=False)
     assert after == ""
 
 
@@ -160,8 +160,8 @@ async def test_what_changed_since_it_was_listed_is_left_alone(queue: Queue) -> N
     members = [ready_member("1000-0").encode()]
     await queue.complete("w1", await queue.claim())
     before = await queue.dump()
-    assert await queue.broker.look_at_members("ready", Lane.HIGH, members, mend=True) == (1, [])
-    assert await queue.broker.look_at_members("delayed", None, [b"2|1000-0"], mend=True) == (1, [])
+    assert await queue.broker.check_members("ready", Lane.HIGH, members, mend=True) == (1, [])
+    assert await queue.broker.check_members("delayed", None, [b"2|1000-0"], mend=True) == (1, [])
     assert await queue.dump() == before
 
 
@@ -237,7 +237,7 @@ async def test_looking_at_what_runs_is_bounded_in_bytes(queue: Queue) -> None:
     for number in range(6):
         await big.add("low", f"1000-{number}", body="b" * 100_000)
     await big.pull("w1", 6)
-    after, _ = await big.broker.look_at_entries("pending", Lane.LOW, "", mend=False)
+    after, _ = await big.broker.check_entries("pending", Lane.LOW, "", mend=False)
     assert after == "1000-1"
 
 

@@ -341,7 +341,7 @@ async def sees_to(fleet: Broker, me: Broker, client: Client) -> None:
     assert await fleet.connection.command("XLEN", me.keys.cancels) == 1, "cancelled by itself, not by asking"
     assert await me.entry_state("low:1-1") is None
     for lane in LANES:
-        assert (await me.look_at(lane, "1-1")).fields is None
+        assert (await me.entry_details(lane, "1-1")).fields is None
     await add(fleet, Lane.CRITICAL, id="worse")
     await fleet.complete("w1", [Completion(await claim(fleet), Status.FAILED, {"http_status": "400"}, "", ERROR)])
     assert (await me.audit()).problems() == []

@@ -89,7 +89,7 @@ class Redis:
         """As if it were enqueued now."""
         return Handle(name, False, self.entry, self.mailbox, self.mailbox.generation, cast("Any", None))
 
-    def looked(self, name: str) -> int:
+    def polled(self, name: str) -> int:
         """Number of times that its result was asked for."""
         return sum(name in names for names in self.asked)
 
@@ -343,7 +343,7 @@ async def test_one_that_cannot_be_asked_for_does_not_hold_up_the_others(
     await redis.away()
     with pytest.raises(RequestLost):
         await asyncio.wait_for(waiting["lost"], 5)
-    await eventually(lambda: redis.looked("broken") > 4)
+    await eventually(lambda: redis.polled("broken") > 4)
     assert len([names for names in redis.rechecked if "broken" in names]) == 2, "with the other, and alone"
     redis.broken.clear()
     await redis.away()
@@ -357,7 +357,7 @@ async def test_who_may_not_ask_waits_on(redis: Redis, monkeypatch: pytest.Monkey
     monkeypatch.setattr("streamfleet.producer.slots.RECHECK_S", 0.01)
     redis.refuses = NotPermitted("no GET of records")
     waiting = asyncio.create_task(redis.handle("r").result(timeout=5))
-    await eventually(lambda: redis.looked("r") > 4)
+    await eventually(lambda: redis.polled("r") > 4)
     assert redis.rechecked == [["r"]]
     await redis.tell("r")
     assert (await waiting).ok
@@ -384,7 +384,7 @@ async def test_what_is_enqueued_while_somebody_listens_is_not_asked_for(
     first = asyncio.create_task(redis.handle("first").result())
     await eventually(lambda: redis.rechecked == [["first"]])
     second = asyncio.create_task(redis.handle("second").result())
-    await eventually(lambda: redis.looked("second") > 3)
+    await eventually(lambda: redis.polled("second") > 3)
     assert redis.rechecked == [["first"]]
     for task in (first, second):
         task.cancel()

@@ -1,4 +1,4 @@
-"""Times at which a client looks at a result by itself, and what it remembers."""
+"""Times at which a client polls for a result by itself, and what it remembers."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from streamfleet.producer.slots import Slot, Slots, pause_s
 
 
 def test_looks_back_off() -> None:
-    assert [pause_s(False, looks) for looks in range(7)] == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
-    assert [pause_s(True, looks) for looks in range(4)] == [5.0, 10.0, 20.0, 30.0]
+    assert [pause_s(False, polls) for polls in range(7)] == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
+    assert [pause_s(True, polls) for polls in range(4)] == [5.0, 10.0, 20.0, 30.0]
     assert pause_s(True, 10**6) == 30.0
 
 
@@ -20,7 +20,7 @@ def test_a_request_of_others_is_looked_at_at_once() -> None:
     slot = slots.get("r")
     slots.join(slot, 100.0)
     assert slots.take_due(100.0, 10) == [slot]
-    slots.looked(slot, 100.0)
+    slots.polled(slot, 100.0)
     assert slots.next_due() == 100.1
 
 
@@ -74,7 +74,7 @@ def test_many_short_waits_look_as_often_as_a_long_one() -> None:
         assert slots.next_due() is None
     slots.join(slot, 105.0)
     assert slots.take_due(105.0, 10) == [slot]
-    slots.looked(slot, 105.0)
+    slots.polled(slot, 105.0)
     assert slots.next_due() == 115.0
     slots.leave(slot)
     slots.join(slot, 108.0)
@@ -87,11 +87,11 @@ def test_a_new_wait_for_a_request_of_others_does_not_begin_to_hurry_again() -> N
     for wait in range(6):
         slots.join(slot, 100.0 + wait)
         assert slots.take_due(100.0 + wait, 10) == [slot]
-        slots.looked(slot, 100.0 + wait)
+        slots.polled(slot, 100.0 + wait)
         slots.leave(slot)
     slots.join(slot, 200.0)
     assert slots.take_due(200.0, 10) == [slot]
-    slots.looked(slot, 200.0)
+    slots.polled(slot, 200.0)
     assert slots.next_due() == 201.0
 
 
@@ -103,7 +103,7 @@ def test_many_short_waits_leave_one_plan(notified: bool) -> None:
     for wait in range(1_000):
         slots.join(slot, 100.0 + wait / 1_000)
         slots.leave(slot)
-    assert len(slots._looks) == 1
+    assert len(slots._polls) == 1
     slots.join(slot, 101.0)
     assert slots.take_due(106.0, 10) == [slot], "once"
     assert slots.next_due() is None
@@ -123,8 +123,8 @@ def test_all_are_looked_at_when_notifications_may_be_lost_whether_or_not_somebod
     waited, held = slots.get("waited"), slots.get("held")
     waited.notified = held.notified = True
     slots.join(waited, 100.0)
-    slots.look_at_all(101.0)
-    assert held not in [slot for *_, slot in slots._looks], "nobody looks for one that nobody waits for"
+    slots.poll_all(101.0)
+    assert held not in [slot for *_, slot in slots._polls], "nobody polls for one that nobody waits for"
     assert slots.take_due(101.0, 10) == [waited]
     assert slots.next_due() is None
     slots.join(held, 102.0)

@@ -11,7 +11,7 @@ import pytest
 from streamfleet.common.keys import NOBODY
 from streamfleet.common.protocol import Lane
 from streamfleet.common.results import decode_result
-from streamfleet.operator.broker.inspecting import EntryLook, read_entry_name
+from streamfleet.operator.broker.inspecting import EntryDetails, read_entry_name
 from streamfleet.operator.commands.trace_view import page
 from streamfleet.operator.dead_letters import read_letter
 from streamfleet.operator.fleet import WorkerView
@@ -20,7 +20,7 @@ from streamfleet.operator.request_trace import Attempts, as_json_value, deadline
 
 CAME = 1_790_000_000_000
 NOW = CAME + 40_000
-LOOK = EntryLook({b"body": b"{}", b"ttl": b"60000"}, True, None, 0, 0, None, None, None, "")
+LOOK = EntryDetails({b"body": b"{}", b"ttl": b"60000"}, True, None, 0, 0, None, None, None, "")
 
 
 def traced(by: WorkerView | None = None, **look: Any) -> Trace:

@@ -16,7 +16,7 @@ from pathlib import Path
 from streamfleet.common.protocol import LANES
 from streamfleet.operator.fleet import WorkerView
 from streamfleet.operator.repair import Inspection
-from streamfleet.operator.snapshot import look_at_workers
+from streamfleet.operator.snapshot import read_workers
 from tests.fault.fleet import Member
 from tests.fault.harness import MARK, Harness, harness_on
 from tests.fault.history import History, collect
@@ -77,7 +77,7 @@ class Rollout:
 
     async def look(self) -> None:
         """Note who is alive."""
-        self.workers = await look_at_workers(self.harness.broker, await self.harness.broker.now_ms())
+        self.workers = await read_workers(self.harness.broker)
 
     async def after(self, ended: int) -> None:
         """Wait until so many requests have ended."""

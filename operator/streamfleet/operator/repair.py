@@ -165,14 +165,14 @@ class Inspection:
     # -- keys ----------------------------------------------------------------------------------------------
 
     async def _look_at_shared_keys(self) -> None:
-        self._note(await self._broker.look_at_keys(shared_checks(self._broker.keys), self._mend))
+        self._note(await self._broker.check_keys(shared_checks(self._broker.keys), self._mend))
 
     async def _look_at_every_key(self) -> None:
         """Check results, records, reply streams and tokens, and recorded requests whose entry is gone."""
         async for names in self._broker.every_key():
             checks = [check for name in names if (check := key_check(name, self._broker.keys, self._broker.limits))]
             if checks:
-                self._note(await self._broker.look_at_keys(checks, self._mend))
+                self._note(await self._broker.check_keys(checks, self._mend))
             recorded = [name for name in map(self._recorded, names) if name]
             if recorded:
                 gone = await self._broker.end_vanished(recorded, self._mend)
@@ -190,7 +190,7 @@ class Inspection:
 
     async def _look_at_groups(self) -> bool:
         """Check the groups. True if the later checks can run."""
-        findings = await self._broker.look_at_groups(self._mend)
+        findings = await self._broker.check_groups(self._mend)
         self._note(findings)
         if self._mend and self._has(GROUPS_FIRST):
             await self._stage()
@@ -217,7 +217,7 @@ class Inspection:
         after = ""
         while True:
             before = after
-            after, findings = await self._broker.look_at_entries(part, lane, after, self._mend)
+            after, findings = await self._broker.check_entries(part, lane, after, self._mend)
             self._note(findings)
             self._step(ENTRIES if part == "lane" and after else 0)
             if not after or after == before:
@@ -227,7 +227,7 @@ class Inspection:
         async for members in self._broker.members(part, lane):
             left = members
             while left:
-                looked, findings = await self._broker.look_at_members(part, lane, left, self._mend)
+                looked, findings = await self._broker.check_members(part, lane, left, self._mend)
                 self._note(findings)
                 self._step(looked)
                 left = left[max(1, looked) :]

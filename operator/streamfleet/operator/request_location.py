@@ -9,10 +9,10 @@ from streamfleet.common.keys import NOBODY
 from streamfleet.common.protocol import LANES, Lane, is_request_id
 from streamfleet.common.results import Result
 from streamfleet.operator.broker import OperatorBroker
-from streamfleet.operator.broker.inspecting import EntryLook, Fields, Remembered, read_entry_name
+from streamfleet.operator.broker.inspecting import EntryDetails, Fields, StoredRequest, read_entry_name
 from streamfleet.operator.dead_letters import DeadLetter, read_letter
 from streamfleet.operator.fleet import WorkerView
-from streamfleet.operator.snapshot import look_at_workers
+from streamfleet.operator.snapshot import read_workers
 
 MOST_PENDING, MOST_ENTRIES, MOST_LETTERS = 1_000, 500, 200
 """Bounds of searches: pending and oldest entries per lane for an id without a record, dead letters for a result."""
@@ -40,13 +40,13 @@ class Place:
 
     Attributes:
         lane, stream_id: name of the entry.
-        look: state of the entry.
+        details: state of the entry.
         worker: worker that holds it, with its description; None for none.
     """
 
     lane: Lane
     stream_id: str
-    look: EntryLook
+    details: EntryDetails
     worker: WorkerView | None
 
     @property
@@ -110,10 +110,10 @@ async def _trace(broker: OperatorBroker, asked: str) -> Trace:
     named = read_entry_name(asked)
     place = await _place(broker, *named) if named else None
     name = ":".join(named) if named else asked
-    request_id = name if place is None else own_id(name, place.look.fields or {})
+    request_id = name if place is None else own_id(name, place.details.fields or {})
     if not is_request_id(request_id):
         return Trace(asked, request_id, await broker.now_ms())
-    known = await broker.remembered(request_id)
+    known = await broker.stored_request(request_id)
     search = None
     if place is None and (recorded := read_entry_name(known.entry)):
         place = await _place(broker, *recorded)
@@ -134,14 +134,14 @@ async def _trace(broker: OperatorBroker, asked: str) -> Trace:
 
 
 async def _place(broker: OperatorBroker, lane: Lane, stream_id: str) -> Place | None:
-    look = await broker.look_at(lane, stream_id)
-    if look.fields is None:
+    details = await broker.entry_details(lane, stream_id)
+    if details.fields is None:
         return None
     worker = None
-    if look.worker not in (None, NOBODY):
-        views = await look_at_workers(broker, await broker.now_ms())
-        worker = next((view for view in views if view.name == look.worker), None)
-    return Place(lane, stream_id, look, worker)
+    if details.worker not in (None, NOBODY):
+        views = await read_workers(broker)
+        worker = next((view for view in views if view.name == details.worker), None)
+    return Place(lane, stream_id, details, worker)
 
 
 def own_id(entry: str, fields: Mapping[bytes, bytes]) -> str:
@@ -174,7 +174,7 @@ async def _candidates(broker: OperatorBroker) -> AsyncIterator[tuple[Lane, str, 
                 yield lane, stream_id, fields
 
 
-async def _letter(broker: OperatorBroker, known: Remembered) -> DeadLetter | None:
+async def _letter(broker: OperatorBroker, known: StoredRequest) -> DeadLetter | None:
     """The dead letter of a result; searched from its end on, with some slack for the worker's clock."""
     result = known.result
     if result is None or result.status in ("succeeded", "cancelled"):

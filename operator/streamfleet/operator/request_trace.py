@@ -9,7 +9,7 @@ from typing import Any
 
 from streamfleet.common.durations import in_words
 from streamfleet.common.keys import NOBODY
-from streamfleet.operator.broker.inspecting import EntryLook
+from streamfleet.operator.broker.inspecting import EntryDetails
 from streamfleet.operator.dead_letters import DeadLetter
 from streamfleet.operator.request_location import Place, Trace
 
@@ -57,7 +57,7 @@ def summarize(trace: Trace) -> TraceSummary:
     place, result, letter = trace.place, trace.result, trace.letter
     state, text = _state(trace)
     enqueued_ms = _enqueued_ms(trace)
-    fields = (place.look.fields if place else None) or (letter.original if letter else {})
+    fields = (place.details.fields if place else None) or (letter.original if letter else {})
     result_fields = result.fields if result else {}
     carried = {name: result_fields[name] for name in CARRIED if name in result_fields}
     if not carried:
@@ -96,45 +96,45 @@ def _state(trace: Trace) -> tuple[str, str]:
         return result.status.value, f"ended: {result.status}{by}{rest}"
     if place is None:
         return "unknown", "unknown"
-    return _held(trace.now_ms, place) if place.look.worker is not None else _waiting(trace.now_ms, place.look)
+    return _held(trace.now_ms, place) if place.details.worker is not None else _waiting(trace.now_ms, place.details)
 
 
 def _held(now_ms: int, place: Place) -> tuple[str, str]:
-    if place.look.worker == NOBODY:
+    if place.details.worker == NOBODY:
         return "handed_out", "on its way to a worker"
     return "running", _running(now_ms, place)
 
 
-def _waiting(now_ms: int, look: EntryLook) -> tuple[str, str]:
-    if look.due_ms is not None:
-        return "delayed", f"delayed: its next try is due in {in_words((look.due_ms - now_ms) / 1000)}"
-    if look.before is not None:
-        return "ready", f"ready: {_requests(look.before)} before it in its lane"
-    if not look.delivered:
+def _waiting(now_ms: int, details: EntryDetails) -> tuple[str, str]:
+    if details.due_ms is not None:
+        return "delayed", f"delayed: its next try is due in {in_words((details.due_ms - now_ms) / 1000)}"
+    if details.before is not None:
+        return "ready", f"ready: {_requests(details.before)} before it in its lane"
+    if not details.delivered:
         return "undelivered", "not delivered yet: no worker has pulled since it came"
     return "nowhere", "in its lane, but neither ready nor delayed nor running: `streamfleet audit --repair` mends that"
 
 
 def _running(now_ms: int, place: Place) -> str:
-    look, worker = place.look, place.worker
+    details, worker = place.details, place.worker
     spans = [max(0.0, (now_ms - _id_ms(place.stream_id)) / 1000)]
     if worker is not None and worker.oldest_held_s is not None:
         spans.append(worker.oldest_held_s)
-    held = f"for at most {in_words(min(spans))}, renewed {in_words(look.idle_ms / 1000)} ago"
+    held = f"for at most {in_words(min(spans))}, renewed {in_words(details.idle_ms / 1000)} ago"
     if worker is None or not worker.alive:
         held += "; that worker is silent: others take it over when the lease is over"
-    return f"running with {look.worker}, attempt {look.attempt}, {held}"
+    return f"running with {details.worker}, attempt {details.attempt}, {held}"
 
 
 def _attempts(place: Place | None, letter: DeadLetter | None, attempt: int) -> Attempts:
     if place is not None:
-        return read_tries(place.look.tries)
+        return read_tries(place.details.tries)
     return Attempts(max(0, attempt - 1), letter.workers if letter else ())
 
 
 def _told(trace: Trace, fields: Mapping[str, str]) -> dict[str, bool]:
     told = {name.partition(":")[2]: value == "1" for name, value in fields.items() if name.startswith("notified:")}
-    asked = trace.reply or _text((trace.place.look.fields or {}).get(b"reply", b"") if trace.place else b"")
+    asked = trace.reply or _text((trace.place.details.fields or {}).get(b"reply", b"") if trace.place else b"")
     return {asked: False, **told} if asked else told
 
 
@@ -164,7 +164,7 @@ def _requests(count: int) -> str:
 def as_json_value(trace: Trace) -> dict[str, Any]:
     """The trace as JSON values; times in epoch ms."""
     summary, place, result, letter = summarize(trace), trace.place, trace.result, trace.letter
-    look = place.look if place else None
+    details = place.details if place else None
     entry = trace.entry or None
     return {
         "id": trace.request_id,
@@ -177,11 +177,12 @@ def as_json_value(trace: Trace) -> dict[str, Any]:
         "enqueued_ms": summary.enqueued_ms,
         "deadline_ms": summary.deadline_ms,
         "left_ms": None if summary.deadline_ms is None else summary.deadline_ms - trace.now_ms,
-        "requests_before": look.before if look else None,
-        "due_ms": look.due_ms if look else None,
-        "worker": (look.worker if look and look.worker != NOBODY else None) or (result.worker if result else None),
-        "attempt": (look.attempt if look else 0) or (result.attempt if result else 0),
-        "renewed_ms_ago": look.idle_ms if look and look.worker else None,
+        "requests_before": details.before if details else None,
+        "due_ms": details.due_ms if details else None,
+        "worker": (details.worker if details and details.worker != NOBODY else None)
+        or (result.worker if result else None),
+        "attempt": (details.attempt if details else 0) or (result.attempt if result else 0),
+        "renewed_ms_ago": details.idle_ms if details and details.worker else None,
         "former_attempts": summary.attempts.former,
         "lost_with": list(summary.attempts.lost_with),
         "timings_ms": result.timings._asdict() if result else None,

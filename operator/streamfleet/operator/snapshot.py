@@ -124,9 +124,9 @@ async def read_queue(broker: OperatorBroker) -> tuple[Audit, Sample]:
     return audit, await broker.sample({row.lane: places(row.ready) for row in audit.lanes}, DELAYED_AT_MOST)
 
 
-async def look_at_workers(broker: OperatorBroker, now_ms: int) -> list[WorkerView]:
+async def read_workers(broker: OperatorBroker) -> list[WorkerView]:
     """Workers with a description, and any other that holds requests."""
-    return worker_views(await broker.workers(), await _held(broker), now_ms)
+    return worker_views(await broker.workers(), await _held(broker), await broker.now_ms())
 
 
 async def _held(broker: OperatorBroker) -> dict[str, dict[str, int]]:

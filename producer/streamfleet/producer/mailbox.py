@@ -95,7 +95,7 @@ class Mailbox:
             if generation < self._reconnected:
                 self._slots.recheck(slot)
             if generation < self._missed:
-                self._slots.look_at(slot, OVERDUE)
+                self._slots.poll_at(slot, OVERDUE)
         return slot
 
     def join(self, slot: Slot) -> asyncio.Future[Result]:
@@ -165,7 +165,7 @@ class Mailbox:
         self._started = True
         self.generation += 1
         self._reconnected = self.generation  # earlier requests may have been lost while the mailbox did not read
-        for name, loop in (("read", self._read_forever), ("look", self._look_forever)):
+        for name, loop in (("read", self._read_forever), ("poll", self._poll_forever)):
             if name not in self._tasks or self._tasks[name].done():
                 task = self._tasks[name] = asyncio.get_running_loop().create_task(loop())
                 task.add_done_callback(self._stopped)
@@ -195,7 +195,7 @@ class Mailbox:
                 self._lost, self._moves = False, self._broker.connection.moves
                 self.generation += 1
                 self._missed = self._reconnected = self.generation
-                self._slots.look_at_all(self._now())
+                self._slots.poll_all(self._now())
                 self._replan.set()
             await self._notified(ids)
             for _ in range(STEPS_TO_WAITER):
@@ -220,7 +220,7 @@ class Mailbox:
 
     # -- result keys ---------------------------------------------------------------------------------------
 
-    async def _look_forever(self) -> None:
+    async def _poll_forever(self) -> None:
         while True:
             self._replan.clear()
             due = self._slots.next_due()
@@ -238,7 +238,7 @@ class Mailbox:
             for slot in slots:
                 again_at_once = slot.must_recheck and slot.plan  # another reconnect came in between
                 if slot.open and not again_at_once:
-                    self._slots.looked(slot, self._now())
+                    self._slots.polled(slot, self._now())
 
     async def _give_up(self, slots: Sequence[Slot]) -> None:
         """Fail the waits for results that will never come."""

@@ -11,21 +11,21 @@ from weakref import WeakValueDictionary
 
 from streamfleet.common.results import Result
 
-FIRST_LOOK_S, LONGEST_LOOK_S = 0.05, 1.0
+FIRST_POLL_S, LONGEST_POLL_S = 0.05, 1.0
 FIRST_SAFETY_S, LONGEST_SAFETY_S = 5.0, 30.0
 RECHECK_S = 60.0
 """Interval of the check whether a request's result can still come, in seconds."""
 
 
-def pause_s(notified: bool, looks: int) -> float:
+def pause_s(notified: bool, polls: int) -> float:
     """Seconds until the next poll of a result key.
 
     Args:
         notified: True if a notification is expected, so that polling is only a fallback.
-        looks: number of polls so far.
+        polls: number of polls so far.
     """
-    first, longest = (FIRST_SAFETY_S, LONGEST_SAFETY_S) if notified else (FIRST_LOOK_S, LONGEST_LOOK_S)
-    return float(min(longest, first * 2 ** min(looks, 16)))
+    first, longest = (FIRST_SAFETY_S, LONGEST_SAFETY_S) if notified else (FIRST_POLL_S, LONGEST_POLL_S)
+    return float(min(longest, first * 2 ** min(polls, 16)))
 
 
 class Slot:
@@ -36,7 +36,7 @@ class Slot:
         notified: its notification goes to this client's reply stream.
         ended: the notification came, though nobody may have fetched the result.
         waiters: number of current waiters.
-        looks, due: number of polls of its result key, and time of the next (the loop's clock, seconds). Both outlast a
+        polls, due: number of polls of its result key, and time of the next (the loop's clock, seconds). Both outlast a
             wait, so that many short waits poll as often as one long wait.
         entry: ``<lane>:<stream id>`` as Redis returned it, empty if Redis had only the result; None before Redis
             confirmed the request.
@@ -55,7 +55,7 @@ class Slot:
     must_recheck = False
     version = 0
     waiters = 0
-    looks = 0
+    polls = 0
     due = math.inf
     recheck_due = math.inf
     plan = 0
@@ -79,7 +79,7 @@ class Slots:
     def __init__(self) -> None:
         self._known: WeakValueDictionary[str, Slot] = WeakValueDictionary()
         self._waiting: dict[str, Slot] = {}
-        self._looks: list[tuple[float, int, Slot]] = []
+        self._polls: list[tuple[float, int, Slot]] = []
         self._serial = count(1)
 
     def get(self, request_id: str) -> Slot:
@@ -108,7 +108,7 @@ class Slots:
         if slot.id not in self._waiting or not slot.plan:
             self._waiting[slot.id] = slot
             told = slot.notified and not slot.ended
-            self.look_at(slot, min(slot.due, now + pause_s(notified=True, looks=0) if told else now))
+            self.poll_at(slot, min(slot.due, now + pause_s(notified=True, polls=0) if told else now))
 
     def leave(self, slot: Slot) -> None:
         """Remove a waiter."""
@@ -116,30 +116,30 @@ class Slots:
         if slot.waiters <= 0:
             self._waiting.pop(slot.id, None)
 
-    def look_at(self, slot: Slot, due: float) -> None:
+    def poll_at(self, slot: Slot, due: float) -> None:
         """Plan the next poll; without waiters, it takes effect at the next wait."""
         if slot.plan and slot.due == due:
             return
         slot.due, slot.plan = due, 0
         if self._waiting.get(slot.id) is slot:
             slot.plan = next(self._serial)
-            heapq.heappush(self._looks, (due, slot.plan, slot))
+            heapq.heappush(self._polls, (due, slot.plan, slot))
 
-    def look_at_all(self, now: float) -> None:
+    def poll_all(self, now: float) -> None:
         """Plan a poll of every slot, because notifications and requests may be lost."""
         for slot in list(self._known.values()):
             self.recheck(slot)
-            self.look_at(slot, min(slot.due, now))
+            self.poll_at(slot, min(slot.due, now))
 
     def recheck(self, slot: Slot) -> None:
         """Check at the next poll that Redis still has the request."""
         slot.must_recheck = True
         slot.version += 1
 
-    def looked(self, slot: Slot, now: float) -> None:
+    def polled(self, slot: Slot, now: float) -> None:
         """Plan the next poll after one without a result."""
-        slot.looks += 1
-        self.look_at(slot, now + pause_s(slot.notified and not slot.ended, slot.looks))
+        slot.polls += 1
+        self.poll_at(slot, now + pause_s(slot.notified and not slot.ended, slot.polls))
 
     def due_for_recheck(self, slots: Iterable[Slot], now: float) -> list[Slot]:
         """Slots that have been waited for so long that it must be checked whether their result can still come."""
@@ -151,26 +151,26 @@ class Slots:
     def next_due(self) -> float | None:
         """Time of the next planned poll (the loop's clock, seconds); None for none."""
         self._forget_stale()
-        return self._looks[0][0] if self._looks else None
+        return self._polls[0][0] if self._polls else None
 
     def take_due(self, now: float, limit: int) -> list[Slot]:
         """Up to `limit` slots to poll now."""
         due: list[Slot] = []
         while len(due) < limit:
             self._forget_stale()
-            if not self._looks or self._looks[0][0] > now:
+            if not self._polls or self._polls[0][0] > now:
                 break
-            slot = heapq.heappop(self._looks)[2]
+            slot = heapq.heappop(self._polls)[2]
             slot.plan = 0
             due.append(slot)
         return due
 
     def _forget_stale(self) -> None:
-        while self._looks:
-            _, plan, slot = self._looks[0]
+        while self._polls:
+            _, plan, slot = self._polls[0]
             current = slot.plan == plan
             if current and self._waiting.get(slot.id) is slot:
                 return
-            heapq.heappop(self._looks)
+            heapq.heappop(self._polls)
             if current:
                 slot.plan = 0

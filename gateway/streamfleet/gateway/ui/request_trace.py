@@ -29,7 +29,7 @@ def trace_object(trace: Trace) -> dict[str, Any]:
     """Returns everything as JSON values, each text cut to its bound."""
     summary, result, dead_letter = summarize(trace), trace.result, trace.letter
     values = as_json_value(trace)
-    fields = (trace.place.look.fields if trace.place else None) or (dead_letter.original if dead_letter else {})
+    fields = (trace.place.details.fields if trace.place else None) or (dead_letter.original if dead_letter else {})
     return {
         **values,
         **{name: line(values[name]) if isinstance(values[name], str) else values[name] for name in _TEXTS},
@@ -78,9 +78,9 @@ def _enqueue_events(trace: Trace, summary: TraceSummary) -> Iterator[Event]:
         lost = ", ".join(line(name) for name in summary.attempts.lost_with)
         text = f"{summary.attempts.former} attempts before" + (f"; lost with {lost}" if lost else "")
         yield Event(None, "lost", text)
-    look = trace.place.look if trace.place else None
-    if look is not None and look.due_ms is not None:
-        yield Event(look.due_ms, "delayed_until", "its next try is due")
+    details = trace.place.details if trace.place else None
+    if details is not None and details.due_ms is not None:
+        yield Event(details.due_ms, "delayed_until", "its next try is due")
 
 
 def _run_events(trace: Trace, summary: TraceSummary) -> Iterator[Event]:

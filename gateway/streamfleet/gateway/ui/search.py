@@ -130,7 +130,7 @@ async def _outstanding_row(broker: OperatorBroker, view: StatusView) -> dict[str
     named = read_entry_name(view.entry or "")
     if named is None:
         return None
-    fields = (await broker.look_at(*named)).fields or {}
+    fields = (await broker.entry_details(*named)).fields or {}
     state = RUNNING if view.state == RUNNING else WAITING
     row = _entry_row(*named, fields, state)
     return row | {"id": line(view.id), "worker": line_or_none(view.worker), "exact": True}

@@ -33,7 +33,7 @@ Fields = dict[bytes, bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class EntryLook:
+class EntryDetails:
     """State of one entry of a lane, at about one instant.
 
     Attributes:
@@ -59,7 +59,7 @@ class EntryLook:
 
 
 @dataclass(frozen=True, slots=True)
-class Remembered:
+class StoredRequest:
     """Data under a request's id: its record (entry and reply name, empty without one), and its result."""
 
     entry: str
@@ -79,16 +79,16 @@ def read_entry_name(text: str) -> tuple[Lane, str] | None:
 class InspectingBroker(BrokerBase):
     """Queries of an operator about one request, or about the server."""
 
-    async def remembered(self, request_id: str) -> Remembered:
+    async def stored_request(self, request_id: str) -> StoredRequest:
         """Data under a request's id."""
         result = self.keys.result(request_id)
         record, fields, ttl = await self._look_all(
             [("GET", self.keys.request(request_id)), ("HGETALL", result), ("PTTL", result)]
         )
         entry, reply = recorded(record)
-        return Remembered(entry, reply, decode_result(request_id, mapping(fields)), ttl if ttl > 0 else None)
+        return StoredRequest(entry, reply, decode_result(request_id, mapping(fields)), ttl if ttl > 0 else None)
 
-    async def look_at(self, lane: Lane, stream_id: str) -> EntryLook:
+    async def entry_details(self, lane: Lane, stream_id: str) -> EntryDetails:
         """State of an entry. O(log n) of its lane."""
         stream, ready, field = self.keys.lane(lane), self.keys.ready(lane), f"{lane.number}|{stream_id}"
         member = ready_member(stream_id)
@@ -106,7 +106,7 @@ class InspectingBroker(BrokerBase):
             found, before, rank, due, tries = await self._look_all(commands)
             pending, groups = [], []
         row = pending_row(pending[0]) if pending else None
-        return EntryLook(
+        return EntryDetails(
             fields=next((fields for _, fields in entries(found)), None),
             delivered=id_order(stream_id) <= id_order(last_delivered(groups, GROUP)),
             worker=row[1] if row else None,

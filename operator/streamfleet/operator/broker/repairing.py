@@ -60,12 +60,12 @@ class Balance:
 class RepairBroker(BrokerBase):
     """Bounded checks of a queue; with `mend`, each repairs what it finds. Workers may run meanwhile."""
 
-    async def look_at_groups(self, mend: bool) -> list[Damage]:
+    async def check_groups(self, mend: bool) -> list[Damage]:
         """Check the lanes' consumer groups: missing, set back, or set beyond the end."""
         found = await self.connection.script("repair_groups", self._shared, [self._config, int(mend)])
         return _damages(found)
 
-    async def look_at_entries(self, part: str, lane: Lane, after: str, mend: bool) -> tuple[str, list[Damage]]:
+    async def check_entries(self, part: str, lane: Lane, after: str, mend: bool) -> tuple[str, list[Damage]]:
         """Check some entries of a lane (`part` is ``lane``), or some that are pending there (``pending``).
 
         Returns:
@@ -74,7 +74,7 @@ class RepairBroker(BrokerBase):
         reached, found = await self._repair(part, lane.number, after, (), mend)
         return reached.decode(), found
 
-    async def look_at_members(
+    async def check_members(
         self, part: str, lane: Lane | None, members: Sequence[bytes], mend: bool
     ) -> tuple[int, list[Damage]]:
         """Check members of a ready set (`part` is ``ready``), of the delayed set, or fields of ``tries``.
@@ -93,7 +93,7 @@ class RepairBroker(BrokerBase):
         return reached, _damages(found)
 
     async def members(self, part: str, lane: Lane | None) -> AsyncIterator[list[bytes]]:
-        """Members of the sorted set, or fields of the hash, that `part` names in `look_at_members`, some at a time.
+        """Members of the sorted set, or fields of the hash, that `part` names in `check_members`, some at a time.
 
         A member that is present throughout is returned at least once.
         """
@@ -119,7 +119,7 @@ class RepairBroker(BrokerBase):
         """Number of all keys in the database, of any queue or program."""
         return int(await self.connection.command("DBSIZE"))
 
-    async def look_at_keys(self, checks: Sequence[KeyCheck], mend: bool) -> list[Damage]:
+    async def check_keys(self, checks: Sequence[KeyCheck], mend: bool) -> list[Damage]:
         """Check types and lifetimes of keys; with `mend`, wrong keys are renamed, or get the missing lifetime."""
         keys = [*self._shared, *(check.key for check in checks)]
         args: list[Any] = [self._config, int(mend), f":broken:{await self.now_ms()}"]

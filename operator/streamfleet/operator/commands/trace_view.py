@@ -49,13 +49,13 @@ def _origin(trace: Trace, summary: TraceSummary) -> Iterator[tuple[str, str]]:
 
 
 def _deadline(trace: Trace, summary: TraceSummary) -> Iterator[tuple[str, str]]:
-    look = trace.place.look if trace.place else None
+    details = trace.place.details if trace.place else None
     if summary.deadline_ms is not None and summary.deadline_ms < NO_DEADLINE_MS:
         left = summary.deadline_ms - trace.now_ms
         when = "passed" if left < 0 else "in"
         yield "deadline", f"{_moment(summary.deadline_ms)}, {when} {in_words(left / 1000)}"
-    elif look is not None:
-        ranks = f": it ranks as if it were {_moment(look.rank_ms)}" if look.rank_ms is not None else ""
+    elif details is not None:
+        ranks = f": it ranks as if it were {_moment(details.rank_ms)}" if details.rank_ms is not None else ""
         yield "deadline", f"none{ranks}"
 
 

@@ -76,10 +76,10 @@ async def _json(settings: QueueSettings, interval_s: float | None) -> None:
 async def _looks(broker: OperatorBroker, interval_s: float | None) -> AsyncIterator[list[WorkerView]]:
     """The workers now, and again after each interval; only once without an interval."""
     from streamfleet.common.clock import SystemClock
-    from streamfleet.operator.snapshot import look_at_workers
+    from streamfleet.operator.snapshot import read_workers
 
     while True:
-        yield await look_at_workers(broker, await broker.now_ms())
+        yield await read_workers(broker)
         if interval_s is None:
             return
         await SystemClock().sleep(interval_s)

@@ -26,7 +26,7 @@ REPAIR = "`streamfleet audit` shows all of it, `streamfleet audit --repair` mend
 
 async def shared_keys_check(broker: OperatorBroker) -> Check:
     """Check the types of the keys that all requests share."""
-    wrong = await broker.look_at_keys(shared_checks(broker.keys), mend=False)
+    wrong = await broker.check_keys(shared_checks(broker.keys), mend=False)
     if wrong:
         return fail("keys", _named(wrong), REPAIR)
     return ok("keys", "the keys that all requests share are of the right types")
@@ -39,7 +39,7 @@ async def sampled_keys_checks(broker: OperatorBroker) -> list[Check]:
     checks = [check for key in own if (check := key_check(key, broker.keys, broker.limits)) is not None]
     wrong: list[Damage] = []
     for start in range(0, len(checks), 250):
-        wrong += await broker.look_at_keys(checks[start : start + 250], mend=False)
+        wrong += await broker.check_keys(checks[start : start + 250], mend=False)
     part = "" if whole else f", in a part of the {await broker.database_size()} keys there are"
     looked = f"{len(checks)} results, records and reply streams looked at{part}"
     lives = (
@@ -50,7 +50,7 @@ async def sampled_keys_checks(broker: OperatorBroker) -> list[Check]:
 
 async def groups_check(broker: OperatorBroker) -> Check:
     """Check that the lanes' groups exist, at the right position."""
-    wrong = await broker.look_at_groups(mend=False)
+    wrong = await broker.check_groups(mend=False)
     if wrong:
         return fail("groups", _named(wrong), REPAIR)
     there = [lane for lane in LANES if await broker.has_group(lane)]

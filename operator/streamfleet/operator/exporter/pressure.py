@@ -31,7 +31,7 @@ LEAST_MS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _Count:
     now_ms: int
     answered: int
     waiting: bool
@@ -41,7 +41,7 @@ class Throughput:
     """Requests per second while requests were waiting; None until it is known."""
 
     def __init__(self) -> None:
-        self._looks: deque[_Look] = deque()
+        self._counts: deque[_Count] = deque()
         self.per_second: float | None = None
 
     def saw(self, now_ms: int, answered: int, *, waiting: bool) -> float | None:
@@ -55,11 +55,11 @@ class Throughput:
         Returns:
             Requests per second, as of now.
         """
-        self._looks.append(_Look(now_ms, answered, waiting))
-        while len(self._looks) > 2 and self._looks[0].now_ms < now_ms - WINDOW_MS:
-            self._looks.popleft()
+        self._counts.append(_Count(now_ms, answered, waiting))
+        while len(self._counts) > 2 and self._counts[0].now_ms < now_ms - WINDOW_MS:
+            self._counts.popleft()
         ended = milliseconds = 0
-        for before, after in itertools.pairwise(self._looks):
+        for before, after in itertools.pairwise(self._counts):
             took_ms, more = after.now_ms - before.now_ms, after.answered - before.answered
             # Skip counters that were reset and clocks that were set back.
             if before.waiting and after.waiting and took_ms > 0 and more >= 0:

@@ -16,7 +16,7 @@ from streamfleet.operator.broker import OperatorBroker
 from streamfleet.operator.fleet import WorkerView
 from streamfleet.operator.plan.fit import Wave, fit
 from streamfleet.operator.plan.profile import NO_LIMIT, EngineProfile
-from streamfleet.operator.snapshot import look_at_workers
+from streamfleet.operator.snapshot import read_workers
 from streamfleet.producer.client import Client
 from streamfleet.worker.engine.simulated_profile import Profile
 
@@ -67,7 +67,7 @@ async def lone_worker(broker: OperatorBroker) -> WorkerView:
     outstanding = (await broker.audit()).outstanding
     if outstanding:
         raise CannotMeasure(f"queue {queue} has {outstanding} requests, which would be in the way: wait, or {own}")
-    alive = [worker for worker in await look_at_workers(broker, await broker.now_ms()) if worker.alive]
+    alive = [worker for worker in await read_workers(broker) if worker.alive]
     if len(alive) != 1:
         raise CannotMeasure(f"queue {queue} has {len(alive)} workers; one engine is measured at a time: {own}")
     if not alive[0].takes_requests or not alive[0].slots:
