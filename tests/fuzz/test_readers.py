@@ -19,7 +19,7 @@ from streamfleet.common.protocol import LANES, Status
 from streamfleet.common.results import decode_result
 from streamfleet.operator.broker.audit import Audit, LaneAudit, Sample, lane_audit
 from streamfleet.operator.commands import backlog_view, dead_view, workers_view
-from streamfleet.operator.dead_letters import NotRequeued, read_letter, revive
+from streamfleet.operator.dead_letters import NotRequeued, read_letter, requeued_entry
 from streamfleet.operator.fleet import worker_views
 from streamfleet.operator.snapshot import Snapshot, lane_views
 from streamfleet.producer.status import ended_view
@@ -77,11 +77,11 @@ def test_any_dead_letter_is_listed_shown_and_requeued_or_not(fields: dict[bytes,
     assert not set(dead_view.page(letter)) & {"\x1b", "\x07", "\x9b"}
     json.dumps(dead_view.as_json_value(letter)).encode()
     try:
-        revival = revive(letter, now_ms)
+        entry = requeued_entry(letter, now_ms)
     except NotRequeued:
         return
-    assert revival.lane in LANES
-    assert len(revival.fields) % 2 == 0
+    assert entry.lane in LANES
+    assert len(entry.fields) % 2 == 0
 
 
 @given(

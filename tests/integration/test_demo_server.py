@@ -13,7 +13,7 @@ import pytest
 import redis
 
 from streamfleet.cli.demo import server_binaries
-from streamfleet.cli.demo.server import NoServer, RedisServer, find_servers, redis_at_hand, url_answers
+from streamfleet.cli.demo.server import NoServer, RedisServer, demo_redis, find_servers, url_answers
 from tests.waiting import eventually_blocking
 
 NOBODY = "redis://127.0.0.1:1/0"
@@ -73,13 +73,13 @@ def test_outlives_the_thread_that_started_it() -> None:
 
 
 def test_a_redis_at_hand_is_preferred(redis_server: RedisServer) -> None:
-    with redis_at_hand(redis_server.url) as chosen:
+    with demo_redis(redis_server.url) as chosen:
         assert chosen.url == redis_server.url
 
 
 @pytest.mark.parametrize("url", [None, "", NOBODY, "redis://127.0.0.1:no-number/0", "unix:///nowhere/redis.sock"])
 def test_without_one_at_hand_one_is_started(url: str | None) -> None:
-    with redis_at_hand(url) as chosen:
+    with demo_redis(url) as chosen:
         assert chosen.url != url
         assert url_answers(chosen.url)
     assert not url_answers(chosen.url)

@@ -16,8 +16,8 @@ import redis
 from streamfleet.common.connection import Connection
 from streamfleet.common.keys import Keys
 from streamfleet.common.protocol import LANES
-from streamfleet.operator.plan.lanes import Lanes
 from streamfleet.operator.plan.profile import load_profile
+from streamfleet.operator.plan.simulate import Lanes
 from streamfleet.worker.engine.simulated_profile import SMOLLM2_135M_CPU
 from tests.broker import Broker
 from tests.integration.cli_processes import WITHIN_S, Ended, streamfleet, worker

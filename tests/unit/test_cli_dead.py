@@ -10,7 +10,7 @@ from rich.console import Console
 
 from streamfleet.common.protocol import Lane
 from streamfleet.operator.commands.dead_view import as_json_value, page, table
-from streamfleet.operator.dead_letters import NotRequeued, read_letter, revive
+from streamfleet.operator.dead_letters import NotRequeued, read_letter, requeued_entry
 
 ENQUEUED = 1_000_000
 NOW = 2_000_000
@@ -27,10 +27,10 @@ LETTER = {
 
 def revived(**fields: bytes) -> tuple[dict[str, str], list[str]]:
     letter = read_letter("1-0", LETTER | {name.encode(): value for name, value in fields.items()})
-    revival = revive(letter, NOW)
-    assert revival.lane is Lane.HIGH
-    texts = [part.decode() for part in revival.fields]
-    return dict(zip(texts[::2], texts[1::2], strict=True)), revival.dropped
+    entry = requeued_entry(letter, NOW)
+    assert entry.lane is Lane.HIGH
+    texts = [part.decode() for part in entry.fields]
+    return dict(zip(texts[::2], texts[1::2], strict=True)), entry.dropped
 
 
 def test_the_original_comes_back_without_what_was_added() -> None:
@@ -57,12 +57,14 @@ def test_time_limits_that_have_passed_are_left_out(fields: dict[str, bytes], dro
 @pytest.mark.parametrize("changes", [{b"_truncated": b"50000000"}, {b"_entry": b"nowhere:1-0"}, {b"_entry": b""}])
 def test_some_cannot_come_back(changes: dict[bytes, bytes]) -> None:
     with pytest.raises(NotRequeued, match="1-0"):
-        revive(read_letter("1-0", LETTER | changes), NOW)
+        requeued_entry(read_letter("1-0", LETTER | changes), NOW)
 
 
 def test_one_without_fields_of_its_own_cannot_come_back() -> None:
     with pytest.raises(NotRequeued):
-        revive(read_letter("1-0", {name: value for name, value in LETTER.items() if name.startswith(b"_")}), NOW)
+        requeued_entry(
+            read_letter("1-0", {name: value for name, value in LETTER.items() if name.startswith(b"_")}), NOW
+        )
 
 
 def test_reasons() -> None:
@@ -101,7 +103,7 @@ def test_attempts_that_are_no_number_are_none(attempts: bytes) -> None:
 @pytest.mark.parametrize("entry", [b"high:x-y", b"high:", b"high:-", b"high:" + b"9" * 5_000 + b"-0"])
 def test_an_entry_that_is_none_is_not_requeued(entry: bytes) -> None:
     with pytest.raises(NotRequeued):
-        revive(read_letter("1-0", LETTER | {b"_entry": entry}), NOW)
+        requeued_entry(read_letter("1-0", LETTER | {b"_entry": entry}), NOW)
 
 
 def test_an_error_nested_beyond_the_stack_is_shown_as_text() -> None:

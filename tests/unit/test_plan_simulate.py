@@ -13,9 +13,8 @@ from streamfleet.common.limits import QueueLimits
 from streamfleet.common.protocol import COMPLETIONS, Lane
 from streamfleet.operator.plan.arrivals import Arrival, Traffic
 from streamfleet.operator.plan.figures import figures
-from streamfleet.operator.plan.lanes import Lanes
 from streamfleet.operator.plan.profile import NO_LIMIT, EngineProfile
-from streamfleet.operator.plan.simulate import WATCHERS, Fleet, RequestTimes, Run, Simulation
+from streamfleet.operator.plan.simulate import WATCHERS, Fleet, Lanes, RequestTimes, Run, Simulation
 from streamfleet.worker.engine.base import EngineRequest
 from streamfleet.worker.engine.simulated import SimulatedEngine
 from streamfleet.worker.engine.simulated_profile import SMOLLM2_135M_CPU, Profile

@@ -68,7 +68,7 @@ class DeadLetter:
 
 
 @dataclass(frozen=True, slots=True)
-class Revival:
+class RequeuedEntry:
     """Request to enqueue for a dead letter.
 
     Attributes:
@@ -101,7 +101,7 @@ def read_letter(letter_id: str, fields: Mapping[bytes, bytes]) -> DeadLetter:
     )
 
 
-def revive(letter: DeadLetter, now_ms: int) -> Revival:
+def requeued_entry(letter: DeadLetter, now_ms: int) -> RequeuedEntry:
     """Build the request to enqueue again: its original fields without time limits that have passed.
 
     Raises:
@@ -121,7 +121,7 @@ def revive(letter: DeadLetter, now_ms: int) -> Revival:
     }
     passed = [name for name, limit in limits.items() if limit is not None and limit <= now_ms]
     kept = [part for name, value in letter.original.items() if name not in passed for part in (name, value)]
-    return Revival(Lane(lane), kept, [name.decode() for name in passed])
+    return RequeuedEntry(Lane(lane), kept, [name.decode() for name in passed])
 
 
 async def find_letter(broker: OperatorBroker, name: str) -> DeadLetter:
@@ -158,15 +158,15 @@ async def requeue(broker: OperatorBroker, letter: DeadLetter, now_ms: int) -> tu
         Its new entry and the dropped time limits; None if the letter no longer exists.
 
     Raises:
-        NotRequeued: as `revive`; or its id has another result or names another request by now.
+        NotRequeued: as `requeued_entry`; or its id has another result or names another request by now.
     """
-    revival = revive(letter, now_ms)
-    known, reply = _recognised(letter, revival.lane)
+    entry = requeued_entry(letter, now_ms)
+    known, reply = _recognised(letter, entry.lane)
     stream_id, newer = await broker.requeue(
         letter.letter_id,
         letter.request_id,
-        revival.lane,
-        revival.fields,
+        entry.lane,
+        entry.fields,
         entry=letter.entry,
         digest=known,
         reply=reply,
@@ -178,7 +178,7 @@ async def requeue(broker: OperatorBroker, letter: DeadLetter, now_ms: int) -> tu
             "the fields of this one under another id, or purge it",
             "id_in_use",
         )
-    return None if stream_id is None else (f"{revival.lane}:{stream_id}", revival.dropped)
+    return None if stream_id is None else (f"{entry.lane}:{stream_id}", entry.dropped)
 
 
 def _recognised(letter: DeadLetter, lane: Lane) -> tuple[str, str]:

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from streamfleet.cli.demo import prompts
-from streamfleet.cli.demo.server import redis_at_hand
+from streamfleet.cli.demo.server import demo_redis
 from streamfleet.cli.demo.worker_process import WorkerProcess, engine_arguments
 from streamfleet.common.connection import Connection
 from streamfleet.common.keys import Keys
@@ -42,7 +42,7 @@ def demo(engine: str = "vllm", console: Console | None = None) -> int:
     """
     screen = console or Console()
     screen.rule("[bold]streamfleet demo")
-    with redis_at_hand(os.environ.get("REDIS_URL")) as server:
+    with demo_redis(os.environ.get("REDIS_URL")) as server:
         screen.print(f"[bold]1/5[/] Redis: {server.described}")
         arguments = engine_arguments(engine, screen, "2/5")
         return asyncio.run(_Demo(screen, server.url, engine, arguments).run())

@@ -20,7 +20,7 @@ from streamfleet.cli.demo.parent import with_parent
 from streamfleet.cli.demo.server_binaries import ServerBinary, find_servers, inspect, preferred_server
 from streamfleet.common.errors import StreamfleetError
 
-__all__ = ["NoServer", "RedisAtHand", "RedisServer", "find_servers", "redis_at_hand"]
+__all__ = ["DemoRedis", "NoServer", "RedisServer", "demo_redis", "find_servers"]
 
 START_TIMEOUT_S = 20.0
 STOP_TIMEOUT_S = 10.0
@@ -186,7 +186,7 @@ class RedisServer:
 
 
 @dataclass(frozen=True)
-class RedisAtHand:
+class DemoRedis:
     """A usable Redis, with a description of its origin."""
 
     url: str
@@ -194,18 +194,18 @@ class RedisAtHand:
 
 
 @contextmanager
-def redis_at_hand(redis_url: str | None) -> Iterator[RedisAtHand]:
+def demo_redis(redis_url: str | None) -> Iterator[DemoRedis]:
     """The Redis at `redis_url` if it answers, else a private server for the time of the context.
 
     Raises:
         NoServer: neither is available.
     """
     if redis_url and url_answers(redis_url):
-        yield RedisAtHand(redis_url, "the Redis in REDIS_URL")
+        yield DemoRedis(redis_url, "the Redis in REDIS_URL")
         return
     with RedisServer() as server:
         kind = server.label.split("-")[0].capitalize()
-        yield RedisAtHand(server.url, f"{kind} {server.version} of its own on port {server.port}")
+        yield DemoRedis(server.url, f"{kind} {server.version} of its own on port {server.port}")
 
 
 def free_port() -> int:

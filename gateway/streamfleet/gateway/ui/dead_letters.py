@@ -12,7 +12,7 @@ from typing import Any
 from streamfleet.gateway.ui.texts import SHORT_CHARS, error_of, line, line_or_none, passage, reason_of
 from streamfleet.operator.broker import OperatorBroker
 from streamfleet.operator.broker.inspecting import read_entry_name
-from streamfleet.operator.dead_letters import DeadLetter, NotRequeued, read_letter, requeue, revive
+from streamfleet.operator.dead_letters import DeadLetter, NotRequeued, read_letter, requeue, requeued_entry
 
 MOST_BYTES = 4_194_304
 """Bytes of one page: dead letters contain the request's body."""
@@ -50,7 +50,7 @@ def dead_letter_object(dead_letter: DeadLetter, now_ms: int) -> dict[str, Any]:
     """Returns a dead letter as JSON values."""
     why_not = ""
     try:
-        revive(dead_letter, now_ms)
+        requeued_entry(dead_letter, now_ms)
     except NotRequeued as error:
         why_not = line(str(error))
     named = read_entry_name(dead_letter.entry)
