@@ -94,7 +94,7 @@ class Housekeeper:
                 if mine:
                     await self.tick()
             except StreamfleetError as error:
-                log.warning("maintenance_failed", error=str(error))
+                log.warning("housekeeping_failed", error=str(error))
             await self._clock.sleep(pause_s)
 
     async def _acquire_lock(self) -> bool:
