@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streamfleet.common.records import Claim, Lease
+from streamfleet.common.broker.types import Claim, Lease
 from tests.scripts.harness import Queue
 
 OUT = b"7 state"

@@ -1,6 +1,6 @@
 -- The keys that every script gets first, which are SHARED in number (Keys.shared() in keys.py): of each lane its stream,
 -- then its ready set, then those below. ARGV[1] is the configuration: the prefix of the queue's keys, the lanes, the most
--- urgent first, and the limits. QueueLimits.encoded() in records.py has the names.
+-- urgent first, and the limits. QueueLimits.encoded() in limits.py has the names.
 local call = redis.call
 local cfg = cjson.decode(ARGV[1])
 local GROUP, NOBODY, LANE_NAMES, LANE_COUNT = 'workers', '~', cfg.lanes, #cfg.lanes
