@@ -55,6 +55,15 @@ WORKER = Dashboard(
             "reqps",
         ),
         Panel(
+            "Urgent work on a full engine",
+            "Requests a second that gave way; the slots left free; the share of time without room for urgent requests.",
+            [
+                rate("streamfleet_requests_interrupted_total", "lane", ONE),
+                (f"streamfleet_reserve{{{ONE}}}", "{{instance}} reserve"),
+                (f"rate(streamfleet_urgent_blocked_seconds_total{{{ONE}}}[{RATE}])", "{{instance}} blocked"),
+            ],
+        ),
+        Panel(
             "Leases",
             "Late renewals, lost leases, and entries taken back from silent workers, a second.",
             [
@@ -65,9 +74,10 @@ WORKER = Dashboard(
         ),
         Panel(
             "Tokens for nothing",
-            "Output tokens a second of answers that nobody got, and those that an abort saved.",
+            "Output tokens a second of answers that nobody got, those that an abort saved, and those that were kept.",
             [
                 rate("streamfleet_tokens_wasted_total", "reason", ONE),
+                (f"sum(rate(streamfleet_tokens_resumed_total{{{ONE}}}[{RATE}]))", "kept"),
                 (f"sum(rate(streamfleet_tokens_saved_total{{{ONE}}}[{RATE}]))", "saved"),
             ],
         ),

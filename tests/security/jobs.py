@@ -137,6 +137,7 @@ async def work(guarded: Guarded, url: str) -> None:
         agreed = await now.agree()
         assert await now.heartbeat("w1", {"engine": "simulated"}) == agreed == await now.configuration()
         await waits(admin, me)
+        await gives_way(admin, me)
         for lane in LANES:
             await one_lane(admin, me, lane)
         await later(admin, me, guarded, url)
@@ -163,6 +164,22 @@ async def waits(admin: Broker, me: Broker) -> None:
     (found,) = (await me.pull("w1", 1, hints, watching=True)).claims
     assert found.lease.stream_id == stream_id
     await me.complete("w1", [succeeded(found.lease)])
+
+
+async def gives_way(admin: Broker, me: Broker) -> None:
+    """Full of patient work: stand by, be woken, keep what was generated, go on with it."""
+    await add(admin, Lane.LOW, f"{NOW}-2", id="patient")
+    patient = await claim(me, Lane.LOW)
+    await me.pull("w1", (0, 0, 0, 0), patient=4, owing=True)
+    assert await admin.connection.command("LLEN", me.keys.standby) == 1
+    await me.wait(Waiting.STANDBY, 1_000)
+    assert await admin.connection.command("LLEN", me.keys.standby) == 0
+    assert await me.keep({"run": b"1 state"})
+    assert await me.release("w1", [patient], gave_way=True, kept={patient: ("run", 7)}) == 1
+    (again,) = (await me.pull("w1", 1)).claims
+    assert (again.interrupted, await me.kept([again.kept])) == (1, [b"1 state"])
+    await me.complete("w1", [succeeded(again.lease)])
+    await me.forget(["run"])
 
 
 async def one_lane(admin: Broker, me: Broker, lane: Lane) -> None:

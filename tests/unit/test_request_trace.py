@@ -153,3 +153,10 @@ def test_entry_names() -> None:
     assert read_entry_name(f"low:{2**64 - 1}-{2**64 - 1}") is not None
     for odd in ("high:5", "other:5-0", f"low:{2**64}-0", "high:5-0 ", "high:٥-0", "r-1"):
         assert read_entry_name(odd) is None
+
+
+def test_interruptions_and_where_it_went_on() -> None:
+    assert "gave way to urgent requests 2 times; 345 bytes of output are kept" in page(traced(interrupted="2 ab 345"))
+    assert "1 times; nothing is kept of its output" in page(traced(interrupted="1"))
+    assert "gave way" not in page(traced())
+    assert "went on       behind token 214" in page(ended(resumed_tokens="214"))

@@ -71,6 +71,11 @@ class Admission:
         return min(slots, self._batch_size or slots) or 1
 
     @property
+    def reserve(self) -> int:
+        """Number of slots that patient lanes leave free."""
+        return self.slots - without_reserve(self.slots, self._reserve_percent) if self._patient_lanes else 0
+
+    @property
     def expected(self) -> Demand:
         """Demand of a claimed request, as a guess until it is decoded."""
         return Demand(1, int(self._typical.tokens))

@@ -189,6 +189,7 @@ class Worker:
             await self._clock.sleep(AGAIN_S)
         self._slots = self._engine.capacity().slots
         show_occupancy(self._in_flight, self._engine.capacity())
+        metrics.RESERVE.set(self._admission.reserve)
         self._housekeeper.redis_is_asked()
         await self._wait_for_name()  # again: another worker may have loaded its model meanwhile
         await self._find_place()

@@ -45,6 +45,8 @@ class EntryDetails:
         before, rank_ms: number of requests of its lane that run before it, and its rank, epoch ms; None if not ready.
         due_ms: time of its next attempt, epoch ms; None if it is not delayed.
         tries: ``<attempts>[ <worker>…]`` of the attempts before this one; empty for none.
+        interrupted: ``<times>[ <run> <bytes>]``: how often it gave way to an urgent request, and the output that is
+            kept of its last run; empty if no run was interrupted.
     """
 
     fields: Fields | None
@@ -56,6 +58,7 @@ class EntryDetails:
     rank_ms: int | None
     due_ms: int | None
     tries: str
+    interrupted: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +101,13 @@ class InspectingBroker(BrokerBase):
             ("ZSCORE", ready, member),
             ("ZSCORE", self.keys.delayed, field),
             ("HGET", self.keys.tries, field),
+            ("HGET", self.keys.sched, f"interrupted:{field}"),
         ]
         group = [("XPENDING", stream, GROUP, stream_id, stream_id, 1), ("XINFO", "GROUPS", stream)]
         try:
-            found, before, rank, due, tries, pending, groups = await self._look_all([*commands, *group])
+            found, before, rank, due, tries, interrupted, pending, groups = await self._look_all([*commands, *group])
         except MissingGroup:  # without a group, no worker was ever there, and nothing was delivered
-            found, before, rank, due, tries = await self._look_all(commands)
+            found, before, rank, due, tries, interrupted = await self._look_all(commands)
             pending, groups = [], []
         row = pending_row(pending[0]) if pending else None
         return EntryDetails(
@@ -116,6 +120,7 @@ class InspectingBroker(BrokerBase):
             rank_ms=score(rank),
             due_ms=score(due),
             tries=(tries or b"").decode(errors="backslashreplace"),
+            interrupted=(interrupted or b"").decode(errors="backslashreplace"),
         )
 
     async def has_group(self, lane: Lane) -> bool:

@@ -24,6 +24,8 @@ def _lines(trace: Trace, summary: TraceSummary) -> Iterator[tuple[str, str]]:
     yield from _origin(trace, summary)
     if summary.attempts.former:
         yield "tries before", _former(summary)
+    if trace.place is not None and trace.place.details.interrupted:
+        yield "interrupted", _interrupted(trace.place.details.interrupted)
     if trace.result is not None:
         yield from _ending(trace, trace.result)
     if trace.letter is not None:
@@ -64,12 +66,20 @@ def _former(summary: TraceSummary) -> str:
     return f"{summary.attempts.former}" + (f"; lost with {lost}" if lost else "; no worker was lost with it")
 
 
+def _interrupted(record: str) -> str:
+    times, _, output = record.partition(" ")
+    kept = f"{output.rpartition(' ')[2]} bytes of output are kept" if output else "nothing is kept of its output"
+    return f"gave way to urgent requests {times} times; {kept}"
+
+
 def _ending(trace: Trace, result: Result) -> Iterator[tuple[str, str]]:
     finished = result.fields.get("finished_ms", "")
     if finished.isascii() and finished.isdigit() and len(finished) <= 16:
         yield "ended", f"{_moment(int(finished))}, {_ago(trace.now_ms, int(finished))}"
     if result.worker:
         yield "written by", f"{result.worker}, attempt {result.attempt}"
+    if tokens := result.fields.get("resumed_tokens"):
+        yield "went on", f"behind token {tokens}, which interrupted runs had generated"
     timings = {
         "queued": result.timings.queued_ms,
         "waited for the engine": result.timings.waited_ms,
