@@ -24,6 +24,7 @@ from streamfleet.worker.engine import vllm_host
 from streamfleet.worker.engine.base import EngineDied, EngineRequest
 from streamfleet.worker.engine.processes import Process, alive, command_line, descendants, end_all
 from streamfleet.worker.engine.vllm import VllmEngine
+from streamfleet.worker.engine.vllm_setup import arguments
 from tests.contract.subjects import VLLM_ARGS, children
 from tests.e2e.gateway_stack import engine_processes
 from tests.waiting import eventually, eventually_blocking
@@ -92,6 +93,16 @@ async def test_wrong_engine_arguments_are_named(smollm2: Path) -> None:
     engine = VllmEngine(str(smollm2), {"max-num-seqs": "many"})
     with pytest.raises(vllm_host.VllmArguments, match="max-num-seqs"):
         await engine.start()
+
+
+def test_a_reserve_comes_on_top_of_vllms_own_choice(smollm2: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[int | None] = []
+    names = vllm_host.find_names()
+    monkeypatch.setattr(names.AsyncLLM, "from_engine_args", lambda args, **_: started.append(args.max_num_seqs))
+    argv = arguments({"max-num-seqs": None, "max-model-len": 2048}, cpu=True)
+    vllm_host.build(str(smollm2), argv, None)
+    vllm_host.build(str(smollm2), argv, None, 25)
+    assert started == [None, 160]
 
 
 def test_what_vllm_loads_leaves_the_logs_alone(pooling: Pooling) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -36,6 +37,7 @@ WORLD = "🌍".encode()
 @pytest.mark.parametrize("inside", range(4))
 def test_the_cut_is_where_a_character_ends(inside: int) -> None:
     assert cut(b"ok " + WORLD + WORLD[:inside]) == b"ok " + WORLD
+    assert cut(b"ok" + WORLD[:inside], text="ok\ufffd") == b"ok"
 
 
 @pytest.mark.parametrize(
@@ -94,7 +96,7 @@ def test_the_same_request_goes_on_and_no_other() -> None:
         partial.identity("simulated", "m", request(temperature=0, stop=["x"])),
         partial.identity("vllm", "adapter", request(temperature=0, stop=["x"])),
         partial.identity("vllm", "m", request(temperature=1, stop=["x"])),
-        partial.identity("vllm", "m", EngineRequest("r-1", COMPLETIONS, request().body, Lane.LOW)),
+        partial.identity("vllm", "m", replace(request(temperature=0, stop=["x"]), endpoint=COMPLETIONS)),
         {**one, "format": partial.FORMAT + 1},
     ]
     assert [partial.unpack(packed, other) for other in others] == [None] * 5
