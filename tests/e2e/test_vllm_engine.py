@@ -95,14 +95,18 @@ async def test_wrong_engine_arguments_are_named(smollm2: Path) -> None:
         await engine.start()
 
 
-def test_a_reserve_comes_on_top_of_vllms_own_choice(smollm2: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[int | None] = []
+def test_limits_of_vllms_own_choice_are_raised(smollm2: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[tuple[int | None, int | None]] = []
+
+    def start(args: Any, **_: Any) -> None:
+        started.append((args.max_num_seqs, args.max_num_batched_tokens))
+
     names = vllm_host.find_names()
-    monkeypatch.setattr(names.AsyncLLM, "from_engine_args", lambda args, **_: started.append(args.max_num_seqs))
-    argv = arguments({"max-num-seqs": None, "max-model-len": 2048}, cpu=True)
-    vllm_host.build(str(smollm2), argv, None)
-    vllm_host.build(str(smollm2), argv, None, 25)
-    assert started == [None, 160]
+    monkeypatch.setattr(names.AsyncLLM, "from_engine_args", start)
+    for given in ({"max-num-seqs": None, "enable-chunked-prefill": True}, {}):
+        argv = arguments({"max-model-len": 2048, **given}, cpu=True, reserve_percent=25)
+        vllm_host.build(str(smollm2), argv, None, 25)
+    assert started == [(160, None), (40, 2088)]
 
 
 def test_what_vllm_loads_leaves_the_logs_alone(pooling: Pooling) -> None:

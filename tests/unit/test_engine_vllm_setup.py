@@ -72,28 +72,50 @@ def test_the_factory_builds_engines_with_the_reserve(monkeypatch: pytest.MonkeyP
     assert engine._reserve_percent == 25
 
 
-def test_vllm_is_asked_for_its_own_choice_where_there_is_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[int | None] = []
+class Args:
+    """vLLM's engine arguments, and what it chooses where they tell nothing."""
 
-    class Args:
-        """vLLM's engine arguments: without a number of sequences, its configuration has 128."""
+    def __init__(self, given: SimpleNamespace) -> None:
+        self.given = given
 
-        def __init__(self, given: SimpleNamespace) -> None:
-            self.max_num_seqs = given.max_num_seqs
+    def create_engine_config(self) -> Any:
+        chosen = {"max_num_seqs": self.given.max_num_seqs or 128, "max_num_batched_tokens": 2048}
+        return SimpleNamespace(
+            scheduler_config=SimpleNamespace(**chosen), model_config=SimpleNamespace(max_model_len=2048)
+        )
 
-        def create_engine_config(self) -> Any:
-            return SimpleNamespace(scheduler_config=SimpleNamespace(max_num_seqs=self.max_num_seqs or 128))
 
+@pytest.mark.parametrize(
+    ("chunked", "given", "reserve_percent", "started"),
+    [
+        (None, (None, None), 0, (None, None)),
+        (None, (None, None), 25, (160, None)),
+        (None, (8, None), 25, (8, None)),
+        (True, (None, None), 25, (160, None)),
+        (False, (None, None), 25, (160, 2208)),
+        (False, (40, None), 25, (40, 2088)),
+        (False, (40, None), 0, (40, 2088)),
+        (False, (40, 4096), 25, (40, 4096)),
+    ],
+)
+def test_limits_that_vllm_chooses_have_room(
+    monkeypatch: pytest.MonkeyPatch,
+    chunked: bool | None,
+    given: tuple[int | None, int | None],
+    reserve_percent: int,
+    started: tuple[int | None, int | None],
+) -> None:
+    """For the reserve, and for a whole prompt beside a token of each running sequence."""
+    built: list[SimpleNamespace] = []
     names = SimpleNamespace(
         AsyncEngineArgs=SimpleNamespace(from_cli_args=Args),
-        AsyncLLM=SimpleNamespace(from_engine_args=lambda args, **_: started.append(args.max_num_seqs)),
+        AsyncLLM=SimpleNamespace(from_engine_args=lambda args, **_: built.append(args.given)),
     )
+    parsed = SimpleNamespace(max_num_seqs=given[0], max_num_batched_tokens=given[1], enable_chunked_prefill=chunked)
     monkeypatch.setattr(vllm_host, "find_names", lambda: names)
-    for given in (None, 8):
-        monkeypatch.setattr(vllm_host, "_parse", lambda *_, given=given: SimpleNamespace(max_num_seqs=given))
-        vllm_host.build("m", [], None, 25)
-        vllm_host.build("m", [], None)
-    assert started == [160, None, 8, 8]
+    monkeypatch.setattr(vllm_host, "_parse", lambda *_: parsed)
+    vllm_host.build("m", [], None, reserve_percent)
+    assert [(args.max_num_seqs, args.max_num_batched_tokens) for args in built] == [started]
 
 
 @pytest.mark.parametrize(

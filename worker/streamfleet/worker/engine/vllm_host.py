@@ -249,9 +249,7 @@ def build(model: str, argv: Sequence[str], stat_logger: Any, reserve_percent: in
     """
     names = find_names()
     args = _parse(names, model, argv)
-    if reserve_percent and args.max_num_seqs is None:
-        chosen = names.AsyncEngineArgs.from_cli_args(args).create_engine_config().scheduler_config.max_num_seqs
-        args.max_num_seqs = chosen + chosen * reserve_percent // 100
+    _make_room(names, args, reserve_percent)
     os.environ[OWNER_VARIABLE] = str(os.getpid())
     try:
         engine = names.AsyncLLM.from_engine_args(
@@ -482,6 +480,24 @@ def _parse(names: SimpleNamespace, model: str, argv: Sequence[str]) -> Any:
             raise
         raise VllmArguments(f"vLLM does not take these engine arguments: {error}") from error
     return args
+
+
+def _make_room(names: SimpleNamespace, args: Any, reserve_percent: int) -> None:
+    """Raise two limits of vLLM's own choice, unless the arguments tell them.
+
+    The most sequences grow by the reserve. Without chunked prefill, a step must hold a whole prompt and a token of each
+    running sequence: otherwise a long answer that goes on waits, and all behind it, until others end.
+    """
+    whole = args.enable_chunked_prefill is False and args.max_num_batched_tokens is None
+    if not whole and not reserve_percent:
+        return
+    chosen = names.AsyncEngineArgs.from_cli_args(args).create_engine_config()
+    if args.max_num_seqs is None:
+        sequences = chosen.scheduler_config.max_num_seqs
+        args.max_num_seqs = sequences + sequences * reserve_percent // 100
+    if whole:
+        least = chosen.model_config.max_model_len + args.max_num_seqs
+        args.max_num_batched_tokens = max(chosen.scheduler_config.max_num_batched_tokens, least)
 
 
 def _kv_tokens(cache: Any, cores: int) -> int | None:
