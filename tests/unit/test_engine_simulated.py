@@ -336,6 +336,14 @@ async def test_an_answer_of_another_request_model_or_seed_begins_anew() -> None:
     assert taken == [partial.tokens, 0, 0, 0, 0]
 
 
+async def test_what_generates_nothing_cannot_be_continued() -> None:
+    async with started() as engine:
+        generates, embeds = chat(), EngineRequest("e-1", EMBEDDINGS, {"input": "x"}, Lane.LOW)
+        for request in (generates, embeds):
+            assert (await engine.run(request)).status == 200
+    assert (generates.continuable, embeds.continuable) == (True, False)
+
+
 async def test_one_that_waits_keeps_what_it_had() -> None:
     async with started(profile=replace(EXACT, slots=1), speed=1) as slow:
         partial = await interrupted(slow, chat(max_tokens=500, ignore_eos=True), 2)

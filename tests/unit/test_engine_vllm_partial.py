@@ -167,6 +167,13 @@ async def test_what_was_kept_stays_while_the_next_run_has_no_whole_character(tap
     assert vllm_host.kept(tapped.hosted, Progress(asks(first))) == first, "it has not even begun"
 
 
+async def test_what_was_kept_stays_where_no_later_cut_is_found(tapped: Tapped, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = await tapped.partial(2)
+    assert first is not None
+    monkeypatch.setattr(vllm_host.partial, "cut", lambda *_: 0)
+    assert await tapped.partial(9, request=asks(first)) == first
+
+
 async def test_a_finished_answer_is_no_part_of_one(tapped: Tapped) -> None:
     progress, _ = await tapped.run(asks())
     assert vllm_host.kept(tapped.hosted, progress) is None
@@ -221,8 +228,11 @@ async def test_a_stop_string_is_not_cut(tapped: Tapped) -> None:
     ids=str,
 )
 async def test_what_cannot_go_on_begins_anew(tapped: Tapped, options: dict[str, Any]) -> None:
-    assert await tapped.partial(8) is not None
-    assert await tapped.partial(8, **options) is None
+    plain, other = asks(), options.pop("request", None) or asks()
+    assert await tapped.partial(8, request=plain) is not None
+    assert await tapped.partial(8, request=other, **options) is None
+    assert plain.continuable
+    assert not other.continuable or options["prompt"]["type"] == "token", "the prompt's end is looked at later"
 
 
 async def test_a_seed_without_chance_goes_on(tapped: Tapped) -> None:
@@ -243,6 +253,7 @@ async def test_several_prompts_begin_anew(tapped: Tapped) -> None:
         assert len([each async for each in tapped.core.generate(prompt, Params(), f"r-{number}")]) == 9
     vllm_host.current_progress.reset(token)
     assert vllm_host.kept(tapped.hosted, progress) is None
+    assert not progress.request.continuable
 
 
 async def changed(tapped: Tapped, **fields: Any) -> Partial:

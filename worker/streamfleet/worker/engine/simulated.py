@@ -146,7 +146,7 @@ class SimulatedEngine:
         chunks = _Chunks(plan, created_s) if request.streams else None
         job = _Job(plan, done, self._clock.monotonic(), plan.steps - self._steps_taken_over(plan), chunks)
         request.resumed_tokens = request.made = job.made
-        request.continuable = True
+        request.continuable = bool(plan.lengths)
         heappush(self._waiting, (request.priority, next(self._order), job))
         self._watchdog.entered()
         self._arrived.set()

@@ -294,7 +294,7 @@ def kept(hosted: Hosted, progress: Progress) -> Partial | None:
         return earlier
     decode = _decoder(hosted, generated)
     logprobs = generated.logprobs
-    if generated.finished or len(progress.ids) != 1 or decode is None or sum(map(len, logprobs)) > _MOST_LOGPROBS_KEPT:
+    if generated.finished or decode is None or sum(map(len, logprobs)) > _MOST_LOGPROBS_KEPT:
         return earlier
     tokens = partial.cut(generated.ids, "".join(generated.texts), decode, generated.params.stop)
     if tokens <= request.resumed_tokens:
@@ -362,17 +362,18 @@ def _begin(hosted: Hosted, progress: Progress, prompt: Any, params: Any, **optio
     The front end gets the whole output all the same (`Generated.add`): text, log probabilities, parsers, token counts.
     """
     request = progress.request
-    progress.generated, progress.request.continuable = None, False
+    progress.generated, request.continuable = None, False
     parses = bool(request.body.get("tools")) or options.get("reasoning_parser_kwargs") is not None
     if (
-        request.endpoint not in STREAMED
+        len(progress.ids) > 1  # several prompts
+        or request.endpoint not in STREAMED
         or (parses and request.streams)  # not every parser of streams takes many tokens at once
         or not isinstance(prompt, dict)
         or prompt.get("type") != "token"  # not of text alone
         or not _continuable(params)
     ):
         return prompt, params
-    progress.request.continuable = True
+    request.continuable = True
     progress.generated = generated = Generated(prompt["prompt_token_ids"], params)
     state = partial.unpack(request.resume, _identity(hosted, request)) if request.resume is not None else None
     generated.taken = None if state is None else _taken_over(hosted, generated, state)
