@@ -170,7 +170,7 @@ async def test_what_was_kept_stays_while_the_next_run_has_no_whole_character(tap
 async def test_what_was_kept_stays_where_no_later_cut_is_found(tapped: Tapped, monkeypatch: pytest.MonkeyPatch) -> None:
     first = await tapped.partial(2)
     assert first is not None
-    monkeypatch.setattr(vllm_host.partial, "cut", lambda *_: 0)
+    monkeypatch.setattr("streamfleet.worker.engine.partial.cut", lambda *_: 0)
     assert await tapped.partial(9, request=asks(first)) == first
 
 
