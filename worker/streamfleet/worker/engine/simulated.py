@@ -250,12 +250,11 @@ class SimulatedEngine:
 
     async def _step(self) -> None:
         joined = self._join()
-        began = self._clock.monotonic()
         prefill_s = sum(job.prefill_tokens for job in joined) * self._profile.prefill_s_per_token
         each_s = self._profile.step_s(max(1, self.running)) * max(0.1, self._chance.gauss(1, self._profile.jitter))
         steps = self._stride(each_s)
         await self._clock.sleep((prefill_s + steps * each_s) / self._speed)
-        first_s = began + (prefill_s + each_s) / self._speed
+        first_s = self._clock.monotonic() - (steps - 1) * each_s / self._speed  # a late timer makes the token late
         for job in joined:
             job.first_token_ms = max(0.0, (first_s - job.submitted_s) * 1000)
             if job.chunks is not None and job.steps_left < job.plan.steps and not job.done.done():
