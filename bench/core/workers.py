@@ -26,20 +26,23 @@ def workers(
     *,
     module: str = "streamfleet.worker",
     environment: Mapping[str, object] | None = None,
+    queue: str = "default",
 ) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Start so many workers on the queue ``default``, wait until all are ready, and drain them at the end.
+    """Start so many workers on a queue, wait until all are ready, and drain them at the end.
 
     Args:
         redis_url: their Redis.
         count: number of processes.
         module: module to run: ``bench.core.noop_worker`` for an engine that does nothing.
         environment: settings, by the full names of their variables.
+        queue: their queue.
 
     Raises:
         RuntimeError: one did not become ready; the message has its output.
     """
     settings = {
         "REDIS_URL": redis_url,
+        "STREAMFLEET_QUEUE": queue,
         "STREAMFLEET_HEALTH_PORT": "0",
         "STREAMFLEET_LOG_LEVEL": "warning",
         **{name: str(value) for name, value in (environment or {}).items()},
@@ -57,7 +60,7 @@ def workers(
             for _ in range(count)
         ]
         try:
-            _wait_ready(redis_url, started, log)
+            _wait_ready(redis_url, queue, started, log)
             yield started
         finally:
             for process in started:
@@ -78,11 +81,11 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def _wait_ready(redis_url: str, started: list[subprocess.Popen[bytes]], log: object) -> None:
+def _wait_ready(redis_url: str, queue: str, started: list[subprocess.Popen[bytes]], log: object) -> None:
     give_up = time.monotonic() + START_S
     with redis.Redis.from_url(redis_url) as client:
         while True:
-            described = client.hvals("{default}:workers")
+            described = client.hvals(f"{{{queue}}}:workers")
             if sum(b'"state":"ready"' in value.replace(b" ", b"") for value in described) >= len(started):
                 return
             if any(process.poll() is not None for process in started) or time.monotonic() > give_up:

@@ -166,6 +166,13 @@ PICTURES: tuple[Picture, ...] = (
         ("Day",),
     ),
     Picture(
+        "coserving_first_token",
+        "coserving",
+        ("cases",),
+        "Time from enqueueing to the first token of urgent requests on one full engine, by the way to run both kinds",
+        ("Co-serving",),
+    ),
+    Picture(
         "autoscaling_day",
         "autoscaling",
         ("day",),

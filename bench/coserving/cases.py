@@ -1,0 +1,126 @@
+"""Cases and contenders of this measurement, and their sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from streamfleet.worker.engine.simulated_profile import SMOLLM2_135M_CPU as PROFILE
+
+PATIENT_LANE, URGENT_LANE = "low", "critical"
+PATIENT_TOKENS, URGENT_TOKENS = 512, 32
+SLOTS = PROFILE.slots
+"""Of one engine without its reserve; vLLM gets as many."""
+PATIENT_QUEUE, URGENT_QUEUE = "default", "urgent"
+"""The second one is only there where the fleet is split."""
+GUARANTEED = 5.0
+"""Per cent of the picks that the patient lane has by default."""
+
+ALONE, BEFORE, EIGHTH, HALF, RESERVE = (
+    "urgent alone",
+    "order of 0.1",
+    "split, an eighth urgent",
+    "split, half urgent",
+    "reserve",
+)
+OLD_ORDER: Mapping[str, object] = {"STREAMFLEET_RESERVE_PERCENT": 0, "STREAMFLEET_PATIENT_LANES": ""}
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One way to run both kinds of work.
+
+    Attributes:
+        patient: true if there is patient work.
+        reserve: true for workers with their usual settings; otherwise they have the order of 0.1.
+        urgent_share: share of the fleet that serves urgent requests only; 0 for a fleet that is not split.
+    """
+
+    patient: bool = True
+    reserve: bool = False
+    urgent_share: float = 0.0
+
+    @property
+    def settings(self) -> Mapping[str, object]:
+        """Settings of the workers."""
+        return {} if self.reserve else OLD_ORDER
+
+
+CONTENDERS: Mapping[str, Contender] = {
+    ALONE: Contender(patient=False, reserve=True),
+    BEFORE: Contender(),
+    EIGHTH: Contender(urgent_share=1 / 8),
+    HALF: Contender(urgent_share=1 / 2),
+    RESERVE: Contender(reserve=True),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One load on one fleet.
+
+    Attributes:
+        workers: number of workers, with an engine each.
+        load: urgent work as a share of what the engines can do without their reserve.
+        speed: factor over the simulated engine's own speed; 0 for real vLLM.
+        seconds: length of the urgent traffic.
+        patient_s: time for which patient work runs before the first urgent request.
+        grace_s: most time that the last urgent requests have; their times count as if they got their first tokens then.
+        contenders: names in `CONTENDERS`.
+        rounds: number of times that all contenders run.
+        judges_first_token: true if the first token's time is judged here; of more than the engines can do, it is not.
+    """
+
+    workers: int
+    load: float
+    speed: float
+    seconds: float
+    patient_s: float = 3.0
+    grace_s: float = 12.0
+    contenders: Sequence[str] = tuple(CONTENDERS)
+    rounds: int = 1
+    judges_first_token: bool = True
+
+    @property
+    def name(self) -> str:
+        engine = f"{self.workers} worker{'s' if self.workers > 1 else ''}" if self.speed else "vLLM"
+        after = f", after {self.patient_s:g} s without" if self.patient_s > LONG_S else ""
+        return f"{engine}, {self.load:.0%} urgent{after}"
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Output tokens that the fleet writes in a second with all slots but the reserve taken, by the profile."""
+        return self.workers * self.speed * SLOTS / PROFILE.step_s(SLOTS)
+
+
+LONG_S = 60.0
+"""After so long without urgent work, patient lanes may borrow the reserve."""
+
+GROUPS: Mapping[str, Sequence[Case]] = {
+    "1": (Case(1, 0.1, 4, 20, rounds=2), Case(1, 0.5, 4, 12, rounds=2)),
+    "2": (
+        Case(2, 0.1, 3, 20, contenders=(ALONE, BEFORE, EIGHTH, RESERVE)),
+        Case(2, 0.5, 3, 15, contenders=(ALONE, BEFORE, HALF, RESERVE)),
+    ),
+    "8": (
+        Case(8, 0.1, 1, 25, contenders=(ALONE, BEFORE, EIGHTH, RESERVE)),
+        Case(8, 0.5, 1, 25, contenders=(ALONE, BEFORE, HALF, RESERVE)),
+    ),
+    "borrowed": (Case(1, 0.1, 4, 20, patient_s=LONG_S + 10, contenders=(ALONE, BEFORE, RESERVE)),),
+    "overload": (Case(1, 1.5, 4, 20, contenders=(BEFORE, RESERVE), judges_first_token=False),),
+    "vllm": (Case(1, 0.1, 0, 40, patient_s=15.0, contenders=(ALONE, BEFORE, HALF, RESERVE)),),
+}
+"""By the names that the command line knows."""
+USUAL = tuple(name for name in GROUPS if name != "vllm")
+
+
+TINY = Case(1, 0.5, 8, 1.5, patient_s=0.5, grace_s=1.5, contenders=(ALONE, BEFORE, HALF, RESERVE))
+
+
+def chosen(quick: bool, groups: Sequence[str] = USUAL, rounds: int | None = None) -> list[Case]:
+    """Returns the cases of some of `GROUPS`; small ones have one round of a few seconds."""
+    cases = [case for name in groups for case in GROUPS[name]]
+    if quick:
+        short = [case for case in cases if case.patient_s <= LONG_S]
+        cases = [replace(case, seconds=min(case.seconds, 6.0), rounds=1) for case in short]
+    return [replace(case, rounds=rounds or case.rounds) for case in cases]
