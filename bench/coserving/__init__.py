@@ -12,7 +12,7 @@ from bench.core.machine import describe
 from bench.core.reports import Report, load
 from bench.core.rounds import Sample, interleave
 from bench.coserving import tables
-from bench.coserving.cases import BEFORE, CONTENDERS, PATIENT_TOKENS, SLOTS, URGENT_TOKENS, Case, Contender
+from bench.coserving.cases import BEFORE, CONTENDERS, KV_VARIABLE, PATIENT_TOKENS, SLOTS, URGENT_TOKENS, Case, Contender
 from bench.coserving.figures import Round, round_of, summary
 from bench.coserving.traffic import run as run_once
 
@@ -71,6 +71,7 @@ def engine_of(case: Case) -> Mapping[str, object]:
         "STREAMFLEET_ENGINE": "simulated",
         "STREAMFLEET_SIMULATED_PROFILE": "smollm2-cpu",
         "STREAMFLEET_SIMULATED_SPEED": case.speed,
+        KV_VARIABLE: case.kv_tokens,
     }
 
 

@@ -13,6 +13,7 @@ SLOTS = PROFILE.slots
 """Of one engine without its reserve; vLLM gets as many."""
 PATIENT_QUEUE, URGENT_QUEUE = "default", "urgent"
 """The second one is only there where the fleet is split."""
+KV_VARIABLE = "BENCH_COSERVING_KV_TOKENS"
 GUARANTEED = 5.0
 """Per cent of the picks that the patient lane has by default."""
 
@@ -67,6 +68,7 @@ class Case:
         patient_s: time for which patient work runs before the first urgent request.
         grace_s: most time that the last urgent requests have; their times count as if they got their first tokens then.
         contenders: names in `CONTENDERS`.
+        kv_tokens: KV cache of the simulated engine; 0 for the profile's own, which holds far more than its slots need.
         rounds: number of times that all contenders run.
         judges_first_token: true if the first token's time is judged here; of more than the engines can do, it is not.
     """
@@ -78,6 +80,7 @@ class Case:
     patient_s: float = 3.0
     grace_s: float = 12.0
     contenders: Sequence[str] = tuple(CONTENDERS)
+    kv_tokens: int = 0
     rounds: int = 1
     judges_first_token: bool = True
 
@@ -85,7 +88,8 @@ class Case:
     def name(self) -> str:
         engine = f"{self.workers} worker{'s' if self.workers > 1 else ''}" if self.speed else "vLLM"
         after = f", after {self.patient_s:g} s without" if self.patient_s > LONG_S else ""
-        return f"{engine}, {self.load:.0%} urgent{after}"
+        short = ", KV cache full" if self.kv_tokens else ""
+        return f"{engine}, {self.load:.0%} urgent{after}{short}"
 
     @property
     def tokens_per_s(self) -> float:
@@ -107,6 +111,7 @@ GROUPS: Mapping[str, Sequence[Case]] = {
         Case(8, 0.5, 1, 25, contenders=(ALONE, BEFORE, HALF, RESERVE)),
     ),
     "borrowed": (Case(1, 0.1, 4, 20, patient_s=LONG_S + 10, contenders=(ALONE, BEFORE, RESERVE)),),
+    "kv": (Case(1, 0.1, 4, 20, contenders=(ALONE, BEFORE, RESERVE), kv_tokens=16_900),),
     "overload": (Case(1, 1.5, 4, 20, contenders=(BEFORE, RESERVE), judges_first_token=False),),
     "vllm": (Case(1, 0.1, 0, 40, patient_s=15.0, contenders=(ALONE, BEFORE, HALF, RESERVE)),),
 }

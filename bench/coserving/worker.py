@@ -2,6 +2,7 @@
 
 BENCH_COSERVING_LOGS is the folder that gets the engine's log at the end. With BENCH_COSERVING_URGENT_SLOTS two workers
 share the engine: one serves the queue of urgent requests on so many slots, the other one all else on the other slots.
+BENCH_COSERVING_KV_TOKENS is the KV cache of a simulated engine, if it is not the profile's.
 """
 
 from __future__ import annotations
@@ -10,13 +11,15 @@ import asyncio
 import os
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bench.coserving.cases import SLOTS, URGENT_QUEUE
+from bench.coserving.cases import KV_VARIABLE, SLOTS, URGENT_QUEUE
 from bench.coserving.observed import Log, Observed, Slots
 from streamfleet.common import logs
 from streamfleet.common.settings import load_all
+from streamfleet.worker.engine import simulated_profile
 from streamfleet.worker.engine.factory import build
 from streamfleet.worker.main import run_worker
 from streamfleet.worker.worker import Worker
@@ -49,6 +52,9 @@ def main() -> int:
     def observed(*settings: Any) -> Observed:
         return Observed(build(*settings), log)
 
+    if kv_tokens := int(os.environ.get(KV_VARIABLE, "0")):
+        profile = simulated_profile.SMOLLM2_135M_CPU
+        simulated_profile.SMOLLM2_135M_CPU = replace(profile, kv_tokens=kv_tokens)  # the factory takes it from there
     try:
         if urgent_slots := int(os.environ.get("BENCH_COSERVING_URGENT_SLOTS", "0")):
             return asyncio.run(share(log, urgent_slots))
