@@ -24,7 +24,7 @@ ALONE, BEFORE, EIGHTH, HALF, RESERVE = (
     "split, half urgent",
     "reserve",
 )
-OLD_ORDER: Mapping[str, object] = {"STREAMFLEET_RESERVE_PERCENT": 0, "STREAMFLEET_PATIENT_LANES": ""}
+OLD_ORDER: Mapping[str, object] = {"STREAMFLEET_RESERVE_PERCENT": 0, "STREAMFLEET_PATIENT_LANES": "none"}
 
 
 @dataclass(frozen=True)
