@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any
 
 from bench.core.rounds import percentile
-from bench.coserving.cases import PATIENT_LANE, PATIENT_TOKENS
+from bench.coserving.cases import PATIENT_LANE
 from bench.coserving.observed import Log, Run
 from bench.coserving.traffic import WAYS, Seen
 from bench.scheduling.outcomes import cdf
@@ -24,6 +24,9 @@ MEDIANS = (
     "interrupted",
 )
 """Figures of which a case shows the median of its rounds."""
+
+LEAST_STEP_S = 0.001
+"""Chunks that come closer together belong to one step: kept text comes before the first new token."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,7 @@ def step_times(log: Log, from_s: float, to_s: float) -> list[float]:
         (later - earlier) * 1000
         for times in log.token_times
         for earlier, later in pairwise(times)
-        if from_s <= later <= to_s
+        if from_s <= later <= to_s and later - earlier >= LEAST_STEP_S
     ]
 
 
@@ -105,10 +108,10 @@ def repeated(runs: Sequence[Run], ends: Sequence[Run]) -> dict[str, int]:
     """
     lost: dict[str, int] = {}
     for run in ends:
-        had = PATIENT_TOKENS - run.asked + run.tokens
+        had = run.kept + run.tokens
         after = next((each for each in runs if each.id == run.id and each.began_s >= run.ended_s), None)
         # Without a later run nothing shows that its tokens were kept, so they count as lost.
-        kept = 0 if after is None else PATIENT_TOKENS - after.asked
+        kept = 0 if after is None else after.kept
         lost[run.id] = lost.get(run.id, 0) + max(0, had - kept)
     return lost
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from bench.coserving.cases import PATIENT_LANE
-from streamfleet.worker.credit import output_tokens
 from streamfleet.worker.engine.base import Capacity, Engine, EngineReply, EngineRequest
 
 MOST_PROBES = 2
@@ -30,8 +29,8 @@ class Run:
         lane: its lane.
         began_s, ended_s: the stay, waiting in front of the engine's slots included.
         first_ms: time from `began_s` to the first token; None if it is not known.
-        asked: tokens that the engine was asked for; fewer than the answer's if an earlier run is continued.
-        tokens: tokens that it wrote.
+        kept: tokens taken over from an earlier run.
+        tokens: tokens that it wrote itself.
         whole: true if it was not ended early.
     """
 
@@ -40,7 +39,7 @@ class Run:
     began_s: float
     ended_s: float
     first_ms: float | None
-    asked: int
+    kept: int
     tokens: int
     whole: bool
 
@@ -160,13 +159,14 @@ class Slots:
 def _run(request: EngineRequest, began_s: float, reply: EngineReply | None) -> Run:
     answer: dict[str, Any] = {} if reply is None else json.loads(reply.body)
     usage = answer.get("usage") or request.usage or {}
+    kept = int(getattr(request, "resumed_tokens", 0))
     return Run(
         id=request.id,
         lane=str(request.lane),
         began_s=began_s,
         ended_s=time.time(),
         first_ms=None if reply is None else reply.first_token_ms,
-        asked=output_tokens(request.body, 0),
-        tokens=int(usage.get("completion_tokens", 0)),
+        kept=kept,
+        tokens=max(0, int(usage.get("completion_tokens", 0)) - kept),
         whole=reply is not None and reply.status < 400,
     )

@@ -20,12 +20,12 @@ from streamfleet.common.protocol import COMPLETIONS, Lane
 from streamfleet.worker.engine.base import EngineRequest
 from streamfleet.worker.engine.simulated import SimulatedEngine
 
-WHOLE = Run("p1", "low", 100.0, 110.0, 0.0, 512, 512, whole=True)
+WHOLE = Run("p1", "low", 100.0, 110.0, 0.0, 0, 512, whole=True)
 
 
-def cut(name: str, began_s: float, ended_s: float, tokens: int, asked: int = 512) -> Run:
+def cut(name: str, began_s: float, ended_s: float, tokens: int, kept: int = 0) -> Run:
     """A patient run that was ended early."""
-    return Run(name, "low", began_s, ended_s, None, asked, tokens, whole=False)
+    return Run(name, "low", began_s, ended_s, None, kept, tokens, whole=False)
 
 
 # -- figures -----------------------------------------------------------------------------------------------
@@ -39,14 +39,14 @@ def test_tokens_count_in_the_seconds_in_which_they_were_written() -> None:
     assert figures.tokens_between(waited_first, 0.1, 105.0, 120.0) == pytest.approx(50)
 
 
-def test_tokens_of_an_interrupted_run_are_lost_unless_a_later_run_is_asked_for_fewer() -> None:
+def test_tokens_of_an_interrupted_run_are_lost_unless_a_later_run_takes_them_over() -> None:
     first = cut("p1", 100.0, 105.0, 100)
-    again, goes_on = replace(WHOLE, began_s=106.0), replace(WHOLE, began_s=106.0, asked=420)
+    again, goes_on = replace(WHOLE, began_s=106.0), replace(WHOLE, began_s=106.0, kept=92, tokens=420)
     assert figures.repeated([first, again], [first]) == {"p1": 100}
     assert figures.repeated([first, goes_on], [first]) == {"p1": 8}
     assert figures.repeated([first], [first]) == {"p1": 100}, "nothing shows that they were kept"
-    second = cut("p1", 106.0, 107.0, 20, asked=420)
-    last = replace(WHOLE, began_s=108.0, asked=400)
+    second = cut("p1", 106.0, 107.0, 20, kept=92)
+    last = replace(WHOLE, began_s=108.0, kept=112, tokens=400)
     assert figures.repeated([first, second, last], [first, second]) == {"p1": 8}
 
 
@@ -56,12 +56,12 @@ def test_a_stop_of_the_worker_and_a_wait_for_a_slot_are_no_interruptions() -> No
 
 
 def test_a_pick_that_was_returned_is_no_second_pick() -> None:
-    runs = [cut("p1", 100.0, 101.0, 5), Run("u1", "critical", 101.0, 102.0, 5.0, 32, 32, whole=True), WHOLE]
+    runs = [cut("p1", 100.0, 101.0, 5), Run("u1", "critical", 101.0, 102.0, 5.0, 0, 32, whole=True), WHOLE]
     assert [run.id for run in figures.first_starts(runs)] == ["p1", "u1"]
 
 
 def test_a_round_has_the_figures_of_its_urgent_traffic() -> None:
-    urgent = Run("u1", "critical", 104.0, 106.0, 0.0, 32, 32, whole=True)
+    urgent = Run("u1", "critical", 104.0, 106.0, 0.0, 0, 32, whole=True)
     log = Log([cut("p1", 100.0, 105.0, 50), urgent, replace(WHOLE, began_s=105.0, ended_s=115.0)], [[104.0, 104.1]])
     asked = [Urgent("client", 30.0, answered=True), Urgent("XADD", 900.0, answered=False)]
     found = figures.round_of(Seen(104.0, 108.0, 116.0, asked, [log]))
@@ -160,9 +160,9 @@ async def test_an_observed_engine_logs_whole_and_cancelled_runs(tmp_path: Path) 
     await engine.stop()
     log.save(tmp_path / "1.json")
     whole, cancelled, _ = Log.load(tmp_path / "1.json").runs
-    assert (whole.id, whole.lane, whole.asked, whole.tokens, whole.whole) == ("whole", "low", 20, 20, True)
+    assert (whole.id, whole.lane, whole.kept, whole.tokens, whole.whole) == ("whole", "low", 0, 20, True)
     assert whole.first_ms == reply.first_token_ms
-    assert (cancelled.id, cancelled.asked, cancelled.whole) == ("cut", 4_000, False)
+    assert (cancelled.id, cancelled.kept, cancelled.whole) == ("cut", 0, False)
     assert 0 < cancelled.tokens < 4_000
     assert len(log.token_times[1]) >= len(chunks)
 
