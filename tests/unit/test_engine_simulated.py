@@ -315,6 +315,18 @@ async def test_what_is_taken_over_is_read_again_and_not_made_again() -> None:
     assert reply.first_token_ms == pytest.approx((prefill_s + step_s) * 1000)
 
 
+@pytest.mark.parametrize(("kv_tokens", "cost"), [(46_592, 1 / 30), (10, 1.0)])
+async def test_the_engine_that_was_interrupted_reads_its_prefix_cache(kv_tokens: int, cost: float) -> None:
+    profile = replace(EXACT, kv_tokens=kv_tokens)
+    async with started(profile=profile, speed=1) as engine:
+        partial = await interrupted(engine, chat(max_tokens=100, ignore_eos=True), 10)
+        assert partial is not None
+        engine._clock = Time()
+        reply = await engine.run(replace(chat(max_tokens=100, ignore_eos=True), resume=partial))
+    prefill_s = (6 + partial.tokens) * EXACT.prefill_s_per_token * cost
+    assert reply.first_token_ms == pytest.approx((prefill_s + EXACT.step_s(1)) * 1000)
+
+
 async def test_an_answer_of_another_request_model_or_seed_begins_anew() -> None:
     async with started(profile=EXACT, speed=1, models=("a", "b")) as slow:
         partial = await interrupted(slow, chat(model="a"), 2)
