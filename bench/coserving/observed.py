@@ -159,14 +159,13 @@ class Slots:
 def _run(request: EngineRequest, began_s: float, reply: EngineReply | None) -> Run:
     answer: dict[str, Any] = {} if reply is None else json.loads(reply.body)
     usage = answer.get("usage") or request.usage or {}
-    kept = int(getattr(request, "resumed_tokens", 0))
     return Run(
         id=request.id,
         lane=str(request.lane),
         began_s=began_s,
         ended_s=time.time(),
         first_ms=None if reply is None else reply.first_token_ms,
-        kept=kept,
-        tokens=max(0, int(usage.get("completion_tokens", 0)) - kept),
+        kept=request.resumed_tokens,
+        tokens=max(0, int(usage.get("completion_tokens", 0)) - request.resumed_tokens),
         whole=reply is not None and reply.status < 400,
     )
