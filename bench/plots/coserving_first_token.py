@@ -21,7 +21,7 @@ def draw(data: Mapping[str, Any]) -> Any:
     """Draw the two loads of one worker in `data["cases"]`, or what there is: sorted times in ms."""
     cases = {name: case for name, case in data["cases"].items() if case["judges_first_token"]}
     chosen = [name for name in cases if name.startswith("1 worker")][:2] or list(cases)[:1]
-    figure, panels = style.panels(1, len(chosen), width_in=4.6 * len(chosen), height_in=3.0, squeeze=False)
+    figure, panels = style.panels(1, len(chosen), width_in=1.6 + 4.0 * len(chosen), height_in=3.0, squeeze=False)
     for axes, name in zip(panels[0], chosen, strict=True):
         found = cases[name]["contenders"]
         lines = {
@@ -30,5 +30,5 @@ def draw(data: Mapping[str, Any]) -> Any:
             if contender in found and found[contender]["first_ms_cdf"]
         }
         parts.steps(axes, lines, title=name, x_label="ms from enqueueing to the first token, logarithmic", log=True)
-        parts.legend(axes, "lower right")
+    panels[0][-1].legend(loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False, fontsize=8)
     return figure
