@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -79,6 +79,7 @@ class History:
         replies: (reply name, request id) of every entry at the end.
         executions: by request id.
         touched: worker name to the kinds of faults that touched it; "" for all of them.
+        gave_way: (request id, worker, attempt) to how often that run ended for an urgent request.
         marked: workers that ran a poisonous or hanging request.
         exits: of workers.
         letters: (id, status) of dead letters.
@@ -103,6 +104,7 @@ class History:
     replies: list[tuple[str, str]] = field(default_factory=list)
     executions: dict[str, list[Execution]] = field(default_factory=lambda: defaultdict(list))
     touched: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    gave_way: Counter[tuple[str, str, int]] = field(default_factory=Counter)
     marked: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     exits: list[Exit] = field(default_factory=list)
     letters: list[tuple[str, str]] = field(default_factory=list)
@@ -198,6 +200,8 @@ def _read_witness(path: Path, history: History) -> None:
             case "end":
                 executions, where = history.executions[line["id"]], started.pop(line["n"])
                 executions[where] = replace(executions[where], end_ms=line["at"])
+            case "gave_way":
+                history.gave_way[line["id"], worker, line["attempt"]] += 1
             case "poison" | "hang":
                 history.marked[worker].add(line["e"])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from tests.fault.history import Accepted, Execution, History
@@ -167,7 +167,7 @@ def attempts_are_bounded_and_counted(history: History) -> Iterator[Violation]:
                 yield Violation("attempts", name, f"attempt {execution.attempt} by {execution.worker}")
         if _has_two_entries(history, name):
             continue
-        for again in _repeated(executions):
+        for again in _without_reason(_repeated(executions), history.gave_way):
             if not {"term", "swallow"} & history.touched.get(again.worker, set()):
                 yield Violation("uncounted", name, f"attempt {again.attempt} of {again.worker} was made again")
     for request in history.accepted.values():
@@ -181,6 +181,16 @@ def _has_two_entries(history: History, name: str) -> bool:
     """True if two entries may exist under one id, on purpose or in doubt: by the protocol both may run."""
     request = history.accepted.get(name)
     return name in history.doubted or (request is not None and request.kind in CONFLICTING)
+
+
+def _without_reason(repeated: Iterable[Execution], gave_way: Counter[tuple[str, str, int]]) -> Iterator[Execution]:
+    """Repeated executions that did not end for an urgent request."""
+    left = gave_way.copy()
+    for again in repeated:
+        run = again.id, again.worker, again.attempt
+        left[run] -= 1
+        if left[run] < 0:
+            yield again
 
 
 def _repeated(executions: list[Execution]) -> Iterator[Execution]:

@@ -17,6 +17,7 @@ from typing import Any
 
 from streamfleet.worker import __main__ as command
 from streamfleet.worker import failpoints
+from streamfleet.worker.in_flight import InFlight, InFlightRequest
 from tests.fault import mutations
 from tests.fault.control import Line
 from tests.fault.deathwish import die_with_parent
@@ -101,10 +102,23 @@ def run(spec: dict[str, Any]) -> int:
     witness = Witness(journal)
     hand = Hand(journal, witness)
     witness.watch(_engine_class(spec["env"]["STREAMFLEET_ENGINE"]), hand.started)
+    _watch_giving_way(journal)
     failpoints.install(hand.meet)
     hand.line = Line(spec["control"], spec["name"], hand.obey)
     hand.line.tell("hello", pid=os.getpid())
     return command.main()
+
+
+def _watch_giving_way(journal: Journal) -> None:
+    """Write down which runs end for an urgent request: their attempts are rightly made again."""
+    give_way = InFlight.give_way
+
+    def watched(self: InFlight, request: InFlightRequest) -> None:
+        lease = request.lease
+        journal.write("gave_way", id=lease.request_id, attempt=lease.attempt, entry=lease.entry)
+        give_way(self, request)
+
+    InFlight.give_way = watched  # type: ignore[method-assign]
 
 
 def _engine_class(kind: str) -> Any:

@@ -50,6 +50,11 @@ async def test_what_a_worker_that_stops_has_begun_goes_on_elsewhere(fleet: Fleet
     ids = [await fleet.add(f"r-{number}", "normal", chat(3.0)) for number in range(8)]
     await fleet.runs({"w1": 8})
     await fleet.worker("w2", engine="simulated", simulated_profile="fast")
+
+    async def is_said_to_be_ready() -> bool:
+        return ((await fleet.broker.worker("w2")) or {}).get("state") == "ready"
+
+    await eventually(is_said_to_be_ready, 10.0)
     first.send(signal.SIGTERM)
     await fleet.runs({"w2": 8})
     results = await fleet.results(ids)

@@ -93,7 +93,7 @@ def test_a_full_worker_has_room_for_one_urgent_request_in_place_of_a_patient_one
 def test_an_urgent_request_does_not_wait_inside_the_engine() -> None:
     """What is pulled ahead would run when another one ends: patient ones are interrupted for it instead."""
     admits, in_flight = co_serving(prefetch=2)
-    assert admits.rooms(0, 100.0) == (2, 2, 4, 2)
+    assert admits.rooms(0, 100.0) == (2, 2, 2, 2)
     for request in in_flight.active():
         in_flight.done(request)
     assert admits.rooms(0, 100.0) == (12, 12, 12, 10)
@@ -118,6 +118,19 @@ def test_the_cheapest_patient_request_is_stopped_for_an_urgent_one() -> None:
     in_flight.add(normal)
     assert admits.admit(normal, 105.0) is None
     assert sum(each.stop_reason is not None for each in patient) == 1
+
+
+def test_a_patient_request_for_which_room_is_made_holds_up_no_urgent_one() -> None:
+    in_flight = InFlight()
+    admits = admission(Capacity(64, 10_000, 10_000), in_flight)
+    one = in_flight_request(1, lane=Lane.LOW, demand=Demand(1, 5_000))
+    in_flight.add(one)
+    in_flight.awaited_tokens = 9_000
+    assert admits.rooms(9_000, 100.0) == (9, 9, 0, 0)
+    urgent = in_flight_request(2, lane=Lane.HIGH)
+    in_flight.add(urgent)
+    assert admits.admit(urgent, 100.0) is not None
+    assert in_flight.awaited_tokens == 9_000
 
 
 def blocked_s() -> float:

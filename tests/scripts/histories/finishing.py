@@ -82,7 +82,11 @@ class Finishing(FleetState):
 
     async def _release(self, step: Step) -> None:
         worker = self._worker(step)
-        await self._release_all(worker.name, worker.leases[: 1 + step.y % 2])
+        leases = worker.leases[: 1 + step.y % 2]
+        if step.z % 3:
+            await self._give_way(worker.name, leases, "" if step.z % 3 == 1 else f"run-{step.x}")
+        else:
+            await self._release_all(worker.name, leases)
         self.late += [(worker.name, lease) for lease in worker.leases[: 1 + step.y % 2]]
         del worker.leases[: 1 + step.y % 2]
 
@@ -91,6 +95,15 @@ class Finishing(FleetState):
         released = await self.queue.broker.release(worker, leases)
         assert released == len([name for name in mine if name not in self.model.ghosts])
         for name in mine:
+            self._back(name)
+
+    async def _give_way(self, worker: str, leases: Sequence[Lease], run: str) -> None:
+        """They are interrupted for urgent requests; with a run, their output is kept."""
+        kept = {lease: (run, len(run)) for lease in leases} if run else {}
+        mine = [lease.entry for lease in leases if self.model.holds(worker, lease)]
+        await self.queue.broker.release(worker, leases, gave_way=True, kept=kept)
+        for name in mine:
+            self.model.interrupt(name, f" {run} {len(run)}" if run else "")
             self._back(name)
 
     async def _renew(self, step: Step) -> None:

@@ -76,6 +76,8 @@ class Model:
         """Deleted by hand, and not noticed yet."""
         self.written: dict[str, dict[str, str]] = {}
         self.now = 0
+        self.interrupted: dict[str, tuple[int, str]] = {}
+        """How often a request gave way, and what is known of its kept output."""
         self.kept: dict[str, int] = {}
         """When entries were staged whose ids lay ahead of the clock."""
         self.ranks: dict[str, int] = {}
@@ -164,6 +166,12 @@ class Model:
         self._remove(name)
         return True
 
+    def interrupt(self, name: str, output: str) -> None:
+        """A running request gave way; without new output, what was kept before still counts."""
+        if name not in self.ghosts:
+            times, before = self.interrupted.get(name, (0, ""))
+            self.interrupted[name] = times + 1, output or before
+
     def lose(self, name: str, worker: str) -> None:
         """An attempt ended with its worker."""
         self.lost_with.setdefault(name, []).append(worker)
@@ -201,6 +209,7 @@ class Model:
         self.tries.pop(name, None)
         self.lost_with.pop(name, None)
         self.kept.pop(name, None)
+        self.interrupted.pop(name, None)
         self.ranks.pop(name, None)
         self.ghosts.discard(name)
 
@@ -251,6 +260,8 @@ class Model:
         assert name in pool, f"{name} was given out, but it was {self.places.get(name)}"
         entry = self.entries[name]
         assert name not in self.ghosts, f"{name} was deleted by hand, and given out"
+        times, output = self.interrupted.get(name, (0, ""))
+        assert (claim.interrupted, claim.kept) == (times, output.strip().partition(" ")[0])
         assert claim.lease.request_id == entry.request_id
         assert claim.lease.attempt == self.tries.get(name, 0) + 1, f"{name}: attempt {claim.lease.attempt}"
         assert entry.request_id not in self.results, f"{entry.request_id} was given out, but has ended"
@@ -286,6 +297,7 @@ class Model:
             for name, number in self.tries.items()
         }
         assert dump.get("tries", {}) == tries
+        self._compare_interruptions(dump.get("sched", {}))
         assert {name: int(number) for name, number in dump.get("counts", {}).items()} == +self.counts
         assert _notifications(dump) == self.notifications
         letters = [
@@ -298,6 +310,14 @@ class Model:
             for stream_id, rank in dump.get(f"ready:{lane}", []):
                 assert rank == self.ranks[f"{lane}:{stream_id}"]
         self._compare_results(dump)
+
+    def _compare_interruptions(self, sched: dict[str, str]) -> None:
+        found = {name: value for name, value in sched.items() if name.startswith("interrupted:")}
+        known = {self.entries[name].member: f"{times}{output}" for name, (times, output) in self.interrupted.items()}
+        assert found == {f"interrupted:{member}": record for member, record in known.items()}
+        assert int(sched.get("interrupted", 0)) == len(known)
+        sizes = [int(output.rpartition(" ")[2]) for _, output in self.interrupted.values() if output]
+        assert int(sched.get("kept_bytes", 0)) == sum(sizes)
 
     def _compare_results(self, dump: Dump) -> None:
         found = {key.removeprefix("result:"): value for key, value in dump.items() if key.startswith("result:")}

@@ -18,7 +18,7 @@ from streamfleet.common.settings import ENVELOPE_BYTES, WorkerSettings
 from streamfleet.worker.batching import policy_of
 from streamfleet.worker.cost.check import checked_demand, for_engine
 from streamfleet.worker.cost.limits import CostLimits
-from streamfleet.worker.credit import Demand, Load, Typical, missing_for, unreserved, within, without_reserve
+from streamfleet.worker.credit import Demand, Load, Typical, credit, missing_for, unreserved, within, without_reserve
 from streamfleet.worker.engine.base import Engine
 from streamfleet.worker.giving_way import URGENT, Running, choose
 from streamfleet.worker.in_flight import InFlight, InFlightRequest
@@ -92,12 +92,16 @@ class Admission:
         whole = self.policy.room(capacity, load, next_tokens)
         if not self._patient_lanes:
             return (whole,) * len(LANES)
-        patient = whole
+        if busy := self._in_flight.active_in(self._patient_lanes):
+            # A request beyond the slots would wait inside the engine until another one ends.
+            whole = credit(capacity, load, typical_tokens=next_tokens, prefetch=0, most=self._batch_size)
+        patient = self.policy.room(capacity, load, next_tokens)
         if not self._borrows(now):
             patient = self.policy.room(unreserved(capacity, self._reserve_percent), load, next_tokens)
             if most := self._batch_size:
                 patient = min(patient, whole - most + without_reserve(most, self._reserve_percent))
-        urgent = self._urgent_room(whole, next_tokens, now)
+        urgent = self._urgent_room(now) if busy else whole
+        self._count_blocked(now, blocked=busy > 0 and urgent == 0)
         return tuple(
             max(0, patient) if lane.number >= self.patient else urgent if lane in URGENT else whole for lane in LANES
         )
@@ -113,17 +117,14 @@ class Admission:
             self._urgent_at = now
         return now - self._urgent_at >= BORROWED_AFTER_S
 
-    def _urgent_room(self, whole: int, next_tokens: float, now: float) -> int:
-        """Number of urgent requests that can start at once, one of them in place of a patient request."""
-        if not self._in_flight.active_in(self._patient_lanes):
-            self._count_blocked(now, blocked=False)
-            return whole
-        # A request beyond the slots would wait inside the engine until another one ends.
-        room = max(0, whole - self._prefetch)
-        if room == 0 and self._who_gives_way(self._in_flight.load(), Demand(1, int(next_tokens)), now):
-            room = 1
-        self._count_blocked(now, blocked=room == 0)
-        return room
+    def _urgent_room(self, now: float) -> int:
+        """Number of urgent requests that can start beside patient ones, or one in the place of some of these.
+
+        A patient request that did not fit, and for which room is made, holds up no urgent one.
+        """
+        capacity, load, tokens = self._engine.capacity(), self._in_flight.load(), self._typical.tokens
+        room = credit(capacity, load, typical_tokens=tokens, prefetch=0, most=self._batch_size)
+        return room or int(bool(self._who_gives_way(load, Demand(1, int(tokens)), now)))
 
     def _count_blocked(self, now: float, *, blocked: bool) -> None:
         if self._blocked_at is not None:
@@ -151,11 +152,12 @@ class Admission:
         # Only requests that may run count: one absurd body must not make the next hundred requests look large.
         demand = checked_demand(decoded.body, size, self._limits, capacity.max_model_len, decoded.endpoint, ratio)
         demand = within(demand, capacity.slots)
-        if lease.lane in URGENT and lease.lane.number < self.patient:
+        urgent = lease.lane in URGENT and lease.lane.number < self.patient
+        if urgent:
             for other in self._who_gives_way(self._in_flight.admitted(), demand, now):
                 log.info("gave_way", entry=other.lease.entry, to=lease.entry)
                 self._in_flight.give_way(other)
-        if not self._in_flight.admit(request, demand, capacity, self._prefetch):
+        if not self._in_flight.admit(request, demand, capacity, self._prefetch, urgent=urgent):
             log.debug("request_does_not_fit", tokens=request.demand.tokens, sequences=request.demand.sequences)
             return None
         self._typical.saw(request.demand)

@@ -126,18 +126,21 @@ class InFlight:
                 self._admitted.add(request.demand, -1)
         self.changed.set()
 
-    def admit(self, request: InFlightRequest, demand: Demand, capacity: Capacity, prefetch: int) -> bool:
+    def admit(
+        self, request: InFlightRequest, demand: Demand, capacity: Capacity, prefetch: int, *, urgent: bool = False
+    ) -> bool:
         """Set its demand, now that it is known. Returns True if it fits into the engine beside the admitted requests.
 
         If it does not fit, it is to go back, and nothing is admitted until there is room for it, not even a small
-        request: otherwise small requests would always pass a large one.
+        request: otherwise small requests would always pass a large one. Only urgent requests do.
         """
         self._revise(request, demand)
-        needed = max(demand.tokens, self.awaited_tokens)
+        needed = demand.tokens if urgent else max(demand.tokens, self.awaited_tokens)
         if credit(capacity, self._admitted, typical_tokens=needed, prefetch=prefetch) == 0:
-            self.awaited_tokens = needed
+            self.awaited_tokens = max(needed, self.awaited_tokens)
             return False
-        self.awaited_tokens = 0
+        if not urgent:
+            self.awaited_tokens = 0
         if not request.done:
             request.admitted = True
             self._admitted.add(demand, 1)
