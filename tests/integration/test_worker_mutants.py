@@ -5,6 +5,7 @@ If one of these fails, the test of that guard has gone blind: it would pass with
 
 from __future__ import annotations
 
+import math
 import signal
 import time
 from pathlib import Path
@@ -63,7 +64,7 @@ async def test_without_a_look_at_names_two_workers_have_the_same(fleet: Fleet, t
 async def test_without_the_deadline_check_a_late_answer_is_a_success(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(execute.Executor, "_remaining_s", lambda *_: None)
+    monkeypatch.setattr(execute.Executor, "_remaining_s", lambda *_: math.inf)
     async with worker_inside(fleet.url, small_engine()):
         result = await fleet.result(await fleet.add(body=chat(4), ttl=2_000))
     assert result.ok
@@ -104,7 +105,7 @@ async def test_without_the_check_of_its_size_a_request_is_run_beside_what_it_doe
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        in_flight.InFlight, "admit", lambda held, request, demand, *_: held._revise(request, demand) or True
+        in_flight.InFlight, "admit", lambda held, request, demand, *_, **__: held._revise(request, demand) or True
     )
     engine = LittleMemory(speed=0.1)
     async with worker_inside(fleet.url, engine, prefetch=0, **NO_RECLAIM):

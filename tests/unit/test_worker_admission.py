@@ -78,9 +78,9 @@ def test_patient_lanes_borrow_a_reserve_that_nobody_has_needed_for_long() -> Non
     admits, _ = co_serving()
     assert admits.rooms(0, 100.0)[-1] == 0
     assert admits.rooms(0, 100.0 + BORROWED_AFTER_S)[-1] == 2
-    admits.claimed(Lane.LOW, 200.0)
+    admits.claimed({Lane.LOW}, 200.0)
     assert admits.rooms(0, 201.0)[-1] == 2
-    admits.claimed(Lane.HIGH, 201.0)
+    admits.claimed({Lane.HIGH}, 201.0)
     assert admits.rooms(0, 202.0)[-1] == 0
 
 

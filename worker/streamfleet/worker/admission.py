@@ -6,7 +6,7 @@ the estimates learn. Nothing here touches Redis; of the engine, only its capacit
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import structlog
@@ -106,9 +106,9 @@ class Admission:
             max(0, patient) if lane.number >= self.patient else urgent if lane in URGENT else whole for lane in LANES
         )
 
-    def claimed(self, lane: Lane, now: float) -> None:
-        """Record a claim, at monotonic seconds: while others than patient lanes have work, these borrow nothing."""
-        if lane.number < self.patient:
+    def claimed(self, lanes: Collection[Lane], now: float) -> None:
+        """Record claims, at monotonic seconds: while others than patient lanes have work, these borrow nothing."""
+        if any(lane.number < self.patient for lane in lanes):
             self._urgent_at = now
 
     def _borrows(self, now: float) -> bool:
@@ -145,7 +145,7 @@ class Admission:
         """
         claim = request.claim
         lease = claim.lease
-        decoded = decode(claim.fields, lease.lane, lease.stream_id, self._max_body_bytes, claim.enqueued_ms)
+        decoded = decode(claim.fields, lease.lane, lease.stream_id, self._max_body_bytes, request.enqueued_ms)
         if decoded.deadline_ms is not None:  # by Redis's clock until the claim, by ours since then
             request.late_at = request.claimed_at + (decoded.deadline_ms - request.claimed_ms) / 1000
         capacity, size, ratio = self._engine.capacity(), len(claim.fields[b"body"]), self._typical.prompt_ratio

@@ -63,6 +63,11 @@ class Load:
         self.sequences += sign * demand.sequences
         self.tokens += sign * demand.tokens
 
+    def change(self, before: Demand, after: Demand) -> None:
+        """Change the demand of one of the requests."""
+        self.sequences += after.sequences - before.sequences
+        self.tokens += after.tokens - before.tokens
+
 
 class Typical:
     """Running means: of demands, to count room in requests before they are known, and of the error of estimates.

@@ -112,16 +112,16 @@ class InFlight:
 
     def add(self, request: InFlightRequest) -> None:
         with self._lock:
-            self._by_lease[request.lease] = request
+            self._by_lease[request.claim.lease] = request
         self._asked.add(request.demand, 1)
-        self._active[request.lease.lane] += 1
+        self._active[request.claim.lease.lane] += 1
 
     def done(self, request: InFlightRequest) -> None:
         """Record that the engine is done with the request, which frees its room."""
         if not request.done:
             request.done = True
             self._asked.add(request.demand, -1)
-            self._active[request.lease.lane] -= 1
+            self._active[request.claim.lease.lane] -= 1
             if request.admitted:
                 self._admitted.add(request.demand, -1)
         self.changed.set()
@@ -150,8 +150,7 @@ class InFlight:
         """Replace the guessed demand; a guess that was too high frees room for others."""
         before, request.demand = request.demand, demand
         if not request.done:
-            self._asked.add(before, -1)
-            self._asked.add(demand, 1)
+            self._asked.change(before, demand)
         if demand.sequences < before.sequences or demand.tokens < before.tokens:
             self.changed.set()
 

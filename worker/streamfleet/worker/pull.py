@@ -166,6 +166,7 @@ class Puller:
         self._watching = pulled.role is Role.WATCHER
         self._owing = self._watching or bool(self._hints)
         metrics.DROPPED.inc(pulled.dropped)
+        self._admission.claimed({claim.lease.lane for claim in pulled.claims}, asked_at)
         demand = self._admission.expected
         requests = [InFlightRequest(claim, asked_at, pulled.now_ms, demand) for claim in pulled.claims]
         for request in requests:
@@ -173,7 +174,6 @@ class Puller:
         await self._find_kept([request for request in requests if request.claim.kept])
         for request in requests:
             lane = request.claim.lease.lane
-            self._admission.claimed(lane, asked_at)
             metrics.of(metrics.CLAIMED, lane).inc()
             metrics.of(metrics.QUEUED, lane).observe(max(0, pulled.now_ms - request.enqueued_ms) / 1000)
         return pulled.role, requests
