@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from streamfleet.common.broker.types import Pulled
+from streamfleet.common.broker.types import Pulled, Rooms
 from streamfleet.common.broker.worker import WorkerBroker
 from streamfleet.common.results import Result
 from streamfleet.worker import pull
@@ -43,9 +43,8 @@ async def test_a_large_engine_is_filled_a_part_at_a_time(fleet: Fleet, monkeypat
     wished: list[int] = []
     original = WorkerBroker.pull
 
-    async def listening(self: WorkerBroker, worker: str, wanted: int | list[int], *words: Any, **more: Any) -> Pulled:
-        if wanted:  # arrivals are brought in order meanwhile
-            wished.append(wanted if isinstance(wanted, int) else max(wanted))
+    async def listening(self: WorkerBroker, worker: str, wanted: Rooms, *words: Any, **more: Any) -> Pulled:
+        wished.append(max(wanted.lanes))
         return await original(self, worker, wanted, *words, **more)
 
     monkeypatch.setattr(WorkerBroker, "pull", listening)

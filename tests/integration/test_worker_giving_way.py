@@ -73,3 +73,20 @@ async def test_a_worker_that_is_alone_finishes_what_it_has_begun(fleet: Fleet) -
     assert {result.worker for result in results} == {"w1"}
     assert not [result for result in results if "resumed_tokens" in result.fields]
     assert await only.ended() == 0
+
+
+async def test_a_patient_lane_gets_its_share_while_urgent_work_asks_for_more_than_there_is(fleet: Fleet) -> None:
+    """In a slot of the reserve, because all others are taken; and it keeps that slot."""
+    async with worker_inside(fleet.url, small_engine(5), prefetch=0) as inside:
+        for number in range(10):
+            await fleet.add(f"patient-{number}", "low", chat(LONG_S))
+        await fleet.runs({"w1": 4})
+        urgent = [await fleet.add(f"urgent-{number}", "critical", chat(0.1)) for number in range(100)]
+
+        def by_share() -> set[str]:
+            return {request.lease.request_id for request in inside.worker._in_flight.held() if request.owed}
+
+        await eventually(lambda: len(by_share()) > 0, 20.0)
+        began = by_share()
+        assert all(result.ok for result in await fleet.results(urgent))
+        assert began <= by_share()

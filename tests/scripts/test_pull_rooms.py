@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from streamfleet.common.broker.types import Hint, Role
+from streamfleet.common.broker.types import Hint, Role, Rooms
 from streamfleet.common.protocol import Lane
 from tests.scripts.harness import NOW, Queue
 
@@ -17,7 +17,8 @@ GIVES_WAY = (1, 1, 0, 0)
 
 async def pull(queue: Queue, rooms: tuple[int, ...], worker: str = "w1", **more: object) -> tuple[list[str], Role]:
     """The lanes of what a worker got, and its role."""
-    pulled = await queue.broker.pull(worker, rooms, more.pop("hints", ()), patient=4, **more)  # type: ignore[arg-type]
+    free = 0 if rooms == GIVES_WAY else max(rooms)
+    pulled = await queue.broker.pull(worker, Rooms(rooms, free, free, 4), more.pop("hints", ()), **more)  # type: ignore[arg-type]
     return [claim.lease.lane.value for claim in pulled.claims], pulled.role
 
 
@@ -53,6 +54,16 @@ async def test_a_lane_that_has_to_wait_is_owed_its_share(queue: Queue) -> None:
     assert (await pull(queue, (1, 1, 1, 1)))[0] == ["high"]
 
 
+@pytest.mark.parametrize(("left", "last"), [(4, ["high", "low"]), (2, ["high", "high"])])
+async def test_a_lane_that_is_owed_gets_a_free_slot_while_others_want_more_than_there_is(
+    queue: Queue, left: int, last: list[str]
+) -> None:
+    await fill(queue, "low", *["high"] * (20 + left))
+    for _ in range(10):
+        assert (await pull(queue, FULL_OF_LOW))[0] == ["high", "high"]
+    assert (await pull(queue, FULL_OF_LOW))[0] == last
+
+
 async def test_a_full_worker_listens_while_nobody_watches(queue: Queue) -> None:
     await fill(queue, "low")
     assert [(await pull(queue, FULL_OF_LOW, f"w{number}"))[1] for number in range(3)] == [
@@ -67,6 +78,27 @@ async def test_nobody_listens_where_an_idle_worker_watches(queue: Queue) -> None
     assert (await pull(queue, (3, 3, 3, 3), "idle"))[1] is Role.WATCHER
     await queue.broker.ensure_groups()
     assert (await pull(queue, FULL_OF_LOW))[1] is Role.STANDBY
+
+
+async def test_who_would_have_to_interrupt_listens_only_where_nobody_has_a_free_slot(queue: Queue) -> None:
+    await fill(queue, "low")
+    assert (await pull(queue, GIVES_WAY, "full"))[1] is Role.LISTENER
+    assert (await pull(queue, GIVES_WAY, "also full"))[1] is Role.STANDBY
+    listening = asyncio.ensure_future(queue.broker.wait(Role.LISTENER, 5_000, [Lane.CRITICAL, Lane.HIGH]))
+    await asyncio.sleep(0)
+    assert (await pull(queue, FULL_OF_LOW, "w1"))[1] is Role.LISTENER
+    assert await listening != []  # it is woken, and pulls
+    assert (await pull(queue, GIVES_WAY, "full", owing=True))[1] is Role.STANDBY
+    assert (await pull(queue, FULL_OF_LOW, "w2"))[1] is Role.LISTENER
+    assert (await pull(queue, FULL_OF_LOW, "w3"))[1] is Role.STANDBY
+
+
+async def test_who_has_a_free_slot_takes_the_seat_of_one_that_has_none(queue: Queue) -> None:
+    await fill(queue, "low")
+    assert (await pull(queue, FULL_OF_LOW, "w1"))[1] is Role.LISTENER
+    await queue.command("HSET", "{q}:sched", "listener:1", f"{NOW + LISTENING_MS} 0 full")
+    assert (await pull(queue, FULL_OF_LOW, "w2"))[1] is Role.LISTENER
+    assert (await pull(queue, FULL_OF_LOW, "w3"))[1] is Role.STANDBY
 
 
 async def test_a_listener_that_is_gone_loses_its_seat(queue: Queue) -> None:

@@ -17,7 +17,7 @@ from streamfleet.worker.credit import Demand
 from streamfleet.worker.engine.base import Capacity
 from streamfleet.worker.in_flight import InFlight, StopReason
 from streamfleet.worker.outcome import cancelled
-from tests.unit.worker_requests import OK, ScriptedEngine, in_flight_request
+from tests.unit.worker_requests import CHAT, OK, ScriptedEngine, in_flight_request
 
 
 def admission(capacity: Capacity, in_flight: InFlight, **settings: Any) -> Admission:
@@ -102,6 +102,7 @@ def test_an_urgent_request_does_not_wait_inside_the_engine() -> None:
 def test_the_cheapest_patient_request_is_stopped_for_an_urgent_one() -> None:
     admits, in_flight = co_serving(running=0)
     patient = [in_flight_request(number, lane=Lane.LOW) for number in range(10)]
+    admits.rooms(0, 100.0 - BORROWED_AFTER_S)
     for number, each in enumerate(patient):
         in_flight.add(each)
         assert admits.admit(each, 100.0) is not None
@@ -150,14 +151,30 @@ def test_where_all_are_protected_urgent_work_waits_and_that_is_counted() -> None
     assert blocked_s() - before == pytest.approx(3.0)
 
 
-def test_a_share_of_the_engine_is_left_to_each_patient_lane() -> None:
-    in_flight = InFlight()
-    admits = admission(Capacity(40), in_flight)
-    for number in range(40):
-        one = in_flight_request(number, lane=Lane.LOW if number < 3 else Lane.HIGH)
-        in_flight.add(one)
-        one.started_at = 100.0
+def test_what_came_by_the_share_of_its_lane_gives_no_way() -> None:
+    admits, in_flight = co_serving(running=10)
+    for each in in_flight.active()[1:]:
+        each.owed = True
     assert admits.rooms(0, 101.0) == (1, 1, 0, 0)
-    in_flight.done(in_flight.active()[0])
-    in_flight.add(in_flight_request(50, lane=Lane.HIGH))
+    in_flight.active()[0].owed = True
     assert admits.rooms(0, 101.0) == (0, 0, 0, 0)
+
+
+def test_by_their_shares_patient_lanes_get_no_more_than_all_but_the_reserve() -> None:
+    admits, in_flight = co_serving(running=7)
+    for number in range(20, 22):
+        in_flight.add(in_flight_request(number, lane=Lane.HIGH))
+    assert (admits.rooms(0, 101.0), admits.owed, admits.free) == ((1, 1, 1, 0), 1, 1)
+    in_flight.add(in_flight_request(30, lane=Lane.LOW))
+    in_flight.done(in_flight.active()[-2])
+    assert (admits.rooms(0, 101.0), admits.owed, admits.free) == ((1, 1, 1, 0), 0, 1)
+
+
+def test_patient_requests_that_turn_out_to_be_large_leave_the_reserve_free_too() -> None:
+    in_flight = InFlight()
+    admits = admission(Capacity(64, 10_000, 10_000), in_flight)
+    admits.rooms(0, 100.0)
+    for number, owed in enumerate([False, False, True]):
+        in_flight.add(one := in_flight_request(number, {**CHAT, "max_tokens": 4_500}, lane=Lane.LOW))
+        one.owed = owed
+        assert (admits.admit(one, 100.0) is not None) == (number != 1)

@@ -35,33 +35,27 @@ def running(**changes: Any) -> Running:
     ids=["less urgent", "interrupted less often", "no deadline", "more slack", "less lost", "about the same slack"],
 )
 def test_the_cheapest_comes_first(first: Running, second: Running) -> None:
-    assert choose({"second": second, "first": first}, ONE, {}) == ["first"]
+    assert choose({"second": second, "first": first}, ONE) == ["first"]
 
 
 def test_nobody_is_interrupted_more_often_than_that() -> None:
-    assert choose({1: running(interrupted=MOST_INTERRUPTIONS - 1)}, ONE, {}) == [1]
-    assert not choose({1: running(interrupted=MOST_INTERRUPTIONS)}, ONE, {})
+    assert choose({1: running(interrupted=MOST_INTERRUPTIONS - 1)}, ONE) == [1]
+    assert not choose({1: running(interrupted=MOST_INTERRUPTIONS)}, ONE)
 
 
 def test_no_deadline_is_broken_by_it() -> None:
-    assert choose({1: running(slack_s=20.0)}, ONE, {}) == [1]
-    assert not choose({1: running(slack_s=19.9)}, ONE, {})
-    assert not choose({1: running(slack_s=1e9, run_s=math.inf)}, ONE, {})  # nobody knows yet how long it takes
-
-
-def test_a_lane_keeps_its_share_of_the_engine() -> None:
-    three = dict(enumerate([USUAL] * 3))
-    assert len(choose(three, Load(0, 2, 0), {Lane.LOW: 1})) == 2
-    assert not choose(three, Load(0, 2, 0), {Lane.LOW: 2})
+    assert choose({1: running(slack_s=20.0)}, ONE) == [1]
+    assert not choose({1: running(slack_s=19.9)}, ONE)
+    assert not choose({1: running(slack_s=1e9, run_s=math.inf)}, ONE)  # nobody knows yet how long it takes
 
 
 def test_sequences_tokens_and_requests_are_made_room_for() -> None:
     some = {1: running(demand=Demand(1, 100)), 2: running(demand=Demand(4, 900), lost_s=6.0)}
-    assert choose(some, Load(0, 0, 90), {}) == [1]
-    assert choose(some, Load(0, 4, 0), {}) == [1, 2]
-    assert choose(some, Load(1, -3, -3), {}) == [1]
-    assert choose(some, Load(0, 0, 0), {}) == []
-    assert not choose(some, Load(0, 6, 0), {})
+    assert choose(some, Load(0, 0, 90)) == [1]
+    assert choose(some, Load(0, 4, 0)) == [1, 2]
+    assert choose(some, Load(1, -3, -3)) == [1]
+    assert choose(some, Load(0, 0, 0)) == []
+    assert not choose(some, Load(0, 6, 0))
 
 
 @given(
@@ -78,12 +72,10 @@ def test_sequences_tokens_and_requests_are_made_room_for() -> None:
         max_size=12,
     ),
     st.builds(Load, st.integers(-1, 1), st.integers(-2, 8), st.integers(-100, 3_000)),
-    st.integers(0, 3),
 )
-def test_either_enough_room_is_made_or_none(some: list[Running], missing: Load, kept: int) -> None:
-    chosen = choose(dict(enumerate(some)), missing, {Lane.LOW: kept})
+def test_either_enough_room_is_made_or_none(some: list[Running], missing: Load) -> None:
+    chosen = choose(dict(enumerate(some)), missing)
     assert len(set(chosen)) == len(chosen)
-    left = [some[number] for number in range(len(some)) if number not in chosen]
     for number in chosen:
         each = some[number]
         assert each.interrupted < MOST_INTERRUPTIONS
@@ -93,5 +85,3 @@ def test_either_enough_room_is_made_or_none(some: list[Running], missing: Load, 
         assert len(freed) >= missing.requests
         assert sum(demand.sequences for demand in freed) >= missing.sequences
         assert sum(demand.tokens for demand in freed) >= missing.tokens
-        if any(some[number].lane is Lane.LOW for number in chosen):
-            assert sum(each.lane is Lane.LOW for each in left) >= kept

@@ -7,27 +7,55 @@ from tests.scripts.mutants.mutant import HISTORY, Mutant
 MUTANTS = (
     Mutant(
         "choose: nothing of a lane that the worker has no room for",
-        " and taken < rooms[lane] then",
-        " then",
+        "local open = taken < arg.rooms[lane]",
+        "local open = true",
         "pull_rooms.what_others_got_counts_for_the_room_of_a_lane",
     ),
     Mutant(
         "choose: nothing of the only lane either",
-        "math.min(wanted, waiting[only], rooms[only] - taken)",
+        "math.min(wanted, waiting[only], arg.rooms[only] - taken)",
         "math.min(wanted, waiting[only])",
         "pull_rooms.the_only_lane_that_waits_has_its_room_too",
     ),
     Mutant(
         "roles: nobody listens where somebody watches",
-        "elseif seat and watching == 0 then",
-        "elseif seat then",
+        "elseif watching == 0 and (listening == 0",
+        "elseif (listening == 0",
         "pull_rooms.nobody_listens_where_an_idle_worker_watches",
     ),
     Mutant(
         "roles: two listeners at most",
-        "elseif seat and watching == 0 then",
-        "elseif watching == 0 then seat = seat or 'listener:1'",
+        "arg.free > got and free < cfg.watchers) then",
+        "arg.free > got) then seat = seat or 'listener:1'",
         "pull_rooms.a_full_worker_listens_while_nobody_watches",
+    ),
+    Mutant(
+        "roles: nobody who would have to interrupt listens where others have a free slot",
+        "or arg.free > got and free < cfg.watchers",
+        "or listening < cfg.watchers",
+        "pull_rooms.who_would_have_to_interrupt_listens_only_where_nobody_has_a_free_slot",
+    ),
+    Mutant(
+        "roles: a listener without a free slot makes way for one that has one",
+        caught_by="pull_rooms.who_would_have_to_interrupt_listens_only_where_nobody_has_a_free_slot",
+    ),
+    Mutant(
+        "roles: its seat too",
+        "return taken, free, empty or full",
+        "return taken, free, empty or 'listener:2'",
+        "pull_rooms.who_has_a_free_slot_takes_the_seat_of_one_that_has_none",
+    ),
+    Mutant(
+        "choose: a lane that is owed a pick gets a free slot",
+        "if not open and top and",
+        "if false and",
+        "pull_rooms.a_lane_that_is_owed_gets_a_free_slot_while_others_want_more_than_there_is",
+    ),
+    Mutant(
+        "choose: only while others want more than there is",
+        "open = before > arg.rooms[top] - taken and credit",
+        "open = credit",
+        "pull_rooms.a_lane_that_is_owed_gets_a_free_slot_while_others_want_more_than_there_is",
     ),
     Mutant(
         "roles: the seat of who is gone is free",
@@ -124,8 +152,8 @@ MUTANTS = (
     ),
     Mutant(
         "choose: the greatest debt first",
-        "(not owed or credit[lane] > credit[owed])",
-        "not owed",
+        "(not owed or credit[lane] > credit[owed]) then",
+        "not owed then",
         "pull_choose.the_greatest_debt_is_paid_first_and_debts_are_bounded",
     ),
     Mutant(

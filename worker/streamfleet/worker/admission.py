@@ -40,9 +40,11 @@ class Admission:
         engine: tells its capacity.
         in_flight: the load on it; gets a request's demand once that is known.
         settings: batching, prefetch, the reserve and the cost limits of one request.
-        limits: limits of the queue: the largest body, and the shares of its lanes.
+        limits: limits of the queue: the largest body.
 
     Attributes:
+        free: number of requests for which slots were free at the last look at the rooms.
+        owed: number of those that patient lanes may take by their guaranteed shares of picks, against the reserve.
         policy: decides when pulled requests start.
         patient: number of the first lane that leaves the reserve free; one more than the last if none does.
     """
@@ -54,6 +56,7 @@ class Admission:
         self._patient_lanes = settings.patient_lanes if settings.batching == "continuous" else ()
         self.patient = min((lane.number for lane in self._patient_lanes), default=len(LANES) + 1)
         self._reserve_percent = settings.reserve
+        self.free = self.owed = 0
         self._urgent_at: float | None = None
         self._blocked_at: float | None = None
         self.policy = policy_of(settings)
@@ -62,7 +65,6 @@ class Admission:
     def configure(self, limits: QueueLimits) -> None:
         """Accept bodies and keep shares by these limits from now on."""
         self._max_body_bytes = limits.max_entry_bytes - ENVELOPE_BYTES
-        self._shares = dict(zip(LANES, limits.shares, strict=True))
 
     @property
     def slots(self) -> int:
@@ -89,12 +91,13 @@ class Admission:
         """
         next_tokens = max(self._typical.tokens, awaited_tokens)
         capacity, load = self._engine.capacity(), self._in_flight.load()
-        whole = self.policy.room(capacity, load, next_tokens)
+        self.free = self.owed = whole = self.policy.room(capacity, load, next_tokens)
         if not self._patient_lanes:
             return (whole,) * len(LANES)
         if busy := self._in_flight.active_in(self._patient_lanes):
             # A request beyond the slots would wait inside the engine until another one ends.
             whole = credit(capacity, load, typical_tokens=next_tokens, prefetch=0, most=self._batch_size)
+        self.free, self.owed = whole, min(whole, max(0, self.slots - self.reserve - busy))
         patient = self.policy.room(capacity, load, next_tokens)
         if not self._borrows(now):
             patient = self.policy.room(unreserved(capacity, self._reserve_percent), load, next_tokens)
@@ -157,6 +160,8 @@ class Admission:
             for other in self._who_gives_way(self._in_flight.admitted(), demand, now):
                 log.info("gave_way", entry=other.lease.entry, to=lease.entry)
                 self._in_flight.give_way(other)
+        elif lease.lane in self._patient_lanes and not request.owed and not self._borrows(now):
+            capacity = unreserved(capacity, self._reserve_percent)
         if not self._in_flight.admit(request, demand, capacity, self._prefetch, urgent=urgent):
             log.debug("request_does_not_fit", tokens=request.demand.tokens, sequences=request.demand.sequences)
             return None
@@ -180,10 +185,10 @@ class Admission:
             for request in self._in_flight.active()
             if request.started_at is not None
             and request.stop_reason is None
-            and request.lease.lane.number >= self.patient
+            and not request.owed
+            and request.lease.lane in self._patient_lanes
         }
-        kept = {lane: self._shares[lane] * self.slots // 1_000 for lane in self._patient_lanes}
-        return choose(running, missing, kept)
+        return choose(running, missing)
 
     def for_engine(self, decoded: Request) -> dict[str, Any]:
         """Returns the body that the engine gets. Raises InvalidRequest, as `check.for_engine` does."""

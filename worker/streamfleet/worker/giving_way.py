@@ -7,7 +7,6 @@ back to the queue at its old rank, and its attempt does not count. docs/urgent.m
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -44,26 +43,23 @@ class Running:
     slack_s: float
 
 
-def choose(running: Mapping[K, Running], missing: Load, kept: Mapping[Lane, int]) -> Sequence[K]:
+def choose(running: Mapping[K, Running], missing: Load) -> Sequence[K]:
     """Returns the requests that give way, cheapest first; none if even all that may give way would not be enough.
 
     The least urgent lane comes first, then what was interrupted least often, then most slack, then least work that
     would be lost.
 
     Args:
-        running: patient requests that run.
+        running: patient requests that run, without those that came by the share of their lane.
         missing: what the urgent request needs beyond what is free; 0 or less of a kind is enough of it.
-        kept: for each lane the number of requests that go on in any case: its share of the engine.
     """
-    spare = Counter(each.lane for each in running.values())
     chosen: list[K] = []
     left = Load(missing.requests, missing.sequences, missing.tokens)
     for key, each in sorted(running.items(), key=lambda item: _cost(item[1])):
         if _enough(left):
             break
-        if _protected(each) or spare[each.lane] <= kept.get(each.lane, 0) or not _helps(each.demand, left):
+        if _protected(each) or not _helps(each.demand, left):
             continue
-        spare[each.lane] -= 1
         left.add(each.demand, -1)
         chosen.append(key)
     return chosen if _enough(left) else ()

@@ -45,6 +45,7 @@ class InFlightRequest:
         claimed_at: monotonic seconds of the claim.
         claimed_ms: Redis's clock at the claim, epoch ms; with `claimed_at` it turns deadlines into local time.
         demand: its demand on the engine; a guess until it is decoded.
+        owed: true if there was no room for its lane, and it came by the lane's guaranteed share: it gives no way.
         admitted: true if it is decoded, and fits into the engine.
         enqueued_ms: time of its enqueueing, epoch ms.
         late_at: monotonic seconds of its deadline; infinite if it has none, or is not decoded yet.
@@ -62,6 +63,7 @@ class InFlightRequest:
     claimed_at: float
     claimed_ms: int
     demand: Demand
+    owed: bool = False
     enqueued_ms: int = field(init=False)
     late_at: float = math.inf
     started_at: float | None = None

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from streamfleet.common import metrics
-from streamfleet.common.broker.types import Hint, Role
+from streamfleet.common.broker.types import Hint, Role, Rooms
 from streamfleet.common.broker.worker import WorkerBroker
 from streamfleet.common.clock import Clock
 from streamfleet.common.errors import BrokerOutOfMemory, BrokerUnavailable, NotPermitted, StreamfleetError
@@ -152,9 +152,13 @@ class Puller:
         try:
             pulled = await self._broker.pull(
                 self._worker,
-                [min(room, AT_ONCE) for room in rooms],
+                Rooms(
+                    [min(room, AT_ONCE) for room in rooms],
+                    self._admission.owed,
+                    self._admission.free,
+                    self._admission.patient,
+                ),
                 hints,
-                patient=self._admission.patient,
                 watching=self._watching,
                 owing=self._owing,
                 watch_ms=WATCHER_MS,
@@ -168,7 +172,10 @@ class Puller:
         metrics.DROPPED.inc(pulled.dropped)
         self._admission.claimed({claim.lease.lane for claim in pulled.claims}, asked_at)
         demand = self._admission.expected
-        requests = [InFlightRequest(claim, asked_at, pulled.now_ms, demand) for claim in pulled.claims]
+        requests = [
+            InFlightRequest(claim, asked_at, pulled.now_ms, demand, number >= rooms[claim.lease.lane.number - 1])
+            for number, claim in enumerate(pulled.claims)
+        ]
         for request in requests:
             self._in_flight.add(request)
         await self._find_kept([request for request in requests if request.claim.kept])

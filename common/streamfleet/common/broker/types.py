@@ -153,6 +153,23 @@ class Hint:
 
 
 @dataclass(frozen=True, slots=True)
+class Rooms:
+    """Room of a worker that has not the same for all lanes.
+
+    Attributes:
+        lanes: for each lane the number of requests, of all lanes together, up to which it is taken from.
+        owed: the same for any lane that is owed a pick, while more requests of others wait than there is room for.
+        free: number of requests that have a slot without interrupting another one.
+        patient: number of the first lane that leaves room for urgent requests; one more than the last for none.
+    """
+
+    lanes: Sequence[int]
+    owed: int
+    free: int
+    patient: int
+
+
+@dataclass(frozen=True, slots=True)
 class Pulled:
     """Answer to a pull.
 

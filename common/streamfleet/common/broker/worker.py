@@ -23,6 +23,7 @@ from streamfleet.common.broker.types import (
     Retry,
     RetryCode,
     Role,
+    Rooms,
     TokenGroup,
 )
 from streamfleet.common.errors import BrokerOutOfMemory, NotPermitted
@@ -37,10 +38,9 @@ class WorkerBroker(HousekeepingBroker):
     async def pull(
         self,
         worker: str,
-        wanted: int | Sequence[int],
+        wanted: int | Rooms,
         hints: Sequence[Hint] = (),
         *,
-        patient: int = len(LANES) + 1,
         watching: bool = False,
         owing: bool = False,
         stage_entries: int = 256,
@@ -50,25 +50,26 @@ class WorkerBroker(HousekeepingBroker):
 
         Args:
             worker: this worker's name.
-            wanted: largest number of requests; 0 only stages arrivals. If the worker has not the same room for all
-                lanes, for each lane the number of requests, of all lanes together, up to which it is taken from.
+            wanted: largest number of requests, or the room for each lane; 0 only stages arrivals.
             hints: entries that the last blocking read delivered.
-            patient: number of the first lane that leaves room for urgent requests; one more than the last for none.
             watching: True if the last pull made this worker a watcher.
             owing: True if it consumed a wake-up since; the wake-up is passed on if this worker has no room.
             stage_entries: largest number of arrivals to stage.
             watch_ms: time that a watch lasts unless a pull renews it.
         """
-        rooms = [wanted] * len(LANES) if isinstance(wanted, int) else wanted
+        rooms = wanted if isinstance(wanted, Rooms) else Rooms([wanted] * len(LANES), wanted, wanted, len(LANES) + 1)
+        most = max(rooms.lanes)
         arg = {
             "worker": worker,
-            "n": max(rooms),
-            "rooms": rooms,
-            "patient": patient,
+            "n": most,
+            "rooms": rooms.lanes,
+            "owed": rooms.owed,
+            "free": rooms.free,
+            "patient": rooms.patient,
             "hints": [[hint.lane.number if hint.lane else 0, hint.stream_id] for hint in hints],
             "watching": watching,
             "owing": owing,
-            "stage_entries": max(stage_entries, *rooms),
+            "stage_entries": max(stage_entries, most),
             "watch_ms": watch_ms,
         }
         reply = await self._with_groups(

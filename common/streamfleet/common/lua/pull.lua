@@ -6,7 +6,8 @@
 -- @include pull_roles
 -- Give a worker the best waiting requests: stage arrivals, choose lanes, take in order of rank.
 -- KEYS: shared. ARGV: 1 configuration; 2 JSON {worker, n (0: only stage), rooms (for each lane: it is open until so many
---   of all lanes are taken; at most n), patient (the first lane that leaves room for urgent ones), stage_entries, hints
+--   of all lanes are taken; at most n), owed (as rooms, for a lane that is owed a pick), free (number of requests that
+--   have a slot without interrupting another), patient (the first lane that leaves room for urgent ones), stage_entries, hints
 --   ([[lane or 0 for wake, id]…] from a blocking read), watching (this worker held a watch), owing (it took a
 --   wake-up, and must hand it on if it has no room), watch_ms}.
 -- Returns {claims, ready, role, now, staged, dropped}; a claim is {lane, stream id, attempt, request id, fields, lost,

@@ -2,13 +2,18 @@
 -- Second part of a pull: the number of picks from each lane. Strict priority, with a guaranteed minimum share by
 -- credits: each pick gives every waiting lane its share (per mille); a lane with a full credit of 1000 goes first.
 -- Without a share, a lane has credit only after release.lua returned an unused pick.
--- A lane is open to the worker until it has taken as many requests, of all lanes together, as `rooms` says of that lane.
-local function best_lane(waiting, credit, rooms, taken)
-  local top, owed
+-- A lane is open to the worker until it has taken as many requests, of all lanes together, as `arg.rooms` says of that
+-- lane; and up to `arg.owed`, if it has a full credit and more requests wait before it than the worker has room for.
+local function best_lane(waiting, credit, arg, taken)
+  local top, owed, before = nil, nil, 0
   for lane = 1, LANE_COUNT do
-    if waiting[lane] > 0 and taken < rooms[lane] then
-      top = top or lane
-      if credit[lane] >= 1000 and (not owed or credit[lane] > credit[owed]) then owed = lane end
+    if waiting[lane] > 0 then
+      local open = taken < arg.rooms[lane]
+      if not open and top and taken < arg.owed then open = before > arg.rooms[top] - taken and credit[lane] >= 1000 end
+      if open then
+        top, before = top or lane, before + waiting[lane]
+        if credit[lane] >= 1000 and (not owed or credit[lane] > credit[owed]) then owed = lane end
+      end
     end
   end
   return owed or top
@@ -52,18 +57,18 @@ local function save_credit(credit)
 end
 
 -- Changes waiting and credit; returns picks per lane. A lane that is closed to this worker keeps what it is owed, and is
--- owed more with each pick: it takes its share where there is room for it.
-local function choose(wanted, waiting, credit, shares, rooms, taken)
+-- owed more with each pick.
+local function choose(wanted, waiting, credit, shares, arg, taken)
   local picks, only = {}, lane_alone(waiting)
   for lane = 1, LANE_COUNT do picks[lane] = 0 end
   if only and shares[only] < 1000 and credit[only] <= 1000 - shares[only] then   -- its debt is paid with the first pick
-    local picked = math.max(0, math.min(wanted, waiting[only], rooms[only] - taken))
+    local picked = math.max(0, math.min(wanted, waiting[only], arg.rooms[only] - taken))
     for lane = 1, LANE_COUNT do if picked > 0 then credit[lane] = 0 end end
     waiting[only], picks[only] = waiting[only] - picked, picked
     return picks
   end
   for _ = 1, wanted do
-    local chosen = best_lane(waiting, credit, rooms, taken)
+    local chosen = best_lane(waiting, credit, arg, taken)
     if not chosen then break end
     taken = taken + 1
     for lane = 1, LANE_COUNT do

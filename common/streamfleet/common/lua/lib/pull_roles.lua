@@ -1,35 +1,37 @@
 -- @include wake
 -- Last part of a pull: how the worker waits if it got too little, and who is woken for the rest.
 
--- Listeners have seats, as many as there may be watchers: fields of SCHED, '<end of the time, epoch ms> <worker>'.
--- Gives up the worker's own seat. Returns how many others are taken, and the name of a free one, or nil.
+-- Listeners have seats, as many as there may be watchers: fields of SCHED, '<end of the time, epoch ms> <1 if it has a
+-- free slot, else 0> <worker>'. Gives up the worker's own seat. Returns how many others are taken, by how many with a free
+-- slot, and the name of a seat to take: an empty one, else one of a worker without a free slot, else nil.
 local function leave_seat(worker, now)
-  local names, taken, free = {}, 0, nil
+  local names, taken, free, empty, full = {}, 0, 0, nil, nil
   for seat = 1, cfg.watchers do names[seat] = 'listener:' .. seat end
   for seat, held in ipairs(call('HMGET', SCHED, unpack(names))) do
-    local till, who = string.match(held or '', '^(%d+) (.*)$')
+    local till, kind, who = string.match(held or '', '^(%d+) ([01]) (.*)$')
     if till and who ~= worker and tonumber(till) > now then
       taken = taken + 1
+      if kind == '1' then free = free + 1 else full = names[seat] end
     else
       -- @guard roles: a seat that is given up is free
       if who == worker then call('HDEL', SCHED, names[seat]) end
-      free = names[seat]
+      empty = names[seat]
     end
   end
-  return taken, free
+  return taken, free, empty or full
 end
 
 -- `waiting`: what is left in each lane; `got`: number of claims; `cut`: the lane that was not staged to its end; `moved`:
 -- true if anything changed. Returns the role.
 local function assign_role(arg, waiting, got, cut, moved, now)
-  local role, watching, listening, seat = 0, call('ZCOUNT', WATCH, now, '+inf'), 0, nil
+  local role, watching, listening, free, seat = 0, call('ZCOUNT', WATCH, now, '+inf'), 0, 0, nil
   local ready, open, urgent = sum(waiting), 0, 0
   for lane = 1, LANE_COUNT do
     if got < arg.rooms[lane] then open = open + waiting[lane] end
     if lane < arg.patient then urgent = urgent + waiting[lane] end
   end
   local mixed = arg.patient <= LANE_COUNT   -- otherwise nobody listens, and nothing needs to be read
-  if mixed then listening, seat = leave_seat(arg.worker, now) end
+  if mixed then listening, free, seat = leave_seat(arg.worker, now) end
   if got < arg.n and open == 0 and not (cut and got < arg.rooms[cut]) then
     if got < arg.rooms[LANE_COUNT] then
       if watching < cfg.watchers then
@@ -39,8 +41,12 @@ local function assign_role(arg, waiting, got, cut, moved, now)
         role = 2
       end
     -- Nobody listens where somebody watches: a full worker must not win against an idle one.
-    elseif seat and watching == 0 then
-      call('HSET', SCHED, seat, string.format('%.0f %s', now + arg.watch_ms, arg.worker))
+    -- Nor does a worker that would have to interrupt one, where others have a free slot.
+    elseif watching == 0 and (listening == 0 or arg.free > got and free < cfg.watchers) then
+      local kind = arg.free > got and 1 or 0
+      call('HSET', SCHED, seat, string.format('%.0f %d %s', now + arg.watch_ms, kind, arg.worker))
+      -- @guard roles: a listener without a free slot makes way for one that has one
+      if kind == 1 and listening > free then wake_watcher() end
       role, listening = 3, listening + 1
     else
       role = 4

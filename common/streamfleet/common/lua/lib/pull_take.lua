@@ -107,7 +107,7 @@ local function take(arg, waiting, cut, more, now)
   if cut then wanted = math.min(wanted, urgent) end
   while #claims < wanted and dropped < arg.n + 64 and bytes < cfg.taken_bytes do
     if sum(waiting) == 0 then break end
-    local picks = choose(math.min(wanted - #claims, round), waiting, credit, cfg.shares, arg.rooms, #claims)
+    local picks = choose(math.min(wanted - #claims, round), waiting, credit, cfg.shares, arg, #claims)
     if sum(picks) == 0 then break end   -- what waits is in lanes that the worker has no room for
     local seen = #claims + dropped
     for lane = 1, LANE_COUNT do
