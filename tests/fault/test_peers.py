@@ -136,7 +136,7 @@ TABLE = (
         "leases of seconds that are renewed; released at once",
         (
             f"{LIFE}::test_a_request_longer_than_the_lease_stays_with_its_worker",
-            f"{LIFE}::test_sigterm_lets_finish_what_fits_and_hands_back_the_rest_at_once",
+            f"{LIFE}::test_sigterm_lets_a_lone_worker_finish_what_fits_and_hands_back_the_rest",
             "tests/fault/test_recovery.py::test_after_sigkill_another_worker_has_it_within_the_lease_and_two_seconds",
             "tests/fault/test_recovery.py::test_after_sigterm_another_worker_has_it_without_waiting_for_a_lease",
         ),
