@@ -90,3 +90,25 @@ async def test_a_patient_lane_gets_its_share_while_urgent_work_asks_for_more_tha
         began = by_share()
         assert all(result.ok for result in await fleet.results(urgent))
         assert began <= by_share()
+
+
+async def test_of_a_killed_worker_a_checkpoints_tokens_are_lost_at_most(fleet: Fleet) -> None:
+    first = await fleet.worker("w1", checkpoint_tokens=40, engine="simulated", simulated_profile="fast")
+    ids = [await fleet.add(f"r-{number}", "normal", chat(3.0)) for number in range(8)]
+    await fleet.runs({"w1": 8})
+
+    async def are_kept() -> bool:
+        fields = await fleet.redis.hgetall("{default}:sched")
+        runs = [value.split()[1] for name, value in fields.items() if name.startswith("interrupted:")]
+        states = [await fleet.redis.get(f"{{default}}:kept:{run}") for run in runs]
+        return sum(state is not None and int(state.split()[0]) >= 60 for state in states) == 8
+
+    await eventually(are_kept, 10.0)
+    first.send(signal.SIGKILL)
+    await fleet.worker("w2", engine="simulated", simulated_profile="fast")
+    results = await fleet.results(ids)
+    assert all(result.ok and int(result.fields["resumed_tokens"]) >= 60 for result in results)
+    assert {(result.worker, result.attempt) for result in results} == {("w2", 2)}
+    await fleet.settled()
+    assert not [key async for key in fleet.redis.scan_iter("{default}:kept:*")]
+    assert await fleet.redis.hget("{default}:sched", "kept_bytes") in (None, "0")

@@ -280,6 +280,14 @@ class WorkerSettings(Group):
             "or none."
         ),
     )
+    checkpoint_tokens: int = Field(
+        0,
+        ge=0,
+        description=(
+            "Most output tokens of a running answer that are lost with a killed worker: what it generated before is "
+            "kept in Redis. 0 to keep nothing of running answers."
+        ),
+    )
     lease_ms: int = Field(
         10_000,
         ge=1_000,

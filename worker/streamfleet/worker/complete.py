@@ -7,10 +7,8 @@ completed, passing faults are retried later, the rest is handed back. Metrics ar
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import random
-import secrets
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
@@ -28,6 +26,7 @@ from streamfleet.common.settings import WorkerSettings
 from streamfleet.worker.counting import Tally, count_wasted
 from streamfleet.worker.failpoints import Point, hit
 from streamfleet.worker.in_flight import InFlight, InFlightRequest
+from streamfleet.worker.keeping import forget, store
 from streamfleet.worker.outcome import Finished, Gone, HandedBack, Outcome, Postponed, broken
 from streamfleet.worker.publishing import Publisher
 
@@ -118,38 +117,13 @@ class Completer:
         back = [(request, outcome) for request, outcome in batch if isinstance(outcome, HandedBack)]
         for late in _parts(postponed, lambda item: _entry_bytes(item[0]), ENTRY_BYTES_AT_ONCE):
             await self._each_or_all(self._postpone, late)
-        kept = await self._keep(back)
+        kept = await store(self._broker, [(request, outcome.partial) for request, outcome in back])
         for how in sorted({(outcome.in_turn, outcome.gave_way) for _, outcome in back}):
             some = [request for request, outcome in back if (outcome.in_turn, outcome.gave_way) == how]
             await self._release(some, *how, kept=kept)
-        metrics.of(metrics.TOKENS_WASTED, "handed_back").inc(sum(outcome.lost_tokens for _, outcome in back))
-
-    async def _keep(self, back: Sequence[tuple[InFlightRequest, HandedBack]]) -> dict[Lease, tuple[str, int]]:
-        """Store the output of runs from which others can go on. Returns the run and bytes of each that is stored.
-
-        Each run has a key of its own, so that a worker without its lease overwrites nothing: the script that hands the
-        request back, fenced, makes it the one that counts.
-        """
-        outputs, kept = dict[str, bytes](), dict[Lease, tuple[str, int]]()
         for request, outcome in back:
-            if outcome.partial is not None:
-                run = secrets.token_hex(8)
-                outputs[run] = outcome.partial.encode()
-                kept[request.lease] = run, len(outputs[run])
-        if not outputs:
-            return kept
-        if await self._broker.keep(outputs):
-            return kept
-        log.warning("output_not_kept", requests=len(kept))
-        metrics.of(metrics.TOKENS_WASTED, "handed_back").inc(
-            sum(0 if outcome.partial is None else outcome.partial.tokens for _, outcome in back)
-        )
-        return {}
-
-    async def _forget(self, requests: Sequence[InFlightRequest]) -> None:
-        if runs := [request.claim.kept for request in requests if request.claim.kept]:
-            with contextlib.suppress(StreamfleetError):
-                await self._broker.forget(runs)
+            lost = outcome.partial.tokens if outcome.partial is not None and request.lease not in kept else 0
+            metrics.of(metrics.TOKENS_WASTED, "handed_back").inc(outcome.lost_tokens + lost)
 
     async def _release(
         self, back: Sequence[InFlightRequest], in_turn: bool, gave_way: bool, kept: Mapping[Lease, tuple[str, int]]
@@ -162,7 +136,7 @@ class Completer:
             await self._broker.release(self._worker, leases, in_turn=in_turn, gave_way=gave_way, kept=some)
             for lease in leases:
                 metrics.of(counter, lease.lane).inc()
-            await self._forget([request for request in requests if request.lease in some])
+            await forget(self._broker, [request.claim.kept for request in requests if request.lease in some])
 
     async def _each_or_all(self, write: Callable[[Sequence[T]], Awaitable[None]], items: Sequence[T]) -> None:
         """Write all in one call; if Redis refuses that, one by one, so that one odd outcome harms no other."""
@@ -205,7 +179,9 @@ class Completer:
                 count_wasted(outcome, "ended_before")
         tally.close()
         ended = zip(items, codes, strict=True)
-        await self._forget([request for (request, _), code in ended if code is not CompleteCode.LOST])
+        await forget(
+            self._broker, [request.claim.kept for (request, _), code in ended if code is not CompleteCode.LOST]
+        )
 
     def _completion(self, request: InFlightRequest, outcome: Finished) -> Completion:
         """The outcome as the script needs it. The script itself adds lane, entry, worker and attempt."""
@@ -250,6 +226,9 @@ class Completer:
             )
             for request, outcome in items
         ]
+        if kept := await store(self._broker, [(request, outcome.partial) for request, outcome in items]):
+            await self._broker.renew(self._worker, list(kept), kept)
+            await forget(self._broker, [request.claim.kept for request, _ in items if request.lease in kept])
         codes = await self._broker.retry_later(self._worker, retries, self._max_deliveries)
         tally = Tally(self._clock.monotonic())
         for (request, outcome), code in zip(items, codes, strict=True):

@@ -149,10 +149,7 @@ class Executor:
         if task.cancelling() > cancels_before:
             await _take_back_cancel(task, cancels_before)
         if request.stop_reason is None or isinstance(answer, EngineReply):
-            outcome = _outcome_of(answer)
-            if isinstance(outcome, Finished):
-                outcome.resumed_tokens = asked.resumed_tokens
-            return outcome
+            return _with_output(_outcome_of(answer), asked)
         return _ended_early(request, request.stop_reason, asked)
 
     def _remaining_s(self, request: InFlightRequest) -> float:
@@ -192,6 +189,16 @@ def _ended_early(request: InFlightRequest, reason: StopReason, asked: EngineRequ
         outcome.usage = usage
         wished = output_tokens(asked.body, 0) * request.demand.sequences
         metrics.TOKENS_SAVED.inc(min(wished, request.demand.tokens))
+        return outcome
+    return _with_output(outcome, asked)
+
+
+def _with_output(outcome: Outcome, asked: EngineRequest) -> Outcome:
+    """The outcome with what it says about the output of unfinished runs."""
+    if isinstance(outcome, Postponed):
+        return replace(outcome, partial=asked.snapshot())
+    if isinstance(outcome, Finished):
+        outcome.resumed_tokens = asked.resumed_tokens
     return outcome
 
 

@@ -56,6 +56,7 @@ class InFlightRequest:
         trace: its spans; None if tracing is off.
         tokens: gets its chunks; None if it is not streamed.
         resume: output of an earlier run, from which it goes on; None to begin anew.
+        kept_tokens: output tokens of the last checkpoint.
         asked: the request as the engine has it; None before.
     """
 
@@ -74,6 +75,7 @@ class InFlightRequest:
     trace: Trace | None = None
     tokens: Tokens | None = None
     resume: Partial | None = None
+    kept_tokens: int = 0
     asked: EngineRequest | None = None
 
     @property

@@ -43,7 +43,7 @@ class Postponed:
     ``retry_after_ms``: wait that the engine asked for. ``engine_died``: this worker ends, so another one may try at
     once.
     ``engine_hangs``: the engine answers no request for now. ``said``: the engine's own words, which may repeat the
-    request: for its owner only, never for a log.
+    request: for its owner only, never for a log. ``partial``: output from which another run can go on.
     """
 
     reason: str
@@ -51,6 +51,7 @@ class Postponed:
     engine_died: bool = False
     engine_hangs: bool = False
     said: str = ""
+    partial: Partial | None = None
 
     @property
     def whole(self) -> str:

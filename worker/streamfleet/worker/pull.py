@@ -178,7 +178,9 @@ class Puller:
         ]
         for request in requests:
             self._in_flight.add(request)
-        await self._find_kept([request for request in requests if request.claim.kept])
+        # The last try begins anew: that output may be what the others failed at.
+        most = self._broker.limits.max_deliveries
+        await self._find_kept([each for each in requests if each.claim.kept and each.lease.attempt < most])
         for request in requests:
             lane = request.claim.lease.lane
             metrics.of(metrics.CLAIMED, lane).inc()

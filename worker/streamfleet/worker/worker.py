@@ -37,6 +37,7 @@ from streamfleet.worker.execute import Executor
 from streamfleet.worker.failpoints import Point, hit
 from streamfleet.worker.housekeeping import Housekeeper
 from streamfleet.worker.in_flight import InFlight, StopReason
+from streamfleet.worker.keeping import Checkpoints
 from streamfleet.worker.lease import LeaseKeeper, Pulse
 from streamfleet.worker.publishing import Publisher
 from streamfleet.worker.pull import Puller
@@ -99,6 +100,8 @@ class Worker:
         self._puller = Puller(broker, name, admission, in_flight, clock)
         self._dispatcher = Dispatcher(self._puller, executor, self._completer, in_flight, settings, clock)
         self._housekeeper = Housekeeper(broker, name, settings, clock)
+        tokens = settings.checkpoint_tokens
+        self._checkpoints = Checkpoints(broker, name, in_flight, clock, tokens) if tokens else None
         self._keeper = self._keeper_kind(
             lambda: self._open_broker(queue, patience_s=0), name, in_flight, self._pulse, self._configuration
         )
@@ -288,6 +291,8 @@ class Worker:
             "complete": asyncio.create_task(self._completer.run()),
             "housekeeping": asyncio.create_task(self._housekeeper.run()),
         }
+        if self._checkpoints is not None:
+            loops["checkpoints"] = asyncio.create_task(self._checkpoints.run())
         failed = asyncio.create_task(self._engine_failed())
         stop = asyncio.create_task(self._stop_asked.wait())
         self._state = "ready"

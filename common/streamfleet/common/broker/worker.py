@@ -132,9 +132,17 @@ class WorkerBroker(HousekeepingBroker):
         replies = await self._with_groups(lambda: self.connection.script("complete", keys + tokens, args))
         return [CompleteCode(code) for code in replies]
 
-    async def renew(self, worker: str, leases: Sequence[Lease]) -> list[RenewCode]:
-        """Renew leases. Returns a code for each: renewed, lost, or answered (its id has a result by now)."""
-        rows = [[*lease_row(lease), lease.request_id] for lease in leases]
+    async def renew(
+        self, worker: str, leases: Sequence[Lease], kept: Mapping[Lease, tuple[str, int]] = MappingProxyType({})
+    ) -> list[RenewCode]:
+        """Renew leases. Returns a code for each: renewed, lost, or answered (its id has a result by now).
+
+        Args:
+            worker: this worker's name.
+            leases: the leases.
+            kept: run and bytes of output, of those of which some was kept: the next run goes on from it.
+        """
+        rows = [[*lease_row(lease), lease.request_id, *kept.get(lease, ())] for lease in leases]
         args = [self._config, worker, json.dumps(rows)]
         replies = await self._with_groups(lambda: self.connection.script("renew", self._shared, args))
         return [RenewCode(code) for code in replies]

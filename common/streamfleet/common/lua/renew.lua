@@ -1,6 +1,7 @@
 -- @include lease
 -- Renew leases, and report the state of each.
--- KEYS: shared. ARGV: 1 configuration; 2 worker; 3 JSON [[lane, stream id, attempt, request id]…].
+-- KEYS: shared. ARGV: 1 configuration; 2 worker; 3 JSON [[lane, stream id, attempt, request id, run, bytes]…], the
+--   last two of output that was kept, or without them.
 -- Returns for each: 1 renewed; 2 renewed, but the id has a result (cancelled, or answered elsewhere); 0 lost.
 require_types()
 open_for_writes()
@@ -11,6 +12,8 @@ for i, lease in ipairs(leases) do
   codes[i] = 0
   if holds(lane, id, lease[3]) then
     ids[lane], asked[lane] = ids[lane] or {}, asked[lane] or {}
+    -- @guard renew: kept output counts if the lease does
+    if lease[5] then note_interruption(lane, id, false, lease[5], lease[6]) end
     table.insert(ids[lane], id)
     asked[lane][id] = i
   end

@@ -58,8 +58,9 @@ class EngineRequest:
         resume: output to go on from; the engine ignores what it cannot use, and begins anew.
         usage: tokens used until the request was ended early, as OpenAI counts them. The engine sets it; None if
             nobody counted.
-        partial: output from which another run can go on. The engine sets it if its task is cancelled; None if the
-            next run begins anew.
+        snapshot: returns output from which another run can go on, as of now; None if the next run begins anew. The
+            engine sets it when it begins.
+        partial: the last snapshot. The engine sets it if its task is cancelled.
         resumed_tokens: generated tokens taken over from ``resume``. The engine sets it; 0 if it began anew.
         made: output tokens so far, with those taken over. The engine keeps it current as far as it can tell.
         continuable: true if another run could go on with this one. The engine sets it when it begins.
@@ -75,6 +76,7 @@ class EngineRequest:
     tells_usage: bool = False
     resume: Partial | None = None
     usage: dict[str, Any] | None = None
+    snapshot: Callable[[], Partial | None] = lambda: None
     partial: Partial | None = None
     resumed_tokens: int = 0
     made: int = 0

@@ -24,6 +24,7 @@ from streamfleet.worker.engine.base import (
     EngineReply,
     EngineRequest,
     EngineUnavailable,
+    Partial,
 )
 from streamfleet.worker.engine.replies import encode_body, error_reply, refuse_endpoint
 from streamfleet.worker.engine.simulated_profile import SMOLLM2_135M_CPU, Profile
@@ -149,6 +150,7 @@ class SimulatedEngine:
         job = _Job(plan, done, self._clock.monotonic(), plan.steps - self._steps_taken_over(plan), chunks)
         request.resumed_tokens = request.made = job.made
         request.continuable = bool(plan.lengths)
+        request.snapshot = lambda: self._snapshot(job)
         heappush(self._waiting, (request.priority, next(self._order), job))
         self._watchdog.entered()
         self._arrived.set()
@@ -158,9 +160,7 @@ class SimulatedEngine:
             if job in self._running:
                 request.used(plan.prompt_tokens, request.made)
                 self._cached[request.id] = plan.prompt_tokens + request.made
-            if job.steps_left > 0:
-                steps = plan.steps - job.steps_left
-                request.partial = partial.pack(self._identity(plan), request.made, steps=steps)
+            request.partial = request.snapshot()
             raise
         finally:
             self._watchdog.left()
@@ -228,6 +228,11 @@ class SimulatedEngine:
         model = str(plan.request.body.get("model") or self.models[0])
         # With another seed, the same request has another answer.
         return {**partial.identity(self.kind, model, plan.request), "lengths": list(plan.lengths)}
+
+    def _snapshot(self, job: _Job) -> Partial | None:
+        if job.steps_left <= 0:
+            return None
+        return partial.pack(self._identity(job.plan), job.made, steps=job.plan.steps - job.steps_left)
 
     def _steps_taken_over(self, plan: simulated_api.Plan) -> int:
         """Returns the number of steps that earlier runs have made; 0 to begin anew."""

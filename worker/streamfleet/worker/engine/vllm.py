@@ -137,6 +137,7 @@ class VllmEngine:
         if failure.done():
             raise EngineDied(failure.result())
         progress = vllm_host.Progress(request)
+        request.snapshot = lambda: vllm_host.kept(hosted, progress)
         token = vllm_host.current_progress.set(progress)
         try:
             headers = self._headers(hosted, request)
@@ -153,7 +154,7 @@ class VllmEngine:
             await _end_early(hosted, call, progress)
             if progress.prompt_tokens:
                 request.used(progress.prompt_tokens, request.made)
-            request.partial = vllm_host.kept(hosted, progress)
+            request.partial = request.snapshot()
             raise
         finally:
             if not call.done():
