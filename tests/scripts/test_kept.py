@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streamfleet.common.broker.types import Claim, Lease
+from streamfleet.common.broker.types import Claim, Lease, RenewCode
 from tests.scripts.harness import Queue
 
 OUT = b"7 state"
@@ -57,6 +57,20 @@ async def test_output_of_a_worker_without_the_lease_is_not_what_counts(queue: Qu
     assert await queue.broker.release("w1", [lease], gave_way=True, kept={lease: ("late", len(OUT))}) == 0
     await queue.broker.release("w2", [other.lease])
     assert (await claimed(queue)).kept == ""
+
+
+async def test_the_output_of_a_running_request_is_found_after_its_worker_is_lost(queue: Queue) -> None:
+    lease = await queue.running("low")
+    for run in ("a1", "b2"):
+        assert await queue.broker.keep({run: OUT})
+        assert await queue.broker.renew("w1", [lease], {lease: (run, len(OUT))}) == [RenewCode.RENEWED]
+    assert await bytes_of_all(queue) == len(OUT)
+    await queue.broker.reclaim(0, 3)
+    (again,) = (await queue.pull("w2")).claims
+    assert (again.lease.attempt, again.interrupted, again.kept) == (2, 0, "b2")
+    assert await queue.broker.renew("w1", [lease], {lease: ("late", len(OUT))}) == [RenewCode.LOST]
+    await queue.broker.release("w2", [again.lease])
+    assert (await claimed(queue)).kept == "b2"
 
 
 async def test_nothing_is_left_when_the_request_has_ended(queue: Queue) -> None:

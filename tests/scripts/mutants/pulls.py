@@ -55,7 +55,7 @@ MUTANTS = (
         "choose: only while others want more than there is",
         "open = before > arg.rooms[top] - taken and credit",
         "open = credit",
-        "pull_rooms.a_lane_that_is_owed_gets_a_free_slot_while_others_want_more_than_there_is",
+        "pull_rooms.a_lane_that_is_owed_leaves_room_for_all_that_wait_before_it",
     ),
     Mutant(
         "roles: the seat of who is gone is free",
@@ -80,6 +80,10 @@ MUTANTS = (
     Mutant(
         "release: an interruption is counted",
         caught_by="pull_rooms.what_gave_way_goes_back_to_its_rank_and_is_counted",
+    ),
+    Mutant(
+        "renew: kept output counts if the lease does",
+        caught_by="kept.the_output_of_a_running_request_is_found_after_its_worker_is_lost",
     ),
     Mutant(
         "interrupted: forgotten with the entry",

@@ -178,9 +178,7 @@ class Puller:
         ]
         for request in requests:
             self._in_flight.add(request)
-        # The last try begins anew: that output may be what the others failed at.
-        most = self._broker.limits.max_deliveries
-        await self._find_kept([each for each in requests if each.claim.kept and each.lease.attempt < most])
+        await self._find_kept([request for request in requests if request.claim.kept])
         for request in requests:
             lane = request.claim.lease.lane
             metrics.of(metrics.CLAIMED, lane).inc()
@@ -188,7 +186,11 @@ class Puller:
         return pulled.role, requests
 
     async def _find_kept(self, requests: Sequence[InFlightRequest]) -> None:
-        """Find the output of earlier runs of requests; without it they begin anew."""
+        """Find the output of earlier runs of requests; without it they begin anew.
+
+        So does the last try: that output may be what the others failed at.
+        """
+        requests = [each for each in requests if each.lease.attempt < self._broker.limits.max_deliveries]
         if not requests:
             return
         with contextlib.suppress(StreamfleetError, TimeoutError):
