@@ -112,3 +112,17 @@ async def test_of_a_killed_worker_a_checkpoints_tokens_are_lost_at_most(fleet: F
     await fleet.settled()
     assert not [key async for key in fleet.redis.scan_iter("{default}:kept:*")]
     assert await fleet.redis.hget("{default}:sched", "kept_bytes") in (None, "0")
+
+
+async def test_what_a_failed_engine_has_generated_is_kept(fleet: Fleet) -> None:
+    engine = small_engine()
+    async with worker_inside(fleet.url, engine) as inside:
+        await fleet.add("long", body=chat(3.0))
+        await eventually(lambda: any(each.asked and each.asked.made >= 50 for each in inside.worker._in_flight.held()))
+        engine.die()
+        await inside.life
+    async with worker_inside(fleet.url, small_engine(), name="w2"):
+        result = await fleet.result("long")
+    assert (result.ok, result.worker, result.attempt) == (True, "w2", 2)
+    assert int(result.fields["resumed_tokens"]) >= 50
+    await fleet.settled()
