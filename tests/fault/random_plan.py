@@ -62,7 +62,7 @@ QUICK = Size(1_200, 26, kills=10, stops=4, restarts=2, others=1, points=0, poiso
 def make_plan(seed: int, size: Size, workers: int = 8) -> Plan:
     """A plan of this size."""
     chance = random.Random(seed)
-    setup = Setup(workers=workers, lease_ms=size.lease_ms)
+    setup = Setup(workers=workers, lease_ms=size.lease_ms, more={"CHECKPOINT_TOKENS": "16"})
     special = [Kind.POISON] * size.poison + [Kind.HANG] * size.hanging
     producers = [list(_client_steps(chance, number, size)) for number in range(CLIENTS)]
     producers += [list(_plain_steps(chance, CLIENTS + number, size)) for number in range(PLAIN)]
