@@ -206,9 +206,10 @@ def nothing_starts_after_its_end(history: History) -> Iterator[Violation]:
         result, request = history.results.get(name, {}), history.accepted.get(name)
         finished = int(result.get("finished_ms") or 0)
         # `finished_ms` continues the clock of the claim, which may have stepped since: the witness knows better.
-        by = (result.get("worker"), result.get("attempt"))
-        seen = [each.end_ms for each in executions if each.end_ms and (each.worker, str(each.attempt)) == by]
-        ended_ms = min(seen, default=history.moments(finished)[-1])
+        by = (result.get("worker", ""), int(result.get("attempt") or 0))
+        seen = sorted(each.end_ms for each in executions if each.end_ms and (each.worker, each.attempt) == by)
+        before = history.gave_way[name, *by]  # runs of the same attempt, on the same worker
+        ended_ms = min(seen[before:], default=history.moments(finished)[-1])
         for execution in executions:
             if FREEZING & history.touched.get(execution.worker, set()):
                 continue  # a zombie: it may run, for nothing, but not publish
@@ -228,7 +229,8 @@ def lost_attempts_have_a_reason(history: History) -> Iterator[Violation]:
         if _has_two_entries(history, name):
             continue
         for execution in wasted(history, name, executions):
-            if not _excused(history, execution.worker):
+            gave_way = history.gave_way[name, execution.worker, execution.attempt] > 0
+            if not (gave_way or _excused(history, execution.worker)):
                 yield Violation("unexplained", name, f"attempt {execution.attempt} of {execution.worker} was lost")
 
 

@@ -382,3 +382,14 @@ def test_what_starts_too_late_is_found_though_the_clock_of_redis_stepped() -> No
     assert "started_late" not in {violation.kind for violation in judge(history).violations}
     history.executions["a"].append(Execution("a", "w2", 1, finished + 3_600_000))
     assert "started_late" in {violation.kind for violation in judge(history).violations}
+
+
+def test_a_run_that_gave_way_is_no_loss_and_its_end_is_not_that_of_the_request() -> None:
+    history = good_history()
+    (last,) = history.executions["a"]
+    late = last.start_ms - 10 * history.lease_ms
+    gave_way = [Execution("a", last.worker, 1, late, late + 10), Execution("a", "w2", 1, late + 20, late + 30)]
+    history.executions["a"] = [*gave_way, last]
+    assert {violation.kind for violation in judge(history).violations} >= {"started_late", "unexplained"}
+    history.gave_way.update((each.id, each.worker, each.attempt) for each in gave_way)
+    assert judge(history).violations == []
