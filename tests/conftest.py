@@ -39,7 +39,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Start the long tests first if several processes run tests."""
+    """Start the long tests first if several processes run tests, which must agree on the tests' names."""
+    if unstable := [item.nodeid for item in items if " at 0x" in item.nodeid]:
+        raise pytest.UsageError(f"an address in the name of a test, which differs from process to process: {unstable}")
     if hasattr(config, "workerinput"):
         from tests.scheduling import longest_first
 

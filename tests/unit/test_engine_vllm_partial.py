@@ -214,18 +214,24 @@ async def test_a_stop_string_is_not_cut(tapped: Tapped) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"params": Params(seed=3)},
-        {"params": Params(presence_penalty=0.5)},
-        {"params": Params(logprobs=-1)},
-        {"params": Params(logprobs=21)},
-        {"params": Params(stop=["x" * 1025])},
-        {"prompt": {"type": "multimodal", "prompt_token_ids": PROMPT}},
-        {"prompt": {"type": "token", "prompt_token_ids": [*PROMPT, *"🌍".encode()[:2]]}},
-        {"request": EngineRequest("r-1", RESPONSES, {"input": "x"}, Lane.HIGH)},
-        {"request": EngineRequest("r-1", CHAT, {"tools": [{}]}, Lane.HIGH, on_chunk=print)},
-        {"request": EngineRequest("r-1", CHAT, {}, Lane.HIGH, on_chunk=print), "reasoning_parser_kwargs": {}},
+        pytest.param({"params": Params(seed=3)}, id="seed"),
+        pytest.param({"params": Params(presence_penalty=0.5)}, id="presence penalty"),
+        pytest.param({"params": Params(logprobs=-1)}, id="all log probabilities"),
+        pytest.param({"params": Params(logprobs=21)}, id="21 log probabilities"),
+        pytest.param({"params": Params(stop=["x" * 1025])}, id="long stop string"),
+        pytest.param({"prompt": {"type": "multimodal", "prompt_token_ids": PROMPT}}, id="image"),
+        pytest.param(
+            {"prompt": {"type": "token", "prompt_token_ids": [*PROMPT, *"🌍".encode()[:2]]}}, id="half a character"
+        ),
+        pytest.param({"request": EngineRequest("r-1", RESPONSES, {"input": "x"}, Lane.HIGH)}, id="responses"),
+        pytest.param(
+            {"request": EngineRequest("r-1", CHAT, {"tools": [{}]}, Lane.HIGH, on_chunk=print)}, id="streamed tools"
+        ),
+        pytest.param(
+            {"request": EngineRequest("r-1", CHAT, {}, Lane.HIGH, on_chunk=print), "reasoning_parser_kwargs": {}},
+            id="streamed reasoning",
+        ),
     ],
-    ids=str,
 )
 async def test_what_cannot_go_on_begins_anew(tapped: Tapped, options: dict[str, Any]) -> None:
     plain, other = asks(), options.pop("request", None) or asks()
