@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from streamfleet.common.broker.types import Claim, Lease, RenewCode
-from tests.scripts.harness import Queue
+from tests.scripts.harness import NOW, Queue
 
 OUT = b"7 state"
 
@@ -103,3 +103,47 @@ async def test_a_full_redis_keeps_nothing(queue: Queue) -> None:
 async def test_what_is_kept_expires(queue: Queue) -> None:
     await queue.broker.keep({"a1": OUT})
     assert 0 < await queue.command("PTTL", queue.keys.kept("a1")) <= queue.limits.kept_ttl_ms
+
+
+async def waits_at_home(queue: Queue, *others: str, **more: str) -> None:
+    """A request gives way at w1 and is kept; so many others of its lane are ready behind it."""
+    lease = await queue.running("low", **more)
+    for stream_id in others:
+        await queue.add("low", stream_id)
+    await hand_back(queue, lease)
+
+
+async def order(queue: Queue, worker: str, wanted: int = 1) -> list[str]:
+    return [claim.lease.stream_id for claim in (await queue.pull(worker, wanted)).claims]
+
+
+async def test_what_gave_way_is_left_to_the_worker_that_has_it_in_its_cache(queue: Queue) -> None:
+    await waits_at_home(queue, "1001-0", "1002-0")
+    assert await order(queue, "w2") == ["1001-0"]
+    assert await order(queue, "w1", 2) == ["1000-0", "1002-0"]
+
+
+async def test_it_waits_for_its_worker_where_nobody_else_waits_no_longer(queue: Queue) -> None:
+    await waits_at_home(queue, "1001-0")
+    assert sorted(await order(queue, "w2", 2)) == ["1000-0", "1001-0"]
+
+
+async def test_it_waits_for_its_worker_for_a_bounded_time(queue: Queue) -> None:
+    await waits_at_home(queue, "1001-0", "1002-0")
+    assert await order(queue.at(NOW + 9_999), "w2") == ["1001-0"]
+    assert await order(queue.at(NOW + 10_000), "w2") == ["1000-0"]
+
+
+async def test_it_waits_for_its_worker_for_a_quarter_of_the_time_to_its_deadline(queue: Queue) -> None:
+    await waits_at_home(queue, deadline=f"{NOW + 4_000}")
+    for stream_id in ("1001-0", "1002-0"):
+        await queue.add("low", stream_id, deadline=f"{NOW + 5_000}")
+    assert await order(queue.at(NOW + 999), "w2") == ["1001-0"]
+    assert await order(queue.at(NOW + 1_000), "w2") == ["1000-0"]
+
+
+async def test_without_kept_output_it_waits_for_nobody(queue: Queue) -> None:
+    lease = await queue.running("low")
+    await queue.add("low", "1001-0")
+    await queue.broker.release("w1", [lease], gave_way=True)
+    assert await order(queue, "w2") == ["1000-0"]

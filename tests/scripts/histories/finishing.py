@@ -103,7 +103,7 @@ class Finishing(FleetState):
         mine = [lease.entry for lease in leases if self.model.holds(worker, lease)]
         await self.queue.broker.release(worker, leases, gave_way=True, kept=kept)
         for name in mine:
-            self.model.interrupt(name, f" {run} {len(run)}" if run else "")
+            self.model.interrupt(name, worker, f" {run} {len(run)}" if run else "")
             self._back(name)
 
     async def _renew(self, step: Step) -> None:

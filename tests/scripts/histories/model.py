@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,8 @@ from tests.scripts.keyspace import Dump, id_key
 
 UNDELIVERED, HANDED_OUT, READY = ("undelivered",), ("handed out",), ("ready",)
 Place = tuple[Any, ...]
+HOME_MS = 10_000
+"""Longest time for which a request that gave way waits for its worker."""
 _LATER_FIELDS = re.compile(r"entry|lane|enqueued_ms|tenant|session|traceparent|meta|notified:.*")
 
 
@@ -78,6 +80,8 @@ class Model:
         self.now = 0
         self.interrupted: dict[str, tuple[int, str]] = {}
         """How often a request gave way, and what is known of its kept output."""
+        self.homes: dict[str, tuple[int, str]] = {}
+        """Of what gave way and was kept: until when it waits for its worker, epoch ms, and that worker."""
         self.kept: dict[str, int] = {}
         """When entries were staged whose ids lay ahead of the clock."""
         self.ranks: dict[str, int] = {}
@@ -166,11 +170,15 @@ class Model:
         self._remove(name)
         return True
 
-    def interrupt(self, name: str, output: str) -> None:
+    def interrupt(self, name: str, worker: str, output: str) -> None:
         """A running request gave way; without new output, what was kept before still counts."""
         if name not in self.ghosts:
             times, before = self.interrupted.get(name, (0, ""))
             self.interrupted[name] = times + 1, output or before
+            if output or before:
+                deadline = self.deadline(self.entries[name])
+                wait_ms = HOME_MS if deadline is None else min(HOME_MS, (deadline - self.now) / 4)
+                self.homes[name] = int(f"{self.now + max(0, wait_ms):.0f}"), worker
 
     def lose(self, name: str, worker: str) -> None:
         """An attempt ended with its worker."""
@@ -210,6 +218,7 @@ class Model:
         self.lost_with.pop(name, None)
         self.kept.pop(name, None)
         self.interrupted.pop(name, None)
+        self.homes.pop(name, None)
         self.ranks.pop(name, None)
         self.ghosts.discard(name)
 
@@ -233,7 +242,7 @@ class Model:
         pool = {name for name, place in self.places.items() if place == READY}
         claimed = [claim.lease.entry for claim in claims]
         gone = sorted(name for name in pool - set(claimed) if name not in seen)
-        self._check_order(pool, claimed, gone)
+        self._check_order(pool, claimed, gone, self._theirs(worker, now))
         for claim in claims:
             self._claim(worker, now, claim, pool)
         self._drop(gone, now, after)
@@ -247,13 +256,24 @@ class Model:
                 else:
                     self.come_back(name)
 
-    def _check_order(self, pool: set[str], claimed: list[str], gone: list[str]) -> None:
+    def _theirs(self, worker: str, now: int) -> set[str]:
+        """What waits for another worker."""
+        return {name for name, (until, home) in self.homes.items() if home != worker and until > now}
+
+    def _check_order(self, pool: set[str], claimed: list[str], gone: list[str], theirs: set[str]) -> None:
         for lane in LANES:
-            taken = [self.order(name) for name in claimed if name.startswith(f"{lane}:")]
-            assert taken == sorted(taken), f"{lane}: {taken} is not by deadline"
-            popped = taken + [self.order(name) for name in gone if self.entries[name].lane == lane]
-            left = [self.order(name) for name in pool - set(claimed) - set(gone) if name.startswith(f"{lane}:")]
-            assert not popped or not left or max(popped) < min(left), f"{lane}: {min(left)} waits behind {max(popped)}"
+            left = {name for name in pool - set(claimed) - set(gone) if name.startswith(f"{lane}:")}
+            taken = [name for name in claimed if name.startswith(f"{lane}:")]
+            assert not left - theirs or not theirs & set(taken), f"{lane}: others were there before {theirs}"
+            self._check_taken(lane, [name for name in taken if name in theirs], left & theirs)
+            dropped = [name for name in gone if self.entries[name].lane == lane and name not in theirs]
+            self._check_taken(lane, [name for name in taken if name not in theirs], left - theirs, dropped)
+
+    def _check_taken(self, lane: str, names: list[str], left: set[str], dropped: Sequence[str] = ()) -> None:
+        taken = [self.order(name) for name in names]
+        assert taken == sorted(taken), f"{lane}: {taken} is not by deadline"
+        popped, waits = taken + [self.order(name) for name in dropped], [self.order(name) for name in left]
+        assert not popped or not waits or max(popped) < min(waits), f"{lane}: {min(waits)} waits behind {max(popped)}"
 
     def _claim(self, worker: str, now: int, claim: Claim, pool: set[str]) -> None:
         name = claim.lease.entry
@@ -313,7 +333,10 @@ class Model:
 
     def _compare_interruptions(self, sched: dict[str, str]) -> None:
         found = {name: value for name, value in sched.items() if name.startswith("interrupted:")}
-        known = {self.entries[name].member: f"{times}{output}" for name, (times, output) in self.interrupted.items()}
+        known = {
+            self.entries[name].member: " ".join([f"{times}{output}", *map(str, self.homes.get(name, ()))])
+            for name, (times, output) in self.interrupted.items()
+        }
         assert found == {f"interrupted:{member}": record for member, record in known.items()}
         assert int(sched.get("interrupted", 0)) == len(known)
         sizes = [int(output.rpartition(" ")[2]) for _, output in self.interrupted.values() if output]

@@ -86,6 +86,32 @@ MUTANTS = (
         caught_by="kept.the_output_of_a_running_request_is_found_after_its_worker_is_lost",
     ),
     Mutant(
+        "pop: who waits for another worker is passed over",
+        "local stays = passed < 16 and waits_for_another(lane, id, worker)",
+        "local stays = false",
+        "kept.what_gave_way_is_left_to_the_worker_that_has_it_in_its_cache",
+    ),
+    Mutant(
+        "pop: who waits for another worker is taken if nobody else is there",
+        caught_by="kept.it_waits_for_its_worker_where_nobody_else_waits_no_longer",
+    ),
+    Mutant(
+        "pop: who waits for another worker stays ready",
+        caught_by="kept.what_gave_way_is_left_to_the_worker_that_has_it_in_its_cache",
+    ),
+    Mutant(
+        "pop: who waits for another worker waits for a bounded time",
+        " and tonumber(ms) > now_ms()",
+        "",
+        "kept.it_waits_for_its_worker_for_a_bounded_time",
+    ),
+    Mutant(
+        "interrupted: it waits for its worker no longer than its deadline allows",
+        "deadline and (deadline - now_ms()) / 4 or HOME_MS",
+        "HOME_MS",
+        "kept.it_waits_for_its_worker_for_a_quarter_of_the_time_to_its_deadline",
+    ),
+    Mutant(
         "interrupted: forgotten with the entry",
         caught_by="pull_rooms.nothing_is_left_of_its_interruptions_when_it_has_ended",
     ),

@@ -10,7 +10,7 @@
 require_types()
 open_for_writes()
 local worker, leases, released, woken, unused = ARGV[2], cjson.decode(ARGV[3]), 0, false, {}
-local holds, looked_at, bytes = fence(leases, worker, cfg.at_once), 0, 0
+local holds, looked_at, bytes, gave_way = fence(leases, worker, cfg.at_once), 0, 0, ARGV[4] == 'gave way'
 for _, lease in ipairs(leases) do
   if looked_at >= cfg.at_once or bytes >= cfg.copied_bytes then break end
   looked_at = looked_at + 1
@@ -19,7 +19,10 @@ for _, lease in ipairs(leases) do
     local fields = fetch_fields(lane, id)
     if fields then
       -- @guard release: an interruption is counted
-      if ARGV[4] == 'gave way' or lease[4] then note_interruption(lane, id, ARGV[4] == 'gave way', lease[4], lease[5]) end
+      if gave_way or lease[4] then
+        local _, deadline = skim_entry(lane, id, fields)
+        note_interruption(lane, id, gave_way and worker, lease[4], lease[5], deadline)
+      end
       local size, _, ended = come_back(lane, id, fields)
       call('XACK', lane_key(lane), GROUP, id)
       released, bytes, woken = released + 1, bytes + size, woken or ended == 0

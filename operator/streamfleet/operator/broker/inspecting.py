@@ -45,8 +45,9 @@ class EntryDetails:
         before, rank_ms: number of requests of its lane that run before it, and its rank, epoch ms; None if not ready.
         due_ms: time of its next attempt, epoch ms; None if it is not delayed.
         tries: ``<attempts>[ <worker>…]`` of the attempts before this one; empty for none.
-        interrupted: ``<times>[ <run> <bytes>]``: how often it gave way to an urgent request, and the output that is
-            kept of its last run; empty if no run was interrupted.
+        interrupted: ``<times>[ <run> <bytes>[ <until> <worker>]]``: how often it gave way to an urgent request, the
+            output that is kept of its last run, and the worker for which it waits until then, epoch ms; empty if no run
+            was interrupted.
     """
 
     fields: Fields | None

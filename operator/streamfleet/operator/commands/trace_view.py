@@ -67,9 +67,10 @@ def _former(summary: TraceSummary) -> str:
 
 
 def _interrupted(record: str) -> str:
-    times, _, output = record.partition(" ")
-    kept = f"{output.rpartition(' ')[2]} bytes of output are kept" if output else "nothing is kept of its output"
-    return f"gave way to urgent requests {times} times; {kept}"
+    times, *output = record.split(" ")
+    kept = f"{output[1]} bytes of output are kept" if len(output) > 1 else "nothing is kept of its output"
+    waits = f"; {output[3]} has them in its cache" if len(output) > 3 else ""
+    return f"gave way to urgent requests {times} times; {kept}{waits}"
 
 
 def _ending(trace: Trace, result: Result) -> Iterator[tuple[str, str]]:

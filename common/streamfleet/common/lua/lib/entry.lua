@@ -54,9 +54,11 @@ local function may_be_ahead(lane, id)
   return last_ahead[lane] and encode_id(id) <= last_ahead[lane]
 end
 
--- What is known of a request whose run was interrupted: '<how often it gave way> <run> <bytes>', of which the last two
--- are for output that was kept, by the run that made it. SCHED keeps that until the entry ends, the number of such
--- entries, so that it is rarely asked for one of them, and the bytes of all.
+-- What is known of a request whose run was interrupted: '<how often it gave way> <run> <bytes> <until> <worker>', of
+-- which <run> and <bytes> are for output that was kept, by the run that made it, and <until> and <worker> for one that
+-- gave way: until then it waits for the worker that has it in its cache. SCHED keeps that until the entry ends, the number
+-- of such entries, so that it is rarely asked for one of them, and the bytes of all.
+local HOME_MS = 10000
 local function interrupted_field(lane, id) return 'interrupted:' .. entry_field(lane, id) end
 
 local function interruptions(lane, id)
@@ -64,18 +66,29 @@ local function interruptions(lane, id)
   return some_interrupted and call('HGET', SCHED, interrupted_field(lane, id)) or ''
 end
 
-local function kept_bytes(record) return tonumber(string.match(record or '', ' (%d+)$') or 0) end
+local function kept_bytes(record) return tonumber(string.match(record or '', '^%d+ %S+ (%d+)') or 0) end
+
+-- True while a request waits for another worker than this one, which can go on with it without reading it again.
+local function waits_for_another(lane, id, worker)
+  local ms, home = string.match(interruptions(lane, id), ' (%d+) (%S+)$')
+  return home and home ~= worker and tonumber(ms) > now_ms()
+end
 
 local function add_kept_bytes(bytes)
   if bytes ~= 0 then call('HINCRBY', SCHED, 'kept_bytes', string.format('%.0f', bytes)) end
 end
 
--- `run`, `bytes`: of the output that was kept; nil if none was, and then what was kept before still counts.
-local function note_interruption(lane, id, gave_way, run, bytes)
+-- `gave_way_at`: the worker at which it gave way to an urgent request, if it did. `run`, `bytes`: of the output that was
+-- kept; nil if none was, and then what was kept before still counts. `deadline`: nil for none.
+local function note_interruption(lane, id, gave_way_at, run, bytes, deadline)
   local before = interruptions(lane, id)
-  local times = tonumber(string.match(before, '^%d+') or 0) + (gave_way and 1 or 0)
-  local output = run and string.format(' %s %.0f', run, bytes) or string.match(before, ' .*') or ''
-  local record = times .. output
+  local record = tonumber(string.match(before, '^%d+') or 0) + (gave_way_at and 1 or 0)
+  local output = run and string.format(' %s %.0f', run, bytes) or string.match(before, '^%d+( %S+ %d+)') or ''
+  record = record .. output
+  if gave_way_at and output ~= '' then
+    local wait_ms = math.min(HOME_MS, deadline and (deadline - now_ms()) / 4 or HOME_MS)
+    record = string.format('%s %.0f %s', record, now_ms() + math.max(0, wait_ms), gave_way_at)
+  end
   add_kept_bytes(kept_bytes(record) - kept_bytes(before))
   call('HSET', SCHED, interrupted_field(lane, id), record)
   if before == '' then some_interrupted = call('HINCRBY', SCHED, 'interrupted', 1) end

@@ -50,10 +50,37 @@ local function runnable(claimed, size, deadline, now, asked)
   return false
 end
 
+-- Stream ids of the first entries of a lane, which are ready no more. Those that wait for another worker stay behind
+-- if there are others to take: whoever reads them again holds up all that run beside them. At most 16 in each call.
+local function pop(lane, wanted, worker)
+  local popped, others, passed = {}, 0, 0
+  repeat
+    local some = call('ZPOPMIN', ready_key(lane), wanted - others)
+    for i = 1, #some, 2 do
+      local id = decode_id(some[i])   -- an invalid id is dropped here
+      if id then
+        local stays = passed < 16 and waits_for_another(lane, id, worker)
+        popped[#popped + 1] = {id, stays, some[i + 1], some[i]}
+        if stays then passed = passed + 1 else others = others + 1 end
+      end
+    end
+  until #some == 0 or others >= wanted
+  local ids = {}
+  for _, row in ipairs(popped) do
+    -- @guard pop: who waits for another worker is taken if nobody else is there
+    if row[2] and others < wanted then row[2], others = false, others + 1 end
+    if row[2] then
+      -- @guard pop: who waits for another worker stays ready
+      call('ZADD', ready_key(lane), row[3], row[4])
+    else
+      ids[#ids + 1] = row[1]
+    end
+  end
+  return ids
+end
+
 local function take_from(lane, picks, arg, now, claims)
-  local ids, bytes, dropped = {}, 0, 0
-  local popped = call('ZPOPMIN', ready_key(lane), picks)
-  for i = 1, #popped, 2 do ids[#ids + 1] = decode_id(popped[i]) end   -- an invalid id is dropped here
+  local ids, bytes, dropped = pop(lane, picks, arg.worker), 0, 0
   if #ids == 0 then return 0, 0 end
   local attempts, lost, fields_of = claim(lane, ids, arg.worker)
   local rows, sizes, deadlines, results, seen = {}, {}, {}, {}, {}
