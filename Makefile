@@ -43,8 +43,9 @@ fault-ha: setup-dev ## Fail over a Redis behind Sentinel, and move and fail over
 	@$(BIN)/python -m tests.ha cluster $(ARGS)
 	@$(BIN)/python -m tests.ha wait $(ARGS)
 
-fault-vllm: setup-vllm ## The fault harness with real vLLM, small
+fault-vllm: setup-vllm ## The fault harness with real vLLM, small; 500 answers that are interrupted at random tokens
 	@$(BIN)/python -m tests.fault --engine vllm $(ARGS)
+	@$(BIN)/python -m tests.fault.resuming
 
 hostile: setup-vllm ## 500 hostile bodies among 500 good ones, on real vLLM
 	@$(BIN)/python -m tests.hostile $(ARGS)

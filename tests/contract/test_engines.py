@@ -236,7 +236,7 @@ async def test_a_streamed_request_that_is_cancelled_midway_is_gone_from_the_engi
 
 
 async def interrupted(subject: Subject, asked: Collected, chunks: int) -> Partial | None:
-    """What is kept of a streamed request that is interrupted when it has so many chunks, or a few more."""
+    """Output that is kept of a streamed request, interrupted when it has so many chunks, or a few more."""
     task = asyncio.create_task(subject.engine.run(asked.request))
     await eventually(lambda: len(asked.chunks) >= chunks, 20, "chunks come while it runs")
     task.cancel()
@@ -292,7 +292,7 @@ def secretive(identity: str, **body: Any) -> EngineRequest:
 
 
 async def cut_off(subject: Subject, asked: Collected, made: int) -> Partial | None:
-    """What is kept of a streamed request that is interrupted when it has so many tokens."""
+    """Output that is kept of a streamed request, interrupted when it has so many tokens."""
     task = asyncio.create_task(subject.engine.run(asked.request))
     collect = asked.request.on_chunk
     assert collect is not None

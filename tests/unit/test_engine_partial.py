@@ -26,7 +26,7 @@ def request(**body: Any) -> EngineRequest:
 
 
 def cut(said: bytes, stops: Sequence[str] = (), text: str | None = None) -> bytes:
-    """What is kept of these bytes."""
+    """The kept part of these bytes."""
     given = said.decode("utf-8", "ignore") if text is None else text
     return said[: partial.cut(list(said), given, decode, stops)]
 

@@ -269,7 +269,7 @@ async def test_cancelling_frees_the_slot_at_once() -> None:
 
 
 async def interrupted(engine: SimulatedEngine, request: EngineRequest, made: int) -> Partial | None:
-    """What is kept of a request that is interrupted after at least so many tokens."""
+    """Output that is kept of a request, interrupted after at least so many tokens."""
     task = asyncio.create_task(engine.run(request))
     await eventually(lambda: request.made >= made, 5, "it has made its tokens")
     task.cancel()

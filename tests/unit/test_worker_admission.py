@@ -91,7 +91,7 @@ def test_a_full_worker_has_room_for_one_urgent_request_in_place_of_a_patient_one
 
 
 def test_an_urgent_request_does_not_wait_inside_the_engine() -> None:
-    """What is pulled ahead would run when another one ends: patient ones are interrupted for it instead."""
+    """A prefetched request would run when another one ends: patient ones are interrupted for it instead."""
     admits, in_flight = co_serving(prefetch=2)
     assert admits.rooms(0, 100.0) == (2, 2, 2, 2)
     for request in in_flight.active():

@@ -1,4 +1,4 @@
-"""Which running requests give way to an urgent one."""
+"""Choice of the running requests that give way to an urgent one."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ async def test_output_of_a_lost_lease_is_forgotten() -> None:
 
 
 async def test_so_is_that_of_a_request_that_ends_meanwhile() -> None:
-    """Whoever ended it did not know of this output."""
+    """The worker that ended it did not know of this output."""
     request = running(40)
     keeper, queue = checkpoints(request)
     queue.ends = [request]

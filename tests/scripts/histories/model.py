@@ -257,7 +257,7 @@ class Model:
                     self.come_back(name)
 
     def _theirs(self, worker: str, now: int) -> set[str]:
-        """What waits for another worker."""
+        """Requests that wait for another worker."""
         return {name for name, (until, home) in self.homes.items() if home != worker and until > now}
 
     def _check_order(self, pool: set[str], claimed: list[str], gone: list[str], theirs: set[str]) -> None:

@@ -181,7 +181,7 @@ def unreserved(capacity: Capacity, reserve_percent: int) -> Capacity:
 
 
 def missing_for(capacity: Capacity, load: Load, demand: Demand, *, most: int = 0) -> Load:
-    """What a demand needs beyond the room that a load leaves; 0 or less of each kind of which there is enough.
+    """Returns the part of a demand beyond the room that a load leaves; 0 or less of each kind of which there is enough.
 
     Args:
         capacity: most that the engine holds.

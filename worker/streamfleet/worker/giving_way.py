@@ -1,4 +1,4 @@
-"""Which running requests give way to an urgent one that finds no room in the engine. Pure.
+"""Choice of the running requests that give way to an urgent one that finds no room in the engine. Pure.
 
 `choose` gets what runs and what is missing, and returns those that cost least to interrupt. What is interrupted goes
 back to the queue at its old rank, and its attempt does not count. docs/urgent.md tells operators the rules.

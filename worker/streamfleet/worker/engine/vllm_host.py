@@ -146,7 +146,7 @@ class Hosted:
 
 @dataclass(slots=True)
 class Generated:
-    """What one sequence has generated, in this run and in those that it goes on from.
+    """Output of one sequence, in this run and in those that it goes on from.
 
     Attributes:
         prompt_ids: the prompt alone.
