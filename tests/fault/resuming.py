@@ -134,8 +134,7 @@ def look(
     """Returns what is wrong with one answer and its published chunks; empty if nothing is."""
     if result is None or result.status != "succeeded" or result.response is None:
         return [f"{request_id}: {'no result' if result is None else (result.status, result.fields.get('error'))}"]
-    choice, wrong = result.response["choices"][0], list[str]()
-    text, ids = str(choice.get("text", choice.get("message", {}).get("content"))), list(choice["token_ids"])
+    text, ids, wrong = result.text, list(result.response["choices"][0]["token_ids"]), list[str]()
     if SECRET in text or any(SECRET in entry.get("chunks", "") for entry in entries):
         wrong.append("the prompt is in the answer")
     if (result.usage or {}).get("completion_tokens") != body["max_tokens"] or len(ids) != body["max_tokens"]:
@@ -154,7 +153,7 @@ def look(
             wrong.append("a kept token has changed")
         if attempt > before_attempt:
             found.repeated.append(max(0, len(before) - resumed))
-    if runs and runs[-1][1] != ids:
+    if not runs or runs[-1][1] != ids:
         wrong.append("its last run published other tokens than the result has")
     return [f"{request_id}: {each}" for each in wrong]
 

@@ -6,6 +6,7 @@ import signal
 
 import pytest
 
+from streamfleet.producer import Client
 from tests.integration.worker_in_process import small_engine, worker_inside
 from tests.integration.worker_process import Fleet, chat
 from tests.waiting import eventually
@@ -45,6 +46,22 @@ async def test_a_patient_request_gives_way_and_goes_on_where_it_was(fleet: Fleet
     for result in results:
         assert (result.attempt, result.text, result.usage) == (1, whole.text, whole.usage)
     await fleet.settled()
+
+
+async def test_a_stream_goes_on_where_its_request_gave_way(fleet: Fleet) -> None:
+    """Its reader sees no restart, and the text once."""
+    async with Client(fleet.url) as client, worker_inside(fleet.url, small_engine(2), prefetch=0):
+        handle = await client.enqueue(chat(1.0), lane="low", stream=True)
+        texts: list[str] = []
+        async for chunk in handle.stream():  # a restart would be raised
+            texts.append(chunk.text)
+            if len(texts) == 20:
+                await fleet.add("beside", "low", chat(2.0), ttl="3000")  # its deadline protects it
+                await fleet.runs({"w1": 2})
+                await fleet.add("urgent", "critical", chat())
+        result = await handle.result(10)
+    assert int(result.fields["resumed_tokens"]) > 0
+    assert "".join(texts) == result.text
 
 
 async def test_what_a_worker_that_stops_has_begun_goes_on_elsewhere(fleet: Fleet) -> None:

@@ -31,6 +31,11 @@ def group(attempt: int, run: str, seq: int, *texts: str) -> dict[bytes, bytes]:
     return {name.encode(): value.encode() for name, value in fields.items()}
 
 
+def resumed(attempt: int, run: str, seq: int, *texts: str) -> dict[bytes, bytes]:
+    """A group of a run that goes on with an earlier one."""
+    return {**group(attempt, run, seq, *texts), b"resumed": b"2"}
+
+
 def read(follower: Follower, *entries: dict[bytes, bytes], first: int = 1) -> list[Event]:
     """Returns the events from entries at the stream ids 1-0, 2-0, …."""
     return [event for at, fields in enumerate(entries, first) for event in follower.read(f"{at}-0", fields)]
@@ -53,6 +58,67 @@ def test_chunks_come_in_order_each_with_its_place() -> None:
 def test_another_run_is_a_restart() -> None:
     events = read(Follower(), group(1, "a", 0, "x"), group(2, "b", 0, "y"), group(2, "c", 0, "z"))
     assert words(events) == ["x", Restarted(2), "y", Restarted(2), "z"]
+
+
+def test_a_run_that_goes_on_is_no_restart() -> None:
+    events = read(
+        Follower(), group(1, "a", 0, "", "x", "y"), resumed(1, "b", 0, "", "xyz", "u"), resumed(1, "b", 3, "v")
+    )
+    assert words(events) == ["", "x", "y", "z", "u", "v"]
+    assert [event.id for event in events if isinstance(event, Chunk)][3:] == ["2-0/1", "2-0/2", "3-0/0"]
+    assert json.loads(events[3].raw) == events[3].data  # type: ignore[union-attr]
+
+
+def test_a_reader_that_goes_on_has_lost_nothing_of_what_was_handed_over_directly() -> None:
+    follower = Follower()
+    assert words(read(follower, group(1, "a", 0, "x"))) == ["x"]
+    assert follower.goes_on(group(1, "a", 1, "y")) is not None
+    assert words(read(follower, resumed(2, "b", 0, "x"), first=3)) == []
+    assert follower.goes_on(resumed(2, "b", 1, "y", "z")) is None, "only a part of it is new"
+    assert words(read(follower, resumed(2, "b", 1, "y", "z"), first=4)) == ["z"]
+    assert follower.goes_on(resumed(2, "b", 3, "u")) is not None
+
+
+def test_a_run_is_interrupted_before_it_told_what_the_reader_has() -> None:
+    events = read(Follower(), group(1, "a", 0, "xy"), resumed(1, "b", 0, "x"), resumed(1, "c", 0, "xyz"))
+    assert words(events) == ["xy", "z"]
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        pytest.param([resumed(2, "b", 0, "x", "z", "u")], ["x", "z", "u"], id="it tells something else"),
+        pytest.param([resumed(2, "b", 1, "y")], [Missed(1, 2), "y"], id="its beginning is missing"),
+        pytest.param([group(2, "b", 0, "xyz")], ["xyz"], id="it does not say that it goes on"),
+    ],
+)
+def test_a_run_that_goes_on_with_something_else_is_a_restart(
+    told: list[dict[bytes, bytes]], expected: list[Any]
+) -> None:
+    assert words(read(Follower(), group(1, "a", 0, "x", "y"), *told)) == ["x", "y", Restarted(2), *expected]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"logprobs": {"content": [1]}}, {"token_ids": [1]}, {"delta": {"content": "xyz", "reasoning": "r"}}],
+    ids=["logprobs", "token_ids", "reasoning"],
+)
+def test_what_belongs_to_the_tokens_is_not_told_twice(more: dict[str, Any]) -> None:
+    choice = {"index": 0, "delta": {"content": "xyz"}, **more}
+    cut = {**resumed(2, "b", 0), b"chunks": json.dumps({"choices": [choice]}).encode()}
+    assert words(read(Follower(), group(1, "a", 0, "xy"), cut)) == ["xy", Restarted(2), "xyz"]
+
+
+def test_an_answer_that_ends_before_what_the_reader_has_is_a_restart() -> None:
+    follower = Follower()
+    assert words(read(follower, group(1, "a", 0, "xyz"), resumed(2, "b", 0, "xy"))) == ["xyz"]
+    assert words(follower.end(Ending(Status.SUCCEEDED, 2, 1))) == [Restarted(2), "xy"]
+
+
+def test_a_reader_that_came_back_gets_a_restart() -> None:
+    """It has text that is not known here."""
+    events = read(Follower(place_of("1-0/0")), group(1, "a", 0, "x", "y"), resumed(2, "b", 0, "xy", "z"))
+    assert words(events) == ["y", Restarted(2), "xy", "z"]
 
 
 def test_what_a_worker_without_its_lease_adds_is_passed_over() -> None:

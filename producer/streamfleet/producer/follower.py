@@ -1,7 +1,8 @@
 """Turns the entries of one request's tokens into one reader's events: chunks in order, restarts, gaps, the end. Pure.
 
 Attempt and run are the fence. A worker that lost a request unknowingly may publish for a moment longer; entries of an
-earlier attempt, or of a run that another one replaced, are skipped.
+earlier attempt, or of a run that another one replaced, are skipped. A run that goes on with what an earlier one has
+generated begins with its text: the reader gets what it has not yet, and no restart as long as the text is the same.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.protocol import Status
 from streamfleet.common.replies import id_order
 from streamfleet.common.results import Result
-from streamfleet.producer.events import Chunk, Event, Missed, Restarted
+from streamfleet.producer.events import Chunk, Event, Missed, Restarted, text_of
 
 BEGINNING = "0-0"
 MOST_SEQ = 2**64 - 1
@@ -60,6 +61,7 @@ class _Group(NamedTuple):
     run: bytes
     seq: int
     chunks: list[str]
+    goes_on: bool
 
 
 class Ending(NamedTuple):
@@ -68,6 +70,46 @@ class Ending(NamedTuple):
     status: str
     attempt: int | None = None
     chunks: int | None = None
+
+
+class _Seam:
+    """Beginning of a run that goes on with an answer, up to where it says more than the reader has.
+
+    Args:
+        text: the text that the reader has.
+        attempt: attempt of the run.
+
+    Attributes:
+        held: the run's chunks so far.
+        over: true if the chunks from here on are new to the reader.
+    """
+
+    def __init__(self, text: str, attempt: int) -> None:
+        self._left, self._attempt = text, attempt
+        self.held: list[Chunk] = []
+        self.over = False
+
+    def add(self, chunk: Chunk) -> list[Event]:
+        """Returns events in place of a chunk: its new part, nothing, or a restart if its text is another one."""
+        self.held.append(chunk)
+        text = chunk.text
+        common = min(len(text), len(self._left))
+        if text[:common] != self._left[:common]:
+            return self.give_up()
+        self._left = self._left[common:]
+        ends = _finish_reason(chunk.data)
+        if self._left:
+            return self.give_up() if ends else []
+        self.over = True
+        if common == len(text) and not ends:
+            return []
+        new = chunk if common == 0 else _without(chunk, common)
+        return self.give_up() if new is None else [new]
+
+    def give_up(self) -> list[Event]:
+        """Returns a restart, and the chunks of the run so far."""
+        self.over = True
+        return [Restarted(self._attempt), *self.held]
 
 
 class Newest(NamedTuple):
@@ -111,6 +153,8 @@ class Follower:
         self._begun = after is not None
         self._run, self._attempt, self._expected = b"", 0, 0
         self._former: set[bytes] = set()
+        self._text: list[str] | None = [] if after is None else None  # of this run; None if the reader lacks some
+        self._seam: _Seam | None = None
 
     def read(self, stream_id: str, fields: Fields) -> list[Event]:
         """Events of an entry; invalid entries are skipped."""
@@ -127,14 +171,16 @@ class Follower:
             return []
         events = self._turn_to(group)
         if group.seq > self._expected:
+            events += self._give_up_seam()
             events.append(Missed(group.seq - self._expected, group.attempt))
+            self._text = None
         known = max(0, self._expected - group.seq)
         self._expected = max(self._expected, group.seq + len(group.chunks))
         for index in range(known, len(group.chunks)):
             raw = group.chunks[index]
             data = _object(raw)
             if data is not None:
-                events.append(Chunk(f"{stream_id}/{index}", data, raw, group.attempt))
+                events += self._new(Chunk(f"{stream_id}/{index}", data, raw, group.attempt))
         self._begun = self._begun or bool(events)
         return events
 
@@ -145,8 +191,11 @@ class Follower:
             return None
         if (group.run, group.attempt, group.seq) != (self._run, self._attempt, self._expected):
             return None
-        if any(_object(raw) is None for raw in group.chunks):
+        found = [_object(raw) for raw in group.chunks]
+        if self._seam is not None or None in found:
             return None
+        if self._text is not None:
+            self._text += [text_of(data) for data in found if data is not None]
         self._expected += len(group.chunks)
         self._begun = True
         return group.chunks
@@ -156,7 +205,7 @@ class Follower:
         self.ending = ending
         if ending.status != Status.SUCCEEDED or ending.chunks is None or ending.attempt is None:
             return []
-        events: list[Event] = []
+        events = self._give_up_seam()
         if ending.attempt > self._attempt:  # no chunk of the final attempt was read
             self._expected = 0
             if self._begun and ending.chunks:
@@ -182,7 +231,28 @@ class Follower:
             return []
         self._former.add(self._run)
         self._run, self._attempt, self._expected = group.run, group.attempt, 0
+        if group.goes_on and self._begun and self._text is not None:
+            self._seam = _Seam("".join(self._text), group.attempt)
+            return []
+        self._text, self._seam = [], None
         return [Restarted(group.attempt)] if self._begun else []
+
+    def _new(self, chunk: Chunk) -> list[Event]:
+        """Events of the run's next chunk."""
+        events: list[Event] = [chunk]
+        if self._seam is not None:
+            events = self._seam.add(chunk)
+            if events and isinstance(events[0], Restarted):
+                self._text = []
+            if self._seam.over:
+                self._seam = None
+        if self._text is not None:
+            self._text += [event.text for event in events if isinstance(event, Chunk)]
+        return events
+
+    def _give_up_seam(self) -> list[Event]:
+        seam, self._seam = self._seam, None
+        return [] if seam is None else seam.give_up()
 
 
 def ending_of(result: Result) -> Ending:
@@ -196,7 +266,7 @@ def _group(fields: Fields) -> _Group | None:
     run, chunks = fields.get(b"run"), fields.get(b"chunks")
     if attempt is None or seq is None or not run or chunks is None:
         return None
-    return _Group(attempt, run, seq, chunks.decode(errors="replace").split("\n"))
+    return _Group(attempt, run, seq, chunks.decode(errors="replace").split("\n"), b"resumed" in fields)
 
 
 def _ending(fields: Fields) -> Ending:
@@ -206,6 +276,29 @@ def _ending(fields: Fields) -> Ending:
 
 def _whole(text: bytes | None) -> int | None:
     return int(text) if text is not None and len(text) < 16 and text.isdigit() else None
+
+
+def _finish_reason(data: Mapping[str, Any]) -> bool:
+    choices = data.get("choices")
+    return any(isinstance(choice, dict) and choice.get("finish_reason") for choice in choices or ())
+
+
+def _without(chunk: Chunk, characters: int) -> Chunk | None:
+    """Returns a chunk without so many characters of its text; None if it has more than text (log probabilities, …)."""
+    choices = chunk.data["choices"]
+    if len(choices) != 1:
+        return None
+    choice, text = dict(choices[0]), chunk.text[characters:]
+    if any(value for name, value in choice.items() if name not in ("index", "text", "delta", "finish_reason")):
+        return None
+    if isinstance(delta := choice.get("delta"), dict):
+        if any(value for name, value in delta.items() if name not in ("role", "content")):
+            return None
+        choice["delta"] = {**delta, "content": text}
+    else:
+        choice["text"] = text
+    data = {**chunk.data, "choices": [choice]}
+    return Chunk(chunk.id, data, json.dumps(data, ensure_ascii=False, separators=(",", ":")), chunk.attempt)
 
 
 def _object(text: str) -> dict[str, Any] | None:

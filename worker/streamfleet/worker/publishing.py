@@ -78,9 +78,11 @@ class Tokens:
     def take(self, lasting: bool) -> list[TokenGroup]:
         """Returns all waiting chunks, as groups in order; the first renews the stream's expiry if `lasting`."""
         seq, groups = self.total - len(self._waiting), []
+        lease, asked = self.request.lease, self.request.asked
+        resumed = 0 if asked is None else asked.resumed_tokens
         for part in _parts(self._waiting):
-            lease = self.request.lease
-            groups.append(TokenGroup(lease.request_id, lease.attempt, self._run, seq, b"\n".join(part), lasting))
+            chunks = b"\n".join(part)
+            groups.append(TokenGroup(lease.request_id, lease.attempt, self._run, seq, chunks, lasting, resumed))
             seq, lasting = seq + len(part), False
         self._groups += len(groups)
         self._clear()

@@ -235,6 +235,7 @@ class TokenGroup(NamedTuple):
         seq: number of chunks of the run before these.
         chunks: JSON, one chunk per line.
         lasting: reset the stream's time to live.
+        resumed: number of output tokens that the run took over from earlier ones.
     """
 
     request_id: str
@@ -243,6 +244,7 @@ class TokenGroup(NamedTuple):
     seq: int
     chunks: bytes
     lasting: bool
+    resumed: int = 0
 
 
 @dataclass(frozen=True, slots=True)

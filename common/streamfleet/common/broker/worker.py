@@ -249,7 +249,8 @@ class WorkerBroker(HousekeepingBroker):
         for group in groups:
             key = self.keys.tokens(group.request_id)
             words = ("attempt", group.attempt, "run", group.run, "seq", group.seq, "chunks", group.chunks)
-            commands.append(("XADD", key, "MAXLEN", "~", cap, "*", *words))
+            resumed = ("resumed", group.resumed) if group.resumed else ()
+            commands.append(("XADD", key, "MAXLEN", "~", cap, "*", *words, *resumed))
             if group.lasting:
                 commands.append(("PEXPIRE", key, self.limits.result_ttl_ms))
         await self.connection.pipeline(commands)
