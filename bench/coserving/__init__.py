@@ -66,7 +66,7 @@ def engine_of(case: Case) -> Mapping[str, object]:
     if not case.speed:
         from bench.engine.setup import engine_setup
 
-        return engine_setup().worker_environment()
+        return engine_setup("--enable-prefix-caching").worker_environment()
     return {
         "STREAMFLEET_ENGINE": "simulated",
         "STREAMFLEET_SIMULATED_PROFILE": "smollm2-cpu",

@@ -59,7 +59,7 @@ def round_of(seen: Seen) -> Round:
     ends = [run for run in all_ends if seen.from_s <= run.ended_s <= seen.to_s]
     again = sum(repeated(patient, ends).values())
     seconds = seen.to_s - seen.from_s
-    picks = [run for run in first_starts(runs) if seen.from_s <= run.began_s < seen.to_s]
+    picks = [run for run in unreturned(runs, seen.stopped_s) if seen.from_s <= run.began_s < seen.to_s]
     by_id = Counter(run.id for run in all_ends)
     values = {
         "patient_per_s": (written[True] - again) / seconds,
@@ -116,12 +116,9 @@ def repeated(runs: Sequence[Run], ends: Sequence[Run]) -> dict[str, int]:
     return lost
 
 
-def first_starts(runs: Iterable[Run]) -> list[Run]:
-    """The first run of each request, in the order of their beginning: what was picked, returned picks left out."""
-    found: dict[str, Run] = {}
-    for run in runs:
-        found.setdefault(run.id, run)
-    return list(found.values())
+def unreturned(runs: Iterable[Run], stopped_s: float) -> list[Run]:
+    """Runs whose pick was not returned to the lane: those that were not ended early before the workers had to stop."""
+    return [run for run in runs if run.whole or run.ended_s >= stopped_s]
 
 
 def summary(rounds: Sequence[Round]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from tests.waiting import eventually
 SLOTS, PREFETCH = 32, 2
 ROOM_TOKENS, LONGEST_TOKENS = 44_000, 8_000  # of the simulated engine, for requests that outlast a round
 START_S = 60.0
+KILL_GRACE_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class Way:
         holds: requests that it holds then.
         moves: how many of them are to start elsewhere.
         settings: of the workers.
+        most_s: longest time that is promised; None if a median is.
     """
 
     title: str
@@ -40,6 +42,7 @@ class Way:
     holds: int
     moves: int
     settings: dict[str, Any] = field(default_factory=dict)
+    most_s: float | None = None
 
     @property
     def body(self) -> dict[str, Any]:
@@ -49,10 +52,12 @@ class Way:
 
 def killed(lease_ms: int) -> Way:
     """SIGKILL: what it held comes back with its leases."""
-    return Way(f"SIGKILL, lease {lease_ms / 1000:g} s", signal.SIGKILL, 3, 3, {"lease_ms": lease_ms})
+    lease_s = lease_ms / 1000
+    return Way(f"SIGKILL, lease {lease_s:g} s", signal.SIGKILL, 3, 3, {"lease_ms": lease_ms}, lease_s + KILL_GRACE_S)
 
 
 WAITING = Way("SIGTERM, what waits for a slot", signal.SIGTERM, SLOTS + PREFETCH, PREFETCH, {"lease_ms": 60_000})
+GOES_ON = Way("SIGTERM, what goes on elsewhere", signal.SIGTERM, SLOTS, SLOTS, {"lease_ms": 60_000}, most_s=2.0)
 RUNNING = Way("SIGTERM, what runs (no drain)", signal.SIGTERM, 3, 3, {"lease_ms": 60_000, "drain_ms": 0})
 
 
@@ -109,7 +114,13 @@ class Pair:
         self._number += 1
         settings = {"simulated_profile": "smollm2-cpu", "prefetch": PREFETCH, "log_level": "info", **self._way.settings}
         worker = self._fleet.start(f"w{self._number}", ["witnessed"], **settings)
-        return await worker.ready()
+        await worker.ready()
+
+        async def is_said_to_be_ready() -> bool:
+            return ((await self._fleet.broker.worker(worker.name)) or {}).get("state") == "ready"
+
+        await eventually(is_said_to_be_ready, START_S, f"others can see that {worker.name} is ready")
+        return worker
 
     async def _clear(self, holder: WorkerProcess, ids: Sequence[str]) -> None:
         for request_id in ids:

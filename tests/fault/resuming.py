@@ -41,7 +41,7 @@ SETTINGS: Mapping[str, Any] = {
     "log_level": "info",
 }
 START_S, LAST_S = 240.0, 900.0
-RUNS_S = (4.0, 9.0)
+RUNS_S = (8.0, 20.0)
 """Shortest and longest time from one start of the worker to its end."""
 
 

@@ -57,7 +57,8 @@ def test_a_stop_of_the_worker_and_a_wait_for_a_slot_are_no_interruptions() -> No
 
 def test_a_pick_that_was_returned_is_no_second_pick() -> None:
     runs = [cut("p1", 100.0, 101.0, 5), Run("u1", "critical", 101.0, 102.0, 5.0, 0, 32, whole=True), WHOLE]
-    assert [run.id for run in figures.first_starts(runs)] == ["p1", "u1"]
+    runs.append(cut("p3", 102.0, 110.0, 7))
+    assert [run.id for run in figures.unreturned(runs, 110.0)] == ["u1", "p1", "p3"]
 
 
 def test_a_round_has_the_figures_of_its_urgent_traffic() -> None:
