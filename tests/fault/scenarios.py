@@ -12,6 +12,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
+from streamfleet.common.protocol import LANES
 from streamfleet.worker.failpoints import Point
 from tests.fault import mutations
 from tests.fault.fleet import Member
@@ -387,7 +388,8 @@ async def wake_up_lost(stage: Stage) -> None:
     broker = stage.harness.broker
     config, shared = broker._config, broker._shared
     waits = {"watching": False, "owing": False, "watch_ms": 1_000}
-    argument = json.dumps({"worker": "harness", "n": 0, "hints": [], "stage_entries": 100, **waits})
+    rooms = {"rooms": [0] * len(LANES), "owed": 0, "free": 0, "patient": len(LANES) + 1}
+    argument = json.dumps({"worker": "harness", "n": 0, "hints": [], "stage_entries": 100, **rooms, **waits})
     stage._journal.write("intent", nonce="r", id="r", kind=Kind.GOOD, reply=REPLY, ttl=None)
     async with stage.redis.pipeline(transaction=True) as pipe:
         pipe.xadd("{default}:lane:normal", {"id": "r", "body": body(5), "reply": REPLY, "meta": "r"})
