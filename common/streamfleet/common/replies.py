@@ -27,9 +27,11 @@ def claim(row: list[Any]) -> Claim:
     lane, stream_id, attempt, request_id, flat, lost, staged, interrupted = row
     lease = Lease(LANES[lane - 1], stream_id.decode(), attempt, request_id.decode())
     fields = dict(zip(flat[::2], flat[1::2], strict=True))
+    staged_ms = int(staged) if staged else None
+    if not interrupted:
+        return Claim(lease, fields, lost, staged_ms)
     times, _, kept = interrupted.partition(b" ")
-    run = kept.partition(b" ")[0].decode(errors="replace")
-    return Claim(lease, fields, lost, int(staged) if staged else None, number(times), run)
+    return Claim(lease, fields, lost, staged_ms, number(times), kept.partition(b" ")[0].decode(errors="replace"))
 
 
 def number(value: bytes) -> int:

@@ -53,7 +53,13 @@ end
 -- Stream ids of the first entries of a lane, which are ready no more. Those that wait for another worker stay behind
 -- if there are others to take: whoever reads them again holds up all that run beside them. At most 16 in each call.
 local function pop(lane, wanted, worker)
-  local popped, others, passed = {}, 0, 0
+  local ids, popped, others, passed = {}, {}, 0, 0
+  look_at_sched()
+  if not some_interrupted then
+    local some = call('ZPOPMIN', ready_key(lane), wanted)
+    for i = 1, #some, 2 do ids[#ids + 1] = decode_id(some[i]) end
+    return ids
+  end
   repeat
     local some = call('ZPOPMIN', ready_key(lane), wanted - others)
     for i = 1, #some, 2 do
@@ -65,7 +71,6 @@ local function pop(lane, wanted, worker)
       end
     end
   until #some == 0 or others >= wanted
-  local ids = {}
   for _, row in ipairs(popped) do
     -- @guard pop: who waits for another worker is taken if nobody else is there
     if row[2] and others < wanted then row[2], others = false, others + 1 end
