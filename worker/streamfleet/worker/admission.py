@@ -55,6 +55,8 @@ class Admission:
         self._typical = Typical()
         self._patient_lanes = settings.patient_lanes if settings.batching == "continuous" else ()
         self.patient = min((lane.number for lane in self._patient_lanes), default=len(LANES) + 1)
+        # Of each lane: 0 for a patient one, 1 for one that others give way to, 2 for the others.
+        self._kinds = [0 if lane.number >= self.patient else 1 if lane in URGENT else 2 for lane in LANES]
         self._reserve_percent = settings.reserve
         self.free = self.owed = 0
         self._urgent_at: float | None = None
@@ -90,24 +92,23 @@ class Admission:
             now: monotonic seconds.
         """
         next_tokens = max(self._typical.tokens, awaited_tokens)
-        capacity, load = self._engine.capacity(), self._in_flight.load()
-        self.free = self.owed = whole = self.policy.room(capacity, load, next_tokens)
+        capacity, load, most = self._engine.capacity(), self._in_flight.load(), self._batch_size
+        self.free = self.owed = whole = patient = self.policy.room(capacity, load, next_tokens)
         if not self._patient_lanes:
             return (whole,) * len(LANES)
         if busy := self._in_flight.active_in(self._patient_lanes):
             # A request beyond the slots would wait inside the engine until another one ends.
-            whole = credit(capacity, load, typical_tokens=next_tokens, prefetch=0, most=self._batch_size)
-        self.free, self.owed = whole, min(whole, max(0, self.slots - self.reserve - busy))
-        patient = self.policy.room(capacity, load, next_tokens)
+            whole = credit(capacity, load, typical_tokens=next_tokens, prefetch=0, most=most)
+        unreserved_slots = without_reserve(min(capacity.slots, most or capacity.slots) or 1, self._reserve_percent)
+        self.free, self.owed = whole, min(whole, max(0, unreserved_slots - busy))
         if not self._borrows(now):
             patient = self.policy.room(unreserved(capacity, self._reserve_percent), load, next_tokens)
-            if most := self._batch_size:
+            if most:
                 patient = min(patient, whole - most + without_reserve(most, self._reserve_percent))
         urgent = self._urgent_room(now) if busy else whole
         self._count_blocked(now, blocked=busy > 0 and urgent == 0)
-        return tuple(
-            max(0, patient) if lane.number >= self.patient else urgent if lane in URGENT else whole for lane in LANES
-        )
+        rooms = (max(0, patient), urgent, whole)
+        return tuple([rooms[kind] for kind in self._kinds])
 
     def claimed(self, lanes: Collection[Lane], now: float) -> None:
         """Record claims, at monotonic seconds: while others than patient lanes have work, these borrow nothing."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from streamfleet.common.protocol import CHAT, COMPLETIONS, ENDPOINTS, RESPONSES
@@ -173,10 +173,10 @@ def without_reserve(most: int, reserve_percent: int) -> int:
 def unreserved(capacity: Capacity, reserve_percent: int) -> Capacity:
     """The part of a capacity that patient lanes may fill."""
     tokens = capacity.kv_tokens
-    return replace(
-        capacity,
-        slots=without_reserve(capacity.slots, reserve_percent),
-        kv_tokens=None if tokens is None else without_reserve(tokens, reserve_percent),
+    return Capacity(
+        without_reserve(capacity.slots, reserve_percent),
+        None if tokens is None else without_reserve(tokens, reserve_percent),
+        capacity.max_model_len,
     )
 
 
