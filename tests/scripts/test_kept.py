@@ -83,18 +83,6 @@ async def test_nothing_is_left_when_the_request_has_ended(queue: Queue) -> None:
     assert not [name for name in left if b"interrupted" in name]
 
 
-async def test_nothing_is_left_of_what_a_worker_of_an_older_release_has_finished(queue: Queue) -> None:
-    for lease in [await queue.running("low", stream_id) for stream_id in ("1000-0", "1001-0")]:
-        await hand_back(queue, lease)
-    await queue.command("ZPOPMIN", "{q}:ready:low")
-    await queue.command("XDEL", "{q}:lane:low", "1000-0")  # as its scripts do, which know nothing of interruptions
-    for _ in range(30):  # a call looks at some of the hash's fields, by chance
-        await queue.broker.retain()
-    assert await bytes_of_all(queue) == len(OUT)
-    assert await queue.command("HGET", "{q}:sched", "interrupted") == b"1"
-    assert (await claimed(queue)).kept == "a1"
-
-
 async def test_what_is_kept_of_all_requests_is_bounded(queue: Queue) -> None:
     small = queue.with_limits(kept_bytes=2 * len(OUT))
     await hand_back(small, await small.running("low"))

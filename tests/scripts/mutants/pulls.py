@@ -112,10 +112,6 @@ MUTANTS = (
         "kept.it_waits_for_its_worker_for_a_quarter_of_the_time_to_its_deadline",
     ),
     Mutant(
-        "retain: of entries that are gone",
-        caught_by="kept.nothing_is_left_of_what_a_worker_of_an_older_release_has_finished",
-    ),
-    Mutant(
         "interrupted: forgotten with the entry",
         caught_by="pull_rooms.nothing_is_left_of_its_interruptions_when_it_has_ended",
     ),
