@@ -52,7 +52,7 @@ class Found:
     Attributes:
         resumed: number of answers that went on from kept tokens.
         repeated: tokens that were published and generated again, of each answer whose worker was killed.
-        violations: what must not be.
+        violations: broken promises, a line each.
         events: number of interruptions, and of signals by name.
     """
 
@@ -93,7 +93,7 @@ async def play(fleet: Fleet, count: int, seed: int, found: Found, tokenizer: Tok
     give_up, left = time.monotonic() + LAST_S, count
     while left and time.monotonic() < give_up:
         worker = fleet.start(next(names), model=model_folder(), **SETTINGS)
-        await asyncio.wait_for(worker.ready(), START_S)
+        await worker.logged("worker_ready", START_S)
         ends_at = time.monotonic() + chance.uniform(*RUNS_S)
         while (left := await _left(fleet, asked)) and time.monotonic() < ends_at:
             await _urgent(fleet, chance.randint(6, 10))

@@ -106,7 +106,7 @@ async def test_what_is_kept_expires(queue: Queue) -> None:
 
 
 async def waits_at_home(queue: Queue, *others: str, **more: str) -> None:
-    """A request gives way at w1 and is kept; so many others of its lane are ready behind it."""
+    """A request gives way at w1, and its output is kept; these others of its lane are ready behind it."""
     lease = await queue.running("low", **more)
     for stream_id in others:
         await queue.add("low", stream_id)
@@ -123,9 +123,17 @@ async def test_what_gave_way_is_left_to_the_worker_that_has_it_in_its_cache(queu
     assert await order(queue, "w1", 2) == ["1000-0", "1002-0"]
 
 
-async def test_it_waits_for_its_worker_where_nobody_else_waits_no_longer(queue: Queue) -> None:
+async def test_any_worker_takes_it_if_nothing_else_is_ready(queue: Queue) -> None:
     await waits_at_home(queue, "1001-0")
     assert sorted(await order(queue, "w2", 2)) == ["1000-0", "1001-0"]
+
+
+async def test_a_bounded_number_is_passed_over(queue: Queue) -> None:
+    leases = [await queue.running("low", f"{1000 + number}-0") for number in range(17)]
+    await queue.add("low", "2000-0")
+    for lease in leases:
+        await hand_back(queue, lease)
+    assert await order(queue, "w2") == ["1016-0"]
 
 
 async def test_it_waits_for_its_worker_for_a_bounded_time(queue: Queue) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -98,6 +99,17 @@ def test_a_run_that_goes_on_with_something_else_is_a_restart(
     assert words(read(Follower(), group(1, "a", 0, "x", "y"), *told)) == ["x", "y", Restarted(2), *expected]
 
 
+def test_after_a_restart_the_text_of_the_new_run_counts() -> None:
+    later = [resumed(2, "b", 0, "x", "z"), resumed(2, "c", 0, "xz", "u")]
+    assert words(read(Follower(), group(1, "a", 0, "x", "y"), *later)) == ["x", "y", Restarted(2), "x", "z", "u"]
+
+
+def test_after_a_gap_at_its_beginning_the_next_run_is_a_restart_too() -> None:
+    later = [resumed(2, "b", 0, "x"), resumed(2, "b", 5, "w"), resumed(2, "c", 0, "xyzw")]
+    events = words(read(Follower(), group(1, "a", 0, "xyz"), *later))
+    assert events == ["xyz", Restarted(2), "x", Missed(4, 2), "w", Restarted(2), "xyzw"]
+
+
 @pytest.mark.parametrize(
     "more",
     [{"logprobs": {"content": [1]}}, {"token_ids": [1]}, {"delta": {"content": "xyz", "reasoning": "r"}}],
@@ -113,6 +125,33 @@ def test_an_answer_that_ends_before_what_the_reader_has_is_a_restart() -> None:
     follower = Follower()
     assert words(read(follower, group(1, "a", 0, "xyz"), resumed(2, "b", 0, "xy"))) == ["xyz"]
     assert words(follower.end(Ending(Status.SUCCEEDED, 2, 1))) == [Restarted(2), "xy"]
+
+
+@pytest.mark.parametrize(("status", "told"), [(Status.SUCCEEDED, [Restarted(2), "xy"]), (Status.FAILED, [])])
+def test_an_end_that_tells_nothing_more_gives_out_what_was_held(status: Status, told: list[Any]) -> None:
+    follower = Follower()
+    read(follower, group(1, "a", 0, "xyz"), resumed(2, "b", 0, "xy"))
+    assert words(follower.end(Ending(status))) == told
+
+
+def test_chunks_of_a_run_that_goes_on_may_be_odd() -> None:
+    odd = b'{"choices": 5}\n{"choices": [5]}\n{"choices": [{"index": 0, "text": 5}]}'
+    follower = Follower()
+    assert words(read(follower, group(1, "a", 0, "x"), {**resumed(2, "b", 0), b"chunks": odd})) == ["x"]
+    assert words(read(follower, resumed(2, "b", 3, "xy"), first=3)) == ["y"]
+
+
+def test_a_reader_keeps_little_of_a_long_answer() -> None:
+    follower = Follower()
+    read(follower, group(1, "a", 0, "x"))
+    tracemalloc.start()
+    try:
+        for seq in range(1, 1_000):
+            assert follower.goes_on(group(1, "a", seq, "x" * 1_000)) is not None
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 100_000
 
 
 def test_a_reader_that_came_back_gets_a_restart() -> None:

@@ -7,6 +7,7 @@ generated begins with its text: the reader gets what it has not yet, and no rest
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -72,44 +73,60 @@ class Ending(NamedTuple):
     chunks: int | None = None
 
 
+class _Text:
+    """Length and digest of a text that grows: each reader of a long answer would hold the text itself."""
+
+    def __init__(self) -> None:
+        self.characters = 0
+        self._digest = hashlib.blake2b(digest_size=16)
+
+    def add(self, text: str) -> None:
+        self.characters += len(text)
+        self._digest.update(text.encode(errors="surrogatepass"))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Text) and self._digest.digest() == other._digest.digest()
+
+    __hash__ = None  # type: ignore[assignment] # it changes
+
+
 class _Seam:
     """Beginning of a run that goes on with an answer, up to where it says more than the reader has.
 
     Args:
-        text: the text that the reader has.
+        had: the text that the reader has.
         attempt: attempt of the run.
 
     Attributes:
-        held: the run's chunks so far.
         over: true if the chunks from here on are new to the reader.
     """
 
-    def __init__(self, text: str, attempt: int) -> None:
-        self._left, self._attempt = text, attempt
-        self.held: list[Chunk] = []
+    def __init__(self, had: _Text, attempt: int) -> None:
+        self._had, self._attempt = had, attempt
+        self._told = _Text()
+        self._held: list[Chunk] = []
         self.over = False
 
     def add(self, chunk: Chunk) -> list[Event]:
-        """Returns events in place of a chunk: its new part, nothing, or a restart if its text is another one."""
-        self.held.append(chunk)
-        text = chunk.text
-        common = min(len(text), len(self._left))
-        if text[:common] != self._left[:common]:
-            return self.give_up()
-        self._left = self._left[common:]
-        ends = _finish_reason(chunk.data)
-        if self._left:
-            return self.give_up() if ends else []
-        self.over = True
-        if common == len(text) and not ends:
+        """Returns events in place of a chunk: its new part, nothing, or a restart if the text before is another one."""
+        self._held.append(chunk)
+        text, ends = chunk.text, _finishes(chunk.data)
+        known = min(len(text), self._had.characters - self._told.characters)
+        self._told.add(text[:known])
+        if self._told.characters < self._had.characters:
             return []
-        new = chunk if common == 0 else _without(chunk, common)
+        if self._told != self._had:
+            return self.give_up()
+        self.over = True
+        if known == len(text) and not ends:
+            return []
+        new = chunk if known == 0 else _without(chunk, known)
         return self.give_up() if new is None else [new]
 
     def give_up(self) -> list[Event]:
         """Returns a restart, and the chunks of the run so far."""
         self.over = True
-        return [Restarted(self._attempt), *self.held]
+        return [Restarted(self._attempt), *self._held]
 
 
 class Newest(NamedTuple):
@@ -153,7 +170,7 @@ class Follower:
         self._begun = after is not None
         self._run, self._attempt, self._expected = b"", 0, 0
         self._former: set[bytes] = set()
-        self._text: list[str] | None = [] if after is None else None  # of this run; None if the reader lacks some
+        self._text = _Text() if after is None else None  # of this run; None if the reader lacks some
         self._seam: _Seam | None = None
 
     def read(self, stream_id: str, fields: Fields) -> list[Event]:
@@ -173,7 +190,6 @@ class Follower:
         if group.seq > self._expected:
             events += self._give_up_seam()
             events.append(Missed(group.seq - self._expected, group.attempt))
-            self._text = None
         known = max(0, self._expected - group.seq)
         self._expected = max(self._expected, group.seq + len(group.chunks))
         for index in range(known, len(group.chunks)):
@@ -195,7 +211,7 @@ class Follower:
         if self._seam is not None or None in found:
             return None
         if self._text is not None:
-            self._text += [text_of(data) for data in found if data is not None]
+            self._text.add("".join(text_of(data) for data in found if data is not None))
         self._expected += len(group.chunks)
         self._begun = True
         return group.chunks
@@ -203,9 +219,11 @@ class Follower:
     def end(self, ending: Ending) -> list[Event]:
         """Record the end of the request. Returns a gap if chunks are missing."""
         self.ending = ending
-        if ending.status != Status.SUCCEEDED or ending.chunks is None or ending.attempt is None:
+        if ending.status != Status.SUCCEEDED:
             return []
         events = self._give_up_seam()
+        if ending.chunks is None or ending.attempt is None:
+            return events
         if ending.attempt > self._attempt:  # no chunk of the final attempt was read
             self._expected = 0
             if self._begun and ending.chunks:
@@ -232,9 +250,9 @@ class Follower:
         self._former.add(self._run)
         self._run, self._attempt, self._expected = group.run, group.attempt, 0
         if group.goes_on and self._begun and self._text is not None:
-            self._seam = _Seam("".join(self._text), group.attempt)
+            self._seam = _Seam(self._text, group.attempt)
             return []
-        self._text, self._seam = [], None
+        self._text, self._seam = _Text(), None
         return [Restarted(group.attempt)] if self._begun else []
 
     def _new(self, chunk: Chunk) -> list[Event]:
@@ -243,16 +261,19 @@ class Follower:
         if self._seam is not None:
             events = self._seam.add(chunk)
             if events and isinstance(events[0], Restarted):
-                self._text = []
+                self._text = _Text()
             if self._seam.over:
                 self._seam = None
         if self._text is not None:
-            self._text += [event.text for event in events if isinstance(event, Chunk)]
+            self._text.add("".join(event.text for event in events if isinstance(event, Chunk)))
         return events
 
     def _give_up_seam(self) -> list[Event]:
-        seam, self._seam = self._seam, None
-        return [] if seam is None else seam.give_up()
+        if self._seam is None:
+            return []
+        events = self._seam.give_up()
+        self._text, self._seam = None, None
+        return events
 
 
 def ending_of(result: Result) -> Ending:
@@ -278,9 +299,11 @@ def _whole(text: bytes | None) -> int | None:
     return int(text) if text is not None and len(text) < 16 and text.isdigit() else None
 
 
-def _finish_reason(data: Mapping[str, Any]) -> bool:
+def _finishes(data: Mapping[str, Any]) -> bool:
+    """True if a chunk tells why an answer ended."""
     choices = data.get("choices")
-    return any(isinstance(choice, dict) and choice.get("finish_reason") for choice in choices or ())
+    some = choices if isinstance(choices, list) else ()
+    return any(isinstance(choice, dict) and choice.get("finish_reason") for choice in some)
 
 
 def _without(chunk: Chunk, characters: int) -> Chunk | None:

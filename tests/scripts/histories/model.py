@@ -178,7 +178,7 @@ class Model:
             if output or before:
                 deadline = self.deadline(self.entries[name])
                 wait_ms = HOME_MS if deadline is None else min(HOME_MS, (deadline - self.now) / 4)
-                self.homes[name] = int(f"{self.now + max(0, wait_ms):.0f}"), worker
+                self.homes[name] = int(f"{self.now + wait_ms:.0f}"), worker
 
     def lose(self, name: str, worker: str) -> None:
         """An attempt ended with its worker."""

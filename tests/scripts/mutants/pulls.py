@@ -86,21 +86,27 @@ MUTANTS = (
         caught_by="kept.the_output_of_a_running_request_is_found_after_its_worker_is_lost",
     ),
     Mutant(
-        "pop: who waits for another worker is passed over",
-        "local stays = passed < 16 and waits_for_another(lane, id, worker)",
+        "pop: an entry that waits for another worker is passed over",
+        "local stays = id and passed < 16 and waits_for_another(lane, id, worker)",
         "local stays = false",
         "kept.what_gave_way_is_left_to_the_worker_that_has_it_in_its_cache",
     ),
     Mutant(
-        "pop: who waits for another worker is taken if nobody else is there",
-        caught_by="kept.it_waits_for_its_worker_where_nobody_else_waits_no_longer",
+        "pop: an entry that waits for another worker is taken if there is no other",
+        caught_by="kept.any_worker_takes_it_if_nothing_else_is_ready",
     ),
     Mutant(
-        "pop: who waits for another worker stays ready",
+        "pop: an entry that waits for another worker stays ready",
         caught_by="kept.what_gave_way_is_left_to_the_worker_that_has_it_in_its_cache",
     ),
     Mutant(
-        "pop: who waits for another worker waits for a bounded time",
+        "pop: a bounded number of entries is passed over",
+        "id and passed < 16 and",
+        "id and",
+        "kept.a_bounded_number_is_passed_over",
+    ),
+    Mutant(
+        "pop: an entry waits for another worker for a bounded time",
         " and tonumber(ms) > now_ms()",
         "",
         "kept.it_waits_for_its_worker_for_a_bounded_time",

@@ -54,10 +54,10 @@ local function may_be_ahead(lane, id)
   return last_ahead[lane] and encode_id(id) <= last_ahead[lane]
 end
 
--- What is known of a request whose run was interrupted: '<how often it gave way> <run> <bytes> <until> <worker>', of
--- which <run> and <bytes> are for output that was kept, by the run that made it, and <until> and <worker> for one that
--- gave way: until then it waits for the worker that has it in its cache. SCHED keeps that until the entry ends, the number
--- of such entries, so that it is rarely asked for one of them, and the bytes of all.
+-- SCHED has a record for each request whose run was interrupted, until its entry ends: '<how often it gave way> <run>
+-- <bytes> <until> <worker>'. <run> and <bytes> tell of output that was kept. <until> and <worker> are there if it gave way:
+-- until that time, epoch ms, it waits for this worker, which has it in its cache. SCHED also has the number of such entries,
+-- so that it is rarely asked for one of them, and the bytes of all.
 local HOME_MS = 10000
 local function interrupted_field(lane, id) return 'interrupted:' .. entry_field(lane, id) end
 
@@ -87,7 +87,7 @@ local function note_interruption(lane, id, gave_way_at, run, bytes, deadline)
   record = record .. output
   if gave_way_at and output ~= '' then
     local wait_ms = math.min(HOME_MS, deadline and (deadline - now_ms()) / 4 or HOME_MS)
-    record = string.format('%s %.0f %s', record, now_ms() + math.max(0, wait_ms), gave_way_at)
+    record = string.format('%s %.0f %s', record, now_ms() + wait_ms, gave_way_at)
   end
   add_kept_bytes(kept_bytes(record) - kept_bytes(before))
   call('HSET', SCHED, interrupted_field(lane, id), record)

@@ -50,8 +50,9 @@ local function runnable(claimed, size, deadline, now, asked)
   return false
 end
 
--- Stream ids of the first entries of a lane, which are ready no more. Those that wait for another worker stay behind
--- if there are others to take: whoever reads them again holds up all that run beside them. At most 16 in each call.
+-- Takes the first entries of a lane out of its ready set; returns their stream ids. Entries that wait for another worker
+-- stay ready as long as there are others to take, at most 16 of them in each call: a worker that reads them again holds up
+-- all requests that run beside them.
 local function pop(lane, wanted, worker)
   local ids, popped, others, passed = {}, {}, 0, 0
   look_at_sched()
@@ -64,21 +65,21 @@ local function pop(lane, wanted, worker)
     local some = call('ZPOPMIN', ready_key(lane), wanted - others)
     for i = 1, #some, 2 do
       local id = decode_id(some[i])   -- an invalid id is dropped here
-      if id then
-        local stays = passed < 16 and waits_for_another(lane, id, worker)
-        popped[#popped + 1] = {id, stays, some[i + 1], some[i]}
-        if stays then passed = passed + 1 else others = others + 1 end
-      end
+      local stays = id and passed < 16 and waits_for_another(lane, id, worker)
+      if stays then passed = passed + 1 else others = others + 1 end
+      if id then popped[#popped + 1] = {id, stays, some[i + 1], some[i]} end
     end
   until #some == 0 or others >= wanted
+  local missing = wanted - others
   for _, row in ipairs(popped) do
-    -- @guard pop: who waits for another worker is taken if nobody else is there
-    if row[2] and others < wanted then row[2], others = false, others + 1 end
-    if row[2] then
-      -- @guard pop: who waits for another worker stays ready
-      call('ZADD', ready_key(lane), row[3], row[4])
+    local id, stays, rank, member = unpack(row)
+    -- @guard pop: an entry that waits for another worker is taken if there is no other
+    if stays and missing > 0 then stays, missing = false, missing - 1 end
+    if stays then
+      -- @guard pop: an entry that waits for another worker stays ready
+      call('ZADD', ready_key(lane), rank, member)
     else
-      ids[#ids + 1] = row[1]
+      ids[#ids + 1] = id
     end
   end
   return ids
