@@ -157,6 +157,7 @@ def test_entry_names() -> None:
 
 def test_interruptions_and_where_it_went_on() -> None:
     assert "gave way to urgent requests 2 times; 345 bytes of output are kept" in page(traced(interrupted="2 ab 345"))
+    assert "2 times, last at w1; 345 bytes" in page(traced(interrupted="2 ab 345 1000 w1"))
     assert "1 times; nothing is kept of its output" in page(traced(interrupted="1"))
     assert "gave way" not in page(traced())
     assert "went on       behind token 214" in page(ended(resumed_tokens="214"))

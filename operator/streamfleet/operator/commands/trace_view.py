@@ -69,8 +69,8 @@ def _former(summary: TraceSummary) -> str:
 def _interrupted(record: str) -> str:
     times, *output = record.split(" ")
     kept = f"{output[1]} bytes of output are kept" if len(output) > 1 else "nothing is kept of its output"
-    waits = f"; {output[3]} has them in its cache" if len(output) > 3 else ""
-    return f"gave way to urgent requests {times} times; {kept}{waits}"
+    last = f", last at {output[3]}" if len(output) > 3 else ""
+    return f"gave way to urgent requests {times} times{last}; {kept}"
 
 
 def _ending(trace: Trace, result: Result) -> Iterator[tuple[str, str]]:
