@@ -330,6 +330,8 @@ def refuses(process: GatewayProcess) -> bool:
         process.raw().close()
     except ConnectionRefusedError:
         return True
+    except ConnectionResetError:  # the gateway closes its socket at this moment: the next one is refused
+        return False
     return False
 
 
