@@ -31,7 +31,8 @@ TARGETS = ("client", "gateway", "worker-cpu")
 DEBIAN, REDIS = "streamfleet/debian-base:bookworm", "streamfleet/debian-redis:bookworm"
 REDIS_STEPS = (
     f"FROM {DEBIAN}\nRUN apt-get update && apt-get install --yes --no-install-recommends redis-server "
-    "&& rm -rf /var/lib/apt/lists/*\n"
+    # A volume that is mounted there would get the folder's owner, whom the manifests do not know.
+    "&& rm -rf /var/lib/apt/lists/* /etc/redis\n"
 )
 STEP = re.compile(r"STEP \d+/\d+: |^#\d+ \[")
 """Lines by which podman, buildah and docker begin a step of the Dockerfile."""

@@ -1,0 +1,190 @@
+"""Pure functions from a manifest of Kubernetes to the one that podman plays, and to what gets lost on the way."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tests.integration.k8s_manifests import Manifest, name_of, of_kind, pod_of
+from tests.pods.podman import PREFIX
+
+NOT_PLAYED = {
+    "NetworkPolicy": "nothing enforces it",
+    "PodDisruptionBudget": "no node is drained",
+    "HorizontalPodAutoscaler": "nobody measures",
+    "Ingress": "callers come to the pods themselves",
+    "ServiceAccount": "no API of a cluster",
+}
+POD_LABEL = f"{PREFIX}/pod"
+
+
+def ours(name: str) -> str:
+    """The name that something of the manifests has in podman; names of the user's own things are others."""
+    return f"{PREFIX}-{name.removeprefix('streamfleet-')}"
+
+
+def played(
+    workload: Manifest,
+    pod: str,
+    folders: Mapping[str, str],
+    images: Mapping[str, str],
+    secrets: Mapping[str, Mapping[str, str]],
+) -> Manifest:
+    """One pod of a workload, the way podman takes it: of a Deployment as that, of others as a Pod.
+
+    Args:
+        workload: Deployment, StatefulSet or Job.
+        pod: its name.
+        folders: the folder on this machine of each volume that is an emptyDir.
+        images: other images for those of the manifest.
+        secrets: for variables in the arguments of a container.
+    """
+    spec = copy.deepcopy(pod_of(workload))
+    # Ports would be published on this machine, where two pods have the same.
+    for container in spec["containers"]:
+        for field in ("startupProbe", "readinessProbe", "livenessProbe", "lifecycle", "ports"):
+            container.pop(field, None)
+        _expand_arguments(container, secrets)
+        container["image"] = images.get(container["image"], container["image"])
+        _rename_references(container, pod)
+    for field in ("serviceAccountName", "topologySpreadConstraints", "terminationGracePeriodSeconds"):
+        spec.pop(field, None)
+    for field in ("fsGroup", "fsGroupChangePolicy"):
+        spec["securityContext"].pop(field, None)
+    spec["volumes"] = [_volume(each, folders) for each in spec.get("volumes", [])]
+    spec["volumes"] += [
+        {"name": name_of(each), "persistentVolumeClaim": {"claimName": ours(claim_of(each, pod))}}
+        for each in workload["spec"].get("volumeClaimTemplates", [])
+    ]
+    labels = {**workload["spec"]["template"]["metadata"].get("labels", {}), POD_LABEL: pod}
+    if workload["kind"] != "Deployment":
+        return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": ours(pod), "labels": labels}, "spec": spec}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": ours(pod)},
+        "spec": {
+            "replicas": 1,
+            "selector": {"matchLabels": {POD_LABEL: pod}},
+            "template": {"metadata": {"labels": labels}, "spec": spec},
+        },
+    }
+
+
+def claim_of(template: Manifest, pod: str) -> str:
+    """The claim that a StatefulSet makes for one of its pods."""
+    return f"{name_of(template)}-{pod}"
+
+
+def claims_of(workload: Manifest, pod: str, manifests: list[Manifest]) -> list[Manifest]:
+    """The PersistentVolumeClaims that a pod needs, under their names in podman and with the owner that fsGroup asks for.
+
+    The kubelet gives a volume to the group and nobody else; podman would give it to the container's user.
+    """
+    wanted = {
+        each["persistentVolumeClaim"]["claimName"]
+        for each in pod_of(workload).get("volumes", [])
+        if "persistentVolumeClaim" in each
+    }
+    found = [copy.deepcopy(each) for each in of_kind(manifests, "PersistentVolumeClaim") if name_of(each) in wanted]
+    for template in workload["spec"].get("volumeClaimTemplates", []):
+        claim = {**copy.deepcopy(template), "metadata": {"name": claim_of(template, pod)}}
+        found.append(claim)
+    for claim in found:
+        group = pod_of(workload)["securityContext"].get("fsGroup", 0)
+        claim["metadata"] = {
+            "name": ours(name_of(claim)),
+            "annotations": {"volume.podman.io/uid": "0", "volume.podman.io/gid": str(group)},
+        }
+    return found
+
+
+def config_maps_of(workload: Manifest, manifests: list[Manifest]) -> list[Manifest]:
+    """The ConfigMaps that a pod reads, under their names in podman."""
+    spec = pod_of(workload)
+    read = {each["configMap"]["name"] for each in spec.get("volumes", []) if "configMap" in each}
+    for container in spec["containers"]:
+        read |= {each["configMapRef"]["name"] for each in container.get("envFrom", []) if "configMapRef" in each}
+    found = [each for each in of_kind(manifests, "ConfigMap") if name_of(each) in read]
+    return [{**each, "metadata": {"name": ours(name_of(each))}} for each in found]
+
+
+def empty_dirs(workload: Manifest) -> dict[str, int]:
+    """The sizes in bytes of a pod's volumes in memory, and 0 for those on disk, by name."""
+    found = {each["name"]: each["emptyDir"] for each in pod_of(workload).get("volumes", []) if "emptyDir" in each}
+    return {
+        name: bytes_of(given["sizeLimit"]) if given.get("medium") == "Memory" else 0 for name, given in found.items()
+    }
+
+
+def bytes_of(quantity: str) -> int:
+    """A quantity of memory in bytes."""
+    factors = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
+    return int(quantity[:-2]) * factors[quantity[-2:]]
+
+
+def lost(manifests: list[Manifest]) -> Iterator[str]:
+    """Everything that podman 4.3 does not play of these manifests, and what this check does about it; a line each."""
+    kinds = [each["kind"] for each in manifests]
+    for kind, why in NOT_PLAYED.items():
+        if count := kinds.count(kind):
+            yield f"{kind} ({count}): not played, {why}"
+    if "StatefulSet" in kinds:
+        yield "StatefulSet: played as a Pod, its claim as a PersistentVolumeClaim"
+    if "Job" in kinds:
+        yield "Job: played as a Pod, once; the id that a cluster gives it is put in"
+    if "Service" in kinds:
+        yield "Service: a name in podman's DNS for the pods behind it, ready or not"
+    specs = [pod_of(each) for each in manifests if each["kind"] in ("Deployment", "StatefulSet", "Job")]
+    containers = [each for spec in specs for each in spec["containers"]]
+    if any("strategy" in each["spec"] for each in of_kind(manifests, "Deployment")):
+        yield "replicas, rolling update: a Deployment of one for each pod, a new one ready before an old one goes"
+    if any("readinessProbe" in each for each in containers):
+        yield "probes, named ports: asked from outside, as often and as patiently as they say"
+    if any("lifecycle" in each for each in containers):
+        yield "preStop, terminationGracePeriodSeconds: the check waits, then stops the container with what is left"
+    if any("emptyDir" in volume for spec in specs for volume in spec.get("volumes", [])):
+        yield "emptyDir: a folder of each pod, in memory where it says so; podman would share one among all pods"
+    if any("fsGroup" in spec.get("securityContext", {}) for spec in specs):
+        yield "fsGroup: volumes get that group, and are writable for it, as from the kubelet"
+    if any("secretKeyRef" in each.get("valueFrom", {}) for one in containers for each in one.get("env", [])):
+        yield "$(VARIABLE) in arguments: put in"
+        yield "Secret: by `podman secret create`, because podman 4.3 cannot read those that it played"
+
+
+def _expand_arguments(container: Manifest, secrets: Mapping[str, Mapping[str, str]]) -> None:
+    values = {}
+    for variable in container.get("env", []):
+        source = variable.get("valueFrom", {}).get("secretKeyRef", {})
+        values[variable["name"]] = variable.get("value", secrets.get(source.get("name"), {}).get(source.get("key"), ""))
+    for field in ("command", "args"):
+        if field in container:
+            container[field] = [
+                re.sub(r"\$\((\w+)\)", lambda found: values.get(found[1], found[0]), word) for word in container[field]
+            ]
+
+
+def _rename_references(container: Manifest, pod: str) -> None:
+    for source in container.get("envFrom", []):
+        source["configMapRef"]["name"] = ours(source["configMapRef"]["name"])
+    for variable in container.get("env", []):
+        source = variable.get("valueFrom", {})
+        if "secretKeyRef" in source:
+            source["secretKeyRef"]["name"] = ours(source["secretKeyRef"]["name"])
+        if "fieldRef" in source:
+            del variable["valueFrom"]
+            variable["value"] = pod
+
+
+def _volume(volume: Manifest, folders: Mapping[str, str]) -> dict[str, Any]:
+    name = volume["name"]
+    if "emptyDir" in volume:
+        return {"name": name, "hostPath": {"path": folders[name], "type": "Directory"}}
+    if "configMap" in volume:
+        return {"name": name, "configMap": {"name": ours(volume["configMap"]["name"])}}
+    if "persistentVolumeClaim" in volume:
+        claim = volume["persistentVolumeClaim"]["claimName"]
+        return {"name": name, "persistentVolumeClaim": {"claimName": ours(claim)}}
+    return volume
