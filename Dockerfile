@@ -42,12 +42,14 @@ pathlib.Path('gateway.txt').write_text('\\n'.join(gateway) + '\\n')"]
 
 
 # What client, gateway and worker-cpu have in common: a user with a number (Kubernetes can only check that one for runAsNonRoot), whose
-# home is the single folder that anything is written to besides /tmp.
+# home is the single folder that anything is written to besides /tmp. For everybody: an empty tmpfs that podman puts there gets its mode,
+# and would else be root's.
 FROM ${BASE} AS runtime
 ENV PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1
 RUN groupadd --gid 10001 streamfleet \
-    && useradd --no-log-init --uid 10001 --gid 10001 --home-dir /cache --create-home streamfleet
+    && useradd --no-log-init --uid 10001 --gid 10001 --home-dir /cache --create-home streamfleet \
+    && chmod 1777 /cache
 
 
 FROM runtime AS client
@@ -150,7 +152,8 @@ ENV PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1
 # Python looks the user's name up for some of its caches, so the number needs an entry in /etc/passwd.
 RUN groupadd --gid 10001 streamfleet \
-    && useradd --no-log-init --uid 10001 --gid 10001 --home-dir /cache --create-home streamfleet
+    && useradd --no-log-init --uid 10001 --gid 10001 --home-dir /cache --create-home streamfleet \
+    && chmod 1777 /cache
 # Everything that vLLM's image brings stays at its version: what cannot be had beside it fails the build here.
 COPY --from=requirements /requirements/worker.txt /usr/share/streamfleet/requirements.txt
 RUN uv pip list --system --format freeze > /usr/share/streamfleet/constraints.txt \
