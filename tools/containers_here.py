@@ -7,7 +7,6 @@ allow.
 from __future__ import annotations
 
 import os
-import resource
 import shutil
 import subprocess
 from pathlib import Path
@@ -20,29 +19,25 @@ class NoContainers(Exception):
     """Containers do not run here; the message says why, and what to do."""
 
 
-def environment(command: list[str], given: str = "") -> dict[str, str]:
+def environment(command: list[str]) -> dict[str, str]:
     """The variables with which a command, which runs a container, succeeds; empty where the defaults do.
 
     Args:
         command: run once for each way, until it succeeds.
-        given: its input.
 
     Raises:
         NoContainers: it succeeds with none of the runtimes that are installed.
     """
-    ways: list[dict[str, str]] = [{}]
-    for runtime in ("runc", "crun"):
-        if shutil.which(runtime):
-            ways.append({"CONTAINERS_CONF": str(CONFIGURATION), "RUNTIME": runtime})
     complaints = []
-    for way in ways:
-        if runtime := way.pop("RUNTIME", ""):
+    for runtime in ("", *filter(shutil.which, ("runc", "crun"))):
+        way: dict[str, str] = {}
+        if runtime:
+            way["CONTAINERS_CONF"] = str(CONFIGURATION)
             CONFIGURATION.parent.mkdir(exist_ok=True)
             CONFIGURATION.write_text(configuration(runtime), encoding="utf-8")
         done = subprocess.run(
             command,
             env=os.environ | way,
-            input=given,
             capture_output=True,
             text=True,
             check=False,
@@ -59,8 +54,5 @@ def environment(command: list[str], given: str = "") -> dict[str, str]:
 
 
 def configuration(runtime: str) -> str:
-    """A containers.conf with this runtime, and with limits that may be set here: those of this process."""
-    limits = {"nofile": resource.RLIMIT_NOFILE, "nproc": resource.RLIMIT_NPROC}
-    hard = {name: resource.getrlimit(limit)[1] for name, limit in limits.items()}
-    written = ", ".join(f'"{name}={value}:{value}"' for name, value in hard.items())
-    return f'[containers]\ndefault_ulimits = [{written}]\n\n[engine]\nruntime = "{runtime}"\n'
+    """A containers.conf with this runtime, and without limits that could not be set: containers get this process's."""
+    return f'[containers]\ndefault_ulimits = []\n\n[engine]\nruntime = "{runtime}"\n'

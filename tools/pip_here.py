@@ -29,7 +29,7 @@ OPTIONS = {
 
 
 def mounts(folder: Path) -> dict[str, str]:
-    """Write a pip.conf into `folder`. Returns what to mount, by its path here: that file, and what it names on this disk."""
+    """Write a pip.conf into `folder`. Returns what to mount, by its path here: that file, and what it names."""
     command = [sys.executable, "-m", "pip", "config", "list"]
     listed = subprocess.run(command, capture_output=True, text=True, check=False).stdout
     found: dict[str, str] = {}

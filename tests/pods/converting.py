@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -17,6 +18,18 @@ NOT_PLAYED = {
     "Ingress": "callers come to the pods themselves",
     "ServiceAccount": "no API of a cluster",
 }
+PLAYED_BY_THE_CHECK = {
+    "StatefulSet": "StatefulSet: as a Pod, its claim as a PersistentVolumeClaim",
+    "Service": "Service: a name in podman's DNS for the pods behind it, ready or not",
+    "rollingUpdate": "replicas, rollingUpdate: a Deployment of one for each pod, new before old",
+    "readinessProbe": "probes, named ports: asked from outside, as often and as patiently as they say",
+    "terminationGracePeriodSeconds": "preStop, terminationGracePeriodSeconds: waits, then stops in what is left",
+    "emptyDir": "emptyDir: a folder for each pod, in memory where it says so (podman shares one among all pods)",
+    "fsGroup": "fsGroup: volumes get that group and are writable for it, as from the kubelet",
+    "secretKeyRef": "Secret: by `podman secret create` (podman 4.3 cannot read those that it has played)",
+    "args": "$(VARIABLE) in arguments: put in",
+}
+"""A line for each part of manifests, by the word that shows that they have it."""
 POD_LABEL = f"{PREFIX}/pod"
 
 
@@ -46,7 +59,7 @@ def played(
     for container in spec["containers"]:
         for field in ("startupProbe", "readinessProbe", "livenessProbe", "lifecycle", "ports"):
             container.pop(field, None)
-        _expand_arguments(container, secrets)
+        _expand_arguments(container, pod, secrets)
         container["image"] = images.get(container["image"], container["image"])
         _rename_references(container, pod)
     for field in ("serviceAccountName", "topologySpreadConstraints", "terminationGracePeriodSeconds"):
@@ -78,10 +91,16 @@ def claim_of(template: Manifest, pod: str) -> str:
     return f"{name_of(template)}-{pod}"
 
 
-def claims_of(workload: Manifest, pod: str, manifests: list[Manifest]) -> list[Manifest]:
-    """The PersistentVolumeClaims that a pod needs, under their names in podman and with the owner that fsGroup asks for.
+def claims_of(workload: Manifest, pod: str, manifests: list[Manifest], sizes: Mapping[str, str]) -> list[Manifest]:
+    """The PersistentVolumeClaims that a pod needs, under their names in podman, and for the group that fsGroup says.
 
     The kubelet gives a volume to the group and nobody else; podman would give it to the container's user.
+
+    Args:
+        workload: Deployment, StatefulSet or Job.
+        pod: its name.
+        manifests: those with its claims.
+        sizes: those that are to be in memory, and no larger, by the claim's name.
     """
     wanted = {
         each["persistentVolumeClaim"]["claimName"]
@@ -94,9 +113,13 @@ def claims_of(workload: Manifest, pod: str, manifests: list[Manifest]) -> list[M
         found.append(claim)
     for claim in found:
         group = pod_of(workload)["securityContext"].get("fsGroup", 0)
+        annotations = {"uid": "0", "gid": str(group)}
+        if size := sizes.get(name_of(claim)):
+            options = f"size={size},mode=2775,uid=0,gid={group}"
+            annotations |= {"type": "tmpfs", "device": "tmpfs", "mount-options": options}
         claim["metadata"] = {
             "name": ours(name_of(claim)),
-            "annotations": {"volume.podman.io/uid": "0", "volume.podman.io/gid": str(group)},
+            "annotations": {f"volume.podman.io/{name}": value for name, value in annotations.items()},
         }
     return found
 
@@ -126,38 +149,22 @@ def bytes_of(quantity: str) -> int:
 
 
 def lost(manifests: list[Manifest]) -> Iterator[str]:
-    """Everything that podman 4.3 does not play of these manifests, and what this check does about it; a line each."""
+    """Everything of these manifests that podman 4.3 does not play, and what this check does about it; a line each."""
     kinds = [each["kind"] for each in manifests]
     for kind, why in NOT_PLAYED.items():
         if count := kinds.count(kind):
             yield f"{kind} ({count}): not played, {why}"
-    if "StatefulSet" in kinds:
-        yield "StatefulSet: played as a Pod, its claim as a PersistentVolumeClaim"
-    if "Job" in kinds:
-        yield "Job: played as a Pod, once; the id that a cluster gives it is put in"
-    if "Service" in kinds:
-        yield "Service: a name in podman's DNS for the pods behind it, ready or not"
-    specs = [pod_of(each) for each in manifests if each["kind"] in ("Deployment", "StatefulSet", "Job")]
-    containers = [each for spec in specs for each in spec["containers"]]
-    if any("strategy" in each["spec"] for each in of_kind(manifests, "Deployment")):
-        yield "replicas, rolling update: a Deployment of one for each pod, a new one ready before an old one goes"
-    if any("readinessProbe" in each for each in containers):
-        yield "probes, named ports: asked from outside, as often and as patiently as they say"
-    if any("lifecycle" in each for each in containers):
-        yield "preStop, terminationGracePeriodSeconds: the check waits, then stops the container with what is left"
-    if any("emptyDir" in volume for spec in specs for volume in spec.get("volumes", [])):
-        yield "emptyDir: a folder of each pod, in memory where it says so; podman would share one among all pods"
-    if any("fsGroup" in spec.get("securityContext", {}) for spec in specs):
-        yield "fsGroup: volumes get that group, and are writable for it, as from the kubelet"
-    if any("secretKeyRef" in each.get("valueFrom", {}) for one in containers for each in one.get("env", [])):
-        yield "$(VARIABLE) in arguments: put in"
-        yield "Secret: by `podman secret create`, because podman 4.3 cannot read those that it played"
+    text = json.dumps(manifests)
+    yield from (line for sign, line in PLAYED_BY_THE_CHECK.items() if f'"{sign}"' in text)
 
 
-def _expand_arguments(container: Manifest, secrets: Mapping[str, Mapping[str, str]]) -> None:
+def _expand_arguments(container: Manifest, pod: str, secrets: Mapping[str, Mapping[str, str]]) -> None:
     values = {}
     for variable in container.get("env", []):
         source = variable.get("valueFrom", {}).get("secretKeyRef", {})
+        if "fieldRef" in variable.get("valueFrom", {}):
+            values[variable["name"]] = pod
+            continue
         values[variable["name"]] = variable.get("value", secrets.get(source.get("name"), {}).get(source.get("key"), ""))
     for field in ("command", "args"):
         if field in container:

@@ -23,13 +23,13 @@ class Deployment:
         self.pods: list[Pod] = []
 
     def scale(self, replicas: int) -> list[float]:
-        """Start pods until there are so many, and wait until they are ready. Returns after how many seconds each was."""
+        """Start pods until there are so many. Returns after how many seconds each was ready."""
         new = [self._start() for _ in range(replicas - len(self.pods))]
         self.pods += new
         return [pod.wait_ready() for pod in new]
 
     def rollout(self, manifests: list[Manifest]) -> list[Ended]:
-        """Replace all pods by ones of other manifests: one more at a time (maxSurge 1), none less (maxUnavailable 0)."""
+        """Replace all pods by ones of other manifests: one more at a time (maxSurge), none less (maxUnavailable)."""
         self._manifests = manifests
         old, self.pods = self.pods, []
         with ThreadPoolExecutor(max_workers=len(old)) as ending:

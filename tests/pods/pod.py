@@ -11,15 +11,18 @@ import signal
 import subprocess
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import yaml
 
 from tests.integration.k8s_manifests import Manifest, pod_of
-from tests.pods.converting import POD_LABEL, claims_of, config_maps_of, empty_dirs, ours, played
+from tests.pods.converting import POD_LABEL, bytes_of, claims_of, config_maps_of, empty_dirs, ours, played
 from tests.pods.podman import PREFIX, Podman, PodmanFailed
 
+T = TypeVar("T")
 ASK_EVERY_S = 0.2
 SET_BY_HAND = "3"  # NET_ADDR_SET of the kernel
 
@@ -30,7 +33,7 @@ class PodFailed(Exception):
 
 @dataclass
 class Asked:
-    """Probes of one pod that ran, as a kubelet's would: how many, how many failed, how long the slowest took."""
+    """Probes of one pod: how many once it was ready, which of them failed, how long the slowest of all took."""
 
     times: int = 0
     failed: list[str] = field(default_factory=list)
@@ -52,14 +55,21 @@ class Node:
         podman: its podman.
         folder: where emptyDirs are.
         images: other images for those of the manifests.
+
+    Attributes:
+        pods: those that are there.
+        gone: those that were.
+        sizes: volumes that are to be full after so many bytes, by their claim.
     """
 
     def __init__(self, podman: Podman, folder: Path, images: dict[str, str]) -> None:
         self.podman, self.folder, self.images = podman, folder, images
         self.network = PREFIX
         self.pods: list[Pod] = []
+        self.gone: list[Pod] = []
         self.claims: set[str] = set()
         self.secrets: dict[str, dict[str, str]] = {}
+        self.sizes: dict[str, str] = {}
 
     def play(self, *manifests: Manifest, options: tuple[str, ...] = ()) -> None:
         """Let podman play these."""
@@ -85,8 +95,13 @@ class Node:
         if claim["metadata"]["annotations"]["volume.podman.io/gid"] != "0":
             root.chmod(0o2775)
 
+    def forget(self, claim: str) -> None:
+        """Remove a volume, so that its claim makes another one."""
+        self.podman.call("volume", "rm", ours(claim))
+        self.claims.discard(ours(claim))
+
     def _keep_bridge(self) -> None:
-        """Fix the address of the network's bridge: by itself it changes as pods come and go, and DNS fails meanwhile."""
+        """Fix the address of the network's bridge: it would change as pods come and go, and DNS fail for seconds."""
         name = json.loads(self.podman.call("network", "inspect", self.network))[0]["network_interface"]
         bridge = Path("/sys/class/net", name)
         if bridge.exists() and (bridge / "addr_assign_type").read_text(encoding="utf-8").strip() != SET_BY_HAND:
@@ -119,7 +134,7 @@ class Pod:
         self._gone = threading.Event()
         self._prober: threading.Thread | None = None
         node.pods.append(self)
-        for claim in claims_of(workload, name, manifests):
+        for claim in claims_of(workload, name, manifests, node.sizes):
             node.claim(claim)
         folders = {volume: str(self._empty_dir(volume, size)) for volume, size in empty_dirs(workload).items()}
         network = f"--network={node.network}" + (f":alias={service}" if service else "")
@@ -155,13 +170,16 @@ class Pod:
 
     def ask(self, probe: Manifest) -> bool:
         """True if a probe succeeds now, within its own time."""
-        if "exec" in probe:
-            try:
-                self._podman.call("exec", self.container, *probe["exec"]["command"], timeout_s=probe["timeoutSeconds"])
-            except (PodmanFailed, subprocess.TimeoutExpired):
-                return False
-            return True
-        return self.get(probe["httpGet"]["path"], self.port(probe["httpGet"]["port"]), probe["timeoutSeconds"]) == 200
+        began, timeout_s = time.monotonic(), probe["timeoutSeconds"]
+        try:
+            if "exec" in probe:
+                self._podman.call("exec", self.container, *probe["exec"]["command"], timeout_s=timeout_s)
+                return True
+            return self.get(probe["httpGet"]["path"], self.port(probe["httpGet"]["port"]), timeout_s) == 200
+        except (PodmanFailed, subprocess.TimeoutExpired):
+            return False
+        finally:
+            self.asked.slowest_s = max(self.asked.slowest_s, time.monotonic() - began)
 
     def get(self, path: str, port: int, timeout_s: float = 5.0) -> int:
         """The status of GET; 0 when nothing answers."""
@@ -192,6 +210,19 @@ class Pod:
         """The exit status of a container that has ended."""
         return int(self._state()["ExitCode"])
 
+    def memory(self) -> tuple[int, int]:
+        """Most bytes that it has used so far, files in memory included, and its limit."""
+        given = self._container["resources"]["limits"]["memory"]
+        lines = Path(f"/proc/{self._state()['Pid']}/cgroup").read_text(encoding="utf-8").splitlines()
+        for line in lines:
+            _, controllers, path = line.split(":", 2)
+            if controllers in ("", "memory"):
+                root = Path("/sys/fs/cgroup", controllers)
+                for name in ("memory.max_usage_in_bytes", "memory.peak", "memory.current"):
+                    if (measured := Path(f"{root}{path}") / name).exists():
+                        return int(measured.read_text(encoding="utf-8")), bytes_of(given)
+        return 0, bytes_of(given)
+
     def log(self) -> str:
         """Everything it has written; `kubectl logs`."""
         return self._podman.output(self.container)
@@ -202,11 +233,8 @@ class Pod:
 
     def wait_ended(self, timeout_s: float) -> int:
         """Wait until its container ends by itself. Returns its status; raises PodFailed when it does not end."""
-        deadline = time.monotonic() + timeout_s
-        while self.running:
-            if time.monotonic() > deadline:
-                raise PodFailed(f"{self.name} did not end within {timeout_s:.0f} s; it says:\n{tail(self.log())}")
-            time.sleep(ASK_EVERY_S)
+        if not until(lambda: not self.running, timeout_s):
+            raise PodFailed(f"{self.name} did not end within {timeout_s:.0f} s; it says:\n{tail(self.log())}")
         return self.status()
 
     def kill(self) -> None:
@@ -231,6 +259,7 @@ class Pod:
         self._stop_probing()
         if self in self._node.pods:
             self._node.pods.remove(self)
+            self._node.gone.append(self)
             for pod in self._podman.call("pod", "ps", "--quiet", f"--filter=label={POD_LABEL}={self.name}").split():
                 self._podman.remove_pod(pod)
             remove_folder(self._folder)
@@ -251,7 +280,9 @@ class Pod:
 
     def _probe(self) -> None:
         """Ask readiness and liveness as often as they say, until the pod goes."""
-        probes = {name: self._container[name] for name in ("readinessProbe", "livenessProbe") if name in self._container}
+        probes = {
+            name: self._container[name] for name in ("readinessProbe", "livenessProbe") if name in self._container
+        }
         due = dict.fromkeys(probes, 0.0)
         while not self._gone.wait(ASK_EVERY_S):
             for name, probe in probes.items():
@@ -259,7 +290,6 @@ class Pod:
                     due[name] = now + probe["periodSeconds"]
                     answered = self.ask(probe)
                     self.asked.times += 1
-                    self.asked.slowest_s = max(self.asked.slowest_s, time.monotonic() - now)
                     if not answered and not self._gone.is_set():
                         self.asked.failed.append(name)
 
@@ -276,6 +306,14 @@ def remove_folder(folder: Path) -> None:
         if Path(mounted).is_relative_to(folder):
             subprocess.run(["umount", mounted], check=True)
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def until(found: Callable[[], T], timeout_s: float) -> T:
+    """Ask until the answer is true, or the time is over. Returns the last answer."""
+    deadline = time.monotonic() + timeout_s
+    while not (answer := found()) and time.monotonic() < deadline:
+        time.sleep(ASK_EVERY_S)
+    return answer
 
 
 def tail(text: str, lines: int = 8) -> str:

@@ -30,7 +30,6 @@ class Podman:
 
     def __init__(self, variables: dict[str, str]) -> None:
         self._environment = os.environ | variables
-        self.version: tuple[int, ...] = ()
 
     def call(self, *words: str, given: str = "", timeout_s: float = CALL_S) -> str:
         """Returns what a call prints. Raises PodmanFailed."""
@@ -47,6 +46,12 @@ class Podman:
         if done.returncode:
             raise PodmanFailed(f"podman {' '.join(words[:3])}: {_without_noise(done.stderr) or done.returncode}")
         return done.stdout
+
+    def started(self, *words: str) -> subprocess.Popen[str]:
+        """A call that goes on, with pipes."""
+        pipe = subprocess.PIPE
+        command = ["podman", *words]
+        return subprocess.Popen(command, env=self._environment, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
 
     def asked(self, *words: str) -> Any:
         """What a call prints, as the JSON that it is."""

@@ -65,8 +65,8 @@ def arguments(engine_args: EngineArgs, *, cpu: bool, reserve_percent: int = 0) -
         given = {_name(name): value for name, value in engine_args.items()}
         return _flags({**_without(defaults, given), **given})
     # vLLM takes the last of two, and logs a warning about them at each start.
-    given = {word.partition("=")[0].lstrip("-").replace("_", "-") for word in engine_args if word.startswith("--")}
-    kept = {name: value for name, value in _without(defaults, engine_args).items() if name not in given}
+    said = {word.partition("=")[0].lstrip("-").replace("_", "-") for word in engine_args if word.startswith("--")}
+    kept = {name: value for name, value in _without(defaults, engine_args).items() if name not in said}
     return _flags(kept) + list(engine_args)
 
 
