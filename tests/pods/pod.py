@@ -231,6 +231,12 @@ class Pod:
         """Run a program inside; `kubectl exec`."""
         return self._podman.call("exec", self.container, *words, timeout_s=timeout_s)
 
+    def check_health(self) -> None:
+        """Run the HEALTHCHECK of its image inside. Raises PodmanFailed."""
+        image = self._podman.inspected(self.container)["ImageName"]
+        (found,) = json.loads(self._podman.call("image", "inspect", image))
+        self.run(*found["Healthcheck"]["Test"][1:])
+
     def wait_ended(self, timeout_s: float) -> int:
         """Wait until its container ends by itself. Returns its status; raises PodFailed when it does not end."""
         if not until(lambda: not self.running, timeout_s):

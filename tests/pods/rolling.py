@@ -39,7 +39,7 @@ class Rolling:
         results = load.results()
         by = {each["worker"] for each in results}
         check(len(by) == 2, f"only {by} answered")
-        self._stage.podman.call("healthcheck", "run", self._stage.workers.pods[0].container)
+        self._stage.workers.pods[0].check_health()
         return f"ready after {max(seconds):.1f} s, both answered: {len(results)} requests"
 
     def handed_back(self) -> str:

@@ -154,7 +154,7 @@ class Load:
             raise WrongOutcome(f"the producer ended with {self._process.returncode}: {errors[-600:]}")
         asked: int
         found: list[dict[str, Any]]
-        asked, found = json.loads(said)
+        asked, found = json.loads(said.splitlines()[-1])  # before it, what the client logs
         ids = {each["id"] for each in found}
         if not (len(found) == len(ids) == asked):
             raise WrongOutcome(f"{asked} requests, {len(found)} results of {len(ids)} of them")

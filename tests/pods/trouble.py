@@ -12,7 +12,7 @@ REFUSES = "refuses the user or password"
 MISSING = "/cache/huggingface/no-such-model"
 FULL = "No space left on device"
 SETTLED_S, MOST_LINES = 6.0, 6
-FILES_SIZE, REDIS_SIZE, BIG = "1m", "3m", 400_000
+FILES_SIZE, REDIS_SIZE, PROMPT = "1m", "1m", "x" * 100_000
 
 
 class Trouble:
@@ -92,10 +92,12 @@ class Trouble:
         refused = ""
         for number in range(30):
             try:
-                stage.container("enqueue", f"--id=full-{number}", "--prompt", "x" * (BIG // 4))
+                stage.container("enqueue", f"--id=full-{number}", "--prompt", PROMPT)
             except PodmanFailed as error:
-                refused = str(error)
+                refused = str(error).splitlines()[-1]
                 break
-            time.sleep(1)  # Redis writes its file out once a second
         check(FULL in refused, f"the volume is full, and enqueueing says: {refused or 'nothing'}")
-        return f"enqueue: {refused.splitlines()[-1].partition('streamfleet: ')[2][:120]}"
+        worker = stage.failing(stage.dev_cpu, WORKER, 3)
+        said(worker, FULL)
+        check(worker.get("/readyz", worker.port("health")) == 503, "a worker is ready")
+        return f"the worker logs it, and enqueue says: {refused.partition('streamfleet: ')[2]}"
