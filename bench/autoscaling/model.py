@@ -152,8 +152,7 @@ class Simulation:
         heapq.heappush(self._waiting[_RANK[arrival.lane]], (_enqueued_ms(arrival) + life_ms, at))
 
     def _dispatch(self, now_s: float) -> None:
-        critical, high, normal, low = self._waiting
-        while self._fleet.free > 0 and (lane := critical or high or normal or low):
+        while self._fleet.free > 0 and (lane := next(filter(None, self._waiting), None)):
             _, at = heapq.heappop(lane)
             arrival = self._trace[at]
             due_s = DEADLINE_FAR_S if arrival.ttl_ms is None else arrival.at_s + arrival.ttl_ms / 1000
