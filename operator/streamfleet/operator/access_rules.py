@@ -18,7 +18,6 @@ from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.keys import Keys, gateway_base
 from streamfleet.common.protocol import LANES, Lane
 
-ANY_QUEUE = "*"
 READ, WRITE, BOTH = "%R~", "%W~", "~"
 _GLOB = re.compile(r"([*?\[\]^\\])")
 _CLUSTER = ("cluster|slots", "cluster|shards", "cluster|nodes", "readonly")
