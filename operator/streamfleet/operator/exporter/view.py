@@ -1,4 +1,7 @@
-"""One scrape as numbers; their count does not depend on the contents of Redis."""
+"""One reading of the queue for the exporter: the lanes, sums over the workers, and counts since the beginning.
+
+The lanes are those of `snapshot`. The number of values does not depend on the contents of Redis.
+"""
 
 from __future__ import annotations
 
