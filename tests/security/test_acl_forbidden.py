@@ -98,12 +98,13 @@ SHAPES = {
     "HGETALL": "", "HSET": "a b", "HSETNX": "a b", "HDEL": "a", "HLEN": "", "HEXISTS": "a", "HINCRBY": "a 1",
     "ZADD": "1 a", "ZCARD": "", "ZCOUNT": "0 1", "ZPOPMIN": "1", "ZRANGE": "0 1", "ZRANGEBYSCORE": "0 1",
     "HSCAN": "0", "ZSCAN": "0", "RENAME": "", "ZREM": "a", "ZREMRANGEBYSCORE": "0 1", "ZSCORE": "a", "LLEN": "",
-    "ZRANK": "a", "RPUSH": "a", "BLPOP": "1", "EVAL": "",
+    "ZRANK": "a", "RPUSH": "a", "BLPOP": "1", "EVAL": "", "FCALL": "",
 }  # fmt: skip
 SPECIAL = {
     "XREADGROUP": "XREADGROUP GROUP workers w STREAMS {key} >",
     "XREAD": "XREAD STREAMS {key} 0",
     "EVAL": "EVAL script 1 {key}",
+    "FCALL": "FCALL function 1 {key}",
     "RENAME": "RENAME {key} {key}",
 }
 SUBCOMMANDS = {

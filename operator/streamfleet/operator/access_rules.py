@@ -276,6 +276,8 @@ def _operator(p: Patterns) -> list[Grant]:
         # SCAN and DBSIZE name no keys, so no rule can limit them to the queue's keys.
         Grant(("ping", "select", "info", "time", "client|id", "scan", "dbsize", *_CLUSTER)),
         *_work(p),
+        # queue load. Nobody else: who may load a function runs code as everybody who calls it.
+        Grant(("function|load", "function|list", "function|delete")),
         Grant((*streams, *others), (READ + p.whole,)),
         # trace: how many run before a request
         Grant(("zrank",), p.of(READ, *map(keys.ready, LANES))),
@@ -361,8 +363,8 @@ def _autoscaler(p: Patterns) -> list[Grant]:
 
 
 def _scripts(p: Patterns) -> Grant:
-    """Any script on keys of the queue; Redis checks each command inside the script by itself."""
-    return Grant(("eval", "evalsha"), (BOTH + p.whole,))
+    """Any script or function on keys of the queue; Redis checks each command inside it by itself."""
+    return Grant(("eval", "evalsha", "fcall"), (BOTH + p.whole,))
 
 
 def _escaped(text: str) -> str:

@@ -1,7 +1,10 @@
 -- @include result
 -- @include attempts
 -- Ends requests: the status is written once, counted once, notified once, and only then is the entry removed.
-local counted = {}
+local counted
+-- @begin
+counted = {}
+-- @end
 
 local function count(name) counted[name] = (counted[name] or 0) + 1 end
 
