@@ -94,7 +94,7 @@ async def test_a_user_who_may_not_load_or_call_functions_uses_evalsha(
         assert await enqueued(broker, 1)
         calls(admin)
         assert await enqueued(broker, 2)
-        # Not tried again for a while: each refused call is a line in the server's ACL LOG.
+        # Not tried again for a while, because each refused call is a line in the server's ACL LOG.
         assert calls(admin) == {"fcall": 0, "evalsha": 1, "eval": 0, "function|load": 0}
     finally:
         await broker.close()

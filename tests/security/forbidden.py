@@ -9,8 +9,9 @@ Command = tuple[str, ...]
 EVERYBODY = """
 KEYS *; RANDOMKEY; FLUSHALL; FLUSHDB; SWAPDB 0 1; CONFIG GET *; CONFIG SET maxmemory 1; CONFIG REWRITE; ACL LIST
 ACL WHOAMI; ACL SETUSER me on nopass ~* +@all; CLIENT LIST; CLIENT KILL ID 1; CLIENT PAUSE 100; MONITOR
-SUBSCRIBE news; PUBLISH news x; SCRIPT FLUSH; SCRIPT LOAD x; SCRIPT KILL; FUNCTION FLUSH; FUNCTION DUMP; MODULE LIST
+SUBSCRIBE news; PUBLISH news x; SCRIPT FLUSH; SCRIPT LOAD x; SCRIPT KILL; FUNCTION FLUSH; FUNCTION LIST; MODULE LIST
 SAVE; BGSAVE; BGREWRITEAOF; LASTSAVE; SHUTDOWN NOSAVE; REPLICAOF NO ONE; SLOWLOG GET; LATENCY RESET; CLUSTER RESET
+FUNCTION LOAD x; FUNCTION DELETE x
 COMMAND; MULTI; ROLE; SYNC; RENAME {q}:lane:high {other}:lane:high; RENAME {other}:lane:high {q}:reply:me
 COPY {q}:lane:high {q}:reply:me; MOVE {q}:lane:high 1; SORT {q}:bench; DUMP {q}:lane:high; RESTORE {q}:reply:me 0 x
 OBJECT ENCODING {q}:lane:high; EXPIRE {q}:lane:high 1; XTRIM {q}:lane:high MAXLEN 0; DEL {q}:lane:high
@@ -28,7 +29,6 @@ XREVRANGE {other}:dead + -
 BUT_OPERATORS = """
 SCAN 0; DBSIZE; RENAME {q}:lane:high {q}:lane:low; XGROUP SETID {q}:lane:high workers $; HSCAN {q}:tries 0
 ZSCAN {q}:ready:high 0; XINFO STREAM {q}:lane:high FULL; HEXISTS {q}:workers x; MEMORY USAGE {q}:tries
-FUNCTION LOAD x; FUNCTION LIST; FUNCTION DELETE x
 """
 
 BY_ROLE = {

@@ -276,8 +276,6 @@ def _operator(p: Patterns) -> list[Grant]:
         # SCAN and DBSIZE name no keys, so no rule can limit them to the queue's keys.
         Grant(("ping", "select", "info", "time", "client|id", "scan", "dbsize", *_CLUSTER)),
         *_work(p),
-        # queue load. Nobody else: who may load a function runs code as everybody who calls it.
-        Grant(("function|load", "function|list", "function|delete")),
         Grant((*streams, *others), (READ + p.whole,)),
         # trace: how many run before a request
         Grant(("zrank",), p.of(READ, *map(keys.ready, LANES))),

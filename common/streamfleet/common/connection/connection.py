@@ -210,8 +210,10 @@ class Connection:
         return ("EVALSHA", self._hashes[verb], len(keys), *keys, *args)
 
     async def _evaluate(self, clients: ServerClients, verb: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
-        with contextlib.suppress(NoFunction):
+        try:
             return await clients.functions.call(verb, keys, args)
+        except NoFunction:
+            pass
         try:
             return await clients.commands.send(*self._by_hash(verb, keys, args))
         except redis.exceptions.NoScriptError:

@@ -37,6 +37,7 @@ class Functions:
         self._client = client
         self._clock = clock
         self._not_before = 0.0
+        self._may_load = True
 
     @cached_property
     def library(self) -> scripts.Library:
@@ -83,9 +84,13 @@ class Functions:
         self._not_before = 0.0
 
     async def _loaded(self) -> bool:
+        if not self._may_load:
+            return False
         try:
             await self.load()
-        except redis.exceptions.ResponseError:
+        except redis.exceptions.ResponseError as error:
+            # Not asked again: each refusal is a line in the server's ACL LOG.
+            self._may_load = not isinstance(error, redis.exceptions.NoPermissionError)
             return False
         return True
 

@@ -128,11 +128,12 @@ async def _set(settings: QueueSettings, values: Mapping[str, str]) -> None:
 def load_functions(redis_url: RedisUrl = None, queue: QueueName = None) -> None:
     """Load this release's functions into Redis, and delete those of releases of which no worker is alive.
 
-    Workers do this by themselves where their Redis user may. Where access rules forbid it, as those that
-    `streamfleet acl` prints, run it once for each release: until then requests cost Redis about half as much again.
+    Workers and clients do this by themselves where their Redis user may. The rules that `streamfleet acl` prints allow
+    it to no role, because who may load a function runs code as everybody who calls it: then run this once for each
+    release, as an administrator. Until then, requests cost Redis more, and nothing else changes.
 
     ```text
-    streamfleet queue load
+    streamfleet queue load --redis-url redis://admin:secret@redis:6379/0
     ```
     """
     run(_load(queue_settings(redis_url, queue)))
