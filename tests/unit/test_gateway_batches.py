@@ -229,6 +229,12 @@ def test_files_are_shown_once_they_are_there() -> None:
     assert batch_object(ended)["request_counts"] == {"total": 2, "completed": 2, "failed": 0}
 
 
+def test_a_batch_tells_its_tokens_and_which_were_cached() -> None:
+    usage = batch_object(record(prompt_tokens=90, completion_tokens=10, cached_tokens=64))["usage"]
+    assert (usage["input_tokens"], usage["total_tokens"]) == (90, 100)
+    assert usage["input_tokens_details"] == {"cached_tokens": 64}
+
+
 # -- the simple service ------------------------------------------------------------------------------------
 
 
