@@ -299,7 +299,8 @@ def test_the_server_has_the_gpu_and_what_the_workers_believe_of_it() -> None:
     server = worker_of(manifests, "streamfleet-vllm")
     assert "nvidia.com/gpu" not in worker_of(manifests)["resources"]["limits"]
     assert server["resources"]["limits"]["nvidia.com/gpu"] == "1"
-    assert server["args"] == ["$(STREAMFLEET_MODEL)", "--max-num-seqs", "$(STREAMFLEET_REMOTE_SLOTS)"]
+    limits = ["--max-num-seqs", "$(STREAMFLEET_REMOTE_SLOTS)"]
+    assert server["args"] == ["$(STREAMFLEET_MODEL)", *limits, "--enable-prompt-tokens-details"]
     given = environment_of(server, manifests)
     assert {"STREAMFLEET_MODEL", "STREAMFLEET_REMOTE_SLOTS"} <= given.keys()
     assert not [name for name in given if name.startswith("VLLM_")], "vLLM warns of those that it does not know"
