@@ -92,7 +92,7 @@ class Turns:
             heads = await self._heads()
             chosen = self._choose(heads)
             turn = self._wanted.pop(chosen, None)
-            if turn is None:
+            if turn is None or turn.came.done():  # it left, or is cancelled
                 continue
             turn.among = math.inf if self._owed(chosen) else max(1, len(heads))
             turn.came.set_result(None)
