@@ -51,8 +51,8 @@ def test_rule_holds(name: str, rule: Rule) -> None:
 
 
 def test_every_overlay_is_documented_with_the_command_that_applies_it() -> None:
-    usual = ["dev-cpu", "external-redis", "gateway", "gpu", "gpu-autoscaled", "gpu-multi-pool", "redis-ha"]
-    usual.append("vllm-server")
+    usual = ["dev-cpu", "external-redis", "gateway", "gpu", "gpu-adapters", "gpu-autoscaled", "gpu-multi-pool"]
+    usual += ["redis-ha", "vllm-server"]
     assert sorted(OVERLAYS) == usual
     for name in OVERLAYS:
         assert f"kubectl apply --namespace streamfleet --kustomize k8s/overlays/{name}\n" in README
@@ -66,7 +66,7 @@ def test_check_prints_a_line_for_each(capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_check_says_what_is_wrong_and_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = shutil.copytree(K8S, tmp_path / "k8s")
-    for name in ("dev-cpu", "gateway", "gpu", "gpu-autoscaled", "gpu-multi-pool", "vllm-server"):
+    for name in ("dev-cpu", "gateway", "gpu", "gpu-adapters", "gpu-autoscaled", "gpu-multi-pool", "vllm-server"):
         shutil.rmtree(folder / "overlays" / name)
     (folder / "overlays/redis-ha/ready.sh").unlink()
     policy = folder / "overlays/external-redis/worker-egress-networkpolicy.yaml"

@@ -17,6 +17,7 @@ from streamfleet.common.protocol import Lane
 from streamfleet.common.settings import QueueSettings, WorkerSettings, load
 from streamfleet.producer import Client
 from streamfleet.worker.engine.simulated import SimulatedEngine
+from streamfleet.worker.in_flight import InFlight, InFlightRequest
 from streamfleet.worker.main import run_together
 from streamfleet.worker.sharing import SharedEngine
 from streamfleet.worker.worker import Worker
@@ -25,7 +26,7 @@ from tests.integration.worker_process import Fleet, chat
 from tests.waiting import eventually
 
 MODELS = "simulated=qa,simulated=qb"
-TWO = {"qa": ("base",), "qb": ("sql",)}
+TWO: dict[str, tuple[str, ...]] = {"qa": ("base",), "qb": ("sql",)}
 LONG_S = 60.0
 
 
@@ -73,13 +74,14 @@ async def staged(fleet: Fleet, count: int) -> None:
 
     async def all_of_them() -> bool:
         lanes = ("critical", "high", "normal", "low")
-        return sum([await fleet.redis.zcard(f"{{{fleet.queue}}}:ready:{lane}") for lane in lanes]) == count
+        counts = [await fleet.redis.zcard(f"{{{fleet.queue}}}:ready:{lane}") for lane in lanes]
+        return bool(sum(counts) == count)
 
     await eventually(all_of_them, 10, f"{count} of {fleet.queue} are staged")
 
 
 async def test_each_queue_has_its_model_and_a_body_may_name_another(queues: tuple[Fleet, Fleet]) -> None:
-    qa, qb = queues
+    qa, _ = queues
     engine = Remembering()
     async with workers_inside(qa.url, engine, TWO), Client(qa.url, queue="qb") as client:
         for fleet in queues:
@@ -159,13 +161,36 @@ async def test_a_paused_queue_holds_up_no_other(queues: tuple[Fleet, Fleet]) -> 
         await qa.broker.pause([Lane.CRITICAL])
         for number in range(3):
             await qa.add(f"a{number}", "critical")
-            await qb.add(f"b{number}", "low")
+            await qa.add(f"patient{number}", "low")
+            await qb.add(f"b{number}", "normal")
+        await staged(qa, 6)
         await staged(qb, 3)
         engine.resume()
-        await qb.results(["b0", "b1", "b2"])
-        assert engine.order == ["first", "b0", "b1", "b2"]
+        await qa.results(["patient0", "patient1", "patient2"])
+        assert engine.order == ["first", "b0", "b1", "b2", "patient0", "patient1", "patient2"]
         await qa.broker.resume([Lane.CRITICAL])
         await qa.results(["a0", "a1", "a2"])
+
+
+async def test_together_they_pull_no_more_than_there_are_slots(
+    queues: tuple[Fleet, Fleet], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most, add = 0, InFlight.add
+
+    def watched(self: InFlight, request: InFlightRequest) -> None:
+        nonlocal most
+        add(self, request)
+        most = max(most, self.load().requests)
+
+    monkeypatch.setattr(InFlight, "add", watched)
+    ids = [f"r{number}" for number in range(30)]
+    for fleet in queues:
+        for identity in ids:
+            await fleet.add(identity, body=chat(0.05))
+    async with workers_inside(queues[0].url, small_engine(5, models=("base", "sql")), TWO, prefetch=0):
+        for fleet in queues:
+            await fleet.results(ids)
+    assert most == 5
 
 
 async def test_together_they_ask_no_more_of_the_engine_than_it_holds(queues: tuple[Fleet, Fleet]) -> None:
@@ -203,7 +228,7 @@ async def test_urgent_work_of_one_queue_takes_the_place_of_patient_work_of_the_o
 
 
 async def test_work_of_both_queues_survives_the_death_of_their_worker(queues: tuple[Fleet, Fleet]) -> None:
-    qa, qb = queues
+    qa, _ = queues
     first = await qa.worker("w1", worker_models=MODELS)
     for fleet in queues:
         for number in range(6):
@@ -248,7 +273,7 @@ async def test_a_drain_through_one_queue_ends_the_process(queues: tuple[Fleet, F
 
 
 async def test_a_dead_engine_ends_the_workers_of_all_queues(queues: tuple[Fleet, Fleet]) -> None:
-    qa, qb = queues
+    qa, _ = queues
     engine = small_engine(4, models=("base", "sql"))
     given = load(WorkerSettings, lease_ms=1_000, retry_base_ms=20)
     shared = SharedEngine(engine, given, TWO)

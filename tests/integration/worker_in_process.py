@@ -86,8 +86,7 @@ async def workers_inside(
     workers = [Worker(name, load(QueueSettings, redis_url=url, queue=queue), shared, given) for queue in queues]
     life = asyncio.create_task(run_together(workers))
     try:
-        ready = lambda: all(worker.health().ready for worker in workers)  # noqa: E731
-        await eventually(lambda: ready() or life.done(), 20, f"{name} is ready")
+        await eventually(lambda: life.done() or all(each.health().ready for each in workers), 20, f"{name} is ready")
         yield workers
     finally:
         for worker in [*workers, *workers]:

@@ -51,7 +51,8 @@ def run_worker(
     for name, nearest in unknown_variables().items():
         log.warning("no_such_setting", variable=name, perhaps=nearest or None)
     log.info("engine_chosen", engine=engine.engine, because=_why(engine))
-    if worker.worker_models and "queue" in queue.model_fields_set:
+    queues = worker.models_of_queues
+    if queues and queue.queue not in queues and "queue" in queue.model_fields_set:
         log.warning(
             "setting_without_effect", variable="STREAMFLEET_QUEUE", because="STREAMFLEET_WORKER_MODELS names the queues"
         )
@@ -64,11 +65,11 @@ def run_worker(
     metrics.describe_build()
     metrics.begin()
     name = worker.worker_name or f"{platform.node()}-{os.getpid()}-{secrets.token_hex(3)}"
-    queues = [queue.model_copy(update={"queue": each}) for each in worker.models_of_queues] or [queue]
-    traces = {each.queue: Traces(each.queue, name) for each in queues if log_settings.traces == "otlp"}
+    served = [queue.model_copy(update={"queue": each}) for each in queues] or [queue]
+    traces = {each.queue: Traces(each.queue, name) for each in served if log_settings.traces == "otlp"}
     try:
         made = make_engine(engine, worker.max_sequences, worker.reserve)
-        return asyncio.run(_run(name, queues, made, worker, engine.watchdog_s, traces))
+        return asyncio.run(_run(name, served, made, worker, engine.watchdog_s, traces))
     finally:
         for each in traces.values():
             each.close()

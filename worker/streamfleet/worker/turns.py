@@ -87,8 +87,7 @@ class Turns:
             turn.over.set()
 
     async def _give(self) -> None:
-        await asyncio.sleep(0)  # room comes for all queues at once
-        while self._wanted:
+        while self._wanted:  # by now all are here that the same room woke
             heads = await self._heads()
             chosen = self._choose(heads)
             turn = self._wanted.pop(chosen, None)
