@@ -24,7 +24,7 @@ from tests.integration.worker_process import Fleet, WorkerProcess
 from tests.servers import newest
 from tests.waiting import eventually_blocking
 
-pytestmark = [pytest.mark.needs_vllm, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.needs_vllm, pytest.mark.timeout(900)]
 
 MODELS = {"base": "chat", "sql": "queries", "poems": "poems"}
 ROUTES = ",".join(f"{model}={queue}" for model, queue in MODELS.items())
@@ -64,7 +64,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory, smollm2: Path) -> Iterator[S
         worker = WorkerProcess(server.url, folder, "w1", **settings)
         try:
             with gateway_on(server.url, folder, gateway_models=ROUTES, gateway_keys="off") as gateway:
-                eventually_blocking(lambda: len(worker.events("worker_ready")) == 3 or not worker.alive, 120)
+                eventually_blocking(lambda: len(worker.events("worker_ready")) == 3 or not worker.alive, 300)
                 assert worker.alive, worker.printed()[-3_000:]
                 yield Scene(server.url, folder, worker, gateway)
         finally:
@@ -162,7 +162,7 @@ async def test_work_of_both_adapters_survives_the_death_of_their_worker(
     )
     try:
         there = lambda: len(second.events("worker_ready")) == 3 or not second.alive  # noqa: E731
-        await asyncio.to_thread(eventually_blocking, there, 120)
+        await asyncio.to_thread(eventually_blocking, there, 300)
         assert second.alive, second.printed()[-3_000:]
         for model in ("sql", "poems"):
             results = await queues[model].results([f"long-{number}" for number in range(3)], 180)
