@@ -21,8 +21,9 @@ from typing import Any
 from unittest.mock import patch
 
 from bench.core.redis import own_server
+from streamfleet.common import logs
 from streamfleet.common.protocol import Lane
-from streamfleet.common.settings import QueueSettings, WorkerSettings, load
+from streamfleet.common.settings import LogSettings, QueueSettings, WorkerSettings, load
 from streamfleet.producer import Client
 from streamfleet.producer import batch as batch_module
 from streamfleet.producer.batch import Batch, BatchOptions
@@ -31,7 +32,7 @@ from streamfleet.worker.engine.simulated import SimulatedEngine
 from streamfleet.worker.engine.simulated_profile import SMOLLM2_135M_CPU
 from streamfleet.worker.worker import Worker
 
-LINES, SHARED_TOKENS, SPEED, ROUNDS = 1_000, 1_000, 200.0, 3
+LINES, SHARED_TOKENS, SPEED, ROUNDS = 1_000, 1_000, 1_000.0, 3
 
 
 def lines(groups: int, seed: int) -> list[str]:
@@ -102,5 +103,6 @@ async def measure(url: str) -> None:
 
 
 if __name__ == "__main__":
+    logs.configure(load(LogSettings, log_level="error"))
     with own_server() as server:
         asyncio.run(measure(server.url))

@@ -152,11 +152,13 @@ async def test_a_puller_without_an_answer_holds_up_no_other_for_long(monkeypatch
 
 async def test_a_puller_that_is_cancelled_while_it_waits_leaves_the_turns_whole() -> None:
     engine, turns = Engine(4), Turns()
-    names = ("a", "b", "c")
-    first, second, third = (Queue(engine, turns, name, (NORMAL, rank)) for rank, name in enumerate(names))
+    first, second = Queue(engine, turns, "a", (NORMAL, 1.0)), Queue(engine, turns, "b", (NORMAL, 2.0))
     async with turns.turn(first):
-        leaving, staying = asyncio.create_task(second.pull()), asyncio.create_task(third.run())
-        await eventually(lambda: third in turns._wanted)
+        leaving = asyncio.create_task(second.pull())
+        await eventually(lambda: second in turns._wanted)
     leaving.cancel()  # in the moment in which its turn comes
-    await asyncio.wait_for(asyncio.gather(leaving, staying, return_exceptions=True), 5)
-    assert engine.took == ["c"]
+    await asyncio.gather(leaving, return_exceptions=True)
+    assert turns._giving is not None
+    await asyncio.wait_for(turns._giving, 5)
+    await asyncio.gather(first.run(), second.run())
+    assert engine.took == ["a", "b"]
