@@ -21,6 +21,7 @@ from streamfleet.worker.in_flight import InFlight, InFlightRequest
 from streamfleet.worker.main import run_together
 from streamfleet.worker.sharing import SharedEngine
 from streamfleet.worker.worker import Worker
+from tests.contract.simulated_server import Server
 from tests.integration.worker_in_process import LittleMemory, small_engine, workers_inside
 from tests.integration.worker_process import Fleet, chat
 from tests.waiting import eventually
@@ -222,6 +223,34 @@ async def test_urgent_work_of_one_queue_takes_the_place_of_patient_work_of_the_o
         await qb.add("urgent", "critical")
         assert (await qb.result("urgent")).ok
         await qa.runs({"w1": 2})
+
+
+async def test_a_server_with_several_models_has_a_queue_for_each(queues: tuple[Fleet, Fleet]) -> None:
+    """The worker waits until the server lists all of them, and passes on what it tells of its cache."""
+    qa, qb = queues
+    engine = Remembering()
+    engine.models = ("base",)
+    await engine.start()
+    server = Server(engine)
+    url = f"http://127.0.0.1:{await server.serve()}"
+    worker = qa.start("w1", engine="openai", vllm_url=url, remote_slots=4, worker_models="base=qa,sql=qb")
+    said = await worker.logged("waiting_for_engine")
+    assert said[0]["reason"] == "the engine does not serve sql; it serves base"
+    engine.models = ("base", "sql")
+    await eventually(lambda: len(worker.events("worker_ready")) == 2, 10)
+    body = chat(messages=[{"role": "user", "content": "The same long question of both queues. " * 10}])
+    for fleet in queues:
+        for identity in ("first", "second"):
+            await fleet.add(identity, body=body)
+            result = await fleet.result(identity)
+            assert result.ok, result.error
+        assert result.cached_tokens == 96, "of the first; an adapter shares none with its model"
+    assert engine.asked == [("first", "base"), ("second", "base"), ("first", "sql"), ("second", "sql")]
+    await qb.add("wrong", body=chat(model="nobody"))
+    refused = await qb.result("wrong")
+    assert (refused.status, refused.http_status) == ("failed", 404)
+    server.close()
+    await engine.stop()
 
 
 # -- ends --------------------------------------------------------------------------------------------------
