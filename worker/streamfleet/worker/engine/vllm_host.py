@@ -280,7 +280,7 @@ def endpoints_of(app: Any) -> tuple[str, ...]:
 
 def loads_adapters() -> bool:
     """True if vLLM's plugins may load an adapter when the first request asks for it."""
-    return bool(importlib.import_module("vllm.envs").VLLM_ALLOW_RUNTIME_LORA_UPDATING)
+    return os.environ.get("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "").strip().lower() in {"1", "true"}  # as vLLM reads it
 
 
 def tap(hosted: Hosted, watchdog: Watchdog) -> None:
