@@ -253,6 +253,8 @@ async def test_an_interrupted_answer_goes_on_as_if_nothing_had_happened(subject:
     second = Collected(replace(chat("going-on", **body), resume=partial))
     answer = json.loads((await subject.engine.run(second.request)).body)
     assert answer["choices"] == whole["choices"]
+    for used in (answer["usage"], whole["usage"]):
+        used.pop("prompt_tokens_details", None)  # the second run finds the prompt in the prefix cache
     assert answer["usage"] == whole["usage"]
     assert second.text == answer["choices"][0]["message"]["content"]
     assert second.request.made == (0 if subject.engine.kind == "openai" else 48)

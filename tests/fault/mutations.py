@@ -153,7 +153,7 @@ def _has_watched_for_long(guard: ReclaimGuard, now: float) -> None:
 
 def _company_from_64() -> None:
     company = PoisonIsolation.company
-    PoisonIsolation.company = lambda isolation, claim, _: company(isolation, claim, sys.maxsize)  # type: ignore[method-assign,assignment]
+    PoisonIsolation.company = lambda isolation, claim, _, most: company(isolation, claim, sys.maxsize, most)  # type: ignore[method-assign,assignment]
 
 
 def _patient_waits() -> None:

@@ -115,10 +115,15 @@ export function factsOf(story) {
     of("Before it", story.requests_before === null ? null : `${count(story.requests_before)} in its lane`),
     of("Worker", story.worker && `${story.worker}, attempt ${story.attempt}`),
     of("Took", timings && tookText(timings)),
-    of("Tokens", usage && `${count(usage.prompt_tokens)} in, ${count(usage.completion_tokens ?? 0)} out`),
+    of("Tokens", usage && tokensText(usage)),
     of("Result kept", story.kept_ms === null ? null : `for ${span(story.kept_ms / 1000)}`),
     of("Trace", story.traceparent), of("Meta", story.meta),
   ].filter(Boolean);
+}
+
+function tokensText({ prompt_tokens, cached_tokens, completion_tokens }) {
+  const cached = cached_tokens ? ` (${count(cached_tokens)} of them cached)` : "";
+  return `${count(prompt_tokens)} in${cached}, ${count(completion_tokens ?? 0)} out`;
 }
 
 function tookText({ total_ms, queued_ms, first_token_ms }) {
