@@ -44,6 +44,14 @@ async def broker(server: RedisServer) -> AsyncIterator[Broker]:
     await opened.close()
 
 
+@pytest.fixture
+async def worker(server: RedisServer) -> AsyncIterator[Broker]:
+    """A worker's connection beside the client's."""
+    opened = Broker(Connection(server.url, patience_s=0), Keys("q"))
+    yield opened
+    await opened.close()
+
+
 def request(number: int) -> Submission:
     return Submission(f"r-{number}", Lane.HIGH, {"id": f"r-{number}".encode(), "body": b"{}"}, "digest")
 
@@ -67,37 +75,45 @@ def libraries(admin: redis.Redis) -> set[str]:
     return {row[1] for row in found}
 
 
-async def test_the_first_call_loads_the_functions_and_later_ones_find_them(broker: Broker, admin: redis.Redis) -> None:
+async def test_a_worker_loads_the_functions_and_all_find_them(
+    broker: Broker, worker: Broker, admin: redis.Redis
+) -> None:
     assert await enqueued(broker, 1)
+    assert libraries(admin) == set(), "a client loads nothing"
+    assert (await worker.pull("w1", 1)).claims
     assert libraries(admin) == {scripts.library_name()}
     calls(admin)
-    assert await enqueued(broker, 2)
+    assert not (await worker.pull("w1", 1)).claims
     assert calls(admin) == {"fcall": 1, "evalsha": 0, "eval": 0, "function|load": 0}
 
 
-async def test_functions_that_were_flushed_are_loaded_again(broker: Broker, admin: redis.Redis) -> None:
+async def test_functions_that_were_flushed_are_loaded_again(broker: Broker, worker: Broker, admin: redis.Redis) -> None:
+    await broker.connection.load_functions()
     assert await enqueued(broker, 1)
+    assert (await worker.pull("w1", 1)).claims
     admin.function_flush()
     assert await enqueued(broker, 2)
+    assert (await worker.pull("w1", 1)).claims
     assert libraries(admin) == {scripts.library_name()}
 
 
 @pytest.mark.parametrize("may_call", [True, False])
 async def test_a_user_who_may_not_load_or_call_functions_uses_evalsha(
-    server: RedisServer, admin: redis.Redis, may_call: bool
+    server: RedisServer, admin: redis.Redis, broker: Broker, may_call: bool
 ) -> None:
     rules = ["+@all", "-function|load"] + ([] if may_call else ["-fcall"])
     admin.acl_setuser("client", enabled=True, passwords=["+x"], keys=["*"], commands=rules)
-    connection = Connection(server.url.replace("redis://", "redis://client:x@"), patience_s=0)
-    broker = Broker(connection, Keys("q"))
+    refused = Broker(Connection(server.url.replace("redis://", "redis://client:x@"), patience_s=0), Keys("q"))
     try:
         assert await enqueued(broker, 1)
+        assert (await refused.pull("w1", 1)).claims
         calls(admin)
-        assert await enqueued(broker, 2)
+        assert await enqueued(refused, 2)
         # Not tried again for a while, because each refused call is a line in the server's ACL LOG.
-        assert calls(admin) == {"fcall": 0, "evalsha": 1, "eval": 0, "function|load": 0}
+        spent = calls(admin)
+        assert spent["fcall"] == spent["function|load"] == 0 < spent["evalsha"] + spent["eval"]
     finally:
-        await broker.close()
+        await refused.close()
 
 
 async def test_who_used_evalsha_finds_functions_that_were_loaded_since(
@@ -117,6 +133,7 @@ async def test_who_used_evalsha_finds_functions_that_were_loaded_since(
 
 
 async def test_a_full_server_is_drained_by_functions_too(broker: Broker, admin: redis.Redis) -> None:
+    await broker.connection.load_functions()
     assert await enqueued(broker, 1)
     admin.config_set("maxmemory", 1)
     with pytest.raises(BrokerOutOfMemory):
@@ -141,12 +158,16 @@ async def test_redis_6_has_no_functions_and_needs_none() -> None:
             await broker.close()
 
 
-async def test_functions_of_a_release_go_with_its_last_worker(broker: Broker, admin: redis.Redis) -> None:
+async def test_functions_of_a_release_go_with_its_last_worker(
+    broker: Broker, worker: Broker, admin: redis.Redis
+) -> None:
     await broker.connection.load_functions()
     for name in (OLDER, f"{OLDER}2", "of_another_application"):
         admin.function_load(LIBRARY.format(name=name))
     await broker.heartbeat("w1", {"library": OLDER})
-    assert await broker.forget_libraries() == [f"{OLDER}2"]
+    await worker.forget_own_libraries()
+    assert f"{OLDER}2" in libraries(admin), "only a worker that loaded functions may know that it can delete some"
+    await broker.forget_own_libraries()
     assert libraries(admin) == {scripts.library_name(), OLDER, "of_another_application"}
 
 

@@ -146,6 +146,11 @@ class HousekeepingBroker(BrokerBase):
         await self.ensure_groups()
         return int(await self.connection.script("deregister", self._shared, args))
 
+    async def forget_own_libraries(self) -> None:
+        """Do `forget_libraries` if this worker loaded the functions; the others may not be allowed to."""
+        if self.connection.loaded_functions:
+            await self.forget_libraries()
+
     async def retain(self, limit: int = 1_000) -> int:
         """Delete expired dead letters, about `limit` at most. Returns their number."""
         return int(await self.connection.script("retain", self._shared, [self._config, limit]))

@@ -139,6 +139,11 @@ class Connection:
         """Run a script that must not be repeated automatically; without retries."""
         return await self._once(lambda clients: self._evaluate(clients, verb, keys, args))
 
+    @property
+    def loaded_functions(self) -> bool:
+        """True if this connection loaded the functions that its server has."""
+        return self._server.loaded_functions
+
     async def load_functions(self) -> str:
         """Load this release's scripts as functions. Returns the library's name. Raises like `command`."""
 

@@ -26,11 +26,14 @@ class NoFunction(Exception):
 
 
 class Functions:
-    """Functions on one server: they are loaded when a call finds none, if this user may load them.
+    """Functions on one server: a worker that finds none loads them, if its user may; a client goes on with EVALSHA.
 
     Args:
         client: connections to the server.
         clock: seconds; monotonic.
+
+    Attributes:
+        loaded: True if they were loaded here, by one who may thus also delete those of other releases.
     """
 
     def __init__(self, client: Client, clock: Callable[[], float] = time.monotonic) -> None:
@@ -38,6 +41,7 @@ class Functions:
         self._clock = clock
         self._not_before = 0.0
         self._may_load = True
+        self.loaded = False
 
     @cached_property
     def library(self) -> scripts.Library:
@@ -61,7 +65,7 @@ class Functions:
             refusal = error
         # A server at its memory limit refuses a function as a whole, but a script only where it needs memory.
         if not isinstance(refusal, redis.exceptions.OutOfMemoryError):
-            if _missing(refusal) and await self._loaded():
+            if _missing(refusal) and verb != "enqueue" and await self._loaded():
                 return await self._once_more(words)
             self._put_off(refusal)
         raise NoFunction
@@ -81,7 +85,7 @@ class Functions:
         except redis.exceptions.ResponseError as error:
             if "already exists" not in str(error):
                 raise
-        self._not_before = 0.0
+        self._not_before, self.loaded = 0.0, True
 
     async def _loaded(self) -> bool:
         if not self._may_load:
