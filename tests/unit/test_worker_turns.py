@@ -58,7 +58,7 @@ class Queue:
 
 
 async def filled(room: int, **queues: list[tuple[Lane, float]]) -> str:
-    """What an engine with so much room takes of these queues, in order."""
+    """Names of the queues that an engine with so much room takes from, in order."""
     engine, turns = Engine(room), Turns()
     await asyncio.gather(*(Queue(engine, turns, name, *waiting).run() for name, waiting in queues.items()))
     return "".join(engine.took)

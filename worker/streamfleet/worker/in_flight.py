@@ -95,7 +95,7 @@ class InFlightRequest:
 
 @dataclass(slots=True)
 class OnEngine:
-    """What the queues of one engine have in common.
+    """Load that the queues of one engine have in common.
 
     Attributes:
         queues: the in-flight requests of each queue.

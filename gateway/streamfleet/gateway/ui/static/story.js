@@ -3,7 +3,7 @@
 import * as api from "./api.js";
 import { confirmed } from "./confirm.js";
 import { byId, el, keyed, mark, part, put, show } from "./dom.js";
-import { bytes, count, moment, span, visible } from "./format.js";
+import { bytes, count, moment, span, tokensText, visible } from "./format.js";
 import { act, link, page } from "./page.js";
 import { say } from "./say.js";
 import { markOpen, TONES } from "./search.js";
@@ -119,11 +119,6 @@ export function factsOf(story) {
     of("Result kept", story.kept_ms === null ? null : `for ${span(story.kept_ms / 1000)}`),
     of("Trace", story.traceparent), of("Meta", story.meta),
   ].filter(Boolean);
-}
-
-function tokensText({ prompt_tokens, cached_tokens, completion_tokens }) {
-  const cached = cached_tokens ? ` (${count(cached_tokens)} of them cached)` : "";
-  return `${count(prompt_tokens)} in${cached}, ${count(completion_tokens ?? 0)} out`;
 }
 
 function tookText({ total_ms, queued_ms, first_token_ms }) {
