@@ -92,7 +92,7 @@ def refused(me: redis.Redis, *command: str) -> bool:
     except redis.exceptions.ResponseError as error:
         text = str(error)
         # Some commands no script may send, whoever runs it; a server without them cannot refuse them.
-        no_script = command[0] == "EVAL" and "not allowed from script" in text
+        no_script = command[0] in ("EVAL", "FCALL") and "not allowed from script" in text
         return no_script or any(words in text for words in REFUSED)
     return False
 

@@ -9,12 +9,10 @@ from functools import cached_property
 from typing import Any
 
 import redis.exceptions
-import structlog
 
 from streamfleet.common import scripts
 from streamfleet.common.connection.clients import Client
 
-log = structlog.get_logger(__name__)
 AGAIN_S = 60.0
 """Seconds for which a server is called by EVALSHA after it had no function, before functions are tried again."""
 
@@ -67,7 +65,7 @@ class Functions:
         if not isinstance(refusal, redis.exceptions.OutOfMemoryError):
             if _missing(refusal) and verb != "enqueue" and await self._loaded():
                 return await self._once_more(words)
-            self._put_off(refusal)
+            self._not_before = self._clock() + AGAIN_S
         raise NoFunction
 
     async def _once_more(self, words: Sequence[Any]) -> Any:
@@ -97,10 +95,6 @@ class Functions:
             self._may_load = not isinstance(error, redis.exceptions.NoPermissionError)
             return False
         return True
-
-    def _put_off(self, error: redis.exceptions.ResponseError) -> None:
-        self._not_before = self._clock() + AGAIN_S
-        log.debug("functions_not_used", reason=str(error), again_s=AGAIN_S)
 
 
 def _missing(error: redis.exceptions.ResponseError) -> bool:
