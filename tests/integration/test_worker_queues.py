@@ -114,29 +114,22 @@ async def test_requests_of_equal_ids_and_stream_ids_are_two(queues: tuple[Fleet,
         await fleet.settled()
 
 
-async def test_the_earliest_deadline_of_both_queues_goes_first(queues: tuple[Fleet, Fleet]) -> None:
-    qa, qb = queues
+@pytest.mark.parametrize(
+    ("later", "earlier"),
+    [(("normal", 40_000), ("normal", 20_000)), (("normal", 20_000), ("high", 40_000))],
+    ids=["the earlier deadline", "the more urgent lane"],
+)
+async def test_what_is_first_in_both_queues_together_goes_first(
+    queues: tuple[Fleet, Fleet], later: tuple[str, int], earlier: tuple[str, int]
+) -> None:
     async with busy(queues) as engine:
         for number in range(3):
-            await qa.add(f"a{number}", ttl=str(40_000 + number))
-            await qb.add(f"b{number}", ttl=str(20_000 + number))
-        await staged(qa, 3)
-        await staged(qb, 3)
+            for fleet, name, (lane, ttl) in zip(queues, "ab", (later, earlier), strict=True):
+                await fleet.add(f"{name}{number}", lane, ttl=str(ttl + number))
+        for fleet in queues:
+            await staged(fleet, 3)
         engine.resume()
-        await qa.results(["a0", "a1", "a2"])
-    assert engine.order == ["first", "b0", "b1", "b2", "a0", "a1", "a2"]
-
-
-async def test_the_more_urgent_lane_of_both_queues_goes_first(queues: tuple[Fleet, Fleet]) -> None:
-    qa, qb = queues
-    async with busy(queues) as engine:
-        for number in range(3):
-            await qa.add(f"a{number}", "normal", ttl="20000")
-            await qb.add(f"b{number}", "high", ttl="40000")
-        await staged(qa, 3)
-        await staged(qb, 3)
-        engine.resume()
-        await qa.results(["a0", "a1", "a2"])
+        await queues[0].results(["a0", "a1", "a2"])
     assert engine.order == ["first", "b0", "b1", "b2", "a0", "a1", "a2"]
 
 
