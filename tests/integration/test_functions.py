@@ -81,7 +81,7 @@ async def test_a_worker_loads_the_functions_and_all_find_them(
     assert await enqueued(broker, 1)
     assert libraries(admin) == set(), "a client loads nothing"
     assert (await worker.pull("w1", 1)).claims
-    assert libraries(admin) == {scripts.library_name()}
+    assert libraries(admin) == {scripts.library().name}
     calls(admin)
     assert not (await worker.pull("w1", 1)).claims
     assert calls(admin) == {"fcall": 1, "evalsha": 0, "eval": 0, "function|load": 0}
@@ -94,7 +94,7 @@ async def test_functions_that_were_flushed_are_loaded_again(broker: Broker, work
     admin.function_flush()
     assert await enqueued(broker, 2)
     assert (await worker.pull("w1", 1)).claims
-    assert libraries(admin) == {scripts.library_name()}
+    assert libraries(admin) == {scripts.library().name}
 
 
 @pytest.mark.parametrize("may_call", [True, False])
@@ -124,7 +124,7 @@ async def test_who_used_evalsha_finds_functions_that_were_loaded_since(
     other = Broker(Connection(server.url.replace("redis://", "redis://client:x@"), patience_s=0), Keys("q"))
     try:
         assert await enqueued(other, 1)
-        assert await broker.connection.load_functions() == scripts.library_name()
+        assert await broker.connection.load_functions() == scripts.library().name
         calls(admin)
         assert await enqueued(other, 2)
         assert calls(admin)["fcall"] == 1
@@ -168,15 +168,34 @@ async def test_functions_of_a_release_go_with_its_last_worker(
     await worker.forget_own_libraries()
     assert f"{OLDER}2" in libraries(admin), "only a worker that loaded functions may know that it can delete some"
     await broker.forget_own_libraries()
-    assert libraries(admin) == {scripts.library_name(), OLDER, "of_another_application"}
+    assert libraries(admin) == {scripts.library().name, OLDER, "of_another_application"}
+
+
+async def test_what_goes_wrong_meanwhile_does_not_end_the_housekeeping(
+    broker: Broker, admin: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody else deletes the library first, a description is not ours, a user may load functions but not list them."""
+    await broker.connection.load_functions()
+    admin.function_load(LIBRARY.format(name=OLDER))
+    await broker.heartbeat("w1", {"library": ["not", "a", "name"]})
+    workers = broker.workers
+
+    async def slowly() -> Any:
+        admin.function_flush()
+        return await workers()
+
+    monkeypatch.setattr(broker, "workers", slowly)
+    await broker.forget_own_libraries()
+    admin.acl_setuser("default", enabled=True, nopass=True, keys=["*"], commands=["+@all", "-function|list"])
+    await broker.forget_own_libraries()
 
 
 def test_queue_load_says_what_it_did(server: RedisServer, admin: redis.Redis) -> None:
     admin.function_load(LIBRARY.format(name=OLDER))
     for _ in range(2):
         said = streamfleet(server.url, "queue", "load").stdout
-        assert f"{scripts.library_name()}: loaded" in said
-    assert libraries(admin) == {scripts.library_name()}
+        assert f"{scripts.library().name}: loaded" in said
+    assert libraries(admin) == {scripts.library().name}
 
 
 async def test_nothing_is_left_of_one_call_in_the_next(broker: Broker) -> None:

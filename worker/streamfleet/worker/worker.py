@@ -25,7 +25,7 @@ from streamfleet.common.errors import BrokerOutOfMemory, SettingsError, Streamfl
 from streamfleet.common.health import Health
 from streamfleet.common.limits import QueueLimits
 from streamfleet.common.queue_configuration import said
-from streamfleet.common.scripts import library_name
+from streamfleet.common.scripts import library
 from streamfleet.common.server_checks import check_server
 from streamfleet.common.settings import QueueSettings, WorkerSettings
 from streamfleet.worker.complete import Completer
@@ -150,7 +150,7 @@ class Worker:
         return {
             "state": self._state,
             "version": self._version,
-            "library": library_name(),
+            "library": library().name,
             "engine": self._engine.kind,
             "models": list(self._models or self._engine.models),
             "endpoints": list(self._engine.endpoints),

@@ -149,14 +149,14 @@ class Connection:
 
         async def load(clients: ServerClients) -> str:
             await clients.functions.load()
-            return clients.functions.library.name
+            return scripts.library().name
 
         return await self._patiently(load)
 
     async def script_replicated(
         self, verb: str, keys: Sequence[str], args: Sequence[Any], replicas: int, timeout_ms: int
     ) -> tuple[Any, int]:
-        """Run a script, then wait until `replicas` replicas have its writes, `timeout_ms` at most.
+        """Run a script by EVALSHA, then wait until `replicas` replicas have its writes, `timeout_ms` at most.
 
         Returns:
             The script's reply, and the number of replicas that have its writes. A script without writes does not wait.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from typing import Any
 
 import redis.exceptions
@@ -15,7 +14,6 @@ from streamfleet.common.connection.clients import Client
 
 AGAIN_S = 60.0
 """Seconds for which a server is called by EVALSHA after it had no function, before functions are tried again."""
-
 _FORBIDDEN_OR_UNKNOWN = re.compile(r"['`]fcall['`]")
 
 
@@ -31,20 +29,15 @@ class Functions:
         clock: seconds; monotonic.
 
     Attributes:
-        loaded: True if they were loaded here, by one who may thus also delete those of other releases.
+        loaded: True if they were loaded through this object.
     """
 
     def __init__(self, client: Client, clock: Callable[[], float] = time.monotonic) -> None:
-        self._client = client
+        self._client, self._library = client, scripts.library()
         self._clock = clock
         self._not_before = 0.0
         self._may_load = True
         self.loaded = False
-
-    @cached_property
-    def library(self) -> scripts.Library:
-        """The library of this release."""
-        return scripts.library()
 
     async def call(self, verb: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
         """Call a verb's function.
@@ -54,7 +47,7 @@ class Functions:
         """
         if verb not in scripts.FUNCTIONS or self._clock() < self._not_before:
             raise NoFunction
-        words = ("FCALL", self.library.functions[verb], len(keys), *keys, *args)
+        words = ("FCALL", self._library.functions[verb], len(keys), *keys, *args)
         try:
             return await self._client.send(*words)
         except redis.exceptions.ResponseError as error:
@@ -63,6 +56,7 @@ class Functions:
             refusal = error
         # A server at its memory limit refuses a function as a whole, but a script only where it needs memory.
         if not isinstance(refusal, redis.exceptions.OutOfMemoryError):
+            # Clients load nothing: who loads functions also deletes old ones, and only workers do that.
             if _missing(refusal) and verb != "enqueue" and await self._loaded():
                 return await self._once_more(words)
             self._not_before = self._clock() + AGAIN_S
@@ -79,7 +73,7 @@ class Functions:
     async def load(self) -> None:
         """Load this release's functions, unless the server has them. Raises what redis-py raises."""
         try:
-            await self._client.send("FUNCTION", "LOAD", self.library.text)
+            await self._client.send("FUNCTION", "LOAD", self._library.text)
         except redis.exceptions.ResponseError as error:
             if "already exists" not in str(error):
                 raise
