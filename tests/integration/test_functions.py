@@ -10,11 +10,12 @@ import redis
 
 from streamfleet.cli.demo.server import RedisServer, find_servers
 from streamfleet.common import scripts
-from streamfleet.common.broker.types import EnqueueCode, Submission
+from streamfleet.common.broker.types import Completion, EnqueueCode, Submission
 from streamfleet.common.connection import Connection, functions
 from streamfleet.common.errors import BrokerOutOfMemory
 from streamfleet.common.keys import Keys
-from streamfleet.common.protocol import Lane
+from streamfleet.common.protocol import Lane, Status
+from streamfleet.common.replies import mapping
 from tests.broker import Broker
 from tests.integration.cli_processes import streamfleet
 from tests.servers import OLD_RELEASE, newest
@@ -116,6 +117,22 @@ async def test_a_user_who_may_not_load_or_call_functions_uses_evalsha(
         await refused.close()
 
 
+async def test_a_user_who_may_not_load_functions_is_refused_once(
+    server: RedisServer, admin: redis.Redis, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each refusal is a line in the server's ACL LOG."""
+    monkeypatch.setattr(functions, "AGAIN_S", 0.0)
+    admin.acl_setuser("client", enabled=True, passwords=["+x"], keys=["*"], commands=["+@all", "-function|load"])
+    refused = Broker(Connection(server.url.replace("redis://", "redis://client:x@"), patience_s=0), Keys("q"))
+    try:
+        for _ in range(3):
+            await refused.pull("w1", 1)
+    finally:
+        await refused.close()
+    log: Any = admin.acl_log()
+    assert [(entry["object"], entry["count"]) for entry in log] == [("function|load", 1)]
+
+
 async def test_who_used_evalsha_finds_functions_that_were_loaded_since(
     server: RedisServer, admin: redis.Redis, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,6 +164,13 @@ async def test_a_full_server_is_drained_by_functions_too(broker: Broker, admin: 
     assert calls(admin)["fcall"] == 1, "a full server is no reason to do without functions later"
 
 
+async def test_releases_have_libraries_of_their_own(broker: Broker, admin: redis.Redis) -> None:
+    other = scripts.library(lambda verb: scripts.source(verb) + "-- of another release\n")
+    admin.function_load(other.text)
+    await broker.connection.load_functions()
+    assert libraries(admin) == {other.name, scripts.library().name}
+
+
 async def test_redis_6_has_no_functions_and_needs_none() -> None:
     with RedisServer(find_servers()[OLD_RELEASE]) as server:
         broker = Broker(Connection(server.url, patience_s=0), Keys("q"))
@@ -174,7 +198,7 @@ async def test_functions_of_a_release_go_with_its_last_worker(
 async def test_what_goes_wrong_meanwhile_does_not_end_the_housekeeping(
     broker: Broker, admin: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody else deletes the library first, a description is not ours, a user may load functions but not list them."""
+    """Somebody else deletes the library, a description is not ours, a user may load functions and not list them."""
     await broker.connection.load_functions()
     admin.function_load(LIBRARY.format(name=OLDER))
     await broker.heartbeat("w1", {"library": ["not", "a", "name"]})
@@ -205,6 +229,17 @@ async def test_nothing_is_left_of_one_call_in_the_next(broker: Broker) -> None:
         (claim,) = (await broker.pull("w1", 1)).claims
         assert await broker.release("w1", [claim.lease]) == 1
         assert (await broker.connection.command("HGET", broker.keys.counts, "staged")) == str(number).encode()
+    times = []
+    for number, values in enumerate(({"response": "1", "finish_reason": "stop"}, {"meta": "2", "session": "3"}), 1):
+        (claim,) = (await broker.pull("w1", 1)).claims
+        await broker.connection.command("PERSIST", broker.keys.reply("me"))
+        await broker.complete("w1", [Completion(claim.lease, Status.SUCCEEDED, values, "me")])
+        result = mapping(await broker.connection.command("HGETALL", broker.keys.result(f"r-{number}")))
+        assert {name: result.get(name.encode()) for name in values} == {k: v.encode() for k, v in values.items()}
+        times.append(await broker.connection.command("PTTL", broker.keys.reply("me")))
+    assert min(times) > 0, "the notifications of each call expire"
+    for number in (1, 2):
+        assert await enqueued(broker, 10 + number)
     other = Broker(broker.connection, Keys("another"))
     await other.ensure_groups()
     assert await enqueued(other, 9)

@@ -77,7 +77,7 @@ class Functions:
         except redis.exceptions.ResponseError as error:
             if "already exists" not in str(error):
                 raise
-        self._not_before, self.loaded = 0.0, True
+        self.loaded = True
 
     async def _loaded(self) -> bool:
         if not self._may_load:
