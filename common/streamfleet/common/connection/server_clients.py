@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import structlog
 
 from streamfleet.common.connection.clients import BlockingClient, Client
+from streamfleet.common.connection.functions import Functions
 from streamfleet.common.connection.locator import Locator
 from streamfleet.common.connection.translation import FAILURES, points_elsewhere
 from streamfleet.common.connection.urls import safe_address
@@ -27,6 +28,7 @@ class ServerClients:
     Attributes:
         commands: for commands that answer at once; several connections.
         blocking: for blocking commands; one connection.
+        functions: calls scripts as functions, on the connections of `commands`.
         users: number of operations in progress.
     """
 
@@ -34,6 +36,7 @@ class ServerClients:
         self.url = url
         self.commands = Client(url)
         self.blocking = BlockingClient(url)
+        self.functions = Functions(self.commands)
         self.users = 0
 
     async def close(self) -> None:
@@ -84,6 +87,11 @@ class CurrentServer:
         self._replaced: list[ServerClients] = []
         self._locating = asyncio.Lock()
         self._checking: asyncio.Task[None] | None = None
+
+    @property
+    def loaded_functions(self) -> bool:
+        """True if the functions of the current server were loaded through it."""
+        return self._clients is not None and self._clients.functions.loaded
 
     async def use(self, work: Callable[[ServerClients], Awaitable[T]]) -> T:
         """Run an operation; after an error that may mean a moved server, the next operation locates it again."""
