@@ -68,7 +68,7 @@ def test_a_reserve_is_added_to_the_default_alone() -> None:
 def test_a_default_is_not_given_twice() -> None:
     # vLLM would say so, as a warning, at each start.
     assert arguments(["--max_num_seqs=4", "--scheduling-policy", "fcfs"], cpu=True) == [
-        DEFAULTS[1],
+        *DEFAULTS[1:],
         "--enforce-eager",
         "--no-enable-chunked-prefill",
         "--max_num_seqs=4",
