@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from streamfleet.cli.demo.model import model_folder
+from streamfleet.cli.demo.parent import with_parent
 from streamfleet.cli.demo.server import free_port
 from streamfleet.producer import SyncClient
 from tests.integration.k8s_manifests import K8S, Manifest, environment_of, only, pod_of, render
@@ -136,7 +137,7 @@ def outside(url: str, settings: dict[str, str]) -> Iterator[None]:
     given = {**settings, "STREAMFLEET_MODEL": str(model_folder()), "STREAMFLEET_QUEUE": "outside", "REDIS_URL": url}
     given |= {"STREAMFLEET_HEALTH_HOST": "127.0.0.1", "STREAMFLEET_HEALTH_PORT": str(free_port())}
     given.pop("HF_HOME", None)
-    command = [sys.executable, "-m", "streamfleet.cli", "worker"]
+    command = with_parent([sys.executable, "-m", "streamfleet.cli", "worker"])
     process = subprocess.Popen(
         command, env=os.environ | given, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )

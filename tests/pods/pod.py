@@ -6,7 +6,6 @@ import base64
 import http.client
 import json
 import os
-import shutil
 import signal
 import subprocess
 import threading
@@ -20,7 +19,7 @@ import yaml
 
 from tests.integration.k8s_manifests import Manifest, pod_of
 from tests.pods.converting import POD_LABEL, bytes_of, claims_of, config_maps_of, empty_dirs, ours, played
-from tests.pods.podman import PREFIX, Podman, PodmanFailed
+from tests.pods.podman import PREFIX, Podman, PodmanFailed, remove_folder
 
 T = TypeVar("T")
 ASK_EVERY_S = 0.2
@@ -303,15 +302,6 @@ class Pod:
         self._gone.set()
         if self._prober is not None:
             self._prober.join()
-
-
-def remove_folder(folder: Path) -> None:
-    """Remove a folder with what is mounted in it."""
-    mounts = Path("/proc/mounts").read_text(encoding="utf-8").splitlines()
-    for mounted in [line.split()[1] for line in mounts]:
-        if Path(mounted).is_relative_to(folder):
-            subprocess.run(["umount", mounted], check=True)
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 def until(found: Callable[[], T], timeout_s: float) -> T:

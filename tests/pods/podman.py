@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
+import tempfile
 import time
+from pathlib import Path
 from typing import Any
 
 PREFIX = "streamfleet-check"
-"""The first part of the names of pods, volumes, secrets and networks of a run; nothing else is ever removed."""
+"""First part of the names of pods, volumes, secrets, networks and folders of a run; nothing else is ever removed."""
 CALL_S = 120.0
 REMOVE_TRIES, REMOVE_AGAIN_S = 10, 0.5
 # Without systemd, podman has no timer for an image's HEALTHCHECK, which Kubernetes passes over anyway.
@@ -84,7 +87,7 @@ class Podman:
             *self._names("secret", "ls", "--format={{.Name}}"),
             *self._names("network", "ls", "--format={{.Name}}"),
         ]
-        return [row for row in rows if row.startswith(PREFIX)]
+        return [*rows, *map(str, folders())]
 
     def remove_all(self) -> None:
         """Remove what this run, or one that was killed, has made."""
@@ -95,6 +98,8 @@ class Podman:
         for kind in ("volume", "secret", "network"):
             for name in self._names(kind, "ls", "--format={{.Name}}"):
                 self.call(kind, "rm", name)
+        for folder in folders():
+            remove_folder(folder)
 
     def remove_pod(self, pod: str) -> None:
         """Remove a pod, also one whose container podman starts again at this very moment."""
@@ -110,6 +115,20 @@ class Podman:
 
     def _names(self, *words: str) -> list[str]:
         return [name for name in self.call(*words).split() if name.startswith(PREFIX)]
+
+
+def folders() -> list[Path]:
+    """Temporary folders of runs."""
+    return list(Path(tempfile.gettempdir()).glob(f"{PREFIX}-*"))
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder with what is mounted in it."""
+    mounts = Path("/proc/mounts").read_text(encoding="utf-8").splitlines()
+    for mounted in [line.split()[1] for line in mounts]:
+        if Path(mounted).is_relative_to(folder):
+            subprocess.run(["umount", mounted], check=True)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _without_noise(text: str) -> str:

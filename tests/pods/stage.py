@@ -13,8 +13,8 @@ from typing import Any, Self
 
 from tests.integration.k8s_manifests import K8S, Manifest, name_of, of_kind, only, render
 from tests.pods.deployment import Deployment
-from tests.pods.pod import Node, Pod, PodFailed, remove_folder, tail, until
-from tests.pods.podman import Podman
+from tests.pods.pod import Node, Pod, PodFailed, tail, until
+from tests.pods.podman import PREFIX, Podman
 
 PASSWORD = "not-a-secret"
 REDIS, WORKER, EXPORTER, GATEWAY = (f"streamfleet-{part}" for part in ("redis", "worker", "exporter", "gateway"))
@@ -40,7 +40,7 @@ class Stage:
 
     def __init__(self, podman: Podman, client: str, redis: str) -> None:
         self.podman, self._client = podman, client
-        self.folder = Path(tempfile.mkdtemp(prefix="streamfleet-pods-"))
+        self.folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}-"))
         self.node = Node(podman, self.folder / "pods", {"redis:8.2-bookworm": redis})
         self._k8s = Path(shutil.copytree(K8S, self.folder / "k8s"))
         self.dev_cpu = self.rendered("dev-cpu", WORKER, SIMULATED)
@@ -64,7 +64,6 @@ class Stage:
             self.node.clean()
         finally:
             self.podman.remove_all()
-            remove_folder(self.folder)
 
     def rendered(self, overlay: str, name: str, settings: Mapping[str, str], more: str = "") -> list[Manifest]:
         """An overlay as kubectl renders it, with other settings in one of its ConfigMaps.
