@@ -53,7 +53,8 @@ def main() -> int:
         prog="python -m tests.pods", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     ).parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    for sign in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(sign, lambda *_: sys.exit(1))
     started = time.monotonic()
     try:
         with LOCK.open("w") as lock:
@@ -162,6 +163,8 @@ def steps(stage: Stage) -> list[Step]:
         ("a file of both gateways", callers.shared_files),
         ("wrong Secret", trouble.wrong_secret),
         ("missing model", trouble.missing_model),
+        ("first lines of logs", stage.first_words),
+        ("users and rights", stage.rights),
         ("HOME in memory", stage.home_in_memory),
         ("probes and memory", stage.probes_and_memory),
         ("full volume of files", trouble.full_files),

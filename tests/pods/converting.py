@@ -16,16 +16,17 @@ NOT_PLAYED = {
     "PodDisruptionBudget": "no node is drained",
     "HorizontalPodAutoscaler": "nobody measures",
     "Ingress": "callers come to the pods themselves",
-    "ServiceAccount": "no API of a cluster",
+    "ServiceAccount": "no serviceAccountName either: there is no API of a cluster",
 }
 PLAYED_BY_THE_CHECK = {
     "StatefulSet": "StatefulSet: as a Pod, its claim as a PersistentVolumeClaim",
     "Service": "Service: a name in podman's DNS for the pods behind it, ready or not",
     "rollingUpdate": "replicas, rollingUpdate: a Deployment of one for each pod, new before old",
-    "readinessProbe": "probes, named ports: asked from outside, as often and as patiently as they say",
-    "terminationGracePeriodSeconds": "preStop, terminationGracePeriodSeconds: waits, then stops in what is left",
+    "readinessProbe": "startupProbe, readinessProbe, livenessProbe, ports: asked from outside, as they say",
+    "terminationGracePeriodSeconds": "terminationGracePeriodSeconds, lifecycle: waits, then stops in what is left",
+    "topologySpreadConstraints": "topologySpreadConstraints: there is one machine",
     "emptyDir": "emptyDir: a folder for each pod, in memory where it says so (podman shares one among all pods)",
-    "fsGroup": "fsGroup: volumes get that group and are writable for it, as from the kubelet",
+    "fsGroup": "fsGroup, fsGroupChangePolicy: volumes get that group and are writable for it, as from the kubelet",
     "secretKeyRef": "Secret: by `podman secret create` (podman 4.3 cannot read those that it has played)",
     "args": "$(VARIABLE) in arguments: put in",
 }

@@ -70,9 +70,10 @@ class Node:
         self.secrets: dict[str, dict[str, str]] = {}
         self.sizes: dict[str, str] = {}
 
-    def play(self, *manifests: Manifest, options: tuple[str, ...] = ()) -> None:
-        """Let podman play these."""
-        self.podman.call("kube", "play", *options, "-", given=yaml.safe_dump_all(manifests))
+    def play(self, *manifests: Manifest, service: str = "") -> None:
+        """Let podman play these, under the name of a Service."""
+        network = f"--network={self.network}" + (f":alias={service}" if service else "")
+        self.podman.call("kube", "play", network, "-", given=yaml.safe_dump_all(manifests))
         self._keep_bridge()
 
     def secret(self, name: str, **values: str) -> None:
@@ -136,10 +137,9 @@ class Pod:
         for claim in claims_of(workload, name, manifests, node.sizes):
             node.claim(claim)
         folders = {volume: str(self._empty_dir(volume, size)) for volume, size in empty_dirs(workload).items()}
-        network = f"--network={node.network}" + (f":alias={service}" if service else "")
         config_maps = config_maps_of(workload, manifests)
         self.started = time.monotonic()
-        node.play(*config_maps, played(workload, name, folders, node.images, node.secrets), options=(network,))
+        node.play(*config_maps, played(workload, name, folders, node.images, node.secrets), service=service)
         rows = node.podman.asked("ps", "--all", f"--filter=label={POD_LABEL}={name}")
         row = next(each for each in rows if not each["IsInfra"])
         self.container = row["Names"][0]
@@ -208,6 +208,23 @@ class Pod:
     def status(self) -> int:
         """The exit status of a container that has ended."""
         return int(self._state()["ExitCode"])
+
+    def rights(self) -> dict[str, str]:
+        """The user, group, capabilities and restriction of its first process, and how its root is mounted."""
+        process = Path("/proc", str(self._state()["Pid"]))
+        lines = (process / "status").read_text(encoding="utf-8").splitlines()
+        status = {name: value.split()[0] for name, _, value in (line.partition(":") for line in lines) if value.strip()}
+        root = next(
+            line.split() for line in (process / "mounts").read_text(encoding="utf-8").splitlines() if " / " in line
+        )
+        found = {name: status[name] for name in ("Uid", "Gid", "CapEff", "NoNewPrivs")}
+        return {**found, "root": root[3].split(",")[0]}
+
+    def rights_given(self) -> dict[str, str]:
+        """Those that the manifest says: none but to be that user, on a read-only root."""
+        user = self._spec["securityContext"]
+        found = {"Uid": str(user["runAsUser"]), "Gid": str(user["runAsGroup"])}
+        return {**found, "CapEff": "0" * 16, "NoNewPrivs": "1", "root": "ro"}
 
     def memory(self) -> tuple[int, int]:
         """Most bytes that it has used so far, files in memory included, and its limit."""

@@ -110,6 +110,24 @@ class Stage:
         options = [*self._options(), "--interactive", f"--volume={PRODUCER}:/producer.py:ro", "--entrypoint=python3"]
         return Load(self.podman.started("run", *options, self._client, "/producer.py", prefix, str(max_tokens)))
 
+    def first_words(self) -> str:
+        """The first line that `kubectl logs` shows of each of our pods is an event, as JSON."""
+        found = {}
+        for pod in [pod for pod in self.node.pods if pod is not self.redis]:
+            line = pod.log().partition("\n")[0]
+            check(
+                line.startswith("{") and json.loads(line).get("event"),
+                f"the log of {pod.name} begins with {line[:200]!r}",
+            )
+            found[pod.name.removeprefix("streamfleet-")] = json.loads(line)["event"]
+        return ", ".join(f"{name}: {event}" for name, event in found.items())
+
+    def rights(self) -> str:
+        """Each pod's process is who the manifest says, without capabilities, on a read-only root."""
+        for pod in self.node.pods:
+            check(pod.rights() == pod.rights_given(), f"{pod.name} has {pod.rights()}")
+        return f"{len(self.node.pods)} pods: their own user and group, no capabilities, a read-only root"
+
     def home_in_memory(self) -> str:
         """A container without Kubernetes' volumes: HOME as an empty tmpfs is for the image's user to write to."""
         self.container("-c", "touch /cache/written", options=("--tmpfs=/cache",), program="sh")
