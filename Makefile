@@ -139,13 +139,13 @@ lock: ## Pin the newest versions of all dependencies in requirements/ (needs uv)
 	tools/lock.sh
 
 # Not with docker alone: what `make pods` runs has to be in podman's store.
-images: ## Build the images client, gateway and worker-cpu with docker, podman or buildah (about 5 minutes; ARGS=--help)
+images: ## Build the images client, gateway and worker-cpu with docker, podman or buildah (5 minutes; ARGS=--help)
 	@$${PYTHON:-python3} tools/images.py $(ARGS)
 
 images-clean: ## Remove those images
 	@$${PYTHON:-python3} tools/images.py --remove $(ARGS)
 
-pods: setup-dev setup-vllm ## Run the overlays dev-cpu and gateway as pods of podman, without a cluster (root; about 6 minutes)
+pods: setup-dev setup-vllm ## Run the overlays dev-cpu and gateway as pods of podman, without a cluster (root; 4 minutes)
 	@$(BIN)/python -m tests.pods
 
 clean: ## Remove .venv, caches and builds

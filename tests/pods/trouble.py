@@ -67,7 +67,8 @@ class Trouble:
     def full_files(self) -> str:
         """Uploads to a full volume are refused with 503, and the log says why; the gateway stays ready."""
         stage = self._stage
-        stage.gateways.terminate()
+        ends = stage.gateways.terminate()
+        check(all(end.status == 0 for end in ends), f"gateways that were told to stop ended with {ends}")
         claim = f"{GATEWAY}-files"
         stage.node.forget(claim)
         stage.node.sizes[claim] = FILES_SIZE
