@@ -163,7 +163,7 @@ def steps(stage: Stage) -> list[Step]:
         ("a file of both gateways", callers.shared_files),
         ("wrong Secret", trouble.wrong_secret),
         ("missing model", trouble.missing_model),
-        ("first lines of logs", stage.first_words),
+        ("first lines of logs", stage.first_lines),
         ("users and rights", stage.rights),
         ("HOME in memory", stage.home_in_memory),
         ("probes and memory", stage.probes_and_memory),

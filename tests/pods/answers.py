@@ -18,7 +18,7 @@ from streamfleet.producer import SyncClient
 from tests.integration.k8s_manifests import K8S, Manifest, environment_of, only, pod_of, render
 from tests.pods.deployment import Deployment
 from tests.pods.pod import Pod, tail
-from tests.pods.stage import MODEL_INSIDE, PASSWORD, WORKER, Stage, check
+from tests.pods.stage import MODEL_INSIDE, PASSWORD, WORKER, Stage, check, check_writes, first_event
 
 ANSWER_S, OUTSIDE_S = 120.0, 180.0
 LONG_TOKENS, LONG_REQUESTS = 1900, 4
@@ -31,7 +31,6 @@ BODIES: tuple[dict[str, Any], ...] = (
     {"prompt": "Once upon a time", "max_tokens": 48, "temperature": 1.1, "top_p": 0.9, "seed": 11},
 )
 """Greedy ones, and ones with a seed."""
-UNWRITABLE = ("ermission denied", "Read-only file system")
 
 
 class RealModel:
@@ -51,10 +50,8 @@ class RealModel:
         """It is ready within the startup probe's time, writes where it may, and its log begins with what it is."""
         (ready_s,) = self._worker.scale(1)
         log = self._pod.log()
-        first = log.splitlines()[0]
-        check('"engine_chosen"' in first, f"its log begins with {first[:200]}")
-        unwritable = [line for line in log.splitlines() if any(words in line for words in UNWRITABLE)]
-        check(not unwritable, f"it may not write where it does: {unwritable[:1]}")
+        check(first_event(self._pod) == "engine_chosen", f"its log begins with {log[:200]}")
+        check_writes(self._pod)
         check("Found duplicate keys" not in log, "vLLM is given an argument twice")
         probe = pod_of(only(self._manifests, "Deployment", WORKER))["containers"][0]["startupProbe"]
         allowed_s = probe["periodSeconds"] * probe["failureThreshold"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 import subprocess
@@ -22,6 +23,7 @@ URL = f"redis://:{PASSWORD}@{REDIS}:6379/0"
 SIMULATED = {"STREAMFLEET_ENGINE": "simulated", "STREAMFLEET_MODEL": "simulated"}
 MODEL_INSIDE = "/models/SmolLM2-135M-Instruct"
 MEMORY_SHARE = 0.9
+UNWRITABLE = ("ermission denied", "Read-only file system")
 PRODUCER = Path(__file__).parent / "producer.py"
 
 
@@ -50,6 +52,7 @@ class Stage:
         self.workers = Deployment(self.node, self.dev_cpu, WORKER)
         self.gateways = Deployment(self.node, self.gateway, GATEWAY)
         self._redis_pods = 0
+        self._clients = itertools.count()
 
     def __enter__(self) -> Self:
         self.podman.call("network", "create", self.node.network)
@@ -110,21 +113,15 @@ class Stage:
         options = [*self._options(), "--interactive", f"--volume={PRODUCER}:/producer.py:ro", "--entrypoint=python3"]
         return Load(self.podman.started("run", *options, self._client, "/producer.py", prefix, str(max_tokens)))
 
-    def first_words(self) -> str:
+    def first_lines(self) -> str:
         """The first line that `kubectl logs` shows of each of our pods is an event, as JSON."""
-        found = {}
-        for pod in [pod for pod in self.node.pods if pod is not self.redis]:
-            line = pod.log().partition("\n")[0]
-            check(
-                line.startswith("{") and json.loads(line).get("event"),
-                f"the log of {pod.name} begins with {line[:200]!r}",
-            )
-            found[pod.name.removeprefix("streamfleet-")] = json.loads(line)["event"]
-        return ", ".join(f"{name}: {event}" for name, event in found.items())
+        pods = [pod for pod in self.node.pods if pod is not self.redis]
+        return ", ".join(f"{pod.name.removeprefix('streamfleet-')}: {first_event(pod)}" for pod in pods)
 
     def rights(self) -> str:
-        """Each pod's process is who the manifest says, without capabilities, on a read-only root."""
+        """Each pod's process is who the manifest says, without capabilities, on a read-only root, and can write."""
         for pod in self.node.pods:
+            check_writes(pod)
             check(pod.rights() == pod.rights_given(), f"{pod.name} has {pod.rights()}")
         return f"{len(self.node.pods)} pods: their own user and group, no capabilities, a read-only root"
 
@@ -151,7 +148,8 @@ class Stage:
         self.fleet("audit")
 
     def _options(self) -> list[str]:
-        return ["--rm", "--pull=never", f"--network={self.node.network}", f"--env=REDIS_URL={URL}"]
+        name = f"--name={PREFIX}-client-{next(self._clients)}"  # whatever happens, it is found and removed
+        return [name, "--rm", "--pull=never", f"--network={self.node.network}", f"--env=REDIS_URL={URL}"]
 
 
 class Load:
@@ -184,6 +182,19 @@ def check(holds: object, otherwise: str) -> None:
     """Raises WrongOutcome with these words where something does not hold."""
     if not holds:
         raise WrongOutcome(otherwise)
+
+
+def check_writes(pod: Pod) -> None:
+    """Raises WrongOutcome where a pod logs that it may not write somewhere."""
+    refused = [line for line in pod.log().splitlines() if any(words in line for words in UNWRITABLE)]
+    check(not refused, f"{pod.name} may not write where it does: {refused[:1]}")
+
+
+def first_event(pod: Pod) -> str:
+    """The event in the first line of a pod's log. Raises WrongOutcome where that is none."""
+    line = pod.log().partition("\n")[0]
+    check(line.startswith("{"), f"the log of {pod.name} begins with {line[:200]!r}")
+    return str(json.loads(line)["event"])
 
 
 def said(pod: Pod, words: str, timeout_s: float = 20.0) -> str:
