@@ -201,6 +201,7 @@ class InFlight:
         for request in requests:
             if not request.done:
                 self.done(request)
+        self._room_changed()
 
     def leases(self) -> list[Lease]:
         with self._lock:
