@@ -375,7 +375,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "queued requests end at their deadline, engines full or not",
         "the housekeeping expires nothing",
         "late_behind_a_full_engine",
-        "not within 2.8 s: r has a result",
+        "not within 4 s: r has a result",
         patch=_set(WorkerBroker, "expire", _expired_none),
     ),
     Mutation(

@@ -18,14 +18,13 @@ from typing import Any
 
 import structlog
 
-from streamfleet.common import metrics
+from streamfleet.common import metrics, scripts
 from streamfleet.common.broker.worker import WorkerBroker
 from streamfleet.common.clock import SystemClock
 from streamfleet.common.errors import BrokerOutOfMemory, SettingsError, StreamfleetError
 from streamfleet.common.health import Health
 from streamfleet.common.limits import QueueLimits
 from streamfleet.common.queue_configuration import said
-from streamfleet.common.scripts import library
 from streamfleet.common.server_checks import check_server
 from streamfleet.common.settings import QueueSettings, WorkerSettings
 from streamfleet.worker.complete import Completer
@@ -150,7 +149,7 @@ class Worker:
         return {
             "state": self._state,
             "version": self._version,
-            "library": library().name,
+            "library": scripts.library().name,
             "engine": self._engine.kind,
             "models": list(self._models or self._engine.models),
             "endpoints": list(self._engine.endpoints),
