@@ -462,13 +462,15 @@ async def test_vllm_finds_a_stop_string_across_the_cut(subject: Subject) -> None
     assert sum(await asyncio.gather(*map(interrupted_at, range(6, 22)))) > 6
 
 
+# An answer that could be short would sometimes end before it is cut off.
+LONG_ARRAY = {"type": "array", "items": {"type": "integer"}, "minItems": 20}
 NOT_CONTINUED: dict[str, dict[str, Any]] = {
     "a seed": {"seed": 7, "temperature": 1},
     "a presence penalty": {"presence_penalty": 0.5},
     "a frequency penalty": {"frequency_penalty": 0.5},
     "bad words": {"bad_words": ["of the"]},
     "a schema": {
-        "response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "array"}}},
+        "response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": LONG_ARRAY}},
         "ignore_eos": False,
     },
     "several choices": {"n": 2},
