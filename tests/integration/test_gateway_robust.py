@@ -268,6 +268,7 @@ async def test_a_connection_without_a_request_is_closed(stage: Stage) -> None:
 async def abandoned(stage: Stage, **headers: str) -> str:
     """Send what would run for 15 s, and leave once it runs; the request's id."""
     seen = len(departures(stage))
+    await nothing_runs(stage)
     async with stage.client() as http:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         asking = asyncio.create_task(http.post(PATH, json=chat(15, model="simulated"), headers=named))
@@ -277,6 +278,11 @@ async def abandoned(stage: Stage, **headers: str) -> str:
 
     found = await eventually(lambda: departures(stage)[seen:], 5, "the gateway saw it leave")
     return str(found[0]["request_id"])
+
+
+async def nothing_runs(stage: Stage) -> None:
+    """Wait for what an earlier test left to the worker: it would be counted as this test's."""
+    await eventually(lambda: stage.worker.metric("streamfleet_running") == 0, 20, "nothing runs")
 
 
 def departures(stage: Stage) -> list[dict[str, Any]]:
@@ -302,6 +308,7 @@ async def test_a_caller_that_means_to_come_back_does_not(stage: Stage) -> None:
 
 
 async def test_sigterm_lets_answers_out_and_takes_nobody_new(stage: Stage, tmp_path: Path) -> None:
+    await nothing_runs(stage)
     with gateway_on(stage.url, tmp_path, gateway_drain_ms=9_000) as process:
         async with process.http(stage.key) as http:
             short = asyncio.create_task(http.post(PATH, json=chat(2, model="simulated")))
