@@ -154,7 +154,7 @@ class Builder:
 
     @property
     def _command(self) -> list[str]:
-        # What RUN fetches comes through this machine's network. Images of the OCI's format have no health check.
+        # Builds fetch through this machine's network. Images in the OCI's format have no health check.
         more = [] if self._engine == "docker" else ["--layers", "--format=docker", "--pull=never"]
         return [self._engine, "build", "--network=host", *more]
 

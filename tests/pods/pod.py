@@ -202,7 +202,7 @@ class Pod:
 
     @property
     def restarts(self) -> int:
-        """How often podman has started its container again."""
+        """Number of times that podman has started its container again."""
         return int(self._podman.inspected(self.container)["RestartCount"])
 
     def status(self) -> int:
@@ -270,7 +270,7 @@ class Pod:
         grace_s = self._spec.get("terminationGracePeriodSeconds", 30)
         slept_s = self._container.get("lifecycle", {}).get("preStop", {}).get("sleep", {}).get("seconds", 0)
         time.sleep(slept_s)
-        # Of the container alone: with its pod, podman would take the network away first.
+        # The container alone is stopped: with its pod, podman would take the network away first.
         self._podman.call("stop", f"--time={grace_s - slept_s}", self.container, timeout_s=grace_s + 30)
         ended = Ended(time.monotonic() - started, self.status())
         self.remove()

@@ -57,7 +57,7 @@ class Podman:
         return subprocess.Popen(command, env=self._environment, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
 
     def asked(self, *words: str) -> Any:
-        """What a call prints, as the JSON that it is."""
+        """A call's output, decoded from JSON."""
         return json.loads(self.call(*words, "--format", "json") or "null")
 
     def inspected(self, container: str) -> dict[str, Any]:
@@ -66,7 +66,7 @@ class Podman:
         return found
 
     def output(self, container: str) -> str:
-        """What a container has written, both streams in their order."""
+        """A container's output, both streams in their order."""
         done = subprocess.run(
             ["podman", "logs", container],
             env=self._environment,

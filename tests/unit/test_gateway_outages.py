@@ -1,4 +1,4 @@
-"""What a gateway logs while Redis refuses it: a line for each loop, and not one a second."""
+"""A gateway's log while Redis refuses it: a line for each loop, and not one a second."""
 
 from __future__ import annotations
 

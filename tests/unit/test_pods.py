@@ -1,4 +1,4 @@
-"""What `make pods` makes of manifests for podman: nothing is left out that it does not say."""
+"""Manifests as `make pods` converts them for podman: it says whatever it leaves out."""
 
 from __future__ import annotations
 
