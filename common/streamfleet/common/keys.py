@@ -88,6 +88,25 @@ class Keys:
         """Output that a run had generated when it was interrupted, with TTL; the entry's record in `sched` names it."""
         return f"{self.base}kept:{run}"
 
+    def turns(self, lane: str) -> str:
+        """Sorted set of a lane's tenants by tokens charged for their weight; below zero while they do not wait."""
+        return f"{self.base}turns:{lane}"
+
+    @property
+    def waiting(self) -> str:
+        """Sorted set, by name, of what is ready in lanes that tenants share: lane, tenant, rank, id, size."""
+        return f"{self.base}waiting"
+
+    @property
+    def served(self) -> str:
+        """Hash of the tenants' records, the charges of running requests, and lengths of answers."""
+        return f"{self.base}served"
+
+    @property
+    def tenants(self) -> str:
+        """Hash of tenant to ``<weight> <most running at once>``, set by operators."""
+        return f"{self.base}tenants"
+
     @property
     def wake(self) -> str:
         """Stream that wakes a watching worker."""
@@ -168,6 +187,7 @@ class Keys:
         return [
             *self.lanes,
             *(self.ready(lane) for lane in LANES),
+            *(self.turns(lane) for lane in LANES),
             self.wake,
             self.sched,
             self.dead,
@@ -178,4 +198,7 @@ class Keys:
             self.counts,
             self.cancels,
             self.workers,
+            self.waiting,
+            self.served,
+            self.tenants,
         ]

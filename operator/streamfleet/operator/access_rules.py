@@ -251,6 +251,12 @@ def _work(p: Patterns) -> list[Grant]:
         Grant((*groups, *entries), p.of(BOTH, *keys.lanes, keys.wake)),
         Grant(sorted_sets, p.of(BOTH, *map(keys.ready, LANES), keys.delayed, keys.watch)),
         Grant(hashes, p.of(BOTH, keys.tries, keys.counts, keys.sched, keys.workers)),
+        Grant(
+            (*sorted_sets, "zrangebylex", "zremrangebylex", "zlexcount"),
+            p.of(BOTH, *map(keys.turns, LANES), keys.waiting),
+        ),
+        Grant((*hashes, "hsetnx", "hscan"), p.of(BOTH, keys.served)),
+        Grant(("hget",), p.of(READ, keys.tenants)),
         # A worker adds what the configuration lacks; only an operator changes it.
         Grant(("hgetall", "hsetnx"), p.of(BOTH, keys.meta)),
         Grant(("llen", "rpush", "blpop"), p.of(BOTH, keys.bench, keys.standby)),

@@ -30,6 +30,7 @@ local function complete(item)
   local new = absent and not tried[request_id]
   tried[request_id] = true
   local tokens = #KEYS > SHARED + 2 * #outcomes and tokens_of(values, n, attempt) or nil
+  if sharing() then sharing().settle(lane, id, status, run_of(values, n)) end
   -- @guard complete: the result says who wrote it
   n = sign(values, n, worker, lane, id, attempt)
   if not publish_pairs(request_id, status, values, n, reply, tokens, new) then

@@ -1,4 +1,5 @@
 -- @include set_back
+-- @include tenant_upkeep
 -- End queued requests when their deadline passes, not only when their turn comes, which may be late with all engines
 -- full. An entry that is late when it becomes ready has been ended by then (finish.lua), so nothing needs a second
 -- look.
@@ -25,6 +26,8 @@ local function end_if_late(lane, member, rank)
   local size, late = end_late(lane, id, fields)
   bytes = bytes + size
   if not late then return false end
+  local _, _, _, tenant = skim_entry(lane, id, fields)
+  if sharing() then sharing().remove(lane, id, tenant, rank) end
   -- @guard expire: no longer ready
   call('ZREM', ready_key(lane), member)
   ended, endings = ended + 1, endings + 1
@@ -60,5 +63,6 @@ for lane = 1, LANE_COUNT do
   local rank, place = places[2 * lane - 1] or '-inf', places[2 * lane] or '0'
   reached[2 * lane - 1], reached[2 * lane] = end_late_in(lane, rank, tonumber(place))
 end
+if sharing() then tidy_tenants(tenants()) end
 write_counts()
 return {ended, cut, unpack(reached)}

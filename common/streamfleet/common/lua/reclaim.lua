@@ -45,6 +45,7 @@ local function take_back(lane, id, worker, deliveries)
   else
     -- @guard reclaim: attempts are kept
     if deliveries > 0 then remember(lane, id, deliveries, worker) end
+    if sharing() then sharing().back(lane, id) end
     local _, _, late = come_back(lane, id, fields)
     -- @guard reclaim: no longer pending
     call('XACK', lane_key(lane), GROUP, id)

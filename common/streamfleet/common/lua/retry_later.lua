@@ -45,6 +45,7 @@ local function postpone(lane, id, attempt, delay, failure, lost)
   end
   -- @guard retry_later: attempts are kept
   remember(lane, id, attempt, lost and worker or nil)
+  if sharing() then sharing().back(lane, id) end
   if delay > 0 then
     call('ZADD', DELAYED, string.format('%.0f', now + delay), entry_field(lane, id))
   else

@@ -21,8 +21,9 @@ from streamfleet.common.replies import (
     mapping,
     number,
     ranked_member,
+    texts,
 )
-from streamfleet.operator.broker.audit import Audit, Ranked, Sample, lane_audit
+from streamfleet.operator.broker.audit import Audit, Ranked, Sample, lane_audit, tenant_audits
 
 OUTSTANDING = "outstanding"
 """Status that requeue.lua returns for a request that has not ended."""
@@ -33,13 +34,16 @@ class ControlBroker(ClientBroker):
 
     async def audit(self, bound: int = 10_000) -> Audit:
         """All counts at one instant; undelivered entries are counted up to `bound` per lane."""
-        counts, delayed, tries, dead, lanes = await self.connection.script("audit", self._shared, [self._config, bound])
+        counts, delayed, tries, dead, lanes, served = await self.connection.script(
+            "audit", self._shared, [self._config, bound]
+        )
         return Audit(
             counts={key.decode(errors="replace"): number(value) for key, value in mapping(counts).items()},
             delayed=delayed,
             tries=tries,
             dead_letters=dead,
             lanes=[lane_audit(lane, row) for lane, row in zip(LANES, lanes, strict=True)],
+            tenants=tenant_audits(texts(served)),
         )
 
     async def sample(self, places: Mapping[Lane, Sequence[int]], delayed_at_most: int) -> Sample:

@@ -1,11 +1,12 @@
 -- The keys that every script gets first, which are SHARED in number (Keys.shared() in keys.py): of each lane its stream,
--- then its ready set, then those below. ARGV[1] is the configuration: the prefix of the queue's keys, the lanes, the most
+-- then its ready set, then its tenants' turns, then those below. ARGV[1] is the configuration: the prefix of the queue's keys, the lanes, the most
 -- urgent first, and the limits. QueueLimits.encoded() in limits.py has the names.
 local call = redis.call
 local cfg = cjson.decode(ARGV[1])
 local GROUP, NOBODY, LANE_NAMES, LANE_COUNT = 'workers', '~', cfg.lanes, #cfg.lanes
-local SHARED = 2 * LANE_COUNT + 10
-local WAKE, SCHED, DEAD, ATTEMPTS, DELAYED, BENCH, WATCH, COUNTS, CANCELS, WORKERS = unpack(KEYS, SHARED - 9, SHARED)
+local SHARED = 3 * LANE_COUNT + 13
+local WAKE, SCHED, DEAD, ATTEMPTS, DELAYED, BENCH, WATCH, COUNTS, CANCELS, WORKERS, WAITING, SERVED, TENANTS =
+  unpack(KEYS, SHARED - 12, SHARED)
 
 -- Entries that one command may copy before their sizes are known: 128 MiB if all are as large as allowed.
 local MOST_UNSEEN = math.max(1, math.floor(134217728 / cfg.max_entry_bytes))

@@ -64,9 +64,11 @@ end
 -- have ended because their deadline had passed.
 local function stage_lane(lane, entries, seen)
   local add, bytes, largest, fresh, late = {'ZADD', ready_key(lane)}, 0, 1, 0, 0
+  local shared = sharing()
+  shared = shared and shared.shares(lane) and shared
   for _, item in ipairs(entries) do
     keep_enqueued_ms(lane, item[1])
-    local size, deadline = skim_entry(lane, item[1], item[2])
+    local size, deadline, _, tenant = skim_entry(lane, item[1], item[2])
     local member = encode_id(item[1])
     bytes, largest = bytes + size, math.max(largest, size)
     local again = seen[lane] and member <= seen[lane]
@@ -79,8 +81,11 @@ local function stage_lane(lane, entries, seen)
       end_late(lane, item[1], item[2])
       late = late + 1
     else
-      add[#add + 1] = rank_of(lane, item[1], deadline)
+      local rank = rank_of(lane, item[1], deadline)
+      add[#add + 1] = rank
       add[#add + 1] = member
+      if tenant then shared = tenants() end
+      if shared then shared.add(lane, item[1], rank, tenant, item[2]) end
     end
   end
   return #add > 2 and call(unpack(add)) or 0, bytes, largest, fresh, late

@@ -1,0 +1,122 @@
+-- @include entry
+-- Tenants: charges. A charge is '<prompt> <output> <weight> <kept> <class> <tenant>': the tokens that it was charged for its
+-- run, 0 if none runs, and the weight that counted; `kept`, what earlier runs generated; and its class of length.
+
+local function add_charges(t)
+  local precise = t.precise
+  local function charge_field(lane, id) return 'c|' .. entry_field(lane, id) end
+
+  t.picks = {}   -- entry to what `pop` charged for it
+
+  local function charge_of(lane, id)
+    local words = call('HGET', SERVED, charge_field(lane, id))
+    local prompt, output, weight, kept, class, name = string.match(words or '', '^(%d+) (%d+) (%S+) (%d+) (%S+) (.*)$')
+    if not prompt then return nil end
+    return {prompt = tonumber(prompt), cost = prompt + output, weight = tonumber(weight) or 1, kept = tonumber(kept),
+      class = class, name = name}
+  end
+
+  local function end_run(name)
+    local record = t.change(name)
+    local blocked = record.running >= record.most
+    record.running = math.max(0, record.running - 1)
+    for lane = 1, blocked and record.running < record.most and LANE_COUNT or 0 do
+      if t.heads(lane, name, 1)[1] then
+        -- @guard tenants: who may run one more waits again
+        t.enter(lane, name)
+        t.unblocked = true
+      end
+    end
+  end
+
+  -- A run has ended, which is charged `cost` in place of what it was charged before.
+  local function settle_run(lane, charge, cost)
+    if charge.cost == 0 then return end
+    t.add_tokens(lane, charge.name, (cost - charge.cost) / charge.weight)
+    local record = t.change(charge.name)
+    record.charged = record.charged + cost - charge.cost
+    end_run(charge.name)
+    t.forget_turn(lane, charge.name)
+  end
+
+  -- An entry that `pop` took: its charge is written if it may run. If it was ended instead, `fields` is nil.
+  function t.claimed(lane, id, raw, fields)
+    local pick, name = t.picks[entry_field(lane, id)], fields and t.name(raw)
+    if pick and name ~= pick.name then
+      -- @guard tenants: what did not run is not charged
+      t.add_tokens(lane, pick.name, -pick.cost / t.record(pick.name).weight)
+      end_run(pick.name)
+      pick = nil
+    end
+    if not fields then return end
+    local bytes, limit = t.size(fields)
+    local cost, prompt, class = t.cost(name, bytes, tonumber(limit))
+    local record, before = t.change(name), nil
+    local function write()
+      return string.format('%.0f %.0f %s %.0f %s ', prompt, cost - prompt, precise(record.weight),
+        before and before.kept or 0, class) .. name
+    end
+    if call('HSETNX', SERVED, charge_field(lane, id), write()) == 0 then
+      before = charge_of(lane, id)
+      -- @guard tenants: a charge that nobody settled is given back
+      if before then settle_run(lane, before, 0) end
+      call('HSET', SERVED, charge_field(lane, id), write())
+    end
+    t.add_tokens(lane, name, (cost - (pick and pick.cost or 0)) / record.weight)
+    if not pick then record.running = record.running + 1 end
+    record.charged, record.seen = record.charged + cost, now_ms()
+  end
+
+  -- A worker's outcome, before its entry is removed. `run`: fields of its result. What a cancelled or failed run has used is
+  -- charged as far as the engine has counted it, or else its prompt if it reached the engine.
+  function t.settle(lane, id, status, run)
+    local charge = charge_of(lane, id)
+    if not charge or charge.cost == 0 then return end
+    local prompt, output = t.used(run.usage)
+    local cost = status == 'succeeded' and charge.cost or run.waited_ms and charge.prompt or 0
+    -- Output of earlier runs that this one went on with is in its usage, and is charged already.
+    if prompt then cost = prompt + output - math.min(charge.kept, tonumber(run.resumed_tokens) or 0) end
+    local record = t.change(charge.name)
+    record.tokens, record.requests = record.tokens + cost + charge.kept, record.requests + 1
+    record.missed = record.missed + (status == 'expired' and 1 or 0)
+    -- @guard tenants: a charge is settled by what was used
+    settle_run(lane, charge, cost)
+    call('HDEL', SERVED, charge_field(lane, id))
+    if prompt and status == 'succeeded' then t.learn(charge, prompt, output) end
+  end
+
+  -- An entry goes back. `generated`: tokens that stay charged; nil if its worker was lost, for which nobody is charged.
+  function t.back(lane, id, generated)
+    local charge = charge_of(lane, id)
+    if not charge or charge.cost == 0 then return end
+    if not generated then t.change(charge.name).lost = t.record(charge.name).lost + charge.cost end
+    -- @guard tenants: what was generated stays charged
+    local stays = math.min(generated or 0, charge.cost)
+    settle_run(lane, charge, stays)
+    if charge.kept + stays > 0 then
+      call('HSET', SERVED, charge_field(lane, id), string.format('0 0 %s %.0f %s ', precise(charge.weight),
+        charge.kept + stays, charge.class) .. charge.name)
+    else
+      call('HDEL', SERVED, charge_field(lane, id))
+    end
+  end
+
+  -- Entries are removed. A run that nobody has settled is refunded.
+  function t.drop(lane, ids)
+    for _, id in ipairs(ids) do
+      local charge = charge_of(lane, id)
+      if charge then
+        settle_run(lane, charge, 0)
+        local record = t.change(charge.name)
+        record.tokens = record.tokens + charge.kept
+        call('HDEL', SERVED, charge_field(lane, id))
+      end
+    end
+  end
+
+  -- A request of a tenant has expired before it ran.
+  function t.missed(raw)
+    local record = t.change(t.name(raw))
+    record.missed, record.seen = record.missed + 1, now_ms()
+  end
+end

@@ -1,0 +1,251 @@
+-- @include entry
+-- Tenants: their records, their turns, and the index of what waits.
+local function add_index(t)
+  local MOST_TENANTS, OTHER = 2000, 'other'
+  local RECORD = {'running', 'requests', 'charged', 'tokens', 'lost', 'missed', 'seen'}
+
+  local function precise(number) return string.format('%.17g', number) end
+  local function turns_key(lane) return KEYS[2 * LANE_COUNT + lane] end
+  t.precise, t.turns_key = precise, turns_key
+
+  local function add_records(t)
+    local records, names = {}, {}
+
+    -- Record of a tenant: numbers by the names in RECORD, its weight, and the most that it may run at once.
+    function t.record(name)
+      if records[name] then return records[name] end
+      local record, found = {}, call('HGET', SERVED, 't|' .. name)
+      local number = string.gmatch(found or '', '%S+')
+      for _, field in ipairs(RECORD) do record[field] = tonumber(number() or 0) or 0 end
+      local weight, most = string.match(call('HGET', TENANTS, name) or '', '^(%S+) ?(%d*)$')
+      weight = tonumber(weight) or 1
+      record.weight, record.most, record.new = weight > 0 and weight or 1, tonumber(most) or math.huge, not found
+      records[name] = record
+      return record
+    end
+
+    -- The record, for a change of it.
+    function t.change(name)
+      local record = t.record(name)
+      record.dirty = true
+      return record
+    end
+
+    -- The name under which a tenant is counted: anybody may XADD any tenant.
+    function t.name(raw)
+      if not raw or raw == '' then return '' end
+      if names[raw] then return names[raw] end
+      local name = raw
+      if #raw > 256 or string.find(raw, '%c') then
+        name = OTHER
+      -- @guard tenants: their number is bounded
+      elseif t.record(raw).new and (tonumber(call('HGET', SERVED, 'known') or 0) or 0) >= MOST_TENANTS
+          and not call('HGET', TENANTS, raw) then
+        name = OTHER
+      end
+      names[raw] = name
+      return name
+    end
+
+    function t.write_records()
+      local words, new = {}, 0
+      for name, record in pairs(records) do
+        if record.dirty then
+          local numbers = {}
+          for i, field in ipairs(RECORD) do numbers[i] = string.format('%.0f', record[field]) end
+          words[#words + 1], words[#words + 2] = 't|' .. name, table.concat(numbers, ' ')
+          new, record.new, record.dirty = new + (record.new and 1 or 0), false, false
+        end
+      end
+      for i = 1, #words, 200 do call('HSET', SERVED, unpack(words, i, math.min(i + 199, #words))) end
+      if new > 0 then call('HINCRBY', SERVED, 'known', new) end
+    end
+  end
+
+  local function add_turns(t)
+    local waits = {}   -- of tenants that are known to wait
+
+    -- Tokens for its weight, and true while it waits; nil for a tenant without a turn.
+    function t.turn(lane, name)
+      local score = tonumber(call('ZSCORE', turns_key(lane), name) or nil)
+      if not score then return nil, false end
+      if score < 0 then return -score - 1, false end
+      return score, true
+    end
+
+    function t.set_turn(lane, name, tokens, waiting)
+      tokens, waits[lane .. name] = math.max(0, tokens), waiting
+      call('ZADD', turns_key(lane), precise(waiting and tokens or -tokens - 1), name)
+    end
+
+    -- Tokens of the tenant that waits and was charged least; else of the one that waited last.
+    function t.level(lane)
+      local first = call('ZRANGEBYSCORE', turns_key(lane), 0, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+      return tonumber(first[2] or call('HGET', SERVED, 'left|' .. lane) or 0) or 0
+    end
+
+    function t.enter(lane, name)
+      if waits[lane .. name] then return end
+      local record, tokens, waiting = t.change(name), t.turn(lane, name)
+      record.seen = now_ms()
+      -- @guard tenants: as many of a tenant run at once as it may
+      if record.running >= record.most then return end
+      if waiting then
+        waits[lane .. name] = true
+      else
+        -- A little below: at equal tokens, who comes goes before who has been there.
+        t.set_turn(lane, name, math.max(tokens or 0, t.level(lane) - 0.001), true)
+      end
+    end
+
+    function t.leave(lane, name)
+      local tokens, waiting = t.turn(lane, name)
+      if not waiting then return end
+      t.set_turn(lane, name, tokens, false)
+      call('HSET', SERVED, 'left|' .. lane, precise(tokens))
+    end
+
+    function t.add_tokens(lane, name, tokens)
+      if tokens == 0 then return end
+      local before, waiting = t.turn(lane, name)
+      if before or tokens > 0 then t.set_turn(lane, name, (before or t.level(lane)) + tokens, waiting) end
+    end
+
+    -- A tenant that neither waits nor runs is forgotten in a lane once those that wait were charged as much.
+    function t.forget_turn(lane, name)
+      if t.record(name).running > 0 then return end
+      local tokens, waiting = t.turn(lane, name)
+      -- @guard tenants: nothing is left of turns of who has gone
+      if tokens and not waiting and tokens <= t.level(lane) then call('ZREM', turns_key(lane), name) end
+    end
+  end
+
+  -- Requests that were ready before the lane had a tenant stand in no index. They get there in order of rank, as far as
+  -- they are needed: SCHED has the rank and member up to which that is done, and a member above theirs.
+  local function add_walk(t, indexed)
+    local bare = {}
+
+    function t.bare(lane)
+      if bare[lane] == nil then
+        local rank, last, mark = string.match(call('HGET', SCHED, 'bare:' .. lane) or '', '^(%d+) (%S*) (%S+)$')
+        bare[lane] = rank and {rank = tonumber(rank), last = last, mark = mark, walks = 0} or false
+      end
+      return bare[lane] and not bare[lane].done and bare[lane]
+    end
+
+    -- What comes later is put into the index at once.
+    function t.begin_walk(lane)
+      look_at_sched()
+      local mark = last_ahead[lane] and '~' or encode_id(string.format('%.0f-0', now_ms() + 1))
+      bare[lane] = {rank = 0, last = '', mark = mark, walks = 0}
+    end
+
+    local function walk(lane, at)
+      local ready, rank = ready_key(lane), precise(at.rank)
+      local from = call('ZCOUNT', ready, '-inf', '(' .. rank)
+      local to = from + call('ZCOUNT', ready, rank, rank)
+      while from < to do   -- the first of equal rank behind `last`
+        local middle = math.floor((from + to) / 2)
+        if call('ZRANGE', ready, middle, middle)[1] <= at.last then from = middle + 1 else to = middle end
+      end
+      local rows = call('ZRANGE', ready, from, from + 15, 'WITHSCORES')
+      for i = 1, #rows, 2 do
+        local id = decode_id(rows[i])
+        local fields = id and rows[i] < at.mark and fetch_fields(lane, id)
+        if fields then
+          local bytes, _, _, tenant = skim_entry(lane, id, fields)
+          t.add(lane, id, rows[i + 1], tenant, fields)
+          if bytes > CHUNK_BYTES then at.walks = at.walks + 8 end   -- bodies are copied
+        end
+        if id then at.rank, at.last = tonumber(rows[i + 1]), rows[i] end
+      end
+      at.walks, at.done = at.walks + 1, #rows < 32
+    end
+
+    -- The first members of a tenant in the index, and true if it may have more than these.
+    function t.heads(lane, name, most)
+      local found, at = indexed(lane, name, most), name == '' and t.bare(lane)
+      while at and not at.done and at.walks < 8
+          and (#found < most or tonumber(string.sub(found[most], 3, 18)) >= at.rank) do
+        walk(lane, at)
+        found = indexed(lane, name, most)
+      end
+      return found, #found == most or at and not at.done
+    end
+
+    function t.write_walks()
+      for lane, at in pairs(bare) do
+        if at and at.done then
+          call('HDEL', SCHED, 'bare:' .. lane)
+        elseif at then
+          call('HSET', SCHED, 'bare:' .. lane, string.format('%.0f %s %s', at.rank, at.last, at.mark))
+        end
+      end
+    end
+  end
+
+  local shared = {}
+  add_records(t)
+  add_turns(t)
+
+  -- No string.format with the names: it ends at a zero byte.
+  local function member_of(lane, name, rank, member)
+    return lane .. name .. '\0' .. string.format('%016.0f', rank) .. member .. '\0'
+  end
+
+  local function indexed(lane, name, most)
+    local from, to = '[' .. lane .. name .. '\0', '(' .. lane .. name .. '\1'
+    return call('ZRANGEBYLEX', WAITING, from, to, 'LIMIT', 0, most)
+  end
+
+  add_walk(t, indexed)
+
+  -- True if tenants share the lane: something waits in the index, or what was there before them still waits.
+  -- With `anew`, of now; else as it was before the script took something.
+  function t.shares(lane, anew)
+    if anew or not shared[lane] then
+      shared[lane] = call('ZRANGEBYLEX', WAITING, '[' .. lane, '(' .. lane + 1, 'LIMIT', 0, 1)[1] or t.bare(lane)
+    end
+    return shared[lane] and true or false
+  end
+
+  -- An entry becomes ready.
+  function t.add(lane, id, rank, raw, fields)
+    if not t.shares(lane) then
+      if not raw then return end
+      some_tenants, shared[lane] = '1', true
+      call('HSET', SCHED, 'tenants', '1')
+      -- @guard tenants: what was ready before them takes turns too
+      t.begin_walk(lane)
+      t.enter(lane, '')
+    end
+    local name, bytes, limit = t.name(raw), t.size(fields)
+    call('ZADD', WAITING, 0, member_of(lane, name, rank, encode_id(id)) .. bytes .. ' ' .. limit)
+    t.enter(lane, name)
+  end
+
+  -- An entry is ready no more, and no pull took it. `rank`: as in the ready set; nothing is done without one.
+  function t.remove(lane, id, raw, rank)
+    if not rank or not t.shares(lane) then return end
+    local done = {}
+    for _, name in ipairs({t.name(raw), OTHER, ''}) do   -- its name may have been another when it came
+      local member = member_of(lane, name, rank, encode_id(id))
+      local gone = 0
+      -- @guard tenants: what is ready no more waits no more
+      if not done[name] then gone = call('ZREMRANGEBYLEX', WAITING, '[' .. member, '(' .. member .. '\255') end
+      done[name] = true
+      if gone > 0 and not t.heads(lane, name, 1)[1] then t.leave(lane, name) end
+    end
+  end
+
+  -- Everything that has changed is written. Each script does this once, at its end.
+  function t.flush()
+    t.write_records()
+    t.write_walks()
+    -- @guard tenants: somebody is woken for who may run one more
+    if t.unblocked then
+      tell(WAKE, 'MAXLEN', 1, '*', 't', '1')
+      if call('LLEN', BENCH) == 0 then call('RPUSH', BENCH, '1') end
+    end
+  end
+end

@@ -1,0 +1,96 @@
+-- @include tenants
+-- Tenants: the housekeeping's part. A worker of an earlier release takes, returns and ends requests without a look at
+-- turns and charges; here both are brought to what is there, a bounded part in each call.
+local function tidy_tenants(t)
+  local PART, FORGET_MS, turns_key, precise = 200, 3600000, t.turns_key, t.precise
+
+  -- Entries that are ready and in no index, and those in the index that are not ready.
+  local function check_index(lane)
+    local ready, place = call('ZCARD', ready_key(lane)), 'place|' .. lane
+    if ready == call('ZLEXCOUNT', WAITING, '[' .. lane, '(' .. lane + 1) or t.bare(lane) then return end
+    local from, bytes, rows = tonumber(call('HGET', SERVED, place) or 0) or 0, 0, {}
+    if from < ready then rows = call('ZRANGE', ready_key(lane), from, from + PART - 1, 'WITHSCORES') end
+    for i = 1, #rows, 2 do
+      if bytes >= cfg.copied_bytes then break end
+      from = from + 1
+      local id = decode_id(rows[i])
+      local fields = id and fetch_fields(lane, id)
+      if fields then
+        local size, _, _, tenant = skim_entry(lane, id, fields)
+        -- @guard upkeep: what an earlier release staged takes turns
+        t.add(lane, id, rows[i + 1], tenant, fields)
+        bytes = bytes + size
+      end
+    end
+    call('HSET', SERVED, place, from < ready and from or 0)
+    local behind = call('HGET', SERVED, 'behind|' .. lane) or lane
+    local members = call('ZRANGEBYLEX', WAITING, '(' .. behind, '(' .. lane + 1, 'LIMIT', 0, PART)
+    for _, member in ipairs(members) do
+      local name, known = string.match(member, '^%d(.-)%z%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d(.-)%z')
+      -- @guard upkeep: what is ready no more leaves the index
+      if not known or not call('ZSCORE', ready_key(lane), known) then call('ZREM', WAITING, member) end
+      if name and not t.heads(lane, name, 1)[1] then t.leave(lane, name) end
+    end
+    call('HSET', SERVED, 'behind|' .. lane, #members == PART and members[PART] or lane)
+  end
+
+  -- Charges of runs that are over, and records of tenants that are gone.
+  local function check_served()
+    local cursor, charges, records = string.match(call('HGET', SERVED, 'pass') or '', '^(%d+) (%d+) (%d+)$')
+    local reply = call('HSCAN', SERVED, cursor or 0, 'COUNT', PART)
+    charges, records = tonumber(charges) or 0, tonumber(records) or 0
+    for i = 1, #reply[2], 2 do
+      local field, value = reply[2][i], reply[2][i + 1]
+      local kind, name = string.match(field, '^(%a)|(.*)$')
+      local lane, id = lane_and_id(kind == 'c' and name or '')
+      if lane then
+        charges = charges + 1
+        local row = call('XPENDING', lane_key(lane), GROUP, id, id, 1)[1]
+        if not row or row[2] == NOBODY then
+          -- @guard upkeep: a run that is over is charged no more
+          t.back(lane, id)
+          if not call('ZSCORE', ready_key(lane), encode_id(id)) and not call('ZSCORE', DELAYED, name) then t.drop(lane, {id}) end
+        end
+      elseif kind == 't' then
+        records = records + 1
+        local record, waits = t.record(name), false
+        for number = 1, LANE_COUNT do waits = waits or t.turn(number, name) ~= nil end
+        if record.running == 0 and not waits and now_ms() - record.seen >= FORGET_MS then
+          -- @guard upkeep: a tenant that has gone is forgotten
+          call('HDEL', SERVED, field)
+          call('HINCRBY', SERVED, 'known', -1)
+        end
+      elseif kind == 'l' then
+        local owner = string.match(name, '^[^|]*|(.*)$')
+        if not call('HGET', SERVED, 't|' .. (owner or '')) then call('HDEL', SERVED, field) end
+      end
+    end
+    call('HSET', SERVED, 'pass', string.format('%s %d %d', reply[1], charges, records))
+    return reply[1] == '0', charges, records
+  end
+
+  local shared = false
+  for lane = 1, LANE_COUNT do
+    if t.shares(lane, true) then
+      shared = true
+      check_index(lane)
+    end
+    for _, name in ipairs(call('ZRANGEBYSCORE', turns_key(lane), precise(-t.level(lane) - 1), '(0', 'LIMIT', 0, PART)) do
+      t.forget_turn(lane, name)
+    end
+  end
+  local whole, charges, records = check_served()
+  if not whole then return end
+  call('HDEL', SERVED, 'pass')
+  if shared or charges > 0 then return end
+  for lane = 1, LANE_COUNT do
+    -- @guard upkeep: nothing is left of turns where nobody waits or runs
+    call('ZREMRANGEBYSCORE', turns_key(lane), '-inf', '+inf')
+    call('HDEL', SERVED, 'left|' .. lane, 'place|' .. lane, 'behind|' .. lane)
+  end
+  if records == 0 then
+    -- @guard upkeep: without tenants nothing is asked
+    call('HDEL', SCHED, 'tenants')
+    call('HDEL', SERVED, 'known')
+  end
+end

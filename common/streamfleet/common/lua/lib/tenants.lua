@@ -1,0 +1,51 @@
+-- @include entry
+-- @include tenant_index
+-- @include tenant_charges
+-- @include tenant_lengths
+-- Tenants share a lane by tokens. Of those that wait, the one that was charged least for its weight goes first; within a
+-- tenant, the earliest deadline. A request is charged when it is picked, settled when it ends, and refunded when it
+-- returns. The keys:
+--   turns:<lane>: tenant to tokens charged for its weight; -tokens - 1 while the tenant does not wait.
+--   waiting: '<lane><tenant>\0<rank><member of ready>\0<bytes of the body> <asked limit>' of what is ready, by name.
+--   served: 't|<tenant>' its record; 'c|<lane>|<id>' a charge; 'l|<class>|<tenant>' lengths; 'left|<lane>' the tokens of the
+--     tenant that waited last; 'known' the number of records.
+--   tenants: tenant to '<weight> <most running at once>', set by operators.
+-- While nobody gives a tenant, none of these keys exists, and SCHED has no field `tenants`, which is all that is asked:
+-- the functions are made only if it has.
+local made_tenants
+
+-- Returns a table of functions; false where access rules of an earlier release forbid these keys, or one was
+-- overwritten by hand.
+local function tenants()
+  if made_tenants == nil then
+    made_tenants = {}
+    local looks = {{'ZCARD', WAITING}, {'HLEN', SERVED}, {'HGET', TENANTS, ''}}
+    for lane = 1, LANE_COUNT do looks[#looks + 1] = {'ZCARD', KEYS[2 * LANE_COUNT + lane]} end
+    for _, look in ipairs(looks) do
+      -- @guard tenants: a key of another type is left alone
+      if type(redis.pcall(unpack(look))) == 'table' then made_tenants = false end
+    end
+    if made_tenants then
+      add_index(made_tenants)
+      add_charges(made_tenants)
+      add_lengths(made_tenants)
+    end
+  end
+  return made_tenants
+end
+
+-- The same, if a tenant was given lately.
+local function sharing()
+  look_at_sched()
+  return some_tenants and tenants()
+end
+
+-- Returns the entry's size, and 1 unless it was ready before.
+local function make_ready(lane, id, fields)
+  keep_enqueued_ms(lane, id)
+  local bytes, deadline, _, tenant = skim_entry(lane, id, fields)
+  local rank = rank_of(lane, id, deadline)
+  local shared = sharing() or tenant and tenants()
+  if shared then shared.add(lane, id, rank, tenant, fields) end
+  return bytes, call('ZADD', ready_key(lane), rank, encode_id(id))
+end
