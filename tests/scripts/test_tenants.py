@@ -9,6 +9,7 @@ import pytest
 
 from streamfleet.common.broker.types import Completion, Lease
 from streamfleet.common.protocol import Status
+from streamfleet.operator.tenants import read_tenants
 from tests.scripts.harness import NOW, Queue, ids
 from tests.scripts.keyspace import Dump
 
@@ -273,3 +274,31 @@ async def test_the_audit_adds_up_tokens(queue: Queue) -> None:
     assert (await queue.broker.audit()).problems() == []
     await queue.command("HDEL", queue.keys.served, f"c|2|{lease.stream_id}")
     assert len((await queue.broker.audit()).problems()) == 2
+
+
+async def test_a_limit_that_is_raised_counts_within_seconds(queue: Queue) -> None:
+    await queue.broker.set_tenant("a", 1, 1)
+    await flood(queue, "a", 3)
+    assert len((await queue.pull(wanted=3)).claims) == 1
+    await queue.broker.set_tenant("a", 2, None)
+    await queue.broker.expire()
+    assert len((await queue.pull(wanted=3)).claims) == 2
+
+
+async def test_tenants_are_shown_with_what_they_use(queue: Queue) -> None:
+    await queue.broker.set_tenant("a", 2, 7)
+    await flood(queue, "a", 3)
+    await flood(queue, "b", 2, first=2000)
+    lease = (await queue.pull(wanted=1)).claims[0].lease
+    await end(queue, lease, 4, 10)
+    first, second, *_ = await read_tenants(queue.broker)
+    assert (first.tenant, first.weight, first.max_running, first.tokens, first.waiting) == ("a", 2.0, 7, 14, 2)
+    assert (second.tenant, second.waiting) == ("", 0) or second.tenant == "b"
+
+
+async def test_all_beyond_fifty_tenants_are_shown_together(queue: Queue) -> None:
+    for i in range(60):
+        await queue.add("high", f"{1000 + i}-0", tenant=f"t{i}", deadline=FAR)
+    await queue.pull(wanted=0)
+    views = await read_tenants(queue.broker)
+    assert (len(views), views[-1].tenant, sum(view.waiting for view in views)) == (51, "other", 60)

@@ -288,6 +288,8 @@ def _operator(p: Patterns) -> list[Grant]:
         Grant(("zrank",), p.of(READ, *map(keys.ready, LANES))),
         # queue set
         Grant(("hset",), p.of(BOTH, keys.meta)),
+        # tenants
+        Grant(("hset", "hdel", "hgetall"), p.of(BOTH, keys.tenants)),
         # dead requeue, dead purge
         Grant(("xadd",), p.of(WRITE, *keys.lanes)),
         Grant(("xdel",), p.of(WRITE, keys.dead)),

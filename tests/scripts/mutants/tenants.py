@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.scripts.mutants.mutant import Mutant
 
-MUTANTS = tuple(
+TAKEN_OUT = tuple(
     Mutant(guard, caught_by=f"tenants.{test}")
     for guard, test in {
         "tenants: a pick is charged": "a_charge_is_settled_by_what_was_used",
@@ -36,9 +36,14 @@ MUTANTS = tuple(
         "upkeep: a run that is over is charged no more": "the_housekeeping_ends_charges_of_runs_that_are_over",
         "upkeep: a tenant that has gone is forgotten": "nothing_is_left_of_a_tenant_that_has_gone",
         "upkeep: nothing is left of turns where nobody waits or runs": "nothing_is_left_of_a_tenant_that_has_gone",
+        "upkeep: who may run more since its limit was raised waits again": (
+            "a_limit_that_is_raised_counts_within_seconds"
+        ),
         "upkeep: without tenants nothing is asked": "nothing_is_left_of_a_tenant_that_has_gone",
     }.items()
-) + (
+)
+MUTANTS = (
+    *TAKEN_OUT,
     Mutant(
         "tenants: who comes back starts at the lowest level",
         "math.max(tokens or 0, t.level(lane) - 0.001), true)",

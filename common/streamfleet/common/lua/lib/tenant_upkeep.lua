@@ -54,7 +54,15 @@ local function tidy_tenants(t)
       elseif kind == 't' then
         records = records + 1
         local record, waits = t.record(name), false
-        for number = 1, LANE_COUNT do waits = waits or t.turn(number, name) ~= nil end
+        for number = 1, LANE_COUNT do
+          local tokens, waiting = t.turn(number, name)
+          waits = waits or tokens ~= nil
+          if not waiting and record.running < record.most and t.heads(number, name, 1)[1] then
+            -- @guard upkeep: who may run more since its limit was raised waits again
+            t.enter(number, name)
+            t.unblocked = true
+          end
+        end
         if record.running == 0 and not waits and now_ms() - record.seen >= FORGET_MS then
           -- @guard upkeep: a tenant that has gone is forgotten
           call('HDEL', SERVED, field)
