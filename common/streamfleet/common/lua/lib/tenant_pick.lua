@@ -78,8 +78,8 @@ local function add_pick(t)
   end
 
   local function round(lane, wanted, ids, stays)
-    -- Those who are passed over are taken if there is nobody else.
-    local queue, passed, stale = first_tenants(lane, wanted - #ids + (some_interrupted and 16 or 0)), {}, 0
+    -- One more, because who comes first may have nothing in the index yet; and some if entries may be passed over.
+    local queue, passed, stale = first_tenants(lane, wanted - #ids + (some_interrupted and 16 or 1)), {}, 0
     local all = {unpack(queue)}
     local function take(tenant, id, cost)
       tenant.tokens = tenant.tokens + charge(lane, tenant.name, id, cost)
