@@ -66,7 +66,7 @@ async def _run(url: str, order: Order, number: int) -> tuple[list[float], list[f
             flooded += more
             await slots.add([Ask("flood", chance.choice(OUTPUTS)) for _ in range(more)])
         await slots.fill()
-        await slots.until(slots.now + chance.expovariate(1 / 1_000))
+        await slots.until(slots.now + 1_000)
         arrived, free = slots.now, slots.next_free
         (name,) = await slots.add([Ask("small", chance.choice(OUTPUTS))])
         came[name] = (arrived, free)
