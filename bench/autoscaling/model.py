@@ -14,9 +14,8 @@ from dataclasses import dataclass, field
 from bench.autoscaling.policies import STEP_S, Scaler, View
 from bench.scheduling.traces import Arrival
 from streamfleet.common.protocol import LANES
-from streamfleet.operator.broker.audit import Ranked
 from streamfleet.operator.exporter.pressure import Throughput, pressure_s
-from streamfleet.operator.snapshot import places
+from streamfleet.operator.snapshot import LaneView, places
 
 SLOTS = 4
 TOKENS_PER_S = 20.0
@@ -153,8 +152,7 @@ class Simulation:
         heapq.heappush(self._waiting[_RANK[arrival.lane]], (_enqueued_ms(arrival) + life_ms, at))
 
     def _dispatch(self, now_s: float) -> None:
-        critical, high, normal, low = self._waiting
-        while self._fleet.free > 0 and (lane := critical or high or normal or low):
+        while self._fleet.free > 0 and (lane := next(filter(None, self._waiting), None)):
             _, at = heapq.heappop(lane)
             arrival = self._trace[at]
             due_s = DEADLINE_FAR_S if arrival.ttl_ms is None else arrival.at_s + arrival.ttl_ms / 1000
@@ -182,11 +180,11 @@ class Simulation:
 
     def _view(self, now_s: float) -> View:
         """Returns the policy's view, by the exporter's own arithmetic."""
-        waiting = {lane: len(heap) for lane, heap in zip(LANES, self._waiting, strict=True)}
-        outstanding = sum(waiting.values()) + self._fleet.running
+        waiting = sum(map(len, self._waiting))
+        outstanding = waiting + self._fleet.running
         now_ms = round(now_s * 1000)
-        per_second = self._throughput.saw(now_ms, self._answered, waiting=any(waiting.values()))
-        late = pressure_s(list(self._ranked()), waiting, PATIENCE_MS, now_ms, per_second) if per_second else {}
+        per_second = self._throughput.saw(now_ms, self._answered, waiting=waiting > 0)
+        late = pressure_s(list(self._lanes(now_ms)), per_second) if per_second else {}
         return View(
             self._fleet.ready,
             SLOTS,
@@ -196,12 +194,12 @@ class Simulation:
             max(late.values(), default=None),
         )
 
-    def _ranked(self) -> Iterator[Ranked]:
+    def _lanes(self, now_ms: int) -> Iterator[LaneView]:
         for lane, heap in zip(LANES, self._waiting, strict=True):
-            in_order = sorted(heap) if heap else []
-            for place in places(len(in_order)) if in_order else ():
-                rank_ms, at = in_order[place]
-                yield Ranked(lane, place, _enqueued_ms(self._trace[at]), rank_ms)
+            in_order, size = sorted(heap), len(heap)
+            ranked = [(place, *in_order[place]) for place in places(size)] if heap else []
+            own = [(place, (ms - now_ms) / 1000) for place, ms, at in ranked if self._trace[at].ttl_ms is not None]
+            yield LaneView(lane, size, size, 0, 0, None, None, deadlines=own, staged=size)
 
 
 def _enqueued_ms(arrival: Arrival) -> int:

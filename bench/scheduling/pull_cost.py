@@ -21,6 +21,7 @@ from bench.core.rounds import percentile
 from bench.scheduling.feeding import fill, padded_body, stage_all
 from bench.scheduling.outcomes import cdf
 from bench.scheduling.parts import Part, Say
+from bench.shards.server import SCRIPTS
 from streamfleet.common.broker.types import Completion, Pulled
 from streamfleet.common.connection import Connection
 from streamfleet.common.keys import Keys
@@ -154,4 +155,4 @@ async def _complete(broker: Broker, pulled: Pulled) -> None:
 def _script_us(client: redis.Redis) -> float:
     """Server time of all script calls since the counters were reset, with the commands inside them."""
     stats = client.info("commandstats")
-    return float(sum(row["usec"] for name, row in stats.items() if name in ("cmdstat_evalsha", "cmdstat_eval")))
+    return float(sum(row["usec"] for name, row in stats.items() if name in SCRIPTS))

@@ -8,7 +8,7 @@ from typing import Any
 
 import redis
 
-SCRIPTS = ("cmdstat_evalsha", "cmdstat_eval")
+SCRIPTS = ("cmdstat_fcall", "cmdstat_evalsha", "cmdstat_eval")
 
 
 @dataclass(frozen=True)

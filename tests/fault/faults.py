@@ -9,11 +9,11 @@ from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from streamfleet.common import scripts
 from streamfleet.worker.failpoints import Point
 from tests.fault.fleet import Member
 from tests.fault.harness import Harness
 from tests.fault.plan import Fault, FaultKind
+from tests.script_names import names
 
 POINT_S = 20.0
 ANYBODY = frozenset({Point.BEFORE_RECLAIM, Point.AFTER_RECLAIM})
@@ -187,7 +187,7 @@ class Striker:
             proxy = self._harness.producers[fault.slot % len(self._harness.producers)].proxy
         else:
             self.mark("swallow", self._name_in(fault.slot))
-        proxy.swallow(scripts.sha(fault.what).encode())
+        proxy.swallow(*names(fault.what))
         return True
 
     # -- inside a worker -----------------------------------------------------------------------------------

@@ -93,7 +93,8 @@ def test_any_workers_are_shown(described: dict[bytes, bytes], holding: dict[byte
     known = {replies.consumer_name(name): replies.description(text) for name, text in described.items()}
     views = worker_views(known, held, some.NOW_MS)
     assert len(views) == len({*known, *held})
-    lanes = lane_views(Audit({}, 0, 0, 0, [LaneAudit(LANES[0], 0, 0, 0, 0, None, None)]), Sample(some.NOW_MS, known))
+    audit = Audit({}, 0, 0, 0, [LaneAudit(LANES[0], 0, 0, 0, 0, None, None)])
+    lanes = lane_views(audit, Sample(some.NOW_MS, known), 300_000)
     snapshot = Snapshot("q", some.NOW_MS, lanes, views, 0, 0, 0, {})
     shown(backlog_view.render(snapshot, None))
     shown(workers_view.render(views))

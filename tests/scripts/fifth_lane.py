@@ -7,6 +7,12 @@ import sys
 
 from streamfleet.common.broker.types import Lease
 from streamfleet.common.protocol import LANES, Lane
+from streamfleet.gateway.request_parameters import Bounds, read_parameters
+from streamfleet.gateway.ui.overview import overview
+from streamfleet.operator.exporter.families import families
+from streamfleet.operator.exporter.pressure import Throughput
+from streamfleet.operator.exporter.view import view
+from streamfleet.operator.snapshot import read_queue, take_snapshot
 from tests.scripts.conftest import open_queue
 from tests.scripts.harness import NOW, Queue, submission
 
@@ -26,6 +32,8 @@ async def play(url: str) -> None:
         assert [lease.lane for lease in leases] == list(LANES), "the most urgent lane goes first"
         await ended_by_a_worker(queue, last, leases)
         await ended_by_nobody(queue, last)
+        await shown_to_operators(queue)
+        taken_by_the_gateway(last)
         assert await queue.broker.heartbeat("w1", {}) is not None
         audit = await queue.broker.audit()
         found = ([row.lane for row in audit.lanes], audit.problems(), audit.outstanding)
@@ -64,6 +72,23 @@ async def ended_by_nobody(queue: Queue, last: Lane) -> None:
     found = await queue.broker.results(["late", "unwanted"])
     assert [result and result.fields["status"] for result in found] == ["expired", "cancelled"]
     assert await queue.broker.resume([last]) == [last]
+
+
+async def shown_to_operators(queue: Queue) -> None:
+    """Show all lanes in the metrics, on the page, and in the judgement of which is late."""
+    audit, sample = await read_queue(queue.broker)
+    metrics = families("q", view(audit, sample, Throughput(), queue.limits.patience_ms), 0.0)
+    labels = [sample.labels for metric in metrics for sample in metric.samples]
+    assert {label["lane"] for label in labels if "lane" in label} == set(LANES)
+    snapshot = await take_snapshot(queue.broker)
+    assert [row["lane"] for row in overview(snapshot, None, {})["lanes"]] == list(LANES)
+
+
+def taken_by_the_gateway(last: Lane) -> None:
+    """Read the lane from a header, and answer with the tier of the side that it is on."""
+    bounds = Bounds(LANES, 1_000, 1_000, continue_on_disconnect=False)
+    found = read_parameters({"x-streamfleet-lane": last}, {"service_tier": "auto"}, bounds, NOW)
+    assert (found.lane, found.tier) == (last, "flex")
 
 
 if __name__ == "__main__":

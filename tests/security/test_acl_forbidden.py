@@ -7,7 +7,7 @@ import redis
 
 from streamfleet.common.keys import Keys
 from streamfleet.common.protocol import LANES
-from streamfleet.operator.access_rules import ANY_QUEUE, Grant, Patterns, Role, grants, rules
+from streamfleet.operator.access_rules import Grant, Patterns, Role, grants, rules
 from tests.security.forbidden import attempts
 from tests.security.guarded import OTHER, QUEUE, Guarded
 
@@ -98,12 +98,13 @@ SHAPES = {
     "HGETALL": "", "HSET": "a b", "HSETNX": "a b", "HDEL": "a", "HLEN": "", "HEXISTS": "a", "HINCRBY": "a 1",
     "ZADD": "1 a", "ZCARD": "", "ZCOUNT": "0 1", "ZPOPMIN": "1", "ZRANGE": "0 1", "ZRANGEBYSCORE": "0 1",
     "HSCAN": "0", "ZSCAN": "0", "RENAME": "", "ZREM": "a", "ZREMRANGEBYSCORE": "0 1", "ZSCORE": "a", "LLEN": "",
-    "ZRANK": "a", "RPUSH": "a", "BLPOP": "1", "EVAL": "",
+    "ZRANK": "a", "RPUSH": "a", "BLPOP": "1", "EVAL": "", "FCALL": "",
 }  # fmt: skip
 SPECIAL = {
     "XREADGROUP": "XREADGROUP GROUP workers w STREAMS {key} >",
     "XREAD": "XREAD STREAMS {key} 0",
     "EVAL": "EVAL script 1 {key}",
+    "FCALL": "FCALL function 1 {key}",
     "RENAME": "RENAME {key} {key}",
 }
 SUBCOMMANDS = {
@@ -168,7 +169,7 @@ def covers(grant: Grant, key: str, queue: str) -> bool:
 
 @pytest.mark.parametrize("prefix", ["", "app*:"])
 def test_all_queues_are_those_of_the_prefix_only(any_guarded: Guarded, prefix: str) -> None:
-    url = any_guarded.enlist_with(Role.PRODUCER, rules(Role.PRODUCER, Patterns(Keys(ANY_QUEUE, prefix), every=True)))
+    url = any_guarded.enlist_with(Role.PRODUCER, rules(Role.PRODUCER, Patterns(Keys("*", prefix), every=True)))
     with redis.Redis.from_url(url) as me:
         for queue in ("q", "other", "odd*[a]"):
             assert me.xadd(Keys(queue, prefix).lane("high"), {"body": "{}"})
@@ -177,7 +178,7 @@ def test_all_queues_are_those_of_the_prefix_only(any_guarded: Guarded, prefix: s
 
 
 def test_an_operator_of_all_queues_reads_no_signing_secrets(any_guarded: Guarded) -> None:
-    url = any_guarded.enlist(Role.OPERATOR, ANY_QUEUE, every=True)
+    url = any_guarded.enlist(Role.OPERATOR, "*", every=True)
     with redis.Redis.from_url(url) as me:
         assert me.hgetall(Keys("gateway").workers) == {}, "a queue may be called so"
         assert refused(me, "HGETALL", "{gateway}/webhooks:secrets")

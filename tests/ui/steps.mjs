@@ -71,6 +71,8 @@ export const steps = {
   "shows lanes, workers and what runs next": async ({ page, scene }) => {
     const lanes = await page.locator("#lane-rows th").allTextContents();
     assert.deepEqual(lanes.map((text) => text.split(" ")[0]), ["critical", "high", "normal", "low"]);
+    const offered = await page.locator("#find-lane option").allTextContents();
+    assert.deepEqual(offered, ["any", "critical", "high", "normal", "low"]);
     await eventually("both workers are there", async () => (await page.locator("#worker-rows tr").count()) === 2);
     const worker = await page.locator("#worker-rows tr").first().textContent();
     for (const word of [scene.worker, scene.version, "simulated"]) assert.ok(worker.includes(word), word);

@@ -22,8 +22,8 @@ NOW = 1_000_000
 def view(
     row: LaneAudit, *, now_ms: int = NOW, delayed: int = 0, sampled: Mapping[Lane, int] | None = None, **given: Any
 ) -> LaneView:
-    (found,) = lane_views(Audit({}, delayed, 0, 0, [row]), Sample(now_ms, {}, delayed=sampled or {}, **given))
-    return found
+    sample = Sample(now_ms, {}, delayed=sampled or {}, **given)
+    return lane_views(Audit({}, delayed, 0, 0, [row]), sample, 300_000)[0]
 
 
 def snapshot(now_ms: int = NOW, accepted: int = 0, workers: Mapping[str, Mapping[str, Any]] | None = None) -> Snapshot:

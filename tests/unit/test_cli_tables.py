@@ -62,7 +62,7 @@ def backlog() -> RenderableType:
         first_ms={Lane.CRITICAL: NOW_MS - 95_000},
         ranked=[Ranked(Lane.CRITICAL, 0, NOW_MS - 100_000, NOW_MS - 95_000)],
     )
-    lanes = lane_views(Audit({}, 3_184, 0, 0, [counts, *empty]), sample)
+    lanes = lane_views(Audit({}, 3_184, 0, 0, [counts, *empty]), sample, 300_000)
     ended = {"succeeded": 1_234_567, "failed": 12, "expired": 345, "dead": 6}
     view = Snapshot("summaries", NOW_MS, lanes, workers(), 12, 6, 1_358_000, ended)
     return backlog_view.render(view, Rates(12.5, 10.0))

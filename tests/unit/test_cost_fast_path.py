@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.protocol import CHAT, COMPLETIONS
-from streamfleet.worker.cost.check import check_cost, checked_demand
-from streamfleet.worker.cost.fast_path import fast_path_output
+from streamfleet.worker.cost.check import check_cost, checked_demand, fast_path_output
 from streamfleet.worker.cost.limits import CostLimits
 from streamfleet.worker.credit import Demand, estimate
 

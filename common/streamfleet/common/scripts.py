@@ -2,13 +2,18 @@
 
 The queue's scripts are in this package. Another package with scripts adds their verbs before it calls them.
 `-- @guard` lines mark a guard for the tests (CONTRIBUTING.md). Redis never gets them.
+
+Redis 7.0 and later get the scripts that run for each request as functions too: they are compiled once, and what they
+decoded of the queue's configuration stays between calls. EVALSHA makes everything in a script anew at each call, which
+takes longer than most of the Redis commands in it. Older servers, and users who may not call functions, use EVALSHA.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
@@ -39,8 +44,14 @@ VERBS = (
     "vanish",
     "balance",
 )
+FUNCTIONS = ("enqueue", "pull", "complete", "renew", "release", "retry_later", "heartbeat")
+"""Verbs that are called for each request, or all the time."""
+LIBRARY_PREFIX = "streamfleet_"
 _PACKAGES = dict.fromkeys(VERBS, PACKAGE)
 _INCLUDE = re.compile(r"^-- @include (\w+)$", re.MULTILINE)
+_EACH_CALL = re.compile(r"^-- @begin\n(.*?)^-- @end\n", re.MULTILINE | re.DOTALL)
+_VERB = "-- @verb\n"
+"""Stands between a script's shared parts and its own lines."""
 _MARK = re.compile(r"^ *-- @guard .+\n", re.MULTILINE)
 
 
@@ -72,7 +83,53 @@ def marked(verb: str) -> str:
     seen: list[str] = []
     parts: list[str] = []
     _collect(_PACKAGES[verb], f"{verb}.lua", seen, parts)
-    return "\n".join(parts)
+    return "\n".join([*parts[:-1], _VERB + parts[-1]])
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """The scripts of `FUNCTIONS` as a library of Redis functions.
+
+    Its name has a hash of its text, and so have the names of its functions: releases stand beside each other.
+
+    Attributes:
+        name: name of the library.
+        text: its source, as FUNCTION LOAD takes it.
+        functions: name of the function of each verb.
+    """
+
+    name: str
+    text: str
+    functions: Mapping[str, str]
+
+
+def library(text_of: Callable[[str], str] | None = None) -> Library:
+    """The library of this release. Each function has its own copy of the shared parts, as its script has.
+
+    Args:
+        text_of: returns a verb's text; tests change it.
+    """
+    sources = {verb: (text_of or source)(verb) for verb in FUNCTIONS}
+    digest = hashlib.sha1("".join(sources.values()).encode(), usedforsecurity=False).hexdigest()[:16]
+    name = f"{LIBRARY_PREFIX}{digest}"
+    functions = {verb: f"{name}_{verb}" for verb in FUNCTIONS}
+    parts = [_as_function(functions[verb], text) for verb, text in sources.items()]
+    return Library(name, "\n".join([f"#!lua name={name}", *parts]), functions)
+
+
+@cache
+def library_name() -> str:
+    """Name of this release's library."""
+    return library().name
+
+
+def _as_function(name: str, text: str) -> str:
+    shared, own = text.split(_VERB)
+    each_call = "".join(_EACH_CALL.findall(shared))
+    return (
+        f"do\nlocal KEYS, ARGV\n{_EACH_CALL.sub('', shared)}\n"
+        f"redis.register_function('{name}', function(keys, args)\nKEYS, ARGV = keys, args\n{each_call}{own}\nend)\nend"
+    )
 
 
 def sha(verb: str) -> str:

@@ -19,8 +19,8 @@ from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.keys import gateway_base
 from streamfleet.common.protocol import LANES, Lane
 
-USUAL_LANES: tuple[Lane, ...] = (Lane.HIGH, Lane.NORMAL, Lane.LOW)
-"""Lanes of a key that names none; the lane critical must be granted explicitly."""
+USUAL_LANES = LANES[1:]
+"""Lanes of a key that names none; the most urgent one must be granted explicitly."""
 MOST_PER_MINUTE = 10**12
 _KEY = re.compile(r"sf-[A-Za-z0-9_-]{43}")
 _ID = re.compile(r"[0-9a-f]{16}")

@@ -58,7 +58,6 @@ TIERS = {
     "flex": Lane.LOW,
 }
 """OpenAI's `service_tier` to lane: a price there, a priority here."""
-_TIER_OF = {Lane.CRITICAL: "priority", Lane.HIGH: "priority", Lane.NORMAL: "default", Lane.LOW: "flex"}
 MOST_KEY_CHARS = 1_024
 _SECONDS = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?")
 _EPOCH_MS = re.compile(r"[0-9]{12,16}")
@@ -159,8 +158,15 @@ def read_parameters(
         stream=stream,
         restart_events=read_restart_events(headers),
         after=_read_last_event_id(headers),
-        tier=_TIER_OF[lane] if body.get("service_tier") is not None else None,
+        tier=_tier_of(lane) if body.get("service_tier") is not None else None,
     )
+
+
+def _tier_of(lane: Lane) -> str:
+    """The `service_tier` that an answer names; other lanes than those of `TIERS` have that of the side they are on."""
+    if lane is Lane.NORMAL:
+        return "default"
+    return "priority" if lane.rank < Lane.NORMAL.rank else "flex"
 
 
 def _read_last_event_id(headers: Mapping[str, str]) -> str | None:

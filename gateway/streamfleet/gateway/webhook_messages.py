@@ -16,9 +16,6 @@ from typing import Any, Self
 from streamfleet.common.keys import gateway_base
 from streamfleet.common.settings_gateway import WebhookSettings
 
-DELIVERERS = "deliverers"
-"""The consumer group of due webhooks; the webhook scripts name it too."""
-
 
 class WebhookNames:
     """Redis keys of the webhooks of all gateways with this prefix.

@@ -18,7 +18,6 @@ from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.keys import Keys, gateway_base
 from streamfleet.common.protocol import LANES, Lane
 
-ANY_QUEUE = "*"
 READ, WRITE, BOTH = "%R~", "%W~", "~"
 _GLOB = re.compile(r"([*?\[\]^\\])")
 _CLUSTER = ("cluster|slots", "cluster|shards", "cluster|nodes", "readonly")
@@ -370,8 +369,8 @@ def _autoscaler(p: Patterns) -> list[Grant]:
 
 
 def _scripts(p: Patterns) -> Grant:
-    """Any script on keys of the queue; Redis checks each command inside the script by itself."""
-    return Grant(("eval", "evalsha"), (BOTH + p.whole,))
+    """Any script or function on keys of the queue; Redis checks each command inside it by itself."""
+    return Grant(("eval", "evalsha", "fcall"), (BOTH + p.whole,))
 
 
 def _escaped(text: str) -> str:

@@ -35,6 +35,7 @@ class LaneView:
         oldest_s: age of the oldest entry, seconds; None for an empty lane.
         nearest_s: seconds until the deadline (or the default deadline) of the next request; negative if passed.
         due: for some staged requests, the number that run before, and the seconds until the deadline, as above.
+        deadlines: the part of `due` that has a deadline of its own, not the default one.
         paused_s: time since the lane was paused, seconds; None if it is not paused.
         mean_wait_s: mean time since enqueueing of staged requests, seconds, from a sample of up to 17; None for none.
         staged: number of waiting requests that are in order.
@@ -49,10 +50,16 @@ class LaneView:
     oldest_s: float | None
     nearest_s: float | None
     due: Sequence[tuple[int, float]] = ()
+    deadlines: Sequence[tuple[int, float]] = ()
     paused_s: float | None = None
     mean_wait_s: float | None = None
     staged: int = 0
     undelivered: int | None = 0
+
+    @property
+    def slack_s(self) -> float | None:
+        """Seconds until the nearest of `deadlines`, negative if passed; None for none."""
+        return min((left_s for _, left_s in self.deadlines), default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +115,7 @@ async def take_snapshot(broker: OperatorBroker) -> Snapshot:
     return Snapshot(
         queue=broker.keys.queue,
         now_ms=sample.now_ms,
-        lanes=lane_views(audit, sample),
+        lanes=lane_views(audit, sample, broker.limits.patience_ms),
         workers=worker_views(sample.workers, await _held(broker), sample.now_ms),
         delayed=audit.delayed,
         dead_letters=audit.dead_letters,
@@ -143,17 +150,25 @@ def places(ready: int) -> list[int]:
     return sorted({step * max(0, ready - 1) // (PLACES - 1) for step in range(PLACES)})
 
 
-def lane_views(audit: Audit, sample: Sample) -> list[LaneView]:
-    """Views of all lanes."""
-    return [_lane_view(row, sample, countable=audit.delayed <= DELAYED_AT_MOST) for row in audit.lanes]
+def lane_views(audit: Audit, sample: Sample, patience_ms: int) -> list[LaneView]:
+    """Views of all lanes.
+
+    Args:
+        audit, sample: as `read_queue` returns them.
+        patience_ms: default deadline for ranking, counted from enqueueing.
+    """
+    countable = audit.delayed <= DELAYED_AT_MOST
+    return [_lane_view(row, sample, patience_ms, countable=countable) for row in audit.lanes]
 
 
-def _lane_view(row: LaneAudit, sample: Sample, *, countable: bool) -> LaneView:
+def _lane_view(row: LaneAudit, sample: Sample, patience_ms: int, *, countable: bool) -> LaneView:
     lane, now_ms = row.lane, sample.now_ms
     delayed = sample.delayed.get(lane, 0) if countable else None
     ready = max(0, row.length - row.running - (delayed or 0))
     oldest_ms, first_ms, paused_ms = sample.oldest_ms.get(lane), sample.first_ms.get(lane), sample.paused_ms.get(lane)
     waiting = [each for each in sample.ranked if each.lane is lane]
+    due = [each for each in waiting if abs(each.rank_ms) <= NO_DEADLINE_MS]
+    own = [each for each in due if each.rank_ms != each.enqueued_ms + patience_ms]
     return LaneView(
         lane=lane,
         outstanding=row.length,
@@ -162,7 +177,8 @@ def _lane_view(row: LaneAudit, sample: Sample, *, countable: bool) -> LaneView:
         delayed=delayed,
         oldest_s=None if oldest_ms is None else _since_s(oldest_ms, now_ms),
         nearest_s=None if first_ms is None or first_ms > NO_DEADLINE_MS else (first_ms - now_ms) / 1000,
-        due=[(each.place, (each.rank_ms - now_ms) / 1000) for each in waiting if abs(each.rank_ms) <= NO_DEADLINE_MS],
+        due=[(each.place, (each.rank_ms - now_ms) / 1000) for each in due],
+        deadlines=[(each.place, (each.rank_ms - now_ms) / 1000) for each in own],
         paused_s=None if paused_ms is None else _since_s(paused_ms, now_ms),
         mean_wait_s=fmean(_since_s(each.enqueued_ms, now_ms) for each in waiting) if waiting else None,
         staged=row.ready,

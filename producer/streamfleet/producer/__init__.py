@@ -1,4 +1,4 @@
-"""Code that enqueues requests and reads results: clients, batch files, and the operators' commands.
+"""Code that enqueues requests and reads results: clients, and batch files.
 
 from streamfleet.producer import Client
 

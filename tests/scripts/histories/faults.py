@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+
+from streamfleet.common.errors import SettingsError
 from streamfleet.common.keys import NOBODY
 from streamfleet.common.protocol import LANES, Lane
 from tests.scripts.histories.model import HANDED_OUT, READY
@@ -115,7 +118,9 @@ class Faults(FleetState):
         self.queue, self.model.now = self.queue.at(self.now), self.now
 
     async def _forget(self, step: Step) -> None:
-        """Consumers of workers that left are deleted where they hold nothing; and the server forgets its scripts."""
+        """Consumers of workers that left are deleted where they hold nothing; the server forgets its scripts."""
         await self.queue.broker.heartbeat(self._worker(step).name, {})
         await self.queue.broker.deregister(silent_ms=-1)
         await self.queue.command("SCRIPT", "FLUSH")
+        with contextlib.suppress(SettingsError):  # Redis 6.2 has no functions
+            await self.queue.command("FUNCTION", "FLUSH")

@@ -15,7 +15,7 @@ from streamfleet.common import metrics
 from streamfleet.common.broker.housekeeping import ExpiryScan
 from streamfleet.common.broker.worker import WorkerBroker
 from streamfleet.common.clock import Clock
-from streamfleet.common.errors import StreamfleetError
+from streamfleet.common.errors import NotPermitted, SettingsError, StreamfleetError
 from streamfleet.common.limits import QueueLimits
 from streamfleet.common.settings import WorkerSettings
 from streamfleet.worker.cancel_requests import CancelRequestProcessor
@@ -67,6 +67,7 @@ class Housekeeper:
         self._reclaim_guard = ReclaimGuard(settings.lease_ms / 1000, TICK_S)
         self._cancels = CancelRequestProcessor(broker, self._heard)
         self._workers = 1
+        self._may_delete_functions = True
         self._random = random
         self._seen: ExpiryScan | None = None
         self._turn_ends_at = 0.0
@@ -157,7 +158,7 @@ class Housekeeper:
                 return
 
     async def _forget(self) -> None:
-        """Forget workers that are gone, and dead letters whose retention is over."""
+        """Forget workers and releases that are gone, and dead letters whose retention is over."""
         for _ in range(FORGET_ROUNDS):
             silent_ms = self._lease_ms() * SILENT_LEASES
             gone = await self._broker.deregister(silent_ms=silent_ms, limit=FORGET_AT_ONCE, pause_ms=FORGET_PAUSE_MS)
@@ -166,6 +167,11 @@ class Housekeeper:
         for _ in range(FORGET_ROUNDS):
             if await self._broker.retain(FORGET_AT_ONCE) == 0:
                 break
+        if self._may_delete_functions:
+            try:
+                await self._broker.forget_libraries()
+            except (NotPermitted, SettingsError):  # these rules or this Redis will not change their mind soon
+                self._may_delete_functions = False
 
     async def _promote(self) -> float:
         """Return due retries to their lanes; returns the seconds until more are due."""

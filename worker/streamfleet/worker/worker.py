@@ -25,6 +25,7 @@ from streamfleet.common.errors import BrokerOutOfMemory, SettingsError, Streamfl
 from streamfleet.common.health import Health
 from streamfleet.common.limits import QueueLimits
 from streamfleet.common.queue_configuration import said
+from streamfleet.common.scripts import library_name
 from streamfleet.common.server_checks import check_server
 from streamfleet.common.settings import QueueSettings, WorkerSettings
 from streamfleet.worker.admission import Admission
@@ -136,6 +137,7 @@ class Worker:
         return {
             "state": self._state,
             "version": self._version,
+            "library": library_name(),
             "engine": self._engine.kind,
             "models": list(self._engine.models),
             "endpoints": list(self._engine.endpoints),

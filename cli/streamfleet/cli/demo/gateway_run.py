@@ -9,16 +9,19 @@ import re
 import shutil
 import sys
 import tempfile
+import webbrowser
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import httpx
 from rich.console import Console
 
-from streamfleet.cli.demo import gateway_batch, gateway_calls, gateway_page
+from streamfleet.cli.demo import gateway_batch, gateway_calls
 from streamfleet.cli.demo.gateway_process import GatewayProcess
 from streamfleet.cli.demo.hook import Receiver
 from streamfleet.cli.demo.own_process import environment
+from streamfleet.cli.demo.prompts import chat
 from streamfleet.cli.demo.server import RedisServer
 from streamfleet.cli.demo.shell import Shell
 from streamfleet.cli.demo.signals import Signals, interruptible
@@ -31,6 +34,8 @@ from streamfleet.operator.broker.audit import Audit
 
 QUEUE = "default"
 TENANT = "demo"
+EVERY_S = 3.0
+REQUEST_TIMEOUT_S = 120.0
 KEEP = "keep"
 """Marker file that keeps the demo's folder from being deleted."""
 
@@ -193,18 +198,18 @@ class _Demo:
 
     async def _page(self, shell: Shell, url: str) -> None:
         self._say("8/8", "The page")
-        self._problems += await gateway_page.look_at_page(shell)
+        self._problems += await _look_at_page(shell)
         shell.say(f"\nThe page:      {url}/ui", "bold")
         shell.say(f"Operator key:  {self._keys['operator']}", "bold")
         if self._options.open:
-            gateway_page.open_page(shell, f"{url}/ui")
+            _open_page(shell, f"{url}/ui")
 
     async def _stay(self, shell: Shell, url: str, model: str) -> None:
         """Keep all parts running until Ctrl-C. Requests of the user meanwhile are not checked."""
         shell.say(f"Look on: REDIS_URL={self._url} streamfleet backlog --watch")
         with self._signals.waited_for() as leave:
             shell.say("All of it goes on, with a small request every few seconds, until Ctrl-C.")
-            busy = asyncio.create_task(gateway_page.keep_busy(url, self._keys["demo"], model))
+            busy = asyncio.create_task(_keep_busy(url, self._keys["demo"], model))
             try:
                 await leave.wait()
             finally:
@@ -224,3 +229,45 @@ class _Demo:
             self._screen.print(f"logs: {self._folder}", highlight=False, soft_wrap=True)
         self._screen.print(audit.line(), highlight=False, soft_wrap=True)
         return 1 if problems else 0
+
+
+async def _look_at_page(shell: Shell) -> list[str]:
+    """Request the page, and its data with the operator's key. Returns the problems."""
+    page = await shell.run("curl -sS -o /dev/null -w '%{http_code} %{content_type}\\n' $GATEWAY/ui")
+    problems = []
+    if not page.startswith("200 text/html"):
+        problems.append(f"page: GET /ui should be 200 text/html, not {page.strip()}")
+    data = await shell.run('curl -sS $GATEWAY/ui/api/overview -H "Authorization: Bearer $OPERATOR_KEY"')
+    if '"lanes"' not in data:
+        problems.append("page: /ui/api/overview should have the lanes")
+    return problems
+
+
+def _has_desktop() -> bool:
+    """True if this machine has a display."""
+    return sys.platform == "darwin" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+
+
+def _open_page(shell: Shell, url: str) -> None:
+    """Open a browser on a desktop; elsewhere print the reason why not."""
+    if not _has_desktop():
+        shell.say("no browser opened: there is no display here (neither DISPLAY nor WAYLAND_DISPLAY is set)", "yellow")
+    elif not webbrowser.open(url):
+        shell.say("no browser opened: none was found; open the address yourself", "yellow")
+
+
+async def _keep_busy(url: str, key: str, model: str) -> None:
+    """Send a small request every few seconds until cancelled, so that the page shows activity.
+
+    Args:
+        url: URL of the gateway.
+        key: an API key.
+        model: model to ask.
+    """
+    headers = {"Authorization": f"Bearer {key}"}
+    async with httpx.AsyncClient(base_url=url, headers=headers, timeout=REQUEST_TIMEOUT_S, trust_env=False) as client:
+        while True:
+            # Failures are ignored here: the page shows them, and the audit counts them.
+            with contextlib.suppress(httpx.HTTPError):
+                await client.post("/v1/chat/completions", json={"model": model, **chat(gateway_calls.CAPITAL, 16)})
+            await asyncio.sleep(EVERY_S)

@@ -14,6 +14,7 @@ from streamfleet.common.limits import QueueLimits
 from streamfleet.common.queue_configuration import decode, differences, encode
 from streamfleet.common.replies import description, descriptions, mapping, recorded, texts
 from streamfleet.common.results import Result, decode_result
+from streamfleet.common.scripts import LIBRARY_PREFIX, library_name
 from streamfleet.common.settings import QueueSettings
 
 T = TypeVar("T")
@@ -94,6 +95,23 @@ class BrokerBase:
         if changed:
             self.configure(limits)
         return changed
+
+    async def forget_libraries(self) -> list[str]:
+        """Delete the functions of releases of which no worker of this queue is alive. Returns the libraries' names.
+
+        The workers of another queue on the same Redis load theirs again.
+
+        Raises:
+            NotPermitted: this user may not list or delete functions.
+            SettingsError: this Redis is older than 7.0 and has no functions.
+        """
+        found = await self.connection.command("FUNCTION", "LIST", "LIBRARYNAME", f"{LIBRARY_PREFIX}*")
+        names = {row[1].decode() for row in found}
+        used = {library_name(), *(worker.get("library", "") for worker in (await self.workers()).values())}
+        gone = sorted(names - used)
+        for name in gone:
+            await self.connection.command("FUNCTION", "DELETE", name)
+        return gone
 
     async def _write_configuration(self, how: str, values: Mapping[str, str]) -> dict[str, str]:
         words = [word for item in values.items() for word in item]

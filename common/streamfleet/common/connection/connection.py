@@ -1,4 +1,4 @@
-"""One connection to Redis: runs scripts by their hash, translates errors, reconnects within a given patience."""
+"""One connection to Redis: runs scripts, translates errors, reconnects within a given patience."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from tenacity import (
 from streamfleet.common import scripts
 from streamfleet.common.connection.clients import check_options
 from streamfleet.common.connection.cluster import SlotOwner
+from streamfleet.common.connection.functions import NoFunction
 from streamfleet.common.connection.locator import FixedServer, Locator
 from streamfleet.common.connection.sentinel import SentinelMaster
 from streamfleet.common.connection.server_clients import CurrentServer, ServerClients
@@ -138,6 +139,15 @@ class Connection:
         """Run a script that must not be repeated automatically; without retries."""
         return await self._once(lambda clients: self._evaluate(clients, verb, keys, args))
 
+    async def load_functions(self) -> str:
+        """Load this release's scripts as functions. Returns the library's name. Raises like `command`."""
+
+        async def load(clients: ServerClients) -> str:
+            await clients.functions.load()
+            return clients.functions.library.name
+
+        return await self._patiently(load)
+
     async def script_replicated(
         self, verb: str, keys: Sequence[str], args: Sequence[Any], replicas: int, timeout_ms: int
     ) -> tuple[Any, int]:
@@ -200,6 +210,10 @@ class Connection:
         return ("EVALSHA", self._hashes[verb], len(keys), *keys, *args)
 
     async def _evaluate(self, clients: ServerClients, verb: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
+        try:
+            return await clients.functions.call(verb, keys, args)
+        except NoFunction:
+            pass
         try:
             return await clients.commands.send(*self._by_hash(verb, keys, args))
         except redis.exceptions.NoScriptError:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import structlog
 
 from streamfleet.common.connection.clients import BlockingClient, Client
+from streamfleet.common.connection.functions import Functions
 from streamfleet.common.connection.locator import Locator
 from streamfleet.common.connection.translation import FAILURES, points_elsewhere
 from streamfleet.common.connection.urls import safe_address
@@ -27,6 +28,7 @@ class ServerClients:
     Attributes:
         commands: for commands that answer at once; several connections.
         blocking: for blocking commands; one connection.
+        functions: calls scripts as functions, on the connections of `commands`.
         users: number of operations in progress.
     """
 
@@ -34,6 +36,7 @@ class ServerClients:
         self.url = url
         self.commands = Client(url)
         self.blocking = BlockingClient(url)
+        self.functions = Functions(self.commands)
         self.users = 0
 
     async def close(self) -> None:

@@ -1,6 +1,6 @@
 """Runs a batch from its stored status to its end: validate, work, finish, announce.
 
-`run_batch` takes a `ClaimedBatch` and calls `validation` and `submitter`; it ends the lines that are left of a batch
+`run_batch` takes a `ClaimedBatch`, checks its lines, and calls `submitter`; it ends the lines that are left of a batch
 that was cancelled, or whose time is over. Each step can be repeated after a crash.
 """
 
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import structlog
 
@@ -16,10 +17,9 @@ from streamfleet.common.errors import ResultTimeout
 from streamfleet.common.protocol import Status
 from streamfleet.gateway.batch_records import JOB, BatchRecord, BatchStatus
 from streamfleet.gateway.batches.claimed_batch import ClaimedBatch, InvalidBatch
-from streamfleet.gateway.batches.ledger import CANCELLED, MOST_LINES, BatchLost
-from streamfleet.gateway.batches.lines import Line
+from streamfleet.gateway.batches.ledger import CANCELLED, MOST_BYTES, MOST_LINES, BatchLost
+from streamfleet.gateway.batches.lines import Line, LineChecker, error_object
 from streamfleet.gateway.batches.submitter import Submitter, line_request_id
-from streamfleet.gateway.batches.validation import too_many_errors, validate
 from streamfleet.gateway.broker.batches import Ending
 from streamfleet.gateway.offload import TimeSlice, offload
 from streamfleet.producer.batch_lines import BadLine, BatchLine
@@ -28,6 +28,8 @@ from streamfleet.producer.client import Client
 log = structlog.get_logger(__name__)
 OUTPUT = "batch_output"
 MOST_STUMBLES = 10
+MOST_ERRORS = 100
+"""Most refused lines in the batch object; the error file has all of them."""
 AT_ONCE, CALLS_AT_ONCE = 500, 100
 _OVER = frozenset({Status.CANCELLED, Status.EXPIRED})
 Announce = Callable[[BatchRecord], Awaitable[None]]
@@ -63,7 +65,7 @@ def _check_stumbles(claimed: ClaimedBatch) -> None:
 
 async def _process(claimed: ClaimedBatch) -> None:
     if claimed.status is BatchStatus.VALIDATING:
-        await validate(claimed, expired=_late_ms(claimed) >= 0)
+        await _validate(claimed, expired=_late_ms(claimed) >= 0)
     if claimed.status is BatchStatus.IN_PROGRESS:
         await Submitter(claimed).run()
         if not claimed.cancelling and _late_ms(claimed) >= 0:
@@ -71,6 +73,61 @@ async def _process(claimed: ClaimedBatch) -> None:
         await claimed.save(move=(BatchStatus.IN_PROGRESS, BatchStatus.FINALIZING))
     if claimed.cancelling:
         await end_unfinished_lines(claimed)
+
+
+async def _validate(claimed: ClaimedBatch, expired: bool) -> None:
+    """First pass: check all lines and set the batch in progress; return early if a caller cancels it.
+
+    Lines that a former gateway recorded stay recorded; the check itself begins again.
+
+    Args:
+        claimed: the batch.
+        expired: True if its time is over: no line will be run, so models are not checked.
+
+    Raises:
+        InvalidBatch: the input has no line, too many lines, or too many invalid ones.
+        BatchDeferred: no worker has said yet which models it serves.
+    """
+    checker, time_slice = claimed.checker(), TimeSlice()
+    total = 0
+    errors: list[dict[str, object]] = []
+    async for group in claimed.lines():
+        for number, text in group:
+            total += 1
+            error = await _check_line(claimed, checker, (number, text), expired)
+            if error is not None and len(errors) < MOST_ERRORS:
+                errors.append(error_object(error))
+            if claimed.ledger.full:
+                raise _too_many_errors(number, errors)
+            await time_slice.yield_if_over()
+        if claimed.cancelling:
+            return
+    if not total:
+        raise InvalidBatch("empty_file", "the input has no requests: one JSON object on each line is expected")
+    fields = {"total": str(total), "models": json.dumps(claimed.models)}
+    if errors:
+        fields["errors"] = json.dumps(errors)
+    await claimed.save(fields, (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS))
+
+
+def _too_many_errors(number: int, errors: Sequence[Mapping[str, object]]) -> InvalidBatch:
+    """Returns the error for an input with more refused lines than one recording may have."""
+    said = f"line {number} is one of too many that are no requests (about {MOST_LINES}, or {MOST_BYTES} bytes of them)"
+    return InvalidBatch("_too_many_errors", said, number, errors[: MOST_ERRORS - 1])
+
+
+async def _check_line(claimed: ClaimedBatch, checker: LineChecker, numbered: Line, expired: bool) -> BadLine | None:
+    """Returns the reason why a line will not be run; None if it will."""
+    number, text = numbered
+    try:
+        line = await offload(len(text), checker.check, number, text)
+        if not expired:
+            await claimed.route(line)
+    except BadLine as error:
+        if number not in claimed.bits:
+            claimed.ledger.add_refusal(error)
+        return error
+    return None
 
 
 async def _end(claimed: ClaimedBatch, invalid: InvalidBatch | None = None) -> None:
@@ -153,7 +210,7 @@ async def end_unfinished_lines(claimed: ClaimedBatch) -> None:
             if line is not None:
                 chunk.append(line)
             if checker.refused > MOST_LINES:
-                raise too_many_errors(number, ())
+                raise _too_many_errors(number, ())
             if len(chunk) >= AT_ONCE:
                 await _end_requests(claimed, chunk)
                 chunk = []

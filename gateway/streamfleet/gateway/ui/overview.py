@@ -176,7 +176,7 @@ def _due_by(within_s: float, points: Sequence[tuple[float, float]]) -> int:
 def _lane(lane: LaneView, judged: Lateness, upcoming: Sequence[Next], now_ms: int) -> dict[str, Any]:
     counts, exact = pressure(lane)
     values = asdict(lane)
-    del values["due"]
+    del values["due"], values["deadlines"]
     return values | {
         "pressure": counts,
         "pressure_exact": exact,

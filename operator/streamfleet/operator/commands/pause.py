@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from streamfleet.common.settings import QueueSettings
 
 Lanes = Annotated[
-    list[Lane] | None, typer.Argument(metavar="[LANE]...", help="critical, high, normal, low; all of them when none.")
+    list[Lane] | None, typer.Argument(metavar="[LANE]...", help=f"{', '.join(LANES)}; all of them when none.")
 ]
 
 

@@ -38,6 +38,7 @@ ARGUMENTS: Mapping[str, str] = {
     "client|unblock": "1",
     "eval": f"x 1 {KEY}",
     "evalsha": f"x 1 {KEY}",
+    "fcall": f"x 1 {KEY}",
     "set": f"{KEY} v",
     "rename": f"{KEY} {KEY}",
     "pexpire": f"{KEY} 1",

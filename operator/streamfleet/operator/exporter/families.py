@@ -98,7 +98,7 @@ def _of_lanes(queue: str, found: View) -> Iterator[Metric]:
     yield RUNNING.of(queue, [((lane.lane,), lane.running) for lane in lanes])
     yield UNDELIVERED.of(queue, [((lane.lane,), lane.undelivered) for lane in lanes])
     yield OLDEST.of(queue, [((lane.lane,), lane.oldest_s or 0.0) for lane in lanes])
-    yield SLACK.of(queue, [((lane.lane,), found.slack_s.get(lane.lane)) for lane in lanes])
+    yield SLACK.of(queue, [((lane.lane,), lane.slack_s) for lane in lanes])
     yield PRESSURE.of(queue, [((lane.lane,), found.pressure_s.get(lane.lane)) for lane in lanes])
 
 

@@ -19,12 +19,11 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from streamfleet.common.protocol import LANES, Lane
-from streamfleet.operator.broker.audit import Ranked
-from streamfleet.operator.snapshot import NO_DEADLINE_MS
+from streamfleet.common.protocol import Lane
+from streamfleet.operator.snapshot import LaneView
 
 WINDOW_MS = 120_000
 LEAST_MS = 1_000
@@ -69,42 +68,17 @@ class Throughput:
         return self.per_second
 
 
-def deadline_ms(ranked: Ranked, patience_ms: int) -> int | None:
-    """The deadline of a request, epoch ms; None if its rank comes from the default deadline."""
-    if ranked.rank_ms > NO_DEADLINE_MS or ranked.rank_ms == ranked.enqueued_ms + patience_ms:
-        return None
-    return ranked.rank_ms
-
-
-def slack_s(ranked: Sequence[Ranked], patience_ms: int, now_ms: int) -> dict[Lane, float]:
-    """Seconds until the nearest deadline of each lane, negative if passed; lanes without deadlines are left out."""
-    found: dict[Lane, float] = {}
-    for each in ranked:
-        due_ms = deadline_ms(each, patience_ms)
-        if due_ms is not None:
-            slack = (due_ms - now_ms) / 1000
-            found[each.lane] = min(slack, found.get(each.lane, slack))
-    return found
-
-
-def pressure_s(
-    ranked: Sequence[Ranked], waiting: Mapping[Lane, int], patience_ms: int, now_ms: int, per_second: float
-) -> dict[Lane, float]:
+def pressure_s(lanes: Sequence[LaneView], per_second: float) -> dict[Lane, float]:
     """Deadline pressure of each lane that has a deadline, in seconds.
 
     Args:
-        ranked: some places of the ready sets.
-        waiting: number of waiting requests by lane.
-        patience_ms: default deadline for ranking, counted from enqueueing.
-        now_ms: Redis's clock, epoch ms.
+        lanes: all lanes, most urgent first.
         per_second: the throughput, more than 0.
     """
-    ahead = {lane: sum(waiting[other] for other in LANES if other.rank < lane.rank) for lane in LANES}
     found: dict[Lane, float] = {}
-    for each in ranked:
-        due_ms = deadline_ms(each, patience_ms)
-        if due_ms is not None:
-            done_in_s = (ahead[each.lane] + each.place + 1) / per_second
-            late_s = done_in_s - (due_ms - now_ms) / 1000
-            found[each.lane] = max(late_s, found.get(each.lane, late_s))
+    ahead = 0
+    for lane in lanes:
+        if lane.deadlines:
+            found[lane.lane] = max((ahead + place + 1) / per_second - left_s for place, left_s in lane.deadlines)
+        ahead += lane.staged
     return found

@@ -1,4 +1,7 @@
-"""One scrape as numbers; their count does not depend on the contents of Redis."""
+"""One reading of the queue for the exporter: the lanes, sums over the workers, and counts since the beginning.
+
+The lanes are those of `snapshot`. The number of values does not depend on the contents of Redis.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import Any
 from streamfleet.common.protocol import Lane, Status
 from streamfleet.operator.broker import OperatorBroker
 from streamfleet.operator.broker.audit import Audit, Sample
-from streamfleet.operator.exporter.pressure import Throughput, pressure_s, slack_s
+from streamfleet.operator.exporter.pressure import Throughput, pressure_s
 from streamfleet.operator.fleet import silent_after_s
 from streamfleet.operator.snapshot import LaneView, lane_views, read_queue
 
@@ -34,12 +37,11 @@ class WorkerSums:
 class View:
     """The whole queue; see docs/metrics.md.
 
-    ``slack_s`` has the lanes with a deadline, and so has ``pressure_s`` once the throughput is known; ``throughput``
-    and ``work_s`` are None while it is unknown.
+    ``pressure_s`` has the lanes with a deadline once the throughput is known; ``throughput`` and ``work_s`` are None
+    while it is unknown.
     """
 
     lanes: Sequence[LaneView]
-    slack_s: Mapping[Lane, float]
     pressure_s: Mapping[Lane, float]
     workers: WorkerSums
     outstanding: int
@@ -68,16 +70,14 @@ def view(audit: Audit, sample: Sample, throughput: Throughput, patience_ms: int)
         patience_ms: default deadline for ranking, counted from enqueueing.
     """
     ended = {status.value: _within(audit.ended[status]) for status in Status}
-    staged = {row.lane: row.ready for row in audit.lanes}
+    lanes = lane_views(audit, sample, patience_ms)
     answered = ended[Status.SUCCEEDED] + ended[Status.FAILED]
-    waits = audit.outstanding > audit.delayed + sum(row.running for row in audit.lanes)
+    waits = audit.outstanding > audit.delayed + sum(lane.running for lane in lanes)
     per_second = throughput.saw(sample.now_ms, answered, waiting=waits)
-    pressure = pressure_s(sample.ranked, staged, patience_ms, sample.now_ms, per_second) if per_second else {}
     duplicates, vanished = (_within(audit.counts.get(name, 0)) for name in ("duplicate", "vanished"))
     return View(
-        lanes=lane_views(audit, sample),
-        slack_s=slack_s(sample.ranked, patience_ms, sample.now_ms),
-        pressure_s=pressure,
+        lanes=lanes,
+        pressure_s=pressure_s(lanes, per_second) if per_second else {},
         workers=_worker_sums(sample),
         outstanding=audit.outstanding,
         delayed=audit.delayed,

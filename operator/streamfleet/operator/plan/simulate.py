@@ -1,7 +1,7 @@
 """A fleet on one queue in virtual time. Pure.
 
-It follows pull.lua and the workers: two idle workers watch, the others wait on the bench list. An arrival goes to the
-longest watching worker, which keeps its watch while it has room; then the first of the bench takes its place. A full
+It follows pull.lua and the workers: two idle workers watch, the others are idle waiters. An arrival goes to the
+longest watching worker, which keeps its watch while it has room; then the first idle waiter takes its place. A full
 worker pulls as soon as it has room. So the load is uneven, as in a real fleet. Requests past their deadline are dropped
 at the pick, or ended while they run.
 """

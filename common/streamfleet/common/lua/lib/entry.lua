@@ -42,6 +42,9 @@ end
 -- was set back. SCHED keeps the time at which such an entry was staged until it ends, and the last of them in each
 -- lane, so that SCHED is rarely asked.
 local last_ahead, some_interrupted, some_tenants
+-- @begin
+last_ahead, some_interrupted, some_tenants = nil, nil, nil
+-- @end
 
 local function look_at_sched()
   if last_ahead then return end

@@ -2,7 +2,10 @@
 -- @include attempts
 -- @include tenants
 -- Ends requests: the status is written once, counted once, notified once, and only then is the entry removed.
-local counted = {}
+local counted
+-- @begin
+counted = {}
+-- @end
 
 local function count(name) counted[name] = (counted[name] or 0) + 1 end
 

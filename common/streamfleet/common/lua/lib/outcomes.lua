@@ -15,7 +15,10 @@ local function read_outcomes()
   return outcomes, results
 end
 
-local words, named = {}, nil   -- the pairs of one result; the next one with the same names reuses them
+local words, named   -- the pairs of one result; the next one with the same names reuses them
+-- @begin
+words, named = {}, nil
+-- @end
 
 -- Field-value pairs of a result, and the number of its values.
 local function values_of(item)

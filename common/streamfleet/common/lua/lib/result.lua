@@ -8,7 +8,10 @@ local RESULT_FIELDS = {
 }
 local CARRIED = {'tenant', 'session', 'traceparent', 'meta'}   -- fields of the entry
 local HTTP_STATUS = {failed = 400, expired = 504, cancelled = 499, dead = 500}
-local told = {}
+local told
+-- @begin
+told = {}
+-- @end
 
 local function notified_field(reply) return 'notified:' .. reply end
 

@@ -6,7 +6,7 @@ local function add_charges(t)
   local precise = t.precise
   local function charge_field(lane, id) return 'c|' .. entry_field(lane, id) end
 
-  t.picks = {}   -- entry to what `pop` charged for it
+  table.insert(t.begins, function() t.picks = {} end)   -- entry to what `pop` charged for it
 
   local function charge_of(lane, id)
     local words = call('HGET', SERVED, charge_field(lane, id))

@@ -9,7 +9,8 @@ local function add_index(t)
   t.precise, t.turns_key = precise, turns_key
 
   local function add_records(t)
-    local records, names = {}, {}
+    local records, names
+    table.insert(t.begins, function() records, names = {}, {} end)
 
     -- Record of a tenant: numbers by the names in RECORD, its weight, and the most that it may run at once.
     function t.record(name)
@@ -63,7 +64,8 @@ local function add_index(t)
   end
 
   local function add_turns(t)
-    local waits = {}   -- of tenants that are known to wait
+    local waits   -- of tenants that are known to wait
+    table.insert(t.begins, function() waits = {} end)
 
     -- Tokens for its weight, and true while it waits; nil for a tenant without a turn.
     function t.turn(lane, name)
@@ -123,7 +125,8 @@ local function add_index(t)
   -- Requests that were ready before the lane had a tenant stand in no index. They get there in order of rank, as far as
   -- they are needed: SCHED has the rank and member up to which that is done, and a member above theirs.
   local function add_walk(t, indexed)
-    local bare = {}
+    local bare
+    table.insert(t.begins, function() bare = {} end)
 
     function t.bare(lane)
       if bare[lane] == nil then
@@ -184,7 +187,8 @@ local function add_index(t)
     end
   end
 
-  local shared = {}
+  local shared
+  table.insert(t.begins, function() shared, t.unblocked = {}, false end)
   add_records(t)
   add_turns(t)
 

@@ -2,7 +2,8 @@
 -- Tenants: lengths. How many tokens requests have, by tenant and class of asked limit, learnt where their results are
 -- written: '<number> <mean output> <prompt tokens for each byte of body> <counts by half octave of output…>'.
 local function add_lengths(t)
-  local USUAL_OUTPUT, USUAL_RATE, MOST_SAMPLES, sketches = 256, 0.25, 256, {}
+  local USUAL_OUTPUT, USUAL_RATE, MOST_SAMPLES, sketches = 256, 0.25, 256, nil
+  table.insert(t.begins, function() sketches = {} end)
 
   local function half_octave(tokens) return math.floor(2 * math.log(tokens + 1) / math.log(2)) end
 

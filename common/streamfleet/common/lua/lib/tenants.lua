@@ -12,24 +12,29 @@
 --   tenants: tenant to '<weight> <most running at once>', set by operators.
 -- While nobody gives a tenant, none of these keys exists, and SCHED has no field `tenants`, which is all that is asked:
 -- the functions are made only if it has.
-local made_tenants
+local all_tenants, made_tenants   -- the functions; the same if this call may use them, nil until that is known
+-- @begin
+made_tenants = nil
+-- @end
 
 -- Returns a table of functions; false where access rules of an earlier release forbid these keys, or one was
 -- overwritten by hand.
 local function tenants()
   if made_tenants == nil then
-    made_tenants = {}
-    local looks = {{'ZCARD', WAITING}, {'HLEN', SERVED}, {'HGET', TENANTS, ''}}
+    local looks, usable = {{'ZCARD', WAITING}, {'HLEN', SERVED}, {'HGET', TENANTS, ''}}, true
     for lane = 1, LANE_COUNT do looks[#looks + 1] = {'ZCARD', KEYS[2 * LANE_COUNT + lane]} end
     for _, look in ipairs(looks) do
       -- @guard tenants: a key of another type is left alone
-      if type(redis.pcall(unpack(look))) == 'table' then made_tenants = false end
+      if type(redis.pcall(unpack(look))) == 'table' then usable = false end
     end
-    if made_tenants then
-      add_index(made_tenants)
-      add_charges(made_tenants)
-      add_lengths(made_tenants)
+    if usable and not all_tenants then
+      all_tenants = {begins = {}}
+      add_index(all_tenants)
+      add_charges(all_tenants)
+      add_lengths(all_tenants)
     end
+    for _, begin in ipairs(usable and all_tenants.begins or {}) do begin() end
+    made_tenants = usable and all_tenants
   end
   return made_tenants
 end

@@ -12,7 +12,7 @@ import { act, link, page } from "./page.js";
 import { Poll } from "./poll.js";
 import { fragment, parse } from "./route.js";
 import { say, whisper } from "./say.js";
-import { find, wireSearch } from "./search.js";
+import { find, offerLanes, wireSearch } from "./search.js";
 import { openStory, readStory } from "./story.js";
 import { showTiles } from "./tiles.js";
 import { showWorkers } from "./workers.js";
@@ -46,6 +46,7 @@ function showOverview(overview) {
   put(byId("stopped-text"), resting);
   show(byId("pause-all"), overview.paused !== "all");
   hearOfDead(overview.totals.dead_letters);
+  offerLanes(overview.lanes);
   if (route.view !== "fleet") return showCharts(overview);
   showTiles(overview);
   showLanes(overview.lanes);

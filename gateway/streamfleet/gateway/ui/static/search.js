@@ -5,7 +5,6 @@ import { byId, el, keyed, mark, part, put, show } from "./dom.js";
 import { many, span, visible } from "./format.js";
 import { act, link, page } from "./page.js";
 
-const LANES = ["critical", "high", "normal", "low"];
 const STATES = ["waiting", "running", "succeeded", "failed", "expired", "cancelled", "dead"];
 export const TONES = {
   running: "busy", handed_out: "busy", succeeded: "good", failed: "bad", dead: "bad", expired: "warn", nowhere: "bad",
@@ -15,7 +14,7 @@ let turn = 0;
 
 /** Fields and buttons; once. */
 export function wireSearch() {
-  fillSelect(byId("find-lane"), "any", LANES);
+  fillSelect(byId("find-lane"), "any", []);
   fillSelect(byId("find-state"), "any", STATES);
   const go = byId("find-go");
   byId("find-form").addEventListener("submit", (event) => {
@@ -25,8 +24,15 @@ export function wireSearch() {
   for (const id of ["find-lane", "find-state"]) byId(id).addEventListener("change", () => act(go, find));
 }
 
+/** Offers the lanes that the queue has. */
+export function offerLanes(lanes) {
+  const select = byId("find-lane");
+  const found = lanes.map((lane) => lane.lane);
+  if (select.length !== found.length + 1) fillSelect(select, "any", found);
+}
+
 function fillSelect(select, none, values) {
-  select.append(el("option", { value: "" }, none), ...values.map((value) => el("option", { value }, value)));
+  select.replaceChildren(el("option", { value: "" }, none), ...values.map((value) => el("option", { value }, value)));
 }
 
 /** Asks with what the fields say; an answer that another search overtook is dropped. */
