@@ -12,7 +12,7 @@ from bench.core.rounds import percentile
 from bench.fairness.slots import ORDERS, Ask, Order, Slots
 from bench.scheduling.parts import Part, Say
 
-FLOOD, SLOTS = 4_000, 8
+FLOOD, SLOTS = 4_000, 64
 MOST_MS = 20.0
 OUTPUTS = (16, 64, 256)
 

@@ -243,6 +243,7 @@ def _work(p: Patterns) -> list[Grant]:
         "zrem",
         "zremrangebyscore",
         "zscore",
+        "zmscore",
     )
     hashes = ("hget", "hmget", "hgetall", "hlen", "hset", "hdel", "hincrby")
     return [
@@ -255,7 +256,7 @@ def _work(p: Patterns) -> list[Grant]:
             p.of(BOTH, *map(keys.turns, LANES), keys.waiting),
         ),
         Grant((*hashes, "hsetnx", "hscan"), p.of(BOTH, keys.served)),
-        Grant(("hget",), p.of(READ, keys.tenants)),
+        Grant(("hget", "hmget"), p.of(READ, keys.tenants)),
         # A worker adds what the configuration lacks; only an operator changes it.
         Grant(("hgetall", "hsetnx"), p.of(BOTH, keys.meta)),
         Grant(("llen", "rpush", "blpop"), p.of(BOTH, keys.bench, keys.standby)),

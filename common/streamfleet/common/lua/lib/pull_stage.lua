@@ -85,7 +85,7 @@ local function stage_lane(lane, entries, seen)
       add[#add + 1] = rank
       add[#add + 1] = member
       if tenant then shared = tenants() end
-      if shared then shared.add(lane, item[1], rank, tenant, item[2]) end
+      if shared then shared.add(lane, item[1], rank, tenant, item[2], not again and #add / 2 - 1 or nil) end
     end
   end
   return #add > 2 and call(unpack(add)) or 0, bytes, largest, fresh, late

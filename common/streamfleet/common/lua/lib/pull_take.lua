@@ -127,9 +127,9 @@ local function take_from(lane, picks, arg, now, claims)
       remove_entry(lane, id)
       count('vanished')
     end
-    -- @guard tenants: a pick is charged
-    if shared then shared.claimed(lane, id, names[i], runs and row[5]) end
+    names[i] = {id, names[i], runs and row[5]}
   end
+  if shared then shared.claimed(lane, names) end
   return bytes, dropped, #ids
 end
 

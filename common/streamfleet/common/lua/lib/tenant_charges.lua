@@ -8,13 +8,14 @@ local function add_charges(t)
 
   table.insert(t.begins, function() t.picks = {} end)   -- entry to what `pop` charged for it
 
-  local function charge_of(lane, id)
-    local words = call('HGET', SERVED, charge_field(lane, id))
+  local function charge_in(words)
     local prompt, output, weight, kept, class, name = string.match(words or '', '^(%d+) (%d+) (%S+) (%d+) (%S+) (.*)$')
     if not prompt then return nil end
     return {prompt = tonumber(prompt), cost = prompt + output, weight = tonumber(weight) or 1, kept = tonumber(kept),
       class = class, name = name}
   end
+
+  local function charge_of(lane, id) return charge_in(call('HGET', SERVED, charge_field(lane, id))) end
 
   local function end_run(name)
     local record = t.change(name)
@@ -39,32 +40,40 @@ local function add_charges(t)
     t.forget_turn(lane, charge.name)
   end
 
-  -- An entry that `pop` took: its charge is written if it may run. If it was ended instead, `fields` is nil.
-  function t.claimed(lane, id, raw, fields)
-    local pick, name = t.picks[entry_field(lane, id)], fields and t.name(raw)
-    if pick and name ~= pick.name then
-      -- @guard tenants: what did not run is not charged
-      t.add_tokens(lane, pick.name, -pick.cost / t.record(pick.name).weight)
-      end_run(pick.name)
-      pick = nil
-    end
-    if not fields then return end
+  local function charge_run(lane, id, name, fields, before, pick)
     local bytes, limit = t.size(fields)
     local cost, prompt, class = t.cost(name, bytes, tonumber(limit))
-    local record, before = t.change(name), nil
-    local function write()
-      return string.format('%.0f %.0f %s %.0f %s ', prompt, cost - prompt, precise(record.weight),
-        before and before.kept or 0, class) .. name
-    end
-    if call('HSETNX', SERVED, charge_field(lane, id), write()) == 0 then
-      before = charge_of(lane, id)
-      -- @guard tenants: a charge that nobody settled is given back
-      if before then settle_run(lane, before, 0) end
-      call('HSET', SERVED, charge_field(lane, id), write())
-    end
+    local record = t.change(name)
     t.add_tokens(lane, name, (cost - (pick and pick.cost or 0)) / record.weight)
     if not pick then record.running = record.running + 1 end
     record.charged, record.seen = record.charged + cost, now_ms()
+    return string.format('%.0f %.0f %s %.0f %s ', prompt, cost - prompt, precise(record.weight), before and before.kept or 0,
+      class) .. name
+  end
+
+  -- Entries that a pull took, as {stream id, tenant, fields}: those that run are charged. Others have no fields: they were
+  -- ended.
+  function t.claimed(lane, rows)
+    local fields, add = {}, {}
+    for i, row in ipairs(rows) do fields[i] = charge_field(lane, row[1]) end
+    local found = call('HMGET', SERVED, unpack(fields))
+    for i, row in ipairs(rows) do
+      local pick, name = t.picks[entry_field(lane, row[1])], row[3] and t.name(row[2])
+      if pick and name ~= pick.name then
+        -- @guard tenants: what did not run is not charged
+        t.add_tokens(lane, pick.name, -pick.cost / t.record(pick.name).weight)
+        end_run(pick.name)
+        pick = nil
+      end
+      if row[3] then
+        local before = charge_in(found[i])
+        -- @guard tenants: a charge that nobody settled is given back
+        if before then settle_run(lane, before, 0) end
+        add[#add + 1], add[#add + 2] = fields[i], charge_run(lane, row[1], name, row[3], before, pick)
+      end
+    end
+    -- @guard tenants: a pick is charged
+    if #add > 0 then call('HSET', SERVED, unpack(add)) end
   end
 
   -- A worker's outcome, before its entry is removed. `run`: fields of its result. What a cancelled or failed run has used is

@@ -12,17 +12,27 @@ local function add_index(t)
     local records, names
     table.insert(t.begins, function() records, names = {}, {} end)
 
-    -- Record of a tenant: numbers by the names in RECORD, its weight, and the most that it may run at once.
+    -- Reads the records of tenants: numbers by the names in RECORD, its weight, and the most that it may run at once.
+    function t.load(tenants)
+      local fields, some = {}, {}
+      for _, name in ipairs(tenants) do
+        if not records[name] then fields[#fields + 1], some[#some + 1] = 't|' .. name, name end
+      end
+      if #some == 0 then return end
+      local found, rules = call('HMGET', SERVED, unpack(fields)), call('HMGET', TENANTS, unpack(some))
+      for i, name in ipairs(some) do
+        local record, number = {new = not found[i]}, string.gmatch(found[i] or '', '%S+')
+        for _, field in ipairs(RECORD) do record[field] = tonumber(number() or 0) or 0 end
+        local weight, most = string.match(rules[i] or '', '^(%S+) ?(%d*)$')
+        weight = tonumber(weight) or 1
+        record.weight, record.most, record.set = weight > 0 and weight or 1, tonumber(most) or math.huge, rules[i]
+        records[name] = record
+      end
+    end
+
     function t.record(name)
-      if records[name] then return records[name] end
-      local record, found = {}, call('HGET', SERVED, 't|' .. name)
-      local number = string.gmatch(found or '', '%S+')
-      for _, field in ipairs(RECORD) do record[field] = tonumber(number() or 0) or 0 end
-      local weight, most = string.match(call('HGET', TENANTS, name) or '', '^(%S+) ?(%d*)$')
-      weight = tonumber(weight) or 1
-      record.weight, record.most, record.new = weight > 0 and weight or 1, tonumber(most) or math.huge, not found
-      records[name] = record
-      return record
+      if not records[name] then t.load({name}) end
+      return records[name]
     end
 
     -- The record, for a change of it.
@@ -40,8 +50,8 @@ local function add_index(t)
       if #raw > 256 or string.find(raw, '%c') then
         name = OTHER
       -- @guard tenants: their number is bounded
-      elseif t.record(raw).new and (tonumber(call('HGET', SERVED, 'known') or 0) or 0) >= MOST_TENANTS
-          and not call('HGET', TENANTS, raw) then
+      elseif t.record(raw).new and not t.record(raw).set
+          and (tonumber(call('HGET', SERVED, 'known') or 0) or 0) >= MOST_TENANTS then
         name = OTHER
       end
       names[raw] = name
@@ -75,9 +85,13 @@ local function add_index(t)
       return score, true
     end
 
-    function t.set_turn(lane, name, tokens, waiting)
+    function t.score(lane, name, tokens, waiting)
       tokens, waits[lane .. name] = math.max(0, tokens), waiting
-      call('ZADD', turns_key(lane), precise(waiting and tokens or -tokens - 1), name)
+      return precise(waiting and tokens or -tokens - 1)
+    end
+
+    function t.set_turn(lane, name, tokens, waiting)
+      call('ZADD', turns_key(lane), t.score(lane, name, tokens, waiting), name)
     end
 
     -- Tokens of the tenant that waits and was charged least; else of the one that waited last.
@@ -137,9 +151,9 @@ local function add_index(t)
     end
 
     -- What comes later is put into the index at once.
-    function t.begin_walk(lane)
+    function t.begin_walk(lane, mark)
       look_at_sched()
-      local mark = last_ahead[lane] and '~' or encode_id(string.format('%.0f-0', now_ms() + 1))
+      mark = mark or last_ahead[lane] and '~' or encode_id(string.format('%.0f-0', now_ms() + 1))
       bare[lane] = {rank = 0, last = '', mark = mark, walks = 0}
     end
 
@@ -213,15 +227,17 @@ local function add_index(t)
     return shared[lane] and true or false
   end
 
-  -- An entry becomes ready.
-  function t.add(lane, id, rank, raw, fields)
+  -- An entry becomes ready. `staged`: number of entries that are staged with it, if it was never ready before.
+  function t.add(lane, id, rank, raw, fields, staged)
     if not t.shares(lane) then
       if not raw then return end
       some_tenants, shared[lane] = '1', true
       call('HSET', SCHED, 'tenants', '1')
-      -- @guard tenants: what was ready before them takes turns too
-      t.begin_walk(lane)
-      t.enter(lane, '')
+      if (staged or 1) > 1 or call('ZCARD', ready_key(lane)) > 0 then
+        -- @guard tenants: what was ready before them takes turns too
+        t.begin_walk(lane, staged and encode_id(id))
+        t.enter(lane, '')
+      end
     end
     local name, bytes, limit = t.name(raw), t.size(fields)
     call('ZADD', WAITING, 0, member_of(lane, name, rank, encode_id(id)) .. bytes .. ' ' .. limit)

@@ -16,20 +16,30 @@ local function add_lengths(t)
     return #body, string.match(part, '"max_[%a_]*tokens"%s*:%s*(%d%d?%d?%d?%d?%d?%d?)') or ''
   end
 
-  local function sketch(name, class)
-    local key = 'l|' .. class .. '|' .. name
-    if not sketches[key] then
-      local number = string.gmatch(call('HGET', SERVED, key) or '', '%S+')
-      local found = {n = tonumber(number() or 0), mean = tonumber(number() or 0), rate = tonumber(number() or 0), counts = {}}
-      for count in number do found.counts[#found.counts + 1] = tonumber(count) end
-      sketches[key] = found
+  local function class_of(limit) return limit and tostring(half_octave(limit)) or 'none' end
+
+  -- Reads the sketches of requests {tenant, limit or nil}.
+  function t.load_lengths(requests)
+    local fields, known = {}, {}
+    for _, request in ipairs(requests) do
+      local field = 'l|' .. class_of(request[2]) .. '|' .. request[1]
+      if not sketches[field] and not known[field] then fields[#fields + 1], known[field] = field, true end
     end
-    return sketches[key], key
+    for i, words in ipairs(#fields > 0 and call('HMGET', SERVED, unpack(fields)) or {}) do
+      local number = string.gmatch(words or '', '%S+')
+      local found = {n = tonumber(number() or 0), mean = tonumber(number() or 0), rate = tonumber(number() or 0)}
+      sketches[fields[i]] = found
+    end
+  end
+
+  local function sketch(name, class)
+    return sketches['l|' .. class .. '|' .. name], 'l|' .. class .. '|' .. name
   end
 
   -- Returns tokens that a request is likely to use, its prompt's part, and its class.
   function t.cost(name, bytes, limit)
-    local class = limit and tostring(half_octave(limit)) or 'none'
+    local class = class_of(limit)
+    if not sketch(name, class) then t.load_lengths({{name, limit}}) end
     local known = sketch(name, class)
     local output = math.min(limit or math.huge, known.n and known.n > 0 and known.mean or USUAL_OUTPUT)
     local prompt = math.floor((bytes or 0) * (known.n and known.n > 0 and known.rate or USUAL_RATE) + 0.5)
@@ -44,7 +54,10 @@ local function add_lengths(t)
 
   function t.learn(charge, prompt, output)
     local class, bytes = string.match(charge.class, '^(.*):(%d+)$')
-    local known, key = sketch(charge.name, class)
+    local key = 'l|' .. class .. '|' .. charge.name
+    local number = string.gmatch(call('HGET', SERVED, key) or '', '%S+')
+    local known = {n = tonumber(number() or 0), mean = tonumber(number() or 0), rate = tonumber(number() or 0), counts = {}}
+    for count in number do known.counts[#known.counts + 1] = tonumber(count) end
     known.n = math.min((known.n or 0) + 1, MOST_SAMPLES)
     local part = 1 / math.min(known.n, 32)
     known.mean = known.mean + part * (output - known.mean)

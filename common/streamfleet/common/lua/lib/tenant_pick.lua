@@ -3,25 +3,45 @@
 local function add_pick(t)
   local NEARLY_LATE_MS, AHEAD, turns_key, precise = 3000, 3, t.turns_key, t.precise
 
-  -- The next entry of a tenant: its member of `waiting` and of `ready`, its stream id, and its cost. Nil for none.
+  -- An entry of the index: its member of `ready`, its stream id, its size and limit.
+  local function read(tenant, member)
+    local ready, bytes, limit = string.match(member, '^(.-)%z(%d*) ?(%d*)$', #tenant.name + 19)
+    return ready, ready and decode_id(ready), tonumber(bytes), tonumber(limit)
+  end
+
+  -- The next entry of a tenant: its member of `waiting`, then as `read`. Nil for none.
   local function next_of(lane, tenant)
     tenant.at = tenant.at + 1
     if tenant.at > #tenant.heads then
       if not tenant.more then return nil end
       if #tenant.gone > 0 then call('ZREM', WAITING, unpack(tenant.gone)) end
-      tenant.heads, tenant.more = t.heads(lane, tenant.name, tenant.asked)
-      tenant.at, tenant.gone, tenant.asked = 1, {}, math.min(64, tenant.asked * 4)
-      if #tenant.heads == 0 then return nil end
+      tenant.offset = #tenant.heads - #tenant.gone + tenant.offset
+      tenant.asked = math.min(64, tenant.asked * 4)
+      tenant.heads, tenant.more = t.heads(lane, tenant.name, tenant.asked + tenant.offset)
+      tenant.at, tenant.gone = 1 + tenant.offset, {}
+      if #tenant.heads < tenant.at then return nil end
     end
-    local member = tenant.heads[tenant.at]
-    local ready, bytes, limit = string.match(member, '^(.-)%z(%d*) ?(%d*)$', #tenant.name + 19)
-    return member, ready, ready and decode_id(ready), t.cost(tenant.name, tonumber(bytes), tonumber(limit))
+    return tenant.heads[tenant.at], read(tenant, tenant.heads[tenant.at])
   end
 
+  -- The tenants that were charged least, with their first entries, `unknown` unless that is ready.
   local function first_tenants(lane, most)
-    local rows, queue = call('ZRANGEBYSCORE', turns_key(lane), 0, '+inf', 'WITHSCORES', 'LIMIT', 0, most), {}
-    for i = 1, #rows, 2 do
-      queue[#queue + 1] = {name = rows[i], tokens = tonumber(rows[i + 1]), heads = {}, gone = {}, at = 0, asked = 2, more = true}
+    local rows, queue, names = call('ZRANGEBYSCORE', turns_key(lane), 0, '+inf', 'WITHSCORES', 'LIMIT', 0, most), {}, {}
+    local firsts, lengths, owners = {}, {}, {}
+    for i = 1, #rows, 2 do names[#names + 1] = rows[i] end
+    t.load(names)
+    for i, name in ipairs(names) do
+      local tenant = {name = name, tokens = tonumber(rows[2 * i]), gone = {}, at = 0, offset = 0, asked = 2}
+      tenant.heads, tenant.more = t.heads(lane, name, 2)
+      queue[i] = tenant
+      if tenant.heads[1] then
+        local ready, _, _, limit = read(tenant, tenant.heads[1])
+        firsts[#firsts + 1], owners[#owners + 1], lengths[#lengths + 1] = ready or '', tenant, {name, limit}
+      end
+    end
+    if #firsts > 0 then
+      t.load_lengths(lengths)
+      for i, score in ipairs(call('ZMSCORE', ready_key(lane), unpack(firsts))) do owners[i].unknown = not score end
     end
     return queue
   end
@@ -62,58 +82,57 @@ local function add_pick(t)
     return id
   end
 
-  -- Writes back the turns of tenants after a round.
-  local function end_round(lane, all)
+  -- Writes what a round has changed.
+  local function end_round(lane, all, taken)
+    local gone, turns = {}, {}
+    if #taken > 0 then call('ZREM', ready_key(lane), unpack(taken)) end
     for _, tenant in ipairs(all) do
-      if #tenant.gone > 0 then call('ZREM', WAITING, unpack(tenant.gone)) end
+      for _, member in ipairs(tenant.gone) do gone[#gone + 1] = member end
+    end
+    if #gone > 0 then call('ZREM', WAITING, unpack(gone)) end
+    for _, tenant in ipairs(all) do
       local record = t.record(tenant.name)
       local blocked = record.running >= record.most
       if tenant.at > 0 or blocked then
-        local more = tenant.heads[tenant.at + 1] or tenant.more and t.heads(lane, tenant.name, 1)[1]
+        local more = tenant.left or tenant.heads[tenant.at + 1] or tenant.more and t.heads(lane, tenant.name, 1)[1]
           or tenant.name == '' and t.bare(lane)
-        t.set_turn(lane, tenant.name, tenant.tokens, more and not blocked)
+        turns[#turns + 1], turns[#turns + 2] = t.score(lane, tenant.name, tenant.tokens, more and not blocked), tenant.name
         if not more then call('HSET', SERVED, 'left|' .. lane, precise(tenant.tokens)) end
       end
     end
+    if #turns > 0 then call('ZADD', turns_key(lane), unpack(turns)) end
   end
 
   local function round(lane, wanted, ids, stays)
     -- One more, because who comes first may have nothing in the index yet; and some if entries may be passed over.
-    local queue, passed, stale = first_tenants(lane, wanted - #ids + (some_interrupted and 16 or 1)), {}, 0
+    local queue, passed, stale, taken = first_tenants(lane, wanted - #ids + (some_interrupted and 16 or 1)), {}, 0, {}
     local all = {unpack(queue)}
-    local function take(tenant, id, cost)
-      tenant.tokens = tenant.tokens + charge(lane, tenant.name, id, cost)
-      ids[#ids + 1] = id
+    local function take(tenant, id, member, ready, bytes, limit)
+      tenant.tokens = tenant.tokens + charge(lane, tenant.name, id, (t.cost(tenant.name, bytes, limit)))
+      tenant.gone[#tenant.gone + 1], taken[#taken + 1], ids[#ids + 1] = member, ready, id
     end
     while queue[1] and #ids < wanted and stale < 64 do
       local tenant = queue[1]
       local record = t.record(tenant.name)
-      local member, ready, id, cost
-      if record.running < record.most then member, ready, id, cost = next_of(lane, tenant) end
-      if member then tenant.gone[#tenant.gone + 1] = member end
+      local member, ready, id, bytes, limit
+      if record.running < record.most then member, ready, id, bytes, limit = next_of(lane, tenant) end
+      local first = tenant.at == 1 and tenant.asked == 2
       if not member then
         table.remove(queue, 1)
-      elseif not id or call('ZREM', ready_key(lane), ready) == 0 then   -- a worker of an earlier release took it
-        stale = stale + 1
+      elseif not id or first and tenant.unknown or not first and not call('ZSCORE', ready_key(lane), ready) then
+        -- A worker of an earlier release took it.
+        tenant.gone[#tenant.gone + 1], stale = member, stale + 1
       elseif stays(id) then
-        passed[#passed + 1] = {tenant, id, cost, member, ready}
+        passed[#passed + 1] = {tenant, id, member, ready, bytes, limit}
       else
-        take(tenant, id, cost)
+        take(tenant, id, member, ready, bytes, limit)
         sink(queue)
       end
     end
     for _, row in ipairs(passed) do
-      if #ids < wanted then take(unpack(row, 1, 3)) else row.left = true end
+      if #ids < wanted then take(unpack(row, 1, 6)) else row[1].left = true end
     end
-    end_round(lane, all)
-    for _, row in ipairs(passed) do
-      if row.left then
-        local rank = tonumber(string.sub(row[4], #row[1].name + 3, #row[1].name + 18))
-        call('ZADD', WAITING, 0, row[4])
-        call('ZADD', ready_key(lane), rank, row[5])
-        t.enter(lane, row[1].name)
-      end
-    end
+    end_round(lane, all, taken)
     return #all > 0
   end
 
