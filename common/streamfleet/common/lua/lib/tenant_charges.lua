@@ -41,8 +41,13 @@ local function add_charges(t)
   end
 
   local function charge_run(lane, id, name, fields, before, pick)
-    local bytes, limit = t.size(fields)
-    local cost, prompt, class = t.cost(name, bytes, tonumber(limit))
+    local cost, prompt, class
+    if pick and pick.sized then
+      cost, prompt, class = pick.cost, pick.prompt, pick.class
+    else
+      local bytes, limit = t.size(fields)
+      cost, prompt, class = t.cost(name, bytes, tonumber(limit))
+    end
     local record = t.change(name)
     t.add_tokens(lane, name, (cost - (pick and pick.cost or 0)) / record.weight)
     if not pick then record.running = record.running + 1 end

@@ -2,7 +2,6 @@
 -- Tenants: their records, their turns, and the index of what waits.
 local function add_index(t)
   local MOST_TENANTS, OTHER = 2000, 'other'
-  local RECORD = {'running', 'requests', 'charged', 'tokens', 'lost', 'missed', 'seen'}
 
   local function precise(number) return string.format('%.17g', number) end
   local function turns_key(lane) return KEYS[2 * LANE_COUNT + lane] end
@@ -12,7 +11,7 @@ local function add_index(t)
     local records, names
     table.insert(t.begins, function() records, names = {}, {} end)
 
-    -- Reads the records of tenants: numbers by the names in RECORD, its weight, and the most that it may run at once.
+    -- Reads the records of tenants: numbers by name, its weight, and the most that it may run at once.
     function t.load(tenants)
       local fields, some = {}, {}
       for _, name in ipairs(tenants) do
@@ -21,9 +20,13 @@ local function add_index(t)
       if #some == 0 then return end
       local found, rules = call('HMGET', SERVED, unpack(fields)), call('HMGET', TENANTS, unpack(some))
       for i, name in ipairs(some) do
-        local record, number = {new = not found[i]}, string.gmatch(found[i] or '', '%S+')
-        for _, field in ipairs(RECORD) do record[field] = tonumber(number() or 0) or 0 end
-        local weight, most = string.match(rules[i] or '', '^(%S+) ?(%d*)$')
+        local running, requests, charged, tokens, lost, missed, seen =
+          string.match(found[i] or '', '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$')
+        local record = {new = not found[i], running = tonumber(running) or 0, requests = tonumber(requests) or 0,
+          charged = tonumber(charged) or 0, tokens = tonumber(tokens) or 0, lost = tonumber(lost) or 0,
+          missed = tonumber(missed) or 0, seen = tonumber(seen) or 0}
+        local weight, most
+        if rules[i] then weight, most = string.match(rules[i], '^(%S+) ?(%d*)$') end
         weight = tonumber(weight) or 1
         record.weight, record.most, record.set = weight > 0 and weight or 1, tonumber(most) or math.huge, rules[i]
         records[name] = record
@@ -62,9 +65,9 @@ local function add_index(t)
       local words, new = {}, 0
       for name, record in pairs(records) do
         if record.dirty then
-          local numbers = {}
-          for i, field in ipairs(RECORD) do numbers[i] = string.format('%.0f', record[field]) end
-          words[#words + 1], words[#words + 2] = 't|' .. name, table.concat(numbers, ' ')
+          words[#words + 1] = 't|' .. name
+          words[#words + 1] = string.format('%.0f %.0f %.0f %.0f %.0f %.0f %.0f', record.running, record.requests,
+            math.max(0, record.charged), math.max(0, record.tokens), record.lost, record.missed, record.seen)
           new, record.new, record.dirty = new + (record.new and 1 or 0), false, false
         end
       end

@@ -21,6 +21,7 @@ local function add_pick(t)
       tenant.at, tenant.gone = 1 + tenant.offset, {}
       if #tenant.heads < tenant.at then return nil end
     end
+    if tenant.at == 1 and tenant.asked == 2 then return tenant.heads[1], unpack(tenant.first, 1, 4) end
     return tenant.heads[tenant.at], read(tenant, tenant.heads[tenant.at])
   end
 
@@ -35,7 +36,8 @@ local function add_pick(t)
       tenant.heads, tenant.more = t.heads(lane, name, 2)
       queue[i] = tenant
       if tenant.heads[1] then
-        local ready, _, _, limit = read(tenant, tenant.heads[1])
+        local ready, id, bytes, limit = read(tenant, tenant.heads[1])
+        tenant.first = {ready, id, bytes, limit}
         firsts[#firsts + 1], owners[#owners + 1], lengths[#lengths + 1] = ready or '', tenant, {name, limit}
       end
     end
@@ -55,9 +57,9 @@ local function add_pick(t)
     queue[i] = first
   end
 
-  local function charge(lane, name, id, cost)
-    local record = t.change(name)
-    t.picks[entry_field(lane, id)] = {name = name, cost = cost}
+  local function charge(lane, name, id, bytes, limit)
+    local record, cost, prompt, class = t.change(name), t.cost(name, bytes, limit)
+    t.picks[entry_field(lane, id)] = {name = name, cost = cost, prompt = prompt, class = class, sized = bytes}
     record.running = record.running + 1
     return cost / record.weight
   end
@@ -76,7 +78,7 @@ local function add_pick(t)
     -- @guard tenants: who is nearly late goes before few of its tenant
     if not (deadline and waits) or tokens - t.level(lane) > AHEAD * cost / t.record(name).weight then return nil end
     call('ZREM', ready_key(lane), member)
-    t.set_turn(lane, name, tokens + charge(lane, name, id, cost), true)
+    t.set_turn(lane, name, tokens + charge(lane, name, id, bytes, tonumber(limit)), true)
     t.remove(lane, id, raw, rank)
     if t.record(name).running >= t.record(name).most then t.leave(lane, name) end
     return id
@@ -108,7 +110,7 @@ local function add_pick(t)
     local queue, passed, stale, taken = first_tenants(lane, wanted - #ids + (some_interrupted and 16 or 1)), {}, 0, {}
     local all = {unpack(queue)}
     local function take(tenant, id, member, ready, bytes, limit)
-      tenant.tokens = tenant.tokens + charge(lane, tenant.name, id, (t.cost(tenant.name, bytes, limit)))
+      tenant.tokens = tenant.tokens + charge(lane, tenant.name, id, bytes, limit)
       tenant.gone[#tenant.gone + 1], taken[#taken + 1], ids[#ids + 1] = member, ready, id
     end
     while queue[1] and #ids < wanted and stale < 64 do
