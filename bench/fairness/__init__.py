@@ -25,5 +25,5 @@ def run(quick: bool, only: Sequence[str] = tuple(PARTS)) -> Report:
         report.tables += part.tables
         report.targets += part.targets
         report.data[name] = dict(part.data)
-        report.settings |= part.settings
+        report.settings = {**report.settings, **part.settings}
     return report

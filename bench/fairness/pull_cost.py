@@ -24,7 +24,8 @@ WANTED, TENANTS = (1, 8, 64), 1_000
 FILL = """
 math.randomseed(tonumber(ARGV[3]))
 for i = 1, tonumber(ARGV[1]) do
-  local fields = {'id', ARGV[3] .. '-' .. i, 'body', ARGV[2], 'deadline', string.format('%.0f', ARGV[4] + math.random(3600000))}
+  local deadline = string.format('%.0f', ARGV[4] + math.random(3600000))
+  local fields = {'id', ARGV[3] .. '-' .. i, 'body', ARGV[2], 'deadline', deadline}
   if ARGV[5] == '1' then fields[7], fields[8] = 'tenant', 'tenant-' .. math.random(1000) end
   redis.call('XADD', KEYS[1], '*', unpack(fields))
 end

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Mapping
 
 from bench.core.redis import own_server
 from bench.core.reports import Table, Target
@@ -72,13 +71,11 @@ async def _run(url: str, order: Order, number: int, picks: int) -> float:
         await slots.fill()
         await slots.until(slots.next_free)
     await slots.close()
-    return _largest_gap(charged[skip:], names, weights, chance)
+    return _largest_gap(charged[skip:], names, chance)
 
 
-def _largest_gap(
-    charged: list[tuple[str, float]], names: list[str], weights: Mapping[str, float], chance: random.Random
-) -> float:
-    """Largest difference of two tenants' tokens for their weight over any window, in largest requests for the weight."""
+def _largest_gap(charged: list[tuple[str, float]], names: list[str], chance: random.Random) -> float:
+    """Largest difference of two tenants' tokens for their weight in any window, in largest requests for the weight."""
     largest = max(tokens for _, tokens in charged)
     pairs = [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]]
     worst = 0.0

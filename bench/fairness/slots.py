@@ -1,7 +1,7 @@
 """A fleet of slots in virtual time: real scripts decide, and a request holds its slot for as long as its tokens take.
 
-Only the order of picks is what this measures, so an engine is a number of slots, prefill and decode at a fixed speed each,
-and a freed slot pulls at once.
+Only the order of picks is what this measures, so an engine is a number of slots, prefill and decode at a fixed speed
+each, and a freed slot pulls at once.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class Slots:
 
     Args:
         url: the server.
-        order: the contender. By deadline, no request names a tenant. For round robin, all requests are charged alike: they
-            ask for no limit, and their usage is not told.
+        order: the contender. By deadline, no request names a tenant. For round robin, all requests are charged alike:
+            they ask for no limit, and their usage is not told.
         slots: number of slots.
         now_ms: start of the virtual time, epoch ms.
     """
