@@ -64,6 +64,9 @@ what the gateway stores files with.
 | `HF_HOME` | Where downloaded models are kept. |
 | `HF_HUB_OFFLINE` | 1: never ask the hub. Where it is not set, the worker sets 1 when the model is a folder. |
 | `VLLM_WORKER_MULTIPROC_METHOD` | Where it is not set, the worker sets `spawn`. |
+| `VLLM_ALLOW_RUNTIME_LORA_UPDATING` | 1: adapters may be loaded while vLLM runs, by plugins such as the next. |
+| `VLLM_PLUGINS` | vLLM's plugins to load; `lora_filesystem_resolver` finds adapters. The worker adds its own. |
+| `VLLM_LORA_RESOLVER_CACHE_DIR` | Folder in which that plugin looks for an adapter by the model's name. |
 | `VLLM_CPU_KVCACHE_SPACE` | KV cache of vLLM's CPU build, in GiB. Where it is not set, the worker sets 1. |
 | `VLLM_MAX_N_SEQUENCES` | Largest `n` for vLLM. Where it is not set, the worker sets `STREAMFLEET_MAX_SEQUENCES`. |
 | `TORCHDYNAMO_DISABLE` | Where it is not set, the worker sets 1 on the CPU build: compiling needs g++. |

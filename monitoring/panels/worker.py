@@ -7,6 +7,8 @@ from monitoring.panels.model import RATE, Dashboard, Panel, Variable, quantiles,
 _WORKER = Variable("instance", "label_values(streamfleet_ready, instance)")
 ONE = 'instance=~"$instance"'
 STEP = "sum by (instance) (rate(vllm:iteration_tokens_total"
+CACHED = f"sum by (instance) (rate(streamfleet_tokens_cached_total{{{ONE}}}"
+PROMPT = f'sum by (instance) (rate(streamfleet_tokens_total{{kind="prompt", {ONE}}}'
 EACH_REQUEST = "sum by (le, instance) (rate(vllm:request_time_per_output_token_seconds"
 
 WORKER = Dashboard(
@@ -71,6 +73,12 @@ WORKER = Dashboard(
                 (f"sum(rate(streamfleet_leases_lost_total{{{ONE}}}[{RATE}]))", "lost"),
                 rate("streamfleet_reclaimed_total", "outcome", ONE),
             ],
+        ),
+        Panel(
+            "Prompt tokens from the prefix cache",
+            "Share of the prompt tokens of finished requests that the engine did not have to read.",
+            [(f"{CACHED}[{RATE}])) / {PROMPT}[{RATE}]))", "{{instance}}")],
+            "percentunit",
         ),
         Panel(
             "Tokens for nothing",

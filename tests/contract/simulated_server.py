@@ -38,9 +38,13 @@ class Server:
 
     async def serve(self) -> int:
         """Open on a free port of the loopback and return it."""
-        server = await asyncio.start_server(self._connection, "127.0.0.1", 0)
-        port: int = server.sockets[0].getsockname()[1]
+        self._server = await asyncio.start_server(self._connection, "127.0.0.1", 0)
+        port: int = self._server.sockets[0].getsockname()[1]
         return port
+
+    def close(self) -> None:
+        """Take no further connections."""
+        self._server.close()
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):

@@ -153,7 +153,7 @@ def _has_watched_for_long(guard: ReclaimGuard, now: float) -> None:
 
 def _company_from_64() -> None:
     company = PoisonIsolation.company
-    PoisonIsolation.company = lambda isolation, claim, _: company(isolation, claim, sys.maxsize)  # type: ignore[method-assign,assignment]
+    PoisonIsolation.company = lambda isolation, claim, _, most: company(isolation, claim, sys.maxsize, most)  # type: ignore[method-assign,assignment]
 
 
 def _patient_waits() -> None:
@@ -166,12 +166,12 @@ _ANSWERED_AT_PULL = (
     "if false then",
 )
 _LATE_WHEN_STAGED = (
-    "elseif deadline and deadline <= now_ms() and not again then\n      end_late",
-    "elseif false then\n      end_late",
+    "elseif not again and unfit(size, deadline) then",
+    "elseif false then",
 )
 _LATE_AT_PULL = (
-    "elseif deadline and deadline <= now then\n    end_with_dead_letter",
-    "elseif false then\n    end_with_dead_letter",
+    "if not unfit(size, deadline) then return true end",
+    "if true then return true end",
 )
 
 MUTATIONS: tuple[Mutation, ...] = (

@@ -220,6 +220,30 @@ async def test_never_more_outstanding_than_the_window(redis_url: str, tmp_path: 
     assert len(set(custom_ids(out))) == lines_of(out) == 100
 
 
+async def test_lines_that_begin_alike_are_enqueued_together(
+    redis_url: str, tmp_path: Path, out: Path, raw_redis: redis.asyncio.Redis
+) -> None:
+    def asked(number: int) -> dict[str, Any]:
+        system = {"role": "system", "content": f"You are assistant {number % 5}. " * 20}
+        body = {"messages": [system, {"role": "user", "content": f"Question {number}"}], "max_tokens": 2}
+        return line(f"c-{number}", body=body)
+
+    source = write(tmp_path / "in.jsonl", *map(asked, range(100)))
+    running = asyncio.create_task(run_batch(redis_url, source, out, window=50))
+
+    async def all_there() -> bool:
+        return bool(await raw_redis.xlen("{default}:lane:low") == 50)
+
+    await eventually(all_there)
+    rows: Any = await raw_redis.xrange("{default}:lane:low")
+    shared = [json.loads(fields["body"])["messages"][0]["content"] for _, fields in rows]
+    assert shared == sorted(shared)
+    assert len(set(shared)) == 5
+    async with serving(redis_url):
+        await asyncio.wait_for(running, 30)
+    assert len(set(custom_ids(out))) == lines_of(out) == 100
+
+
 async def test_a_full_lane_is_waited_for(redis_url: str, tmp_path: Path, out: Path) -> None:
     source = write(tmp_path / "in.jsonl", *(line(f"c-{number}") for number in range(30)))
     running = asyncio.create_task(run_batch(redis_url, source, out, lane_limit=4))

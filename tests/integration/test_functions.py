@@ -10,11 +10,12 @@ import redis
 
 from streamfleet.cli.demo.server import RedisServer, find_servers
 from streamfleet.common import scripts
-from streamfleet.common.broker.types import EnqueueCode, Submission
+from streamfleet.common.broker.types import Completion, EnqueueCode, Submission
 from streamfleet.common.connection import Connection, functions
 from streamfleet.common.errors import BrokerOutOfMemory
 from streamfleet.common.keys import Keys
-from streamfleet.common.protocol import Lane
+from streamfleet.common.protocol import Lane, Status
+from streamfleet.common.replies import mapping
 from tests.broker import Broker
 from tests.integration.cli_processes import streamfleet
 from tests.servers import OLD_RELEASE, newest
@@ -44,6 +45,14 @@ async def broker(server: RedisServer) -> AsyncIterator[Broker]:
     await opened.close()
 
 
+@pytest.fixture
+async def worker(server: RedisServer) -> AsyncIterator[Broker]:
+    """A worker's connection beside the client's."""
+    opened = Broker(Connection(server.url, patience_s=0), Keys("q"))
+    yield opened
+    await opened.close()
+
+
 def request(number: int) -> Submission:
     return Submission(f"r-{number}", Lane.HIGH, {"id": f"r-{number}".encode(), "body": b"{}"}, "digest")
 
@@ -67,37 +76,61 @@ def libraries(admin: redis.Redis) -> set[str]:
     return {row[1] for row in found}
 
 
-async def test_the_first_call_loads_the_functions_and_later_ones_find_them(broker: Broker, admin: redis.Redis) -> None:
+async def test_a_worker_loads_the_functions_and_all_find_them(
+    broker: Broker, worker: Broker, admin: redis.Redis
+) -> None:
     assert await enqueued(broker, 1)
-    assert libraries(admin) == {scripts.library_name()}
+    assert libraries(admin) == set(), "a client loads nothing"
+    assert (await worker.pull("w1", 1)).claims
+    assert libraries(admin) == {scripts.library().name}
     calls(admin)
-    assert await enqueued(broker, 2)
+    assert not (await worker.pull("w1", 1)).claims
     assert calls(admin) == {"fcall": 1, "evalsha": 0, "eval": 0, "function|load": 0}
 
 
-async def test_functions_that_were_flushed_are_loaded_again(broker: Broker, admin: redis.Redis) -> None:
+async def test_functions_that_were_flushed_are_loaded_again(broker: Broker, worker: Broker, admin: redis.Redis) -> None:
+    await broker.connection.load_functions()
     assert await enqueued(broker, 1)
+    assert (await worker.pull("w1", 1)).claims
     admin.function_flush()
     assert await enqueued(broker, 2)
-    assert libraries(admin) == {scripts.library_name()}
+    assert (await worker.pull("w1", 1)).claims
+    assert libraries(admin) == {scripts.library().name}
 
 
 @pytest.mark.parametrize("may_call", [True, False])
 async def test_a_user_who_may_not_load_or_call_functions_uses_evalsha(
-    server: RedisServer, admin: redis.Redis, may_call: bool
+    server: RedisServer, admin: redis.Redis, broker: Broker, may_call: bool
 ) -> None:
     rules = ["+@all", "-function|load"] + ([] if may_call else ["-fcall"])
     admin.acl_setuser("client", enabled=True, passwords=["+x"], keys=["*"], commands=rules)
-    connection = Connection(server.url.replace("redis://", "redis://client:x@"), patience_s=0)
-    broker = Broker(connection, Keys("q"))
+    refused = Broker(Connection(server.url.replace("redis://", "redis://client:x@"), patience_s=0), Keys("q"))
     try:
         assert await enqueued(broker, 1)
+        assert (await refused.pull("w1", 1)).claims
         calls(admin)
-        assert await enqueued(broker, 2)
+        assert await enqueued(refused, 2)
         # Not tried again for a while, because each refused call is a line in the server's ACL LOG.
-        assert calls(admin) == {"fcall": 0, "evalsha": 1, "eval": 0, "function|load": 0}
+        spent = calls(admin)
+        assert spent["fcall"] == spent["function|load"] == 0 < spent["evalsha"] + spent["eval"]
     finally:
-        await broker.close()
+        await refused.close()
+
+
+async def test_a_user_who_may_not_load_functions_is_refused_once(
+    server: RedisServer, admin: redis.Redis, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each refusal is a line in the server's ACL LOG."""
+    monkeypatch.setattr(functions, "AGAIN_S", 0.0)
+    admin.acl_setuser("client", enabled=True, passwords=["+x"], keys=["*"], commands=["+@all", "-function|load"])
+    refused = Broker(Connection(server.url.replace("redis://", "redis://client:x@"), patience_s=0), Keys("q"))
+    try:
+        for _ in range(3):
+            await refused.pull("w1", 1)
+    finally:
+        await refused.close()
+    log: Any = admin.acl_log()
+    assert [(entry["object"], entry["count"]) for entry in log] == [("function|load", 1)]
 
 
 async def test_who_used_evalsha_finds_functions_that_were_loaded_since(
@@ -108,7 +141,7 @@ async def test_who_used_evalsha_finds_functions_that_were_loaded_since(
     other = Broker(Connection(server.url.replace("redis://", "redis://client:x@"), patience_s=0), Keys("q"))
     try:
         assert await enqueued(other, 1)
-        assert await broker.connection.load_functions() == scripts.library_name()
+        assert await broker.connection.load_functions() == scripts.library().name
         calls(admin)
         assert await enqueued(other, 2)
         assert calls(admin)["fcall"] == 1
@@ -117,6 +150,7 @@ async def test_who_used_evalsha_finds_functions_that_were_loaded_since(
 
 
 async def test_a_full_server_is_drained_by_functions_too(broker: Broker, admin: redis.Redis) -> None:
+    await broker.connection.load_functions()
     assert await enqueued(broker, 1)
     admin.config_set("maxmemory", 1)
     with pytest.raises(BrokerOutOfMemory):
@@ -130,6 +164,13 @@ async def test_a_full_server_is_drained_by_functions_too(broker: Broker, admin: 
     assert calls(admin)["fcall"] == 1, "a full server is no reason to do without functions later"
 
 
+async def test_releases_have_libraries_of_their_own(broker: Broker, admin: redis.Redis) -> None:
+    other = scripts.library(lambda verb: scripts.source(verb) + "-- of another release\n")
+    admin.function_load(other.text)
+    await broker.connection.load_functions()
+    assert len(libraries(admin)) == 2
+
+
 async def test_redis_6_has_no_functions_and_needs_none() -> None:
     with RedisServer(find_servers()[OLD_RELEASE]) as server:
         broker = Broker(Connection(server.url, patience_s=0), Keys("q"))
@@ -141,32 +182,68 @@ async def test_redis_6_has_no_functions_and_needs_none() -> None:
             await broker.close()
 
 
-async def test_functions_of_a_release_go_with_its_last_worker(broker: Broker, admin: redis.Redis) -> None:
+async def test_functions_of_a_release_go_with_its_last_worker(
+    broker: Broker, worker: Broker, admin: redis.Redis
+) -> None:
     await broker.connection.load_functions()
     for name in (OLDER, f"{OLDER}2", "of_another_application"):
         admin.function_load(LIBRARY.format(name=name))
     await broker.heartbeat("w1", {"library": OLDER})
-    assert await broker.forget_libraries() == [f"{OLDER}2"]
-    assert libraries(admin) == {scripts.library_name(), OLDER, "of_another_application"}
+    await worker.forget_own_libraries()
+    assert f"{OLDER}2" in libraries(admin), "only a worker that loaded functions may know that it can delete some"
+    await broker.forget_own_libraries()
+    assert libraries(admin) == {scripts.library().name, OLDER, "of_another_application"}
+
+
+async def test_what_goes_wrong_meanwhile_does_not_end_the_housekeeping(
+    broker: Broker, admin: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody else deletes the library, a description is not ours, a user may load functions and not list them."""
+    await broker.connection.load_functions()
+    admin.function_load(LIBRARY.format(name=OLDER))
+    await broker.heartbeat("w1", {"library": ["not", "a", "name"]})
+    workers = broker.workers
+
+    async def slowly() -> Any:
+        admin.function_flush()
+        return await workers()
+
+    monkeypatch.setattr(broker, "workers", slowly)
+    await broker.forget_own_libraries()
+    admin.acl_setuser("default", enabled=True, nopass=True, keys=["*"], commands=["+@all", "-function|list"])
+    await broker.forget_own_libraries()
 
 
 def test_queue_load_says_what_it_did(server: RedisServer, admin: redis.Redis) -> None:
     admin.function_load(LIBRARY.format(name=OLDER))
     for _ in range(2):
         said = streamfleet(server.url, "queue", "load").stdout
-        assert f"{scripts.library_name()}: loaded" in said
-    assert libraries(admin) == {scripts.library_name()}
+        assert f"{scripts.library().name}: loaded" in said
+    assert libraries(admin) == {scripts.library().name}
 
 
-async def test_nothing_is_left_of_one_call_in_the_next(broker: Broker) -> None:
+async def test_nothing_is_left_of_one_call_in_the_next(broker: Broker, admin: redis.Redis) -> None:
     """Functions keep their variables between calls: counts, times and the configuration are each call's own."""
+    await broker.connection.load_functions()
     for number in (1, 2):
         assert await enqueued(broker, number)
         (claim,) = (await broker.pull("w1", 1)).claims
         assert await broker.release("w1", [claim.lease]) == 1
         assert (await broker.connection.command("HGET", broker.keys.counts, "staged")) == str(number).encode()
+    times = []
+    for number, values in enumerate(({"response": "1", "finish_reason": "stop"}, {"meta": "2", "session": "3"}), 1):
+        (claim,) = (await broker.pull("w1", 1)).claims
+        await broker.connection.command("PERSIST", broker.keys.reply("me"))
+        await broker.complete("w1", [Completion(claim.lease, Status.SUCCEEDED, values, "me")])
+        result = mapping(await broker.connection.command("HGETALL", broker.keys.result(f"r-{number}")))
+        assert {name: result.get(name.encode()) for name in values} == {k: v.encode() for k, v in values.items()}
+        times.append(await broker.connection.command("PTTL", broker.keys.reply("me")))
+    assert min(times) > 0, "the notifications of each call expire"
+    for number in (1, 2):
+        assert await enqueued(broker, 10 + number)
     other = Broker(broker.connection, Keys("another"))
     await other.ensure_groups()
     assert await enqueued(other, 9)
     assert [claim.lease.request_id for claim in (await other.pull("w1", 5)).claims] == ["r-9"]
     assert len((await broker.pull("w1", 5)).claims) == 2
+    assert calls(admin)["evalsha"] == 0, "all of it ran as functions"

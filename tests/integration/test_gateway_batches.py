@@ -13,6 +13,10 @@ import openai
 import pytest
 import redis.asyncio
 
+from streamfleet.common.connection import Connection
+from streamfleet.common.keys import Keys
+from streamfleet.common.protocol import Lane
+from tests.broker import Broker
 from tests.integration.batch_lines import CHAT, answered, both, ended, line, names, start, write
 from tests.integration.gateway_process import Stage, add_key, stage_in
 from tests.integration.uploads import LARGE, MEGABYTE, begun, contents, download, peak_while, quietly, send
@@ -61,6 +65,37 @@ async def test_a_file_is_kept_until_it_is_deleted(sdk: openai.AsyncOpenAI, tmp_p
     for gone in (sdk.files.retrieve(file.id), sdk.files.content(file.id), sdk.files.delete(file.id)):
         with pytest.raises(openai.NotFoundError):
             await gone
+
+
+async def test_lines_that_begin_alike_are_enqueued_together(
+    stage: Stage, sdk: openai.AsyncOpenAI, rows: Any, tmp_path: Path
+) -> None:
+    """And each is answered, though the last lines of the window may be the first of the file."""
+
+    def asked(number: int) -> str:
+        system = {"role": "system", "content": f"You are assistant {number % 5}. " * 20}
+        messages = [system, {"role": "user", "content": f"Question {number}"}]
+        body = {"model": "simulated", "messages": messages, "max_tokens": 2, "ignore_eos": True}
+        return line(f"c-{number}", body=body)
+
+    async def window_is_full() -> bool:
+        return bool(await rows.xlen("{default}:lane:low") == 200)
+
+    broker = Broker(Connection(stage.url), Keys("default"))
+    try:
+        await broker.pause([Lane.LOW])
+        batch = await start(sdk, write(tmp_path, map(asked, range(500))))
+        await eventually(window_is_full, 20)
+        entries = await rows.xrange("{default}:lane:low")
+        await broker.resume([Lane.LOW])
+    finally:
+        await broker.close()
+    shared = [json.loads(fields["body"])["messages"][0]["content"] for _, fields in entries]
+    assert shared == sorted(shared)
+    assert len(set(shared)) == 5
+    done = await ended(sdk, batch.id)
+    assert (done.request_counts.total, done.request_counts.completed) == (500, 500)
+    assert done.usage.input_tokens_details.cached_tokens > done.usage.input_tokens / 2
 
 
 async def test_nobody_sees_another_tenants_files_and_batches(

@@ -51,8 +51,8 @@ def test_rule_holds(name: str, rule: Rule) -> None:
 
 
 def test_every_overlay_is_documented_with_the_command_that_applies_it() -> None:
-    usual = ["dev-cpu", "external-redis", "gateway", "gpu", "gpu-autoscaled", "gpu-multi-pool", "redis-ha"]
-    usual.append("vllm-server")
+    usual = ["dev-cpu", "external-redis", "gateway", "gpu", "gpu-adapters", "gpu-autoscaled", "gpu-multi-pool"]
+    usual += ["redis-ha", "vllm-server"]
     assert sorted(OVERLAYS) == usual
     for name in OVERLAYS:
         assert f"kubectl apply --namespace streamfleet --kustomize k8s/overlays/{name}\n" in README
@@ -66,7 +66,7 @@ def test_check_prints_a_line_for_each(capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_check_says_what_is_wrong_and_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = shutil.copytree(K8S, tmp_path / "k8s")
-    for name in ("dev-cpu", "gateway", "gpu", "gpu-autoscaled", "gpu-multi-pool", "vllm-server"):
+    for name in ("dev-cpu", "gateway", "gpu", "gpu-adapters", "gpu-autoscaled", "gpu-multi-pool", "vllm-server"):
         shutil.rmtree(folder / "overlays" / name)
     (folder / "overlays/redis-ha/ready.sh").unlink()
     policy = folder / "overlays/external-redis/worker-egress-networkpolicy.yaml"
@@ -299,7 +299,8 @@ def test_the_server_has_the_gpu_and_what_the_workers_believe_of_it() -> None:
     server = worker_of(manifests, "streamfleet-vllm")
     assert "nvidia.com/gpu" not in worker_of(manifests)["resources"]["limits"]
     assert server["resources"]["limits"]["nvidia.com/gpu"] == "1"
-    assert server["args"] == ["$(STREAMFLEET_MODEL)", "--max-num-seqs", "$(STREAMFLEET_REMOTE_SLOTS)"]
+    limits = ["--max-num-seqs", "$(STREAMFLEET_REMOTE_SLOTS)"]
+    assert server["args"] == ["$(STREAMFLEET_MODEL)", *limits, "--enable-prompt-tokens-details"]
     given = environment_of(server, manifests)
     assert {"STREAMFLEET_MODEL", "STREAMFLEET_REMOTE_SLOTS"} <= given.keys()
     assert not [name for name in given if name.startswith("VLLM_")], "vLLM warns of those that it does not know"

@@ -103,7 +103,7 @@ async def test_every_part_of_a_running_worker_goes_by_a_change(fleet: Fleet) -> 
             {"max_deliveries": "1", "max_body_bytes": "2048", "result_ttl_ms": "50000"}
         )
         await eventually(lambda: worker._broker.limits.max_deliveries == 1, 5, "the worker follows")
-        assert (worker._housekeeper._max_deliveries, worker._dispatcher._isolation.max_deliveries) == (1, 1)
+        assert (worker._housekeeper._max_deliveries, worker._dispatcher._max_deliveries) == (1, 1)
         large = await fleet.result(await fleet.add(body=chat(pad="x" * 3_000)))
         assert large.error is not None
         assert large.error["code"] == "request_too_large"

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from streamfleet.common.settings import QueueSettings, WorkerSettings, load
 from streamfleet.worker.engine.base import Engine, EngineReply, EngineRequest
 from streamfleet.worker.engine.simulated import SimulatedEngine
 from streamfleet.worker.engine.simulated_profile import Profile
+from streamfleet.worker.main import run_together
+from streamfleet.worker.sharing import SharedEngine
 from streamfleet.worker.tracing import Traces
 from streamfleet.worker.worker import Worker
 from tests.waiting import eventually
@@ -71,4 +73,24 @@ async def worker_inside(
         await asyncio.wait({life}, timeout=20)
         if not life.done():
             life.cancel()
+        await asyncio.gather(life, return_exceptions=True)
+
+
+@contextlib.asynccontextmanager
+async def workers_inside(
+    url: str, engine: Engine, queues: Mapping[str, tuple[str, ...]], name: str = "w1", **settings: Any
+) -> AsyncIterator[list[Worker]]:
+    """Ready workers that share an engine, one for each queue with its models, run as the process runs them."""
+    given = load(WorkerSettings, **{**DEFAULTS, **settings})
+    shared = SharedEngine(engine, given, dict(queues))
+    workers = [Worker(name, load(QueueSettings, redis_url=url, queue=queue), shared, given) for queue in queues]
+    life = asyncio.create_task(run_together(workers))
+    try:
+        await eventually(lambda: life.done() or all(each.health().ready for each in workers), 20, f"{name} is ready")
+        yield workers
+    finally:
+        for worker in [*workers, *workers]:
+            worker.ask_to_stop()
+        await asyncio.wait({life}, timeout=20)
+        life.cancel()
         await asyncio.gather(life, return_exceptions=True)

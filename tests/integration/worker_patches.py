@@ -160,7 +160,7 @@ def broken() -> None:
 def clumsy() -> None:
     """A bug whose message quotes the request."""
 
-    def fail(_: admission.Admission, request: InFlightRequest, now: float) -> Any:
+    def fail(_: admission.Admission, request: InFlightRequest, *others: Any) -> Any:
         raise ValueError(f"invalid literal: {request.claim.fields!r}")
 
     admission.Admission.admit = fail  # type: ignore[method-assign,assignment]

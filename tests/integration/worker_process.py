@@ -145,7 +145,7 @@ class Fleet:
         broker: operations of the queue.
     """
 
-    def __init__(self, url: str, folder: Path) -> None:
+    def __init__(self, url: str, folder: Path, queue: str = "default") -> None:
         self.url, self._folder = url, folder
         self.redis: Any = redis.asyncio.Redis.from_url(
             url,
@@ -154,7 +154,8 @@ class Fleet:
             socket_timeout=None,
             retry=Retry(ConstantBackoff(0.05), 100),  # tests kill servers
         )
-        self.broker = Broker(Connection(url), Keys("default"))
+        self.queue = queue
+        self.broker = Broker(Connection(url), Keys(queue))
         self.workers: list[WorkerProcess] = []
         self._numbers = itertools.count(1)
 
@@ -179,7 +180,7 @@ class Fleet:
         """A plain XADD; the request id."""
         request_id = request_id or f"r-{next(self._numbers)}"
         text = body if isinstance(body, (str, bytes)) else json.dumps(chat() if body is None else body)
-        await self.redis.xadd(f"{{default}}:lane:{lane}", {"id": request_id, "body": text, **fields})
+        await self.redis.xadd(f"{{{self.queue}}}:lane:{lane}", {"id": request_id, "body": text, **fields})
         return request_id
 
     async def add_many(self, count: int, body: Any = None, **fields: Any) -> list[str]:
@@ -188,7 +189,7 @@ class Fleet:
         async with self.redis.pipeline(transaction=False) as pipe:
             for request_id in ids:
                 text = json.dumps(chat() if body is None else body)
-                pipe.xadd("{default}:lane:normal", {"id": request_id, "body": text, **fields})
+                pipe.xadd(f"{{{self.queue}}}:lane:normal", {"id": request_id, "body": text, **fields})
             await pipe.execute()
         return ids
 
@@ -228,11 +229,11 @@ class Fleet:
 
     async def notified(self, reply: str) -> list[str]:
         """Request ids that a reply stream was told of, in order."""
-        return [fields["id"] for _, fields in await self.redis.xrange(f"{{default}}:reply:{reply}")]
+        return [fields["id"] for _, fields in await self.redis.xrange(f"{{{self.queue}}}:reply:{reply}")]
 
     async def dead_letters(self) -> list[dict[str, str]]:
         """All dead letters, oldest first."""
-        return [fields for _, fields in await self.redis.xrange("{default}:dead")]
+        return [fields for _, fields in await self.redis.xrange(f"{{{self.queue}}}:dead")]
 
     async def settled(self) -> None:
         """Nothing is outstanding, and the books balance."""

@@ -123,6 +123,7 @@ async def test_a_delayed_one_is_left_until_it_is_due(queue: Queue) -> None:
 
 
 async def test_one_call_is_bounded_in_entries_and_bytes(queue: Queue) -> None:
+    queue = queue.with_limits(max_entry_bytes=200_000)
     for number in range(5):
         await queue.add("high", f"1000-{number}", deadline=NOW)
         await queue.add("low", f"1000-{number}", deadline=NOW, body="b" * 150_000)
@@ -191,6 +192,7 @@ async def test_endings_of_one_staging_are_bounded_and_the_next_pull_goes_on(queu
 
 async def test_a_lane_of_large_entries_hides_no_other_lane(queue: Queue) -> None:
     """After a change of patience no rank tells that an entry has no deadline: all of them are read."""
+    queue = queue.with_limits(max_entry_bytes=200_000)
     for number in range(8):
         await queue.add("critical", f"1000-{number}", body="b" * 150_000)
     await queue.add("normal", "1000-0", deadline=NOW + 10)
@@ -201,6 +203,7 @@ async def test_a_lane_of_large_entries_hides_no_other_lane(queue: Queue) -> None
 
 
 async def test_large_entries_without_a_deadline_are_passed_by(queue: Queue) -> None:
+    queue = queue.with_limits(max_entry_bytes=200_000)
     for number in range(8):
         await queue.add("high", f"1000-{number}", body="b" * 150_000)
     await queue.add("high", "1001-0", ttl=PATIENCE + 10)

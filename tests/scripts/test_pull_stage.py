@@ -84,6 +84,18 @@ async def test_the_last_of_repeated_fields_counts(queue: Queue) -> None:
     assert (await queue.dump())["ready:high"] == [("1000-0", NOW + 9)]
 
 
+async def test_what_is_too_large_ends_as_it_is_staged(queue: Queue) -> None:
+    """If it became ready first, the pull that takes it would copy it once more, and Redis serves nobody meanwhile."""
+    await queue.add("high", "1000-0", id="r1", body="x" * 2_001)
+    hints = await queue.hand_out()
+    await queue.add("high", "1000-1", id="r2", body="x" * 2_001)
+    assert (await queue.pull("w1", 0, hints)).dropped == 2
+    after = await queue.dump()
+    assert (after["result:r1"]["status"], after["result:r2"]["status"]) == ("failed", "failed")
+    assert after["counts"] == {"staged": "2", "failed": "2"}
+    assert not {"lane:high", "ready:high"} & set(after)
+
+
 async def test_staging_is_bounded_in_entries_and_goes_on_with_the_next_call(queue: Queue) -> None:
     for number in range(20):
         await queue.add("high", f"1000-{number}")
@@ -96,6 +108,7 @@ async def test_staging_is_bounded_in_entries_and_goes_on_with_the_next_call(queu
 
 
 async def test_staging_is_bounded_in_bytes(queue: Queue) -> None:
+    queue = queue.with_limits(max_entry_bytes=250_000)
     for number in range(5):
         await queue.add("high", f"1000-{number}", body="x" * 200_000)
     staged = [(await queue.pull("w1", 0)).staged for _ in range(3)]

@@ -290,12 +290,12 @@ async def test_a_claim_says_how_many_of_its_attempts_were_lost_with_their_worker
 
 
 async def test_one_reply_carries_a_bounded_number_of_bytes(queue: Queue) -> None:
-    wide = queue.with_limits(max_entry_bytes=10**6)
+    queue = queue.with_limits(max_entry_bytes=10**6)
     for number in range(12):
         await queue.add("high", f"1000-{number}", body="b" * 900_000)
     while (await queue.pull("w1", 0)).staged:
         pass
-    pulled = await wide.pull("w1", 12)
+    pulled = await queue.pull("w1", 12)
     assert 5 <= len(pulled.claims) <= 8
     assert (pulled.ready, pulled.role) == (12 - len(pulled.claims), Role.NONE)
 

@@ -102,9 +102,9 @@ async def cancelled(fleet: Broker, client: Client) -> None:
     handle = await client.enqueue(BODY, id="r-cancel")
     await fleet.retry_later("w1", [Retry(await claim(fleet), 600_000, ERROR)], 5)
     assert (await handle.status()).state == "queued"
-    cancelling = asyncio.create_task(handle.cancel())
-    await eventually(lambda: CancelRequestProcessor(fleet).process(10), 10, "the cancel was asked for")
-    assert await cancelling
+    asked = eventually(lambda: CancelRequestProcessor(fleet).process(10), 10, "the cancel was asked for")
+    did, _ = await asyncio.gather(handle.cancel(), asked)
+    assert did
     assert await handle.cancel(), "a second time it is known already"
 
 

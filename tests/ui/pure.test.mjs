@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 const from = (name) => import(new URL(name, process.env.STATIC));
-const { bytes, moment, short, span, visible } = await from("format.js");
+const { bytes, moment, short, span, tokensText, visible } = await from("format.js");
 const { History, roundUp, thin } = await from("history.js");
 const { fragment, parse } = await from("route.js");
 
@@ -62,4 +62,9 @@ test("many points become few, and axes end at round numbers", () => {
   const few = thin(points, 100);
   assert.ok(few.length <= 100 && few.every(({ value }) => value === 4));
   assert.deepEqual([0, -1, NaN, 0.3, 1, 7, 23, 26, 180].map(roundUp), [1, 1, 1, 0.5, 1, 10, 25, 50, 200]);
+});
+
+test("tokens of a request, and those that came from a cache", () => {
+  assert.equal(tokensText({ prompt_tokens: 70, cached_tokens: 64, completion_tokens: 5 }), "70 in (64 of them cached), 5 out");
+  assert.equal(tokensText({ prompt_tokens: 70 }), "70 in, 0 out");
 });

@@ -60,7 +60,8 @@ async def test_answers_say_that_they_are_simulated() -> None:
     assert answer["system_fingerprint"] == "simulated"
     assert answer["choices"][0]["message"]["content"] == "[simulated] Count to three"
     assert answer["choices"][0]["finish_reason"] == "length"
-    assert answer["usage"] == {"prompt_tokens": 6, "completion_tokens": 4, "total_tokens": 10}
+    cached = {"prompt_tokens_details": {"cached_tokens": 0}}
+    assert answer["usage"] == {"prompt_tokens": 6, "completion_tokens": 4, "total_tokens": 10, **cached}
 
 
 async def test_the_same_seed_and_id_give_the_same_answer() -> None:

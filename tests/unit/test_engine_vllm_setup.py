@@ -22,7 +22,11 @@ VARIABLES = (
     "VLLM_CPU_KVCACHE_SPACE",
     "VLLM_PLUGINS",
 )
-DEFAULTS = ["--scheduling-policy=priority", "--structured-outputs-config.backend=xgrammar"]
+DEFAULTS = [
+    "--scheduling-policy=priority",
+    "--structured-outputs-config.backend=xgrammar",
+    "--enable-prompt-tokens-details",
+]
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +49,7 @@ def test_defaults_of_a_gpu_and_of_a_cpu() -> None:
 def test_what_is_asked_for_replaces_a_default() -> None:
     asked = {"max_num_seqs": 8, "enable-chunked-prefill": True, "--scheduling-policy": None}
     assert arguments(asked, cpu=True) == [
-        DEFAULTS[1],
+        *DEFAULTS[1:],
         "--enforce-eager",
         "--enable-chunked-prefill",
         "--max-num-seqs=8",
@@ -140,7 +144,7 @@ def test_every_kind_of_value_has_its_form() -> None:
         "seed": -1,
         "chat-template": None,
     }
-    assert arguments(asked, cpu=False)[2:] == [
+    assert arguments(asked, cpu=False)[len(DEFAULTS) :] == [
         "--enable-prefix-caching",
         "--gpu-memory-utilization=0.9",
         "--served-model-name",
@@ -149,6 +153,11 @@ def test_every_kind_of_value_has_its_form() -> None:
         '--speculative-config={"model": "m", "num_speculative_tokens": 3}',
         "--seed=-1",
     ]
+
+
+def test_an_operator_may_turn_off_the_details_of_usage() -> None:
+    words = arguments(["--no-enable-prompt-tokens-details"], cpu=False)
+    assert words == [*DEFAULTS, "--no-enable-prompt-tokens-details"], "the last one counts"
 
 
 def test_a_list_follows_the_defaults_as_it_is() -> None:

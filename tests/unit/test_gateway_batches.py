@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from streamfleet.common.broker.types import Submission
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.protocol import CHAT, Lane, Status, parse_body
 from streamfleet.common.results import Result, Timings
@@ -26,12 +28,12 @@ from streamfleet.gateway.batches.batch_parameters import choose_lane, read_batch
 from streamfleet.gateway.batches.ledger import LATEST_S, SOONEST_S, pause_s
 from streamfleet.gateway.batches.lines import LineChecker, LineSet, error_object, most_line_bytes, number_lines
 from streamfleet.gateway.batches.routes import batch_object
-from streamfleet.gateway.batches.submitter import line_request_id
+from streamfleet.gateway.batches.submitter import PreparedLine, Refused, Submitter, line_request_id
 from streamfleet.gateway.errors import ApiError
 from streamfleet.gateway.simple import prompts, reading
 from streamfleet.gateway.simple.jobs import job_object, status_of
 from streamfleet.gateway.simple.reading import read_call
-from streamfleet.producer.batch_lines import BadLine, answer_line, refusal_line
+from streamfleet.producer.batch_lines import BadLine, BatchLine, answer_line, refusal_line
 
 DAY_MS = 86_400_000
 
@@ -220,6 +222,39 @@ def test_a_batch_is_what_its_hash_says() -> None:
         assert read_batch(made.id, fields | broken) is None
 
 
+async def test_every_line_is_reserved_before_it_is_enqueued() -> None:
+    """Its gateway may be killed right after; another one then has to know which lines may be in the queue."""
+    enqueued: list[int] = []
+
+    async def reserve(mark: int) -> None:
+        claimed.mark = mark
+
+    async def submit(chunk: Sequence[PreparedLine]) -> Refused:
+        numbers = [ready.line.number for ready in chunk]
+        assert max(numbers) <= claimed.mark
+        enqueued.extend(numbers)
+        return Refused([], [])
+
+    async def in_cache_order() -> AsyncIterator[PreparedLine]:
+        for number in (7, 90, 3, 50):
+            submission = Submission(f"r-{number}", Lane.LOW, {"body": b"{}"}, "")
+            yield PreparedLine(BatchLine(number, f"c-{number}", "/v1/chat/completions", {}), "default", submission)
+
+    claimed = SimpleNamespace(
+        dependencies=SimpleNamespace(settings=SimpleNamespace(gateway_batch_window=10), queues=None),
+        batch=SimpleNamespace(deadline_ms=10**15),
+        cancelling=False,
+        mark=0,
+        reserve=reserve,
+        now_ms=lambda _: 0,
+    )
+    submitter = Submitter(cast("Any", claimed))
+    submitter._prepared_lines = cast("Any", in_cache_order())
+    submitter._collector.submit = submit  # type: ignore[method-assign]
+    await submitter._submit_window()
+    assert enqueued == [7, 90, 3, 50]
+
+
 def test_files_are_shown_once_they_are_there() -> None:
     running = record(status=BatchStatus.IN_PROGRESS, output_bytes=5, error_bytes=5)
     assert (batch_object(running)["output_file_id"], batch_object(running)["error_file_id"]) == (None, None)
@@ -227,6 +262,12 @@ def test_files_are_shown_once_they_are_there() -> None:
     assert (batch_object(ended)["output_file_id"], batch_object(ended)["error_file_id"]) == ("file-out", None)
     assert batch_object(ended)["completed_at"] == 5
     assert batch_object(ended)["request_counts"] == {"total": 2, "completed": 2, "failed": 0}
+
+
+def test_a_batch_tells_its_tokens_and_which_were_cached() -> None:
+    usage = batch_object(record(prompt_tokens=90, completion_tokens=10, cached_tokens=64))["usage"]
+    assert (usage["input_tokens"], usage["total_tokens"]) == (90, 100)
+    assert usage["input_tokens_details"] == {"cached_tokens": 64}
 
 
 # -- the simple service ------------------------------------------------------------------------------------

@@ -243,6 +243,8 @@ def test_of_errors_and_usage_only_what_they_should_have_is_shown() -> None:
     assert reason_of({"message": "is wrong", "param": "body"}) == "body: is wrong"
     assert usage_of({"a": float("nan"), "b": 2**60, "c": 3, "d": True, "\ud800": 1}) == {"c": 3, "\\ud800": 1}
     assert usage_of({"x": "y"}) is usage_of(None) is None
+    cached = {"prompt_tokens": 20, "prompt_tokens_details": {"cached_tokens": 16}}
+    assert usage_of(cached) == {"prompt_tokens": 20, "cached_tokens": 16}
 
 
 # -- who may ask -------------------------------------------------------------------------------------------

@@ -54,6 +54,22 @@ def test_every_part_is_there() -> None:
 
 
 @pytest.mark.parametrize(
+    ("usage", "cached"),
+    [
+        (b'{"prompt_tokens_details": {"cached_tokens": 48}}', 48),
+        (b'{"input_tokens_details": {"cached_tokens": 16}}', 16),
+        (b'{"prompt_tokens_details": {"cached_tokens": true}}', 0),
+        (b'{"prompt_tokens_details": {"cached_tokens": -1}}', 0),
+        (b'{"prompt_tokens_details": null}', 0),
+        (b"[]", 0),
+        (b"", 0),
+    ],
+)
+def test_cached_tokens_are_what_the_engine_tells(usage: bytes, cached: int) -> None:
+    assert result_of(usage=usage).cached_tokens == cached
+
+
+@pytest.mark.parametrize(
     ("status", "http_status"), [("failed", 400), ("expired", 504), ("cancelled", 499), ("dead", 500)]
 )
 def test_an_unsuccessful_one_has_an_error_and_raises_it(status: str, http_status: int) -> None:

@@ -8,8 +8,7 @@ from typing import Any, cast
 import pytest
 
 from streamfleet.common import metrics
-from streamfleet.common.limits import QueueLimits
-from streamfleet.common.protocol import Lane
+from streamfleet.common.protocol import DEFAULT_MAX_BODY_BYTES, Lane
 from streamfleet.common.settings import WorkerSettings, load
 from streamfleet.worker.admission import BORROWED_AFTER_S, Admission
 from streamfleet.worker.batching import Adaptive
@@ -22,7 +21,7 @@ from tests.unit.worker_requests import CHAT, OK, ScriptedEngine, in_flight_reque
 
 def admission(capacity: Capacity, in_flight: InFlight, **settings: Any) -> Admission:
     engine = ScriptedEngine(cast("Any", lambda _: OK), capacity)
-    return Admission(engine, in_flight, load(WorkerSettings, **{"prefetch": 0, **settings}), QueueLimits())
+    return Admission(engine, in_flight, load(WorkerSettings, **{"prefetch": 0, **settings}))
 
 
 @pytest.mark.parametrize(("slots", "batch_size", "expected"), [(8, 0, 8), (8, 3, 3), (8, 20, 8), (0, 0, 1)])
@@ -105,19 +104,19 @@ def test_the_cheapest_patient_request_is_stopped_for_an_urgent_one() -> None:
     admits.rooms(0, 100.0 - BORROWED_AFTER_S)
     for number, each in enumerate(patient):
         in_flight.add(each)
-        assert admits.admit(each, 100.0) is not None
+        assert admits.admit(each, 100.0, DEFAULT_MAX_BODY_BYTES) is not None
         each.started_at = 100.0 + (number != 7)
     urgent = in_flight_request(20, lane=Lane.CRITICAL)
     in_flight.add(urgent)
     patient[3].claim = replace(patient[3].claim, interrupted=1)
-    assert admits.admit(urgent, 105.0) is not None
+    assert admits.admit(urgent, 105.0, DEFAULT_MAX_BODY_BYTES) is not None
     (stopped,) = [each for each in patient if each.stop_reason is not None]
     assert stopped.stop_reason is StopReason.GAVE_WAY
     assert stopped not in (patient[3], patient[7])
     assert in_flight.load().sequences == 10
     normal = in_flight_request(21, lane=Lane.NORMAL)
     in_flight.add(normal)
-    assert admits.admit(normal, 105.0) is None
+    assert admits.admit(normal, 105.0, DEFAULT_MAX_BODY_BYTES) is None
     assert sum(each.stop_reason is not None for each in patient) == 1
 
 
@@ -130,7 +129,7 @@ def test_a_patient_request_for_which_room_is_made_holds_up_no_urgent_one() -> No
     assert admits.rooms(9_000, 100.0) == (9, 9, 0, 0)
     urgent = in_flight_request(2, lane=Lane.HIGH)
     in_flight.add(urgent)
-    assert admits.admit(urgent, 100.0) is not None
+    assert admits.admit(urgent, 100.0, DEFAULT_MAX_BODY_BYTES) is not None
     assert in_flight.awaited_tokens == 9_000
 
 
@@ -177,4 +176,4 @@ def test_patient_requests_that_turn_out_to_be_large_leave_the_reserve_free_too()
     for number, owed in enumerate([False, False, True]):
         in_flight.add(one := in_flight_request(number, {**CHAT, "max_tokens": 4_500}, lane=Lane.LOW))
         one.owed = owed
-        assert (admits.admit(one, 100.0) is not None) == (number != 1)
+        assert (admits.admit(one, 100.0, DEFAULT_MAX_BODY_BYTES) is not None) == (number != 1)

@@ -83,6 +83,17 @@ def test_a_request_that_succeeded(growth: Growth) -> None:
     assert growth.by_reason() == {}
 
 
+def test_prompt_tokens_from_the_prefix_cache(growth: Growth) -> None:
+    tallied(
+        (in_flight_request(1), success(prompt_tokens=70, prompt_tokens_details={"cached_tokens": 64})),
+        (in_flight_request(2), success(input_tokens=70, input_tokens_details={"cached_tokens": 32})),
+        (in_flight_request(3), success(prompt_tokens=70, prompt_tokens_details={"cached_tokens": None})),
+        (in_flight_request(4), success(prompt_tokens=70, prompt_tokens_details={"cached_tokens": 10**400})),
+        (in_flight_request(5), success(prompt_tokens=70, prompt_tokens_details=[64])),
+    )
+    assert growth.of("streamfleet_tokens_cached_total") == 96
+
+
 def test_one_that_never_came_to_the_engine_waited_all_the_time(growth: Growth) -> None:
     tallied((in_flight_request(lane=Lane.LOW), expired("before it could start")))
     labels = {"lane": "low", "status": "expired"}

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from streamfleet.common.settings import WorkerSettings, load
+from streamfleet.worker.containment import Containment
 from streamfleet.worker.dispatcher import Dispatcher
 from streamfleet.worker.in_flight import InFlight, InFlightRequest, StopReason
 from streamfleet.worker.outcome import Finished, HandedBack, Outcome, Postponed, cancelled
@@ -57,10 +58,10 @@ class Room:
 class Rig:
     """A dispatcher with hands on both sides."""
 
-    def __init__(self, unready_failures: int) -> None:
+    def __init__(self, unready_failures: int, containment: Containment | None = None) -> None:
         self.runs, self.room, self.in_flight = Runs(), Room(), InFlight()
         settings = load(WorkerSettings, max_deliveries=MOST, unready_failures=unready_failures)
-        given: Any = (self.room, self.runs, self.room, self.in_flight, settings, HandClock())
+        given: Any = (self.room, self.runs, self.room, self.in_flight, settings, HandClock(), containment)
         self.dispatcher = Dispatcher(*given)
 
     async def start(self, *given: InFlightRequest) -> None:
@@ -78,8 +79,8 @@ class Rig:
 
 
 @asynccontextmanager
-async def rig(unready_failures: int = 1) -> AsyncIterator[Rig]:
-    made = Rig(unready_failures)
+async def rig(unready_failures: int = 1, containment: Containment | None = None) -> AsyncIterator[Rig]:
+    made = Rig(unready_failures, containment)
     yield made
     await made.dispatcher.stop(StopReason.RELEASED, 1.0)
 
@@ -169,6 +170,49 @@ async def test_room_that_was_made_in_vain_is_given_up() -> None:
         assert made.room.most == 1
         await made.start(in_flight_request(3))
         assert made.room.most is None
+
+
+async def test_a_suspect_of_one_queue_has_no_company_of_another() -> None:
+    """It may kill the engine, which both queues have in common."""
+    both = Containment(1)
+    async with rig(containment=both) as one, rig(containment=both) as other:
+        running, last_try = in_flight_request(1), suspect(2, attempt=MOST)
+        await other.start(running)
+        await one.start(last_try)
+        assert one.room.back == [last_try], "not beside the other queue's request"
+        assert (one.room.most, other.room.most) == (1, 1), "room is made in both"
+        await other.end(running, success())
+        again = suspect(3, attempt=MOST)
+        await one.start(again)
+        late = in_flight_request(4)
+        await other.start(late)
+        assert other.room.back == [late]
+        await one.end(again, success())
+        assert (one.room.most, other.room.most) == (None, None)
+
+
+async def test_an_engine_that_fails_one_queue_is_unfit_for_the_other() -> None:
+    both = Containment(1)
+    async with rig(containment=both) as one, rig(containment=both) as other:
+        first, held = in_flight_request(1), in_flight_request(2)
+        await other.start(held)
+        await one.start(first)
+        await one.end(first, FAULT)
+        other.dispatcher.heed_breaker()
+        await eventually(lambda: other.room.back == [held])
+        assert not other.dispatcher.fit
+
+
+async def test_an_engine_that_one_queue_finds_dead_gets_nothing_of_the_other() -> None:
+    both = Containment(20)
+    async with rig(containment=both) as one, rig(containment=both) as other:
+        first, late = in_flight_request(1), in_flight_request(2)
+        await one.start(first)
+        await one.end(first, Postponed("it died", engine_died=True))
+        assert other.dispatcher.engine_died.result() == "it died"
+        await other.start(late)
+        assert other.room.back == [late]
+        assert other.room.most == 0
 
 
 async def test_a_500_in_doubt_goes_on_as_postponed() -> None:

@@ -35,9 +35,9 @@ class Rig:
 
     def __init__(self, engine: ScriptedEngine) -> None:
         self.engine, self.clock, self.in_flight = engine, HandClock(), InFlight()
-        self.admission = Admission(engine, self.in_flight, load(WorkerSettings, prefetch=0), QueueLimits())
+        self.admission = Admission(engine, self.in_flight, load(WorkerSettings, prefetch=0))
         unstreamed: Any = None
-        self.executor = Executor(engine, self.admission, unstreamed, self.clock)
+        self.executor = Executor(engine, self.admission, unstreamed, self.clock, QueueLimits())
 
     async def run(self, one: InFlightRequest) -> Outcome:
         self.in_flight.add(one)

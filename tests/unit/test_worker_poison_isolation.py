@@ -10,7 +10,7 @@ from streamfleet.worker.containment import PoisonIsolation, least
 
 
 def company(claim: Claim, max_deliveries: int, slots: int = 1_000_000) -> int | None:
-    return PoisonIsolation(max_deliveries).company(claim, slots)
+    return PoisonIsolation().company(claim, slots, max_deliveries)
 
 
 def claim(attempt: int, lost: int) -> Claim:

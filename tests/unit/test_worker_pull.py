@@ -9,7 +9,6 @@ from typing import Any, cast
 import pytest
 
 from streamfleet.common.broker.types import Hint, Pulled, Role
-from streamfleet.common.limits import QueueLimits
 from streamfleet.common.settings import WorkerSettings, load
 from streamfleet.worker.admission import Admission
 from streamfleet.worker.in_flight import InFlight, InFlightRequest
@@ -58,7 +57,7 @@ class Rig:
         self.in_flight, self.clock = InFlight(), HandClock()
         self._while_starting = while_starting
         engine = ScriptedEngine(cast("Any", lambda _: OK))
-        admission = Admission(engine, self.in_flight, load(WorkerSettings, prefetch=0), QueueLimits())
+        admission = Admission(engine, self.in_flight, load(WorkerSettings, prefetch=0))
         self.puller = Puller(cast("Broker", redis), "w", admission, self.in_flight, self.clock)
         self.running = asyncio.create_task(self.puller.run(self._start))
 

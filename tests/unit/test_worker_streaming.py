@@ -50,9 +50,8 @@ class Rig:
         self.fails = fails
         publisher = self.publisher = Publisher(broker, clock, interval_ms=50, cap=100)
         settings = load(WorkerSettings, retry_base_ms=1, retry_max_ms=2)
-        self.executor = Executor(
-            self.engine, Admission(self.engine, in_flight, settings, QueueLimits()), publisher, clock
-        )
+        admission = Admission(self.engine, in_flight, settings)
+        self.executor = Executor(self.engine, admission, publisher, clock, QueueLimits())
         self.completer = Completer(broker, "w1", in_flight, publisher, settings, clock)
 
     async def _answer(self, request: EngineRequest) -> EngineReply:

@@ -22,10 +22,11 @@ OLD = ("w0.", "w1.", "w2.", "producer-0")
 
 @dataclass(frozen=True)
 class Code:
-    """Code of a release's processes: files of its modules, and hashes of its scripts by verb."""
+    """Code of a release's processes: files of its modules, hashes of its scripts and names of its functions by verb."""
 
     files: tuple[Path, ...]
     shas: dict[str, str]
+    functions: dict[str, str]
 
 
 class ReleaseLauncher(ZygoteLauncher):
@@ -39,7 +40,7 @@ class ReleaseLauncher(ZygoteLauncher):
     def __init__(self, root: Path | None, marks: dict[str, str]) -> None:
         super().__init__(marks)
         self._root = root
-        self.code = Code((), {})
+        self.code = Code((), {}, {})
 
     async def __aenter__(self) -> ReleaseLauncher:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("STREAMFLEET_")}
@@ -60,7 +61,7 @@ class ReleaseLauncher(ZygoteLauncher):
         if lines is None or not (said := await lines.readline()) or not await lines.readline():
             raise RuntimeError("a release's zygote did not start: see above")
         code = json.loads(said)
-        self.code = Code(tuple(map(Path, code["files"])), code["shas"])
+        self.code = Code(tuple(map(Path, code["files"])), code["shas"], code["functions"])
         self._reader = asyncio.create_task(self._read(lines))
         return self
 

@@ -7,11 +7,14 @@ across the releases, and nothing is left.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 import signal
 import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from redis.exceptions import ResponseError
 
 from streamfleet.common.protocol import LANES
 from streamfleet.operator.fleet import WorkerView
@@ -44,7 +47,7 @@ class Played:
         history: what happened.
         violations: what must not have happened.
         old, today: what the two releases ran.
-        ran: verbs of either whose scripts Redis knows at the end.
+        ran: verbs of either whose scripts or functions Redis knows at the end.
         workers: the fleet while both were in it, as `streamfleet workers` saw it.
         folder: logs, kept where something is wrong.
     """
@@ -186,4 +189,9 @@ def _meant(violation: Violation) -> bool:
 async def _known(harness: Harness, code: Code) -> set[str]:
     verbs = list(code.shas)
     known = await harness.redis.direct.script_exists(*(code.shas[verb] for verb in verbs))
-    return {verb for verb, there in zip(verbs, known, strict=True) if there}
+    found = {verb for verb, there in zip(verbs, known, strict=True) if there}
+    with contextlib.suppress(ResponseError):  # Redis 6.2 has no functions
+        listed = str(await harness.redis.direct.function_list())
+        # A worker loads the library, at its first call of a function that it does not find.
+        found |= {verb for verb, name in code.functions.items() if name in listed}
+    return found

@@ -22,10 +22,11 @@ from tests.upgrade.load import BUSY, BUSY_ATTEMPTS, BUSY_MS
 
 
 def say_what_code() -> None:
-    """One line on the standard output: where the modules are from, and the hashes of the scripts."""
+    """One line on the standard output: where the modules are from, hashes of scripts, names of functions."""
     files = [module.__file__ for module in (scripts, client, worker)]
     shas = {verb: scripts.sha(verb) for verb in scripts.VERBS}
-    sys.stdout.write(json.dumps({"files": files, "shas": shas}) + "\n")
+    functions = dict(scripts.library().functions) if "library" in vars(scripts) else {}
+    sys.stdout.write(json.dumps({"files": files, "shas": shas, "functions": functions}) + "\n")
     sys.stdout.flush()
 
 

@@ -19,6 +19,12 @@ def worker(
     ] = None,
     redis_url: RedisUrl = None,
     queue: QueueName = None,
+    models: Annotated[
+        str | None,
+        typer.Option(
+            "--models", help="Several queues: MODEL=QUEUE,… Default: STREAMFLEET_WORKER_MODELS, or one queue."
+        ),
+    ] = None,
     engine_args: Annotated[
         list[str] | None,
         typer.Argument(metavar="[-- ENGINE ARGS]...", help="vLLM's own arguments, as vLLM names them."),
@@ -31,6 +37,7 @@ def worker(
     ```text
     streamfleet worker --model Qwen/Qwen2.5-7B-Instruct
     streamfleet worker -m ./model -- --max-num-seqs 64 --enable-prefix-caching
+    streamfleet worker -m ./model --models ./model=chat,sql=sql -- --enable-lora --lora-modules sql=./sql-lora
     VLLM_URL=http://localhost:8000 streamfleet worker
     ```
     """
@@ -43,6 +50,7 @@ def worker(
         model=model,
         engine_args=tuple(engine_args) if engine_args else None,
         worker_name=name,
+        worker_models=models,
     )
     from streamfleet.worker.main import run_worker
 

@@ -79,6 +79,9 @@ RUN = Histogram(
 )
 TOTAL = Histogram("streamfleet_total_seconds", "From enqueueing to the outcome.", ["lane", "status"], buckets=_SECONDS)
 TOKENS = Counter("streamfleet_tokens_total", "Tokens of finished requests.", ["kind"])
+TOKENS_CACHED = Counter(
+    "streamfleet_tokens_cached_total", "Prompt tokens of finished requests that came from the engine's prefix cache."
+)
 TOKENS_SAVED = Counter(
     "streamfleet_tokens_saved_total", "Output tokens at most not generated because a request was aborted."
 )

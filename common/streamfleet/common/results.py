@@ -28,6 +28,10 @@ class Timings(NamedTuple):
     total_ms: float | None = None
 
 
+MOST_TOKENS = 2**53
+"""Most tokens of one request that are believed: any server can be the engine."""
+
+
 @dataclass(frozen=True, slots=True)
 class Result:
     """Result of a request.
@@ -69,6 +73,11 @@ class Result:
         content = message.get("content") if isinstance(message, dict) else first.get("text")
         return content if isinstance(content, str) else ""
 
+    @property
+    def cached_tokens(self) -> int:
+        """Tokens of the prompt that the engine took from its prefix cache; 0 if it does not tell."""
+        return cached_tokens(self.usage or {})
+
     def raise_for_status(self) -> Result:
         """Return itself if it succeeded.
 
@@ -78,6 +87,16 @@ class Result:
         if not self.ok:
             raise RequestFailed(self.id, self.status, self.error or {})
         return self
+
+
+def cached_tokens(usage: Mapping[str, Any]) -> int:
+    """Tokens of the prompt that came from a prefix cache, by an engine's usage object; 0 if it does not tell."""
+    for name in ("prompt_tokens_details", "input_tokens_details"):  # the second is that of the Responses API
+        details = usage.get(name)
+        cached = details.get("cached_tokens") if isinstance(details, dict) else None
+        if type(cached) is int and 0 < cached <= MOST_TOKENS:
+            return cached
+    return 0
 
 
 _STATUSES: dict[str, Status] = {status: status for status in Status}

@@ -109,18 +109,16 @@ def library(text_of: Callable[[str], str] | None = None) -> Library:
     Args:
         text_of: returns a verb's text; tests change it.
     """
-    sources = {verb: (text_of or source)(verb) for verb in FUNCTIONS}
-    digest = hashlib.sha1("".join(sources.values()).encode(), usedforsecurity=False).hexdigest()[:16]
-    name = f"{LIBRARY_PREFIX}{digest}"
-    functions = {verb: f"{name}_{verb}" for verb in FUNCTIONS}
-    parts = [_as_function(functions[verb], text) for verb, text in sources.items()]
-    return Library(name, "\n".join([f"#!lua name={name}", *parts]), functions)
+    return _library_of(tuple(map(text_of or source, FUNCTIONS)))
 
 
 @cache
-def library_name() -> str:
-    """Name of this release's library."""
-    return library().name
+def _library_of(texts: Sequence[str]) -> Library:
+    digest = hashlib.sha1("".join(texts).encode(), usedforsecurity=False).hexdigest()[:16]
+    name = f"{LIBRARY_PREFIX}{digest}"
+    functions = {verb: f"{name}_{verb}" for verb in FUNCTIONS}
+    parts = map(_as_function, functions.values(), texts)
+    return Library(name, "\n".join([f"#!lua name={name}", *parts]), functions)
 
 
 def _as_function(name: str, text: str) -> str:

@@ -23,7 +23,7 @@ from streamfleet.common.keys import check_prefix
 from streamfleet.common.limits import QueueLimits
 from streamfleet.common.protocol import DEFAULT_MAX_BODY_BYTES, LANES, SHARES, Lane, check_name
 from streamfleet.common.secret_files import file_variables
-from streamfleet.common.settings_gateway import GatewaySettings
+from streamfleet.common.settings_gateway import GatewaySettings, read_route
 from streamfleet.common.settings_group import PREFIX, Group, known_as
 
 __all__ = [
@@ -237,6 +237,13 @@ class WorkerSettings(Group):
     worker_name: str = Field(
         "", description="Name of this worker, no other's; host, process id and a random part when empty."
     )
+    worker_models: Annotated[tuple[str, ...], NoDecode] = Field(
+        (),
+        description=(
+            "Models and their queues, in the form of STREAMFLEET_GATEWAY_MODELS: one engine serves all these queues, "
+            "each with its first model where a body names none. Empty: STREAMFLEET_QUEUE, with all models."
+        ),
+    )
     batching: Literal["continuous", "window", "adaptive"] = Field(
         "continuous",
         description=(
@@ -354,7 +361,14 @@ class WorkerSettings(Group):
             raise ValueError("must be low, or normal,low, or none")
         return lanes
 
-    @field_validator("allow", "patient_lanes", mode="before")
+    @field_validator("worker_models")
+    @classmethod
+    def _usable_models(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for text in value:
+            read_route(text)
+        return value
+
+    @field_validator("allow", "patient_lanes", "worker_models", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
         if value == "none":
@@ -375,6 +389,22 @@ class WorkerSettings(Group):
     def reserve(self) -> int:
         """The reserve that patient lanes leave free, in percent of what they may use; 0 for none."""
         return self.reserve_percent if self.patient_lanes and self.batching == "continuous" else 0
+
+    @property
+    def models_of_queues(self) -> dict[str, tuple[str, ...]]:
+        """`worker_models`, parsed: the models of each queue, by the names that the engine knows."""
+        found: dict[str, tuple[str, ...]] = {}
+        for route in map(read_route, self.worker_models):
+            found[route.queue] = (*found.get(route.queue, ()), route.served)
+        return found
+
+    @model_validator(mode="after")
+    def _a_window_has_one_queue(self) -> Self:
+        if self.batching == "window" and len(self.models_of_queues) > 1:
+            raise ValueError(
+                "STREAMFLEET_WORKER_MODELS names several queues: STREAMFLEET_BATCHING=window gathers requests of one"
+            )
+        return self
 
     @model_validator(mode="after")
     def _adaptive_needs_a_target(self) -> Self:

@@ -175,6 +175,7 @@ class BatchRecord:
         the error file.
         late: lines that failed because the deadline had passed.
         prompt_tokens, completion_tokens: tokens of the lines that succeeded.
+        cached_tokens: those of the prompts that came from a prefix cache.
         mark: lines up to this one may have been enqueued.
         models: queue and served name of each model, as found when the lines were checked.
         errors: errors of the first refused lines, or of the whole batch; OpenAI's error objects.
@@ -202,6 +203,7 @@ class BatchRecord:
     late: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    cached_tokens: int = 0
     mark: int = 0
     models: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     errors: tuple[Mapping[str, Any], ...] = ()
@@ -283,6 +285,7 @@ _COUNTS = (
     "late",
     "prompt_tokens",
     "completion_tokens",
+    "cached_tokens",
     "mark",
     "output_bytes",
     "error_bytes",

@@ -1,8 +1,8 @@
 """Runs a file of requests: a bounded number at once, each answered once, over any number of interruptions.
 
 Request ids are derived from the job and the custom_id, so a restarted run enqueues the same requests, and finds those
-that ended meanwhile. Requests that Redis lost are enqueued again in the same way. Memory holds the custom_ids and the
-outstanding lines, never the whole input.
+that ended meanwhile. Requests that Redis lost are enqueued again in the same way. Lines whose prompts begin alike are
+enqueued together. Memory holds the custom_ids, the outstanding lines and the next block, never the whole input.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ from streamfleet.producer.batch_lines import (
     refusal_line,
     request_id,
 )
+from streamfleet.producer.cache_order import in_cache_order
 from streamfleet.producer.client import Client
+from streamfleet.producer.submission_batches import size
 from streamfleet.producer.window import TICK_S, Window
 
 log = structlog.get_logger(__name__)
@@ -140,7 +142,12 @@ class Batch:
         arrivals = self._client.arrivals()
         try:
             with self._source.open("rb") as lines, self._source.open("rb") as lines_again:
-                requests = self._requests(lines_of(lines))
+                requests = in_cache_order(
+                    self._requests(lines_of(lines)),
+                    self._options.window,
+                    body=lambda request: request[0].body,
+                    size=lambda request: size(request[1]),
+                )
                 window = self._window = Window(
                     self._client.submit,
                     arrivals,

@@ -117,6 +117,12 @@ class Model:
         deadline = self.deadline(entry)
         return deadline is not None and deadline <= (self.now if at is None else at)
 
+    def unfit(self, entry: Entry, at: int | None = None) -> str:
+        """Status with which an entry ends that must not run; empty for one that may."""
+        if self.is_late(entry, at):
+            return "expired"
+        return "failed" if entry.size > LIMITS.max_entry_bytes else ""
+
     def order(self, name: str) -> tuple[int, tuple[int, int]]:
         """Place in its lane: by deadline, then first in, first out."""
         return self.ranks[name], id_key(self.entries[name].stream_id)
@@ -154,10 +160,10 @@ class Model:
             self._rank(name)
 
     def come_back(self, name: str) -> bool:
-        """Into the ready set again; False where its deadline has passed meanwhile, which is its end."""
+        """Into the ready set again; False where it must not run, which is its end."""
         self.deliver(name)
-        if self.is_late(self.entries[name]):
-            self.end(name, "expired", self.tries.get(name, 0))
+        if status := self.unfit(self.entries[name]):
+            self.end(name, status, self.tries.get(name, 0))
             return False
         return True
 
@@ -305,17 +311,17 @@ class Model:
         """Take over what a pull chose, having checked that it was allowed to."""
         self._put_back(hints)
         seen = places_of(after)
-        late = set()
+        ended = set()
         for name in [name for name, place in self.places.items() if place == UNDELIVERED]:
             if seen.get(name) != UNDELIVERED:
                 entry = self.entries[name]
                 staged = self.staged_up_to.get(entry.lane, (0, 0))
                 self.staged_up_to[entry.lane] = max(staged, id_key(entry.stream_id))
                 self.deliver(name)
-                if self.is_late(entry):
-                    assert name not in seen, f"{name} was late when it came, and has not ended"
-                    late.add(name)
-        self._drop(sorted(late), now, after)
+                if status := self.unfit(entry):
+                    assert name not in seen, f"{name} has not {status} when it came"
+                    ended.add(name)
+        self._drop(sorted(ended), now, after)
         pool = {name for name, place in self.places.items() if place == READY}
         claimed = [claim.lease.entry for claim in claims]
         gone = sorted(name for name in pool - set(claimed) if name not in seen)
@@ -389,10 +395,9 @@ class Model:
             if name in self.ghosts:
                 self.end(name, "vanished", 0)
                 continue
-            late = self.is_late(entry, now)
-            large = entry.size > LIMITS.max_entry_bytes
-            assert late or large or entry.request_id in self.results, f"{name} was dropped for no reason"
-            self.end(name, "expired" if late else "failed", self.tries.get(name, 0))
+            status = self.unfit(entry, now)
+            assert status or entry.request_id in self.results, f"{name} was dropped for no reason"
+            self.end(name, status, self.tries.get(name, 0))
 
     # -- the comparison --------------------------------------------------------------------------------------------
 

@@ -151,13 +151,19 @@ MUTANTS = (
     ),
     Mutant(
         "pull: what is late on arrival ends",
-        "elseif deadline and deadline <= now_ms() and not again then",
-        "elseif false then",
+        "elseif not again and unfit(size, deadline) then",
+        "elseif not again and size > cfg.max_entry_bytes then",
         "expire.a_request_that_is_late_on_arrival_ends_as_it_is_staged",
     ),
     Mutant(
+        "pull: what is too large on arrival ends",
+        "elseif not again and unfit(size, deadline) then",
+        "elseif not again and deadline and unfit(size, deadline) then",
+        "pull_stage.what_is_too_large_ends_as_it_is_staged",
+    ),
+    Mutant(
         "pull: endings of one staging are bounded",
-        " or late >= MOST_LATE then",
+        " or ended >= MOST_ENDED then",
         " then",
         "expire.endings_of_one_staging_are_bounded_and_the_next_pull_goes_on",
     ),
@@ -186,7 +192,7 @@ MUTANTS = (
         "if i > cfg.at_once then break end",
         "retry_later.one_call_is_bounded_in_bytes",
     ),
-    Mutant("expire: nothing without a deadline", caught_by="expire.another_patience_makes_no_deadline"),
+    Mutant("unfit: what may run is not ended", caught_by="expire.another_patience_makes_no_deadline"),
     Mutant(
         "expire: what ended is settled",
         "  if answered(entry.id) then\n    discard_duplicate(lane, id, entry)\n  else\n    local attempts",

@@ -12,9 +12,8 @@ from typing import Any
 import structlog
 
 from streamfleet.common import metrics
-from streamfleet.common.limits import QueueLimits
 from streamfleet.common.protocol import LANES, Lane, Request, decode
-from streamfleet.common.settings import ENVELOPE_BYTES, WorkerSettings
+from streamfleet.common.settings import WorkerSettings
 from streamfleet.worker.batching import policy_of
 from streamfleet.worker.cost.check import checked_demand, for_engine
 from streamfleet.worker.cost.limits import CostLimits
@@ -31,7 +30,7 @@ READ_AGAIN = 0.1
 
 
 class Admission:
-    """Compares the demand of requests with the capacity of the engine.
+    """Compares the demand of requests, of all queues that the engine serves, with the capacity of the engine.
 
     Patient lanes leave a reserve free, and give way where an urgent request finds no room all the same: continuous
     batching alone, because the other policies limit how many run together for reasons of their own.
@@ -40,7 +39,6 @@ class Admission:
         engine: tells its capacity.
         in_flight: the load on it; gets a request's demand once that is known.
         settings: batching, prefetch, the reserve and the cost limits of one request.
-        limits: limits of the queue: the largest body.
 
     Attributes:
         free: number of requests for which slots were free at the last look at the rooms.
@@ -49,7 +47,7 @@ class Admission:
         patient: number of the first lane that leaves the reserve free; one more than the last if none does.
     """
 
-    def __init__(self, engine: Engine, in_flight: InFlight, settings: WorkerSettings, limits: QueueLimits) -> None:
+    def __init__(self, engine: Engine, in_flight: InFlight, settings: WorkerSettings) -> None:
         self._engine, self._in_flight = engine, in_flight
         self._limits, self._prefetch, self._batch_size = CostLimits.of(settings), settings.prefetch, settings.batch_size
         self._typical = Typical()
@@ -62,11 +60,6 @@ class Admission:
         self._urgent_at: float | None = None
         self._blocked_at: float | None = None
         self.policy = policy_of(settings)
-        self.configure(limits)
-
-    def configure(self, limits: QueueLimits) -> None:
-        """Accept bodies and keep shares by these limits from now on."""
-        self._max_body_bytes = limits.max_entry_bytes - ENVELOPE_BYTES
 
     @property
     def slots(self) -> int:
@@ -135,7 +128,7 @@ class Admission:
             metrics.URGENT_BLOCKED.inc(max(0.0, now - self._blocked_at))
         self._blocked_at = now if blocked else None
 
-    def admit(self, request: InFlightRequest, now: float) -> Request | None:
+    def admit(self, request: InFlightRequest, now: float, max_body_bytes: int) -> Request | None:
         """Returns the decoded request; None if it does not fit into the engine, now that its size is known.
 
         An urgent request that does not fit takes the room of patient ones, which are stopped.
@@ -143,13 +136,14 @@ class Admission:
         Args:
             request: the request.
             now: monotonic seconds.
+            max_body_bytes: largest body of its queue.
 
         Raises:
             InvalidRequest: it cannot be decoded, or asks for too much.
         """
         claim = request.claim
         lease = claim.lease
-        decoded = decode(claim.fields, lease.lane, lease.stream_id, self._max_body_bytes, request.enqueued_ms)
+        decoded = decode(claim.fields, lease.lane, lease.stream_id, max_body_bytes, request.enqueued_ms)
         if decoded.deadline_ms is not None:  # by Redis's clock until the claim, by ours since then
             request.late_at = request.claimed_at + (decoded.deadline_ms - request.claimed_ms) / 1000
         capacity, size, ratio = self._engine.capacity(), len(claim.fields[b"body"]), self._typical.prompt_ratio
@@ -183,7 +177,7 @@ class Admission:
                 (now - request.started_at) * (READ_AGAIN if request.asked and request.asked.continuable else 1.0),
                 request.late_at - now,
             )
-            for request in self._in_flight.active()
+            for request in self._in_flight.active_on_engine()
             if request.started_at is not None
             and request.stop_reason is None
             and not request.owed

@@ -6,11 +6,13 @@ and ends, and each returns the most requests to hold. Pure.
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 from streamfleet.common.broker.types import Claim
 from streamfleet.worker.in_flight import InFlightRequest
 from streamfleet.worker.outcome import Finished, Outcome, Postponed
+from streamfleet.worker.pull import Puller
 
 SHRINKS_BY = 4
 REST_S = 15.0
@@ -31,21 +33,16 @@ class PoisonIsolation:
     company shrinks from the number of slots; otherwise innocent requests would share most of their attempts with the
     guilty one, and have none left for another fault.
 
-    Args:
-        max_deliveries: most attempts of a request.
-
     Attributes:
-        max_deliveries: most attempts of a request; it may change.
         limit: most requests to hold beside the suspects that run, or that room is made for; None for no limit.
     """
 
-    def __init__(self, max_deliveries: int) -> None:
+    def __init__(self) -> None:
         self.limit: int | None = None
-        self.max_deliveries = max_deliveries
         self._running: dict[InFlightRequest, int] = {}
         self._making_room: int | None = None
 
-    def company(self, claim: Claim, slots: int) -> int | None:
+    def company(self, claim: Claim, slots: int, max_deliveries: int) -> int | None:
         """Most requests that may run together with this one, itself included; None for no limit.
 
         Args:
@@ -53,10 +50,11 @@ class PoisonIsolation:
                 makes it suspect; only a lost worker does.
             slots: most requests that this worker runs. The first lost worker does not reduce company from them, the
                 second does.
+            max_deliveries: most attempts of a request of its queue.
         """
         if claim.lost == 0:
             return None
-        by_attempts = int(SHRINKS_BY ** max(0, self.max_deliveries - claim.lease.attempt))
+        by_attempts = int(SHRINKS_BY ** max(0, max_deliveries - claim.lease.attempt))
         by_losses = int(slots // SHRINKS_BY ** (claim.lost - 1))
         return min(by_attempts, max(1, by_losses))
 
@@ -146,6 +144,26 @@ class CircuitBreaker:
         if self.fit:
             return None
         return 1 if now >= self._rests_until else 0
+
+
+class Containment:
+    """Both rules, and what runs, for all queues of one engine: what a request does to it harms those of every queue.
+
+    Args:
+        unready_failures: see `CircuitBreaker`.
+
+    Attributes:
+        isolation, breaker: the rules.
+        running: number of requests that run.
+        pullers: each is told the most requests to hold.
+        engine_died: the reason, as soon as a request finds out that the engine is dead.
+    """
+
+    def __init__(self, unready_failures: int) -> None:
+        self.isolation, self.breaker = PoisonIsolation(), CircuitBreaker(unready_failures)
+        self.running = 0
+        self.pullers: list[Puller] = []
+        self.engine_died: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
 
 def _message(error: str) -> str:

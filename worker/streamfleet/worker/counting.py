@@ -12,6 +12,7 @@ from collections import Counter
 from streamfleet.common import metrics
 from streamfleet.common.broker.types import RetryCode
 from streamfleet.common.protocol import Lane, Status
+from streamfleet.common.results import cached_tokens
 from streamfleet.worker.engine.base import Capacity
 from streamfleet.worker.in_flight import InFlight, InFlightRequest
 from streamfleet.worker.outcome import Finished, HandedBack, Outcome, Postponed, tokens_used
@@ -39,6 +40,7 @@ class Tally:
         self._ended: Counter[tuple[Lane, Status]] = Counter()
         self._attempts: Counter[tuple[Lane, Status]] = Counter()
         self._tokens: Counter[str] = Counter()
+        self._cached_tokens = 0
 
     def finished(self, request: InFlightRequest, outcome: Finished) -> None:
         """Count a request that ended with this worker's outcome."""
@@ -49,6 +51,7 @@ class Tally:
         for kind, name in (("prompt", "prompt_tokens"), ("completion", "completion_tokens")):
             if (used := tokens_used(outcome.usage, name)) is not None:
                 self._tokens[kind] += used
+        self._cached_tokens += cached_tokens(outcome.usage)
         if outcome.resumed_tokens:
             metrics.TOKENS_RESUMED.inc(outcome.resumed_tokens)
         elif request.resume is not None:
@@ -70,6 +73,7 @@ class Tally:
             metrics.of(metrics.ATTEMPTS, *labels).inc(number)
         for kind, number in self._tokens.items():
             metrics.of(metrics.TOKENS, kind).inc(number)
+        metrics.TOKENS_CACHED.inc(self._cached_tokens)
 
     def _count(self, request: InFlightRequest, lane: Lane, status: Status) -> None:
         self._ended[lane, status] += 1

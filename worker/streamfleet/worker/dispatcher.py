@@ -15,7 +15,7 @@ from streamfleet.common.clock import Clock
 from streamfleet.common.limits import QueueLimits
 from streamfleet.common.settings import WorkerSettings
 from streamfleet.worker.complete import Completer
-from streamfleet.worker.containment import CircuitBreaker, PoisonIsolation, least
+from streamfleet.worker.containment import Containment, least
 from streamfleet.worker.counting import how_it_ended
 from streamfleet.worker.execute import Executor
 from streamfleet.worker.in_flight import InFlight, InFlightRequest, StopReason
@@ -38,6 +38,7 @@ class Dispatcher:
         in_flight: told when the engine is done with a request.
         settings: most attempts of a request, and the faults that make a worker unfit.
         clock: source of run times.
+        containment: what the dispatchers of all queues of the engine have in common; None if this is the only one.
 
     Attributes:
         engine_died: the reason, as soon as a request finds out that the engine is dead.
@@ -51,21 +52,23 @@ class Dispatcher:
         in_flight: InFlight,
         settings: WorkerSettings,
         clock: Clock,
+        containment: Containment | None = None,
     ) -> None:
-        self._puller, self._executor, self._completer = puller, executor, completer
+        self._executor, self._completer = executor, completer
         self._in_flight, self._clock = in_flight, clock
-        self._isolation = PoisonIsolation(settings.max_deliveries)
-        self._breaker = CircuitBreaker(settings.unready_failures)
+        shared = self._shared = containment or Containment(settings.unready_failures)
+        shared.pullers.append(puller)
+        self._isolation, self._breaker, self.engine_died = shared.isolation, shared.breaker, shared.engine_died
+        self._max_deliveries = settings.max_deliveries
         self._was_fit = True
         self._closed = False
         self._tasks: dict[InFlightRequest, asyncio.Task[None]] = {}
-        metrics.RUNNING.set_function(lambda: len(self._tasks))
-        self.engine_died: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        metrics.RUNNING.set_function(lambda: shared.running)
         self._broke: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def configure(self, limits: QueueLimits) -> None:
         """Isolate suspects by these limits from now on."""
-        self._isolation.max_deliveries = limits.max_deliveries
+        self._max_deliveries = limits.max_deliveries
 
     @property
     def fit(self) -> bool:
@@ -84,15 +87,20 @@ class Dispatcher:
     def start(self, request: InFlightRequest) -> None:
         """Start a request, or hand it back without a try."""
         unlimited = self._unlimited and request.claim.lost == 0
-        company = None if unlimited else self._isolation.company(request.claim, self._executor.slots)
-        if self._closed or not (unlimited or self._fits(request, company)):
+        company = None if unlimited else self._company(request)
+        stopped = self._closed or self.engine_died.done()
+        if stopped or not (unlimited or self._fits(request, company)):
             self._hand_back(request, in_turn=True)
             self._limit_pulls()
             return
         self._tasks[request] = asyncio.create_task(self._execute(request))
+        self._shared.running += 1
         if not unlimited:
             self._isolation.started(request, company)
             self._limit_pulls()
+
+    def _company(self, request: InFlightRequest) -> int | None:
+        return self._isolation.company(request.claim, self._executor.slots, self._max_deliveries)
 
     def close(self) -> None:
         """Start nothing from now on."""
@@ -157,7 +165,7 @@ class Dispatcher:
         A suspect that may not run goes back: waiting here, it could be lost with this worker without a try. But room is
         made for it, by pulling nothing until it would fit; otherwise a busy fleet would never run it.
         """
-        together = len(self._tasks) + 1
+        together = self._shared.running + 1
         if company is not None and together > company:
             self._isolation.make_room(company)
             log.info(
@@ -168,11 +176,14 @@ class Dispatcher:
 
     def _most(self) -> int | None:
         """Most requests to hold now; None for no limit."""
+        if self.engine_died.done():
+            return 0
         return least(self._breaker.allowance(self._clock.monotonic()), self._isolation.limit)
 
     def _limit_pulls(self) -> None:
         if not self._closed:
-            self._puller.allow(self._most())
+            for puller in self._shared.pullers:
+                puller.allow(self._most())
 
     def _hand_back(self, request: InFlightRequest, *, in_turn: bool = False) -> None:
         self._in_flight.done(request)
@@ -195,7 +206,8 @@ class Dispatcher:
     def _done(self, request: InFlightRequest, outcome: Outcome) -> None:
         if isinstance(outcome, Postponed) and outcome.engine_died:
             self._declare_dead(outcome.reason)
-        self._tasks.pop(request, None)
+        if self._tasks.pop(request, None) is not None:
+            self._shared.running -= 1
         was_suspect = self._isolation.ended(request)
         self._in_flight.done(request)
         self._completer.put(request, outcome)
@@ -205,6 +217,7 @@ class Dispatcher:
     def _declare_dead(self, reason: str) -> None:
         # Done before the room of this request is seen: a dead engine would fail request after request at once.
         self.close()
-        self._puller.allow(0)
+        for puller in self._shared.pullers:
+            puller.allow(0)
         if not self.engine_died.done():
             self.engine_died.set_result(reason)

@@ -17,8 +17,10 @@ import structlog
 from streamfleet.common import metrics
 from streamfleet.common.clock import Clock
 from streamfleet.common.errors import InvalidRequest
+from streamfleet.common.limits import QueueLimits
 from streamfleet.common.logs import bind_log_context
 from streamfleet.common.protocol import Request
+from streamfleet.common.settings import ENVELOPE_BYTES
 from streamfleet.worker.admission import Admission
 from streamfleet.worker.credit import output_tokens
 from streamfleet.worker.engine.base import (
@@ -60,14 +62,28 @@ class Executor:
         admission: decodes a request and checks whether it fits; learns from its outcome.
         publisher: gets the chunks of streamed answers.
         clock: monotonic time for deadlines.
+        limits: limits of the queue: the largest body.
         traces: makes spans of each request; None if tracing is off.
+        model: model of bodies that name none; empty to leave it to the engine.
     """
 
     def __init__(
-        self, engine: Engine, admission: Admission, publisher: Publisher, clock: Clock, traces: Traces | None = None
+        self,
+        engine: Engine,
+        admission: Admission,
+        publisher: Publisher,
+        clock: Clock,
+        limits: QueueLimits,
+        traces: Traces | None = None,
+        model: str = "",
     ) -> None:
         self._engine, self._admission, self._publisher = engine, admission, publisher
-        self._clock, self._traces = clock, traces
+        self._clock, self._traces, self._model = clock, traces, model
+        self.configure(limits)
+
+    def configure(self, limits: QueueLimits) -> None:
+        """Accept bodies by these limits from now on."""
+        self._max_body_bytes = limits.max_entry_bytes - ENVELOPE_BYTES
 
     @property
     def slots(self) -> int:
@@ -80,7 +96,7 @@ class Executor:
         if self._traces is not None:
             request.trace = self._traces.begin(request)
         try:
-            decoded = self._admission.admit(request, self._clock.monotonic())
+            decoded = self._admission.admit(request, self._clock.monotonic(), self._max_body_bytes)
             outcome = HandedBack(in_turn=True) if decoded is None else await self._run(request, decoded)
         except InvalidRequest as error:
             log.info("request_refused", param=error.param, code=error.code)  # the message may quote the request
@@ -101,6 +117,8 @@ class Executor:
         if request.stop_reason is not None:
             return _stopped(request.stop_reason)
         body = self._admission.for_engine(decoded)
+        if self._model and body.get("model") is None:
+            body["model"] = self._model
         hit(Point.BEFORE_ENGINE)
         request.started_at = self._clock.monotonic()
         asked = EngineRequest(request.lease.request_id, decoded.endpoint, body, decoded.lane, decoded.deadline_ms)

@@ -15,7 +15,7 @@ from streamfleet.common import metrics
 from streamfleet.common.broker.housekeeping import ExpiryScan
 from streamfleet.common.broker.worker import WorkerBroker
 from streamfleet.common.clock import Clock
-from streamfleet.common.errors import NotPermitted, SettingsError, StreamfleetError
+from streamfleet.common.errors import StreamfleetError
 from streamfleet.common.limits import QueueLimits
 from streamfleet.common.settings import WorkerSettings
 from streamfleet.worker.cancel_requests import CancelRequestProcessor
@@ -67,7 +67,6 @@ class Housekeeper:
         self._reclaim_guard = ReclaimGuard(settings.lease_ms / 1000, TICK_S)
         self._cancels = CancelRequestProcessor(broker, self._heard)
         self._workers = 1
-        self._may_delete_functions = True
         self._random = random
         self._seen: ExpiryScan | None = None
         self._turn_ends_at = 0.0
@@ -167,11 +166,7 @@ class Housekeeper:
         for _ in range(FORGET_ROUNDS):
             if await self._broker.retain(FORGET_AT_ONCE) == 0:
                 break
-        if self._may_delete_functions:
-            try:
-                await self._broker.forget_libraries()
-            except (NotPermitted, SettingsError):  # these rules or this Redis will not change their mind soon
-                self._may_delete_functions = False
+        await self._broker.forget_own_libraries()
 
     async def _promote(self) -> float:
         """Return due retries to their lanes; returns the seconds until more are due."""

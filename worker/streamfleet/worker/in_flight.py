@@ -93,23 +93,52 @@ class InFlightRequest:
                 self.abort()
 
 
-class InFlight:
-    """All in-flight requests, by lease.
-
-    The lease thread may call `leases`, `held` and `find`; the rest is for the event loop.
+@dataclass(slots=True)
+class OnEngine:
+    """Load that the queues of one engine have in common.
 
     Attributes:
-        changed: set when there may be more room.
+        queues: the in-flight requests of each queue.
+        asked, admitted: demand of all active requests, and of those that are admitted.
+        active: number of active requests of each lane.
         awaited_tokens: KV tokens of a request that did not fit and went back, and for which room is made. 0 for none.
     """
 
-    def __init__(self) -> None:
+    queues: list[InFlight] = field(default_factory=list)
+    asked: Load = field(default_factory=Load)
+    admitted: Load = field(default_factory=Load)
+    active: Counter[Lane] = field(default_factory=Counter)
+    awaited_tokens: int = 0
+
+
+class InFlight:
+    """All in-flight requests of a queue, by lease.
+
+    The lease thread may call `leases`, `held` and `find`; the rest is for the event loop.
+
+    Args:
+        beside: requests of another queue on the same engine: loads, room and `awaited_tokens` are those of both.
+
+    Attributes:
+        changed: set when there may be more room.
+        on_engine: what it has in common with the queues beside it.
+    """
+
+    def __init__(self, beside: InFlight | None = None) -> None:
         self._by_lease: dict[Lease, InFlightRequest] = {}
         self._lock = threading.Lock()
-        self._asked, self._admitted = Load(), Load()
-        self._active: Counter[Lane] = Counter()
+        self.on_engine: OnEngine = OnEngine() if beside is None else beside.on_engine
+        self.on_engine.queues.append(self)
         self.changed = asyncio.Event()
-        self.awaited_tokens = 0
+
+    @property
+    def awaited_tokens(self) -> int:
+        """KV tokens of a request that did not fit and went back, and for which room is made. 0 for none."""
+        return self.on_engine.awaited_tokens
+
+    @awaited_tokens.setter
+    def awaited_tokens(self, tokens: int) -> None:
+        self.on_engine.awaited_tokens = tokens
 
     def __len__(self) -> int:
         return len(self._by_lease)
@@ -117,18 +146,22 @@ class InFlight:
     def add(self, request: InFlightRequest) -> None:
         with self._lock:
             self._by_lease[request.claim.lease] = request
-        self._asked.add(request.demand, 1)
-        self._active[request.claim.lease.lane] += 1
+        self.on_engine.asked.add(request.demand, 1)
+        self.on_engine.active[request.claim.lease.lane] += 1
 
     def done(self, request: InFlightRequest) -> None:
         """Record that the engine is done with the request, which frees its room."""
         if not request.done:
             request.done = True
-            self._asked.add(request.demand, -1)
-            self._active[request.claim.lease.lane] -= 1
+            self.on_engine.asked.add(request.demand, -1)
+            self.on_engine.active[request.claim.lease.lane] -= 1
             if request.admitted:
-                self._admitted.add(request.demand, -1)
-        self.changed.set()
+                self.on_engine.admitted.add(request.demand, -1)
+        self._room_changed()
+
+    def _room_changed(self) -> None:
+        for each in self.on_engine.queues:
+            each.changed.set()
 
     def admit(
         self, request: InFlightRequest, demand: Demand, capacity: Capacity, prefetch: int, *, urgent: bool = False
@@ -140,23 +173,23 @@ class InFlight:
         """
         self._revise(request, demand)
         needed = demand.tokens if urgent else max(demand.tokens, self.awaited_tokens)
-        if credit(capacity, self._admitted, typical_tokens=needed, prefetch=prefetch) == 0:
+        if credit(capacity, self.on_engine.admitted, typical_tokens=needed, prefetch=prefetch) == 0:
             self.awaited_tokens = max(needed, self.awaited_tokens)
             return False
         if not urgent:
             self.awaited_tokens = 0
         if not request.done:
             request.admitted = True
-            self._admitted.add(demand, 1)
+            self.on_engine.admitted.add(demand, 1)
         return True
 
     def _revise(self, request: InFlightRequest, demand: Demand) -> None:
         """Replace the guessed demand; a guess that was too high frees room for others."""
         before, request.demand = request.demand, demand
         if not request.done:
-            self._asked.change(before, demand)
+            self.on_engine.asked.change(before, demand)
         if demand.sequences < before.sequences or demand.tokens < before.tokens:
-            self.changed.set()
+            self._room_changed()
 
     def remove(self, requests: Collection[InFlightRequest]) -> None:
         """Remove requests whose outcomes are written."""
@@ -186,17 +219,21 @@ class InFlight:
         """Requests that need the engine, in the order of their arrival."""
         return [request for request in self._by_lease.values() if not request.done]
 
+    def active_on_engine(self) -> list[InFlightRequest]:
+        """Requests of all queues that need the engine."""
+        return [request for each in self.on_engine.queues for request in each.active()]
+
     def active_in(self, lanes: Iterable[Lane]) -> int:
         """Number of requests of these lanes that need the engine."""
-        return sum(self._active[lane] for lane in lanes)
+        return sum(self.on_engine.active[lane] for lane in lanes)
 
     def load(self) -> Load:
         """Demand of all active requests together; it changes as they come and go."""
-        return self._asked
+        return self.on_engine.asked
 
     def admitted(self) -> Load:
         """Demand of the active requests that are decoded and fit into the engine."""
-        return self._admitted
+        return self.on_engine.admitted
 
     def give_way(self, request: InFlightRequest) -> None:
         """Stop a running request for an urgent one; its room counts as free at once."""

@@ -13,6 +13,7 @@ from typing import Any
 
 from streamfleet.common.errors import InvalidRequest, openai_error
 from streamfleet.common.protocol import Status
+from streamfleet.common.results import MOST_TOKENS
 from streamfleet.worker.engine.base import EngineReply, Partial
 
 
@@ -80,7 +81,6 @@ class Gone:
 
 
 Outcome = Finished | Postponed | HandedBack | Gone
-MOST_TOKENS = 2**53
 
 
 def tokens_used(usage: Mapping[str, Any], name: str) -> int | None:

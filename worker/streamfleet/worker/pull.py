@@ -23,6 +23,7 @@ from streamfleet.worker.admission import Admission
 from streamfleet.worker.engine.base import Partial
 from streamfleet.worker.failpoints import Point, hit
 from streamfleet.worker.in_flight import InFlight, InFlightRequest
+from streamfleet.worker.turns import Turns
 
 log = structlog.get_logger(__name__)
 WAIT_MS = 5_000
@@ -44,16 +45,23 @@ class Puller:
         admission: tells the room, and its policy when to start what was pulled.
         in_flight: gets the claims.
         clock: source of claim times.
+        turns: gives this puller its turns beside those of other queues on the same engine; None if there are none.
 
     Attributes:
         credit: room for further requests at the last look.
     """
 
     def __init__(
-        self, broker: WorkerBroker, worker: str, admission: Admission, in_flight: InFlight, clock: Clock
+        self,
+        broker: WorkerBroker,
+        worker: str,
+        admission: Admission,
+        in_flight: InFlight,
+        clock: Clock,
+        turns: Turns | None = None,
     ) -> None:
         self._broker, self._worker, self._admission = broker, worker, admission
-        self._in_flight, self._clock = in_flight, clock
+        self._in_flight, self._clock, self._turns = in_flight, clock, turns
         self.credit = 0
         self._hints: list[Hint] = []
         self._watching = False
@@ -105,7 +113,7 @@ class Puller:
         if max(rooms) == 0:
             await self._stop_listening()
         if max(rooms) > 0 or self._owing:
-            role, pulled = await self._pull(rooms)
+            role, pulled = await self._pull_in_turn(rooms)
         for request in self._admission.policy.gather(pulled, self._clock.monotonic()):
             start(request)
         if role is not Role.NONE:
@@ -144,6 +152,31 @@ class Puller:
         elif now >= self._look_again_at:
             self._in_flight.awaited_tokens = 0
         return self._in_flight.awaited_tokens
+
+    @property
+    def shares(self) -> Sequence[int]:
+        """Guaranteed picks per mille of each lane."""
+        return self._broker.limits.shares
+
+    @property
+    def has_room(self) -> bool:
+        """True if it would pull requests now."""
+        return max(self._rooms()) > 0
+
+    async def head(self) -> tuple[Lane, float] | None:
+        """Lane and rank of the first request that waits; None if none does."""
+        return await self._broker.head()
+
+    async def _pull_in_turn(self, rooms: tuple[int, ...]) -> tuple[Role, list[InFlightRequest]]:
+        if self._turns is None or max(rooms) == 0:
+            return await self._pull(rooms)
+        async with self._turns.turn(self) as turn:
+            rooms = tuple(map(turn.part, self._rooms()))  # others had their turns meanwhile
+            if max(rooms) == 0 and not self._owing:
+                return Role.NONE, []
+            role, pulled = await self._pull(rooms)
+            turn.taken = len(pulled)
+            return role, pulled
 
     async def _pull(self, rooms: tuple[int, ...]) -> tuple[Role, list[InFlightRequest]]:
         hints, self._hints = self._hints, []

@@ -15,6 +15,7 @@ import structlog
 
 from streamfleet.common.envelope import traceparent_of
 from streamfleet.common.errors import SettingsError
+from streamfleet.common.results import cached_tokens
 from streamfleet.worker.outcome import Finished, Outcome, Postponed, tokens_used
 
 if TYPE_CHECKING:
@@ -178,6 +179,8 @@ class _Spans:
             for field, attribute in USAGE:
                 if (tokens := tokens_used(outcome.usage, field)) is not None:
                     self._span.set_attribute(attribute, tokens)
+            if cached := cached_tokens(outcome.usage):
+                self._span.set_attribute("gen_ai.usage.cache_read.input_tokens", cached)
         if not (isinstance(outcome, Finished) and outcome.status == "succeeded"):
             # Never the engine's own words: they may repeat the request.
             reason = outcome.reason if isinstance(outcome, Postponed) else name

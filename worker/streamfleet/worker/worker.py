@@ -25,10 +25,9 @@ from streamfleet.common.errors import BrokerOutOfMemory, SettingsError, Streamfl
 from streamfleet.common.health import Health
 from streamfleet.common.limits import QueueLimits
 from streamfleet.common.queue_configuration import said
-from streamfleet.common.scripts import library_name
+from streamfleet.common.scripts import library
 from streamfleet.common.server_checks import check_server
 from streamfleet.common.settings import QueueSettings, WorkerSettings
-from streamfleet.worker.admission import Admission
 from streamfleet.worker.complete import Completer
 from streamfleet.worker.configuration import Configuration
 from streamfleet.worker.counting import show_occupancy
@@ -42,6 +41,7 @@ from streamfleet.worker.keeping import Checkpoints
 from streamfleet.worker.lease import LeaseKeeper, Pulse
 from streamfleet.worker.publishing import Publisher
 from streamfleet.worker.pull import Puller
+from streamfleet.worker.sharing import SharedEngine
 from streamfleet.worker.tracing import Traces
 
 log = structlog.get_logger(__name__)
@@ -67,7 +67,7 @@ class Worker:
     Args:
         name: unique name; the consumer in the lanes' groups.
         queue: settings of the queue.
-        engine: an engine that is not started yet.
+        engine: an engine that is not started yet, or one that workers on other queues share.
         settings: the worker's settings.
         watchdog_s: an event loop without a beat for so long has hung.
         traces: makes spans of each request; None if tracing is off.
@@ -79,27 +79,33 @@ class Worker:
         self,
         name: str,
         queue: QueueSettings,
-        engine: Engine,
+        engine: Engine | SharedEngine,
         settings: WorkerSettings,
         watchdog_s: float = 60.0,
         traces: Traces | None = None,
     ) -> None:
         clock = self._clock = SystemClock()
-        self.name, self._engine, self._settings = name, engine, settings
+        self._shared = shared = engine if isinstance(engine, SharedEngine) else SharedEngine(engine, settings, {})
+        shared.join()
+        self.name, self.queue, self._engine, self._settings = name, queue.queue, shared.engine, settings
+        self._models = shared.queues.get(queue.queue, ())
         self._state, self._started_ms, self._slots = "starting", clock.now_ms(), 0
         self._version = metadata.version("streamfleet")
         self._configuration = Configuration(_limits(queue, settings), said(queue, settings))
         self._stop_asked, self._hurry = asyncio.Event(), asyncio.Event()
         self._last_notice: str | None = None
-        self._pulse, in_flight = Pulse(clock, watchdog_s), InFlight()
+        self._pulse, in_flight = Pulse(clock, watchdog_s), InFlight(shared.in_flight)
         self._in_flight = in_flight
         broker = self._broker = self._open_broker(queue, patience_s=None)  # waits for Redis without limit
         self._publisher = Publisher(broker, clock, interval_ms=settings.stream_interval_ms, cap=settings.stream_cap)
-        admission = self._admission = Admission(engine, in_flight, settings, self._configuration.limits)
-        executor = Executor(engine, admission, self._publisher, clock, traces)
+        limits, admission = self._configuration.limits, shared.admission
+        model = self._models[0] if self._models else ""
+        self._executor = Executor(self._engine, admission, self._publisher, clock, limits, traces, model)
         self._completer = Completer(broker, name, in_flight, self._publisher, settings, clock)
-        self._puller = Puller(broker, name, admission, in_flight, clock)
-        self._dispatcher = Dispatcher(self._puller, executor, self._completer, in_flight, settings, clock)
+        self._puller = Puller(broker, name, admission, in_flight, clock, shared.turns)
+        self._dispatcher = Dispatcher(
+            self._puller, self._executor, self._completer, in_flight, settings, clock, shared.containment
+        )
         self._housekeeper = Housekeeper(broker, name, settings, clock)
         tokens = settings.checkpoint_tokens
         self._checkpoints = Checkpoints(broker, name, in_flight, clock, tokens) if tokens else None
@@ -119,8 +125,13 @@ class Worker:
 
     def _configure(self, limits: QueueLimits) -> None:
         self._broker.configure(limits)
-        for part in (self._admission, self._completer, self._dispatcher, self._housekeeper):
+        for part in (self._executor, self._completer, self._dispatcher, self._housekeeper):
             part.configure(limits)
+
+    @property
+    def stopping(self) -> bool:
+        """True if it was asked to stop."""
+        return self._stop_asked.is_set()
 
     def ask_to_stop(self) -> None:
         """Drain; a second call hands everything back at once."""
@@ -134,12 +145,14 @@ class Worker:
         more: dict[str, Any] = {"oldest_held_ms": min(request.claimed_ms for request in held)} if held else {}
         if not (health.live and health.ready):
             more["unready"] = health.reason
+        if others := [queue for queue in self._shared.queues if queue != self.queue]:
+            more["also_serves"] = others
         return {
             "state": self._state,
             "version": self._version,
-            "library": library_name(),
+            "library": library().name,
             "engine": self._engine.kind,
-            "models": list(self._engine.models),
+            "models": list(self._models or self._engine.models),
             "endpoints": list(self._engine.endpoints),
             "running": len(held),
             "slots": self._slots,
@@ -176,9 +189,8 @@ class Worker:
             return EXIT_ENGINE_FAILED
         finally:
             beat.cancel()
-            metrics.READY.set(0)
             try:
-                await self._engine.stop()
+                await self._shared.leave()
             finally:
                 await self._broker.close()
 
@@ -194,7 +206,7 @@ class Worker:
             await self._clock.sleep(AGAIN_S)
         self._slots = self._engine.capacity().slots
         show_occupancy(self._in_flight, self._engine.capacity())
-        metrics.RESERVE.set(self._admission.reserve)
+        metrics.RESERVE.set(self._shared.admission.reserve)
         self._housekeeper.redis_is_asked()
         await self._wait_for_name()  # again: another worker may have loaded its model meanwhile
         await self._find_place()
@@ -263,7 +275,7 @@ class Worker:
 
     async def _engine_starts(self) -> bool:
         try:
-            await self._engine.start()
+            await self._shared.start()
         except EngineUnavailable as error:  # a server that is not up yet is waited for, as Redis is
             log.warning("waiting_for_engine", engine=self._engine.kind, reason=str(error))
             return False
@@ -298,12 +310,11 @@ class Worker:
         failed = asyncio.create_task(self._engine_failed())
         stop = asyncio.create_task(self._stop_asked.wait())
         self._state = "ready"
-        metrics.READY.set(1)
-        log.info("worker_ready", worker=self.name, engine=self._engine.kind, models=self._engine.models)
+        models = self._models or self._engine.models
+        log.info("worker_ready", worker=self.name, queue=self.queue, engine=self._engine.kind, models=models)
         await asyncio.wait({*loops.values(), failed, stop}, return_when=asyncio.FIRST_COMPLETED)
         status = self._verdict(loops, failed)
         self._state = "draining"
-        metrics.READY.set(0)
         try:
             await self._drain(loops, failed, status)
         finally:
@@ -316,7 +327,7 @@ class Worker:
 
     async def _engine_failed(self) -> str:
         """Returns the reason as soon as the engine says that it failed, or a request finds out."""
-        told = asyncio.ensure_future(self._engine.failed())
+        told = asyncio.ensure_future(self._shared.failed())
         found = self._dispatcher.engine_died
         try:
             await asyncio.wait({told, found}, return_when=asyncio.FIRST_COMPLETED)
@@ -398,9 +409,7 @@ class Worker:
         while True:
             self._pulse.beat()
             if self._state in ("ready", "unfit"):
-                fit = self._dispatcher.fit
-                self._state = "ready" if fit else "unfit"
-                metrics.READY.set(int(fit))
+                self._state = "ready" if self._dispatcher.fit else "unfit"
                 self._dispatcher.heed_breaker()
             await self._clock.sleep(BEAT_S)
 

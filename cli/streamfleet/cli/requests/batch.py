@@ -50,7 +50,8 @@ def batch(  # noqa: PLR0913, PLR0917 - each parameter is an option
     """Run a file of requests in the OpenAI Batch format: a JSON line for each, with custom_id, method, url, body.
 
     Ctrl-C stops it; the same command goes on where it stopped, and so it does after a crash. Each custom_id is answered
-    once: in OUT when it succeeded, else in the error file. To have failures tried again, remove them from the error
+    once: in OUT when it succeeded, else in the error file. Within the window, lines whose prompts begin alike run
+    together, for the engines' prefix caches. To have failures tried again, remove them from the error
     file and run the same command.
 
     Exit status: 0 every line succeeded, 1 some failed, 2 wrong usage, 130 interrupted.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Self, TypeVar
 
@@ -14,7 +15,7 @@ from streamfleet.common.limits import QueueLimits
 from streamfleet.common.queue_configuration import decode, differences, encode
 from streamfleet.common.replies import description, descriptions, mapping, recorded, texts
 from streamfleet.common.results import Result, decode_result
-from streamfleet.common.scripts import LIBRARY_PREFIX, library_name
+from streamfleet.common.scripts import LIBRARY_PREFIX, library
 from streamfleet.common.settings import QueueSettings
 
 T = TypeVar("T")
@@ -107,10 +108,11 @@ class BrokerBase:
         """
         found = await self.connection.command("FUNCTION", "LIST", "LIBRARYNAME", f"{LIBRARY_PREFIX}*")
         names = {row[1].decode() for row in found}
-        used = {library_name(), *(worker.get("library", "") for worker in (await self.workers()).values())}
+        used = {library().name, *(str(worker.get("library")) for worker in (await self.workers()).values())}
         gone = sorted(names - used)
         for name in gone:
-            await self.connection.command("FUNCTION", "DELETE", name)
+            with contextlib.suppress(redis.exceptions.ResponseError):  # somebody else has deleted it
+                await self.connection.command("FUNCTION", "DELETE", name)
         return gone
 
     async def _write_configuration(self, how: str, values: Mapping[str, str]) -> dict[str, str]:

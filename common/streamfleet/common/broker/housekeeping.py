@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -9,6 +10,7 @@ from typing import Any, NamedTuple
 from streamfleet.common.broker.base import BrokerBase
 from streamfleet.common.broker.types import Reclaimed
 from streamfleet.common.connection import MissingGroup
+from streamfleet.common.errors import NotPermitted
 from streamfleet.common.queue_configuration import OF_CLIENTS, encode
 from streamfleet.common.replies import entries, texts
 
@@ -145,6 +147,12 @@ class HousekeepingBroker(BrokerBase):
                 return 0
         await self.ensure_groups()
         return int(await self.connection.script("deregister", self._shared, args))
+
+    async def forget_own_libraries(self) -> None:
+        """Do `forget_libraries` if this worker loaded the functions: the others may not be allowed to."""
+        if self.connection.loaded_functions:
+            with contextlib.suppress(NotPermitted):
+                await self.forget_libraries()
 
     async def retain(self, limit: int = 1_000) -> int:
         """Delete expired dead letters, about `limit` at most. Returns their number."""

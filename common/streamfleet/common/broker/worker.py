@@ -29,7 +29,7 @@ from streamfleet.common.broker.types import (
 from streamfleet.common.errors import BrokerOutOfMemory, NotPermitted
 from streamfleet.common.keys import GROUP, NOBODY
 from streamfleet.common.protocol import LANES, Lane
-from streamfleet.common.replies import claim, entries, lease_row, number, pending_row, streams
+from streamfleet.common.replies import claim, entries, first_score, lease_row, number, pending_row, streams
 
 
 class WorkerBroker(HousekeepingBroker):
@@ -77,6 +77,15 @@ class WorkerBroker(HousekeepingBroker):
         )
         claims, ready, role, now, staged, dropped = reply
         return Pulled([claim(row) for row in claims], ready, Role(role), int(now), staged, dropped)
+
+    async def head(self) -> tuple[Lane, float] | None:
+        """Lane and rank of the first staged request, of lanes that are not paused; None if there is none."""
+        fields = [f"paused:{lane.number}" for lane in LANES]
+        commands = [("ZRANGE", self.keys.ready(lane), 0, 0, "WITHSCORES") for lane in LANES]
+        *found, paused = await self.connection.pipeline([*commands, ("HMGET", self.keys.sched, *fields)])
+        ranks = map(first_score, found)
+        waiting = zip(LANES, ranks, paused, strict=True)
+        return next(((lane, rank) for lane, rank, pause in waiting if rank is not None and pause is None), None)
 
     async def wait(self, role: Role, timeout_ms: int, lanes: Sequence[Lane] = LANES) -> list[Hint]:
         """Block until there may be work, or for `timeout_ms`; the hints returned go into the next pull.

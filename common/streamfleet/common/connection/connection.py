@@ -139,19 +139,24 @@ class Connection:
         """Run a script that must not be repeated automatically; without retries."""
         return await self._once(lambda clients: self._evaluate(clients, verb, keys, args))
 
+    @property
+    def loaded_functions(self) -> bool:
+        """True if this connection loaded the functions that its server has."""
+        return self._server.loaded_functions
+
     async def load_functions(self) -> str:
         """Load this release's scripts as functions. Returns the library's name. Raises like `command`."""
 
         async def load(clients: ServerClients) -> str:
             await clients.functions.load()
-            return clients.functions.library.name
+            return scripts.library().name
 
         return await self._patiently(load)
 
     async def script_replicated(
         self, verb: str, keys: Sequence[str], args: Sequence[Any], replicas: int, timeout_ms: int
     ) -> tuple[Any, int]:
-        """Run a script, then wait until `replicas` replicas have its writes, `timeout_ms` at most.
+        """Run a script by EVALSHA, then wait until `replicas` replicas have its writes, `timeout_ms` at most.
 
         Returns:
             The script's reply, and the number of replicas that have its writes. A script without writes does not wait.

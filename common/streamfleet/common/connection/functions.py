@@ -5,19 +5,15 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from typing import Any
 
 import redis.exceptions
-import structlog
 
 from streamfleet.common import scripts
 from streamfleet.common.connection.clients import Client
 
-log = structlog.get_logger(__name__)
 AGAIN_S = 60.0
 """Seconds for which a server is called by EVALSHA after it had no function, before functions are tried again."""
-
 _FORBIDDEN_OR_UNKNOWN = re.compile(r"['`]fcall['`]")
 
 
@@ -26,23 +22,22 @@ class NoFunction(Exception):
 
 
 class Functions:
-    """Functions on one server: they are loaded when a call finds none, if this user may load them.
+    """Functions on one server: a worker that finds none loads them, if its user may; a client goes on with EVALSHA.
 
     Args:
         client: connections to the server.
         clock: seconds; monotonic.
+
+    Attributes:
+        loaded: True if they were loaded through this object.
     """
 
     def __init__(self, client: Client, clock: Callable[[], float] = time.monotonic) -> None:
-        self._client = client
+        self._client, self._library = client, scripts.library()
         self._clock = clock
         self._not_before = 0.0
         self._may_load = True
-
-    @cached_property
-    def library(self) -> scripts.Library:
-        """The library of this release."""
-        return scripts.library()
+        self.loaded = False
 
     async def call(self, verb: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
         """Call a verb's function.
@@ -52,7 +47,7 @@ class Functions:
         """
         if verb not in scripts.FUNCTIONS or self._clock() < self._not_before:
             raise NoFunction
-        words = ("FCALL", self.library.functions[verb], len(keys), *keys, *args)
+        words = ("FCALL", self._library.functions[verb], len(keys), *keys, *args)
         try:
             return await self._client.send(*words)
         except redis.exceptions.ResponseError as error:
@@ -61,9 +56,10 @@ class Functions:
             refusal = error
         # A server at its memory limit refuses a function as a whole, but a script only where it needs memory.
         if not isinstance(refusal, redis.exceptions.OutOfMemoryError):
-            if _missing(refusal) and await self._loaded():
+            # Clients load nothing: who loads functions also deletes old ones, and only workers do that.
+            if _missing(refusal) and verb != "enqueue" and await self._loaded():
                 return await self._once_more(words)
-            self._put_off(refusal)
+            self._not_before = self._clock() + AGAIN_S
         raise NoFunction
 
     async def _once_more(self, words: Sequence[Any]) -> Any:
@@ -77,11 +73,11 @@ class Functions:
     async def load(self) -> None:
         """Load this release's functions, unless the server has them. Raises what redis-py raises."""
         try:
-            await self._client.send("FUNCTION", "LOAD", self.library.text)
+            await self._client.send("FUNCTION", "LOAD", self._library.text)
         except redis.exceptions.ResponseError as error:
             if "already exists" not in str(error):
                 raise
-        self._not_before = 0.0
+        self.loaded = True
 
     async def _loaded(self) -> bool:
         if not self._may_load:
@@ -93,10 +89,6 @@ class Functions:
             self._may_load = not isinstance(error, redis.exceptions.NoPermissionError)
             return False
         return True
-
-    def _put_off(self, error: redis.exceptions.ResponseError) -> None:
-        self._not_before = self._clock() + AGAIN_S
-        log.debug("functions_not_used", reason=str(error), again_s=AGAIN_S)
 
 
 def _missing(error: redis.exceptions.ResponseError) -> bool:

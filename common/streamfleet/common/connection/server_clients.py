@@ -88,6 +88,11 @@ class CurrentServer:
         self._locating = asyncio.Lock()
         self._checking: asyncio.Task[None] | None = None
 
+    @property
+    def loaded_functions(self) -> bool:
+        """True if the functions of the current server were loaded through it."""
+        return self._clients is not None and self._clients.functions.loaded
+
     async def use(self, work: Callable[[ServerClients], Awaitable[T]]) -> T:
         """Run an operation; after an error that may mean a moved server, the next operation locates it again."""
         clients = await self._current()

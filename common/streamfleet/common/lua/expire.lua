@@ -23,7 +23,7 @@ local function end_if_late(lane, member, rank)
   if ranks_by_patience(lane, id, rank) then return false end
   local fields = fetch_fields(lane, id)
   if not fields then return false end   -- removed by hand: the pull that picks it counts it
-  local size, late = end_late(lane, id, fields)
+  local size, late = end_unfit(lane, id, fields)
   bytes = bytes + size
   if not late then return false end
   local _, _, _, tenant = skim_entry(lane, id, fields)

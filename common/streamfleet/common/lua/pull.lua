@@ -25,12 +25,12 @@ local now = now_ms()
 -- @guard pull: who asks for work watches no more
 if arg.watching or arg.n > 0 then call('ZREM', WATCH, arg.worker) end
 local back, ended = put_back(arg.hints, handed, waiting)
-local staged, cut, more, late = stage(arg, waiting, first)
+local staged, cut, more, unfit_ones = stage(arg, waiting, first)
 -- @guard put back: counts as something moved
 staged = staged + back
 local claims, dropped = {}, 0
-if arg.n > 0 then claims, dropped = take(arg, waiting, cut, more, now) end
-dropped = dropped + late + ended
+if arg.n > 0 then claims, dropped = take(arg, waiting, cut, more) end
+dropped = dropped + unfit_ones + ended
 -- @guard pull: counts are written
 write_counts()
 local moved = #claims + dropped + staged > 0

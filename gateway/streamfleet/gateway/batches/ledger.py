@@ -80,6 +80,7 @@ class Ledger:
             usage = result.usage or {}
             for name in ("prompt_tokens", "completion_tokens"):
                 self._count(name, _whole(usage.get(name)))
+            self._count("cached_tokens", _whole(result.cached_tokens))
             self._finish(number, "completed", self._output, answer_line(custom_id, result))
         else:
             self._finish(number, "failed", self._errors, answer_line(custom_id, result))

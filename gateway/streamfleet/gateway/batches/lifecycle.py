@@ -113,7 +113,7 @@ async def _validate(claimed: ClaimedBatch, expired: bool) -> None:
 def _too_many_errors(number: int, errors: Sequence[Mapping[str, object]]) -> InvalidBatch:
     """Returns the error for an input with more refused lines than one recording may have."""
     said = f"line {number} is one of too many that are no requests (about {MOST_LINES}, or {MOST_BYTES} bytes of them)"
-    return InvalidBatch("_too_many_errors", said, number, errors[: MOST_ERRORS - 1])
+    return InvalidBatch("too_many_errors", said, number, errors[: MOST_ERRORS - 1])
 
 
 async def _check_line(claimed: ClaimedBatch, checker: LineChecker, numbered: Line, expired: bool) -> BadLine | None:

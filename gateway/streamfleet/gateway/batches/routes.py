@@ -102,7 +102,10 @@ async def cancel_batch(context: AuthContext, batch_id: str, kind: str) -> BatchR
 def batch_object(batch: BatchRecord) -> dict[str, Any]:
     """Returns a batch as OpenAI shows it."""
     tokens = {"input_tokens": batch.prompt_tokens, "output_tokens": batch.completion_tokens}
-    details = {"input_tokens_details": {"cached_tokens": 0}, "output_tokens_details": {"reasoning_tokens": 0}}
+    details = {
+        "input_tokens_details": {"cached_tokens": batch.cached_tokens},
+        "output_tokens_details": {"reasoning_tokens": 0},
+    }
     return {
         "id": batch.id,
         "object": "batch",

@@ -1,6 +1,7 @@
 """Runs the lines of a batch in progress: keeps a window of them in the queue, and records results as they arrive.
 
-`Submitter` reads lines from the `ClaimedBatch`, and adds answers to its ledger. `Collector` has the requests in queues:
+`Submitter` reads lines from the `ClaimedBatch`, enqueues those together whose prompts begin alike, and adds answers to
+its ledger. `Collector` has the requests in queues:
 it enqueues them through the clients of these queues, and returns answers in the order of their end.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from typing import NamedTuple
 
 from streamfleet.common.broker.types import EnqueueCode, Submission
@@ -21,6 +23,7 @@ from streamfleet.gateway.queues import Queues
 from streamfleet.gateway.request_parameters import body_to_enqueue
 from streamfleet.producer.ask import Ask
 from streamfleet.producer.batch_lines import BadLine, BatchLine
+from streamfleet.producer.cache_order import Block
 from streamfleet.producer.handle import Arrivals, Handle
 from streamfleet.producer.submission_batches import MAX_BYTES, MAX_COUNT, size
 
@@ -142,7 +145,7 @@ class Submitter:
         self._claimed = claimed
         self._collector = Collector(claimed.dependencies.queues)
         self._returned: deque[PreparedLine] = deque()
-        self._prepared_lines = self._prepare_lines()
+        self._prepared_lines = self._in_cache_order()
         self._exhausted = False
         self._started_s = self._saved_s = _now_s()
 
@@ -193,7 +196,7 @@ class Submitter:
             chunk = await self._next_chunk(min(room, MAX_COUNT))
             if not chunk:
                 return
-            if (last := chunk[-1].line.number) > self._claimed.mark:
+            if (last := max(ready.line.number for ready in chunk)) > self._claimed.mark:
                 await self._claimed.reserve(last + window)
             refused = await self._collector.submit(chunk)
             if len(refused.full) < len(chunk):
@@ -220,6 +223,18 @@ class Submitter:
                 break
             chunk.append(ready)
         return chunk
+
+    async def _in_cache_order(self) -> AsyncGenerator[PreparedLine, None]:
+        block: Block[PreparedLine] = Block(
+            self._claimed.dependencies.settings.gateway_batch_window, lambda ready: ready.line.body
+        )
+        async with aclosing(self._prepare_lines()) as lines:
+            async for ready in lines:
+                if block.add(ready, size(ready.submission)):
+                    for each in await offload(block.bytes, block.take):
+                        yield each
+        for each in await offload(block.bytes, block.take):
+            yield each
 
     async def _prepare_lines(self) -> AsyncGenerator[PreparedLine, None]:
         checker, time_slice = self._claimed.checker(), TimeSlice()

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from streamfleet.common import jsontext
+from streamfleet.common.results import cached_tokens
 from streamfleet.operator.commands.plain import plain
 
 MOST_CHARS, SHORT_CHARS, LINE_CHARS = 65_536, 2_048, 1_024
@@ -72,12 +73,17 @@ def reason_of(error: Mapping[str, Any] | None) -> str:
 
 
 def usage_of(usage: Mapping[str, Any] | None) -> dict[str, int] | None:
-    """Returns token usage: only numbers that JavaScript can represent exactly; None if there are none."""
+    """Returns token usage: only numbers that JavaScript can represent exactly; None if there are none.
+
+    `cached_tokens` is among them if the engine tells it.
+    """
     counts = {
         line(name, 64): count
         for name, count in list((usage or {}).items())[:MOST_FIELDS]
         if isinstance(count, int) and not isinstance(count, bool) and abs(count) < MOST_COUNT
     }
+    if cached := cached_tokens(usage or {}):
+        counts["cached_tokens"] = cached
     return counts or None
 
 

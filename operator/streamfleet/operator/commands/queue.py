@@ -128,7 +128,7 @@ async def _set(settings: QueueSettings, values: Mapping[str, str]) -> None:
 def load_functions(redis_url: RedisUrl = None, queue: QueueName = None) -> None:
     """Load this release's functions into Redis, and delete those of releases of which no worker is alive.
 
-    Workers and clients do this by themselves where their Redis user may. The rules that `streamfleet acl` prints allow
+    Workers do this by themselves where their Redis user may. The rules that `streamfleet acl` prints allow
     it to no role, because who may load a function runs code as everybody who calls it: then run this once for each
     release, as an administrator. Until then, requests cost Redis more, and nothing else changes.
 

@@ -27,6 +27,7 @@ from streamfleet.worker.engine.base import (
     Partial,
 )
 from streamfleet.worker.engine.replies import encode_body, error_reply, refuse_endpoint
+from streamfleet.worker.engine.simulated_cache import PrefixCache
 from streamfleet.worker.engine.simulated_profile import SMOLLM2_135M_CPU, Profile
 from streamfleet.worker.engine.watchdog import Watchdog
 
@@ -59,6 +60,7 @@ class _Job:
     submitted_s: float
     steps_left: int
     chunks: _Chunks | None = None
+    cached_tokens: int = 0
     first_token_ms: float | None = field(default=None)
 
     @property
@@ -67,9 +69,9 @@ class _Job:
         return self.plan.tokens_after(self.plan.steps - self.steps_left)
 
     @property
-    def prefill_tokens(self) -> int:
-        """Tokens that the engine reads before the next one: the prompt, and what another run has generated."""
-        return self.plan.prompt_tokens + self.plan.request.resumed_tokens
+    def texts(self) -> list[str]:
+        """Each prompt, with what was generated of its first answer."""
+        return simulated_api.texts_after(self.plan, self.plan.steps - self.steps_left)
 
 
 class SimulatedEngine:
@@ -112,7 +114,7 @@ class SimulatedEngine:
         self._waiting: list[tuple[int, int, _Job]] = []
         self._order = count()
         self._running: list[_Job] = []
-        self._cached: dict[str, int] = {}  # tokens of interrupted requests in the prefix cache, oldest first
+        self._cache = PrefixCache()
         self._arrived = asyncio.Event()
         self._moving = asyncio.Event()
         self._moving.set()
@@ -159,18 +161,19 @@ class SimulatedEngine:
         except asyncio.CancelledError:
             if job in self._running:
                 request.used(plan.prompt_tokens, request.made)
-                self._cached[request.id] = plan.prompt_tokens + request.made
             request.partial = request.snapshot()
             raise
         finally:
             self._watchdog.left()
+            self._keep(job)
             self._drop(job)
         if self.faults.aborts > 0:
             self.faults.aborts -= 1
             raise EngineAborted("the simulated engine dropped the request")
         if chunks is not None:
-            chunks.end()
-        return EngineReply(200, simulated_api.answer(plan, self._clock.now_ms() // 1000), job.first_token_ms)
+            chunks.end(job.cached_tokens)
+        answer = simulated_api.answer(plan, self._clock.now_ms() // 1000, job.cached_tokens)
+        return EngineReply(200, answer, job.first_token_ms)
 
     def capacity(self) -> Capacity:
         """Capacity of the profile."""
@@ -225,9 +228,8 @@ class SimulatedEngine:
         return refusal or simulated_api.plan(request, self.models, self._profile.max_model_len, self._seed)
 
     def _identity(self, plan: simulated_api.Plan) -> dict[str, Any]:
-        model = str(plan.request.body.get("model") or self.models[0])
         # With another seed, the same request has another answer.
-        return {**partial.identity(self.kind, model, plan.request), "lengths": list(plan.lengths)}
+        return {**partial.identity(self.kind, self._model(plan), plan.request), "lengths": list(plan.lengths)}
 
     def _snapshot(self, job: _Job) -> Partial | None:
         if job.steps_left <= 0:
@@ -294,11 +296,22 @@ class SimulatedEngine:
         return joined
 
     def _read(self, job: _Job) -> float:
-        """Tokens to read before the first one; those that are still in the prefix cache cost little."""
-        while sum(self._cached.values()) > max(0, self._profile.kv_tokens - self._kv_tokens()):
-            del self._cached[next(iter(self._cached))]
-        cached = min(self._cached.pop(job.plan.request.id, 0), job.prefill_tokens)
-        return job.prefill_tokens - cached + cached * _CACHED
+        """Tokens to read before the first one; those that are in the prefix cache cost little."""
+        tokens = job.plan.prompt_tokens + job.plan.request.resumed_tokens
+        found = sum(self._cache.found(self._model(job.plan), text) for text in job.texts)
+        cached, job.cached_tokens = min(found, tokens), min(found, job.plan.prompt_tokens)
+        self._keep(job)
+        return tokens - cached + cached * _CACHED
+
+    def _keep(self, job: _Job) -> None:
+        """Put what a job has read and generated into the prefix cache, beside what running jobs are to generate."""
+        if job.plan.lengths:
+            for text in job.texts:
+                self._cache.add(self._model(job.plan), text)
+            self._cache.shrink(self._profile.kv_tokens - sum(sum(each.plan.lengths) for each in self._running))
+
+    def _model(self, plan: simulated_api.Plan) -> str:
+        return str(plan.request.body.get("model") or self.models[0])
 
     def _kv_tokens(self) -> int:
         return sum(job.plan.kv_tokens for job in self._running)
@@ -351,12 +364,12 @@ class _Chunks:
                 text = (" " if first else "") + " ".join(tokens)
                 self._hand_on([self._choice(index, {"content": text} if self._chat else text)])
 
-    def end(self) -> None:
-        """Hand on how the answer ended."""
+    def end(self, cached_tokens: int) -> None:
+        """Hand on how the answer ended, and how many of its prompt's tokens were cached."""
         for index in self._indexes:
             self._hand_on([self._choice(index, {} if self._chat else "", self._plan.finish_reasons[index])])
         if self._request.tells_usage:
-            self._hand_on([], simulated_api.usage_of(self._plan))
+            self._hand_on([], simulated_api.usage_of(self._plan, cached_tokens))
 
     @property
     def _indexes(self) -> range:
@@ -366,7 +379,7 @@ class _Chunks:
         name = "delta" if self._chat else "text"
         return {"index": index, name: says, "logprobs": None, "finish_reason": finish_reason}
 
-    def _hand_on(self, choices: list[dict[str, Any]], usage: dict[str, int] | None = None) -> None:
+    def _hand_on(self, choices: list[dict[str, Any]], usage: dict[str, Any] | None = None) -> None:
         if self._request.on_chunk is None:
             return
         more = {} if usage is None else {"usage": usage}

@@ -141,12 +141,18 @@ def plan(request: EngineRequest, models: Sequence[str], max_model_len: int, seed
     return Plan(request, prompts, sum(tokens), lengths, reasons, stops)
 
 
-def answer(done: Plan, created_s: int) -> bytes:
-    """The response body of a request that ran to its end."""
+def answer(done: Plan, created_s: int, cached_tokens: int = 0) -> bytes:
+    """The response body of a request that ran to its end.
+
+    Args:
+        done: the request.
+        created_s: epoch seconds.
+        cached_tokens: tokens of its prompts that came from the prefix cache.
+    """
     if done.request.endpoint == EMBEDDINGS:
         return _embeddings(done)
     if done.request.endpoint == RESPONSES:
-        return _response(done, created_s)
+        return _response(done, created_s, cached_tokens)
     chat = done.request.endpoint == CHAT
     choices = [
         {
@@ -165,7 +171,7 @@ def answer(done: Plan, created_s: int) -> bytes:
             "model": MODEL,
             "system_fingerprint": MODEL,
             "choices": choices,
-            "usage": usage_of(done),
+            "usage": usage_of(done, cached_tokens),
         }
     )
 
@@ -177,9 +183,18 @@ def texts(done: Plan) -> list[str]:
     return [text[: min(_starts(text, done.stops), default=None)] for text in whole]
 
 
-def usage_of(done: Plan) -> dict[str, int]:
+def texts_after(done: Plan, steps: int) -> list[str]:
+    """Each prompt, with so many tokens of its first answer."""
+    per_prompt = len(done.lengths) // len(done.prompts)
+    lengths = done.lengths[:: per_prompt or 1] or [0] * len(done.prompts)
+    made = [min(length, steps) for length in lengths]
+    return [f"{text} {_text(text, most)}" if most else text for text, most in zip(done.prompts, made, strict=True)]
+
+
+def usage_of(done: Plan, cached_tokens: int) -> dict[str, Any]:
     """Usage in tokens."""
-    return _usage(done.prompt_tokens, sum(done.lengths))
+    usage = _usage(done.prompt_tokens, sum(done.lengths))
+    return {**usage, "prompt_tokens_details": {"cached_tokens": cached_tokens}}
 
 
 def count_tokens(text: str) -> int:
@@ -340,7 +355,7 @@ def _usage(prompt_tokens: int, completion_tokens: int) -> dict[str, int]:
     }
 
 
-def _response(done: Plan, created_s: int) -> bytes:
+def _response(done: Plan, created_s: int, cached_tokens: int) -> bytes:
     body, (text,), (reason,) = done.request.body, texts(done), done.finish_reasons
     status = "completed" if reason == "stop" else "incomplete"
     message = {
@@ -374,7 +389,7 @@ def _response(done: Plan, created_s: int) -> bytes:
             "top_p": body.get("top_p"),
             "usage": {
                 "input_tokens": done.prompt_tokens,
-                "input_tokens_details": {"cached_tokens": 0},
+                "input_tokens_details": {"cached_tokens": cached_tokens},
                 "output_tokens": used,
                 "output_tokens_details": {"reasoning_tokens": 0},
                 "total_tokens": done.prompt_tokens + used,

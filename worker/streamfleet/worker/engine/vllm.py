@@ -58,6 +58,7 @@ class VllmEngine:
     """
 
     kind: str = "vllm"
+    loads_models: bool = False  # others when requests ask for them
 
     def __init__(
         self,
@@ -111,7 +112,7 @@ class VllmEngine:
             await self.stop()
             raise
         self._hosted = hosted
-        self.models = hosted.models
+        self.models, self.loads_models = hosted.models, vllm_host.loads_adapters()
         self._failure = asyncio.get_running_loop().create_future()
         self._monitor = asyncio.create_task(self._watch(hosted, self._failure))
 

@@ -278,6 +278,11 @@ def endpoints_of(app: Any) -> tuple[str, ...]:
     return tuple(sorted(ENDPOINTS & {getattr(route, "path", "") for route in getattr(app, "routes", ())}))
 
 
+def loads_adapters() -> bool:
+    """True if vLLM's plugins may load an adapter when the first request asks for it."""
+    return os.environ.get("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "").strip().lower() in {"1", "true"}  # as vLLM reads it
+
+
 def tap(hosted: Hosted, watchdog: Watchdog) -> None:
     """Wrap ``generate`` and ``encode`` of this one engine."""
     engine = hosted.engine

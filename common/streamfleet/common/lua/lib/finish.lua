@@ -122,26 +122,36 @@ local function discard_duplicate(lane, id, entry, run)
   remove_entry(lane, id)
 end
 
--- Ends an entry whose deadline has passed. Returns its size, and true if it was ended.
-local function end_late(lane, id, fields)
+-- Returns the status and the error of an entry that must not run; nothing for one that may.
+local function unfit(bytes, deadline)
+  if deadline and deadline <= now_ms() then return 'expired', deadline_error('while the request was queued') end
+  if bytes > cfg.max_entry_bytes then
+    local message = string.format('the request is %d bytes; at most %d are allowed', bytes, cfg.max_entry_bytes)
+    return 'failed', openai_error(message, 'invalid_request_error', 'body', 'request_too_large')
+  end
+end
+
+-- Ends an entry that must not run. Returns its size, and true if it was ended.
+local function end_unfit(lane, id, fields)
   local bytes, deadline = skim_entry(lane, id, fields)
-  -- @guard expire: nothing without a deadline
-  if not deadline or deadline > now_ms() then return bytes, false end
+  local status, why = unfit(bytes, deadline)
+  -- @guard unfit: what may run is not ended
+  if not status then return bytes, false end
   local entry = read_entry(lane, id, fields)
   if answered(entry.id) then
     discard_duplicate(lane, id, entry)
   else
-    local attempts, late = attempts_in(attempts_record(lane, id)), deadline_error('while the request was queued')
-    end_with_dead_letter(lane, id, fields, entry, {status = 'expired', attempts = attempts, error = late})
+    local attempts = attempts_in(attempts_record(lane, id))
+    end_with_dead_letter(lane, id, fields, entry, {status = status, attempts = attempts, error = why})
   end
   return bytes, true
 end
 
--- Makes an entry ready, or ends it if its deadline has passed meanwhile: the housekeeping examines only ranks that the
--- clock has yet to reach. Returns its size, 1 if it was not ready before and is now, and 1 if it has ended.
+-- Makes an entry ready, or ends it if it must not run: the housekeeping examines only ranks that the clock has yet to
+-- reach. Returns its size, 1 if it was not ready before and is now, and 1 if it has ended.
 local function come_back(lane, id, fields)
   keep_enqueued_ms(lane, id)
-  local bytes, ended = end_late(lane, id, fields)
+  local bytes, ended = end_unfit(lane, id, fields)
   if ended then return bytes, 0, 1 end
   local _, ready = make_ready(lane, id, fields)
   return bytes, ready, 0

@@ -10,7 +10,7 @@ local function held_by_nobody(hints)
   return handed
 end
 
--- Returns how many went back, and how many of them were late and have ended.
+-- Returns how many went back, and how many of them have ended.
 local function put_back(hints, handed, waiting)
   local back, ended = 0, 0
   for i, hint in ipairs(hints) do
@@ -23,8 +23,8 @@ local function put_back(hints, handed, waiting)
       -- @guard put back: counted as staged
       count_staged(lane, id)
       if fields then
-        local _, added, late = come_back(lane, id, fields)
-        waiting[lane], ended = waiting[lane] + added, ended + late
+        local _, added, gone = come_back(lane, id, fields)
+        waiting[lane], ended = waiting[lane] + added, ended + gone
       else
         count('vanished')
       end
@@ -61,9 +61,9 @@ local function save_seen(seen, fresh)
 end
 
 -- Returns how many are new in the ready set, their bytes, the largest, how many were never staged before, and how many
--- have ended because their deadline had passed.
+-- have ended because they must not run: later, one that is too large would be copied a second time.
 local function stage_lane(lane, entries, seen)
-  local add, bytes, largest, fresh, late = {'ZADD', ready_key(lane)}, 0, 1, 0, 0
+  local add, bytes, largest, fresh, ended = {'ZADD', ready_key(lane)}, 0, 1, 0, 0
   local shared = sharing()
   shared = shared and shared.shares(lane) and shared
   for _, item in ipairs(entries) do
@@ -77,9 +77,9 @@ local function stage_lane(lane, entries, seen)
       count('staged')
     end
     if again and is_tracked(lane, item[1]) then   -- it stays where it is
-    elseif deadline and deadline <= now_ms() and not again then
-      end_late(lane, item[1], item[2])
-      late = late + 1
+    elseif not again and unfit(size, deadline) then
+      end_unfit(lane, item[1], item[2])
+      ended = ended + 1
     else
       local rank = rank_of(lane, item[1], deadline)
       add[#add + 1] = rank
@@ -88,27 +88,27 @@ local function stage_lane(lane, entries, seen)
       if shared then shared.add(lane, item[1], rank, tenant, item[2], not again and #add / 2 - 1 or nil) end
     end
   end
-  return #add > 2 and call(unpack(add)) or 0, bytes, largest, fresh, late
+  return #add > 2 and call(unpack(add)) or 0, bytes, largest, fresh, ended
 end
 
-local MOST_LATE = 100   -- ending one costs as much as staging ten
+local MOST_ENDED = 100   -- ending one costs as much as staging ten
 
 -- Bounded in entries and bytes, because XREADGROUP copies bodies into Lua; the chunk grows with the sizes seen, so that
 -- a few huge bodies cannot stall the server together. First some of every lane, because each has its share; then urgent
 -- lanes first: if the bound cuts one short, less urgent entries must not be taken instead. `waiting`: number that wait
 -- in each lane; increased here. `first`: one new entry of each lane. Returns how many were staged, the lane that was cut
--- short, or nil, which lanes have more, and how many were late and have ended.
+-- short, or nil, which lanes have more, and how many have ended.
 local function stage(limits, waiting, first)
   local lane_of, more = {}, {}
   for lane = 1, LANE_COUNT do lane_of[lane_key(lane)] = lane end
-  local staged, bytes, largest, fresh, late, known = 0, 0, 1, 0, 0, nil
+  local staged, bytes, largest, fresh, ended, known = 0, 0, 1, 0, 0, nil
   local function bring(streams, chunk)
     for _, stream in ipairs(streams) do
       local lane, entries = lane_of[stream[1]], stream[2]
       known = known or load_seen()
-      local added, size, most, unseen, ended = stage_lane(lane, entries, known)
+      local added, size, most, unseen, unfit_ones = stage_lane(lane, entries, known)
       waiting[lane], staged, fresh = waiting[lane] + added, staged + #entries, fresh + unseen
-      bytes, largest, late = bytes + size, math.max(largest, most), late + ended
+      bytes, largest, ended = bytes + size, math.max(largest, most), ended + unfit_ones
       more[lane] = #entries == chunk
     end
   end
@@ -123,12 +123,12 @@ local function stage(limits, waiting, first)
   end
   for lane = 1, LANE_COUNT do
     while more[lane] and not cut do
-      if staged >= limits.stage_entries or bytes >= cfg.copied_bytes or late >= MOST_LATE then cut = lane; break end
+      if staged >= limits.stage_entries or bytes >= cfg.copied_bytes or ended >= MOST_ENDED then cut = lane; break end
       chunk = fitting(chunk * 2)
       more[lane] = false
       bring(read_new(chunk, lane_key(lane)), chunk)
     end
   end
   if known then save_seen(known, fresh) end
-  return staged, cut, more, late
+  return staged, cut, more, ended
 end

@@ -34,20 +34,14 @@ local function claim(lane, ids, worker)
 end
 
 -- True if the entry may run; otherwise it has been ended. `asked`: true if it may have a result already.
-local function runnable(claimed, size, deadline, now, asked)
-  local lane, id, attempt, request_id, fields = unpack(claimed)
+local function runnable(claimed, size, deadline, asked)
+  local lane, id, _, request_id, fields = unpack(claimed)
   if asked and answered(request_id) then
     discard_duplicate(lane, id, read_entry(lane, id, fields))
-  elseif deadline and deadline <= now then
-    end_with_dead_letter(lane, id, fields, read_entry(lane, id, fields), {status = 'expired', attempts = attempt - 1,
-      error = deadline_error('while the request was queued')})
-  elseif size > cfg.max_entry_bytes then
-    local message = string.format('the request is %d bytes; at most %d are allowed', size, cfg.max_entry_bytes)
-    end_with_dead_letter(lane, id, fields, read_entry(lane, id, fields), {status = 'failed', attempts = attempt - 1,
-      error = openai_error(message, 'invalid_request_error', 'body', 'request_too_large')})
-  else
-    return true
+    return false
   end
+  if not unfit(size, deadline) then return true end
+  end_unfit(lane, id, fields)
   return false
 end
 
@@ -90,7 +84,7 @@ local function pop(lane, wanted, worker)
   return ids
 end
 
-local function take_from(lane, picks, arg, now, claims)
+local function take_from(lane, picks, arg, claims)
   local ids, bytes, dropped = pop(lane, picks, arg.worker), 0, 0
   if #ids == 0 then return 0, 0, 0 end
   local shared = sharing()
@@ -116,16 +110,16 @@ local function take_from(lane, picks, arg, now, claims)
   local asked = twice or there and there ~= 0   -- not a number if this user may not run EXISTS
   for i, id in ipairs(ids) do
     local row = rows[i]
-    local runs = row and runnable(row, sizes[i], deadlines[i], now, asked)
+    local runs = row and runnable(row, sizes[i], deadlines[i], asked)
+    if not row then
+      remove_entry(lane, id)
+      count('vanished')
+    end
     if runs then
       claims[#claims + 1] = row
       bytes = bytes + sizes[i]
     else
       dropped = dropped + 1
-    end
-    if not row then
-      remove_entry(lane, id)
-      count('vanished')
     end
     names[i] = {id, names[i], runs and row[5]}
   end
@@ -137,7 +131,7 @@ end
 -- except for the shares of the others; the worker pulls again at once. Rounds grow while entries are small, so that one
 -- reply never carries much more than taken_bytes; `waiting` goes down with the taken entries. A bounded number of drops
 -- per call keeps a lane full of expired ones from stalling the server.
-local function take(arg, waiting, cut, more, now)
+local function take(arg, waiting, cut, more)
   local claims, dropped, bytes, round = {}, 0, 0, math.min(4, MOST_UNSEEN)
   if sum(waiting) == 0 then return claims, dropped end
   local credit, paused = load_credit(waiting)
@@ -155,7 +149,7 @@ local function take(arg, waiting, cut, more, now)
     local seen = #claims + dropped
     for lane = 1, LANE_COUNT do
       if picks[lane] > 0 then
-        local took, ended, popped = take_from(lane, picks[lane], arg, now, claims)
+        local took, ended, popped = take_from(lane, picks[lane], arg, claims)
         bytes, dropped = bytes + took, dropped + ended
         if popped < picks[lane] then waiting[lane] = 0 end   -- what is left may not run yet: look no further
       end

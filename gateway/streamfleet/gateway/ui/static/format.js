@@ -67,3 +67,9 @@ export function visible(text) {
     (char) => `\\u${two(char.charCodeAt(0).toString(16), 4)}`,
   );
 }
+
+/** Tokens of one request, in words. */
+export function tokensText({ prompt_tokens, cached_tokens, completion_tokens }) {
+  const cached = cached_tokens ? ` (${count(cached_tokens)} of them cached)` : "";
+  return `${count(prompt_tokens)} in${cached}, ${count(completion_tokens ?? 0)} out`;
+}

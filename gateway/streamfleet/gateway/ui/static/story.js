@@ -3,7 +3,7 @@
 import * as api from "./api.js";
 import { confirmed } from "./confirm.js";
 import { byId, el, keyed, mark, part, put, show } from "./dom.js";
-import { bytes, count, moment, span, visible } from "./format.js";
+import { bytes, count, moment, span, tokensText, visible } from "./format.js";
 import { act, link, page } from "./page.js";
 import { say } from "./say.js";
 import { markOpen, TONES } from "./search.js";
@@ -115,7 +115,7 @@ export function factsOf(story) {
     of("Before it", story.requests_before === null ? null : `${count(story.requests_before)} in its lane`),
     of("Worker", story.worker && `${story.worker}, attempt ${story.attempt}`),
     of("Took", timings && tookText(timings)),
-    of("Tokens", usage && `${count(usage.prompt_tokens)} in, ${count(usage.completion_tokens ?? 0)} out`),
+    of("Tokens", usage && tokensText(usage)),
     of("Result kept", story.kept_ms === null ? null : `for ${span(story.kept_ms / 1000)}`),
     of("Trace", story.traceparent), of("Meta", story.meta),
   ].filter(Boolean);

@@ -1,0 +1,164 @@
+"""Turns of several queues at one engine: order by lane and rank, guaranteed shares, and what must not stop others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from streamfleet.common.protocol import SHARES, Lane
+from streamfleet.worker import turns as module
+from streamfleet.worker.turns import Turns
+from tests.waiting import eventually
+
+CRITICAL, NORMAL, LOW = Lane.CRITICAL, Lane.NORMAL, Lane.LOW
+
+
+class Engine:
+    """Room for so many requests, which two queues share."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+        self.took: list[str] = []
+
+
+class Queue:
+    """A queue with waiting requests, most urgent first, and its puller."""
+
+    shares: Sequence[int] = SHARES
+
+    def __init__(self, engine: Engine, turns: Turns, name: str, *waiting: tuple[Lane, float]) -> None:
+        self.engine, self.turns, self.name, self.waiting = engine, turns, name, list(waiting)
+        self.looks = 0
+
+    @property
+    def has_room(self) -> bool:
+        return self.engine.room > 0
+
+    async def head(self) -> tuple[Lane, float] | None:
+        self.looks += 1
+        await asyncio.sleep(0)
+        return self.waiting[0] if self.waiting else None
+
+    async def pull(self) -> int:
+        async with self.turns.turn(self) as turn:
+            part = turn.part(self.engine.room) if self.engine.room else 0
+            await asyncio.sleep(0)
+            turn.taken = min(part, len(self.waiting))
+            self.engine.room -= turn.taken
+            self.engine.took += [self.name] * turn.taken
+            del self.waiting[: turn.taken]
+            return turn.taken
+
+    async def run(self) -> None:
+        """Pull until there is no room, or nothing waits."""
+        while await self.pull():
+            pass
+
+
+async def filled(room: int, **queues: list[tuple[Lane, float]]) -> str:
+    """Names of the queues that an engine with so much room takes from, in order."""
+    engine, turns = Engine(room), Turns()
+    await asyncio.gather(*(Queue(engine, turns, name, *waiting).run() for name, waiting in queues.items()))
+    return "".join(engine.took)
+
+
+async def test_a_queue_alone_takes_all_the_room_without_a_look() -> None:
+    engine, turns = Engine(10), Turns()
+    queue = Queue(engine, turns, "a", *[(NORMAL, 1.0)] * 20)
+    assert await queue.pull() == 10
+    assert queue.looks == 0
+
+
+async def test_the_earliest_deadlines_of_all_queues_go_first() -> None:
+    assert await filled(4, a=[(NORMAL, 50.0)] * 9, b=[(NORMAL, 10.0)] * 3) == "bbba"
+
+
+async def test_the_more_urgent_lane_goes_before_the_earlier_deadline() -> None:
+    assert await filled(3, a=[(NORMAL, 1.0)] * 9, b=[(CRITICAL, 99.0)] * 2) == "bba"
+
+
+async def test_queues_take_by_turns_as_their_heads_change() -> None:
+    a = [(NORMAL, 1.0), (NORMAL, 3.0), (NORMAL, 5.0)]
+    b = [(NORMAL, 2.0), (NORMAL, 4.0), (NORMAL, 6.0)]
+    engine, turns = Engine(0), Turns()
+    queues = [Queue(engine, turns, "a", *a), Queue(engine, turns, "b", *b)]
+    for _ in range(6):  # one slot after the other is free
+        engine.room = 1
+        await asyncio.gather(*(queue.pull() for queue in queues))
+    assert "".join(engine.took) == "ababab"
+
+
+async def test_a_queue_that_waits_gets_the_share_of_its_lane() -> None:
+    """As within one queue: low has 50 of 1,000 picks, so one in twenty."""
+    engine, turns = Engine(0), Turns()
+    queues = [Queue(engine, turns, "a", *[(CRITICAL, 1.0)] * 99), Queue(engine, turns, "b", *[(LOW, 9.0)] * 99)]
+    for _ in range(63):
+        engine.room = 1
+        await asyncio.gather(*(queue.pull() for queue in queues))
+    assert "".join(engine.took) == "a" * 20 + "b" + "a" * 19 + "b" + "a" * 19 + "b" + "aa"
+
+
+async def test_a_guaranteed_turn_is_one_pick() -> None:
+    engine, turns = Engine(0), Turns()
+    queues = [Queue(engine, turns, "a", *[(CRITICAL, 1.0)] * 200), Queue(engine, turns, "b", *[(LOW, 9.0)] * 99)]
+    engine.room = 64
+    await asyncio.gather(*(queue.run() for queue in queues))
+    assert engine.took.count("b") in (2, 3)
+
+
+async def test_a_queue_whose_head_cannot_be_read_goes_last_and_holds_up_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "LOOK_S", 0.01)
+
+    class Broken(Queue):
+        async def head(self) -> tuple[Lane, float] | None:
+            raise RuntimeError("another type")
+
+    class Silent(Queue):
+        async def head(self) -> tuple[Lane, float] | None:
+            await asyncio.sleep(60)
+            return None
+
+    engine, turns = Engine(4), Turns()
+    queues = [
+        Broken(engine, turns, "x", (CRITICAL, 0.0)),
+        Silent(engine, turns, "y", (CRITICAL, 0.0)),
+        Queue(engine, turns, "a", (LOW, 9.0)),
+    ]
+    await asyncio.gather(*(queue.run() for queue in queues))
+    assert engine.took[0] == "a"
+    assert sorted(engine.took) == ["a", "x", "y"]
+
+
+async def test_a_puller_without_an_answer_holds_up_no_other_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "HOLD_S", 0.01)
+    engine, turns = Engine(4), Turns()
+    stuck, other = Queue(engine, turns, "x", (CRITICAL, 0.0)), Queue(engine, turns, "a", (LOW, 9.0))
+    answer = asyncio.Event()
+
+    async def hang() -> None:
+        async with turns.turn(stuck):
+            await answer.wait()
+
+    hanging = asyncio.create_task(hang())
+    await asyncio.wait_for(other.run(), 5)
+    assert engine.took == ["a"]
+    answer.set()
+    await hanging
+
+
+async def test_a_puller_that_is_cancelled_while_it_waits_leaves_the_turns_whole() -> None:
+    engine, turns = Engine(4), Turns()
+    first, second = Queue(engine, turns, "a", (NORMAL, 1.0)), Queue(engine, turns, "b", (NORMAL, 2.0))
+    async with turns.turn(first):
+        leaving = asyncio.create_task(second.pull())
+        await eventually(lambda: second in turns._wanted)
+    leaving.cancel()  # in the moment in which its turn comes
+    await asyncio.gather(leaving, return_exceptions=True)
+    assert turns._giving is not None
+    await asyncio.wait_for(turns._giving, 5)
+    await asyncio.gather(first.run(), second.run())
+    assert engine.took == ["a", "b"]
