@@ -244,7 +244,7 @@ async def test_nothing_is_left_of_a_tenant_that_has_gone(queue: Queue) -> None:
     await queue.broker.expire()
     await queue.broker.expire()
     assert not await turns(queue)
-    assert "l|13|a" in (await queue.dump())["served"], "lengths are kept for a time"
+    assert "l|a" in (await queue.dump())["served"], "lengths are kept for a time"
     later = queue.at(NOW + HOUR_MS + 1)
     for _ in range(4):
         await later.broker.expire()
@@ -260,6 +260,7 @@ async def test_a_turn_is_forgotten_once_others_were_charged_as_much(queue: Queue
     assert first.stream_id == "1000-0"
     await queue.pull(wanted=3)
     await end(queue, first, 4, 50)
+    await queue.broker.expire()
     assert "a" not in await turns(queue)
 
 

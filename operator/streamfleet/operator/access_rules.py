@@ -256,7 +256,7 @@ def _work(p: Patterns) -> list[Grant]:
             p.of(BOTH, *map(keys.turns, LANES), keys.waiting),
         ),
         Grant((*hashes, "hsetnx", "hscan"), p.of(BOTH, keys.served)),
-        Grant(("hget", "hmget"), p.of(READ, keys.tenants)),
+        Grant(("hlen", "hmget"), p.of(READ, keys.tenants)),
         # A worker adds what the configuration lacks; only an operator changes it.
         Grant(("hgetall", "hsetnx"), p.of(BOTH, keys.meta)),
         Grant(("llen", "rpush", "blpop"), p.of(BOTH, keys.bench, keys.standby)),

@@ -10,7 +10,7 @@ TAKEN_OUT = tuple(
         "tenants: a pick is charged": "a_charge_is_settled_by_what_was_used",
         "tenants: a charge is settled by what was used": "a_charge_is_settled_by_what_was_used",
         "tenants: nothing is left of a charge when its entry is removed": "an_entry_that_goes_takes_its_charge_along",
-        "tenants: a key of another type is left alone": "keys_of_another_type_are_left_alone",
+        "tenants: keys of another type are left alone": "keys_of_another_type_are_left_alone",
         "tenants: their number is bounded": "the_number_of_tenants_is_bounded",
         "tenants: as many of a tenant run at once as it may": "as_many_of_a_tenant_run_as_it_may",
         "tenants: who may run one more waits again": "as_many_of_a_tenant_run_as_it_may",
@@ -58,8 +58,8 @@ MUTANTS = (
     ),
     Mutant(
         "tenants: the lowest goes first",
-        "queue[i + 1].tokens < first.tokens",
-        "false",
+        "if fresh and not (other and other.tokens < fresh.tokens) then",
+        "if fresh then",
         "tenants.tenants_that_wait_share_by_tokens_for_their_weight",
     ),
     Mutant(

@@ -19,6 +19,7 @@ open_for_writes()
 -- One check for all results, because there is rarely one. Not a number if this user may not run EXISTS.
 local absent = #results > 0 and redis.pcall('EXISTS', unpack(results)) == 0
 local tried = {}
+if sharing() then sharing().prepare(outcomes) end
 
 local function complete(item)
   local lane, id, attempt, at = item[1], item[2], item[3], item.at

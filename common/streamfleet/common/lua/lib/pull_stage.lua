@@ -65,7 +65,7 @@ end
 local function stage_lane(lane, entries, seen)
   local add, bytes, largest, fresh, ended = {'ZADD', ready_key(lane)}, 0, 1, 0, 0
   local shared = sharing()
-  shared = shared and shared.shares(lane) and shared
+  local rows = shared and shared.shares(lane) and {} or nil
   for _, item in ipairs(entries) do
     keep_enqueued_ms(lane, item[1])
     local size, deadline, _, tenant = skim_entry(lane, item[1], item[2])
@@ -84,10 +84,11 @@ local function stage_lane(lane, entries, seen)
       local rank = rank_of(lane, item[1], deadline)
       add[#add + 1] = rank
       add[#add + 1] = member
-      if tenant then shared = tenants() end
-      if shared then shared.add(lane, item[1], rank, tenant, item[2], not again and #add / 2 - 1 or nil) end
+      if tenant then rows = rows or {} end
+      if rows then rows[#rows + 1] = {item[1], rank, tenant or false, item[2], not again and #add / 2 - 1 or nil} end
     end
   end
+  if rows and #rows > 0 and tenants() then tenants().add_all(lane, rows) end
   return #add > 2 and call(unpack(add)) or 0, bytes, largest, fresh, ended
 end
 

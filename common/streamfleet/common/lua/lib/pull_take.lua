@@ -51,9 +51,10 @@ end
 local function pop(lane, wanted, worker)
   local ids, popped, others, passed = {}, {}, 0, 0
   local shared = sharing()
-  if shared and shared.shares(lane) then
+  if shared then
     if not shared.pop then add_pick(shared) end
-    return shared.pop(lane, wanted, worker)
+    local taken = shared.pop(lane, wanted, worker)
+    if taken then return taken end
   end
   if not some_interrupted then
     local some = call('ZPOPMIN', ready_key(lane), wanted)

@@ -3,7 +3,6 @@
 -- run, 0 if none runs, and the weight that counted; `kept`, what earlier runs generated; and its class of length.
 
 local function add_charges(t)
-  local precise = t.precise
   local function charge_field(lane, id) return 'c|' .. entry_field(lane, id) end
 
   table.insert(t.begins, function() t.picks = {} end)   -- entry to what `pop` charged for it
@@ -15,7 +14,25 @@ local function add_charges(t)
       class = class, name = name}
   end
 
-  local function charge_of(lane, id) return charge_in(call('HGET', SERVED, charge_field(lane, id))) end
+  local function charge_of(lane, id) return charge_in(t.get(charge_field(lane, id))) end
+
+  -- Reads what settling these needs: rows of lane and stream id.
+  function t.prepare(rows)
+    local fields, names = {}, {}
+    for i, row in ipairs(rows) do fields[i] = charge_field(row[1], row[2]) end
+    t.fetch(fields)
+    for i, row in ipairs(rows) do
+      local charge = charge_in(t.get(fields[i]))
+      if charge then
+        names[row[1]] = names[row[1]] or {}
+        table.insert(names[row[1]], charge.name)
+      end
+    end
+    for lane, some in pairs(names) do
+      t.load(some)
+      t.load_turns(lane, some)
+    end
+  end
 
   local function end_run(name)
     local record = t.change(name)
@@ -37,7 +54,6 @@ local function add_charges(t)
     local record = t.change(charge.name)
     record.charged = record.charged + cost - charge.cost
     end_run(charge.name)
-    t.forget_turn(lane, charge.name)
   end
 
   local function charge_run(lane, id, name, fields, before, pick)
@@ -52,16 +68,16 @@ local function add_charges(t)
     t.add_tokens(lane, name, (cost - (pick and pick.cost or 0)) / record.weight)
     if not pick then record.running = record.running + 1 end
     record.charged, record.seen = record.charged + cost, now_ms()
-    return string.format('%.0f %.0f %s %.0f %s ', prompt, cost - prompt, precise(record.weight), before and before.kept or 0,
-      class) .. name
+    return prompt .. ' ' .. cost - prompt .. ' ' .. record.weight .. ' ' .. (before and before.kept or 0) .. ' ' .. class
+      .. ' ' .. name
   end
 
   -- Entries that a pull took, as {stream id, tenant, fields}: those that run are charged. Others have no fields: they were
   -- ended.
   function t.claimed(lane, rows)
-    local fields, add = {}, {}
+    local fields = {}
     for i, row in ipairs(rows) do fields[i] = charge_field(lane, row[1]) end
-    local found = call('HMGET', SERVED, unpack(fields))
+    t.fetch(fields)
     for i, row in ipairs(rows) do
       local pick, name = t.picks[entry_field(lane, row[1])], row[3] and t.name(row[2])
       if pick and name ~= pick.name then
@@ -71,14 +87,13 @@ local function add_charges(t)
         pick = nil
       end
       if row[3] then
-        local before = charge_in(found[i])
+        local before = charge_in(t.get(fields[i]))
         -- @guard tenants: a charge that nobody settled is given back
         if before then settle_run(lane, before, 0) end
-        add[#add + 1], add[#add + 2] = fields[i], charge_run(lane, row[1], name, row[3], before, pick)
+        -- @guard tenants: a pick is charged
+        t.put(fields[i], charge_run(lane, row[1], name, row[3], before, pick))
       end
     end
-    -- @guard tenants: a pick is charged
-    if #add > 0 then call('HSET', SERVED, unpack(add)) end
   end
 
   -- A worker's outcome, before its entry is removed. `run`: fields of its result. What a cancelled or failed run has used is
@@ -95,7 +110,7 @@ local function add_charges(t)
     record.missed = record.missed + (status == 'expired' and 1 or 0)
     -- @guard tenants: a charge is settled by what was used
     settle_run(lane, charge, cost)
-    call('HDEL', SERVED, charge_field(lane, id))
+    t.put(charge_field(lane, id), false)
     if prompt and status == 'succeeded' then t.learn(charge, prompt, output) end
   end
 
@@ -108,10 +123,9 @@ local function add_charges(t)
     local stays = math.min(generated or 0, charge.cost)
     settle_run(lane, charge, stays)
     if charge.kept + stays > 0 then
-      call('HSET', SERVED, charge_field(lane, id), string.format('0 0 %s %.0f %s ', precise(charge.weight),
-        charge.kept + stays, charge.class) .. charge.name)
+      t.put(charge_field(lane, id), table.concat({0, 0, charge.weight, charge.kept + stays, charge.class, charge.name}, ' '))
     else
-      call('HDEL', SERVED, charge_field(lane, id))
+      t.put(charge_field(lane, id), false)
     end
   end
 
@@ -123,7 +137,7 @@ local function add_charges(t)
         settle_run(lane, charge, 0)
         local record = t.change(charge.name)
         record.tokens = record.tokens + charge.kept
-        call('HDEL', SERVED, charge_field(lane, id))
+        t.put(charge_field(lane, id), false)
       end
     end
   end

@@ -1,48 +1,76 @@
 -- @include entry
+-- @include tenant_state
 -- Tenants: their records, their turns, and the index of what waits.
 local function add_index(t)
-  local MOST_TENANTS, OTHER = 2000, 'other'
-
-  local function precise(number) return string.format('%.17g', number) end
-  local function turns_key(lane) return KEYS[2 * LANE_COUNT + lane] end
-  t.precise, t.turns_key = precise, turns_key
+  local MOST_TENANTS, OTHER, SEEN_MS = 2000, 'other', 60000
 
   local function add_records(t)
-    local records, names
-    table.insert(t.begins, function() records, names = {}, {} end)
+    local records, dirty, names, rules   -- by name; names by what was given
+    table.insert(t.begins, function() records, dirty, names, rules = {}, {}, {}, {} end)
 
-    -- Reads the records of tenants: numbers by name, its weight, and the most that it may run at once.
+    local function read_record(name, words, rule)
+      local running, requests, charged, tokens, lost, missed, seen =
+        string.match(words or '', '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$')
+      local weight, most
+      if rule then weight, most = string.match(rule, '^(%S+) ?(%d*)$') end
+      weight = tonumber(weight) or 1
+      records[name] = {new = not words, running = tonumber(running) or 0, requests = tonumber(requests) or 0,
+        charged = tonumber(charged) or 0, tokens = tonumber(tokens) or 0, lost = tonumber(lost) or 0,
+        missed = tonumber(missed) or 0, seen = tonumber(seen) or 0, weight = weight > 0 and weight or 1,
+        most = tonumber(most) or math.huge, set = rule}
+      return records[name]
+    end
+
+    -- Fetches the records of tenants and their lengths, and what operators have set, if SCHED tells of some.
     function t.load(tenants)
       local fields, some = {}, {}
       for _, name in ipairs(tenants) do
-        if not records[name] then fields[#fields + 1], some[#some + 1] = 't|' .. name, name end
+        if not records[name] and not rules[name] then
+          fields[#fields + 1], fields[#fields + 2], some[#some + 1] = 't|' .. name, 'l|' .. name, name
+        end
       end
       if #some == 0 then return end
-      local found, rules = call('HMGET', SERVED, unpack(fields)), call('HMGET', TENANTS, unpack(some))
-      for i, name in ipairs(some) do
-        local running, requests, charged, tokens, lost, missed, seen =
-          string.match(found[i] or '', '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$')
-        local record = {new = not found[i], running = tonumber(running) or 0, requests = tonumber(requests) or 0,
-          charged = tonumber(charged) or 0, tokens = tonumber(tokens) or 0, lost = tonumber(lost) or 0,
-          missed = tonumber(missed) or 0, seen = tonumber(seen) or 0}
-        local weight, most
-        if rules[i] then weight, most = string.match(rules[i], '^(%S+) ?(%d*)$') end
-        weight = tonumber(weight) or 1
-        record.weight, record.most, record.set = weight > 0 and weight or 1, tonumber(most) or math.huge, rules[i]
-        records[name] = record
+      t.fetch(fields)
+      for from = 1, some_tenants == RULES and #some or 0, 400 do
+        local part = {unpack(some, from, math.min(from + 399, #some))}
+        for i, rule in ipairs(call_if_typed('HMGET', TENANTS, unpack(part)) or {}) do rules[part[i]] = rule end
       end
     end
 
+    -- What SCHED says while a tenant is known.
+    function t.rules()
+      local number = redis.pcall('HLEN', TENANTS)
+      return type(number) == 'number' and number > 0 and RULES or '1'
+    end
+
+    -- Numbers by name; the tenant's weight, and the most that it may run at once.
     function t.record(name)
-      if not records[name] then t.load({name}) end
-      return records[name]
+      if records[name] then return records[name] end
+      t.load({name})
+      return read_record(name, t.get('t|' .. name), rules[name])
     end
 
     -- The record, for a change of it.
     function t.change(name)
       local record = t.record(name)
-      record.dirty = true
+      dirty[name] = record
       return record
+    end
+
+    -- A tenant is there.
+    function t.see(name)
+      if now_ms() - t.record(name).seen >= SEEN_MS then t.change(name).seen = now_ms() end
+    end
+
+    local function count_known(more)
+      t.put('known', string.format('%.0f', math.max(0, (tonumber(t.get('known') or nil) or 0) + more)))
+    end
+
+    function t.forget_record(name)
+      records[name], dirty[name] = nil, nil
+      t.put('t|' .. name, false)
+      t.put('l|' .. name, false)
+      count_known(-1)
     end
 
     -- The name under which a tenant is counted: anybody may XADD any tenant.
@@ -53,8 +81,7 @@ local function add_index(t)
       if #raw > 256 or string.find(raw, '%c') then
         name = OTHER
       -- @guard tenants: their number is bounded
-      elseif t.record(raw).new and not t.record(raw).set
-          and (tonumber(call('HGET', SERVED, 'known') or 0) or 0) >= MOST_TENANTS then
+      elseif t.record(raw).new and not t.record(raw).set and (tonumber(t.get('known') or nil) or 0) >= MOST_TENANTS then
         name = OTHER
       end
       names[raw] = name
@@ -62,66 +89,37 @@ local function add_index(t)
     end
 
     function t.write_records()
-      local words, new = {}, 0
-      for name, record in pairs(records) do
-        if record.dirty then
-          words[#words + 1] = 't|' .. name
-          words[#words + 1] = string.format('%.0f %.0f %.0f %.0f %.0f %.0f %.0f', record.running, record.requests,
-            math.max(0, record.charged), math.max(0, record.tokens), record.lost, record.missed, record.seen)
-          new, record.new, record.dirty = new + (record.new and 1 or 0), false, false
-        end
+      local new = 0
+      for name, record in pairs(dirty) do
+        new, record.new = new + (record.new and 1 or 0), false
+        t.put('t|' .. name, string.format('%.0f %.0f %.0f %.0f %.0f %.0f %.0f', record.running, record.requests,
+          math.max(0, record.charged), math.max(0, record.tokens), record.lost, record.missed, record.seen))
       end
-      for i = 1, #words, 200 do call('HSET', SERVED, unpack(words, i, math.min(i + 199, #words))) end
-      if new > 0 then call('HINCRBY', SERVED, 'known', new) end
+      dirty = {}
+      if new > 0 then count_known(new) end
     end
   end
 
   local function add_turns(t)
-    local waits   -- of tenants that are known to wait
-    table.insert(t.begins, function() waits = {} end)
-
-    -- Tokens for its weight, and true while it waits; nil for a tenant without a turn.
-    function t.turn(lane, name)
-      local score = tonumber(call('ZSCORE', turns_key(lane), name) or nil)
-      if not score then return nil, false end
-      if score < 0 then return -score - 1, false end
-      return score, true
-    end
-
-    function t.score(lane, name, tokens, waiting)
-      tokens, waits[lane .. name] = math.max(0, tokens), waiting
-      return precise(waiting and tokens or -tokens - 1)
-    end
-
-    function t.set_turn(lane, name, tokens, waiting)
-      call('ZADD', turns_key(lane), t.score(lane, name, tokens, waiting), name)
-    end
-
     -- Tokens of the tenant that waits and was charged least; else of the one that waited last.
     function t.level(lane)
-      local first = call('ZRANGEBYSCORE', turns_key(lane), 0, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
-      return tonumber(first[2] or call('HGET', SERVED, 'left|' .. lane) or 0) or 0
+      return tonumber(t.lowest(lane, 1)[2] or t.get('left|' .. lane) or 0) or 0
     end
 
     function t.enter(lane, name)
-      if waits[lane .. name] then return end
-      local record, tokens, waiting = t.change(name), t.turn(lane, name)
-      record.seen = now_ms()
+      local tokens, waiting = t.turn(lane, name)
+      t.see(name)
       -- @guard tenants: as many of a tenant run at once as it may
-      if record.running >= record.most then return end
-      if waiting then
-        waits[lane .. name] = true
-      else
-        -- A little below: at equal tokens, who comes goes before who has been there.
-        t.set_turn(lane, name, math.max(tokens or 0, t.level(lane) - 0.001), true)
-      end
+      if t.record(name).running >= t.record(name).most then return end
+      -- A little below: at equal tokens, who comes goes before who has been there.
+      if not waiting then t.set_turn(lane, name, math.max(tokens or 0, t.level(lane) - 0.001), true) end
     end
 
     function t.leave(lane, name)
       local tokens, waiting = t.turn(lane, name)
       if not waiting then return end
       t.set_turn(lane, name, tokens, false)
-      call('HSET', SERVED, 'left|' .. lane, precise(tokens))
+      t.put('left|' .. lane, t.precise(tokens))
     end
 
     function t.add_tokens(lane, name, tokens)
@@ -135,7 +133,7 @@ local function add_index(t)
       if t.record(name).running > 0 then return end
       local tokens, waiting = t.turn(lane, name)
       -- @guard tenants: nothing is left of turns of who has gone
-      if tokens and not waiting and tokens <= t.level(lane) then call('ZREM', turns_key(lane), name) end
+      if tokens and not waiting and tokens <= t.level(lane) then t.end_turn(lane, name) end
     end
   end
 
@@ -161,7 +159,7 @@ local function add_index(t)
     end
 
     local function walk(lane, at)
-      local ready, rank = ready_key(lane), precise(at.rank)
+      local ready, rank = ready_key(lane), t.precise(at.rank)
       local from = call('ZCOUNT', ready, '-inf', '(' .. rank)
       local to = from + call('ZCOUNT', ready, rank, rank)
       while from < to do   -- the first of equal rank behind `last`
@@ -206,6 +204,7 @@ local function add_index(t)
 
   local shared
   table.insert(t.begins, function() shared, t.unblocked = {}, false end)
+  add_state(t)
   add_records(t)
   add_turns(t)
 
@@ -215,6 +214,7 @@ local function add_index(t)
   end
 
   local function indexed(lane, name, most)
+    t.write_index()
     local from, to = '[' .. lane .. name .. '\0', '(' .. lane .. name .. '\1'
     return call('ZRANGEBYLEX', WAITING, from, to, 'LIMIT', 0, most)
   end
@@ -225,17 +225,24 @@ local function add_index(t)
   -- With `anew`, of now; else as it was before the script took something.
   function t.shares(lane, anew)
     if anew or not shared[lane] then
+      t.write_index()
       shared[lane] = call('ZRANGEBYLEX', WAITING, '[' .. lane, '(' .. lane + 1, 'LIMIT', 0, 1)[1] or t.bare(lane)
     end
     return shared[lane] and true or false
+  end
+
+  local function begin_sharing()
+    if some_tenants then return end
+    some_tenants = t.rules()
+    call('HSET', SCHED, 'tenants', some_tenants)
   end
 
   -- An entry becomes ready. `staged`: number of entries that are staged with it, if it was never ready before.
   function t.add(lane, id, rank, raw, fields, staged)
     if not t.shares(lane) then
       if not raw then return end
-      some_tenants, shared[lane] = '1', true
-      call('HSET', SCHED, 'tenants', '1')
+      shared[lane] = true
+      begin_sharing()
       if (staged or 1) > 1 or call('ZCARD', ready_key(lane)) > 0 then
         -- @guard tenants: what was ready before them takes turns too
         t.begin_walk(lane, staged and encode_id(id))
@@ -243,14 +250,28 @@ local function add_index(t)
       end
     end
     local name, bytes, limit = t.name(raw), t.size(fields)
-    call('ZADD', WAITING, 0, member_of(lane, name, rank, encode_id(id)) .. bytes .. ' ' .. limit)
+    t.add_to_index(member_of(lane, name, rank, encode_id(id)) .. bytes .. ' ' .. limit)
     t.enter(lane, name)
+  end
+
+  -- The same for many: rows of its other arguments.
+  function t.add_all(lane, rows)
+    local names, some = {['']=true}, {''}
+    for _, row in ipairs(rows) do
+      local name = row[3]
+      if name and not names[name] and #name <= 256 then names[name], some[#some + 1] = true, name end
+    end
+    begin_sharing()
+    t.load(some)
+    t.load_turns(lane, some)
+    for _, row in ipairs(rows) do t.add(lane, unpack(row, 1, 5)) end
   end
 
   -- An entry is ready no more, and no pull took it. `rank`: as in the ready set; nothing is done without one.
   function t.remove(lane, id, raw, rank)
     if not rank or not t.shares(lane) then return end
     local done = {}
+    t.write_index()
     for _, name in ipairs({t.name(raw), OTHER, ''}) do   -- its name may have been another when it came
       local member = member_of(lane, name, rank, encode_id(id))
       local gone = 0
@@ -265,6 +286,7 @@ local function add_index(t)
   function t.flush()
     t.write_records()
     t.write_walks()
+    t.write_state()
     -- @guard tenants: somebody is woken for who may run one more
     if t.unblocked then
       tell(WAKE, 'MAXLEN', 1, '*', 't', '1')

@@ -1,9 +1,8 @@
 -- @include entry
 -- Tenants: lengths. How many tokens requests have, by tenant and class of asked limit, learnt where their results are
--- written: '<number> <mean output> <prompt tokens for each byte of body> <counts by half octave of output…>'.
+-- written: for each class '<class> <number> <mean output> <prompt tokens for each byte of body>;'.
 local function add_lengths(t)
-  local USUAL_OUTPUT, USUAL_RATE, MOST_SAMPLES, sketches = 256, 0.25, 256, nil
-  table.insert(t.begins, function() sketches = {} end)
+  local USUAL_OUTPUT, USUAL_RATE, MOST_SAMPLES = 256, 0.25, 32
 
   local function half_octave(tokens) return math.floor(2 * math.log(tokens + 1) / math.log(2)) end
 
@@ -22,35 +21,28 @@ local function add_lengths(t)
     return #body, ''
   end
 
-  local classes   -- of limits
-  table.insert(t.begins, function() classes = {} end)
+  local classes, sketches   -- by limit; by tenant, then class
+  table.insert(t.begins, function() classes, sketches = {}, {} end)
   local function class_of(limit)
     if not limit then return 'none' end
-    if not classes[limit] then
-      classes[limit] = tostring(half_octave(limit))
-    end
+    if not classes[limit] then classes[limit] = tostring(half_octave(limit)) end
     return classes[limit]
   end
 
-  -- Reads the sketches of requests {tenant, limit or nil}.
-  function t.load_lengths(requests)
-    local fields, known = {}, {}
-    for _, request in ipairs(requests) do
-      local field = 'l|' .. class_of(request[2]) .. '|' .. request[1]
-      if not sketches[field] and not known[field] then fields[#fields + 1], known[field] = field, true end
+  local function sketch_of(name, class)
+    local mine = sketches[name] or {}
+    sketches[name] = mine
+    if not mine[class] then
+      local n, mean, rate = string.match(t.get('l|' .. name) or '', '%f[%w]' .. class .. ' (%S+) (%S+) ([^;]+);')
+      mine[class] = {n = tonumber(n) or 0, mean = tonumber(mean) or 0, rate = tonumber(rate) or 0}
     end
-    for i, words in ipairs(#fields > 0 and call('HMGET', SERVED, unpack(fields)) or {}) do
-      local n, mean, rate = string.match(words or '', '^(%S+) (%S+) (%S+)')
-      sketches[fields[i]] = {n = tonumber(n) or 0, mean = tonumber(mean) or 0, rate = tonumber(rate) or 0}
-    end
+    return mine[class]
   end
 
   -- Returns tokens that a request is likely to use, its prompt's part, and its class.
   function t.cost(name, bytes, limit)
     local class = class_of(limit)
-    local field = 'l|' .. class .. '|' .. name
-    if not sketches[field] then t.load_lengths({{name, limit}}) end
-    local known = sketches[field]
+    local known = sketch_of(name, class)
     local output = math.min(limit or math.huge, known.n > 0 and known.mean or USUAL_OUTPUT)
     local prompt = math.floor((bytes or 0) * (known.n > 0 and known.rate or USUAL_RATE) + 0.5)
     return math.max(1, prompt + math.floor(output + 0.5)), prompt, class .. ':' .. (bytes or 0)
@@ -64,23 +56,11 @@ local function add_lengths(t)
 
   function t.learn(charge, prompt, output)
     local class, bytes = string.match(charge.class, '^(.*):(%d+)$')
-    local key = 'l|' .. class .. '|' .. charge.name
-    local number = string.gmatch(call('HGET', SERVED, key) or '', '%S+')
-    local known = {n = tonumber(number() or 0), mean = tonumber(number() or 0), rate = tonumber(number() or 0), counts = {}}
-    for count in number do known.counts[#known.counts + 1] = tonumber(count) end
-    known.n = math.min((known.n or 0) + 1, MOST_SAMPLES)
-    local part = 1 / math.min(known.n, 32)
-    known.mean = known.mean + part * (output - known.mean)
-    known.rate = known.rate + part * (prompt / math.max(1, tonumber(bytes)) - known.rate)
-    local total, place = 0, half_octave(output) + 1
-    for i = 1, math.max(place, #known.counts) do
-      known.counts[i] = (known.counts[i] or 0) + (i == place and 1 or 0)
-      total = total + known.counts[i]
-    end
-    if total > MOST_SAMPLES then   -- old ones fade
-      for i, count in ipairs(known.counts) do known.counts[i] = math.floor(count / 2) end
-    end
-    call('HSET', SERVED, key, string.format('%.0f %.6g %.6g ', known.n, known.mean, known.rate)
-      .. table.concat(known.counts, ' '))
+    local known = sketch_of(charge.name, class)
+    known.n = math.min(known.n + 1, MOST_SAMPLES)
+    known.mean = known.mean + (output - known.mean) / known.n
+    known.rate = known.rate + (prompt / math.max(1, tonumber(bytes)) - known.rate) / known.n
+    local others = string.gsub(t.get('l|' .. charge.name) or '', '%f[%w]' .. class .. ' [^;]*;', '')
+    t.put('l|' .. charge.name, string.format('%s%s %.0f %.6g %.6g;', others, class, known.n, known.mean, known.rate))
   end
 end

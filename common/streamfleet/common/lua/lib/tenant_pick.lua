@@ -1,60 +1,63 @@
 -- @include tenants
 -- Tenants: a pull takes entries of those that were charged least.
 local function add_pick(t)
-  local NEARLY_LATE_MS, AHEAD, turns_key, precise = 3000, 3, t.turns_key, t.precise
+  local NEARLY_LATE_MS, AHEAD = 3000, 3
 
-  -- An entry of the index: its member of `ready`, its stream id, its size and limit.
-  local function read(tenant, member)
-    local ready, bytes, limit = string.match(member, '^(.-)%z(%d*) ?(%d*)$', #tenant.name + 19)
-    return ready, ready and decode_id(ready), tonumber(bytes), tonumber(limit)
-  end
-
-  -- The next entry of a tenant: its member of `waiting`, then as `read`. Nil for none.
+  -- The next entry of a tenant in the index: its member of `waiting`; nil for none.
   local function next_of(lane, tenant)
     tenant.at = tenant.at + 1
     if tenant.at > #tenant.heads then
       if not tenant.more then return nil end
       if #tenant.gone > 0 then call('ZREM', WAITING, unpack(tenant.gone)) end
-      tenant.offset = #tenant.heads - #tenant.gone + tenant.offset
+      local seen = #tenant.heads - #tenant.gone   -- they were passed over
       tenant.asked = math.min(64, tenant.asked * 4)
-      tenant.heads, tenant.more = t.heads(lane, tenant.name, tenant.asked + tenant.offset)
-      tenant.at, tenant.gone = 1 + tenant.offset, {}
-      if #tenant.heads < tenant.at then return nil end
+      tenant.heads, tenant.more = t.heads(lane, tenant.name, tenant.asked + seen)
+      tenant.at, tenant.gone = 1 + seen, {}
     end
-    if tenant.at == 1 and tenant.asked == 2 then return tenant.heads[1], unpack(tenant.first, 1, 4) end
-    return tenant.heads[tenant.at], read(tenant, tenant.heads[tenant.at])
+    return tenant.heads[tenant.at]
   end
 
-  -- The tenants that were charged least, with their first entries, `unknown` unless that is ready.
-  local function first_tenants(lane, most)
-    local rows, queue, names = call('ZRANGEBYSCORE', turns_key(lane), 0, '+inf', 'WITHSCORES', 'LIMIT', 0, most), {}, {}
-    local firsts, lengths, owners = {}, {}, {}
-    for i = 1, #rows, 2 do names[#names + 1] = rows[i] end
+  -- An entry of the index: its member of `ready`, and its size and limit.
+  local function read(tenant, member) return string.match(member, '^(.-)%z(%d*) ?(%d*)$', #tenant.name + 19) end
+
+  -- The tenants of rows that t.lowest returned.
+  local function tenants_of(rows, lane)
+    local names, queue = {}, {}
+    for i = 1, #rows, 2 do
+      local name = rows[i]
+      names[#names + 1] = name
+      queue[#queue + 1] = {name = name, tokens = tonumber(rows[i + 1]), heads = {}, more = true, gone = {}, at = 0, asked = 0.5}
+    end
     t.load(names)
-    for i, name in ipairs(names) do
-      local tenant = {name = name, tokens = tonumber(rows[2 * i]), gone = {}, at = 0, offset = 0, asked = 2}
-      tenant.heads, tenant.more = t.heads(lane, name, 2)
-      queue[i] = tenant
-      if tenant.heads[1] then
-        local ready, id, bytes, limit = read(tenant, tenant.heads[1])
-        tenant.first = {ready, id, bytes, limit}
-        firsts[#firsts + 1], owners[#owners + 1], lengths[#lengths + 1] = ready or '', tenant, {name, limit}
-      end
-    end
-    if #firsts > 0 then
-      t.load_lengths(lengths)
-      for i, score in ipairs(call('ZMSCORE', ready_key(lane), unpack(firsts))) do owners[i].unknown = not score end
-    end
+    for _, tenant in ipairs(queue) do t.seen_waiting(lane, tenant.name, tenant.tokens) end
     return queue
   end
 
-  local function sink(queue)   -- its first tenant was charged
-    local first, i = queue[1], 1
-    while queue[i + 1] and queue[i + 1].tokens < first.tokens do
-      queue[i] = queue[i + 1]
-      i = i + 1
+  -- Tenants in order of their tokens: those that were charged are in a list of their own, most of them at its end.
+  local function make_queue(tenants)
+    local at, charged, charged_at = 1, {}, 1
+    local queue = {}
+
+    function queue.next()   -- takes the first out
+      local fresh, other = tenants[at], charged[charged_at]
+      if fresh and not (other and other.tokens < fresh.tokens) then
+        at = at + 1
+        return fresh
+      end
+      charged_at = charged_at + (other and 1 or 0)
+      return other
     end
-    queue[i] = first
+
+    function queue.back(tenant)
+      local place = #charged + 1
+      while place > charged_at and charged[place - 1].tokens > tenant.tokens do
+        charged[place] = charged[place - 1]
+        place = place - 1
+      end
+      charged[place] = tenant
+    end
+
+    return queue
   end
 
   local function charge(lane, name, id, bytes, limit)
@@ -85,69 +88,78 @@ local function add_pick(t)
   end
 
   -- Writes what a round has changed.
-  local function end_round(lane, all, taken)
-    local gone, turns = {}, {}
-    if #taken > 0 then call('ZREM', ready_key(lane), unpack(taken)) end
-    for _, tenant in ipairs(all) do
+  local function end_round(lane, touched)
+    local gone = {}
+    for tenant in pairs(touched) do
       for _, member in ipairs(tenant.gone) do gone[#gone + 1] = member end
     end
     if #gone > 0 then call('ZREM', WAITING, unpack(gone)) end
-    for _, tenant in ipairs(all) do
+    for tenant in pairs(touched) do
       local record = t.record(tenant.name)
-      local blocked = record.running >= record.most
-      if tenant.at > 0 or blocked then
-        local more = tenant.left or tenant.heads[tenant.at + 1] or tenant.more and t.heads(lane, tenant.name, 1)[1]
-          or tenant.name == '' and t.bare(lane)
-        turns[#turns + 1], turns[#turns + 2] = t.score(lane, tenant.name, tenant.tokens, more and not blocked), tenant.name
-        if not more then call('HSET', SERVED, 'left|' .. lane, precise(tenant.tokens)) end
-      end
+      local more = tenant.left or tenant.heads[tenant.at + 1] or tenant.more and t.heads(lane, tenant.name, 1)[1]
+        or tenant.name == '' and t.bare(lane)
+      t.set_turn(lane, tenant.name, tenant.tokens, more and record.running < record.most and true or false)
+      if not more then t.put('left|' .. lane, t.precise(tenant.tokens)) end
     end
-    if #turns > 0 then call('ZADD', turns_key(lane), unpack(turns)) end
   end
 
-  local function round(lane, wanted, ids, stays)
-    -- One more, because who comes first may have nothing in the index yet; and some if entries may be passed over.
-    local queue, passed, stale, taken = first_tenants(lane, wanted - #ids + (some_interrupted and 16 or 1)), {}, 0, {}
-    local all = {unpack(queue)}
+  local function round(lane, rows, wanted, ids, stays)
+    local queue, passed, stale, touched = make_queue(tenants_of(rows, lane)), {}, 0, {}
     local function take(tenant, id, member, ready, bytes, limit)
-      tenant.tokens = tenant.tokens + charge(lane, tenant.name, id, bytes, limit)
-      tenant.gone[#tenant.gone + 1], taken[#taken + 1], ids[#ids + 1] = member, ready, id
-    end
-    while queue[1] and #ids < wanted and stale < 64 do
-      local tenant = queue[1]
-      local record = t.record(tenant.name)
-      local member, ready, id, bytes, limit
-      if record.running < record.most then member, ready, id, bytes, limit = next_of(lane, tenant) end
-      local first = tenant.at == 1 and tenant.asked == 2
-      if not member then
-        table.remove(queue, 1)
-      elseif not id or first and tenant.unknown or not first and not call('ZSCORE', ready_key(lane), ready) then
-        -- A worker of an earlier release took it.
-        tenant.gone[#tenant.gone + 1], stale = member, stale + 1
-      elseif stays(id) then
-        passed[#passed + 1] = {tenant, id, member, ready, bytes, limit}
+      -- A worker of an earlier release may have taken it.
+      if call('ZREM', ready_key(lane), ready) == 0 then
+        stale = stale + 1
       else
-        take(tenant, id, member, ready, bytes, limit)
-        sink(queue)
+        tenant.tokens = tenant.tokens + charge(lane, tenant.name, id, bytes, limit)
+        ids[#ids + 1] = id
+      end
+      tenant.gone[#tenant.gone + 1] = member
+    end
+    while #ids < wanted and stale < 64 do
+      local tenant = queue.next()
+      if not tenant then break end
+      local record, member = t.record(tenant.name), nil
+      touched[tenant] = true
+      if record.running < record.most then member = next_of(lane, tenant) end
+      if member then
+        local ready, bytes, limit = read(tenant, member)
+        local id = ready and decode_id(ready)
+        if not id then
+          tenant.gone[#tenant.gone + 1], stale = member, stale + 1
+        elseif stays(id) then
+          passed[#passed + 1] = {tenant, id, member, ready, tonumber(bytes), tonumber(limit)}
+        else
+          take(tenant, id, member, ready, tonumber(bytes), tonumber(limit))
+        end
+        queue.back(tenant)
       end
     end
     for _, row in ipairs(passed) do
       if #ids < wanted then take(unpack(row, 1, 6)) else row[1].left = true end
     end
-    end_round(lane, all, taken)
-    return #all > 0
+    end_round(lane, touched)
   end
 
-  -- Takes up to `wanted` entries out of the ready set, as `pop` does, and returns their stream ids.
+  -- Takes up to `wanted` entries out of the ready set, as `pop` does, and returns their stream ids; nil if tenants do not
+  -- share the lane.
   function t.pop(lane, wanted, worker)
-    local passed = 0
+    local passed, ids, rounds = 0, {}, 0
     local function stays(id)
       local waits = some_interrupted and passed < 16 and waits_for_another(lane, id, worker)
       passed = passed + (waits and 1 or 0)
       return waits
     end
-    local ids, rounds = {nearly_late(lane, stays)}, 0
-    while #ids < wanted and rounds < 4 and round(lane, wanted, ids, stays) do rounds = rounds + 1 end
+    -- One more, because who comes first may have nothing in the index; and some if entries may be passed over.
+    local function lowest() return t.lowest(lane, wanted - #ids + (some_interrupted and 16 or 1)) end
+    local rows = lowest()
+    if not rows[1] and not t.shares(lane) then return nil end
+    ids[1] = rows[1] and nearly_late(lane, stays)
+    if ids[1] then rows = lowest() end
+    while #ids < wanted and rounds < 4 and rows[1] do
+      round(lane, rows, wanted, ids, stays)
+      rounds = rounds + 1
+      if #ids < wanted then rows = lowest() end
+    end
     -- A worker of an earlier release may have staged entries that are in no index; with nothing else left, they go by rank.
     -- @guard tenants: what stands in no index is taken too
     if #ids < wanted and not t.shares(lane, true) then

@@ -2,13 +2,14 @@
 -- Tenants: the housekeeping's part. A worker of an earlier release takes, returns and ends requests without a look at
 -- turns and charges; here both are brought to what is there, a bounded part in each call.
 local function tidy_tenants(t)
-  local PART, FORGET_MS, turns_key, precise = 200, 3600000, t.turns_key, t.precise
+  local PART, FORGET_MS = 200, 3600000
 
   -- Entries that are ready and in no index, and those in the index that are not ready.
   local function check_index(lane)
     local ready, place = call('ZCARD', ready_key(lane)), 'place|' .. lane
+    t.write_index()
     if ready == call('ZLEXCOUNT', WAITING, '[' .. lane, '(' .. lane + 1) or t.bare(lane) then return end
-    local from, bytes, rows = tonumber(call('HGET', SERVED, place) or 0) or 0, 0, {}
+    local from, bytes, rows = tonumber(t.get(place) or 0) or 0, 0, {}
     if from < ready then rows = call('ZRANGE', ready_key(lane), from, from + PART - 1, 'WITHSCORES') end
     for i = 1, #rows, 2 do
       if bytes >= cfg.copied_bytes then break end
@@ -22,8 +23,9 @@ local function tidy_tenants(t)
         bytes = bytes + size
       end
     end
-    call('HSET', SERVED, place, from < ready and from or 0)
-    local behind = call('HGET', SERVED, 'behind|' .. lane) or lane
+    t.put(place, tostring(from < ready and from or 0))
+    local behind = t.get('behind|' .. lane) or lane
+    t.write_index()
     local members = call('ZRANGEBYLEX', WAITING, '(' .. behind, '(' .. lane + 1, 'LIMIT', 0, PART)
     for _, member in ipairs(members) do
       local name, known = string.match(member, '^%d(.-)%z%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d(.-)%z')
@@ -31,12 +33,12 @@ local function tidy_tenants(t)
       if not known or not call('ZSCORE', ready_key(lane), known) then call('ZREM', WAITING, member) end
       if name and not t.heads(lane, name, 1)[1] then t.leave(lane, name) end
     end
-    call('HSET', SERVED, 'behind|' .. lane, #members == PART and members[PART] or lane)
+    t.put('behind|' .. lane, #members == PART and members[PART] or tostring(lane))
   end
 
   -- Charges of runs that are over, and records of tenants that are gone.
   local function check_served()
-    local cursor, charges, records = string.match(call('HGET', SERVED, 'pass') or '', '^(%d+) (%d+) (%d+)$')
+    local cursor, charges, records = string.match(t.get('pass') or '', '^(%d+) (%d+) (%d+)$')
     local reply = call('HSCAN', SERVED, cursor or 0, 'COUNT', PART)
     charges, records = tonumber(charges) or 0, tonumber(records) or 0
     for i = 1, #reply[2], 2 do
@@ -65,40 +67,38 @@ local function tidy_tenants(t)
         end
         if record.running == 0 and not waits and now_ms() - record.seen >= FORGET_MS then
           -- @guard upkeep: a tenant that has gone is forgotten
-          call('HDEL', SERVED, field)
-          call('HINCRBY', SERVED, 'known', -1)
+          t.forget_record(name)
         end
-      elseif kind == 'l' then
-        local owner = string.match(name, '^[^|]*|(.*)$')
-        if not call('HGET', SERVED, 't|' .. (owner or '')) then call('HDEL', SERVED, field) end
       end
     end
-    call('HSET', SERVED, 'pass', string.format('%s %d %d', reply[1], charges, records))
+    t.put('pass', string.format('%s %d %d', reply[1], charges, records))
     return reply[1] == '0', charges, records
   end
 
+  -- @guard upkeep: what operators set counts within seconds
+  call('HSET', SCHED, 'tenants', t.rules())
   local shared = false
   for lane = 1, LANE_COUNT do
     if t.shares(lane, true) then
       shared = true
       check_index(lane)
     end
-    for _, name in ipairs(call('ZRANGEBYSCORE', turns_key(lane), precise(-t.level(lane) - 1), '(0', 'LIMIT', 0, PART)) do
+    for _, name in ipairs(t.charged_less(lane, t.level(lane), PART)) do
       t.forget_turn(lane, name)
     end
   end
   local whole, charges, records = check_served()
   if not whole then return end
-  call('HDEL', SERVED, 'pass')
+  t.put('pass', false)
   if shared or charges > 0 then return end
   for lane = 1, LANE_COUNT do
     -- @guard upkeep: nothing is left of turns where nobody waits or runs
-    call('ZREMRANGEBYSCORE', turns_key(lane), '-inf', '+inf')
-    call('HDEL', SERVED, 'left|' .. lane, 'place|' .. lane, 'behind|' .. lane)
+    t.end_turns(lane)
+    for _, what in ipairs({'left|', 'place|', 'behind|'}) do t.put(what .. lane, false) end
   end
   if records == 0 then
     -- @guard upkeep: without tenants nothing is asked
     call('HDEL', SCHED, 'tenants')
-    call('HDEL', SERVED, 'known')
+    t.put('known', false)
   end
 end

@@ -7,7 +7,7 @@
 -- returns. The keys:
 --   turns:<lane>: tenant to tokens charged for its weight; -tokens - 1 while the tenant does not wait.
 --   waiting: '<lane><tenant>\0<rank><member of ready>\0<bytes of the body> <asked limit>' of what is ready, by name.
---   served: 't|<tenant>' its record; 'c|<lane>|<id>' a charge; 'l|<class>|<tenant>' lengths; 'left|<lane>' the tokens of the
+--   served: 't|<tenant>' its record; 'c|<lane>|<id>' a charge; 'l|<tenant>' lengths; 'left|<lane>' the tokens of the
 --     tenant that waited last; 'known' the number of records.
 --   tenants: tenant to '<weight> <most running at once>', set by operators.
 -- While nobody gives a tenant, none of these keys exists, and SCHED has no field `tenants`, which is all that is asked:
@@ -21,20 +21,21 @@ made_tenants = nil
 -- overwritten by hand.
 local function tenants()
   if made_tenants == nil then
-    local looks, usable = {{'ZCARD', WAITING}, {'HLEN', SERVED}, {'HGET', TENANTS, ''}}, true
-    for lane = 1, LANE_COUNT do looks[#looks + 1] = {'ZCARD', KEYS[2 * LANE_COUNT + lane]} end
-    for _, look in ipairs(looks) do
-      -- @guard tenants: a key of another type is left alone
-      if type(redis.pcall(unpack(look))) == 'table' then usable = false end
+    local usable = type(redis.pcall('HLEN', SERVED)) == 'number' and type(redis.pcall('ZCARD', WAITING)) == 'number'
+    for lane = 1, LANE_COUNT do
+      usable = usable and type(redis.pcall('ZCARD', KEYS[2 * LANE_COUNT + lane])) == 'number'
     end
-    if usable and not all_tenants then
+    -- @guard tenants: keys of another type are left alone
+    made_tenants = usable
+    if made_tenants == false then return false end
+    if not all_tenants then
       all_tenants = {begins = {}}
       add_index(all_tenants)
       add_charges(all_tenants)
       add_lengths(all_tenants)
     end
-    for _, begin in ipairs(usable and all_tenants.begins or {}) do begin() end
-    made_tenants = usable and all_tenants
+    for _, begin in ipairs(all_tenants.begins) do begin() end
+    made_tenants = all_tenants
   end
   return made_tenants
 end
