@@ -28,7 +28,13 @@ async def flood(queue: Queue, tenant: str, number: int, limit: int = 100, first:
 
 
 async def turns(queue: Queue) -> dict[str, float]:
-    return dict((await queue.dump()).get("turns:high", []))
+    """Tokens of tenants in the lane, below zero if they do not wait."""
+    found = {}
+    for field, value in (await queue.dump()).get("served", {}).items():
+        if field.startswith("u|2"):
+            tokens, waits = value.split()
+            found[field[3:]] = float(tokens) if waits == "1" else -float(tokens) - 1
+    return found
 
 
 def record(dump: Dump, tenant: str) -> dict[str, int]:
@@ -55,6 +61,13 @@ async def test_tenants_that_wait_share_by_tokens_for_their_weight(queue: Queue) 
     await flood(queue, "b", 30, first=2000)
     taken = ids((await queue.pull(wanted=24)).claims)
     assert sum(stream_id < "2000" for stream_id in taken) == 6
+
+
+async def test_a_tenant_that_is_far_behind_goes_several_times(queue: Queue) -> None:
+    await flood(queue, "a", 9)
+    await flood(queue, "b", 9, limit=1000, first=2000)
+    assert ids((await queue.pull(wanted=2)).claims) == ["1000-0", "2000-0"]
+    assert ids((await queue.pull(wanted=4)).claims) == [f"{1001 + i}-0" for i in range(4)]
 
 
 async def test_a_tenant_takes_its_own_in_order_of_deadline(queue: Queue) -> None:
@@ -182,7 +195,13 @@ async def test_who_is_nearly_late_goes_first_if_its_tenant_is_little_ahead(queue
     await flood(queue, "a", 3)
     await queue.add("high", "2000-0", tenant="b", deadline=NOW + 2_000, body=asking(100))
     await queue.pull(wanted=0)
-    await queue.command("ZADD", queue.keys.turns("high"), 300, "b", 0, "a")
+    for member, _ in (await queue.dump())["waiting"]:
+        if member.startswith("t2"):
+            await queue.command("ZREM", queue.keys.waiting, member)
+    for tenant, tokens in (("a", 0), ("b", 300)):
+        words = f"{tokens:020.3f}"
+        await queue.command("HSET", queue.keys.served, f"u|2{tenant}", f"{words} 1")
+        await queue.command("ZADD", queue.keys.waiting, 0, f"t2{words}\0{tenant}")
     assert ids((await queue.pull()).claims) == ["2000-0"]
     await queue.add("high", "2001-0", tenant="b", deadline=NOW + 2_000, body=asking(100))
     assert ids((await queue.pull()).claims) == ["1000-0"]
@@ -221,7 +240,7 @@ async def test_the_housekeeping_puts_what_an_earlier_release_staged_into_the_ind
     await queue.command("ZREMRANGEBYRANK", queue.keys.waiting, 1, 2)
     await queue.command("ZADD", queue.keys.waiting, 0, "2gone\0" + "0" * 16 + "D9999-A0\0")
     await queue.broker.expire()
-    waiting = [member for member, _ in (await queue.dump())["waiting"]]
+    waiting = [member for member, _ in (await queue.dump())["waiting"] if member[0] != "t"]
     assert first[0] in waiting
     assert (len(waiting), [member for member in waiting if "gone" in member]) == (4, [])
 
@@ -240,7 +259,7 @@ async def test_the_housekeeping_ends_charges_of_runs_that_are_over(queue: Queue)
 async def test_nothing_is_left_of_a_tenant_that_has_gone(queue: Queue) -> None:
     lease = await queue.running(tenant="a", deadline=FAR, body=asking(100))
     await end(queue, lease, 4, 10)
-    await queue.command("ZADD", queue.keys.turns("high"), -5000, "charged-more")
+    await queue.command("HSET", queue.keys.served, "u|2charged-more", f"{5000:020.3f} 0")
     await queue.broker.expire()
     await queue.broker.expire()
     assert not await turns(queue)
@@ -284,6 +303,14 @@ async def test_a_limit_that_is_raised_counts_within_seconds(queue: Queue) -> Non
     await queue.broker.set_tenant("a", 2, None)
     await queue.broker.expire()
     assert len((await queue.pull(wanted=3)).claims) == 2
+
+
+async def test_a_limit_that_is_set_while_requests_run_counts_within_seconds(queue: Queue) -> None:
+    await flood(queue, "a", 5)
+    await queue.pull(wanted=1)
+    await queue.broker.set_tenant("a", 1, 2)
+    await queue.broker.expire()
+    assert len((await queue.pull(wanted=3)).claims) == 1
 
 
 async def test_tenants_are_shown_with_what_they_use(queue: Queue) -> None:

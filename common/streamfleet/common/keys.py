@@ -88,13 +88,9 @@ class Keys:
         """Output that a run had generated when it was interrupted, with TTL; the entry's record in `sched` names it."""
         return f"{self.base}kept:{run}"
 
-    def turns(self, lane: str) -> str:
-        """Sorted set of a lane's tenants by tokens charged for their weight; below zero while they do not wait."""
-        return f"{self.base}turns:{lane}"
-
     @property
     def waiting(self) -> str:
-        """Sorted set, by name, of what is ready in lanes that tenants share: lane, tenant, rank, id, size."""
+        """Sorted set, by name, of what is ready in lanes that tenants share, by tenant, and of the tenants' turns."""
         return f"{self.base}waiting"
 
     @property
@@ -187,7 +183,6 @@ class Keys:
         return [
             *self.lanes,
             *(self.ready(lane) for lane in LANES),
-            *(self.turns(lane) for lane in LANES),
             self.wake,
             self.sched,
             self.dead,

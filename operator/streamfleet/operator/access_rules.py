@@ -253,7 +253,7 @@ def _work(p: Patterns) -> list[Grant]:
         Grant(hashes, p.of(BOTH, keys.tries, keys.counts, keys.sched, keys.workers)),
         Grant(
             (*sorted_sets, "zrangebylex", "zremrangebylex", "zlexcount"),
-            p.of(BOTH, *map(keys.turns, LANES), keys.waiting),
+            p.of(BOTH, keys.waiting),
         ),
         Grant((*hashes, "hsetnx", "hscan"), p.of(BOTH, keys.served)),
         Grant(("hlen", "hmget"), p.of(READ, keys.tenants)),

@@ -35,7 +35,9 @@ TAKEN_OUT = tuple(
         ),
         "upkeep: a run that is over is charged no more": "the_housekeeping_ends_charges_of_runs_that_are_over",
         "upkeep: a tenant that has gone is forgotten": "nothing_is_left_of_a_tenant_that_has_gone",
-        "upkeep: nothing is left of turns where nobody waits or runs": "nothing_is_left_of_a_tenant_that_has_gone",
+        "upkeep: what operators set counts within seconds": (
+            "a_limit_that_is_set_while_requests_run_counts_within_seconds"
+        ),
         "upkeep: who may run more since its limit was raised waits again": (
             "a_limit_that_is_raised_counts_within_seconds"
         ),
@@ -60,6 +62,12 @@ MUTANTS = (
         "tenants: the lowest goes first",
         "if fresh and not (other and other.tokens < fresh.tokens) then",
         "if fresh then",
+        "tenants.a_tenant_that_is_far_behind_goes_several_times",
+    ),
+    Mutant(
+        "tenants: a tenant that was charged goes back to its place",
+        "charged[place - 1].tokens > tenant.tokens",
+        "false",
         "tenants.tenants_that_wait_share_by_tokens_for_their_weight",
     ),
     Mutant(

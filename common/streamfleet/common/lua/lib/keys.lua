@@ -1,5 +1,5 @@
 -- The keys that every script gets first, which are SHARED in number (Keys.shared() in keys.py): of each lane its stream,
--- then its ready set, then its tenants' turns, then those below. ARGV[1] is the configuration: the prefix of the queue's
+-- then its ready set, then those below. ARGV[1] is the configuration: the prefix of the queue's
 -- keys, the lanes, the most urgent first, and the limits. QueueLimits.encoded() in limits.py has the names.
 -- Where the script is a function, what lies between `@begin` and `@end` runs at the beginning of each call, and all else
 -- stays between the calls.
@@ -15,7 +15,7 @@ call = redis.call
 if ARGV[1] ~= cfg_text then
   cfg_text, cfg = ARGV[1], cjson.decode(ARGV[1])
   LANE_NAMES, LANE_COUNT = cfg.lanes, #cfg.lanes
-  SHARED = 3 * LANE_COUNT + 13
+  SHARED = 2 * LANE_COUNT + 13
   MOST_UNSEEN = math.max(1, math.floor(134217728 / cfg.max_entry_bytes))
 end
 now_in_ms = cfg.now_ms

@@ -50,7 +50,11 @@ local function is_tracked(lane, id)
   return call('ZSCORE', DELAYED, entry_field(lane, id)) or call('XPENDING', lane_key(lane), GROUP, id, id, 1)[1]
 end
 
-local function load_seen() return call('HMGET', SCHED, lane_fields('seen:')) end
+local function load_seen()
+  local found = call('HMGET', SCHED, 'tenants', lane_fields('seen:'))
+  some_tenants = table.remove(found, 1)
+  return found
+end
 
 local function save_seen(seen, fresh)
   if fresh == 0 then return end
@@ -64,7 +68,7 @@ end
 -- have ended because they must not run: later, one that is too large would be copied a second time.
 local function stage_lane(lane, entries, seen)
   local add, bytes, largest, fresh, ended = {'ZADD', ready_key(lane)}, 0, 1, 0, 0
-  local shared = sharing()
+  local shared = some_tenants and tenants()
   local rows = shared and shared.shares(lane) and {} or nil
   for _, item in ipairs(entries) do
     keep_enqueued_ms(lane, item[1])

@@ -119,7 +119,7 @@ local function add_index(t)
       local tokens, waiting = t.turn(lane, name)
       if not waiting then return end
       t.set_turn(lane, name, tokens, false)
-      t.put('left|' .. lane, t.precise(tokens))
+      t.put('left|' .. lane, string.format('%.3f', tokens))
     end
 
     function t.add_tokens(lane, name, tokens)
@@ -128,12 +128,12 @@ local function add_index(t)
       if before or tokens > 0 then t.set_turn(lane, name, (before or t.level(lane)) + tokens, waiting) end
     end
 
-    -- A tenant that neither waits nor runs is forgotten in a lane once those that wait were charged as much.
+    -- A tenant that neither waits nor runs is forgotten in a lane once those that wait were charged as much, or nobody waits.
     function t.forget_turn(lane, name)
       if t.record(name).running > 0 then return end
       local tokens, waiting = t.turn(lane, name)
       -- @guard tenants: nothing is left of turns of who has gone
-      if tokens and not waiting and tokens <= t.level(lane) then t.end_turn(lane, name) end
+      if tokens and not waiting and (not t.shares(lane) or tokens <= t.level(lane)) then t.end_turn(lane, name) end
     end
   end
 
@@ -159,7 +159,7 @@ local function add_index(t)
     end
 
     local function walk(lane, at)
-      local ready, rank = ready_key(lane), t.precise(at.rank)
+      local ready, rank = ready_key(lane), string.format('%.0f', at.rank)
       local from = call('ZCOUNT', ready, '-inf', '(' .. rank)
       local to = from + call('ZCOUNT', ready, rank, rank)
       while from < to do   -- the first of equal rank behind `last`

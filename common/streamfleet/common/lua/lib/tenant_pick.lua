@@ -21,15 +21,14 @@ local function add_pick(t)
   local function read(tenant, member) return string.match(member, '^(.-)%z(%d*) ?(%d*)$', #tenant.name + 19) end
 
   -- The tenants of rows that t.lowest returned.
-  local function tenants_of(rows, lane)
+  local function tenants_of(rows)
     local names, queue = {}, {}
     for i = 1, #rows, 2 do
       local name = rows[i]
       names[#names + 1] = name
-      queue[#queue + 1] = {name = name, tokens = tonumber(rows[i + 1]), heads = {}, more = true, gone = {}, at = 0, asked = 0.5}
+      queue[#queue + 1] = {name = name, tokens = rows[i + 1], heads = {}, more = true, gone = {}, at = 0, asked = 0.5}
     end
     t.load(names)
-    for _, tenant in ipairs(queue) do t.seen_waiting(lane, tenant.name, tenant.tokens) end
     return queue
   end
 
@@ -99,12 +98,12 @@ local function add_pick(t)
       local more = tenant.left or tenant.heads[tenant.at + 1] or tenant.more and t.heads(lane, tenant.name, 1)[1]
         or tenant.name == '' and t.bare(lane)
       t.set_turn(lane, tenant.name, tenant.tokens, more and record.running < record.most and true or false)
-      if not more then t.put('left|' .. lane, t.precise(tenant.tokens)) end
+      if not more then t.put('left|' .. lane, string.format('%.3f', tenant.tokens)) end
     end
   end
 
   local function round(lane, rows, wanted, ids, stays)
-    local queue, passed, stale, touched = make_queue(tenants_of(rows, lane)), {}, 0, {}
+    local queue, passed, stale, touched = make_queue(tenants_of(rows)), {}, 0, {}
     local function take(tenant, id, member, ready, bytes, limit)
       -- A worker of an earlier release may have taken it.
       if call('ZREM', ready_key(lane), ready) == 0 then

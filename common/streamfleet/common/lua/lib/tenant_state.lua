@@ -5,16 +5,14 @@ local RULES = 'rules'   -- SCHED's field `tenants` while operators have set some
 
 local function add_state(t)
   local known, changed   -- fields of SERVED
-  local turns, moved     -- by lane, tenant to tokens and true while it waits; and those to write
+  local turns, moved     -- by lane, tenant to tokens, true while it waits, and tokens as text if WAITING has its turn; and
+                         -- those to write
   local added            -- members of WAITING to write
 
   table.insert(t.begins, function()
     known, changed, turns, moved, added = {}, false, {}, {}, false
     for lane = 1, LANE_COUNT do turns[lane] = {} end
   end)
-
-  local function turns_key(lane) return KEYS[2 * LANE_COUNT + lane] end
-  function t.precise(number) return string.format('%.17g', number) end
 
   -- Reads fields of SERVED that are not known yet.
   function t.fetch(fields)
@@ -52,67 +50,77 @@ local function add_state(t)
     changed = false
   end
 
+  -- A turn's tokens as text, in the order of the numbers.
+  local function in_order(tokens) return string.format('%020.3f', math.min(tokens, 9e15)) end
+  local function turn_member(lane, name, words) return 't' .. lane .. words .. '\0' .. name end
+  local function turn_field(lane, name) return 'u|' .. lane .. name end
+
   function t.load_turns(lane, names)
-    local mine, missing = turns[lane], {}
-    for _, name in ipairs(names) do
-      if mine[name] == nil then missing[#missing + 1], mine[name] = name, false end
-    end
-    for from = 1, #missing, 400 do
-      local scores = call('ZMSCORE', turns_key(lane), unpack(missing, from, math.min(from + 399, #missing)))
-      for i = 1, #scores do
-        local score = tonumber(scores[i] or nil)
-        if score then mine[missing[from + i - 1]] = {score < 0 and -score - 1 or score, score >= 0} end
-      end
-    end
+    local fields = {}
+    for i, name in ipairs(names) do fields[i] = turn_field(lane, name) end
+    t.fetch(fields)
   end
 
-  -- A tenant is known to wait, with so many tokens for its weight.
-  function t.seen_waiting(lane, name, tokens) turns[lane][name] = turns[lane][name] or {tokens, true} end
+  local function turn_of(lane, name)
+    local turn = turns[lane][name]
+    if turn == nil then
+      local value = t.get(turn_field(lane, name))
+      local words, waits = string.match(value or '', '^(%d+%.%d+) (%d)$')
+      turn = words and {tonumber(words), waits == '1', waits == '1' and words or nil} or false
+      turns[lane][name] = turn
+    end
+    return turn
+  end
 
   -- Tokens for its weight, and true while it waits; nil for a tenant without a turn.
   function t.turn(lane, name)
-    if turns[lane][name] == nil then t.load_turns(lane, {name}) end
-    local turn = turns[lane][name]
+    local turn = turn_of(lane, name)
     if not turn then return nil, false end
     return turn[1], turn[2]
   end
 
   function t.set_turn(lane, name, tokens, waiting)
-    turns[lane][name] = {math.max(0, tokens), waiting}
+    local before = turn_of(lane, name)
+    turns[lane][name] = {math.max(0, tokens), waiting, before and before[3]}
     moved[lane] = moved[lane] or {}
     moved[lane][name] = true
   end
 
+  -- Of a tenant that does not wait.
   function t.end_turn(lane, name)
+    local turn = turns[lane][name]
+    if turn and turn[3] then call('ZREM', WAITING, turn_member(lane, name, turn[3])) end
     if moved[lane] then moved[lane][name] = nil end
     turns[lane][name] = false
-    call('ZREM', turns_key(lane), name)
+    t.put(turn_field(lane, name), false)
   end
 
   local function write_turns(lane)
-    local words = {}
+    local gone, there = {}, {}
     for name in pairs(moved[lane]) do
-      local tokens, waiting = unpack(turns[lane][name])
-      words[#words + 1], words[#words + 2] = t.precise(waiting and tokens or -tokens - 1), name
+      local turn = turns[lane][name]
+      local words = in_order(turn[1])
+      if turn[3] then gone[#gone + 1] = turn_member(lane, name, turn[3]) end
+      turn[3] = turn[2] and words or nil
+      if turn[3] then there[#there + 1], there[#there + 2] = 0, turn_member(lane, name, words) end
+      t.put(turn_field(lane, name), words .. (turn[2] and ' 1' or ' 0'))
     end
     moved[lane] = nil
-    for i = 1, #words, 400 do call('ZADD', turns_key(lane), unpack(words, i, math.min(i + 399, #words))) end
+    for i = 1, #gone, 400 do call('ZREM', WAITING, unpack(gone, i, math.min(i + 399, #gone))) end
+    for i = 1, #there, 400 do call('ZADD', WAITING, unpack(there, i, math.min(i + 399, #there))) end
   end
 
-  -- The tenants that wait in a lane and were charged least: names and tokens, as ZRANGEBYSCORE returns them.
+  -- The tenants that wait in a lane and were charged least: names and tokens by turns.
   function t.lowest(lane, most)
     if moved[lane] then write_turns(lane) end
-    return call('ZRANGEBYSCORE', turns_key(lane), 0, '+inf', 'WITHSCORES', 'LIMIT', 0, most)
-  end
-
-  -- Tenants that do not wait and were charged no more than `tokens`.
-  function t.charged_less(lane, tokens, most)
-    return call('ZRANGEBYSCORE', turns_key(lane), t.precise(-tokens - 1), '(0', 'LIMIT', 0, most)
-  end
-
-  function t.end_turns(lane)
-    turns[lane], moved[lane] = {}, nil
-    call('ZREMRANGEBYSCORE', turns_key(lane), '-inf', '+inf')
+    local rows, found = call('ZRANGEBYLEX', WAITING, '[t' .. lane, '(t' .. lane + 1, 'LIMIT', 0, most), {}
+    for i, member in ipairs(rows) do
+      local words, name = string.sub(member, 3, 22), string.sub(member, 24)
+      local tokens = tonumber(words) or 0
+      if not turns[lane][name] then turns[lane][name] = {tokens, true, words} end
+      found[2 * i - 1], found[2 * i] = name, tokens
+    end
+    return found
   end
 
   function t.add_to_index(member)

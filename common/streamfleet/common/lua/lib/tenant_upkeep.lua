@@ -53,6 +53,8 @@ local function tidy_tenants(t)
           t.back(lane, id)
           if not call('ZSCORE', ready_key(lane), encode_id(id)) and not call('ZSCORE', DELAYED, name) then t.drop(lane, {id}) end
         end
+      elseif kind == 'u' and LANE_NAMES[tonumber(string.sub(name, 1, 1))] then
+        t.forget_turn(tonumber(string.sub(name, 1, 1)), string.sub(name, 2))
       elseif kind == 't' then
         records = records + 1
         local record, waits = t.record(name), false
@@ -83,17 +85,12 @@ local function tidy_tenants(t)
       shared = true
       check_index(lane)
     end
-    for _, name in ipairs(t.charged_less(lane, t.level(lane), PART)) do
-      t.forget_turn(lane, name)
-    end
   end
   local whole, charges, records = check_served()
   if not whole then return end
   t.put('pass', false)
   if shared or charges > 0 then return end
   for lane = 1, LANE_COUNT do
-    -- @guard upkeep: nothing is left of turns where nobody waits or runs
-    t.end_turns(lane)
     for _, what in ipairs({'left|', 'place|', 'behind|'}) do t.put(what .. lane, false) end
   end
   if records == 0 then

@@ -5,9 +5,9 @@
 -- Tenants share a lane by tokens. Of those that wait, the one that was charged least for its weight goes first; within a
 -- tenant, the earliest deadline. A request is charged when it is picked, settled when it ends, and refunded when it
 -- returns. The keys:
---   turns:<lane>: tenant to tokens charged for its weight; -tokens - 1 while the tenant does not wait.
---   waiting: '<lane><tenant>\0<rank><member of ready>\0<bytes of the body> <asked limit>' of what is ready, by name.
---   served: 't|<tenant>' its record; 'c|<lane>|<id>' a charge; 'l|<tenant>' lengths; 'left|<lane>' the tokens of the
+--   waiting: '<lane><tenant>\0<rank><member of ready>\0<bytes of the body> <asked limit>' of what is ready, by name; and the
+--     turns of tenants that wait, 't<lane><tokens charged for its weight>\0<tenant>'.
+--   served: 't|<tenant>' its record; 'u|<lane><tenant>' its turn, '<tokens> <1 if it waits>'; 'c|<lane>|<id>' a charge; 'l|<tenant>' lengths; 'left|<lane>' the tokens of the
 --     tenant that waited last; 'known' the number of records.
 --   tenants: tenant to '<weight> <most running at once>', set by operators.
 -- While nobody gives a tenant, none of these keys exists, and SCHED has no field `tenants`, which is all that is asked:
@@ -22,9 +22,6 @@ made_tenants = nil
 local function tenants()
   if made_tenants == nil then
     local usable = type(redis.pcall('HLEN', SERVED)) == 'number' and type(redis.pcall('ZCARD', WAITING)) == 'number'
-    for lane = 1, LANE_COUNT do
-      usable = usable and type(redis.pcall('ZCARD', KEYS[2 * LANE_COUNT + lane])) == 'number'
-    end
     -- @guard tenants: keys of another type are left alone
     made_tenants = usable
     if made_tenants == false then return false end
