@@ -23,7 +23,7 @@ for _, lease in ipairs(leases) do
         local _, deadline = skim_entry(lane, id, fields)
         note_interruption(lane, id, gave_way and worker, lease[4], lease[5], deadline)
       end
-      if sharing() then sharing().back(lane, id, tonumber(lease[6]) or 0) end
+      refund(lane, id, tonumber(lease[6]) or 0)
       local size, _, ended = come_back(lane, id, fields)
       call('XACK', lane_key(lane), GROUP, id)
       released, bytes, woken = released + 1, bytes + size, woken or ended == 0

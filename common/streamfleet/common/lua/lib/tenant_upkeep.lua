@@ -1,7 +1,9 @@
 -- @include tenants
 -- Tenants: the housekeeping's part. A worker of an earlier release takes, returns and ends requests without a look at
 -- turns and charges; here both are brought to what is there, a bounded part in each call.
-local function tidy_tenants(t)
+local function tidy_tenants()
+  local t = sharing()
+  if not t then return end
   local PART, FORGET_MS = 200, 3600000
 
   -- Entries that are ready and in no index, and those in the index that are not ready.
