@@ -243,7 +243,6 @@ def _work(p: Patterns) -> list[Grant]:
         "zrem",
         "zremrangebyscore",
         "zscore",
-        "zmscore",
     )
     hashes = ("hget", "hmget", "hgetall", "hlen", "hset", "hdel", "hincrby")
     return [
@@ -251,11 +250,9 @@ def _work(p: Patterns) -> list[Grant]:
         Grant((*groups, *entries), p.of(BOTH, *keys.lanes, keys.wake)),
         Grant(sorted_sets, p.of(BOTH, *map(keys.ready, LANES), keys.delayed, keys.watch)),
         Grant(hashes, p.of(BOTH, keys.tries, keys.counts, keys.sched, keys.workers)),
-        Grant(
-            (*sorted_sets, "zrangebylex", "zremrangebylex", "zlexcount"),
-            p.of(BOTH, keys.waiting),
-        ),
-        Grant((*hashes, "hsetnx", "hscan"), p.of(BOTH, keys.served)),
+        # What tenants share
+        Grant(("zadd", "zcard", "zlexcount", "zrangebylex", "zrem", "zremrangebylex"), p.of(BOTH, keys.waiting)),
+        Grant(("hdel", "hget", "hlen", "hmget", "hscan", "hset"), p.of(BOTH, keys.served)),
         Grant(("hlen", "hmget"), p.of(READ, keys.tenants)),
         # A worker adds what the configuration lacks; only an operator changes it.
         Grant(("hgetall", "hsetnx"), p.of(BOTH, keys.meta)),
@@ -290,6 +287,7 @@ def _operator(p: Patterns) -> list[Grant]:
         Grant(("hset",), p.of(BOTH, keys.meta)),
         # tenants
         Grant(("hset", "hdel", "hgetall"), p.of(BOTH, keys.tenants)),
+        Grant(("hgetall",), p.of(READ, keys.served)),
         # dead requeue, dead purge
         Grant(("xadd",), p.of(WRITE, *keys.lanes)),
         Grant(("xdel",), p.of(WRITE, keys.dead)),
