@@ -245,6 +245,18 @@ async def test_the_housekeeping_puts_what_an_earlier_release_staged_into_the_ind
     assert (len(waiting), [member for member in waiting if "gone" in member]) == (4, [])
 
 
+async def test_nothing_is_left_of_what_workers_of_an_earlier_release_took(queue: Queue) -> None:
+    await flood(queue, "", 60)
+    await queue.pull(wanted=0)
+    await flood(queue, "a", 3, first=2000)
+    await queue.pull(wanted=0)
+    await queue.command("DEL", queue.keys.ready("high"))
+    await queue.broker.expire()
+    dump = await queue.dump()
+    assert "bare:2" not in dump.get("sched", {})
+    assert "waiting" not in dump
+
+
 async def test_the_housekeeping_ends_charges_of_runs_that_are_over(queue: Queue) -> None:
     """A worker of an earlier release ended it."""
     lease = await queue.running(tenant="a", deadline=FAR, body=asking(100))

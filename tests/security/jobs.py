@@ -209,7 +209,8 @@ async def shares(admin: Broker, me: Broker) -> None:
     await admin.set_tenant("a", 2, 1)
     for i, tenant in enumerate("aab"):
         await add(admin, Lane.HIGH, f"{NOW}-{15 + i}", tenant=tenant)
-    assert len(found := (await me.pull("w1", 2)).claims) == 2
+    found = (await me.pull("w1", 2)).claims
+    assert len(found) == 2
     await me.complete("w1", [succeeded(row.lease) for row in found])
     await me.expire()
     await me.cancel(f"high:{NOW}-16")

@@ -33,6 +33,7 @@ TAKEN_OUT = tuple(
         "upkeep: what is ready no more leaves the index": (
             "the_housekeeping_puts_what_an_earlier_release_staged_into_the_index"
         ),
+        "upkeep: a walk ends where nothing is ready": "nothing_is_left_of_what_workers_of_an_earlier_release_took",
         "upkeep: a run that is over is charged no more": "the_housekeeping_ends_charges_of_runs_that_are_over",
         "upkeep: a tenant that has gone is forgotten": "nothing_is_left_of_a_tenant_that_has_gone",
         "upkeep: what operators set counts within seconds": (

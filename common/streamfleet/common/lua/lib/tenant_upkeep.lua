@@ -10,9 +10,12 @@ local function tidy_tenants()
   local function check_index(lane)
     local ready, place = call('ZCARD', ready_key(lane)), 'place|' .. lane
     t.write_index()
-    if ready == call('ZLEXCOUNT', WAITING, '[' .. lane, '(' .. lane + 1) or t.bare(lane) then return end
+    local walk = t.bare(lane)
+    -- @guard upkeep: a walk ends where nothing is ready
+    if walk and ready == 0 then walk.done = true end
+    if ready == call('ZLEXCOUNT', WAITING, '[' .. lane, '(' .. lane + 1) then return end
     local from, bytes, rows = tonumber(t.get(place) or 0) or 0, 0, {}
-    if from < ready then rows = call('ZRANGE', ready_key(lane), from, from + PART - 1, 'WITHSCORES') end
+    if from < ready and not walk then rows = call('ZRANGE', ready_key(lane), from, from + PART - 1, 'WITHSCORES') end
     for i = 1, #rows, 2 do
       if bytes >= cfg.copied_bytes then break end
       from = from + 1
