@@ -12,7 +12,10 @@ local function tidy_tenants()
     t.write_index()
     local walk = t.bare(lane)
     -- @guard upkeep: a walk ends where nothing is ready
-    if walk and ready == 0 then walk.done = true end
+    if walk and ready == 0 then
+      walk.done = true
+      if not t.heads(lane, '', 1)[1] then t.leave(lane, '') end
+    end
     if ready == call('ZLEXCOUNT', WAITING, '[' .. lane, '(' .. lane + 1) then return end
     local from, bytes, rows = tonumber(t.get(place) or 0) or 0, 0, {}
     if from < ready and not walk then rows = call('ZRANGE', ready_key(lane), from, from + PART - 1, 'WITHSCORES') end
