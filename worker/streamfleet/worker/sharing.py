@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 
 from streamfleet.common.errors import SettingsError
+from streamfleet.common.garbage import collect_rarely
 from streamfleet.common.settings import WorkerSettings
 from streamfleet.worker.admission import Admission
 from streamfleet.worker.containment import Containment
@@ -61,6 +62,7 @@ class SharedEngine:
                 return
             await self.engine.start()
             self._check_models()
+            collect_rarely()
             self._started = True
 
     def _check_models(self) -> None:

@@ -153,11 +153,15 @@ class Deliverer:
             await self._end(delivery, Settlement(Ending.BACK))
 
     async def _deliver_forever(self) -> None:
+        told = ""
         while not self._stopping:
             try:
                 await self._step()
+                told = ""
             except StreamfleetError as error:
-                log.warning("webhooks_waiting_for_redis", reason=str(error))
+                if str(error) != told:  # an outage is one line, not one a second
+                    told = str(error)
+                    log.warning("webhooks_waiting_for_redis", reason=told)
                 await self._clock.sleep(TROUBLE_S)
 
     async def _step(self) -> None:

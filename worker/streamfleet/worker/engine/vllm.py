@@ -34,6 +34,7 @@ from streamfleet.worker.engine.vllm_setup import (
     EngineArgs,
     arguments,
     check_libraries,
+    check_model,
     is_cpu_build,
     log_levels_kept,
     prepare_environment,
@@ -99,6 +100,7 @@ class VllmEngine:
 
         Raises:
             ImportError: vLLM is missing, or its release is unknown.
+            FileNotFoundError: the model is a path, and not there.
             ValueError: vLLM does not take the engine arguments, or cannot start with them.
             Exception: any other error of vLLM at its start.
         """
@@ -191,6 +193,7 @@ class VllmEngine:
             await self._engine_thread.stop()
 
     def _build(self) -> vllm_host.Hosted:
+        check_model(self._model)
         prepare_environment(self._model, cpu=self._cpu, max_sequences=self._max_sequences)
         if self._cpu:
             check_libraries()

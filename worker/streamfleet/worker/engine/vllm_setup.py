@@ -69,7 +69,10 @@ def arguments(engine_args: EngineArgs, *, cpu: bool, reserve_percent: int = 0) -
     if isinstance(engine_args, Mapping):
         given = {_name(name): value for name, value in engine_args.items()}
         return _flags({**_without(defaults, given), **given})
-    return _flags(_without(defaults, engine_args)) + list(engine_args)
+    # vLLM takes the last of two, and logs a warning about them at each start.
+    said = {word.partition("=")[0].lstrip("-").replace("_", "-") for word in engine_args if word.startswith("--")}
+    kept = {name: value for name, value in _without(defaults, engine_args).items() if name not in said}
+    return _flags(kept) + list(engine_args)
 
 
 @contextmanager
@@ -135,6 +138,16 @@ def check_libraries() -> None:
     except OSError as error:
         text = f"vLLM on CPU needs {_NUMA}: install it (Debian, Ubuntu: apt-get install libnuma1)"
         raise ImportError(text) from error
+
+
+def check_model(model: str) -> None:
+    """Check that a model given by its path is there; vLLM would take the path for a name on the hub.
+
+    Raises:
+        FileNotFoundError: names the path.
+    """
+    if model.startswith(("/", "./", "../", "~")) and not Path(model).exists():
+        raise FileNotFoundError(f"STREAMFLEET_MODEL: {model} is not there, on this machine or in this container")
 
 
 def _flags(values: Mapping[str, Any]) -> list[str]:

@@ -122,7 +122,7 @@ local function take_from(lane, picks, arg, claims)
     else
       dropped = dropped + 1
     end
-    names[i] = {id, names[i], runs and row[5]}
+    if shared then names[i] = {id, names[i], runs and row[5]} end
   end
   if shared then shared.claimed(lane, names) end
   return bytes, dropped, #ids
