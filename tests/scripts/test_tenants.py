@@ -126,6 +126,14 @@ async def test_lengths_are_learnt_by_tenant_and_asked_limit(queue: Queue) -> Non
     assert record(await queue.dump(), "a")["charged"] == 14 + 14 + 8 + 7
 
 
+async def test_lengths_of_one_limit_are_not_taken_for_those_of_another(queue: Queue) -> None:
+    await queue.command("HSET", queue.keys.served, "l|a", ";9 13 3 0.1;18 13 5 0.1;13 4 7 0.1;none 13 9 0.1")
+    lease = await queue.running(tenant="a", deadline=FAR, body=asking(100))
+    assert record(await queue.dump(), "a")["charged"] == 7 + 4
+    await end(queue, lease, 4, 7)
+    assert (await queue.dump())["served"]["l|a"].startswith(";9 13 3 0.1;18 13 5 0.1;none 13 9 0.1;13 5 7 ")
+
+
 async def test_what_was_generated_stays_charged_and_the_rest_is_refunded(queue: Queue) -> None:
     lease = await queue.running(tenant="a", deadline=FAR, body=asking(100))
     await queue.broker.release("w1", [lease], generated={lease: 30})

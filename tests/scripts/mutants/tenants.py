@@ -54,6 +54,12 @@ MUTANTS = (
         "tenants.who_comes_back_starts_at_the_level_of_the_lowest_that_waits",
     ),
     Mutant(
+        "tenants: lengths are of a class",
+        "';' .. class .. ' ([^ ;]+)",
+        "class .. ' ([^ ;]+)",
+        "tenants.lengths_of_one_limit_are_not_taken_for_those_of_another",
+    ),
+    Mutant(
         "tenants: the weight counts",
         "return cost / record.weight",
         "return cost",

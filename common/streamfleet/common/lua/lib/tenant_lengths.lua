@@ -1,6 +1,6 @@
 -- @include entry
 -- Tenants: lengths. How many tokens requests have, by tenant and class of asked limit, learnt where their results are
--- written: for each class '<class> <number> <mean output> <prompt tokens for each byte of body>;'.
+-- written: for each class ';<class> <number> <mean output> <prompt tokens for each byte of body>'.
 local function add_lengths(t)
   local USUAL_OUTPUT, USUAL_RATE, MOST_SAMPLES = 256, 0.25, 32
 
@@ -33,7 +33,7 @@ local function add_lengths(t)
     local mine = sketches[name] or {}
     sketches[name] = mine
     if not mine[class] then
-      local n, mean, rate = string.match(t.get('l|' .. name) or '', '%f[%w]' .. class .. ' (%S+) (%S+) ([^;]+);')
+      local n, mean, rate = string.match(t.get('l|' .. name) or '', ';' .. class .. ' ([^ ;]+) ([^ ;]+) ([^ ;]+)')
       mine[class] = {n = tonumber(n) or 0, mean = tonumber(mean) or 0, rate = tonumber(rate) or 0}
     end
     return mine[class]
@@ -60,7 +60,7 @@ local function add_lengths(t)
     known.n = math.min(known.n + 1, MOST_SAMPLES)
     known.mean = known.mean + (output - known.mean) / known.n
     known.rate = known.rate + (prompt / math.max(1, tonumber(bytes)) - known.rate) / known.n
-    local others = string.gsub(t.get('l|' .. charge.name) or '', '%f[%w]' .. class .. ' [^;]*;', '')
-    t.put('l|' .. charge.name, string.format('%s%s %.0f %.6g %.6g;', others, class, known.n, known.mean, known.rate))
+    local others = string.gsub(t.get('l|' .. charge.name) or '', ';' .. class .. ' [^;]*', '')
+    t.put('l|' .. charge.name, string.format('%s;%s %.0f %.6g %.6g', others, class, known.n, known.mean, known.rate))
   end
 end
