@@ -132,6 +132,8 @@ async def test_lengths_of_one_limit_are_not_taken_for_those_of_another(queue: Qu
     assert record(await queue.dump(), "a")["charged"] == 7 + 4
     await end(queue, lease, 4, 7)
     assert (await queue.dump())["served"]["l|a"].startswith(";9 13 3 0.1;18 13 5 0.1;none 13 9 0.1;13 5 7 ")
+    await queue.running("high", "1001-0", tenant="a", deadline=FAR, body=asking(2))
+    assert record(await queue.dump(), "a")["charged"] == 11 + 8 + 2, "class 3 is not 13"
 
 
 async def test_what_was_generated_stays_charged_and_the_rest_is_refunded(queue: Queue) -> None:
