@@ -6,8 +6,8 @@
     tools/images.py client --with podman
 
 Without --base, images are built on the Dockerfile's own base. Where no registry is reached, the base is Debian's, made
-by debootstrap as root, and a Redis out of Debian's packages stands in for the official image. Packages come from where
-pip is configured to look. What each build says is in build/images. `--remove` takes the images away again.
+by debootstrap as root, and a Redis out of Debian's packages stands in for the official image. Where nothing builds
+images, root on Debian gets podman from apt-get. Python packages come from where pip is configured to look. What each build says is in build/images. `--remove` takes the images away again.
 A build that is stopped leaves podman's working containers, as podman does: `podman ps --all --external` lists them.
 """
 
@@ -41,9 +41,10 @@ REDIS_STEPS = (
 STEP = re.compile(r"STEP \d+/\d+: |^#\d+ \[")
 """The beginning of a step, as podman, buildah and docker write it."""
 TELL_S, PULL_S = 20.0, 600
+PACKAGES = "podman runc catatonit netavark aardvark-dns iptables iproute2 debootstrap"
 NO_ENGINE = (
     "nothing here builds images: start docker's daemon, or install podman\n"
-    "  Debian, as root: apt-get install --no-install-recommends podman runc netavark aardvark-dns iptables debootstrap"
+    f"  Debian, as root: apt-get install --no-install-recommends {PACKAGES}"
 )
 
 
@@ -75,12 +76,27 @@ def main() -> int:
 
 
 def working_engine() -> str:
-    """The first engine that answers. Raises BuildFailed when there is none."""
+    """The first engine that answers. Where none does, root on Debian gets podman. Raises BuildFailed."""
+    engine = answering()
+    if engine is None and os.geteuid() == 0 and shutil.which("apt-get"):
+        say(f"nothing here builds images: apt-get installs {PACKAGES} …")
+        quiet = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+        install = ["install", "--yes", "--no-install-recommends", *PACKAGES.split()]
+        for words in (["update"], install):
+            subprocess.run(["apt-get", "--quiet", *words], env=quiet, stdout=subprocess.DEVNULL, check=False)
+        engine = answering()
+    if engine is None:
+        raise BuildFailed(NO_ENGINE)
+    return engine
+
+
+def answering() -> str | None:
+    """The first engine that answers; None if none does."""
     for engine in ENGINES:
         asked = ["docker", "info"] if engine == "docker" else [engine, "images", "--quiet"]
         if shutil.which(engine) and subprocess.run(asked, capture_output=True, check=False).returncode == 0:
             return engine
-    raise BuildFailed(NO_ENGINE)
+    return None
 
 
 class Builder:

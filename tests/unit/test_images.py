@@ -70,3 +70,16 @@ def test_a_machine_without_an_engine_is_told_what_to_install(tmp_path: Path) -> 
     done = subprocess.run(command, cwd=ROOT, env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "apt-get install" in done.stderr
+
+
+def test_root_on_debian_gets_an_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    podman = tmp_path / "podman"
+    script = f'#!/bin/sh\nif [ "$2" = install ]; then echo "#!/bin/sh" >{podman}; /bin/chmod 755 {podman}; fi\n'
+    (tmp_path / "apt-get").write_text(script, encoding="utf-8")
+    (tmp_path / "apt-get").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(images.os, "geteuid", lambda: 1000)
+    with pytest.raises(images.BuildFailed):
+        images.working_engine()
+    monkeypatch.setattr(images.os, "geteuid", lambda: 0)
+    assert images.working_engine() == "podman"
