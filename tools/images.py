@@ -7,8 +7,9 @@
 
 Without --base, images are built on the Dockerfile's own base. Where no registry is reached, the base is Debian's, made
 by debootstrap as root, and a Redis out of Debian's packages stands in for the official image. Where nothing builds
-images, root on Debian gets podman from apt-get. Python packages come from where pip is configured to look. What each build says is in build/images. `--remove` takes the images away again.
-A build that is stopped leaves podman's working containers, as podman does: `podman ps --all --external` lists them.
+images, root on Debian gets podman from apt-get. Python packages come from where pip is configured to look. What each
+build says is in build/images. `--remove` takes the images away again. A build that is stopped leaves podman's working
+containers, as podman does: `podman ps --all --external` lists them.
 """
 
 from __future__ import annotations

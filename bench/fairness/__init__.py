@@ -1,4 +1,4 @@
-"""How tenants share a lane: the real scripts on a real Redis, with engines that are simulated by their slots alone."""
+"""Shares of tenants in a lane: the real scripts on a real Redis with engines simulated by their slots alone."""
 
 from __future__ import annotations
 

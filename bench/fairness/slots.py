@@ -69,7 +69,7 @@ class Slots:
 
     @property
     def next_free(self) -> float:
-        """When the next slot is free."""
+        """Time at which the next slot is free."""
         return self.now if self.free else self._ends[0][0]
 
     async def add(self, asks: list[Ask]) -> list[str]:

@@ -250,7 +250,7 @@ def _work(p: Patterns) -> list[Grant]:
         Grant((*groups, *entries), p.of(BOTH, *keys.lanes, keys.wake)),
         Grant(sorted_sets, p.of(BOTH, *map(keys.ready, LANES), keys.delayed, keys.watch)),
         Grant(hashes, p.of(BOTH, keys.tries, keys.counts, keys.sched, keys.workers)),
-        # What tenants share
+        # Turns and charges of tenants
         Grant(("zadd", "zcard", "zlexcount", "zrangebylex", "zrem", "zremrangebylex"), p.of(BOTH, keys.waiting)),
         Grant(("hdel", "hget", "hlen", "hmget", "hscan", "hset"), p.of(BOTH, keys.served)),
         Grant(("hlen", "hmget"), p.of(READ, keys.tenants)),

@@ -87,7 +87,7 @@ def set_tenant(
 ) -> None:
     """Set a tenant's weight, and how many of its requests may run at once, within seconds and without a restart.
 
-    What is not given gets its default. A tenant with weight 1 and no limit is like any other.
+    An option that is not given gets its default. A tenant with weight 1 and no limit is like any other.
 
     ```text
     streamfleet tenants set acme --weight 3

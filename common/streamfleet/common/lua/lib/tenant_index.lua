@@ -37,7 +37,7 @@ local function add_index(t)
       end
     end
 
-    -- What SCHED says while a tenant is known.
+    -- The value of the field `tenants` of SCHED while a tenant is known.
     function t.rules()
       local number = redis.pcall('HLEN', TENANTS)
       return type(number) == 'number' and number > 0 and RULES or '1'
@@ -151,7 +151,7 @@ local function add_index(t)
       return bare[lane] and not bare[lane].done and bare[lane]
     end
 
-    -- What comes later is put into the index at once.
+    -- Later entries are put into the index at once.
     function t.begin_walk(lane, mark)
       look_at_sched()
       mark = mark or last_ahead[lane] and '~' or encode_id(string.format('%.0f-0', now_ms() + 1))
