@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -78,8 +79,8 @@ def test_root_on_debian_gets_an_engine(tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "apt-get").write_text(script, encoding="utf-8")
     (tmp_path / "apt-get").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(images.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(images.BuildFailed):
         images.working_engine()
-    monkeypatch.setattr(images.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
     assert images.working_engine() == "podman"

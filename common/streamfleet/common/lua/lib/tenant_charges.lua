@@ -29,7 +29,7 @@ local function add_charges(t)
       end
     end
     for lane, some in pairs(names) do
-      t.load(some)
+      t.fetch_records(some)
       t.load_turns(lane, some)
     end
   end

@@ -22,7 +22,7 @@ local function add_index(t)
     end
 
     -- Fetches the records of tenants and their lengths, and what operators have set, if SCHED tells of some.
-    function t.load(tenants)
+    function t.fetch_records(tenants)
       local fields, some = {}, {}
       for _, name in ipairs(tenants) do
         if not records[name] and not rules[name] then
@@ -46,7 +46,7 @@ local function add_index(t)
     -- Numbers by name; the tenant's weight, and the most that it may run at once.
     function t.record(name)
       if records[name] then return records[name] end
-      t.load({name})
+      t.fetch_records({name})
       return read_record(name, t.get('t|' .. name), rules[name])
     end
 
@@ -262,7 +262,7 @@ local function add_index(t)
       if name and not names[name] and #name <= 256 then names[name], some[#some + 1] = true, name end
     end
     begin_sharing()
-    t.load(some)
+    t.fetch_records(some)
     t.load_turns(lane, some)
     for _, row in ipairs(rows) do t.add(lane, unpack(row, 1, 5)) end
   end

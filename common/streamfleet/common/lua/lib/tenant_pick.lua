@@ -28,7 +28,7 @@ local function add_pick(t)
       names[#names + 1] = name
       queue[#queue + 1] = {name = name, tokens = rows[i + 1], heads = {}, more = true, gone = {}, at = 0, asked = 0.5}
     end
-    t.load(names)
+    t.fetch_records(names)
     return queue
   end
 
