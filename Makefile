@@ -12,7 +12,8 @@ export PATH := $(CURDIR)/.venv/programs:$(PATH)
 .PHONY: help demo test fault fault-mutants fault-recovery fault-ha fault-vllm fuzz hostile check format docs lint types
 .PHONY: imports unit k8s-check alerts-check lock clean setup-dev setup-vllm setup-bench setup-node setup-system
 .PHONY: observe bench-quick bench-broker bench-engine bench-batching bench-scheduling bench-autoscaling bench-docs
-.PHONY: bench-coserving bench-planning bench-shards bench-gateway gpu-proof demo-gateway clients images images-clean pods
+.PHONY: bench-coserving bench-planning bench-shards bench-gateway bench-fairness gpu-proof demo-gateway clients
+.PHONY: images images-clean pods
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z0-9-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -70,6 +71,9 @@ bench-batching: setup-dev setup-vllm ## Batch sizes, window and continuous batch
 
 bench-scheduling: setup-dev ## Urgent requests behind backlogs, deadlines, shares, idle fleets, a day of traffic
 	@$(BIN)/python -m bench.scheduling $(ARGS)
+
+bench-fairness: setup-dev ## Tenants in one lane: a small one beside a flood, shares by weight, the cost of a pull
+	@$(BIN)/python -m bench.fairness $(ARGS)
 
 bench-coserving: setup-dev ## Urgent requests on engines full of patient work: first tokens, what patient work loses (about 25 minutes)
 	@$(BIN)/python -m bench.coserving $(ARGS)

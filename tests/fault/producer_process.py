@@ -174,6 +174,8 @@ def _ask(item: Item) -> dict[str, Any]:
     options: dict[str, Any] = {"body": json.loads(item.fields["body"]), "lane": item.lane, "id": item.id}
     if "ttl" in item.fields:
         options["ttl_ms"] = int(item.fields["ttl"])
+    if "tenant" in item.fields:
+        options["tenant"] = item.fields["tenant"]
     return {**options, "meta": item.nonce}
 
 

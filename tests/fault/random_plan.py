@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from streamfleet.worker.failpoints import Point
-from tests.fault.plan import Fault, FaultKind, Item, Kind, Plan, Setup, Step, body
+from tests.fault.plan import Fault, FaultKind, Item, Kind, Plan, Setup, Step, body, of_tenants
 
 LANES = ("critical", "high", "normal", "normal", "low")
 CLIENTS, PLAIN = 3, 1
@@ -71,7 +71,7 @@ def make_plan(seed: int, size: Size, workers: int = 8) -> Plan:
         name = f"{kind}-{number}"
         item = Item(name, name, kind, "normal", {"body": body(20)})
         producers[number % CLIENTS].append(Step(at_s, "one", (item,)))
-    timed = tuple(tuple(sorted(steps, key=lambda step: step.at_s)) for steps in producers)
+    timed = tuple(tuple(sorted(map(of_tenants, steps), key=lambda step: step.at_s)) for steps in producers)
     return Plan(seed, setup, timed, tuple(_faults(chance, size, setup)), size.seconds)
 
 

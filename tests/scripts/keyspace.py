@@ -69,6 +69,12 @@ async def read(connection: Connection, keys: Keys) -> Dump:
     return dump
 
 
+def beside_tenants(dump: Dump) -> Dump:
+    """A dump without what is known of tenants, which has tests of its own."""
+    keys = {"waiting", "served", "tenants"}
+    return {name: value for name, value in dump.items() if name not in keys}
+
+
 def text(value: bytes) -> str:
     """Text of a reply, odd bytes written as ``\\xff``."""
     return value.decode(errors="backslashreplace")
@@ -115,7 +121,7 @@ def _sorted_set(name: str, value: list[bytes]) -> list[tuple[str, float]]:
 
 def _credits(value: list[bytes]) -> dict[str, str]:
     """Of `sched`, what the lanes are owed and what is known of interruptions; the rest has tests of its own."""
-    known = ("interrupted", "kept_bytes")
+    known = ("interrupted", "kept_bytes", "bare:")
     return {name: text for name, text in dict(pairs(value)).items() if name.isdigit() or name.startswith(known)}
 
 

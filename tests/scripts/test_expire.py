@@ -7,7 +7,7 @@ import json
 from streamfleet.common.broker.housekeeping import ExpiryScan
 from streamfleet.common.broker.types import Role
 from tests.scripts.harness import NOW, PATIENCE, Queue, entry
-from tests.scripts.keyspace import changed
+from tests.scripts.keyspace import beside_tenants, changed
 
 
 async def staged(queue: Queue, **fields: object) -> None:
@@ -21,11 +21,11 @@ async def test_a_queued_request_ends_when_its_deadline_passes(queue: Queue) -> N
     assert (await queue.at(NOW + 9).broker.expire())[0] == 0
     assert await queue.dump() == before
     assert (await queue.at(NOW + 10).broker.expire())[0] == 1
-    after = await queue.dump()
+    after = beside_tenants(await queue.dump())
     error = after["result:r1"].pop("error")
     assert json.loads(error)["error"]["code"] == "deadline_exceeded"
     assert after == changed(
-        before,
+        beside_tenants(before),
         {
             "lane:high": None,
             "ready:high": None,

@@ -27,6 +27,7 @@ async def play(url: str, steps: Sequence[Step]) -> None:
         await queue.broker.ensure_groups()
         shape = steps[0].x if steps else 0
         fleet = Fleet(queue, await queue.broker.now_ms(), workers=3 + shape % 3, watchers=1 + shape // 3 % 2)
+        fleet.shape = shape // 6
         fleet.renewal_drops_deleted = b"redis_version:6." not in await queue.command("INFO", "server")
         await fleet.run(steps)
         await fleet.drain()

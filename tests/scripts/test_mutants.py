@@ -23,6 +23,7 @@ from tests.scripts.mutants import (
     producers,
     pulls,
     repairs,
+    tenants,
     tokens,
     webhooks,
 )
@@ -38,6 +39,7 @@ MUTANTS = (
     *producers.MUTANTS,
     *forgetting.MUTANTS,
     *repairs.MUTANTS,
+    *tenants.MUTANTS,
     *tokens.MUTANTS,
     *webhooks.MUTANTS,
     *gateway_batches.MUTANTS,

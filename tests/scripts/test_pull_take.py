@@ -11,7 +11,7 @@ from streamfleet.common.broker.types import Retry, Role
 from streamfleet.common.connection import Connection
 from streamfleet.common.errors import NotPermitted
 from tests.scripts.harness import BODY, ERROR, NOW, Queue, entry, ids
-from tests.scripts.keyspace import changed, id_key
+from tests.scripts.keyspace import beside_tenants, changed, id_key
 
 FAR = NOW + 10**6
 
@@ -81,7 +81,7 @@ async def test_an_expired_request_ends_at_the_pick(queue: Queue) -> None:
             "code": "deadline_exceeded",
         }
     }
-    after = await queue.dump()
+    after = beside_tenants(await queue.dump())
     written = after["result:late"].pop("error")
     assert json.loads(written) == error
     letter = {"_id": "late", "_status": "expired", "_error": written, "_entry": "high:1000-0", "_attempts": "0"}

@@ -140,6 +140,7 @@ async def work(guarded: Guarded, url: str) -> None:
         await gives_way(admin, me)
         for lane in LANES:
             await one_lane(admin, me, lane)
+        await shares(admin, me)
         await later(admin, me, guarded, url)
         await streams(admin, me)
         await cancels(admin, me)
@@ -201,6 +202,19 @@ async def one_lane(admin: Broker, me: Broker, lane: Lane) -> None:
     lease = await claim(me, lane)
     await admin.connection.command("XDEL", me.keys.lane(lane), f"{NOW}-12")
     await me.renew("w1", [lease])
+
+
+async def shares(admin: Broker, me: Broker) -> None:
+    """Tenants take turns: one may run one request at once; one is cancelled; what is left of them is looked after."""
+    await admin.set_tenant("a", 2, 1)
+    for i, tenant in enumerate("aab"):
+        await add(admin, Lane.HIGH, f"{NOW}-{15 + i}", tenant=tenant)
+    found = (await me.pull("w1", 2)).claims
+    assert len(found) == 2
+    await me.complete("w1", [succeeded(row.lease) for row in found])
+    await me.expire()
+    await me.cancel(f"high:{NOW}-16")
+    await me.complete("w1", [succeeded(row.lease) for row in (await me.pull("w1", 2)).claims])
 
 
 def _at(broker: Broker, now_ms: int) -> Any:
@@ -366,6 +380,10 @@ async def sees_to(fleet: Broker, me: Broker, client: Client) -> None:
     found = await find_letter(me, newest[0][0])
     assert await me.purge([found.letter_id]) == 1
     assert await me.set_configuration({"max_deliveries": "5"}) == await me.configuration()
+    await me.set_tenant("a", 2, 1)
+    assert await me.tenant_rules() == {"a": (2, 1)}
+    await me.set_tenant("a", 1, None)
+    assert await me.tenants_waiting(["a"]) == {"a": await me.waiting_in_turns()}
     await looks(me)
 
 

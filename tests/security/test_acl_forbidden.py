@@ -104,7 +104,8 @@ SHAPES = {
     "HGETALL": "", "HSET": "a b", "HSETNX": "a b", "HDEL": "a", "HLEN": "", "HEXISTS": "a", "HINCRBY": "a 1",
     "ZADD": "1 a", "ZCARD": "", "ZCOUNT": "0 1", "ZPOPMIN": "1", "ZRANGE": "0 1", "ZRANGEBYSCORE": "0 1",
     "HSCAN": "0", "ZSCAN": "0", "RENAME": "", "ZREM": "a", "ZREMRANGEBYSCORE": "0 1", "ZSCORE": "a", "LLEN": "",
-    "ZRANK": "a", "RPUSH": "a", "BLPOP": "1", "EVAL": "", "FCALL": "",
+    "ZRANK": "a", "ZLEXCOUNT": "- +", "ZRANGEBYLEX": "- +", "ZREMRANGEBYLEX": "- +",
+    "RPUSH": "a", "BLPOP": "1", "EVAL": "", "FCALL": "",
 }  # fmt: skip
 SPECIAL = {
     "XREADGROUP": "XREADGROUP GROUP workers w STREAMS {key} >",
@@ -157,7 +158,15 @@ def all_keys(queue: str) -> dict[str, list[str]]:
     for name in names:
         keys = Keys(name)
         single = [keys.wake, keys.sched, keys.dead, keys.tries, keys.delayed, keys.bench, keys.watch, keys.counts]
-        single += [keys.cancels, keys.cancel_requests, keys.workers, keys.maintain]
+        single += [
+            keys.cancels,
+            keys.cancel_requests,
+            keys.workers,
+            keys.maintain,
+            keys.waiting,
+            keys.served,
+            keys.tenants,
+        ]
         made = [keys.result("r"), keys.request("r"), keys.reply("r")]
         found[name] = [*keys.lanes, *map(keys.ready, LANES), *single, *made, keys.lane("other"), f"x{keys.dead}"]
     return found

@@ -56,9 +56,9 @@ def test_every_part_comes_once_and_before_those_that_need_it(verb: str) -> None:
 
 @pytest.mark.parametrize("verb", LUA)
 def test_nothing_is_global(verb: str) -> None:
-    """Redis refuses globals, but only when the line is reached."""
+    """Redis refuses globals, but only when the line is reached. A table's functions are none."""
     for line in source(verb).splitlines():
-        assert not re.match(r"\s*function\b", line), line
+        assert not re.match(r"\s*function\b(?! \w+\.)", line), line
         assert line.startswith((" ", "local ", "--", "end", "if ", "for ", "while ", "return", "}", "")), line
 
 

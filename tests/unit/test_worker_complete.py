@@ -15,10 +15,10 @@ from streamfleet.common import metrics
 from streamfleet.common.broker.types import CompleteCode, Completion, Lease, Retry, RetryCode
 from streamfleet.common.broker.worker import WorkerBroker
 from streamfleet.common.errors import BrokerOutOfMemory
-from streamfleet.common.protocol import Status
+from streamfleet.common.protocol import Lane, Status
 from streamfleet.common.settings import WorkerSettings, load
 from streamfleet.worker.complete import MOST_AT_ONCE, RESPONSE_BYTES_AT_ONCE, Completer
-from streamfleet.worker.engine.base import Partial
+from streamfleet.worker.engine.base import EngineRequest, Partial
 from streamfleet.worker.in_flight import InFlight, InFlightRequest
 from streamfleet.worker.outcome import Finished, Gone, HandedBack, Outcome, Postponed
 from streamfleet.worker.publishing import Publisher
@@ -37,6 +37,7 @@ class Notebook:
         self.gave_way: list[Lease] = []
         self.kept: dict[str, bytes] = {}
         self.named: dict[Lease, tuple[str, int]] = {}
+        self.generated: dict[Lease, int] = {}
         self.forgotten: list[str] = []
         self.has_room = True
         self.code = CompleteCode.PUBLISHED
@@ -73,8 +74,10 @@ class Notebook:
         in_turn: bool,
         gave_way: bool,
         kept: Mapping[Lease, tuple[str, int]],
+        generated: Mapping[Lease, int],
     ) -> int:
         assert worker == "w1"
+        self.generated |= generated
         self.named |= kept
         self.released += leases
         self.in_turn += leases if in_turn else []
@@ -141,6 +144,15 @@ async def test_output_is_kept_before_its_request_goes_back() -> None:
     assert Partial.decode(output) == Partial(7, b"state")
     assert rig.broker.named == {one.lease: (run, len(output))}
     assert rig.broker.forgotten == ["a former run"]
+
+
+async def test_what_a_run_has_generated_is_told_when_its_request_goes_back() -> None:
+    """Its tenant stays charged for it, once."""
+    rig, one, other = Rig(), in_flight_request(1), in_flight_request(2)
+    one.asked = EngineRequest("r", "/v1/completions", {}, Lane.NORMAL)
+    one.asked.made, one.asked.resumed_tokens = 9, 2
+    await rig.write((one, HandedBack()), (other, HandedBack()))
+    assert rig.broker.generated == {one.lease: 7}
 
 
 async def test_output_for_which_redis_has_no_room_is_lost_and_its_former_part_stays() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.fault.plan import Item, Kind, Step, body
+from tests.fault.plan import Item, Kind, Step, body, of_tenants
 
 BUSY = "busy-"
 BUSY_ATTEMPTS = 2
@@ -42,7 +42,7 @@ def steps(name: str, seconds: float) -> list[Step]:
         word, tokens = PATTERN[number % len(PATTERN)]
         lane = LANES[number % len(LANES)]
         made += _steps(word, f"{name}-{number}", lane, tokens, number * GAP_S)
-    return sorted(made, key=lambda step: step.at_s)
+    return sorted(map(of_tenants, made), key=lambda step: step.at_s)
 
 
 def _steps(word: str, name: str, lane: str, tokens: int, at_s: float) -> list[Step]:

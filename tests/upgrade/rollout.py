@@ -34,6 +34,8 @@ SETUP = Setup(workers=6, lease_ms=1_500, drain_ms=600, watchdog_s=30.0, batch_si
 OLD_SLOTS, NEW_SLOTS = (0, 1, 2), (3, 4, 5)
 LOAD_S = 3.5
 MOST_S, SETTLE_S = 40.0, 20.0
+TIDIED = 9
+"""Looks of today's housekeeping at what tenants are charged for requests that the old release ended."""
 PROMPT, PROMPT_S = 5, 3.0
 """An idle fleet answers one after the other of so many short requests within so long: far less than the time after
 which workers that were not woken look by themselves."""
@@ -172,6 +174,8 @@ async def play(old: Path, today: Path | None, binary: Path | None) -> Played:
 async def _judged(rollout: Rollout, settled: bool, old: Code, today: Code) -> Played:
     harness = rollout.harness
     await harness.leave()
+    for _ in range(TIDIED):
+        await harness.broker.expire()
     history = await collect(harness)
     if not settled:
         history.problems.append(f"not everything had ended {SETTLE_S:g} s after the last move")

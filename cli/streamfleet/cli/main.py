@@ -27,6 +27,7 @@ from streamfleet.operator.commands.exporter import exporter
 from streamfleet.operator.commands.pause import pause, resume
 from streamfleet.operator.commands.plan import plan
 from streamfleet.operator.commands.queue import queue
+from streamfleet.operator.commands.tenants import tenants
 from streamfleet.operator.commands.trace import trace
 from streamfleet.operator.commands.workers import workers
 
@@ -68,6 +69,7 @@ for panel, commands in COMMANDS.items():
         app.command(rich_help_panel=panel)(command)
 app.add_typer(dead, rich_help_panel=OPERATIONS)
 app.add_typer(queue, rich_help_panel=OPERATIONS)
+app.add_typer(tenants, rich_help_panel=OPERATIONS)
 app.add_typer(plan, rich_help_panel=OPERATIONS)
 app.add_typer(gateway, rich_help_panel=PROCESSES)
 app.command("demo-gateway", rich_help_panel=PROCESSES)(demo_gateway)

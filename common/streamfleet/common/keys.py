@@ -89,6 +89,21 @@ class Keys:
         return f"{self.base}kept:{run}"
 
     @property
+    def waiting(self) -> str:
+        """Sorted set, by name, of what is ready in lanes that tenants share, by tenant, and of the tenants' turns."""
+        return f"{self.base}waiting"
+
+    @property
+    def served(self) -> str:
+        """Hash of the tenants' records, the charges of running requests, and lengths of answers."""
+        return f"{self.base}served"
+
+    @property
+    def tenants(self) -> str:
+        """Hash of tenant to ``<weight> <most running at once>``, set by operators."""
+        return f"{self.base}tenants"
+
+    @property
     def wake(self) -> str:
         """Stream that wakes a watching worker."""
         return f"{self.base}wake"
@@ -178,4 +193,7 @@ class Keys:
             self.counts,
             self.cancels,
             self.workers,
+            self.waiting,
+            self.served,
+            self.tenants,
         ]

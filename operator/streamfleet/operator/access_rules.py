@@ -250,6 +250,10 @@ def _work(p: Patterns) -> list[Grant]:
         Grant((*groups, *entries), p.of(BOTH, *keys.lanes, keys.wake)),
         Grant(sorted_sets, p.of(BOTH, *map(keys.ready, LANES), keys.delayed, keys.watch)),
         Grant(hashes, p.of(BOTH, keys.tries, keys.counts, keys.sched, keys.workers)),
+        # Turns and charges of tenants
+        Grant(("zadd", "zcard", "zlexcount", "zrangebylex", "zrem", "zremrangebylex"), p.of(BOTH, keys.waiting)),
+        Grant(("hdel", "hget", "hlen", "hmget", "hscan", "hset"), p.of(BOTH, keys.served)),
+        Grant(("hlen", "hmget"), p.of(READ, keys.tenants)),
         # A worker adds what the configuration lacks; only an operator changes it.
         Grant(("hgetall", "hsetnx"), p.of(BOTH, keys.meta)),
         Grant(("llen", "rpush", "blpop"), p.of(BOTH, keys.bench, keys.standby)),
@@ -281,6 +285,9 @@ def _operator(p: Patterns) -> list[Grant]:
         Grant(("zrank",), p.of(READ, *map(keys.ready, LANES))),
         # queue set
         Grant(("hset",), p.of(BOTH, keys.meta)),
+        # tenants
+        Grant(("hset", "hdel", "hgetall"), p.of(BOTH, keys.tenants)),
+        Grant(("hgetall",), p.of(READ, keys.served)),
         # dead requeue, dead purge
         Grant(("xadd",), p.of(WRITE, *keys.lanes)),
         Grant(("xdel",), p.of(WRITE, keys.dead)),

@@ -84,6 +84,7 @@ class Faults(FleetState):
             return "dead"
         if attempts:
             model.tries[name] = attempts
+            model.hand_back(name, None)
         return "ready" if model.come_back(name) else "ended"
 
     async def _promote(self, step: Step) -> None:

@@ -26,11 +26,16 @@ class Finishing(FleetState):
         status = [Status.SUCCEEDED, Status.SUCCEEDED, Status.FAILED, Status.CANCELLED][step.z % 4]
         error = "" if status is Status.SUCCEEDED else ERROR
         done, expected = [], []
+        usage = {"prompt_tokens": 3 + step.x % 50, "completion_tokens": step.y % 400}
         for lease in leases:
             entry = self.model.entries.get(lease.entry)
             reply = entry.reply if entry else "me"
-            done.append(Completion(lease, status, {"response": json.dumps({"by": worker})}, reply, error))
+            values = {"response": json.dumps({"by": worker})}
+            if step.x % 4:
+                values |= {"usage": json.dumps(usage), "resumed_tokens": str(step.y % 3)}
+            done.append(Completion(lease, status, values, reply, error))
             if self.model.holds(worker, lease):
+                self.model.settle(lease.entry, sum(usage.values()) if step.x % 4 else None, step.y % 3, status)
                 ghost = lease.entry in self.model.ghosts
                 expected.append(1 if self.model.end(lease.entry, status, lease.attempt, letter=not ghost) else 2)
             else:
@@ -74,6 +79,7 @@ class Finishing(FleetState):
             model.end(name, "expired", lease.attempt)
             return 3
         model.tries[name] = lease.attempt
+        model.hand_back(name, None)
         if delay:
             model.places[name] = ("delayed", self.now + delay)
         else:
@@ -95,14 +101,19 @@ class Finishing(FleetState):
         released = await self.queue.broker.release(worker, leases)
         assert released == len([name for name in mine if name not in self.model.ghosts])
         for name in mine:
+            if name not in self.model.ghosts:
+                self.model.hand_back(name, 0)
             self._back(name)
 
     async def _give_way(self, worker: str, leases: Sequence[Lease], run: str) -> None:
         """They are interrupted for urgent requests; with a run, their output is kept."""
         kept = {lease: (run, len(run)) for lease in leases} if run else {}
         mine = [lease.entry for lease in leases if self.model.holds(worker, lease)]
-        await self.queue.broker.release(worker, leases, gave_way=True, kept=kept)
+        generated = dict.fromkeys(leases, 7) if run else {}
+        await self.queue.broker.release(worker, leases, gave_way=True, kept=kept, generated=generated)
         for name in mine:
+            if name not in self.model.ghosts:
+                self.model.hand_back(name, 7 if run else 0)
             self.model.interrupt(name, worker, f" {run} {len(run)}" if run else "")
             self._back(name)
 

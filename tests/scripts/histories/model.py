@@ -19,7 +19,7 @@ UNDELIVERED, HANDED_OUT, READY = ("undelivered",), ("handed out",), ("ready",)
 Place = tuple[Any, ...]
 HOME_MS = 10_000
 """Longest time for which a request that gave way waits for its worker."""
-_LATER_FIELDS = re.compile(r"entry|lane|enqueued_ms|tenant|session|traceparent|meta|notified:.*")
+_LATER_FIELDS = re.compile(r"entry|lane|enqueued_ms|tenant|session|traceparent|meta|notified:.*|usage|resumed_tokens")
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,7 @@ class Entry:
     deadline: int | None
     ttl: int | None
     size: int
+    tenant: str
 
     @property
     def name(self) -> str:
@@ -56,7 +57,17 @@ def understand(lane: str, stream_id: str, fields: Mapping[str, str]) -> Entry:
         deadline=_milliseconds(fields.get("deadline", "")),
         ttl=_milliseconds(fields.get("ttl", "")),
         size=sum(len(name.encode()) + len(value.encode()) for name, value in fields.items()),
+        tenant=fields.get("tenant", "") if fields.get("tenant", "").isprintable() else "other",
     )
+
+
+@dataclass(frozen=True)
+class Charge:
+    """Tokens that an entry is charged: for its run, 0 if none runs, and for what earlier runs generated."""
+
+    tenant: str
+    run: int
+    kept: int
 
 
 class Model:
@@ -87,6 +98,9 @@ class Model:
         self.ranks: dict[str, int] = {}
         """Of what is ready."""
         self.staged_up_to: dict[str, tuple[int, int]] = {}
+        self.charges: dict[str, Charge] = {}
+        self.settled: Counter[str] = Counter()
+        self.lost_tokens: Counter[str] = Counter()
 
     # -- deadlines and order -----------------------------------------------------------------------------------
 
@@ -218,7 +232,80 @@ class Model:
             self.told.add((reply, request_id))
             self.notifications[reply, request_id, self.results[request_id][0]] += 1
 
+    # -- charges, whose amount at the pick is the script's choice -------------------------------------------------
+
+    def settle(self, name: str, used: int | None, resumed: int, status: str) -> None:
+        """A run ends; `used`: its tokens, if the engine counted them."""
+        charge = self.charges.pop(name, None)
+        if charge is not None:
+            cost = charge.run if status == "succeeded" else 0
+            if used is not None:
+                cost = used - min(charge.kept, resumed)
+            self.settled[charge.tenant] += cost + charge.kept
+
+    def hand_back(self, name: str, generated: int | None) -> None:
+        """A run ends before its request does; `generated`: None if it was lost."""
+        charge = self.charges.pop(name, None)
+        if charge is None:
+            return
+        if generated is None:
+            self.lost_tokens[charge.tenant] += charge.run
+        if kept := charge.kept + min(charge.run, generated or 0):
+            self.charges[name] = Charge(charge.tenant, 0, kept)
+
+    def _compare_tenants(self, dump: Dump) -> None:
+        served = dump.get("served", {})
+        found = {}
+        for field, value in served.items():
+            if field.startswith("c|"):
+                prompt, output, _, kept, _, tenant = value.split(" ", 5)
+                found[field[2:]] = Charge(tenant, int(prompt) + int(output), int(kept))
+        assert found == {self.entries[name].member: charge for name, charge in self.charges.items()}
+        for name, charge in self.charges.items():
+            assert (charge.run > 0) == (self.places[name][0] == "running"), f"{name}: {charge}, {self.places[name]}"
+        records = {
+            name[2:]: [int(part) for part in value.split()] for name, value in served.items() if name[:2] == "t|"
+        }
+        for counter in (self.settled, self.lost_tokens):
+            for name in [*counter]:
+                if name not in records:  # forgotten: it has been gone for an hour
+                    del counter[name]
+        assert {name: record[3] for name, record in records.items() if record[3]} == +self.settled, (
+            records,
+            self.settled,
+        )
+        assert {name: record[4] for name, record in records.items() if record[4]} == +self.lost_tokens
+        self._compare_index(dump)
+
+    def _compare_index(self, dump: Dump) -> None:
+        waiting: dict[tuple[str, str], set[str]] = {}
+        turns: dict[str, dict[str, str]] = {lane: {} for lane in LANES}
+        for member, _ in dump.get("waiting", []):
+            if member[0] == "t":
+                words, tenant = member[2:].split("\0")
+                assert tenant not in turns[LANES[int(member[1]) - 1]], f"{tenant} has two turns"
+                turns[LANES[int(member[1]) - 1]][tenant] = words
+                continue
+            lane, (tenant, place, _) = LANES[int(member[0]) - 1], member[1:].split("\0")
+            stream_id = "-".join(part[1:] for part in place[16:].split("-"))
+            waiting.setdefault((lane, tenant), set()).add(f"{lane}:{stream_id}")
+        for lane in LANES:
+            mine = {tenant: names for (each, tenant), names in waiting.items() if each == lane}
+            walking = f"bare:{lane.number}" in dump.get("sched", {})
+            if mine and not walking and not self.ghosts:
+                ready = {name for name, place in self.places.items() if place == READY and name.startswith(f"{lane}:")}
+                assert ready <= set().union(*mine.values()), f"{lane}: {ready} is not in {mine}"
+            known = {
+                field[3:]: value.removesuffix(" 1")
+                for field, value in dump.get("served", {}).items()
+                if field.startswith(f"u|{lane.number}") and value.endswith(" 1")
+            }
+            assert known == turns[lane], f"{lane}: {known}, but {turns[lane]} in order"
+            assert walking or known.keys() == mine.keys(), f"{lane}: {known}, but {mine} wait"
+
     def _remove(self, name: str) -> None:
+        if charge := self.charges.pop(name, None):
+            self.settled[charge.tenant] += charge.kept
         del self.entries[name], self.places[name]
         self.tries.pop(name, None)
         self.lost_with.pop(name, None)
@@ -251,6 +338,15 @@ class Model:
         self._check_order(pool, claimed, gone, self._theirs(worker, now))
         for claim in claims:
             self._claim(worker, now, claim, pool)
+            words = after.get("served", {}).get(f"c|{self.entries[claim.lease.entry].member}")
+            if words:
+                prompt, output, _, kept, _, tenant = words.split(" ", 5)
+                before = self.charges.get(claim.lease.entry)
+                assert tenant == self.entries[claim.lease.entry].tenant
+                assert int(kept) == (before.kept if before else 0)
+                self.charges[claim.lease.entry] = Charge(tenant, int(prompt) + int(output), int(kept))
+            else:
+                assert not self.entries[claim.lease.entry].tenant, f"{claim.lease.entry} is a tenant's, and not charged"
         self._drop(gone, now, after)
 
     def _put_back(self, hints: Iterable[str]) -> None:
@@ -268,12 +364,17 @@ class Model:
 
     def _check_order(self, pool: set[str], claimed: list[str], gone: list[str], theirs: set[str]) -> None:
         for lane in LANES:
-            left = {name for name in pool - set(claimed) - set(gone) if name.startswith(f"{lane}:")}
-            taken = [name for name in claimed if name.startswith(f"{lane}:")]
+            here = {name for name in pool | set(claimed) if name.startswith(f"{lane}:")}
+            left = here - set(claimed) - set(gone)
+            taken = [name for name in claimed if name in here]
             assert not left - theirs or not theirs & set(taken), f"{lane}: others were there before {theirs}"
-            self._check_taken(lane, [name for name in taken if name in theirs], left & theirs)
             dropped = [name for name in gone if self.entries[name].lane == lane and name not in theirs]
-            self._check_taken(lane, [name for name in taken if name not in theirs], left - theirs, dropped)
+            for tenant in {self.entries[name].tenant for name in here}:  # the order within each
+                own = {name for name in here if self.entries[name].tenant == tenant}
+                mine = [name for name in taken if name in own]
+                self._check_taken(lane, [name for name in mine if name in theirs], left & theirs & own)
+                ended = [name for name in dropped if name in own]
+                self._check_taken(lane, [name for name in mine if name not in theirs], (left - theirs) & own, ended)
 
     def _check_taken(self, lane: str, names: list[str], left: set[str], dropped: Sequence[str] = ()) -> None:
         taken = [self.order(name) for name in names]
@@ -323,6 +424,7 @@ class Model:
         }
         assert dump.get("tries", {}) == tries
         self._compare_interruptions(dump.get("sched", {}))
+        self._compare_tenants(dump)
         assert {name: int(number) for name, number in dump.get("counts", {}).items()} == +self.counts
         assert _notifications(dump) == self.notifications
         letters = [

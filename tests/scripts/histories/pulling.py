@@ -89,6 +89,8 @@ class Pulling(FleetState):
         back = await self.queue.broker.disown(worker.name, worker.leases)
         assert back == len([name for name in unknown if name not in self.model.ghosts])
         for name in unknown:
+            if name not in self.model.ghosts:
+                self.model.hand_back(name, 0)
             self._back(name)
         worker.state = "awake"
 

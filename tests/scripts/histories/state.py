@@ -54,6 +54,8 @@ class FleetState:
         self.dead_watches: dict[str, int] = {}
         """Workers that died while they watched, and until when they count as watching."""
         self.dump: Dump = {}
+        self.shape = 0
+        """Odd: some requests are a tenant's."""
         self.made = len(self.workers)
 
     async def check(self) -> None:

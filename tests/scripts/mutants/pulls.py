@@ -129,7 +129,7 @@ MUTANTS = (
         "interrupted: their number is kept",
         caught_by="pull_rooms.nothing_is_left_of_its_interruptions_when_it_has_ended",
     ),
-    Mutant("stage: by deadline", "add[#add + 1] = rank_of(lane, item[1], deadline)", "add[#add + 1] = '0'", HISTORY, 0),
+    Mutant("stage: by deadline", "      add[#add + 1] = rank\n", "      add[#add + 1] = '0'\n", HISTORY, 0),
     Mutant(
         "stage: without pending rows", "'COUNT', chunk, 'NOACK', 'STREAMS'", "'COUNT', chunk, 'STREAMS'", HISTORY, 0
     ),
@@ -165,8 +165,8 @@ MUTANTS = (
     ),
     Mutant(
         "make ready: at the old rank",
-        "rank_of(lane, id, deadline), encode_id(id))",
-        "'0', encode_id(id))",
+        "ready_key(lane), rank, encode_id(id))",
+        "ready_key(lane), '0', encode_id(id))",
         HISTORY,
         0,
     ),
@@ -303,8 +303,8 @@ MUTANTS = (
     ),
     Mutant(
         "take: deleted entries are counted as vanished",
-        "      remove_entry(lane, id)\n      count('vanished')\n      dropped",
-        "      dropped",
+        "    if not row then\n      remove_entry(lane, id)\n      count('vanished')\n",
+        "    if not row then\n",
         "pull_take.entries_deleted_by_hand_are_counted_as_vanished",
     ),
     Mutant("pull: who asks for work watches no more"),

@@ -133,7 +133,14 @@ class Completer:
             hit(Point.BEFORE_RELEASE)
             leases = [request.lease for request in requests]
             some = {lease: kept[lease] for lease in leases if lease in kept}
-            await self._broker.release(self._worker, leases, in_turn=in_turn, gave_way=gave_way, kept=some)
+            generated = {
+                request.lease: request.asked.made - request.asked.resumed_tokens
+                for request in requests
+                if request.asked is not None and request.asked.made > request.asked.resumed_tokens
+            }
+            await self._broker.release(
+                self._worker, leases, in_turn=in_turn, gave_way=gave_way, kept=some, generated=generated
+            )
             for lease in leases:
                 metrics.of(counter, lease.lane).inc()
             await forget(self._broker, [request.claim.kept for request in requests if request.lease in some])

@@ -164,6 +164,7 @@ class WorkerBroker(HousekeepingBroker):
         in_turn: bool = False,
         gave_way: bool = False,
         kept: Mapping[Lease, tuple[str, int]] = MappingProxyType({}),
+        generated: Mapping[Lease, int] = MappingProxyType({}),
     ) -> int:
         """Hand requests back at once, attempt not counted.
 
@@ -173,11 +174,17 @@ class WorkerBroker(HousekeepingBroker):
             in_turn: True if their lanes get their picks back as well.
             gave_way: True if they were interrupted for urgent ones, which is counted for each.
             kept: run and bytes of their output, of those of which it was kept.
+            generated: tokens that their runs have generated: their tenants stay charged for them.
 
         Returns:
             Number of requests that were still leased to this worker.
         """
-        rows = [[*lease_row(lease), *kept.get(lease, ())] for lease in leases]
+        rows = [
+            [*lease_row(lease), *kept.get(lease, (False, False)), generated.get(lease, 0)]
+            if lease in kept or lease in generated
+            else [*lease_row(lease)]
+            for lease in leases
+        ]
         released, at_once = 0, self.limits.at_once
         how = "gave way" if gave_way else int(in_turn)
         while rows:

@@ -2,8 +2,9 @@
 -- Count everything at one instant. Reads only.
 -- KEYS: shared. ARGV: 1 configuration; 2 most undelivered entries to count in each lane (and at most 4 MB of them,
 --   because counting copies them).
--- Returns {counters as a flat list, delayed, tries, dead letters, lanes}; a lane is {length, ready, running, held by
---   nobody, undelivered or -1 if more than the bound, entries ever added or -1 if the server does not know}.
+-- Returns {counters as a flat list, delayed, tries, dead letters, lanes, served}; a lane is {length, ready, running, held by
+--   nobody, undelivered or -1 if more than the bound, entries ever added or -1 if the server does not know}; and the
+--   tenants' records and charges as a flat list (lib/tenants.lua).
 local bound = tonumber(ARGV[2])
 local LAST_ID = '18446744073709551615-18446744073709551615'
 
@@ -45,4 +46,6 @@ end
 
 local lanes = {}
 for lane = 1, LANE_COUNT do lanes[lane] = audit_lane(lane) end
-return {call('HGETALL', COUNTS), call('ZCARD', DELAYED), call('HLEN', ATTEMPTS), call('XLEN', DEAD), lanes}
+local served = redis.pcall('HGETALL', SERVED)   -- refused by access rules of an earlier release
+return {call('HGETALL', COUNTS), call('ZCARD', DELAYED), call('HLEN', ATTEMPTS), call('XLEN', DEAD), lanes,
+  served.err and {} or served}

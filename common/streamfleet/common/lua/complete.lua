@@ -19,6 +19,7 @@ open_for_writes()
 -- One check for all results, because there is rarely one. Not a number if this user may not run EXISTS.
 local absent = #results > 0 and redis.pcall('EXISTS', unpack(results)) == 0
 local tried = {}
+if sharing() then sharing().prepare(outcomes) end
 
 local function complete(item)
   local lane, id, attempt, at = item[1], item[2], item[3], item.at
@@ -30,6 +31,7 @@ local function complete(item)
   local new = absent and not tried[request_id]
   tried[request_id] = true
   local tokens = #KEYS > SHARED + 2 * #outcomes and tokens_of(values, n, attempt) or nil
+  if sharing() then sharing().settle(lane, id, status, run_of(values, n)) end
   -- @guard complete: the result says who wrote it
   n = sign(values, n, worker, lane, id, attempt)
   if not publish_pairs(request_id, status, values, n, reply, tokens, new) then

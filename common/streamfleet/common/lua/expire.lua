@@ -1,7 +1,7 @@
 -- @include set_back
+-- @include tenant_upkeep
 -- End queued requests when their deadline passes, not only when their turn comes, which may be late with all engines
--- full. An entry that is late when it becomes ready has been ended by then (finish.lua), so nothing needs a second
--- look.
+-- full. What is late when it becomes ready has been ended by then (finish.lua).
 -- KEYS: shared. ARGV: 1 configuration; 2 most entries to examine in each lane; 3 most of them to end; 4 JSON of the
 --   position that an earlier call returned; or '[]'.
 -- Returns {ended, 1 if a bound cut the look short, rank (ms) and position within that rank up to which each lane has
@@ -23,11 +23,11 @@ local function end_if_late(lane, member, rank)
   local fields = fetch_fields(lane, id)
   if not fields then return false end   -- removed by hand: the pull that picks it counts it
   local size, late = end_unfit(lane, id, fields)
-  bytes = bytes + size
+  bytes, ended, endings = bytes + size, ended + (late and 1 or 0), endings + (late and 1 or 0)
   if not late then return false end
+  leave_index(lane, id, fields, rank)
   -- @guard expire: no longer ready
   call('ZREM', ready_key(lane), member)
-  ended, endings = ended + 1, endings + 1
   return true
 end
 
@@ -38,8 +38,7 @@ local function cut_at(rank, place, first)
   return rank, rank == first and tostring(place) or '0'
 end
 
--- Returns the position up to which the lane has been examined.
-local function end_late_in(lane, rank, place)
+local function end_late_in(lane, rank, place)   -- returns the position up to which it has examined the lane
   local late = call('ZRANGEBYSCORE', ready_key(lane), rank, now, 'WITHSCORES', 'LIMIT', place, looked_at)
   -- @guard expire: each lane has bounds of its own
   bytes, endings = 0, 0
@@ -60,5 +59,6 @@ for lane = 1, LANE_COUNT do
   local rank, place = places[2 * lane - 1] or '-inf', places[2 * lane] or '0'
   reached[2 * lane - 1], reached[2 * lane] = end_late_in(lane, rank, tonumber(place))
 end
+tidy_tenants()
 write_counts()
 return {ended, cut, unpack(reached)}

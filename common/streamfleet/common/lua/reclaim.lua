@@ -2,8 +2,7 @@
 -- @include wake
 -- Reclaim entries whose workers have stopped renewing; end those that have been delivered too often.
 -- KEYS: shared. ARGV: 1 configuration; 2 lease (ms); 3 most deliveries; 4 most entries per lane; 5 latest time that the
---   clock can show without a step forward (epoch ms), or ''.
--- Returns {made ready again, dead, ended otherwise}.
+--   clock can show without a step forward (epoch ms), or ''. Returns {made ready again, dead, ended otherwise}.
 require_groups()
 -- @guard reclaim: a missing wake stream is noticed before a write
 call('XPENDING', WAKE, GROUP, '-', '+', 1)   -- checked here: the read below would raise after writes
@@ -45,6 +44,7 @@ local function take_back(lane, id, worker, deliveries)
   else
     -- @guard reclaim: attempts are kept
     if deliveries > 0 then remember(lane, id, deliveries, worker) end
+    refund(lane, id)
     local _, _, late = come_back(lane, id, fields)
     -- @guard reclaim: no longer pending
     call('XACK', lane_key(lane), GROUP, id)

@@ -1,8 +1,8 @@
 -- @include lease
 -- @include wake
 -- Hand requests back at their old rank, at once. No attempt is counted: a draining worker uses it.
--- KEYS: shared. ARGV: 1 configuration; 2 worker; 3 JSON [[lane, stream id, attempt, run, bytes]…], the last two of output
---   that was kept, or without them; 4 '1': return the unused turns
+-- KEYS: shared. ARGV: 1 configuration; 2 worker; 3 JSON [[lane, stream id, attempt, run, bytes, generated]…], run and bytes
+--   of output that was kept, or false; generated: tokens that its tenant stays charged for; or without the three; 4 '1': return the unused turns
 --   to their lanes; otherwise a request that has to wait for room would use up every turn of a lane that has only a
 --   share; 'gave way': they were interrupted, which counts for each.
 -- Returns {number handed back; number examined}: examined ones that were not handed back are no longer this worker's.
@@ -23,6 +23,7 @@ for _, lease in ipairs(leases) do
         local _, deadline = skim_entry(lane, id, fields)
         note_interruption(lane, id, gave_way and worker, lease[4], lease[5], deadline)
       end
+      refund(lane, id, tonumber(lease[6]) or 0)
       local size, _, ended = come_back(lane, id, fields)
       call('XACK', lane_key(lane), GROUP, id)
       released, bytes, woken = released + 1, bytes + size, woken or ended == 0

@@ -3,9 +3,8 @@
 -- Hand requests back with their attempt counted, to be due later; the last attempt ends the request instead.
 -- KEYS: shared. ARGV: 1 configuration; 2 worker; 3 most attempts; 4 JSON [[lane, stream id, attempt, delay ms, error,
 --   lost]…], error being the OpenAI error object's JSON text of what went wrong, lost whether its worker ends with it.
--- Returns for each, up to where a bound allows (the rest is for another call): 1 will be tried again; 2 dead: that was
---   the last attempt; 3 expired: it would be due after its deadline; 4 ended: the id has a result; 0 the lease was
---   lost.
+-- Returns for each, up to where a bound allows (the rest is for another call): 1 will be tried again; 2 dead: the last
+--   attempt; 3 expired: it would be due after its deadline; 4 ended: the id has a result; 0 the lease was lost.
 require_types()
 open_for_writes()
 local worker, most, rows = ARGV[2], tonumber(ARGV[3]), cjson.decode(ARGV[4])
@@ -45,6 +44,7 @@ local function postpone(lane, id, attempt, delay, failure, lost)
   end
   -- @guard retry_later: attempts are kept
   remember(lane, id, attempt, lost and worker or nil)
+  refund(lane, id)
   if delay > 0 then
     call('ZADD', DELAYED, string.format('%.0f', now + delay), entry_field(lane, id))
   else

@@ -37,6 +37,47 @@ def lane_audit(lane: Lane, row: list[int]) -> LaneAudit:
 
 
 @dataclass(frozen=True, slots=True)
+class TenantAudit:
+    """One tenant: its requests that have ended, those that run, and its tokens.
+
+    Attributes:
+        running, requests, missed: requests that run; that a worker has ended; that have expired.
+        charged, tokens: tokens charged so far; those of them that are settled.
+        lost: tokens of runs that were lost with their workers, which are not charged.
+        seen_ms: when a request of it came or ran last, epoch ms.
+        running_charges, outstanding: number of charges of runs, and tokens of all charges that are not settled.
+    """
+
+    running: int = 0
+    requests: int = 0
+    charged: int = 0
+    tokens: int = 0
+    lost: int = 0
+    missed: int = 0
+    seen_ms: int = 0
+    running_charges: int = 0
+    outstanding: int = 0
+
+
+def tenant_audits(served: Mapping[str, str]) -> dict[str, TenantAudit]:
+    """Read the tenants' records and charges, as the hash `served` holds them; what is no number counts as none."""
+    records = {name[2:]: [*map(_whole, value.split())][:7] for name, value in served.items() if name.startswith("t|")}
+    charges: dict[str, list[int]] = {}
+    for field_name, value in served.items():
+        prompt, output, _, kept, _, *tenant = value.split(" ", 5) if field_name.startswith("c|") else [""] * 5
+        if tenant:
+            run = _whole(prompt) + _whole(output)
+            known = charges.setdefault(tenant[0], [0, 0])
+            known[0] += run > 0
+            known[1] += run + _whole(kept)
+    return {name: TenantAudit(*record, *charges.get(name, (0, 0))) for name, record in records.items()}
+
+
+def _whole(text: str) -> int:
+    return int(text) if text.removeprefix("-").isdigit() else 0
+
+
+@dataclass(frozen=True, slots=True)
 class Audit:
     """All counts of a queue at one instant. An entry is outstanding until it is counted under one terminal status."""
 
@@ -45,6 +86,7 @@ class Audit:
     tries: int
     dead_letters: int
     lanes: Sequence[LaneAudit] = field(default_factory=tuple)
+    tenants: Mapping[str, TenantAudit] = field(default_factory=dict)
 
     @property
     def outstanding(self) -> int:
@@ -94,6 +136,18 @@ class Audit:
             given = sum(count or 0 for count in added) + self.counts.get("forgotten", 0)
             if given != seen:
                 found.append(f"the lanes were given {given} entries, but {seen} were seen")
+        return found + self._tenant_problems()
+
+    def _tenant_problems(self) -> list[str]:
+        found = []
+        for name, tenant in self.tenants.items():
+            if tenant.charged != tenant.tokens + tenant.outstanding:
+                found.append(
+                    f"tenant {name!r} is charged {tenant.charged} tokens, but {tenant.tokens} settled + "
+                    f"{tenant.outstanding} outstanding are there"
+                )
+            if tenant.running != tenant.running_charges:
+                found.append(f"tenant {name!r} runs {tenant.running}, but {tenant.running_charges} are charged")
         return found
 
 

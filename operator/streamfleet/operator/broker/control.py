@@ -21,8 +21,9 @@ from streamfleet.common.replies import (
     mapping,
     number,
     ranked_member,
+    texts,
 )
-from streamfleet.operator.broker.audit import Audit, Ranked, Sample, lane_audit
+from streamfleet.operator.broker.audit import Audit, Ranked, Sample, lane_audit, tenant_audits
 
 OUTSTANDING = "outstanding"
 """Status that requeue.lua returns for a request that has not ended."""
@@ -33,13 +34,16 @@ class ControlBroker(ClientBroker):
 
     async def audit(self, bound: int = 10_000) -> Audit:
         """All counts at one instant; undelivered entries are counted up to `bound` per lane."""
-        counts, delayed, tries, dead, lanes = await self.connection.script("audit", self._shared, [self._config, bound])
+        counts, delayed, tries, dead, lanes, served = await self.connection.script(
+            "audit", self._shared, [self._config, bound]
+        )
         return Audit(
             counts={key.decode(errors="replace"): number(value) for key, value in mapping(counts).items()},
             delayed=delayed,
             tries=tries,
             dead_letters=dead,
             lanes=[lane_audit(lane, row) for lane, row in zip(LANES, lanes, strict=True)],
+            tenants=tenant_audits(texts(served)),
         )
 
     async def sample(self, places: Mapping[Lane, Sequence[int]], delayed_at_most: int) -> Sample:
@@ -172,6 +176,40 @@ class ControlBroker(ClientBroker):
     async def set_configuration(self, values: Mapping[str, str]) -> dict[str, str]:
         """Change the queue's configuration and tell all workers. Returns the whole of it. `decode` checks values."""
         return await self._write_configuration("set", values)
+
+    async def set_tenant(self, tenant: str, weight: float, max_running: int | None) -> None:
+        """Set a tenant's weight and the most of its requests that run at once; None for no limit."""
+        if weight == 1 and max_running is None:
+            await self._look("HDEL", self.keys.tenants, tenant)
+        else:
+            most = "" if max_running is None else f" {max_running}"
+            await self._look("HSET", self.keys.tenants, tenant, f"{weight:.6g}{most}")
+
+    async def tenant_rules(self) -> dict[str, tuple[float, int | None]]:
+        """Weight and limit of the tenants that have some of their own."""
+        rules = {}
+        for name, value in texts(await self._look("HGETALL", self.keys.tenants)).items():
+            weight, _, most = value.partition(" ")
+            rules[name] = (float(weight), int(most) if most else None)
+        return rules
+
+    async def tenants_waiting(self, tenants: Sequence[str]) -> dict[str, int]:
+        """Number of ready requests of these tenants, in lanes that tenants share."""
+        places = [(lane, tenant) for tenant in tenants for lane in LANES]
+        counts = await self._look_all(
+            [
+                ("ZLEXCOUNT", self.keys.waiting, f"[{lane.number}{tenant}\0", f"({lane.number}{tenant}\1")
+                for lane, tenant in places
+            ]
+        )
+        found = dict.fromkeys(tenants, 0)
+        for (_, tenant), count in zip(places, counts, strict=True):
+            found[tenant] += count
+        return found
+
+    async def waiting_in_turns(self) -> int:
+        """Number of ready requests in lanes that tenants share."""
+        return int(await self._look("ZLEXCOUNT", self.keys.waiting, "-", "(t"))
 
     def _paused_command(self) -> tuple[str, ...]:
         return ("HMGET", self.keys.sched, *(f"paused:{lane.number}" for lane in LANES))

@@ -28,7 +28,7 @@ ARGUMENTS: Mapping[str, str] = {
     **dict.fromkeys(("xack", "xgroup|delconsumer"), f"{KEY} workers 1-0"),
     **dict.fromkeys(("xgroup|create", "xgroup|setid"), f"{KEY} workers 0"),
     **dict.fromkeys(("xpending", "xinfo|consumers"), f"{KEY} workers"),
-    **dict.fromkeys(("zrangebylex", "zrevrangebylex"), f"{KEY} - +"),
+    **dict.fromkeys(("zrangebylex", "zrevrangebylex", "zlexcount", "zremrangebylex"), f"{KEY} - +"),
     "lrange": f"{KEY} 0 1",
     "getbit": f"{KEY} 0",
     "setbit": f"{KEY} 0 1",

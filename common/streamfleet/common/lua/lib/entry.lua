@@ -41,15 +41,15 @@ end
 -- An id whose time was ahead of the clock when its entry was staged tells no time: it was made by hand, or the clock
 -- was set back. SCHED keeps the time at which such an entry was staged until it ends, and the last of them in each
 -- lane, so that SCHED is rarely asked.
-local last_ahead, some_interrupted
+local last_ahead, some_interrupted, some_tenants
 -- @begin
-last_ahead, some_interrupted = nil, nil
+last_ahead, some_interrupted, some_tenants = nil, nil, nil
 -- @end
 
 local function look_at_sched()
   if last_ahead then return end
-  last_ahead = call_if_typed('HMGET', SCHED, 'interrupted', lane_fields('ahead:')) or {false}
-  some_interrupted = table.remove(last_ahead, 1)
+  last_ahead = call_if_typed('HMGET', SCHED, 'tenants', 'interrupted', lane_fields('ahead:')) or {false, false}
+  some_tenants, some_interrupted = table.remove(last_ahead, 1), table.remove(last_ahead, 1)
 end
 
 local function may_be_ahead(lane, id)
@@ -132,16 +132,17 @@ local function keep_enqueued_ms(lane, id)
 end
 
 -- Reads only what ordering needs, without a table of the fields, which is enough for most entries of a batch. Returns
--- bytes, deadline or nil, and the given id or nil.
+-- bytes, deadline or nil, the given id or nil, and the tenant or nil.
 local function skim_entry(lane, id, fields)
-  local bytes, given, deadline, ttl = 0
+  local bytes, given, deadline, ttl, tenant = 0
   for i = 1, #fields, 2 do
     local name, value = fields[i], fields[i + 1]
     bytes = bytes + #name + #value
-    if name == 'id' then given = value elseif name == 'deadline' then deadline = value elseif name == 'ttl' then ttl = value end
+    if name == 'id' then given = value elseif name == 'deadline' then deadline = value elseif name == 'ttl' then ttl = value
+    elseif name == 'tenant' then tenant = value ~= '' and value or nil end
   end
   deadline, ttl = milliseconds(deadline), milliseconds(ttl)
-  return bytes, deadline or ttl and enqueued_ms(lane, id) + ttl, given
+  return bytes, deadline or ttl and enqueued_ms(lane, id) + ttl, given, tenant
 end
 
 local function request_id_of(given, lane, id) return usable_name(given) or entry_name(lane, id) end
@@ -163,13 +164,6 @@ local function read_entry(lane, id, fields)
 end
 
 local function streamed(entry) return entry.named.stream == '1' end   -- a client reads its tokens while they arrive
-
--- Returns the entry's size, and 1 unless it was ready before.
-local function make_ready(lane, id, fields)
-  keep_enqueued_ms(lane, id)
-  local bytes, deadline = skim_entry(lane, id, fields)
-  return bytes, call('ZADD', ready_key(lane), rank_of(lane, id, deadline), encode_id(id))
-end
 
 local function fetch_fields(lane, id)
   local entry = call('XRANGE', lane_key(lane), id, id)[1]

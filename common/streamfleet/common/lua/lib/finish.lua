@@ -1,5 +1,6 @@
 -- @include result
 -- @include attempts
+-- @include tenants
 -- Ends requests: the status is written once, counted once, notified once, and only then is the entry removed.
 local counted
 -- @begin
@@ -18,6 +19,7 @@ end
 
 local function write_counts()
   for name, n in pairs(counted) do call('HINCRBY', COUNTS, name, n) end
+  if made_tenants then made_tenants.flush() end
 end
 
 local function remove_entries(lane, ids)
@@ -31,6 +33,8 @@ local function remove_entries(lane, ids)
   end
   -- @guard interrupted: forgotten with the entry
   forget_interruptions(lane, ids)
+  -- @guard tenants: nothing is left of a charge when its entry is removed
+  if some_tenants and tenants() then tenants().drop(lane, ids) end
   if call('HLEN', ATTEMPTS) == 0 then return end
   local fields = {}
   for i, id in ipairs(ids) do fields[i] = entry_field(lane, id) end
@@ -96,6 +100,7 @@ local function end_with_dead_letter(lane, id, fields, entry, letter)
   -- @guard end with dead letter: a dead letter is written
   write_dead_letter(lane, id, fields, letter)
   count(letter.status)
+  if letter.status == 'expired' and sharing() then sharing().missed(entry.named.tenant) end
   remove_entry(lane, id)
 end
 

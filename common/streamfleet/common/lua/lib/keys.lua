@@ -1,10 +1,10 @@
 -- The keys that every script gets first, which are SHARED in number (Keys.shared() in keys.py): of each lane its stream,
--- then its ready set, then those below. ARGV[1] is the configuration: the prefix of the queue's keys, the lanes, the most
--- urgent first, and the limits. QueueLimits.encoded() in limits.py has the names.
+-- then its ready set, then those below. ARGV[1] is the configuration: the prefix of the queue's
+-- keys, the lanes, the most urgent first, and the limits. QueueLimits.encoded() in limits.py has the names.
 -- Where the script is a function, what lies between `@begin` and `@end` runs at the beginning of each call, and all else
 -- stays between the calls.
 local GROUP, NOBODY = 'workers', '~'
-local WAKE, SCHED, DEAD, ATTEMPTS, DELAYED, BENCH, WATCH, COUNTS, CANCELS, WORKERS
+local WAKE, SCHED, DEAD, ATTEMPTS, DELAYED, BENCH, WATCH, COUNTS, CANCELS, WORKERS, WAITING, SERVED, TENANTS
 local call, cfg, cfg_text, now_in_ms, LANE_NAMES, LANE_COUNT, SHARED
 
 -- Entries that one command may copy before their sizes are known: 128 MiB if all are as large as allowed.
@@ -15,11 +15,12 @@ call = redis.call
 if ARGV[1] ~= cfg_text then
   cfg_text, cfg = ARGV[1], cjson.decode(ARGV[1])
   LANE_NAMES, LANE_COUNT = cfg.lanes, #cfg.lanes
-  SHARED = 2 * LANE_COUNT + 10
+  SHARED = 2 * LANE_COUNT + 13
   MOST_UNSEEN = math.max(1, math.floor(134217728 / cfg.max_entry_bytes))
 end
 now_in_ms = cfg.now_ms
-WAKE, SCHED, DEAD, ATTEMPTS, DELAYED, BENCH, WATCH, COUNTS, CANCELS, WORKERS = unpack(KEYS, SHARED - 9, SHARED)
+WAKE, SCHED, DEAD, ATTEMPTS, DELAYED, BENCH, WATCH, COUNTS, CANCELS, WORKERS, WAITING, SERVED, TENANTS =
+  unpack(KEYS, SHARED - 12, SHARED)
 -- @end
 
 -- Bytes that a read may copy before the sizes of what it reads are known well.

@@ -26,6 +26,7 @@ local function take_out(lane, entry_id, entry, delivered)
     -- @guard cancel: counted as staged where no pull staged it
     count('staged')
   end
+  if sharing() then sharing().remove(lane, entry_id, entry.named.tenant, call('ZSCORE', ready_key(lane), member)) end
   -- @guard cancel: no longer ready
   call('ZREM', ready_key(lane), member)
   -- @guard cancel: no longer delayed

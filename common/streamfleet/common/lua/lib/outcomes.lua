@@ -30,11 +30,12 @@ local function values_of(item)
   return words, 2 * item.size
 end
 
--- Fields of an outcome about its run alone, by name: its wait for the engine, and its use.
+-- Fields of an outcome about its run alone, by name: its wait for the engine, its use, and what it went on with.
+local ABOUT_RUN = {usage = true, waited_ms = true, resumed_tokens = true}
 local function run_of(values, n)
   local run = {}
   for i = 1, n, 2 do
-    if values[i] == 'usage' or values[i] == 'waited_ms' then run[values[i]] = values[i + 1] end
+    if ABOUT_RUN[values[i]] then run[values[i]] = values[i + 1] end
   end
   return run
 end

@@ -50,7 +50,11 @@ local function is_tracked(lane, id)
   return call('ZSCORE', DELAYED, entry_field(lane, id)) or call('XPENDING', lane_key(lane), GROUP, id, id, 1)[1]
 end
 
-local function load_seen() return call('HMGET', SCHED, lane_fields('seen:')) end
+local function load_seen()
+  local found = call('HMGET', SCHED, 'tenants', lane_fields('seen:'))
+  some_tenants = table.remove(found, 1)
+  return found
+end
 
 local function save_seen(seen, fresh)
   if fresh == 0 then return end
@@ -64,9 +68,11 @@ end
 -- have ended because they must not run: later, one that is too large would be copied a second time.
 local function stage_lane(lane, entries, seen)
   local add, bytes, largest, fresh, ended = {'ZADD', ready_key(lane)}, 0, 1, 0, 0
+  local shared = some_tenants and tenants()
+  local rows = shared and shared.shares(lane) and {} or nil
   for _, item in ipairs(entries) do
     keep_enqueued_ms(lane, item[1])
-    local size, deadline = skim_entry(lane, item[1], item[2])
+    local size, deadline, _, tenant = skim_entry(lane, item[1], item[2])
     local member = encode_id(item[1])
     bytes, largest = bytes + size, math.max(largest, size)
     local again = seen[lane] and member <= seen[lane]
@@ -79,10 +85,14 @@ local function stage_lane(lane, entries, seen)
       end_unfit(lane, item[1], item[2])
       ended = ended + 1
     else
-      add[#add + 1] = rank_of(lane, item[1], deadline)
+      local rank = rank_of(lane, item[1], deadline)
+      add[#add + 1] = rank
       add[#add + 1] = member
+      if tenant then rows = rows or {} end
+      if rows then rows[#rows + 1] = {item[1], rank, tenant or false, item[2], not again and #add / 2 - 1 or nil} end
     end
   end
+  if rows and #rows > 0 and tenants() then tenants().add_all(lane, rows) end
   return #add > 2 and call(unpack(add)) or 0, bytes, largest, fresh, ended
 end
 

@@ -1,6 +1,7 @@
 -- @include finish
 -- @include attempts
 -- @include pull_choose
+-- @include tenant_pick
 -- Third part of a pull: claim the chosen entries for the worker, and end those that must not run.
 
 -- Claims entries. Returns for each its attempt, and how many earlier ones were lost with their workers; and {stream id
@@ -49,7 +50,12 @@ end
 -- all requests that run beside them.
 local function pop(lane, wanted, worker)
   local ids, popped, others, passed = {}, {}, 0, 0
-  look_at_sched()
+  local shared = sharing()
+  if shared then
+    if not shared.pop then add_pick(shared) end
+    local taken = shared.pop(lane, wanted, worker)
+    if taken then return taken end
+  end
   if not some_interrupted then
     local some = call('ZPOPMIN', ready_key(lane), wanted)
     for i = 1, #some, 2 do ids[#ids + 1] = decode_id(some[i]) end
@@ -81,14 +87,16 @@ end
 
 local function take_from(lane, picks, arg, claims)
   local ids, bytes, dropped = pop(lane, picks, arg.worker), 0, 0
-  if #ids == 0 then return 0, 0 end
+  if #ids == 0 then return 0, 0, 0 end
+  local shared = sharing()
   local attempts, lost, fields_of = claim(lane, ids, arg.worker)
-  local rows, sizes, deadlines, results, seen = {}, {}, {}, {}, {}
+  local rows, sizes, deadlines, results, seen, names = {}, {}, {}, {}, {}, {}
   local twice = false   -- two entries of one id: if the first ends here, the second has a result
   for i, id in ipairs(ids) do
     local fields = fields_of[id]
     if fields then
-      local size, deadline, given = skim_entry(lane, id, fields)
+      local size, deadline, given, tenant = skim_entry(lane, id, fields)
+      names[i] = tenant
       local request_id = request_id_of(given, lane, id)
       rows[i], sizes[i], deadlines[i] = {lane, id, attempts[i], request_id, fields, lost[i]}, size, deadline
       local kept = kept_enqueued_ms(lane, id)
@@ -103,18 +111,21 @@ local function take_from(lane, picks, arg, claims)
   local asked = twice or there and there ~= 0   -- not a number if this user may not run EXISTS
   for i, id in ipairs(ids) do
     local row = rows[i]
+    local runs = row and runnable(row, sizes[i], deadlines[i], asked)
     if not row then
       remove_entry(lane, id)
       count('vanished')
-      dropped = dropped + 1
-    elseif runnable(row, sizes[i], deadlines[i], asked) then
+    end
+    if runs then
       claims[#claims + 1] = row
       bytes = bytes + sizes[i]
     else
       dropped = dropped + 1
     end
+    if shared then names[i] = {id, names[i], runs and row[5]} end
   end
-  return bytes, dropped
+  if shared then shared.claimed(lane, names) end
+  return bytes, dropped, #ids
 end
 
 -- `cut`: the lane that was not staged to its end. Only entries that wait in it and in the lanes before it are taken,
@@ -139,8 +150,9 @@ local function take(arg, waiting, cut, more)
     local seen = #claims + dropped
     for lane = 1, LANE_COUNT do
       if picks[lane] > 0 then
-        local took, ended = take_from(lane, picks[lane], arg, claims)
+        local took, ended, popped = take_from(lane, picks[lane], arg, claims)
         bytes, dropped = bytes + took, dropped + ended
+        if popped < picks[lane] then waiting[lane] = 0 end   -- what is left may not run yet: look no further
       end
     end
     local average = bytes / math.max(1, #claims + dropped - seen)

@@ -1,0 +1,150 @@
+-- @include entry
+-- Tenants: charges. A charge is '<prompt> <output> <weight> <kept> <class> <tenant>': the tokens that it was charged for its
+-- run, 0 if none runs, and the weight that counted; `kept`, what earlier runs generated; and its class of length.
+
+local function add_charges(t)
+  local function charge_field(lane, id) return 'c|' .. entry_field(lane, id) end
+
+  table.insert(t.begins, function() t.picks = {} end)   -- entry to what `pop` charged for it
+
+  local function charge_in(words)
+    local prompt, output, weight, kept, class, name = string.match(words or '', '^(%d+) (%d+) (%S+) (%d+) (%S+) (.*)$')
+    if not prompt then return nil end
+    return {prompt = tonumber(prompt), cost = prompt + output, weight = tonumber(weight) or 1, kept = tonumber(kept),
+      class = class, name = name}
+  end
+
+  local function charge_of(lane, id) return charge_in(t.get(charge_field(lane, id))) end
+
+  -- Reads what settling these needs: rows of lane and stream id.
+  function t.prepare(rows)
+    local fields, names = {}, {}
+    for i, row in ipairs(rows) do fields[i] = charge_field(row[1], row[2]) end
+    t.fetch(fields)
+    for i, row in ipairs(rows) do
+      local charge = charge_in(t.get(fields[i]))
+      if charge then
+        names[row[1]] = names[row[1]] or {}
+        table.insert(names[row[1]], charge.name)
+      end
+    end
+    for lane, some in pairs(names) do
+      t.fetch_records(some)
+      t.load_turns(lane, some)
+    end
+  end
+
+  local function end_run(name)
+    local record = t.change(name)
+    local blocked = record.running >= record.most
+    record.running = math.max(0, record.running - 1)
+    for lane = 1, blocked and record.running < record.most and LANE_COUNT or 0 do
+      if t.heads(lane, name, 1)[1] then
+        -- @guard tenants: who may run one more waits again
+        t.enter(lane, name)
+        t.unblocked = true
+      end
+    end
+  end
+
+  -- A run has ended, which is charged `cost` in place of what it was charged before.
+  local function settle_run(lane, charge, cost)
+    if charge.cost == 0 then return end
+    t.add_tokens(lane, charge.name, (cost - charge.cost) / charge.weight)
+    local record = t.change(charge.name)
+    record.charged = record.charged + cost - charge.cost
+    end_run(charge.name)
+  end
+
+  local function charge_run(lane, id, name, fields, before, pick)
+    local cost, prompt, class
+    if pick and pick.sized then
+      cost, prompt, class = pick.cost, pick.prompt, pick.class
+    else
+      local bytes, limit = t.size(fields)
+      cost, prompt, class = t.cost(name, bytes, tonumber(limit))
+    end
+    local record = t.change(name)
+    t.add_tokens(lane, name, (cost - (pick and pick.cost or 0)) / record.weight)
+    if not pick then record.running = record.running + 1 end
+    record.charged, record.seen = record.charged + cost, now_ms()
+    return prompt .. ' ' .. cost - prompt .. ' ' .. record.weight .. ' ' .. (before and before.kept or 0) .. ' ' .. class
+      .. ' ' .. name
+  end
+
+  -- Entries that a pull took, as {stream id, tenant, fields}: those that run are charged. Others have no fields: they were
+  -- ended.
+  function t.claimed(lane, rows)
+    local fields = {}
+    for i, row in ipairs(rows) do fields[i] = charge_field(lane, row[1]) end
+    t.fetch(fields)
+    for i, row in ipairs(rows) do
+      local pick, name = t.picks[entry_field(lane, row[1])], row[3] and t.name(row[2])
+      if pick and name ~= pick.name then
+        -- @guard tenants: what did not run is not charged
+        t.add_tokens(lane, pick.name, -pick.cost / t.record(pick.name).weight)
+        end_run(pick.name)
+        pick = nil
+      end
+      if row[3] then
+        local before = charge_in(t.get(fields[i]))
+        -- @guard tenants: a charge that nobody settled is given back
+        if before then settle_run(lane, before, 0) end
+        -- @guard tenants: a pick is charged
+        t.put(fields[i], charge_run(lane, row[1], name, row[3], before, pick))
+      end
+    end
+  end
+
+  -- A worker's outcome, before its entry is removed. `run`: fields of its result. What a cancelled or failed run has used is
+  -- charged as far as the engine has counted it, or else its prompt if it reached the engine.
+  function t.settle(lane, id, status, run)
+    local charge = charge_of(lane, id)
+    if not charge or charge.cost == 0 then return end
+    local prompt, output = t.used(run.usage)
+    local cost = status == 'succeeded' and charge.cost or run.waited_ms and charge.prompt or 0
+    -- Output of earlier runs that this one went on with is in its usage, and is charged already.
+    if prompt then cost = prompt + output - math.min(charge.kept, tonumber(run.resumed_tokens) or 0) end
+    local record = t.change(charge.name)
+    record.tokens, record.requests = record.tokens + cost + charge.kept, record.requests + 1
+    record.missed = record.missed + (status == 'expired' and 1 or 0)
+    -- @guard tenants: a charge is settled by what was used
+    settle_run(lane, charge, cost)
+    t.put(charge_field(lane, id), false)
+    if prompt and status == 'succeeded' then t.learn(charge, prompt, output) end
+  end
+
+  -- An entry goes back. `generated`: tokens that stay charged; nil if its worker was lost, for which nobody is charged.
+  function t.back(lane, id, generated)
+    local charge = charge_of(lane, id)
+    if not charge or charge.cost == 0 then return end
+    if not generated then t.change(charge.name).lost = t.record(charge.name).lost + charge.cost end
+    -- @guard tenants: what was generated stays charged
+    local stays = math.min(generated or 0, charge.cost)
+    settle_run(lane, charge, stays)
+    if charge.kept + stays > 0 then
+      t.put(charge_field(lane, id), table.concat({0, 0, charge.weight, charge.kept + stays, charge.class, charge.name}, ' '))
+    else
+      t.put(charge_field(lane, id), false)
+    end
+  end
+
+  -- Entries are removed. A run that nobody has settled is refunded.
+  function t.drop(lane, ids)
+    for _, id in ipairs(ids) do
+      local charge = charge_of(lane, id)
+      if charge then
+        settle_run(lane, charge, 0)
+        local record = t.change(charge.name)
+        record.tokens = record.tokens + charge.kept
+        t.put(charge_field(lane, id), false)
+      end
+    end
+  end
+
+  -- A request of a tenant has expired before it ran.
+  function t.missed(raw)
+    local record = t.change(t.name(raw))
+    record.missed, record.seen = record.missed + 1, now_ms()
+  end
+end

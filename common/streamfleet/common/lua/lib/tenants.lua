@@ -1,0 +1,68 @@
+-- @include entry
+-- @include tenant_index
+-- @include tenant_charges
+-- @include tenant_lengths
+-- Tenants share a lane by tokens. Of those that wait, the one that was charged least for its weight goes first; within a
+-- tenant, the earliest deadline. A request is charged when it is picked, settled when it ends, and refunded when it
+-- returns. The keys:
+--   waiting: '<lane><tenant>\0<rank><member of ready>\0<bytes of the body> <asked limit>' of what is ready, by name; and the
+--     turns of tenants that wait, 't<lane><tokens charged for its weight>\0<tenant>'.
+--   served: 't|<tenant>' its record; 'u|<lane><tenant>' its turn, '<tokens> <1 if it waits>'; 'c|<lane>|<id>' a charge; 'l|<tenant>' lengths; 'left|<lane>' the tokens of the
+--     tenant that waited last; 'known' the number of records.
+--   tenants: tenant to '<weight> <most running at once>', set by operators.
+-- While nobody gives a tenant, none of these keys exists, and SCHED has no field `tenants`, which is all that is asked:
+-- the functions are made only if it has.
+local all_tenants, made_tenants   -- the functions; the same if this call may use them, nil until that is known
+-- @begin
+made_tenants = nil
+-- @end
+
+-- Returns a table of functions; false where access rules of an earlier release forbid these keys, or one was
+-- overwritten by hand.
+local function tenants()
+  if made_tenants == nil then
+    local usable = type(redis.pcall('HLEN', SERVED)) == 'number' and type(redis.pcall('ZCARD', WAITING)) == 'number'
+    -- @guard tenants: keys of another type are left alone
+    made_tenants = usable
+    if made_tenants == false then return false end
+    if not all_tenants then
+      all_tenants = {begins = {}}
+      add_index(all_tenants)
+      add_charges(all_tenants)
+      add_lengths(all_tenants)
+    end
+    for _, begin in ipairs(all_tenants.begins) do begin() end
+    made_tenants = all_tenants
+  end
+  return made_tenants
+end
+
+-- The same, if a tenant was given lately.
+local function sharing()
+  look_at_sched()
+  return some_tenants and tenants()
+end
+
+-- An entry is about to be ready no more, and no pull takes it. `rank`: as in the ready set; false if it was not there.
+local function leave_index(lane, id, fields, rank)
+  local shared = sharing()
+  if not shared then return end
+  local _, _, _, tenant = skim_entry(lane, id, fields)
+  shared.remove(lane, id, tenant, rank)
+end
+
+-- A run ends before its request does. `generated`: tokens that stay charged; nil if its work was lost.
+local function refund(lane, id, generated)
+  local shared = sharing()
+  if shared then shared.back(lane, id, generated) end
+end
+
+-- Returns the entry's size, and 1 unless it was ready before.
+local function make_ready(lane, id, fields)
+  keep_enqueued_ms(lane, id)
+  local bytes, deadline, _, tenant = skim_entry(lane, id, fields)
+  local rank = rank_of(lane, id, deadline)
+  local shared = sharing() or tenant and tenants()
+  if shared then shared.add(lane, id, rank, tenant, fields) end
+  return bytes, call('ZADD', ready_key(lane), rank, encode_id(id))
+end

@@ -1,0 +1,105 @@
+"""`streamfleet tenants`: how a queue's tenants share it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from streamfleet.operator.commands.common import (
+    AsJson,
+    QueueName,
+    RedisUrl,
+    connected,
+    out,
+    queue_settings,
+    run,
+)
+
+if TYPE_CHECKING:
+    from streamfleet.common.settings import QueueSettings
+    from streamfleet.operator.tenants import TenantView
+
+tenants = typer.Typer(
+    name="tenants",
+    no_args_is_help=True,
+    help="Tenants: their tokens and requests, weights, and most that run: show, set.",
+)
+
+
+@tenants.command("show")
+def show(as_json: AsJson = False, redis_url: RedisUrl = None, queue: QueueName = None) -> None:
+    """Show tenants by tokens: the 50 with most, and "other" for the rest.
+
+    Tenants are there while they have requests, and for an hour after; those with a weight or limit of their own always.
+    "tokens" are settled; "in flight" are charged by estimate. "lost" are of runs that were lost with their workers.
+
+    ```text
+    streamfleet tenants show
+    streamfleet tenants show --json | jq '.[] | select(.missed > 0) | .tenant'
+    ```
+    """
+    run(_show(queue_settings(redis_url, queue), as_json))
+
+
+async def _show(settings: QueueSettings, as_json: bool) -> None:
+    from dataclasses import asdict
+
+    from streamfleet.operator.tenants import read_tenants
+
+    async with connected(settings) as broker:
+        found = await read_tenants(broker)
+    if as_json:
+        out(json.dumps([asdict(view) for view in found], indent=2))
+    else:
+        _print(found)
+
+
+def _print(found: list[TenantView]) -> None:
+    from rich.console import Console
+
+    from streamfleet.operator.commands.fitted_table import FittedTable
+    from streamfleet.operator.commands.plain import cell
+
+    table = FittedTable()
+    table.add_column("tenant")
+    for name in ("weight", "most", "waiting", "running", "requests", "missed", "tokens", "in flight", "lost"):
+        table.add_column(name, justify="right")
+    for view in found:
+        counts = (view.waiting, view.running, view.requests, view.missed, view.tokens, view.in_flight, view.lost)
+        most = "" if view.max_running is None else str(view.max_running)
+        table.add_row(cell(view.tenant or "(none given)"), f"{view.weight:g}", most, *map(str, counts))
+    Console().print(table)
+
+
+@tenants.command("set")
+def set_tenant(
+    tenant: Annotated[str, typer.Argument(help="The tenant, as requests name it; '' for requests without one.")],
+    weight: Annotated[
+        float, typer.Option(min=0.001, max=1_000_000, help="Its part beside the others', 1 by default.")
+    ] = 1,
+    max_running: Annotated[
+        int | None, typer.Option(min=1, max=1_000_000, help="Most of its requests that run at once. Default: no limit.")
+    ] = None,
+    redis_url: RedisUrl = None,
+    queue: QueueName = None,
+) -> None:
+    """Set a tenant's weight, and how many of its requests may run at once, within seconds and without a restart.
+
+    An option that is not given gets its default. A tenant with weight 1 and no limit is like any other.
+
+    ```text
+    streamfleet tenants set acme --weight 3
+    streamfleet tenants set batch-team --weight 0.5 --max-running 16
+    ```
+    """
+    from streamfleet.common.envelope import check_label
+
+    run(_set(queue_settings(redis_url, queue), check_label(tenant, "tenant"), weight, max_running))
+
+
+async def _set(settings: QueueSettings, tenant: str, weight: float, max_running: int | None) -> None:
+    async with connected(settings) as broker:
+        await broker.set_tenant(tenant, weight, max_running)
+    out(f"{tenant or '(none given)'}: weight {weight:g}, {f'at most {max_running} run' if max_running else 'no limit'}")

@@ -1,0 +1,92 @@
+"""Guards of tenants: their turns, charges, and what is left of them."""
+
+from __future__ import annotations
+
+from tests.scripts.mutants.mutant import Mutant
+
+TAKEN_OUT = tuple(
+    Mutant(guard, caught_by=f"tenants.{test}")
+    for guard, test in {
+        "tenants: a pick is charged": "a_charge_is_settled_by_what_was_used",
+        "tenants: a charge is settled by what was used": "a_charge_is_settled_by_what_was_used",
+        "tenants: nothing is left of a charge when its entry is removed": "an_entry_that_goes_takes_its_charge_along",
+        "tenants: keys of another type are left alone": "keys_of_another_type_are_left_alone",
+        "tenants: their number is bounded": "the_number_of_tenants_is_bounded",
+        "tenants: as many of a tenant run at once as it may": "as_many_of_a_tenant_run_as_it_may",
+        "tenants: who may run one more waits again": "as_many_of_a_tenant_run_as_it_may",
+        "tenants: somebody is woken for who may run one more": "as_many_of_a_tenant_run_as_it_may",
+        "tenants: nothing is left of turns of who has gone": "a_turn_is_forgotten_once_others_were_charged_as_much",
+        "tenants: what was ready before them takes turns too": "what_was_ready_before_tenants_came_is_one_tenants",
+        "tenants: what is ready no more waits no more": "a_cancelled_or_expired_request_leaves_the_index",
+        "tenants: what stands in no index is taken too": "what_stands_in_no_index_is_taken_too",
+        "tenants: what did not run is not charged": "what_does_not_run_is_not_charged",
+        "tenants: a charge that nobody settled is given back": (
+            "a_charge_that_nobody_settled_is_given_back_at_the_next_pick"
+        ),
+        "tenants: what was generated stays charged": "what_was_generated_stays_charged_and_the_rest_is_refunded",
+        "tenants: who is nearly late goes before few of its tenant": (
+            "who_is_nearly_late_goes_first_if_its_tenant_is_little_ahead"
+        ),
+        "upkeep: what an earlier release staged takes turns": (
+            "the_housekeeping_puts_what_an_earlier_release_staged_into_the_index"
+        ),
+        "upkeep: what is ready no more leaves the index": (
+            "the_housekeeping_puts_what_an_earlier_release_staged_into_the_index"
+        ),
+        "upkeep: a walk ends where nothing is ready": "nothing_is_left_of_what_workers_of_an_earlier_release_took",
+        "upkeep: a run that is over is charged no more": "the_housekeeping_ends_charges_of_runs_that_are_over",
+        "upkeep: a tenant that has gone is forgotten": "nothing_is_left_of_a_tenant_that_has_gone",
+        "upkeep: what operators set counts within seconds": (
+            "a_limit_that_is_set_while_requests_run_counts_within_seconds"
+        ),
+        "upkeep: who may run more since its limit was raised waits again": (
+            "a_limit_that_is_raised_counts_within_seconds"
+        ),
+        "upkeep: without tenants nothing is asked": "nothing_is_left_of_a_tenant_that_has_gone",
+    }.items()
+)
+MUTANTS = (
+    *TAKEN_OUT,
+    Mutant(
+        "tenants: who comes back starts at the lowest level",
+        "math.max(tokens or 0, t.level(lane) - 0.001), true)",
+        "tokens or 0, true)",
+        "tenants.who_comes_back_starts_at_the_level_of_the_lowest_that_waits",
+    ),
+    Mutant(
+        "tenants: lengths are of a class",
+        "';' .. class .. ' ([^ ;]+)",
+        "class .. ' ([^ ;]+)",
+        "tenants.lengths_of_one_limit_are_not_taken_for_those_of_another",
+    ),
+    Mutant(
+        "tenants: the weight counts",
+        "return cost / record.weight",
+        "return cost",
+        "tenants.tenants_that_wait_share_by_tokens_for_their_weight",
+    ),
+    Mutant(
+        "tenants: the lowest goes first",
+        "if fresh and not (other and other.tokens < fresh.tokens) then",
+        "if fresh then",
+        "tenants.a_tenant_that_is_far_behind_goes_several_times",
+    ),
+    Mutant(
+        "tenants: a tenant that was charged goes back to its place",
+        "charged[place - 1].tokens > tenant.tokens",
+        "false",
+        "tenants.tenants_that_wait_share_by_tokens_for_their_weight",
+    ),
+    Mutant(
+        "tenants: output of earlier runs is charged once",
+        "cost = prompt + output - math.min(charge.kept, tonumber(run.resumed_tokens) or 0)",
+        "cost = prompt + output",
+        "tenants.what_was_generated_stays_charged_and_the_rest_is_refunded",
+    ),
+    Mutant(
+        "tenants: lost work is not charged",
+        "math.min(generated or 0, charge.cost)",
+        "math.min(generated or charge.cost, charge.cost)",
+        "tenants.work_lost_with_a_worker_is_counted_and_not_charged",
+    ),
+)

@@ -1,0 +1,354 @@
+"""Tenants: who is picked, what is charged, and that nothing is left of it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from streamfleet.common.broker.types import Completion, Lease
+from streamfleet.common.protocol import Status
+from streamfleet.operator.tenants import read_tenants
+from tests.scripts.harness import NOW, Queue, ids
+from tests.scripts.keyspace import Dump
+
+FAR = NOW + 10**7
+HOUR_MS = 3_600_000
+
+
+def asking(limit: int) -> str:
+    return json.dumps({"prompt": "hi", "max_tokens": limit})
+
+
+async def flood(queue: Queue, tenant: str, number: int, limit: int = 100, first: int = 1000, **fields: Any) -> None:
+    for i in range(number):
+        given = {"tenant": tenant} if tenant else {}
+        await queue.add("high", f"{first + i}-0", deadline=FAR + i, body=asking(limit), **given, **fields)
+
+
+async def turns(queue: Queue) -> dict[str, float]:
+    """Tokens of tenants in the lane, below zero if they do not wait."""
+    found = {}
+    for field, value in (await queue.dump()).get("served", {}).items():
+        if field.startswith("u|2"):
+            tokens, waits = value.split()
+            found[field[3:]] = float(tokens) if waits == "1" else -float(tokens) - 1
+    return found
+
+
+def record(dump: Dump, tenant: str) -> dict[str, int]:
+    names = ("running", "requests", "charged", "tokens", "lost", "missed")
+    words = dump["served"][f"t|{tenant}"].split()
+    return {name: int(word) for name, word in zip(names, words, strict=False) if word != "0"}
+
+
+async def end(queue: Queue, lease: Lease, prompt: int, output: int, **values: str) -> None:
+    usage = json.dumps({"prompt_tokens": prompt, "completion_tokens": output})
+    await queue.broker.complete("w1", [Completion(lease, Status.SUCCEEDED, {"usage": usage, **values}, "")])
+
+
+async def test_a_small_tenant_goes_before_a_flood(queue: Queue) -> None:
+    await flood(queue, "big", 20)
+    await queue.pull(wanted=4)
+    await queue.add("high", "5000-0", tenant="small", deadline=FAR + 10**6)
+    assert ids((await queue.pull()).claims) == ["5000-0"]
+
+
+async def test_tenants_that_wait_share_by_tokens_for_their_weight(queue: Queue) -> None:
+    await queue.command("HSET", queue.keys.tenants, "b", "3")
+    await flood(queue, "a", 30)
+    await flood(queue, "b", 30, first=2000)
+    taken = ids((await queue.pull(wanted=24)).claims)
+    assert sum(stream_id < "2000" for stream_id in taken) == 6
+
+
+async def test_a_tenant_that_is_far_behind_goes_several_times(queue: Queue) -> None:
+    await flood(queue, "a", 9, limit=10)
+    await flood(queue, "b", 9, limit=100, first=2000)
+    assert ids((await queue.pull(wanted=2)).claims) == ["1000-0", "2000-0"]
+    assert ids((await queue.pull(wanted=4)).claims) == [f"{1001 + i}-0" for i in range(4)]
+
+
+async def test_a_tenant_takes_its_own_in_order_of_deadline(queue: Queue) -> None:
+    await queue.add("high", "1000-0", tenant="a", deadline=FAR + 2)
+    await queue.add("high", "1001-0", tenant="a", deadline=FAR + 1)
+    assert ids((await queue.pull(wanted=2)).claims) == ["1001-0", "1000-0"]
+
+
+async def test_without_tenants_nothing_of_them_is_there(queue: Queue) -> None:
+    await flood(queue, "", 3)
+    lease = await queue.claim()
+    await queue.complete("w1", lease)
+    assert not [key for key in await queue.dump() if key.startswith(("turns", "waiting", "served"))]
+
+
+async def test_what_was_ready_before_tenants_came_is_one_tenants(queue: Queue) -> None:
+    await flood(queue, "", 40)
+    await queue.pull(wanted=0)
+    await flood(queue, "a", 40, first=2000)
+    taken = ids((await queue.pull(wanted=20)).claims)
+    assert sum(stream_id < "2000" for stream_id in taken) == 10
+    assert sorted(taken)[:10] == [f"{1000 + i}-0" for i in range(10)]
+
+
+async def test_who_comes_back_starts_at_the_level_of_the_lowest_that_waits(queue: Queue) -> None:
+    await flood(queue, "a", 20)
+    await queue.pull(wanted=8)
+    before = (await turns(queue))["a"]
+    await flood(queue, "new", 10, first=2000)
+    await queue.pull(wanted=0)
+    assert (await turns(queue))["new"] == pytest.approx(before - 0.001)
+
+
+async def test_a_charge_is_settled_by_what_was_used(queue: Queue) -> None:
+    lease = await queue.running(tenant="a", deadline=FAR, body=asking(100))
+    charged = record(await queue.dump(), "a")
+    assert charged == {"running": 1, "charged": 109}
+    await end(queue, lease, 5, 20)
+    dump = await queue.dump()
+    assert record(dump, "a") == {"requests": 1, "charged": 25, "tokens": 25}
+    assert not [field for field in dump["served"] if field.startswith("c|")]
+
+
+async def test_a_cancelled_run_is_charged_its_prompt_where_the_engine_did_not_count(queue: Queue) -> None:
+    lease = await queue.running(tenant="a", deadline=FAR, body=asking(100))
+    await queue.complete("w1", lease, status=Status.CANCELLED, waited_ms="1.0")
+    assert record(await queue.dump(), "a") == {"requests": 1, "charged": 9, "tokens": 9}
+
+
+async def test_lengths_are_learnt_by_tenant_and_asked_limit(queue: Queue) -> None:
+    lease = await queue.running(tenant="a", deadline=FAR, body=asking(100))
+    await end(queue, lease, 4, 10)
+    await queue.running("high", "1001-0", tenant="a", deadline=FAR, body=asking(100))
+    assert record(await queue.dump(), "a")["charged"] == 14 + 14
+    await queue.running("high", "1002-0", tenant="a", deadline=FAR, body=asking(7))
+    assert record(await queue.dump(), "a")["charged"] == 14 + 14 + 8 + 7
+
+
+async def test_lengths_of_one_limit_are_not_taken_for_those_of_another(queue: Queue) -> None:
+    await queue.command("HSET", queue.keys.served, "l|a", ";9 13 3 0.1;18 13 5 0.1;13 4 7 0.1;none 13 9 0.1")
+    lease = await queue.running(tenant="a", deadline=FAR, body=asking(100))
+    assert record(await queue.dump(), "a")["charged"] == 7 + 4
+    await end(queue, lease, 4, 7)
+    assert (await queue.dump())["served"]["l|a"].startswith(";9 13 3 0.1;18 13 5 0.1;none 13 9 0.1;13 5 7 ")
+    await queue.running("high", "1001-0", tenant="a", deadline=FAR, body=asking(2))
+    assert record(await queue.dump(), "a")["charged"] == 11 + 8 + 2, "class 3 is not 13"
+
+
+async def test_what_was_generated_stays_charged_and_the_rest_is_refunded(queue: Queue) -> None:
+    lease = await queue.running(tenant="a", deadline=FAR, body=asking(100))
+    await queue.broker.release("w1", [lease], generated={lease: 30})
+    assert record(await queue.dump(), "a") == {"charged": 30}
+    again = await queue.claim()
+    assert record(await queue.dump(), "a") == {"running": 1, "charged": 139}
+    await end(queue, again, 9, 100, resumed_tokens="30")
+    assert record(await queue.dump(), "a") == {"requests": 1, "charged": 109, "tokens": 109}
+
+
+async def test_work_lost_with_a_worker_is_counted_and_not_charged(queue: Queue) -> None:
+    await queue.running(tenant="a", deadline=FAR, body=asking(100))
+    await queue.age("high", "1000-0", "w1")
+    await queue.broker.reclaim(60_000, 9)
+    assert record(await queue.dump(), "a") == {"lost": 109}
+
+
+async def test_an_entry_that_goes_takes_its_charge_along(queue: Queue) -> None:
+    lease = await queue.running(tenant="a", deadline=FAR, body=asking(100))
+    await queue.command("XDEL", queue.keys.lane("high"), lease.stream_id)
+    await queue.broker.release("w1", [lease])
+    dump = await queue.dump()
+    assert record(dump, "a") == {}
+    assert not [field for field in dump["served"] if field.startswith("c|")]
+
+
+async def test_what_does_not_run_is_not_charged(queue: Queue) -> None:
+    await flood(queue, "a", 1)
+    await queue.pull(wanted=0)
+    late = queue.at(FAR + 1)
+    pulled = await late.pull()
+    assert (pulled.claims, pulled.dropped) == ([], 1)
+    assert record(await queue.dump(), "a") == {"missed": 1}
+    assert (await turns(queue))["a"] == -1
+
+
+async def test_a_charge_that_nobody_settled_is_given_back_at_the_next_pick(queue: Queue) -> None:
+    """A worker of an earlier release handed it back without a look at charges."""
+    await queue.running(tenant="a", deadline=FAR, body=asking(100))
+    await as_earlier_release_hands_back(queue, "1000-0")
+    await queue.claim()
+    assert record(await queue.dump(), "a") == {"running": 1, "charged": 109}
+
+
+async def as_earlier_release_hands_back(queue: Queue, stream_id: str) -> None:
+    await queue.command("ZADD", queue.keys.ready("high"), FAR, f"{chr(64 + len(stream_id) - 2)}{stream_id[:-1]}A0")
+    await queue.command("XACK", queue.keys.lane("high"), "workers", stream_id)
+
+
+async def test_as_many_of_a_tenant_run_as_it_may(queue: Queue) -> None:
+    await queue.command("HSET", queue.keys.tenants, "a", "1 2")
+    await flood(queue, "a", 5)
+    pulled = await queue.pull(wanted=4, watching=True)
+    assert ids(pulled.claims) == ["1000-0", "1001-0"]
+    assert pulled.role != 0, "it would pull again and again"
+    await queue.add("high", "2000-0", tenant="a", deadline=FAR)
+    await queue.pull(wanted=0)
+    assert (await turns(queue))["a"] < 0
+    await queue.command("DEL", queue.keys.wake)
+    await queue.broker.ensure_groups()
+    await end(queue, pulled.claims[0].lease, 1, 1)
+    assert (await queue.dump())["wake"], "somebody is woken for the next"
+    assert len((await queue.pull(wanted=4)).claims) == 1
+
+
+async def test_who_is_nearly_late_goes_first_if_its_tenant_is_little_ahead(queue: Queue) -> None:
+    await flood(queue, "a", 3)
+    await queue.add("high", "2000-0", tenant="b", deadline=NOW + 2_000, body=asking(100))
+    await queue.pull(wanted=0)
+    for member, _ in (await queue.dump())["waiting"]:
+        if member.startswith("t2"):
+            await queue.command("ZREM", queue.keys.waiting, member)
+    for tenant, tokens in (("a", 0), ("b", 300)):
+        words = f"{tokens:020.3f}"
+        await queue.command("HSET", queue.keys.served, f"u|2{tenant}", f"{words} 1")
+        await queue.command("ZADD", queue.keys.waiting, 0, f"t2{words}\0{tenant}")
+    assert ids((await queue.pull()).claims) == ["2000-0"]
+    await queue.add("high", "2001-0", tenant="b", deadline=NOW + 2_000, body=asking(100))
+    assert ids((await queue.pull()).claims) == ["1000-0"]
+
+
+async def test_the_number_of_tenants_is_bounded(queue: Queue) -> None:
+    await queue.command("HSET", queue.keys.served, "known", 2000)
+    await queue.command("HSET", queue.keys.tenants, "set", "1")
+    await queue.add("high", "1000-0", tenant="new", deadline=FAR)
+    await queue.add("high", "1001-0", tenant="set", deadline=FAR)
+    await queue.add("high", "1002-0", tenant="x" * 300, deadline=FAR)
+    await queue.pull(wanted=0)
+    assert set(await turns(queue)) == {"other", "set"}
+
+
+async def test_a_cancelled_or_expired_request_leaves_the_index(queue: Queue) -> None:
+    await queue.add("high", "1000-0", tenant="a", deadline=NOW + 10)
+    await queue.add("high", "1001-0", tenant="b", deadline=FAR)
+    await queue.pull(wanted=0)
+    assert (await queue.at(NOW + 20).broker.expire())[0] == 1
+    await queue.broker.cancel("high:1001-0")
+    assert "waiting" not in await queue.dump()
+
+
+async def test_what_stands_in_no_index_is_taken_too(queue: Queue) -> None:
+    await flood(queue, "a", 4)
+    await queue.pull(wanted=1)
+    await queue.command("ZREMRANGEBYRANK", queue.keys.waiting, 1, 2)
+    assert len((await queue.pull(wanted=3)).claims) == 3
+
+
+async def test_the_housekeeping_puts_what_an_earlier_release_staged_into_the_index(queue: Queue) -> None:
+    await flood(queue, "a", 5)
+    await queue.pull(wanted=1)
+    first, *_ = (await queue.dump())["waiting"]
+    await queue.command("ZREMRANGEBYRANK", queue.keys.waiting, 1, 2)
+    await queue.command("ZADD", queue.keys.waiting, 0, "2gone\0" + "0" * 16 + "D9999-A0\0")
+    await queue.broker.expire()
+    waiting = [member for member, _ in (await queue.dump())["waiting"] if member[0] != "t"]
+    assert first[0] in waiting
+    assert (len(waiting), [member for member in waiting if "gone" in member]) == (4, [])
+
+
+async def test_nothing_is_left_of_what_workers_of_an_earlier_release_took(queue: Queue) -> None:
+    await flood(queue, "", 60)
+    await queue.pull(wanted=0)
+    await flood(queue, "a", 3, first=2000)
+    await queue.pull(wanted=0)
+    await queue.command("DEL", queue.keys.ready("high"))
+    await queue.broker.expire()
+    dump = await queue.dump()
+    assert "bare:2" not in dump.get("sched", {})
+    assert "waiting" not in dump
+
+
+async def test_the_housekeeping_ends_charges_of_runs_that_are_over(queue: Queue) -> None:
+    """A worker of an earlier release ended it."""
+    lease = await queue.running(tenant="a", deadline=FAR, body=asking(100))
+    await queue.command("XACK", queue.keys.lane("high"), "workers", lease.stream_id)
+    await queue.command("XDEL", queue.keys.lane("high"), lease.stream_id)
+    await queue.broker.expire()
+    dump = await queue.dump()
+    assert record(dump, "a") == {"lost": 109}
+    assert not [field for field in dump["served"] if field.startswith("c|")]
+
+
+async def test_nothing_is_left_of_a_tenant_that_has_gone(queue: Queue) -> None:
+    lease = await queue.running(tenant="a", deadline=FAR, body=asking(100))
+    await end(queue, lease, 4, 10)
+    await queue.command("HSET", queue.keys.served, "u|2charged-more", f"{5000:020.3f} 0")
+    await queue.broker.expire()
+    await queue.broker.expire()
+    assert not await turns(queue)
+    assert "l|a" in (await queue.dump())["served"], "lengths are kept for a time"
+    later = queue.at(NOW + HOUR_MS + 1)
+    for _ in range(4):
+        await later.broker.expire()
+    dump = await queue.dump()
+    assert "served" not in dump
+    assert not await queue.command("HEXISTS", queue.keys.sched, "tenants")
+
+
+async def test_a_turn_is_forgotten_once_others_were_charged_as_much(queue: Queue) -> None:
+    await queue.add("high", "1000-0", tenant="a", deadline=FAR, body=asking(100))
+    await flood(queue, "b", 9, limit=200, first=2000)
+    first = await queue.claim()
+    assert first.stream_id == "1000-0"
+    await queue.pull(wanted=3)
+    await end(queue, first, 4, 50)
+    await queue.broker.expire()
+    assert "a" not in await turns(queue)
+
+
+async def test_keys_of_another_type_are_left_alone(queue: Queue) -> None:
+    await queue.command("SET", queue.keys.waiting, "by hand")
+    lease = await queue.running(tenant="a", deadline=FAR)
+    assert await queue.complete("w1", lease) == [1]
+
+
+async def test_the_audit_adds_up_tokens(queue: Queue) -> None:
+    lease = await queue.running(tenant="a", deadline=FAR, body=asking(100))
+    assert (await queue.broker.audit()).problems() == []
+    await queue.command("HDEL", queue.keys.served, f"c|2|{lease.stream_id}")
+    assert len((await queue.broker.audit()).problems()) == 2
+
+
+async def test_a_limit_that_is_raised_counts_within_seconds(queue: Queue) -> None:
+    await queue.broker.set_tenant("a", 1, 1)
+    await flood(queue, "a", 3)
+    assert len((await queue.pull(wanted=3)).claims) == 1
+    await queue.broker.set_tenant("a", 2, None)
+    await queue.broker.expire()
+    assert len((await queue.pull(wanted=3)).claims) == 2
+
+
+async def test_a_limit_that_is_set_while_requests_run_counts_within_seconds(queue: Queue) -> None:
+    await flood(queue, "a", 5)
+    await queue.pull(wanted=1)
+    await queue.broker.set_tenant("a", 1, 2)
+    await queue.broker.expire()
+    assert len((await queue.pull(wanted=3)).claims) == 1
+
+
+async def test_tenants_are_shown_with_what_they_use(queue: Queue) -> None:
+    await queue.broker.set_tenant("a", 2, 7)
+    await flood(queue, "a", 3)
+    await flood(queue, "b", 2, first=2000)
+    lease = (await queue.pull(wanted=1)).claims[0].lease
+    await end(queue, lease, 4, 10)
+    first, second, *_ = await read_tenants(queue.broker)
+    assert (first.tenant, first.weight, first.max_running, first.tokens, first.waiting) == ("a", 2.0, 7, 14, 2)
+    assert (second.tenant, second.waiting) == ("", 0) or second.tenant == "b"
+
+
+async def test_all_beyond_fifty_tenants_are_shown_together(queue: Queue) -> None:
+    for i in range(60):
+        await queue.add("high", f"{1000 + i}-0", tenant=f"t{i}", deadline=FAR)
+    await queue.pull(wanted=0)
+    views = await read_tenants(queue.broker)
+    assert (len(views), views[-1].tenant, sum(view.waiting for view in views)) == (51, "other", 60)
