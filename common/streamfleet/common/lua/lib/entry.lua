@@ -11,7 +11,8 @@ end
 -- Nil for an id that was written by hand and that a command would refuse halfway through: each part has 64 bits.
 local function sound_id(ms, seq)
   if not ms then return nil end
-  for _, part in ipairs(#ms < 20 and #seq < 20 and {} or {ms, seq}) do
+  if #ms < 20 and #seq < 20 then return ms .. '-' .. seq end   -- nearly all
+  for _, part in ipairs({ms, seq}) do
     if #part > 20 or #part == 20 and part > '18446744073709551615' then return nil end
   end
   return ms .. '-' .. seq

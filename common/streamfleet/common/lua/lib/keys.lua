@@ -1,5 +1,5 @@
 -- The keys that every script gets first, which are SHARED in number (Keys.shared() in keys.py): of each lane its stream,
--- then its ready set, then those below. ARGV[1] is the configuration: the prefix of the queue's
+-- then its ready set, then its turns, then those below. ARGV[1] is the configuration: the prefix of the queue's
 -- keys, the lanes, the most urgent first, and the limits. QueueLimits.encoded() in limits.py has the names.
 -- Where the script is a function, what lies between `@begin` and `@end` runs at the beginning of each call, and all else
 -- stays between the calls.
@@ -15,7 +15,7 @@ call = redis.call
 if ARGV[1] ~= cfg_text then
   cfg_text, cfg = ARGV[1], cjson.decode(ARGV[1])
   LANE_NAMES, LANE_COUNT = cfg.lanes, #cfg.lanes
-  SHARED = 2 * LANE_COUNT + 13
+  SHARED = 3 * LANE_COUNT + 13
   MOST_UNSEEN = math.max(1, math.floor(134217728 / cfg.max_entry_bytes))
 end
 now_in_ms = cfg.now_ms
@@ -28,6 +28,7 @@ local CHUNK_BYTES = 65536
 
 local function lane_key(lane) return KEYS[lane] end
 local function ready_key(lane) return KEYS[LANE_COUNT + lane] end
+local function turns_key(lane) return KEYS[2 * LANE_COUNT + lane] end
 
 -- Fields of SCHED: of each prefix one for each lane, with the lane's number.
 local function lane_fields(...)
@@ -42,7 +43,8 @@ local function result_key(request_id) return cfg.prefix .. 'result:' .. request_
 local function tokens_key(request_id) return cfg.prefix .. 'tokens:' .. request_id end
 local function record_key(request_id) return cfg.prefix .. 'request:' .. request_id end
 local function entry_name(lane, id) return LANE_NAMES[lane] .. ':' .. id end
-local function entry_field(lane, id) return lane .. '|' .. id end
+local DIGITS = {'1', '2', '3', '4', '5', '6', '7', '8', '9'}   -- of lanes: joining a number to text takes longer
+local function entry_field(lane, id) return DIGITS[lane] .. '|' .. id end
 
 local function now_ms()
   if not now_in_ms then
