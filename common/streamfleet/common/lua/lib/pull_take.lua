@@ -9,7 +9,7 @@
 local function claim(lane, ids, worker)
   local records, attempts, lost, fields_of = {}, {}, {}, {}
   local fresh = {'XCLAIM', lane_key(lane), GROUP, worker, 0}
-  if call('HLEN', ATTEMPTS) > 0 then
+  if some_attempts() then
     local names = {}
     for i, id in ipairs(ids) do names[i] = entry_field(lane, id) end
     records = call('HMGET', ATTEMPTS, unpack(names))
