@@ -15,7 +15,6 @@ from streamfleet.common.results import Result
 from streamfleet.producer import Ask, Client, Handle
 from tests.integration.worker_process import chat
 
-
 TENANTS = (None, "a", "b")
 """Tenants of the users, by turns."""
 
