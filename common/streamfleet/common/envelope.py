@@ -100,6 +100,13 @@ def flag(fields: Fields, name: bytes) -> bool:
     return value == "1"
 
 
+def check_if_late(fields: Fields) -> None:
+    """Check ``if_late``, which is judged before a worker gets the entry. Raises InvalidRequest."""
+    value = text(fields, b"if_late")
+    if value not in (None, "refuse"):
+        raise InvalidRequest(f"must be refuse, not {value[:40]!r}", "if_late")
+
+
 def traceparent(fields: Fields) -> str | None:
     """Read the trace context. Raises InvalidRequest."""
     value = text(fields, b"traceparent")

@@ -267,6 +267,7 @@ def decode(
     reply = envelope.text(fields, b"reply")
     body = parse_body(fields[b"body"], max_body_bytes)
     endpoint = envelope.text(fields, b"endpoint")
+    envelope.check_if_late(fields)
     return Request(
         body,
         check_name(identity, "id") if identity else f"{lane}:{stream_id}",

@@ -195,6 +195,7 @@ class Puller:
                 watching=self._watching,
                 owing=self._owing,
                 watch_ms=WATCHER_MS,
+                needs=self._admission.times.needs if self._broker.limits.judge_deadlines == "on" else None,
             )
         except (BrokerUnavailable, BrokerOutOfMemory):
             self._hints = hints + self._hints

@@ -9,10 +9,12 @@
 --   of all lanes are taken; at most n), owed (as rooms, for a lane that is owed a pick), free (number of requests that
 --   have a slot without interrupting another), patient (the first lane that leaves room for urgent ones), stage_entries, hints
 --   ([[lane or 0 for wake, id]…] from a blocking read), watching (this worker held a watch), owing (it took a
---   wake-up, and must hand it on if it has no room), watch_ms}.
+--   wake-up, and must hand it on if it has no room), watch_ms, needs (if deadlines are judged: {class of length = ms that
+--   this worker's requests of it take at least})}.
 -- Returns {claims, ready, role, now, staged, dropped}; a claim is {lane, stream id, attempt, request id, fields, lost,
---   staged, interrupted}: lost is the number of attempts lost with their workers, staged the time of staging (epoch ms)
---   if the stream id was ahead of the clock, else '', interrupted what is known of earlier runs, or ''; role: 0 pull again when there
+--   staged, interrupted, length}: lost is the number of attempts lost with their workers, staged the time of staging (epoch ms)
+--   if the stream id was ahead of the clock, else '', interrupted what is known of earlier runs, or '', length the
+--   class if its deadline was judged; role: 0 pull again when there
 --   is room, 1 watch (blocking read of wake and lanes), 2 bench (pop a token), 3 listen (blocking read of wake and the
 --   lanes with room), 4 stand by (pop a token of those that have room for some lanes only).
 local arg = cjson.decode(ARGV[2])

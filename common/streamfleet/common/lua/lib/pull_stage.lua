@@ -1,5 +1,6 @@
 -- @include finish
 -- @include lease
+-- @include pull_judge
 -- First part of a pull: move every new entry into its lane's ready set.
 
 -- Entries that a blocking read delivered to a watcher go back, so that the pull can pick the best instead. Delivered
@@ -72,7 +73,7 @@ local function stage_lane(lane, entries, seen)
   local rows = shared and shared.shares(lane) and {} or nil
   for _, item in ipairs(entries) do
     keep_enqueued_ms(lane, item[1])
-    local size, deadline, _, tenant = skim_entry(lane, item[1], item[2])
+    local size, deadline, _, tenant, if_late = skim_entry(lane, item[1], item[2])
     local member = encode_id(item[1])
     bytes, largest = bytes + size, math.max(largest, size)
     local again = seen[lane] and member <= seen[lane]
@@ -83,6 +84,8 @@ local function stage_lane(lane, entries, seen)
     if again and is_tracked(lane, item[1]) then   -- it stays where it is
     elseif not again and unfit(size, deadline) then
       end_unfit(lane, item[1], item[2])
+      ended = ended + 1
+    elseif if_late == 'refuse' and not again and deadline and refuse(lane, item[1], item[2], deadline, #add / 2 - 1) then
       ended = ended + 1
     else
       local rank = rank_of(lane, item[1], deadline)

@@ -1,6 +1,7 @@
 -- @include finish
 -- @include attempts
 -- @include pull_choose
+-- @include pull_judge
 -- @include tenant_pick
 -- Third part of a pull: claim the chosen entries for the worker, and end those that must not run.
 
@@ -33,10 +34,10 @@ local function claim(lane, ids, worker)
   return attempts, lost, fields_of
 end
 
--- True if the entry may run; otherwise it has been ended. `asked`: true if it may have a result already.
-local function runnable(claimed, size, deadline, asked)
+-- True if the entry may run; otherwise it has been ended. `perhaps`: true if it may have a result already.
+local function runnable(claimed, size, deadline, perhaps)
   local lane, id, _, request_id, fields = unpack(claimed)
-  if asked and answered(request_id) then
+  if perhaps and answered(request_id) then
     discard_duplicate(lane, id, read_entry(lane, id, fields))
     return false
   end
@@ -108,10 +109,14 @@ local function take_from(lane, picks, arg, claims)
   end
   -- One check for all of them first, because there is rarely a result.
   local there = #results > 0 and redis.pcall('EXISTS', unpack(results))
-  local asked = twice or there and there ~= 0   -- not a number if this user may not run EXISTS
+  local perhaps = twice or there and there ~= 0   -- not a number if this user may not run EXISTS
   for i, id in ipairs(ids) do
     local row = rows[i]
-    local runs = row and runnable(row, sizes[i], deadlines[i], asked)
+    local runs = row and runnable(row, sizes[i], deadlines[i], perhaps)
+    if runs and arg.needs and deadlines[i] then
+      row[9] = judge(row, deadlines[i], names[i], arg.needs)
+      runs = row[9]
+    end
     if not row then
       remove_entry(lane, id)
       count('vanished')
