@@ -22,8 +22,8 @@ KEPT = 0.997
 QUANTILES = ((0.003, 0.0), (0.01, 0.1), (0.04, 0.5), (math.inf, 0.75))
 """Wasted part of the engine's time below which a quantile holds; 0 lets everything start."""
 BEHIND_S = 30.0
-"""A fleet that was through with its queue within this time keeps up: a burst is no overload. One that is through because
-requests have ended without a run does not keep up."""
+"""A fleet that was through with its queue within this time keeps up: a burst is no overload. One that is through
+because requests have ended without a run does not keep up."""
 
 
 def quantile_of(runs: Collection[tuple[float, bool]], quantile: float) -> float:
