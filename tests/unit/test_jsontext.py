@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections import OrderedDict
 from collections.abc import Callable
@@ -115,6 +116,38 @@ def test_what_json_cannot_say_is_refused(value: Any) -> None:
 def test_what_is_no_json_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         jsontext.parse(text)
+
+
+@given(
+    values | st.floats(),
+    st.booleans(),
+    st.integers(0, 99),
+    st.binary(max_size=2) | st.text('0eE+-.,:[]{}"\\\\u \t', max_size=3),
+)
+@example("\ud800", True, 0, b"")
+@example("", False, 1, b"\xed\xa0\x80")
+@example("", False, 1, b"\xc0\x80")
+@example(0, False, 0, b"-")
+def test_any_text_is_read_as_json_reads_it(value: Any, ascii_only: bool, at: int, more: bytes | str) -> None:
+    """Texts that are nearly JSON, too: whichever parser reads a body, its digest is the same."""
+    text = json.dumps(value, ensure_ascii=ascii_only).encode()
+    text = text[:at] + (more if isinstance(more, bytes) else more.encode()) + text[at:]
+
+    def refuse(name: str) -> None:
+        raise ValueError(name)
+
+    expected: object = ValueError
+    with contextlib.suppress(ValueError):
+        expected = repr(json.loads(text.decode(), parse_constant=refuse))
+    found: object = ValueError
+    with contextlib.suppress(ValueError):
+        found = repr(jsontext.parse(text))
+    assert found == expected
+
+
+@pytest.mark.parametrize("depth", [199, 201, 500])
+def test_deep_nesting_is_read_as_far_as_python_can(depth: int) -> None:
+    assert json.dumps(jsontext.parse("[" * depth + "]" * depth)) == "[" * depth + "]" * depth
 
 
 def test_a_number_out_of_range_is_compared_as_it_always_was() -> None:

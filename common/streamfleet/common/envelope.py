@@ -6,7 +6,8 @@ Clients check values with the same functions when they encode a request.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from streamfleet.common.errors import InvalidRequest
 
@@ -14,8 +15,6 @@ MAX_NAME_CHARS = 256
 MAX_META_BYTES = 4096
 _MS = re.compile(r"[0-9]{1,16}")
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
-
-Fields = Mapping[bytes, bytes]
 
 
 def check_label(value: str, param: str) -> str:
@@ -55,11 +54,8 @@ def check_meta(size: int) -> None:
         raise InvalidRequest(f"is {size} bytes; at most {MAX_META_BYTES} are allowed", "meta")
 
 
-def text(fields: Fields, name: bytes) -> str | None:
-    """A field as text; None if it is absent or empty. Raises InvalidRequest if it is not UTF-8."""
-    value = fields.get(name)
-    if not value:
-        return None
+def text(name: bytes, value: bytes) -> str:
+    """A field's value as text. Raises InvalidRequest if it is not UTF-8."""
     try:
         return value.decode()
     except UnicodeDecodeError as error:
@@ -68,54 +64,39 @@ def text(fields: Fields, name: bytes) -> str | None:
         ) from None
 
 
-def label(fields: Fields, name: bytes) -> str | None:
-    """Read a tenant or session. Raises InvalidRequest."""
-    value = text(fields, name)
-    return None if value is None else check_label(value, name.decode())
-
-
-def deadline_ms(fields: Fields, enqueued_ms: int) -> int | None:
-    """Epoch ms of ``deadline``, else of ``ttl`` counted from `enqueued_ms`. Raises InvalidRequest."""
-    deadline, ttl = _milliseconds(fields, b"deadline"), _milliseconds(fields, b"ttl")
-    if deadline is not None:
-        return deadline
-    return None if ttl is None else enqueued_ms + ttl
-
-
-def _milliseconds(fields: Fields, name: bytes) -> int | None:
-    value = text(fields, name)
-    if value is None:
-        return None
+def _milliseconds(value: str, param: str) -> int:
     if not _MS.fullmatch(value):
-        unit = "epoch milliseconds" if name == b"deadline" else "milliseconds from enqueueing"
-        raise InvalidRequest(f"must be {unit} in decimal digits, not {value[:40]!r}", name.decode())
+        unit = "epoch milliseconds" if param == "deadline" else "milliseconds from enqueueing"
+        raise InvalidRequest(f"must be {unit} in decimal digits, not {value[:40]!r}", param)
     return int(value)
 
 
-def flag(fields: Fields, name: bytes) -> bool:
-    """True if a field is ``1``; False if it is ``0`` or absent. Raises InvalidRequest for any other value."""
-    value = text(fields, name)
-    if value not in (None, "0", "1"):
-        raise InvalidRequest(f"must be 0 or 1, not {value[:40]!r}", name.decode())
+def _flag(value: str, param: str) -> bool:
+    if value not in ("0", "1"):
+        raise InvalidRequest(f"must be 0 or 1, not {value[:40]!r}", param)
     return value == "1"
 
 
-def check_if_late(fields: Fields) -> None:
-    """Check ``if_late``, which is judged before a worker gets the entry. Raises InvalidRequest."""
-    value = text(fields, b"if_late")
-    if value not in (None, "refuse"):
-        raise InvalidRequest(f"must be refuse, not {value[:40]!r}", "if_late")
-
-
-def traceparent(fields: Fields) -> str | None:
-    """Read the trace context. Raises InvalidRequest."""
-    value = text(fields, b"traceparent")
-    return None if value is None else check_traceparent(value)
-
-
-def meta(fields: Fields) -> str | None:
-    """Read ``meta``, which is carried along unchanged. Raises InvalidRequest."""
-    value = text(fields, b"meta")
-    if value is not None:
-        check_meta(len(fields[b"meta"]))
+def _if_late(value: str, param: str) -> str:
+    """Check ``if_late``, which is judged before a worker gets the entry."""
+    if value != "refuse":
+        raise InvalidRequest(f"must be refuse, not {value[:40]!r}", param)
     return value
+
+
+def _meta(value: str, _: str) -> str:
+    check_meta(len(value.encode()))
+    return value
+
+
+READERS: Mapping[bytes, Callable[[str, str], Any]] = {
+    b"deadline": _milliseconds,
+    b"ttl": _milliseconds,
+    b"tenant": check_label,
+    b"session": check_label,
+    b"stream": _flag,
+    b"if_late": _if_late,
+    b"traceparent": lambda value, _: check_traceparent(value),
+    b"meta": _meta,
+}
+"""For each field, what reads its text, given the field's name too. Each raises InvalidRequest."""

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from json import encoder as json_encoder
 from typing import Any
 
+from pydantic_core import from_json
+
 _QUOTE_CHARS = 1_048_576
 """Of a longer string, so much is quoted at once: no call of the encoder's C part can be interrupted."""
 _MESSAGE = ("role", "content")
@@ -60,8 +62,16 @@ canonical = encoder(ascii_only=True, sort_keys=True, allow_nan=True)
 _decoder: Any = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
-def parse(text: str) -> Any:
-    """The value of a JSON text; no NaN and no Infinity. Raises ValueError or RecursionError."""
+def parse(text: bytes | str) -> Any:
+    """The value of a JSON text; no NaN and no Infinity. Raises ValueError or RecursionError.
+
+    pydantic's parser takes a third of the time of Python's, which reads what that one refuses: halves of surrogate
+    pairs, deep nesting. Errors are Python's.
+    """
+    try:
+        return from_json(text, allow_inf_nan=False)
+    except ValueError:
+        text = text if isinstance(text, str) else text.decode()
     if text.startswith("\ufeff"):
         raise json.JSONDecodeError("Unexpected UTF-8 BOM (decode using utf-8-sig)", text, 0)
     return _decoder.decode(text)

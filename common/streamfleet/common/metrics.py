@@ -8,15 +8,23 @@ from __future__ import annotations
 
 import functools
 import platform
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Sequence
 from enum import StrEnum
 from importlib import metadata
+from threading import Lock
 from typing import TypeVar
 
-from prometheus_client import Counter, Gauge, Histogram, Info
+from prometheus_client import REGISTRY, Counter, Gauge, Info
+from prometheus_client.metrics_core import HistogramMetricFamily
+from prometheus_client.registry import Collector
 
 from streamfleet.common.protocol import LANES
 
 _SECONDS = (0.001, 0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 900, 3600)
+_BOUNDS = (*map(str, map(float, _SECONDS)), "+Inf")
+ADDED_UP = 1_000
 
 
 class Reason(StrEnum):
@@ -29,6 +37,53 @@ class Reason(StrEnum):
     NOT_ALLOWED = "not_allowed"  # it uses a feature that STREAMFLEET_ALLOW does not name
     REFUSED = "refused"  # the worker or the engine found it invalid
     TOO_EXPENSIVE = "too_expensive"  # it exceeds a cost limit
+
+
+class Durations(Collector):
+    """A histogram of seconds whose observations are added up a thousand at a time.
+
+    prometheus_client's own takes two locks and a loop for each: with a fast engine, a tenth of a worker's time.
+    """
+
+    def __init__(self, name: str, documentation: str, labels: Sequence[str]) -> None:
+        self._name, self._documentation, self._labelnames = name, documentation, labels
+        self._series: dict[tuple[str, ...], Series] = {}
+        REGISTRY.register(self)
+
+    def labels(self, *values: str) -> Series:
+        """The observations with these values of the labels."""
+        return self._series.get(values) or self._series.setdefault(values, Series())
+
+    def describe(self) -> list[HistogramMetricFamily]:
+        return [HistogramMetricFamily(self._name, self._documentation, labels=self._labelnames)]
+
+    def collect(self) -> list[HistogramMetricFamily]:
+        (family,) = self.describe()
+        for values, series in list(self._series.items()):
+            family.add_metric([str(value) for value in values], *series.added_up())
+        return [family]
+
+
+class Series:
+    """Observations of one set of labels. Any thread may observe and read."""
+
+    def __init__(self) -> None:
+        self._new: deque[float] = deque()
+        self._up_to, self._sum, self._lock = [0] * (len(_SECONDS) + 1), 0.0, Lock()
+
+    def observe(self, seconds: float) -> None:
+        self._new.append(seconds)
+        if len(self._new) >= ADDED_UP:
+            self.added_up()
+
+    def added_up(self) -> tuple[list[tuple[str, float]], float]:
+        """For each bound, how many were not longer; and the sum of all, in seconds."""
+        with self._lock:
+            new = sorted([self._new.popleft() for _ in range(len(self._new))])
+            for place, bound in enumerate((*_SECONDS, float("inf"))):
+                self._up_to[place] += bisect_right(new, bound)
+            self._sum += sum(new)
+            return list(zip(_BOUNDS, self._up_to, strict=True)), self._sum
 
 
 RECLAIM_OUTCOMES = ("ready", "dead", "ended")
@@ -67,17 +122,11 @@ DEAD_LETTERS = Counter("streamfleet_dead_letters_total", "Dead letters that this
 RECLAIMED = Counter("streamfleet_reclaimed_total", "Entries taken back from silent workers.", ["outcome"])
 LEASES_LOST = Counter("streamfleet_leases_lost_total", "Leases that were gone at renewal or completion.")
 RENEWALS_LATE = Counter("streamfleet_lease_renewals_late_total", "Renewals later than half a lease after the last one.")
-QUEUED = Histogram("streamfleet_queued_seconds", "From enqueueing to being claimed.", ["lane"], buckets=_SECONDS)
-WAIT = Histogram(
-    "streamfleet_wait_seconds", "From enqueueing to the engine, once ended.", ["lane", "status"], buckets=_SECONDS
-)
-FIRST_TOKEN = Histogram(
-    "streamfleet_first_token_seconds", "From the engine to its first token.", ["lane", "status"], buckets=_SECONDS
-)
-RUN = Histogram(
-    "streamfleet_run_seconds", "Of one attempt: from its start to its outcome.", ["lane", "status"], buckets=_SECONDS
-)
-TOTAL = Histogram("streamfleet_total_seconds", "From enqueueing to the outcome.", ["lane", "status"], buckets=_SECONDS)
+QUEUED = Durations("streamfleet_queued_seconds", "From enqueueing to being claimed.", ["lane"])
+WAIT = Durations("streamfleet_wait_seconds", "From enqueueing to the engine, once ended.", ["lane", "status"])
+FIRST_TOKEN = Durations("streamfleet_first_token_seconds", "From the engine to its first token.", ["lane", "status"])
+RUN = Durations("streamfleet_run_seconds", "Of one attempt: from its start to its outcome.", ["lane", "status"])
+TOTAL = Durations("streamfleet_total_seconds", "From enqueueing to the outcome.", ["lane", "status"])
 TOKENS = Counter("streamfleet_tokens_total", "Tokens of finished requests.", ["kind"])
 TOKENS_CACHED = Counter(
     "streamfleet_tokens_cached_total", "Prompt tokens of finished requests that came from the engine's prefix cache."
@@ -104,7 +153,7 @@ CREDIT = Gauge("streamfleet_credit", "How many more requests this worker could t
 READY = Gauge("streamfleet_ready", "1 when this worker takes requests.")
 
 
-M = TypeVar("M", Counter, Gauge, Histogram)
+M = TypeVar("M", Counter, Gauge)
 
 
 @functools.cache

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from hashlib import blake2b
 from typing import Any, NamedTuple
@@ -111,7 +111,7 @@ def check_name(value: str, param: str, forbidden: str = "") -> str:
     """
     if not _NAME.fullmatch(value):
         raise InvalidRequest("must be 1 to 256 printable ASCII characters without spaces", param)
-    if _RESERVED.fullmatch(value):
+    if ":" in value and _RESERVED.fullmatch(value):
         raise InvalidRequest("the form <lane>:<number>-<number> is reserved for requests without an id", param)
     if forbidden and any(char in value for char in forbidden):
         raise InvalidRequest(f"must not contain any of {forbidden}", param)
@@ -162,6 +162,14 @@ def check_endpoint(value: str) -> str:
         shown = value if len(value) <= 80 else value[:80] + "…"
         raise InvalidRequest(f"{shown!r} is not one of {', '.join(sorted(ENDPOINTS))}", "endpoint", "unknown_endpoint")
     return value
+
+
+_READERS: Mapping[bytes, Callable[[str, str], Any]] = {
+    **envelope.READERS,
+    b"id": check_name,
+    b"reply": check_name,
+    b"endpoint": lambda value, _: check_endpoint(value),
+}
 
 
 def check_size(size: int, max_bytes: int) -> None:
@@ -220,7 +228,7 @@ def parse_body(text: bytes, max_bytes: int) -> dict[str, Any]:
     """
     check_body(text, max_bytes)
     try:
-        value = jsontext.parse(text.decode())
+        value = jsontext.parse(text)
         if b"\\" in text and _SURROGATE.search(text):
             _written(value).encode()  # fails for half of a surrogate pair
     except UnicodeEncodeError:
@@ -263,23 +271,28 @@ def decode(
         raise InvalidRequest(
             "is missing: XADD it as the field 'body' with an OpenAI request as JSON", "body", "missing_field"
         )
-    identity = envelope.text(fields, b"id")
-    reply = envelope.text(fields, b"reply")
     body = parse_body(fields[b"body"], max_body_bytes)
-    endpoint = envelope.text(fields, b"endpoint")
-    envelope.check_if_late(fields)
+    read: dict[bytes, Any] = {
+        name: reader(envelope.text(name, value), name.decode())
+        for name, value in fields.items()
+        if value and (reader := _READERS.get(name)) is not None
+    }
+    given = read.get
+    deadline_ms, ttl = given(b"deadline"), given(b"ttl")
+    if deadline_ms is None and ttl is not None:
+        deadline_ms = ttl + (int(stream_id.split("-", 1)[0]) if enqueued_ms is None else enqueued_ms)
     return Request(
         body,
-        check_name(identity, "id") if identity else f"{lane}:{stream_id}",
+        given(b"id") or f"{lane}:{stream_id}",
         lane,
-        check_endpoint(endpoint) if endpoint else infer_endpoint(body),
-        envelope.deadline_ms(fields, int(stream_id.split("-", 1)[0]) if enqueued_ms is None else enqueued_ms),
-        envelope.label(fields, b"tenant"),
-        envelope.label(fields, b"session"),
-        check_name(reply, "reply") if reply else None,
-        envelope.flag(fields, b"stream"),
-        envelope.traceparent(fields),
-        envelope.meta(fields),
+        given(b"endpoint") or infer_endpoint(body),
+        deadline_ms,
+        given(b"tenant"),
+        given(b"session"),
+        given(b"reply"),
+        given(b"stream", False),
+        given(b"traceparent"),
+        given(b"meta"),
     )
 
 

@@ -243,6 +243,7 @@ def _work(p: Patterns) -> list[Grant]:
         "zadd",
         "zcard",
         "zcount",
+        "zmscore",
         "zpopmin",
         "zrange",
         "zrangebyscore",
@@ -258,6 +259,7 @@ def _work(p: Patterns) -> list[Grant]:
         Grant(hashes, p.of(BOTH, keys.tries, keys.counts, keys.sched, keys.workers)),
         # Turns and charges of tenants
         Grant(("zadd", "zcard", "zlexcount", "zrangebylex", "zrem", "zremrangebylex"), p.of(BOTH, keys.waiting)),
+        Grant(("zadd", "zcard", "zmscore", "zrangebyscore", "zrem", "zscore"), p.of(BOTH, *map(keys.turns, LANES))),
         Grant(("hdel", "hget", "hlen", "hmget", "hscan", "hset"), p.of(BOTH, keys.served)),
         Grant(("hlen", "hmget"), p.of(READ, keys.tenants)),
         # A worker adds what the configuration lacks; only an operator changes it.

@@ -7,7 +7,6 @@ completed, passing faults are retried later, the rest is handed back. Metrics ar
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -15,7 +14,7 @@ from typing import TypeVar
 
 import structlog
 
-from streamfleet.common import metrics
+from streamfleet.common import jsontext, metrics
 from streamfleet.common.broker.types import CompleteCode, Completion, Lease, Retry, RetryCode
 from streamfleet.common.broker.worker import WorkerBroker
 from streamfleet.common.clock import Clock
@@ -36,7 +35,7 @@ REFUSED_AGAIN_S = 1.0
 RESPONSE_BYTES_AT_ONCE = 4_194_304
 ENTRY_BYTES_AT_ONCE = 1_048_576  # handing back copies the entries into Lua, and Redis serves nobody else meanwhile
 _CARRIED = tuple((name.encode(), name) for name in ("tenant", "session", "traceparent", "meta"))
-_usage = json.JSONEncoder().encode
+_usage = jsontext.encoder(ascii_only=True, sort_keys=False, allow_nan=True)
 T = TypeVar("T")
 
 

@@ -47,7 +47,7 @@ class Tally:
         lane, status = request.claim.lease.lane, outcome.status
         self._count(request, lane, status)
         if outcome.first_token_ms is not None:
-            metrics.of(metrics.FIRST_TOKEN, lane, status).observe(outcome.first_token_ms / 1000)
+            metrics.FIRST_TOKEN.labels(lane, status).observe(outcome.first_token_ms / 1000)
         for kind, name in (("prompt", "prompt_tokens"), ("completion", "completion_tokens")):
             if (used := tokens_used(outcome.usage, name)) is not None:
                 self._tokens[kind] += used
@@ -80,8 +80,8 @@ class Tally:
         self._attempts[lane, status] += request.claim.lease.attempt
         claimed_at, queued_s = request.claimed_at, (request.claimed_ms - request.enqueued_ms) / 1000
         started_at = self._now if request.started_at is None else request.started_at
-        metrics.of(metrics.WAIT, lane, status).observe(queued_s + started_at - claimed_at)
-        metrics.of(metrics.TOTAL, lane, status).observe(queued_s + self._now - claimed_at)
+        metrics.WAIT.labels(lane, status).observe(queued_s + started_at - claimed_at)
+        metrics.TOTAL.labels(lane, status).observe(queued_s + self._now - claimed_at)
 
 
 def count_wasted(outcome: Finished, why: str) -> None:

@@ -198,7 +198,7 @@ class Dispatcher:
             if request.trace is not None:
                 request.trace.done(outcome, now)
             self._done(request, outcome)
-            metrics.of(metrics.RUN, request.lease.lane, how_it_ended(outcome)).observe(now - started)
+            metrics.RUN.labels(request.lease.lane, how_it_ended(outcome)).observe(now - started)
         except Exception as error:  # noqa: BLE001 - raised by `run`, which ends the worker
             if not self._broke.done():
                 self._broke.set_exception(error)

@@ -6,10 +6,13 @@ and the completer writes it to Redis.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from pydantic_core import from_json
 
 from streamfleet.common.errors import InvalidRequest, openai_error
 from streamfleet.common.protocol import Status
@@ -143,6 +146,8 @@ def judge(reply: EngineReply) -> Outcome:
 
 
 def _parse(body: bytes) -> Any:
+    with contextlib.suppress(ValueError):
+        return from_json(body)
     try:
         return json.loads(body.decode())
     except (ValueError, RecursionError):

@@ -219,7 +219,7 @@ class Puller:
         for request in requests:
             lane = request.claim.lease.lane
             metrics.of(metrics.CLAIMED, lane).inc()
-            metrics.of(metrics.QUEUED, lane).observe(max(0, pulled.now_ms - request.enqueued_ms) / 1000)
+            metrics.QUEUED.labels(lane).observe(max(0, pulled.now_ms - request.enqueued_ms) / 1000)
         return pulled.role, requests
 
     async def _find_kept(self, requests: Sequence[InFlightRequest]) -> None:

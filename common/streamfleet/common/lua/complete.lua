@@ -13,7 +13,8 @@
 local worker, outcomes, results = ARGV[2], read_outcomes()
 -- This read of the lanes raises NOGROUP or WRONGTYPE before any write, as do the ones that follow.
 local holds, gone = fence(outcomes, worker, #outcomes), {}
-for _, key in ipairs({ATTEMPTS, COUNTS}) do call('HLEN', key) end
+some_attempts()
+call('HLEN', COUNTS)
 call('XLEN', DEAD)
 open_for_writes()
 -- One check for all results, because there is rarely one. Not a number if this user may not run EXISTS.

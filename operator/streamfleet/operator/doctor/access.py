@@ -21,7 +21,7 @@ ARGUMENTS: Mapping[str, str] = {
     **dict.fromkeys(("cluster|slots", "cluster|shards", "cluster|nodes"), ""),
     **dict.fromkeys(("xlen", "zcard", "zpopmin", "hgetall", "hkeys", "hlen", "llen"), KEY),
     **dict.fromkeys(("get", "del", "exists", "type", "pttl", "memory|usage", "xinfo|groups", "xinfo|stream"), KEY),
-    **dict.fromkeys(("zscore", "zrank", "zrem", "hget", "hmget", "hexists", "hdel"), f"{KEY} f"),
+    **dict.fromkeys(("zscore", "zmscore", "zrank", "zrem", "hget", "hmget", "hexists", "hdel"), f"{KEY} f"),
     **dict.fromkeys(("hset", "hsetnx"), f"{KEY} f v"),
     **dict.fromkeys(("zcount", "zrange", "zrangebyscore", "zremrangebyscore"), f"{KEY} 0 1"),
     **dict.fromkeys(("zscan", "hscan"), f"{KEY} 0"),

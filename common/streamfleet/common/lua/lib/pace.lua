@@ -14,7 +14,7 @@ end
 
 -- Numbers of ready requests in lanes that are not paused, 0 for the others; and which are paused.
 local function unpaused()
-  local found, waiting, paused = call('HMGET', SCHED, lane_fields('paused:')), {}, {}
+  local found, waiting, paused = call('HMGET', SCHED, lane_fields('paused:,')), {}, {}
   for lane = 1, LANE_COUNT do
     paused[lane] = found[lane] ~= false
     waiting[lane] = paused[lane] and 0 or call('ZCARD', ready_key(lane))

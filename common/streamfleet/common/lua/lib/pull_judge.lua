@@ -1,16 +1,16 @@
 -- @include finish
--- @include asked
+-- @include lengths
 -- @include pace
 -- Deadlines are judged at the pick, if the worker tells how long its requests take: what cannot be done in time even if
 -- it starts now is not started.
 
 -- Class of length: half octaves of the output that requests of its tenant with such a limit have had, else of its limit.
 local function length_class(fields, tenant)
-  local bytes, limit = asked(fields)
+  local bytes, limit = body_size(fields)
   limit = tonumber(limit)
   local shared = sharing()
   if shared then
-    local cost, prompt = shared.cost(shared.name(tenant), bytes, limit)
+    local cost, prompt = shared.cost(shared.record(shared.name(tenant)), bytes, limit)
     return tostring(half_octave(cost - prompt))
   end
   return limit and tostring(half_octave(limit)) or 'none'

@@ -10,7 +10,7 @@
 local function claim(lane, ids, worker)
   local records, attempts, lost, fields_of = {}, {}, {}, {}
   local fresh = {'XCLAIM', lane_key(lane), GROUP, worker, 0}
-  if call('HLEN', ATTEMPTS) > 0 then
+  if some_attempts() then
     local names = {}
     for i, id in ipairs(ids) do names[i] = entry_field(lane, id) end
     records = call('HMGET', ATTEMPTS, unpack(names))
@@ -34,10 +34,10 @@ local function claim(lane, ids, worker)
   return attempts, lost, fields_of
 end
 
--- True if the entry may run; otherwise it has been ended. `perhaps`: true if it may have a result already.
-local function runnable(claimed, size, deadline, perhaps)
+-- True if the entry may run; otherwise it has been ended. `asked`: true if it may have a result already.
+local function runnable(claimed, size, deadline, asked)
   local lane, id, _, request_id, fields = unpack(claimed)
-  if perhaps and answered(request_id) then
+  if asked and answered(request_id) then
     discard_duplicate(lane, id, read_entry(lane, id, fields))
     return false
   end
@@ -109,10 +109,10 @@ local function take_from(lane, picks, arg, claims)
   end
   -- One check for all of them first, because there is rarely a result.
   local there = #results > 0 and redis.pcall('EXISTS', unpack(results))
-  local perhaps = twice or there and there ~= 0   -- not a number if this user may not run EXISTS
+  local asked = twice or there and there ~= 0   -- not a number if this user may not run EXISTS
   for i, id in ipairs(ids) do
     local row = rows[i]
-    local runs = row and runnable(row, sizes[i], deadlines[i], perhaps)
+    local runs = row and runnable(row, sizes[i], deadlines[i], asked)
     if runs and arg.needs and deadlines[i] then
       row[9] = judge(row, deadlines[i], names[i], arg.needs)
       runs = row[9]
