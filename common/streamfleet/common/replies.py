@@ -24,14 +24,17 @@ def lease_row(lease: Lease) -> list[Any]:
 
 def claim(row: list[Any]) -> Claim:
     """Read a claim that pull.lua returned."""
-    lane, stream_id, attempt, request_id, flat, lost, staged, interrupted = row
+    lane, stream_id, attempt, request_id, flat, lost, staged, interrupted, *length = row
     lease = Lease(LANES[lane - 1], stream_id.decode(), attempt, request_id.decode())
     fields = dict(zip(flat[::2], flat[1::2], strict=True))
     staged_ms = int(staged) if staged else None
-    if not interrupted:
-        return Claim(lease, fields, lost, staged_ms)
-    times, _, kept = interrupted.partition(b" ")
-    return Claim(lease, fields, lost, staged_ms, number(times), kept.partition(b" ")[0].decode(errors="replace"))
+    read = Claim(lease, fields, lost, staged_ms)
+    if length:
+        read.length = length[0].decode()
+    if interrupted:
+        times, _, kept = interrupted.partition(b" ")
+        read.interrupted, read.kept = number(times), kept.partition(b" ")[0].decode(errors="replace")
+    return read
 
 
 def number(value: bytes) -> int:

@@ -45,6 +45,7 @@ class WorkerBroker(HousekeepingBroker):
         owing: bool = False,
         stage_entries: int = 256,
         watch_ms: int = 7_000,
+        needs: Mapping[str, int] | None = None,
     ) -> Pulled:
         """Lease the best waiting requests to this worker. Sent once; see `disown` for a lost answer.
 
@@ -56,11 +57,14 @@ class WorkerBroker(HousekeepingBroker):
             owing: True if it consumed a wake-up since; the wake-up is passed on if this worker has no room.
             stage_entries: largest number of arrivals to stage.
             watch_ms: time that a watch lasts unless a pull renews it.
+            needs: ms that this worker's requests of each class of length take at least: what has less time until its
+                deadline is ended. None judges no deadline.
         """
         rooms = wanted if isinstance(wanted, Rooms) else Rooms([wanted] * len(LANES), wanted, wanted, len(LANES) + 1)
         most = max(rooms.lanes)
         args: list[Any] = [self._config, worker, most, rooms.owed, rooms.free, rooms.patient]
-        args += [max(stage_entries, most), int(watching), int(owing), watch_ms, *rooms.lanes]
+        args += [max(stage_entries, most), int(watching), int(owing), watch_ms]
+        args += ["" if needs is None else json.dumps(needs), *rooms.lanes]
         for hint in hints:
             args += [hint.lane.number if hint.lane else 0, hint.stream_id]
         reply = await self._with_groups(lambda: self.connection.script_once("pull", self._shared, args))

@@ -1,6 +1,7 @@
 -- @include finish
 -- @include attempts
 -- @include pull_choose
+-- @include pull_judge
 -- @include tenant_pick
 -- Third part of a pull: claim the chosen entries for the worker, and end those that must not run.
 
@@ -112,6 +113,10 @@ local function take_from(lane, picks, arg, claims)
   for i, id in ipairs(ids) do
     local row = rows[i]
     local runs = row and runnable(row, sizes[i], deadlines[i], asked)
+    if runs and arg.needs and deadlines[i] then
+      row[9] = judge(row, deadlines[i], names[i], arg.needs)
+      runs = row[9]
+    end
     if not row then
       remove_entry(lane, id)
       count('vanished')
