@@ -285,8 +285,8 @@ def _operator(p: Patterns) -> list[Grant]:
     streams = ("xlen", "xrange", "xrevrange", "xread", "xinfo|stream")
     others = ("zscan", "hscan", "exists", "type", "pttl", "memory|usage")
     return [
-        # SCAN and DBSIZE name no keys, so no rule can limit them to the queue's keys.
-        Grant(("ping", "select", "info", "time", "client|id", "scan", "dbsize", *_CLUSTER)),
+        # SCAN, DBSIZE and FUNCTION LIST name no keys, so no rule can limit them to the queue's keys.
+        Grant(("ping", "select", "info", "time", "client|id", "scan", "dbsize", "function|list", *_CLUSTER)),
         *_work(p),
         Grant((*streams, *others), (READ + p.whole,)),
         # trace: how many run before a request

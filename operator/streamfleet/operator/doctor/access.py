@@ -34,6 +34,7 @@ ARGUMENTS: Mapping[str, str] = {
     "setbit": f"{KEY} 0 1",
     "select": "0",
     "scan": "0",
+    "function|list": "",
     "wait": "0 0",
     "client|unblock": "1",
     "eval": f"x 1 {KEY}",
