@@ -231,6 +231,23 @@ async def test_a_deadline_that_passes_is_a_504_that_nobody_tries_again(stage: St
     assert paths() == ["/v1/chat/completions", "/v1/models"]
 
 
+async def test_flex_is_refused_where_it_would_be_late(stage: Stage, rows: redis.asyncio.Redis) -> None:
+    now_ms = (await rows.time())[0] * 1000
+    pace = {"at": now_ms, "took": 60_000, "left": 1, "span": 60_000, "came": [0] * 4, "read": [0] * 4, "run": 100}
+    await rows.hset("{default}:sched", "pace", json.dumps(pace))  # one request a minute
+    body, headers = chat(model=MODEL, service_tier="flex"), {"X-Streamfleet-Ttl": "5s"}
+    try:
+        async with stage.client() as http:
+            refused = await http.post("/v1/chat/completions", json=body, headers=headers)
+            others = await http.post("/v1/chat/completions", json=body | {"service_tier": "auto"}, headers=headers)
+    finally:
+        await rows.hdel("{default}:sched", "pace")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (429, "resource_unavailable")
+    assert int(refused.headers["retry-after"]) == pytest.approx(55, abs=2)
+    assert not await rows.exists(f"{{default}}:request:{refused.headers['x-streamfleet-id']}"), "nothing is enqueued"
+    assert others.status_code == 200
+
+
 async def test_the_clients_own_timeout_goes_before_the_deadline_that_follows_it(stage: Stage) -> None:
     """It leaves at its time-out with its own error; the request ends soon after: no worker goes on for nobody."""
     seen = len(stage.gateway.events("http_request"))

@@ -83,6 +83,7 @@ def test_a_service_tier_is_a_lane(tier: str | None, lane: str) -> None:
 
 def test_the_header_says_more_than_the_tier() -> None:
     assert read({"service_tier": "priority"}, X_Streamfleet_Lane="low").lane is Lane.LOW
+    assert not read({"service_tier": "flex"}, X_Streamfleet_Lane="high").refuses_late
     assert read(X_Streamfleet_Lane=" High ").lane is Lane.HIGH
 
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 
 from streamfleet.common import metrics
-from streamfleet.common.protocol import DEFAULT_MAX_BODY_BYTES, Lane
+from streamfleet.common.protocol import DEFAULT_MAX_BODY_BYTES, Lane, Status
 from streamfleet.common.settings import WorkerSettings, load
 from streamfleet.worker.admission import BORROWED_AFTER_S, Admission
 from streamfleet.worker.batching import Adaptive
 from streamfleet.worker.credit import Demand
-from streamfleet.worker.engine.base import Capacity
+from streamfleet.worker.engine.base import Capacity, EngineRequest
 from streamfleet.worker.in_flight import InFlight, StopReason
-from streamfleet.worker.outcome import cancelled
+from streamfleet.worker.outcome import Finished, cancelled
 from tests.unit.worker_requests import CHAT, OK, ScriptedEngine, in_flight_request
 
 
@@ -177,3 +178,28 @@ def test_patient_requests_that_turn_out_to_be_large_leave_the_reserve_free_too()
         in_flight.add(one := in_flight_request(number, {**CHAT, "max_tokens": 4_500}, lane=Lane.LOW))
         one.owed = owed
         assert (admits.admit(one, 100.0, DEFAULT_MAX_BODY_BYTES) is not None) == (number != 1)
+
+
+@pytest.mark.parametrize(
+    ("body", "endpoint", "tokens"),
+    [
+        (CHAT, "/v1/chat/completions", 40),
+        (CHAT | {"max_tokens": 90}, "/v1/chat/completions", 256),
+        (CHAT, "/v1/embeddings", 256),
+    ],
+)
+def test_what_requests_without_a_limit_generate_is_what_the_next_ones_are_taken_to_need(
+    body: dict[str, Any], endpoint: str, tokens: int
+) -> None:
+    in_flight = InFlight()
+    admits = admission(Capacity(8, 100_000, 8_192), in_flight)
+    one = in_flight_request(1, body)
+    in_flight.add(one)
+    assert admits.admit(one, 100.0, DEFAULT_MAX_BODY_BYTES)
+    one.asked = EngineRequest("r-1", endpoint, body, Lane.NORMAL, None)
+    done = Finished(Status.SUCCEEDED, 200, response=b"{}", usage={"completion_tokens": 40})
+    admits.learn(one, done, 101.0)
+    two = in_flight_request(2)
+    in_flight.add(two)
+    admits.admit(two, 102.0, DEFAULT_MAX_BODY_BYTES)
+    assert two.demand.tokens == len(json.dumps(CHAT)) // 4 + tokens

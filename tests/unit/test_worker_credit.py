@@ -182,3 +182,17 @@ def test_the_first_demands_replace_the_guess_and_later_ones_move_it_slowly() -> 
         typical.saw(Demand(1, 100))
     typical.saw(Demand(1, 1_100))
     assert 100 < typical.tokens < 200
+
+
+def test_output_without_a_limit_is_learnt_for_each_choice() -> None:
+    typical = Typical()
+    typical.generated(None, 1)
+    assert typical.output == 256
+    typical.generated(60, 2)
+    assert typical.output == 30
+    for _ in range(200):
+        typical.generated(100, 1)
+    assert typical.output == pytest.approx(100, rel=0.01)
+    usual = round(typical.output)
+    assert estimate({"n": 2}, 400, None, CHAT, 1.0, usual).tokens == 100 + 2 * usual
+    assert estimate({"max_tokens": 7}, 400, None, CHAT, 1.0, usual).tokens == 107

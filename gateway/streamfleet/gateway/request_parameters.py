@@ -99,7 +99,8 @@ class RequestParameters:
         restart_events: True if the caller understands that a stream begins anew.
         after: id of the last chunk that the caller has.
         tier: `service_tier` of the chosen lane; None if the caller named none.
-        refuses_late: True if the request is refused where it will likely be late: `service_tier` is `flex`.
+        refuses_late: True if the request is refused where it will likely be late: `service_tier` has chosen
+            the lane, and is `flex`.
     """
 
     lane: Lane
@@ -169,7 +170,7 @@ def read_parameters(
         restart_events=read_restart_events(headers),
         after=_read_last_event_id(headers),
         tier=_tier_of(lane) if body.get("service_tier") is not None else None,
-        refuses_late=body.get("service_tier") == "flex",
+        refuses_late=body.get("service_tier") == "flex" and headers.get("x-streamfleet-lane") is None,
     )
 
 

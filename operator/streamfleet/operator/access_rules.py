@@ -232,12 +232,17 @@ def _producer(p: Patterns, lanes: Sequence[Lane]) -> list[Grant]:
 
 
 def _worker(p: Patterns) -> list[Grant]:
-    return [Grant(("ping", "select", "info", "time", "client|id", "client|unblock", *_CLUSTER)), *_work(p)]
+    return [
+        Grant(("ping", "select", "info", "time", "client|id", "client|unblock", *_CLUSTER)),
+        *_work(p),
+        # The housekeeping counts what comes into each lane.
+        Grant(("xinfo|groups",), p.of(READ, *p.keys.lanes)),
+    ]
 
 
 def _work(p: Patterns) -> list[Grant]:
     keys = p.keys
-    groups = ("xgroup|create", "xgroup|delconsumer", "xreadgroup", "xpending", "xinfo|consumers", "xinfo|groups")
+    groups = ("xgroup|create", "xgroup|delconsumer", "xreadgroup", "xpending", "xinfo|consumers")
     entries = ("xclaim", "xrange", "xack", "xdel")
     sorted_sets = (
         "zadd",
@@ -282,7 +287,7 @@ def _work(p: Patterns) -> list[Grant]:
 def _operator(p: Patterns) -> list[Grant]:
     """A worker's permissions, because repairs use the workers' scripts, and the right to read everything."""
     keys = p.keys
-    streams = ("xlen", "xrange", "xrevrange", "xread", "xinfo|stream")
+    streams = ("xlen", "xrange", "xrevrange", "xread", "xinfo|stream", "xinfo|groups")
     others = ("zscan", "hscan", "exists", "type", "pttl", "memory|usage")
     return [
         # SCAN, DBSIZE and FUNCTION LIST name no keys, so no rule can limit them to the queue's keys.

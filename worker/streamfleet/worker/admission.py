@@ -17,7 +17,18 @@ from streamfleet.common.settings import WorkerSettings
 from streamfleet.worker.batching import policy_of
 from streamfleet.worker.cost.check import checked_demand, for_engine
 from streamfleet.worker.cost.limits import CostLimits
-from streamfleet.worker.credit import Demand, Load, Typical, credit, missing_for, unreserved, within, without_reserve
+from streamfleet.worker.credit import (
+    POOLING,
+    Demand,
+    Load,
+    Typical,
+    credit,
+    missing_for,
+    output_tokens,
+    unreserved,
+    within,
+    without_reserve,
+)
 from streamfleet.worker.engine.base import Engine
 from streamfleet.worker.giving_way import URGENT, Running, choose
 from streamfleet.worker.in_flight import InFlight, InFlightRequest, StopReason
@@ -150,7 +161,10 @@ class Admission:
             request.late_at = request.claimed_at + (decoded.deadline_ms - request.claimed_ms) / 1000
         capacity, size, ratio = self._engine.capacity(), len(claim.fields[b"body"]), self._typical.prompt_ratio
         # Only requests that may run count: one absurd body must not make the next hundred requests look large.
-        demand = checked_demand(decoded.body, size, self._limits, capacity.max_model_len, decoded.endpoint, ratio)
+        usual = round(self._typical.output)
+        demand = checked_demand(
+            decoded.body, size, self._limits, capacity.max_model_len, decoded.endpoint, ratio, usual
+        )
         demand = within(demand, capacity.slots)
         urgent = lease.lane in URGENT and lease.lane.number < self.patient
         if urgent:
@@ -195,6 +209,9 @@ class Admission:
         """Adjust the estimates and the batching by the outcome of a request that was started, in monotonic seconds."""
         if isinstance(outcome, Finished) and outcome.response:  # if a run was ended early, some engines only guess
             self._typical.counted(request.demand, tokens_used(outcome.usage, "prompt_tokens"))
+            asked = request.asked
+            if asked is not None and asked.endpoint not in POOLING and not output_tokens(asked.body, 0):
+                self._typical.generated(tokens_used(outcome.usage, "completion_tokens"), request.demand.sequences)
             if request.started_at is not None:
                 self._typical.took(now - request.started_at, tokens_used(outcome.usage, "completion_tokens"))
         self._learn_time(request, outcome, now)

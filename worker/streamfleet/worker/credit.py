@@ -23,7 +23,7 @@ SMOOTHING = 0.05
 MOST_TOKENS = 10_000_000
 """No sequence holds more where the engine does not tell; a body may claim any number."""
 TYPICAL_OUTPUT = 256
-"""Output tokens of a choice that sets no limit, as a guess."""
+"""Output tokens of a choice that sets no limit, as a guess until some have ended."""
 OUTPUT_LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 """How bodies call their limit of output tokens; the first that is there counts."""
 POOLING = ENDPOINTS - {CHAT, COMPLETIONS, RESPONSES}
@@ -76,13 +76,15 @@ class Typical:
         tokens: expected KV tokens of the next request.
         prompt_ratio: prompt tokens as engines count them, divided by the estimate from the size.
         token_s: seconds of one output token of a request; infinite before the first one is known.
+        output: output tokens of a choice that sets no limit.
     """
 
     def __init__(self) -> None:
         self.tokens = float(Demand().tokens)
         self.prompt_ratio = 1.0
         self.token_s = math.inf
-        self._seen = 0
+        self.output = float(TYPICAL_OUTPUT)
+        self._seen = self._unlimited = 0
         self._estimated = self._counted = 1_000.0  # a weight, so that one unusual prompt changes little
 
     def saw(self, demand: Demand) -> None:
@@ -95,6 +97,13 @@ class Typical:
         if output_tokens:
             token_s = run_s / output_tokens
             self.token_s = token_s if self.token_s == math.inf else self.token_s + SMOOTHING * (token_s - self.token_s)
+
+    def generated(self, output_tokens: int | None, choices: int) -> None:
+        """Add the output of a request that set no limit; the first ones replace the guess, later ones weigh less."""
+        if output_tokens is not None:
+            self._unlimited += 1
+            each = min(output_tokens, MOST_TOKENS) / max(1, choices)
+            self.output += max(SMOOTHING, 1 / self._unlimited) * (each - self.output)
 
     def run_s(self, demand: Demand) -> float:
         """Expected seconds of a whole run, if the request generates as much as it may."""
@@ -110,9 +119,14 @@ class Typical:
 
 
 def estimate(
-    body: Mapping[str, Any], body_bytes: int, longest: int | None, endpoint: str = CHAT, prompt_ratio: float = 1.0
+    body: Mapping[str, Any],
+    body_bytes: int,
+    longest: int | None,
+    endpoint: str = CHAT,
+    prompt_ratio: float = 1.0,
+    usual_output: int = TYPICAL_OUTPUT,
 ) -> Demand:
-    """Expected demand of a body: its prompt by its size, and for each choice its output limit or a typical one.
+    """Expected demand of a body: its prompt by its size, and for each choice its output limit or the usual output.
 
     Args:
         body: the OpenAI body.
@@ -120,9 +134,10 @@ def estimate(
         longest: most tokens of one sequence; None if the engine does not tell.
         endpoint: OpenAI path of the request.
         prompt_ratio: factor that corrects the estimate from the size.
+        usual_output: output tokens of a choice that sets no limit.
     """
     if endpoint not in POOLING:
-        output = output_tokens(body, TYPICAL_OUTPUT)
+        output = output_tokens(body, usual_output)
         return demand_of(body_bytes, sequences(body), output, longest, prompt_ratio)
     count = inputs(body, endpoint)
     shared = sum(len(value) for name in _SCORED if isinstance(value := body.get(name), str))

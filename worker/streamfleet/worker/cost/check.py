@@ -65,6 +65,7 @@ def checked_demand(
     longest: int | None = None,
     endpoint: str = "",
     prompt_ratio: float = 1.0,
+    usual_output: int = TYPICAL_OUTPUT,
 ) -> Demand:
     """Check the cost of a body, as `check_cost` does, and return its demand on the engine.
 
@@ -72,16 +73,16 @@ def checked_demand(
         body: any JSON object.
         size: its bytes as JSON text.
         limits, longest, endpoint: as for `check_cost`.
-        prompt_ratio: as for `credit.estimate`.
+        prompt_ratio, usual_output: as for `credit.estimate`.
 
     Raises:
         InvalidRequest: naming the field that asks for too much.
     """
     output = fast_path_output(body, size, limits, longest, endpoint)
     if output is not None:
-        return demand_of(size, 1, output, longest, prompt_ratio)
+        return demand_of(size, 1, output or usual_output, longest, prompt_ratio)
     check_cost(body, limits, longest, endpoint)
-    return estimate(body, readable_bytes(body, size), longest, endpoint, prompt_ratio)
+    return estimate(body, readable_bytes(body, size), longest, endpoint, prompt_ratio, usual_output)
 
 
 def fast_path_output(
@@ -99,8 +100,7 @@ def fast_path_output(
         endpoint: OpenAI path of the request.
 
     Returns:
-        The number that it asks for, `TYPICAL_OUTPUT` if it gives none; None if the body is not plain, or beyond a
-        limit.
+        The number that it asks for, 0 if it gives none; None if the body is not plain, or beyond a limit.
     """
     name = "messages" if endpoint == CHAT else "prompt"
     most_bytes = limits.max_prompt_bytes or (longest * BYTES_PER_TOKEN if longest else size)
@@ -120,7 +120,7 @@ def fast_path_output(
             if type(value) is not int or not 1 <= value <= most_tokens:
                 return None
             asked = asked or value
-    return (asked or TYPICAL_OUTPUT) if name in body else None
+    return (asked or 0) if name in body else None
 
 
 def _is_talk(messages: Any, limits: CostLimits) -> bool:
