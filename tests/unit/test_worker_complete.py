@@ -191,7 +191,7 @@ async def test_a_result_says_who_when_and_how_long() -> None:
         "total_ms": "1500.0",
         "response": b"{}",
         "finish_reason": "stop",
-        "usage": '{"prompt_tokens": 2}',
+        "usage": '{"prompt_tokens":2}',
         "tenant": b"acme",
         "session": b"s",
         "traceparent": b"00-1",
