@@ -218,6 +218,9 @@ async def shares(admin: Broker, me: Broker) -> None:
     await me.expire()
     await me.cancel(f"high:{NOW}-16")
     await me.complete("w1", [succeeded(row.lease) for row in (await me.pull("w1", 2)).claims])
+    await me.expire()
+    assert await admin.connection.command("HEXISTS", me.keys.served, "t|b"), "without its rights, lanes go by deadline"
+    assert not await admin.connection.command("EXISTS", me.keys.turns(Lane.HIGH))
 
 
 def _at(broker: Broker, now_ms: int) -> Any:
@@ -406,6 +409,7 @@ async def looks(me: Broker) -> None:
         ("PTTL", keys.result("r-1")),
         ("EXISTS", keys.result("r-1")),
         ("MEMORY", "USAGE", keys.lane("low")),
+        ("FUNCTION", "LIST"),
         *CLUSTER,
     ):
         await allowed(me, *words)
