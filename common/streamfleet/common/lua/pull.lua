@@ -9,9 +9,10 @@
 --   of all lanes are taken; at most n), owed (as rooms, for a lane that is owed a pick), free (number of requests that
 --   have a slot without interrupting another), patient (the first lane that leaves room for urgent ones), stage_entries, hints
 --   ([[lane or 0 for wake, id]…] from a blocking read), watching (this worker held a watch), owing (it took a
---   wake-up, and must hand it on if it has no room), watch_ms}.
--- Returns {claims, ready, role, now, staged, dropped}; a claim is {lane, stream id, attempt, request id, fields, lost,
---   staged, interrupted}: lost is the number of attempts lost with their workers, staged the time of staging (epoch ms)
+--   wake-up, and must hand it on if it has no room), watch_ms, start (of this worker's cache; nil for who is no home),
+--   held (number of requests that it has)}.
+-- Returns {claims, ready, role, now, staged, dropped, ms until more may be taken or ''}; a claim is {lane, stream id, attempt,
+--   request id, fields, lost, staged, interrupted, ms for which it was passed over or ''}: lost is the number of attempts lost with their workers, staged the time of staging (epoch ms)
 --   if the stream id was ahead of the clock, else '', interrupted what is known of earlier runs, or ''; role: 0 pull again when there
 --   is room, 1 watch (blocking read of wake and lanes), 2 bench (pop a token), 3 listen (blocking read of wake and the
 --   lanes with room), 4 stand by (pop a token of those that have room for some lanes only).
@@ -24,15 +25,21 @@ local now = now_ms()
 -- A worker that asks for work stops watching, even if the answer that made it a watcher was lost.
 -- @guard pull: who asks for work watches no more
 if arg.watching or arg.n > 0 then call('ZREM', WATCH, arg.worker) end
+local function meet() if arg.start and homing() and not homes().mine then homes().arrive(arg.worker, arg.start) end end
+meet()
 local back, ended = put_back(arg.hints, handed, waiting)
 local staged, cut, more, unfit_ones = stage(arg, waiting, first)
 -- @guard put back: counts as something moved
 staged = staged + back
+meet()
 local claims, dropped = {}, 0
 if arg.n > 0 then claims, dropped = take(arg, waiting, cut, more) end
 dropped = dropped + unfit_ones + ended
 -- @guard pull: counts are written
 write_counts()
 local moved = #claims + dropped + staged > 0
+local ready, soonest = sum(waiting), nil
+if homing() then ready, soonest = homes().left(waiting, arg, #claims) end
 local role = assign_role(arg, waiting, #claims, cut, moved, now)
-return {claims, sum(waiting), role, string.format('%.0f', now), staged, dropped}
+if homing() then homes().done(arg, role, #claims) end
+return {claims, ready, role, string.format('%.0f', now), staged, dropped, soonest or ''}

@@ -41,15 +41,16 @@ end
 -- An id whose time was ahead of the clock when its entry was staged tells no time: it was made by hand, or the clock
 -- was set back. SCHED keeps the time at which such an entry was staged until it ends, and the last of them in each
 -- lane, so that SCHED is rarely asked.
-local last_ahead, some_interrupted, some_tenants
+local last_ahead, some_interrupted, some_tenants, some_sessions
 -- @begin
-last_ahead, some_interrupted, some_tenants = nil, nil, nil
+last_ahead, some_interrupted, some_tenants, some_sessions = nil, nil, nil, nil
 -- @end
 
 local function look_at_sched()
   if last_ahead then return end
-  last_ahead = call_if_typed('HMGET', SCHED, 'tenants', 'interrupted', lane_fields('ahead:')) or {false, false}
+  last_ahead = call_if_typed('HMGET', SCHED, 'tenants', 'interrupted', 'sessions', lane_fields('ahead:')) or {false, false, false}
   some_tenants, some_interrupted = table.remove(last_ahead, 1), table.remove(last_ahead, 1)
+  some_sessions = table.remove(last_ahead, 1)
 end
 
 local function may_be_ahead(lane, id)
@@ -132,17 +133,18 @@ local function keep_enqueued_ms(lane, id)
 end
 
 -- Reads only what ordering needs, without a table of the fields, which is enough for most entries of a batch. Returns
--- bytes, deadline or nil, the given id or nil, and the tenant or nil.
+-- bytes, deadline or nil, the given id or nil, and the tenant and the session or nil.
 local function skim_entry(lane, id, fields)
-  local bytes, given, deadline, ttl, tenant = 0
+  local bytes, given, deadline, ttl, tenant, session = 0
   for i = 1, #fields, 2 do
     local name, value = fields[i], fields[i + 1]
     bytes = bytes + #name + #value
     if name == 'id' then given = value elseif name == 'deadline' then deadline = value elseif name == 'ttl' then ttl = value
-    elseif name == 'tenant' then tenant = value ~= '' and value or nil end
+    elseif name == 'tenant' then tenant = value ~= '' and value or nil
+    elseif name == 'session' then session = value ~= '' and value or nil end
   end
   deadline, ttl = milliseconds(deadline), milliseconds(ttl)
-  return bytes, deadline or ttl and enqueued_ms(lane, id) + ttl, given, tenant
+  return bytes, deadline or ttl and enqueued_ms(lane, id) + ttl, given, tenant, session
 end
 
 local function request_id_of(given, lane, id) return usable_name(given) or entry_name(lane, id) end

@@ -51,8 +51,8 @@ local function is_tracked(lane, id)
 end
 
 local function load_seen()
-  local found = call('HMGET', SCHED, 'tenants', lane_fields('seen:'))
-  some_tenants = table.remove(found, 1)
+  local found = call('HMGET', SCHED, 'tenants', 'sessions', lane_fields('seen:'))
+  some_tenants, some_sessions = table.remove(found, 1), table.remove(found, 1)
   return found
 end
 
@@ -72,7 +72,7 @@ local function stage_lane(lane, entries, seen)
   local rows = shared and shared.shares(lane) and {} or nil
   for _, item in ipairs(entries) do
     keep_enqueued_ms(lane, item[1])
-    local size, deadline, _, tenant = skim_entry(lane, item[1], item[2])
+    local size, deadline, _, tenant, session = skim_entry(lane, item[1], item[2])
     local member = encode_id(item[1])
     bytes, largest = bytes + size, math.max(largest, size)
     local again = seen[lane] and member <= seen[lane]
@@ -88,6 +88,7 @@ local function stage_lane(lane, entries, seen)
       local rank = rank_of(lane, item[1], deadline)
       add[#add + 1] = rank
       add[#add + 1] = member
+      find_home(lane, item[1], rank, item[2], session, size)
       if tenant then rows = rows or {} end
       if rows then rows[#rows + 1] = {item[1], rank, tenant or false, item[2], not again and #add / 2 - 1 or nil} end
     end

@@ -1,0 +1,64 @@
+-- @include affinity_records
+-- @include affinity_index
+-- @include affinity_upkeep
+-- Affinity: a request goes to the worker that has its beginning in its prefix cache, its home. A home is a worker's number;
+-- each start of a worker gets a new one, because its cache is empty. The keys:
+--   homes: an index beside the ready sets, '<lane><rank><member of ready>', by home: its score is lane * 2^40 + number, number 0
+--     for what any worker may take. A member without its entry in the ready set is left over, and dropped when it is met.
+--   sessions: 's<hash>' of a session and 'p<hash>' of a beginning of prompts, '<last use, ms> <uses lately> <number>,…'; 'n|<worker>'
+--     '<number> <start>'; 'w|<number>' '<last pull, ms> <1 if it waits for work> <worker>'; '#' the last number; '^<lane>' the head of a
+--     lane that was passed over, and since when; '@' and '@<lane>' places in the indexes.
+--   loads: number to what it holds and what waits for it; LOST and more for a home whose requests are anybody's by now.
+-- While nobody gives a session, and no two prompts share a long beginning, a pull reads none of these keys: SCHED has no field
+-- `sessions`, or it is not HOMING. The rules, with the figures behind them, are in docs/locality.md.
+local all_homes, made_homes   -- the functions; the same if this call may use them, nil until that is known
+-- @begin
+made_homes = nil
+-- @end
+
+-- Returns a table of functions; false where access rules of an earlier release forbid these keys, or one was
+-- overwritten by hand.
+local function homes()
+  if made_homes == nil then
+    made_homes = type(redis.pcall('HLEN', SESSIONS)) == 'number' and type(redis.pcall('ZCARD', HOMES)) == 'number'
+      and type(redis.pcall('ZCARD', LOADS)) == 'number'
+    -- @guard affinity: keys of another type are left alone
+    if made_homes == false then return false end
+    if not all_homes then
+      all_homes = {begins = {}}
+      add_records(all_homes)
+      add_home_index(all_homes)
+      add_home_upkeep(all_homes)
+    end
+    for _, begin in ipairs(all_homes.begins) do begin() end
+    made_homes = all_homes
+  end
+  return made_homes
+end
+
+-- Everything that has changed is written, and who got something is woken. Each script does this once, at its end.
+local function flush_homes()
+  made_homes.write_index()
+  made_homes.write_records()
+  made_homes.wake_homes()
+end
+
+-- The same, if a session was given lately.
+local function homing()
+  look_at_sched()
+  return some_sessions == HOMING and homes()
+end
+
+-- True if an entry of so many bytes may have a home.
+local function may_have_home(session, bytes) return session or some_sessions == HOMING or bytes >= BEGINNING_BYTES end
+
+-- An entry becomes ready.
+local function find_home(lane, id, rank, fields, session, bytes)
+  look_at_sched()
+  if may_have_home(session, bytes) and homes() then homes().place(lane, id, rank, fields) end
+end
+
+-- An entry is ready no more, and no pull takes it.
+local function leave_home(lane, id, rank)
+  if rank and homing() then homing().remove(lane, {{rank, encode_id(id)}}) end
+end

@@ -1,0 +1,335 @@
+-- @include tenants
+-- @include wake
+-- Affinity: the index of what waits by home, and what a worker may take of it: what waits for itself and for nobody, by
+-- deadline; if there is neither, the head of a lane that has waited long for another.
+local function add_home_index(h)
+  local FREE, STEP, ROUNDS, LOOK_MS = 0, 1099511627776, 4, 100
+  local added, woken, stolen, owned   -- scores and members to write; homes that got something; by lane, a head that may be taken
+  local number_of              -- by worker
+
+  table.insert(h.begins, function() added, woken, stolen, owned, number_of, h.mine = {}, {}, {}, {}, {}, nil end)
+
+  local function score(lane, number) return string.format('%.0f', lane * STEP + number) end
+  local function member_of(lane, rank, member) return lane .. string.format('%016.0f', rank) .. member end
+  local function shares(lane) return sharing() and sharing().shares(lane) end
+
+  function h.split(member, at) return math.floor(at / STEP), string.sub(member, 18), at % STEP end
+
+  function h.write_index()
+    if #added == 0 then return end
+    local words = added
+    added = {}
+    for i = 1, #words, 400 do call('ZADD', HOMES, unpack(words, i, math.min(i + 399, #words))) end
+  end
+
+  function h.count(lane, number)
+    h.write_index()
+    return call('ZCOUNT', HOMES, score(lane, number), score(lane, number))
+  end
+
+  function h.waits(lane, number) return h.count(lane, number) > 0 end
+
+  -- A session is there.
+  function h.begin()
+    if some_sessions == HOMING then return end
+    some_sessions = HOMING
+    call('HSET', SCHED, 'sessions', HOMING)
+  end
+
+  function h.number(worker)
+    if number_of[worker] == nil then
+      local words = call('HGET', SESSIONS, 'n|' .. worker)
+      number_of[worker] = tonumber(string.match(words or '', '^%d+')) or false
+    end
+    return number_of[worker]
+  end
+
+  -- An entry becomes ready.
+  function h.place(lane, id, rank, fields)
+    local gave_way_at = some_interrupted and string.match(interruptions(lane, id), ' %d+ (%S+)$')
+    local number = gave_way_at and h.number(gave_way_at)
+    if not (number and h.work_of(number)) then number = h.home_for(lane, fields) end
+    if number then
+      h.begin()
+      h.add_work(number, 1)
+      woken[number] = true
+    end
+    -- Where tenants share, who waits for nobody is in their index.
+    if some_sessions ~= HOMING or not number and shares(lane) then return end
+    added[#added + 1], added[#added + 2] = score(lane, number or FREE), member_of(lane, rank, encode_id(id))
+  end
+
+  -- Rows of rank and member of the ready set leave the index.
+  function h.remove(lane, rows)
+    h.write_index()
+    local members = {}
+    for i, row in ipairs(rows) do members[i] = member_of(lane, row[1], row[2]) end
+    for i = 1, #members, 400 do
+      -- @guard affinity: what is ready no more has no home
+      call('ZREM', HOMES, unpack(members, i, math.min(i + 399, #members)))
+    end
+  end
+
+  -- Number of an entry's home; FREE for none, nil if it is not in the index.
+  local function home_of(lane, member, rank)
+    local at = rank and call('ZSCORE', HOMES, member_of(lane, rank, member))
+    return at and at % STEP or nil
+  end
+
+  -- The first of a lane: its member, rank, id, and home if that is another worker or none; nil if there is nothing to leave or to take.
+  local function head(lane)
+    local row = call('ZRANGE', ready_key(lane), 0, 0, 'WITHSCORES')
+    local id = row[1] and decode_id(row[1])
+    local home = id and home_of(lane, row[1], row[2])
+    if not id or home == FREE or home and home == h.mine then return nil end
+    return row, id, home and h.work_of(home) and home or nil
+  end
+
+  -- True for an entry that this worker leaves to another, which has not had its time yet.
+  function h.elsewhere(lane, id)
+    if enqueued_ms(lane, id) + PASSED_OVER_MS <= now_ms() then return false end
+    local member = encode_id(id)
+    local number = home_of(lane, member, call('ZSCORE', ready_key(lane), member))
+    return number and number ~= FREE and number ~= h.mine and h.work_of(number) and true or false
+  end
+
+  -- The worker that pulls. A new start of it gets a new number.
+  function h.arrive(worker, start)
+    local known = call('HGET', SESSIONS, 'n|' .. worker)
+    local number, since = string.match(known or '', '^(%d+) (.*)$')
+    -- @guard affinity: a worker that comes back is new
+    if number and since == start then
+      h.mine = tonumber(number)
+    else
+      if number and h.work_of(tonumber(number)) then h.lose(tonumber(number)) end
+      h.mine = call('HINCRBY', SESSIONS, '#', 1)
+      call('HSET', SESSIONS, 'n|' .. worker, string.format('%.0f %s', h.mine, start))
+    end
+    number_of[worker] = h.mine
+    h.note_pull(worker, false)
+  end
+
+  -- Who waits for work is woken for what comes to it.
+  function h.note_pull(worker, waits)
+    call('HSET', SESSIONS, 'w|' .. h.mine, string.format('%.0f %d %s', now_ms(), waits and 1 or 0, worker))
+  end
+
+  -- What waits in no index may go to anybody. Workers of an earlier release put it there, or it was there before.
+  local function adopt(lane, missing)
+    local place = tonumber(call('HGET', SESSIONS, '@' .. lane) or nil) or 0
+    for _, from in ipairs(place > 0 and {0, place} or {0}) do
+      local rows, members = call('ZRANGE', ready_key(lane), from, from + 63, 'WITHSCORES'), {}
+      for i = 1, #rows, 2 do members[#members + 1] = member_of(lane, rows[i + 1], rows[i]) end
+      for i, known in ipairs(#members > 0 and call('ZMSCORE', HOMES, unpack(members)) or {}) do
+        if not known then added[#added + 1], added[#added + 2] = score(lane, FREE), members[i] end
+      end
+      place = #members == 64 and from + 64 or 0
+    end
+    if place > 0 then call('HSET', SESSIONS, '@' .. lane, place) else call('HDEL', SESSIONS, '@' .. lane) end
+  end
+
+  -- The first of a lane if it waits for another worker, and after how many ms this one may take it: it has waited so long
+  -- beside an idle worker, or others behind it were taken for so long.
+  local function head_of_others(lane, idle)
+    local row, id, home = head(lane)
+    if not row then return nil end
+    -- @guard affinity: an idle worker takes what has waited long for another
+    if idle then return row, home and enqueued_ms(lane, id) + PASSED_OVER_MS - now_ms() or 0 end
+    local since, member = string.match(call('HGET', SESSIONS, '^' .. lane) or '', '^(%d+) (.*)$')
+    -- @guard affinity: what was passed over for long goes to anybody
+    if member == row[1] and since + PASSED_OVER_MS <= now_ms() then return row, 0 end
+  end
+
+  -- Sets `waiting` to what this worker may take now. Returns after how many ms it may take more, or nil.
+  function h.see(waiting, paused, rooms)
+    local total, soonest, left_out = 0, nil, {}
+    stolen = {}
+    for lane = 1, LANE_COUNT do
+      local all = waiting[lane]
+      if all > 0 then
+        local in_index = call('ZCOUNT', HOMES, score(lane, FREE), '(' .. score(lane + 1, FREE))
+        local own = h.mine and h.count(lane, h.mine) or 0
+        if shares(lane) then
+          waiting[lane] = math.max(0, math.min(all, all - in_index + own))
+        else
+          -- @guard affinity: what stands in no index is taken too
+          if all > in_index then adopt(lane) end
+          waiting[lane] = math.min(all, own + h.count(lane, FREE))
+        end
+        if not paused[lane] and rooms[lane] > 0 then total = total + waiting[lane] end
+        left_out[lane] = waiting[lane] < all
+      end
+    end
+    for lane = 1, LANE_COUNT do
+      if left_out[lane] and not paused[lane] and rooms[lane] > 0 then
+        local row, left = head_of_others(lane, total == 0)
+        if row and left > 0 then
+          soonest = math.min(soonest or left, left)
+        elseif row then
+          waiting[lane], total, stolen[lane], soonest = waiting[lane] + 1, total + 1, row, 0
+        end
+      end
+    end
+    return soonest
+  end
+
+  -- The first entries of a home, or of nobody; those that were left over are dropped.
+  local function heads(lane, number, most)
+    local at, found, from = score(lane, number), {}, 0
+    for _ = 1, ROUNDS do
+      local rows, members, gone = call('ZRANGEBYSCORE', HOMES, at, at, 'LIMIT', from, most), {}, {}
+      for i, row in ipairs(rows) do members[i] = string.sub(row, 18) end
+      for i, rank in ipairs(#rows > 0 and call('ZMSCORE', ready_key(lane), unpack(members)) or {}) do
+        if rank then found[#found + 1] = {rows[i], members[i], rank} else gone[#gone + 1] = rows[i] end
+      end
+      -- @guard affinity: what was left over is dropped
+      if #gone > 0 then call('ZREM', HOMES, unpack(gone)) end
+      if #found >= most or #rows < most then break end
+      from = #found
+    end
+    return found
+  end
+
+  local function take(lane, wanted, ids)
+    local own, free = h.mine and heads(lane, h.mine, wanted) or {}, heads(lane, FREE, wanted)
+    local i, j, index, ready = 1, 1, {}, {}
+    while #ids < wanted and (own[i] or free[j]) do
+      local row
+      -- @guard affinity: its own and nobody's go by deadline
+      if own[i] and not (free[j] and free[j][1] < own[i][1]) then row, i = own[i], i + 1 else row, j = free[j], j + 1 end
+      local id = decode_id(row[2])
+      index[#index + 1], ready[#ready + 1], ids[#ids + 1] = row[1], row[2], id
+      if id and row == own[i - 1] then owned[entry_field(lane, id)] = true end
+    end
+    if #index == 0 then return end
+    call('ZREM', HOMES, unpack(index))
+    call('ZREM', ready_key(lane), unpack(ready))
+  end
+
+  -- Tenants share the lane: first what waits for this worker, of tenants that are little ahead, then what waits for nobody.
+  local function take_in_turn(lane, wanted, worker, ids)
+    local shared = sharing()
+    for _, row in ipairs(h.mine and heads(lane, h.mine, wanted) or {}) do
+      local id = decode_id(row[2])
+      if id and shared.take_one(lane, id, row[2], row[3]) then
+        ids[#ids + 1], owned[entry_field(lane, id)] = id, true
+        call('ZREM', HOMES, row[1])
+      end
+    end
+    for _, id in ipairs(#ids < wanted and shared.pop(lane, wanted - #ids, worker) or {}) do ids[#ids + 1] = id end
+  end
+
+  -- Takes up to `wanted` entries out of the ready set, as `pop` does, and returns their stream ids.
+  function h.pop(lane, wanted, worker)
+    local ids, row = {}, stolen[lane]
+    stolen[lane] = nil
+    if shares(lane) then
+      take_in_turn(lane, wanted, worker, ids)
+      return ids
+    end
+    if row then
+      call('ZREM', HOMES, member_of(lane, row[2], row[1]))
+      if call('ZREM', ready_key(lane), row[1]) == 1 then ids[1] = decode_id(row[1]) end
+    end
+    take(lane, wanted, ids)
+    return ids
+  end
+
+  -- Entries that were taken, as rows of id, fields and deadline. What was another's, or nobody's, is this worker's now.
+  function h.claimed(lane, rows)
+    for _, row in ipairs(rows) do
+      local id, fields, deadline = unpack(row, 1, 3)
+      if not owned[entry_field(lane, id)] then
+        if shares(lane) then h.remove(lane, {{rank_of(lane, id, deadline), encode_id(id)}}) end
+        -- @guard affinity: who takes it is its home
+        if h.mine and fields then h.moved(fields, h.mine) end
+      end
+    end
+  end
+
+  -- How long an entry that was just taken was passed over, ms, as text; '' if it was not.
+  function h.passed(lane, id)
+    local since, member = string.match(call('HGET', SESSIONS, '^' .. lane) or '', '^(%d+) (.*)$')
+    if member ~= encode_id(id) then return '' end
+    call('HDEL', SESSIONS, '^' .. lane)
+    return string.format('%.0f', math.max(0, now_ms() - since))
+  end
+
+  -- The head of a lane that is left to another is passed over from now on.
+  local function mark_passed(lane)
+    local row, _, home = head(lane)
+    if home and string.match(call('HGET', SESSIONS, '^' .. lane) or '', '^%d+ (.*)$') ~= row[1] then
+      call('HSET', SESSIONS, '^' .. lane, string.format('%.0f %s', now_ms(), row[1]))
+    end
+  end
+
+  -- At the end of a pull: sets `waiting` to what makes it worth to wake somebody, or to pull again. Returns how many are
+  -- ready in all, and after how many ms more may be taken, or nil.
+  function h.left(waiting, arg, got)
+    local all, ready, paused = 0, {}, {}
+    for lane, when in ipairs(call('HMGET', SCHED, lane_fields('paused:'))) do paused[lane] = when ~= false end
+    for lane = 1, LANE_COUNT do
+      waiting[lane] = call('ZCARD', ready_key(lane))
+      all, ready[lane] = all + waiting[lane], waiting[lane]
+      if paused[lane] then waiting[lane] = 0 end
+    end
+    local soonest
+    if got < arg.n then soonest = h.see(waiting, paused, arg.rooms) end
+    for lane = 1, LANE_COUNT do
+      if arg.n > 0 and ready[lane] > 0 and not paused[lane] then mark_passed(lane) end
+      if got >= arg.rooms[lane] and waiting[lane] > 0 then waiting[lane] = math.min(waiting[lane], h.count(lane, FREE)) end
+    end
+    return all, soonest
+  end
+
+  function h.done(arg, role, got)
+    if not (arg.start and h.mine) then return end
+    local load = arg.held + got
+    for lane = 1, LANE_COUNT do load = load + h.count(lane, h.mine) end
+    h.set_work(h.mine, load)
+    h.note_pull(arg.worker, role == 1 or role == 2)
+    if role == 1 and got == 0 then h.pass_on(arg.worker) end
+  end
+
+  -- Wakes the homes that got something, if they wait for work.
+  function h.wake_homes()
+    for number in pairs(woken) do
+      local waits, worker = string.match(number ~= h.mine and call('HGET', SESSIONS, 'w|' .. number) or '', '^%d+ (%d) (.*)$')
+      if waits == '1' then
+        local watch = call('ZSCORE', WATCH, worker)
+        -- @guard affinity: a home is woken for what comes to it
+        if watch and tonumber(watch) >= now_ms() then wake_watcher() else call_worker(worker) end
+      end
+    end
+    woken = {}
+  end
+
+  -- A watcher was woken and found nothing: the wake-up was another watcher's.
+  function h.pass_on(worker)
+    for _, other in ipairs(call('ZRANGEBYSCORE', WATCH, now_ms(), '+inf')) do
+      local number = other ~= worker and h.number(other)
+      for lane = 1, number and LANE_COUNT or 0 do
+        local row = call('ZRANGEBYSCORE', HOMES, score(lane, number), score(lane, number), 'LIMIT', 0, 1)[1]
+        local id = row and decode_id(string.sub(row, 18))
+        if id and now_ms() - enqueued_ms(lane, id) < LOOK_MS then return wake_watcher() end
+      end
+    end
+  end
+
+  function h.free(lane, members)   -- members of the index are anybody's
+    local kept = shares(lane)
+    for i = 1, #members, 200 do
+      local words = {kept and 'ZREM' or 'ZADD', HOMES}
+      for at = i, math.min(i + 199, #members) do
+        if not kept then words[#words + 1] = score(lane, FREE) end
+        words[#words + 1] = members[at]
+      end
+      call(unpack(words))
+    end
+  end
+
+  function h.of(lane, number, most)
+    h.write_index()
+    return call('ZRANGEBYSCORE', HOMES, score(lane, number), score(lane, number), 'LIMIT', 0, most)
+  end
+end
