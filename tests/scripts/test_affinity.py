@@ -229,6 +229,19 @@ async def test_a_watching_home_is_woken_by_the_wake_stream(queue: Queue) -> None
     assert (await queue.dump())["wake"]["undelivered"] == 1
 
 
+async def test_a_wake_up_of_another_watcher_is_passed_on(queue: Queue) -> None:
+    await meet(queue, "w1", "w2", "w3")
+    for worker in ("w1", "w2"):
+        assert (await pull(queue, worker, 5)).role is Role.WATCHER
+    await queue.add("high", f"{NOW}-1", session="first")
+    await pull(queue, "w3", 0)
+    for left in (1, 0):  # w2 reads it, in place of w1, and once more
+        hints = await queue.broker.wait(Role.WATCHER, 1_000)
+        assert [hint.lane for hint in hints] == [None]
+        assert not (await pull(queue, "w2", 5, hints=hints, watching=True, owing=True)).claims
+        assert (await queue.dump()).get("wake", {}).get("undelivered", 0) == left
+
+
 async def test_tenants_take_turns_among_what_is_there(queue: Queue) -> None:
     await meet(queue, "w1", "w2")
     for number in range(1, 5):

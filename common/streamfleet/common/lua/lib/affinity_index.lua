@@ -3,7 +3,8 @@
 -- Affinity: the index of what waits by home, and what a worker may take of it: what waits for itself and for nobody, by
 -- deadline; if there is neither, the head of a lane that has waited long for another.
 local function add_home_index(h)
-  local FREE, STEP, ROUNDS, LOOK_MS = 0, 1099511627776, 4, 100
+  local FREE, STEP, ROUNDS = 0, 1099511627776, 4
+  local BUSY, WAITS, WOKEN, PASSED_ON = 0, 1, 2, 3   -- what a worker does that is a home
   local added, woken, stolen, owned   -- scores and members to write; homes that got something; by lane, a head that may be taken
   local number_of              -- by worker
 
@@ -109,10 +110,12 @@ local function add_home_index(h)
     h.note_pull(worker, false)
   end
 
-  -- Who waits for work is woken for what comes to it.
-  function h.note_pull(worker, waits)
-    call('HSET', SESSIONS, 'w|' .. h.mine, string.format('%.0f %d %s', now_ms(), waits and 1 or 0, worker))
+  local function note(number, seen, waits, worker)
+    call('HSET', SESSIONS, 'w|' .. number, string.format('%.0f %d %s', seen, waits, worker))
   end
+
+  -- Who waits for work is woken for what comes to it.
+  function h.note_pull(worker, waits) note(h.mine, now_ms(), waits and WAITS or BUSY, worker) end
 
   -- What waits in no index may go to anybody. Workers of an earlier release put it there, or it was there before.
   local function adopt(lane, missing)
@@ -291,27 +294,34 @@ local function add_home_index(h)
     if role == 1 and got == 0 then h.pass_on(arg.worker) end
   end
 
-  -- Wakes the homes that got something, if they wait for work.
+  local function seen_of(number)
+    local seen, waits, worker = string.match(call('HGET', SESSIONS, 'w|' .. number) or '', '^(%d+) (%d) (.*)$')
+    return tonumber(seen or 0), tonumber(waits), worker
+  end
+
+  -- Wakes the homes that got something, if they wait for work, once.
   function h.wake_homes()
     for number in pairs(woken) do
-      local waits, worker = string.match(number ~= h.mine and call('HGET', SESSIONS, 'w|' .. number) or '', '^%d+ (%d) (.*)$')
-      if waits == '1' then
+      local seen, waits, worker = seen_of(number)
+      if number ~= h.mine and waits == WAITS then
         local watch = call('ZSCORE', WATCH, worker)
         -- @guard affinity: a home is woken for what comes to it
         if watch and tonumber(watch) >= now_ms() then wake_watcher() else call_worker(worker) end
+        note(number, seen, WOKEN, worker)
       end
     end
     woken = {}
   end
 
-  -- A watcher was woken and found nothing: the wake-up was another watcher's.
+  -- A watcher was woken and found nothing: perhaps the wake-up was another watcher's.
   function h.pass_on(worker)
     for _, other in ipairs(call('ZRANGEBYSCORE', WATCH, now_ms(), '+inf')) do
       local number = other ~= worker and h.number(other)
-      for lane = 1, number and LANE_COUNT or 0 do
-        local row = call('ZRANGEBYSCORE', HOMES, score(lane, number), score(lane, number), 'LIMIT', 0, 1)[1]
-        local id = row and decode_id(string.sub(row, 18))
-        if id and now_ms() - enqueued_ms(lane, id) < LOOK_MS then return wake_watcher() end
+      local seen, waits = seen_of(number or FREE)
+      if waits == WOKEN then
+        note(number, seen, PASSED_ON, other)
+        -- @guard affinity: a wake-up reaches the watcher that it was for
+        return wake_watcher()
       end
     end
   end
