@@ -1,4 +1,4 @@
-"""Routers that push: a static hash, and an oracle that knows each cache, each load and each length. Neither is Redis."""
+"""Routers that push, without Redis: a static hash, and an oracle that knows each cache, each load and each length."""
 
 from __future__ import annotations
 
@@ -32,10 +32,11 @@ class Push:
     def placed(self, engine: Engine, request: Request) -> None:
         """A request waits for a worker from now on."""
 
-    def left(self, engine: Engine, request: Request) -> None:
-        """It waits or runs there no more."""
+    def left(self, request: Request) -> None:
+        """It waits or runs no more."""
 
-    def take_from_others(self, engine: Engine) -> Request | None:
+    def take_from_others(self, _: Engine) -> Request | None:
+        """A request that an idle worker takes from another."""
         return None
 
     async def sent(self, request: Request) -> None:
@@ -52,13 +53,13 @@ class Push:
             if not request.over:
                 self.fleet.give(engine, request)
                 took = True
-        if engine.room > 0 and not took and (request := self.take_from_others(engine)):
-            self.fleet.give(engine, request)
+        if engine.room > 0 and not took and (more := self.take_from_others(engine)):
+            self.fleet.give(engine, more)
 
-    async def ended(self, engine: Engine, request: Request, in_time: bool) -> None:
-        self.left(engine, request)
+    async def ended(self, _: Engine, request: Request, __: bool) -> None:
+        self.left(request)
 
-    async def late(self, request: Request) -> None:
+    async def late(self, _: Request) -> None:
         return
 
     async def lost(self, engine: Engine, requests: Sequence[Request]) -> None:
@@ -72,7 +73,7 @@ class Push:
         self.known[engine] = True
         await self.room(engine)
 
-    async def timer(self, what: Any) -> None:
+    async def timer(self, _: Any) -> None:
         return
 
 
@@ -107,12 +108,12 @@ class Oracle(Push):
         self._costs[request] = engine, cost
         self._work[engine] += cost
 
-    def left(self, engine: Engine, request: Request) -> None:
+    def left(self, request: Request) -> None:
         if (known := self._costs.pop(request, None)) is not None:
             self._work[known[0]] -= known[1]
 
     async def late(self, request: Request) -> None:
-        self.left(self.fleet.engines[0], request)
+        self.left(request)
 
     def take_from_others(self, engine: Engine) -> Request | None:
         other = max(self._queues, key=lambda each: len(self._queues[each]))
@@ -127,12 +128,12 @@ class Oracle(Push):
         if other.alive and gain <= 0.2:
             return None
         heapq.heappop(queue)
-        self.left(other, request)
+        self.left(request)
         self._costs[request] = engine, cost
         self._work[engine] += cost
         return request
 
     async def lost(self, engine: Engine, requests: Sequence[Request]) -> None:
         for request in [*(row[2] for row in self._queues[engine]), *requests]:
-            self.left(engine, request)
+            self.left(request)
         await super().lost(engine, requests)

@@ -127,7 +127,7 @@ class Scripts:
         await self._broker.complete(f"w{engine.name}", [Completion(claim.lease, status, {"response": "{}"}, "")])
         del self._requests[claim.lease.request_id]
 
-    async def late(self, request: Request) -> None:
+    async def late(self, _: Request) -> None:
         return  # the housekeeping ends it
 
     async def lost(self, engine: Engine, requests: Sequence[Request]) -> None:

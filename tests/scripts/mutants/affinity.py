@@ -24,7 +24,7 @@ MUTANTS = tuple(
         "affinity: what is ready no more has no home": "a_cancelled_request_leaves_the_index",
         "affinity: what stands in no index is taken too": "what_stands_in_no_index_is_taken_too",
         "affinity: what waits for who is lost is anybody's": "who_asks_for_nothing_loses_what_waits",
-        "affinity: what was left over is dropped": "what_another_release_took_is_left_over_and_dropped",
+        "affinity: what was left over is not taken": "what_another_release_took_is_left_over_and_dropped",
         "affinity: what was passed over for long goes to anybody": "what_was_passed_over_for_long_goes_to_anybody",
         "affinity: who takes it is its home": "an_idle_worker_takes_what_has_waited_long",
         "affinity: without sessions nothing is asked": "nothing_is_left_of_sessions_that_nobody_uses",

@@ -5,10 +5,13 @@
 local function add_home_index(h)
   local FREE, STEP, ROUNDS = 0, 1099511627776, 4
   local BUSY, WAITS, WOKEN, PASSED_ON = 0, 1, 2, 3   -- what a worker does that is a home
-  local added, woken, stolen, owned   -- scores and members to write; homes that got something; by lane, a head that may be taken
-  local number_of              -- by worker
+  local added, woken, owned    -- scores and members to write; homes that got something; entries that this worker was the home of
+  local seen, stolen           -- by lane: what `see` found; a head that may be taken from another
+  local number_of, marks       -- by worker; by lane, '<since, ms> <member>' of a head that is passed over
 
-  table.insert(h.begins, function() added, woken, stolen, owned, number_of, h.mine = {}, {}, {}, {}, {}, nil end)
+  table.insert(h.begins, function()
+    added, woken, owned, seen, stolen, number_of, marks, h.mine = {}, {}, {}, {}, {}, {}, {}, nil
+  end)
 
   local function score(lane, number) return string.format('%.0f', lane * STEP + number) end
   local function member_of(lane, rank, member) return lane .. string.format('%016.0f', rank) .. member end
@@ -77,13 +80,19 @@ local function add_home_index(h)
     return at and at % STEP or nil
   end
 
-  -- The first of a lane: its member, rank, id, and home if that is another worker or none; nil if there is nothing to leave or to take.
+  -- The first of a lane, unless this worker may take it anyway: its member and rank; its id; and its home, if it has one.
   local function head(lane)
     local row = call('ZRANGE', ready_key(lane), 0, 0, 'WITHSCORES')
     local id = row[1] and decode_id(row[1])
     local home = id and home_of(lane, row[1], row[2])
     if not id or home == FREE or home and home == h.mine then return nil end
     return row, id, home and h.work_of(home) and home or nil
+  end
+
+  -- Since when the first of a lane is passed over, and its member.
+  local function mark_of(lane)
+    if marks[lane] == nil then marks[lane] = call('HGET', SESSIONS, '^' .. lane) end
+    return string.match(marks[lane] or '', '^(%d+) (.*)$')
   end
 
   -- True for an entry that this worker leaves to another, which has not had its time yet.
@@ -107,11 +116,10 @@ local function add_home_index(h)
       call('HSET', SESSIONS, 'n|' .. worker, string.format('%.0f %s', h.mine, start))
     end
     number_of[worker] = h.mine
-    h.note_pull(worker, false)
   end
 
-  local function note(number, seen, waits, worker)
-    call('HSET', SESSIONS, 'w|' .. number, string.format('%.0f %d %s', seen, waits, worker))
+  local function note(number, last, waits, worker)
+    call('HSET', SESSIONS, 'w|' .. number, string.format('%.0f %d %s', last, waits, worker))
   end
 
   -- Who waits for work is woken for what comes to it.
@@ -136,35 +144,37 @@ local function add_home_index(h)
   local function head_of_others(lane, idle)
     local row, id, home = head(lane)
     if not row then return nil end
+    seen[lane].head = home and row
     -- @guard affinity: an idle worker takes what has waited long for another
     if idle then return row, home and enqueued_ms(lane, id) + PASSED_OVER_MS - now_ms() or 0 end
-    local since, member = string.match(call('HGET', SESSIONS, '^' .. lane) or '', '^(%d+) (.*)$')
+    local since, member = mark_of(lane)
     -- @guard affinity: what was passed over for long goes to anybody
     if member == row[1] and since + PASSED_OVER_MS <= now_ms() then return row, 0 end
   end
 
   -- Sets `waiting` to what this worker may take now. Returns after how many ms it may take more, or nil.
   function h.see(waiting, paused, rooms)
-    local total, soonest, left_out = 0, nil, {}
-    stolen = {}
+    local total, soonest = 0, nil
+    stolen, seen = {}, {}
     for lane = 1, LANE_COUNT do
       local all = waiting[lane]
       if all > 0 then
         local in_index = call('ZCOUNT', HOMES, score(lane, FREE), '(' .. score(lane + 1, FREE))
-        local own = h.mine and h.count(lane, h.mine) or 0
+        local own, free = h.mine and h.count(lane, h.mine) or 0, 0
         if shares(lane) then
           waiting[lane] = math.max(0, math.min(all, all - in_index + own))
         else
           -- @guard affinity: what stands in no index is taken too
           if all > in_index then adopt(lane) end
-          waiting[lane] = math.min(all, own + h.count(lane, FREE))
+          free = h.count(lane, FREE)
+          waiting[lane] = math.min(all, own + free)
         end
         if not paused[lane] and rooms[lane] > 0 then total = total + waiting[lane] end
-        left_out[lane] = waiting[lane] < all
+        seen[lane] = {own = own, free = free, left = waiting[lane] < all, open = not paused[lane] and rooms[lane] > 0}
       end
     end
     for lane = 1, LANE_COUNT do
-      if left_out[lane] and not paused[lane] and rooms[lane] > 0 then
+      if seen[lane] and seen[lane].left and seen[lane].open then
         local row, left = head_of_others(lane, total == 0)
         if row and left > 0 then
           soonest = math.min(soonest or left, left)
@@ -176,48 +186,53 @@ local function add_home_index(h)
     return soonest
   end
 
-  -- The first entries of a home, or of nobody; those that were left over are dropped.
-  local function heads(lane, number, most)
-    local at, found, from = score(lane, number), {}, 0
-    for _ = 1, ROUNDS do
-      local rows, members, gone = call('ZRANGEBYSCORE', HOMES, at, at, 'LIMIT', from, most), {}, {}
-      for i, row in ipairs(rows) do members[i] = string.sub(row, 18) end
-      for i, rank in ipairs(#rows > 0 and call('ZMSCORE', ready_key(lane), unpack(members)) or {}) do
-        if rank then found[#found + 1] = {rows[i], members[i], rank} else gone[#gone + 1] = rows[i] end
-      end
-      -- @guard affinity: what was left over is dropped
-      if #gone > 0 then call('ZREM', HOMES, unpack(gone)) end
-      if #found >= most or #rows < most then break end
-      from = #found
+  local function first_of(lane, number, most)
+    return call('ZRANGEBYSCORE', HOMES, score(lane, number), score(lane, number), 'LIMIT', 0, most)
+  end
+
+  -- What waits for this worker and for nobody, the earlier deadline first: members of the index, and true for its own.
+  local function merged(lane, most)
+    local own = seen[lane].own > 0 and first_of(lane, h.mine, most) or {}
+    local free = seen[lane].free > 0 and first_of(lane, FREE, most) or {}
+    local rows, mine, i, j = {}, {}, 1, 1
+    while #rows < most and (own[i] or free[j]) do
+      -- @guard affinity: its own and nobody's go by deadline
+      local of_its_own = own[i] and not (free[j] and free[j] < own[i])
+      mine[#rows + 1] = of_its_own
+      if of_its_own then rows[#rows + 1], i = own[i], i + 1 else rows[#rows + 1], j = free[j], j + 1 end
     end
-    return found
+    return rows, mine
   end
 
   local function take(lane, wanted, ids)
-    local own, free = h.mine and heads(lane, h.mine, wanted) or {}, heads(lane, FREE, wanted)
-    local i, j, index, ready = 1, 1, {}, {}
-    while #ids < wanted and (own[i] or free[j]) do
-      local row
-      -- @guard affinity: its own and nobody's go by deadline
-      if own[i] and not (free[j] and free[j][1] < own[i][1]) then row, i = own[i], i + 1 else row, j = free[j], j + 1 end
-      local id = decode_id(row[2])
-      index[#index + 1], ready[#ready + 1], ids[#ids + 1] = row[1], row[2], id
-      if id and row == own[i - 1] then owned[entry_field(lane, id)] = true end
+    for _ = 1, ROUNDS do
+      local rows, mine = merged(lane, wanted - #ids)
+      if #rows == 0 then return end
+      local members = {}
+      for i, row in ipairs(rows) do members[i] = string.sub(row, 18) end
+      for i, rank in ipairs(call('ZMSCORE', ready_key(lane), unpack(members))) do
+        -- @guard affinity: what was left over is not taken
+        local id = rank and decode_id(members[i])
+        if id then
+          ids[#ids + 1] = id
+          owned[entry_field(lane, id)] = mine[i]
+        end
+      end
+      call('ZREM', HOMES, unpack(rows))
+      call('ZREM', ready_key(lane), unpack(members))
+      if #ids >= wanted then return end
     end
-    if #index == 0 then return end
-    call('ZREM', HOMES, unpack(index))
-    call('ZREM', ready_key(lane), unpack(ready))
   end
 
   -- Tenants share the lane: first what waits for this worker, of tenants that are little ahead, then what waits for nobody.
   local function take_in_turn(lane, wanted, worker, ids)
     local shared = sharing()
-    for _, row in ipairs(h.mine and heads(lane, h.mine, wanted) or {}) do
-      local id = decode_id(row[2])
-      if id and shared.take_one(lane, id, row[2], row[3]) then
-        ids[#ids + 1], owned[entry_field(lane, id)] = id, true
-        call('ZREM', HOMES, row[1])
-      end
+    for _, row in ipairs(seen[lane].own > 0 and first_of(lane, h.mine, wanted) or {}) do
+      local member = string.sub(row, 18)
+      local id, rank = decode_id(member), call('ZSCORE', ready_key(lane), member)
+      local took = id and rank and shared.take_one(lane, id, member, rank)
+      if took then ids[#ids + 1], owned[entry_field(lane, id)] = id, true end
+      if took or not rank then call('ZREM', HOMES, row) end
     end
     for _, id in ipairs(#ids < wanted and shared.pop(lane, wanted - #ids, worker) or {}) do ids[#ids + 1] = id end
   end
@@ -231,6 +246,7 @@ local function add_home_index(h)
       return ids
     end
     if row then
+      seen[lane].head = nil
       call('ZREM', HOMES, member_of(lane, row[2], row[1]))
       if call('ZREM', ready_key(lane), row[1]) == 1 then ids[1] = decode_id(row[1]) end
     end
@@ -252,16 +268,22 @@ local function add_home_index(h)
 
   -- How long an entry that was just taken was passed over, ms, as text; '' if it was not.
   function h.passed(lane, id)
-    local since, member = string.match(call('HGET', SESSIONS, '^' .. lane) or '', '^(%d+) (.*)$')
+    local since, member = mark_of(lane)
     if member ~= encode_id(id) then return '' end
+    marks[lane] = false
     call('HDEL', SESSIONS, '^' .. lane)
     return string.format('%.0f', math.max(0, now_ms() - since))
   end
 
   -- The head of a lane that is left to another is passed over from now on.
   local function mark_passed(lane)
-    local row, _, home = head(lane)
-    if home and string.match(call('HGET', SESSIONS, '^' .. lane) or '', '^%d+ (.*)$') ~= row[1] then
+    local row = seen[lane].head
+    if not row then
+      local first, _, home = head(lane)
+      row = home and first
+    end
+    local _, member = mark_of(lane)
+    if row and member ~= row[1] then
       call('HSET', SESSIONS, '^' .. lane, string.format('%.0f %s', now_ms(), row[1]))
     end
   end
@@ -269,45 +291,44 @@ local function add_home_index(h)
   -- At the end of a pull: sets `waiting` to what makes it worth to wake somebody, or to pull again. Returns how many are
   -- ready in all, and after how many ms more may be taken, or nil.
   function h.left(waiting, arg, got)
-    local all, ready, paused = 0, {}, {}
+    local all, ready, paused, soonest = 0, {}, {}, nil
     for lane, when in ipairs(call('HMGET', SCHED, lane_fields('paused:'))) do paused[lane] = when ~= false end
     for lane = 1, LANE_COUNT do
-      waiting[lane] = call('ZCARD', ready_key(lane))
-      all, ready[lane] = all + waiting[lane], waiting[lane]
-      if paused[lane] then waiting[lane] = 0 end
+      ready[lane] = (seen[lane] or waiting[lane] > 0) and call('ZCARD', ready_key(lane)) or 0
+      all, waiting[lane] = all + ready[lane], paused[lane] and 0 or ready[lane]
+      if seen[lane] and ready[lane] > 0 and seen[lane].open then mark_passed(lane) end
     end
-    local soonest
     if got < arg.n then soonest = h.see(waiting, paused, arg.rooms) end
     for lane = 1, LANE_COUNT do
-      if arg.n > 0 and ready[lane] > 0 and not paused[lane] then mark_passed(lane) end
       if got >= arg.rooms[lane] and waiting[lane] > 0 then waiting[lane] = math.min(waiting[lane], h.count(lane, FREE)) end
     end
+    h.ready = ready
     return all, soonest
   end
 
   function h.done(arg, role, got)
     if not (arg.start and h.mine) then return end
     local load = arg.held + got
-    for lane = 1, LANE_COUNT do load = load + h.count(lane, h.mine) end
+    for lane = 1, LANE_COUNT do load = load + (h.ready[lane] > 0 and h.count(lane, h.mine) or 0) end
     h.set_work(h.mine, load)
     h.note_pull(arg.worker, role == 1 or role == 2)
     if role == 1 and got == 0 then h.pass_on(arg.worker) end
   end
 
-  local function seen_of(number)
-    local seen, waits, worker = string.match(call('HGET', SESSIONS, 'w|' .. number) or '', '^(%d+) (%d) (.*)$')
-    return tonumber(seen or 0), tonumber(waits), worker
+  local function state_of(number)
+    local last, waits, worker = string.match(call('HGET', SESSIONS, 'w|' .. number) or '', '^(%d+) (%d) (.*)$')
+    return tonumber(last or 0), tonumber(waits), worker
   end
 
   -- Wakes the homes that got something, if they wait for work, once.
   function h.wake_homes()
     for number in pairs(woken) do
-      local seen, waits, worker = seen_of(number)
+      local last, waits, worker = state_of(number)
       if number ~= h.mine and waits == WAITS then
         local watch = call('ZSCORE', WATCH, worker)
         -- @guard affinity: a home is woken for what comes to it
         if watch and tonumber(watch) >= now_ms() then wake_watcher() else call_worker(worker) end
-        note(number, seen, WOKEN, worker)
+        note(number, last, WOKEN, worker)
       end
     end
     woken = {}
@@ -317,9 +338,9 @@ local function add_home_index(h)
   function h.pass_on(worker)
     for _, other in ipairs(call('ZRANGEBYSCORE', WATCH, now_ms(), '+inf')) do
       local number = other ~= worker and h.number(other)
-      local seen, waits = seen_of(number or FREE)
+      local last, waits = state_of(number or FREE)
       if waits == WOKEN then
-        note(number, seen, PASSED_ON, other)
+        note(number, last, PASSED_ON, other)
         -- @guard affinity: a wake-up reaches the watcher that it was for
         return wake_watcher()
       end
