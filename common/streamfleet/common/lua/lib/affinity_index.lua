@@ -80,13 +80,13 @@ local function add_home_index(h)
     return at and at % STEP or nil
   end
 
-  -- The first of a lane, unless this worker may take it anyway: its member and rank; its id; and its home, if it has one.
+  -- The first of a lane, unless this worker may take it anyway: its member and rank; its id; and its home's number.
   local function head(lane)
     local row = call('ZRANGE', ready_key(lane), 0, 0, 'WITHSCORES')
     local id = row[1] and decode_id(row[1])
     local home = id and home_of(lane, row[1], row[2])
     if not id or home == FREE or home and home == h.mine then return nil end
-    return row, id, home and h.work_of(home) and home or nil
+    return row, id, home
   end
 
   -- Since when the first of a lane is passed over, and its member.
@@ -145,6 +145,7 @@ local function add_home_index(h)
     local row, id, home = head(lane)
     if not row then return nil end
     seen[lane].head = home and row
+    home = home and idle and h.work_of(home)
     -- @guard affinity: an idle worker takes what has waited long for another
     if idle then return row, home and enqueued_ms(lane, id) + PASSED_OVER_MS - now_ms() or 0 end
     local since, member = mark_of(lane)
@@ -154,23 +155,23 @@ local function add_home_index(h)
 
   -- Sets `waiting` to what this worker may take now. Returns after how many ms it may take more, or nil.
   function h.see(waiting, paused, rooms)
-    local total, soonest = 0, nil
+    local total, soonest, ready = 0, nil, 0
     stolen, seen = {}, {}
+    for lane = 1, LANE_COUNT do ready = ready + waiting[lane] end
+    h.write_index()
+    local whole = call('ZCARD', HOMES) == ready   -- all that is ready stands in the index
     for lane = 1, LANE_COUNT do
       local all = waiting[lane]
       if all > 0 then
-        local in_index = call('ZCOUNT', HOMES, score(lane, FREE), '(' .. score(lane + 1, FREE))
-        local own, free = h.mine and h.count(lane, h.mine) or 0, 0
-        if shares(lane) then
-          waiting[lane] = math.max(0, math.min(all, all - in_index + own))
-        else
-          -- @guard affinity: what stands in no index is taken too
-          if all > in_index then adopt(lane) end
-          free = h.count(lane, FREE)
-          waiting[lane] = math.min(all, own + free)
-        end
+        local in_index = whole and all or call('ZCOUNT', HOMES, score(lane, FREE), '(' .. score(lane + 1, FREE))
+        local own, turns = h.mine and h.count(lane, h.mine) or 0, shares(lane)
+        -- @guard affinity: what stands in no index is taken too
+        if all > in_index and not turns then adopt(lane) end
+        local free = h.count(lane, FREE) + (turns and all - in_index or 0)
+        waiting[lane] = math.max(0, math.min(all, own + free))
         if not paused[lane] and rooms[lane] > 0 then total = total + waiting[lane] end
-        seen[lane] = {own = own, free = free, left = waiting[lane] < all, open = not paused[lane] and rooms[lane] > 0}
+        seen[lane] = {all = all, own = own, free = free, left = waiting[lane] < all,
+          paused = paused[lane], open = not paused[lane] and rooms[lane] > 0}
       end
     end
     for lane = 1, LANE_COUNT do
@@ -239,18 +240,22 @@ local function add_home_index(h)
 
   -- Takes up to `wanted` entries out of the ready set, as `pop` does, and returns their stream ids.
   function h.pop(lane, wanted, worker)
-    local ids, row = {}, stolen[lane]
+    local ids, row, now = {}, stolen[lane], seen[lane]
     stolen[lane] = nil
     if shares(lane) then
       take_in_turn(lane, wanted, worker, ids)
-      return ids
+    else
+      if row then
+        now.head = nil
+        call('ZREM', HOMES, member_of(lane, row[2], row[1]))
+        if call('ZREM', ready_key(lane), row[1]) == 1 then ids[1] = decode_id(row[1]) end
+      end
+      take(lane, wanted, ids)
     end
-    if row then
-      seen[lane].head = nil
-      call('ZREM', HOMES, member_of(lane, row[2], row[1]))
-      if call('ZREM', ready_key(lane), row[1]) == 1 then ids[1] = decode_id(row[1]) end
+    for _, id in ipairs(ids) do
+      local kind = owned[entry_field(lane, id)] and 'own' or 'free'
+      now.all, now[kind] = now.all - 1, math.max(0, now[kind] - 1)
     end
-    take(lane, wanted, ids)
     return ids
   end
 
@@ -276,7 +281,7 @@ local function add_home_index(h)
   end
 
   -- The head of a lane that is left to another is passed over from now on.
-  local function mark_passed(lane)
+  local function mark_passed(lane, words)
     local row = seen[lane].head
     if not row then
       local first, _, home = head(lane)
@@ -284,32 +289,38 @@ local function add_home_index(h)
     end
     local _, member = mark_of(lane)
     if row and member ~= row[1] then
-      call('HSET', SESSIONS, '^' .. lane, string.format('%.0f %s', now_ms(), row[1]))
+      words[#words + 1], words[#words + 2] = '^' .. lane, string.format('%.0f %s', now_ms(), row[1])
     end
   end
 
   -- At the end of a pull: sets `waiting` to what makes it worth to wake somebody, or to pull again. Returns how many are
   -- ready in all, and after how many ms more may be taken, or nil.
   function h.left(waiting, arg, got)
-    local all, ready, paused, soonest = 0, {}, {}, nil
-    for lane, when in ipairs(call('HMGET', SCHED, lane_fields('paused:'))) do paused[lane] = when ~= false end
+    local all, paused, soonest, words = 0, {}, nil, {}
     for lane = 1, LANE_COUNT do
-      ready[lane] = (seen[lane] or waiting[lane] > 0) and call('ZCARD', ready_key(lane)) or 0
-      all, waiting[lane] = all + ready[lane], paused[lane] and 0 or ready[lane]
-      if seen[lane] and ready[lane] > 0 and seen[lane].open then mark_passed(lane) end
+      local now = seen[lane]
+      if now then
+        paused[lane], waiting[lane] = now.paused, now.paused and 0 or now.all
+        all = all + now.all
+        if now.all > 0 and now.open then mark_passed(lane, words) end
+      else
+        all = all + waiting[lane]
+      end
     end
+    if #words > 0 then call('HSET', SESSIONS, unpack(words)) end
     if got < arg.n then soonest = h.see(waiting, paused, arg.rooms) end
     for lane = 1, LANE_COUNT do
-      if got >= arg.rooms[lane] and waiting[lane] > 0 then waiting[lane] = math.min(waiting[lane], h.count(lane, FREE)) end
+      if got >= arg.rooms[lane] and waiting[lane] > 0 then
+        waiting[lane] = math.min(waiting[lane], seen[lane] and seen[lane].free or h.count(lane, FREE))
+      end
     end
-    h.ready = ready
     return all, soonest
   end
 
   function h.done(arg, role, got)
     if not (arg.start and h.mine) then return end
     local load = arg.held + got
-    for lane = 1, LANE_COUNT do load = load + (h.ready[lane] > 0 and h.count(lane, h.mine) or 0) end
+    for lane = 1, LANE_COUNT do load = load + (seen[lane] and seen[lane].own or arg.n == 0 and h.count(lane, h.mine) or 0) end
     h.set_work(h.mine, load)
     h.note_pull(arg.worker, role == 1 or role == 2)
     if role == 1 and got == 0 then h.pass_on(arg.worker) end
