@@ -76,6 +76,13 @@ async def test_an_idle_worker_takes_what_has_waited_long(queue: Queue) -> None:
     assert await take(later, "w2") == [f"{NOW + D}-1"]
 
 
+async def test_a_clock_that_is_set_back_holds_nothing_up(queue: Queue) -> None:
+    await meet(queue, "w1", "w2")
+    await queue.add("high", f"{NOW + 5}-1", session="first")  # ahead of the clock: it counts as enqueued now
+    await pull(queue, "w1", 0)
+    assert await take(queue.at(NOW - 500_000), "w2") == [f"{NOW + 5}-1"]
+
+
 async def test_what_was_passed_over_for_long_goes_to_anybody(queue: Queue) -> None:
     await meet(queue, "w1", "w2")
     await queue.add("high", f"{NOW}-1", session="first", deadline=NOW + 20_000)

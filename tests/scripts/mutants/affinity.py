@@ -9,6 +9,7 @@ MUTANTS = tuple(
     for guard, test in {
         "affinity: a beginning counts when it comes again": "a_beginning_that_comes_again_has_a_home",
         "affinity: a beginning goes where it was read before": "a_beginning_that_comes_again_has_a_home",
+        "affinity: a clock that is set back holds nothing up": "a_clock_that_is_set_back_holds_nothing_up",
         "affinity: a home is woken for what comes to it": "an_idle_home_is_woken_for_what_comes_to_it",
         "affinity: a session stays where its cache is": "turns_of_a_session_go_to_the_worker_of_the_first",
         "affinity: a worker that asks for nothing loses what waits for it": "who_asks_for_nothing_loses_what_waits",

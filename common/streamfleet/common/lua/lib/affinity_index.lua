@@ -97,7 +97,7 @@ local function add_home_index(h)
 
   -- True for an entry that this worker leaves to another, which has not had its time yet.
   function h.elsewhere(lane, id)
-    if enqueued_ms(lane, id) + PASSED_OVER_MS <= now_ms() then return false end
+    if until_long_ago(enqueued_ms(lane, id)) == 0 then return false end
     local member = encode_id(id)
     local number = home_of(lane, member, call('ZSCORE', ready_key(lane), member))
     return number and number ~= FREE and number ~= h.mine and h.work_of(number) and true or false
@@ -147,10 +147,10 @@ local function add_home_index(h)
     seen[lane].head = home and row
     home = home and idle and h.work_of(home)
     -- @guard affinity: an idle worker takes what has waited long for another
-    if idle then return row, home and enqueued_ms(lane, id) + PASSED_OVER_MS - now_ms() or 0 end
+    if idle then return row, home and until_long_ago(enqueued_ms(lane, id)) or 0 end
     local since, member = mark_of(lane)
     -- @guard affinity: what was passed over for long goes to anybody
-    if member == row[1] and since + PASSED_OVER_MS <= now_ms() then return row, 0 end
+    if member == row[1] and until_long_ago(tonumber(since)) == 0 then return row, 0 end
   end
 
   -- Sets `waiting` to what this worker may take now. Returns after how many ms it may take more, or nil.

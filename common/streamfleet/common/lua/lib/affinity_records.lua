@@ -1,6 +1,14 @@
 -- @include entry
 -- Affinity: which worker is the home of a session, or of a beginning of prompts, and how much each worker has to do.
 local PASSED_OVER_MS = 1000    -- after it an idle worker may take what waits for another
+
+-- ms until a time is long ago, 0 if it is. A time ahead of the clock is from before the clock was set back.
+local function until_long_ago(ms, span)
+  -- @guard affinity: a clock that is set back holds nothing up
+  if ms > now_ms() then return 0 end
+  return math.max(0, ms + (span or PASSED_OVER_MS) - now_ms())
+end
+
 local HOMING, NOTED = '1', '0'    -- values of SCHED's field `sessions`: some have homes; or beginnings were seen once
 local LOST = 1e9               -- load of a worker that is no home any more
 local BEGINNING_BYTES = 1024   -- 256 tokens: less is read again as quickly as it is found

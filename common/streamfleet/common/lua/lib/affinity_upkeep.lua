@@ -26,11 +26,11 @@ local function add_home_upkeep(h)
   end
 
   local function waits_too_long(number, seen)
-    if seen + PASSED_OVER_MS > now_ms() then return false end
+    if until_long_ago(seen) > 0 then return false end
     for lane = 1, LANE_COUNT do
       for _, row in ipairs(h.of(lane, number, 16)) do
         local id = decode_id(string.sub(row, 18))
-        if not id or enqueued_ms(lane, id) + PASSED_OVER_MS <= now_ms() then return true end
+        if not id or until_long_ago(enqueued_ms(lane, id)) == 0 then return true end
       end
     end
   end
@@ -45,7 +45,7 @@ local function add_home_upkeep(h)
       -- @guard affinity: a worker that asks for nothing loses what waits for it
       elseif waits_too_long(number, seen) then
         h.lose(number)
-      elseif seen + GONE_MS <= now_ms() then
+      elseif until_long_ago(seen, GONE_MS) == 0 then
         h.lose(number)
       end
     end
