@@ -52,6 +52,18 @@ async def test_sessions_spread_over_the_least_loaded(queue: Queue) -> None:
     assert len(await take(queue, "w2")) == 3
 
 
+async def test_homes_spread_in_an_idle_fleet(queue: Queue) -> None:
+    await meet(queue, "w1", "w2")
+    taken = []
+    for number in range(12):
+        await queue.add("high", f"{NOW}-{number}", session=f"s{number}")
+        for worker in ("w1", "w2"):
+            for claim in (await pull(queue, worker)).claims:
+                taken.append(worker)
+                await queue.complete(worker, claim.lease)
+    assert 3 <= taken.count("w1") <= 9
+
+
 async def test_a_request_without_session_goes_to_anybody_in_order(queue: Queue) -> None:
     await meet(queue, "w1", "w2")
     await queue.add("high", f"{NOW}-1", session="first", deadline=NOW + 50_000)
@@ -251,15 +263,20 @@ async def test_a_wake_up_of_another_watcher_is_passed_on(queue: Queue) -> None:
 
 async def test_tenants_take_turns_among_what_is_there(queue: Queue) -> None:
     await meet(queue, "w1", "w2")
+    await queue.add("high", f"{NOW - 1}-1", session="first", tenant="a")
+    claims = {worker: (await pull(queue, worker)).claims for worker in ("w1", "w2")}
+    ((home, (claim,)),) = [(worker, found) for worker, found in claims.items() if found]
+    other = "w2" if home == "w1" else "w1"
+    await queue.complete(home, claim.lease)
     for number in range(1, 5):
         await queue.add("high", f"{NOW}-{number}", session="first", tenant="a", deadline=NOW + 10_000 + number)
     for number in range(5, 9):
         await queue.add("high", f"{NOW}-{number}", tenant="b", deadline=NOW + 20_000 + number)
-    assert await take(queue, "w2", 2) == [f"{NOW}-5", f"{NOW}-6"]  # what waits for w1 is left to it
-    assert await take(queue, "w1", 2) == [f"{NOW}-1", f"{NOW}-2"]
+    assert await take(queue, other, 2) == [f"{NOW}-5", f"{NOW}-6"]  # what waits for its home is left to it
+    assert await take(queue, home, 2) == [f"{NOW}-1", f"{NOW}-2"]
     dump = await queue.dump()
     assert {name for name in dump["served"] if name[:2] == "c|"} == {f"c|2|{NOW}-{number}" for number in (1, 2, 5, 6)}
-    assert await take(queue, "w1", 4) == [f"{NOW}-3", f"{NOW}-4", f"{NOW}-7", f"{NOW}-8"]
+    assert await take(queue, home, 4) == [f"{NOW}-3", f"{NOW}-4", f"{NOW}-7", f"{NOW}-8"]
     assert "homes" not in await queue.dump()
 
 

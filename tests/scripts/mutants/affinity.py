@@ -16,6 +16,7 @@ MUTANTS = tuple(
         "affinity: a worker that comes back is new": "a_worker_that_comes_back_is_new",
         "affinity: an idle worker takes what has waited long for another": "an_idle_worker_takes_what_has_waited_long",
         "affinity: a wake-up reaches the watcher that it was for": "a_wake_up_of_another_watcher_is_passed_on",
+        "affinity: homes spread in an idle fleet": "homes_spread_in_an_idle_fleet",
         "affinity: its own and nobody's go by deadline": "a_request_without_session_goes_to_anybody_in_order",
         "affinity: keys of another type are left alone": "keys_of_another_type_are_left_alone",
         "affinity: sessions are bounded": "the_number_of_sessions_is_bounded",

@@ -99,11 +99,16 @@ local function add_records(h)
     return best, least
   end
 
-  local function least_of_all()
+  -- Of several that have as little to do, the name of what looks for a home decides: in an idle fleet, too, homes spread.
+  local function least_of_all(name)
     h.write_loads()
     local row = call('ZRANGE', LOADS, 0, 0, 'WITHSCORES')
     local load = tonumber(row[2] or nil)
-    if load and load < LOST then return tonumber(row[1]), load end
+    if not load or load >= LOST then return nil end
+    local place = tonumber(string.sub(name, -4), 16) % call('ZCOUNT', LOADS, row[2], row[2])
+    -- @guard affinity: homes spread in an idle fleet
+    if place > 0 then row = call('ZRANGEBYSCORE', LOADS, row[2], row[2], 'LIMIT', place, 1) end
+    return tonumber(row[1]), load
   end
 
   local function put_first(record, number, most)
@@ -117,9 +122,10 @@ local function add_records(h)
   local function most_homes(record) return record.level > HOT and 1 + math.floor(record.level / HOT) or 1 end
 
   -- A session that has a home. A hot one may have several; nil if all have enough to do.
-  local function home_of_session(lane, record, home, load)
+  local function home_of_session(lane, name, home, load)
+    local record = record_of(name)
     if record.level <= HOT or not h.waits(lane, home) then return home end
-    local other, less = least_of_all()
+    local other, less = least_of_all(name)
     if other and less + OVER <= load and #record.homes < most_homes(record) then
       put_first(record, other, most_homes(record))
       return other
@@ -135,13 +141,13 @@ local function add_records(h)
     if mine then
       local home, load = least_loaded(mine.homes)
       -- @guard affinity: a session stays where its cache is
-      if home then return home_of_session(lane, mine, home, load) end
+      if home then return home_of_session(lane, session, home, load) end
     end
     local shared = prefix and use(prefix)
     -- @guard affinity: a beginning counts when it comes again
     if not session and shared.new then return nil end
     h.begin()
-    local home, load = least_of_all()
+    local home, load = least_of_all(session or prefix)
     if not home then return nil end
     local known, more = least_loaded(shared and shared.homes or {})
     -- @guard affinity: a beginning goes where it was read before
