@@ -19,9 +19,11 @@ from streamfleet.common.limits import QueueLimits
 from streamfleet.common.protocol import Status
 from tests.broker import Broker
 
-Order = Literal["tenants by tokens", "today: by deadline", "round robin"]
+Order = Literal["tenants by tokens", "today: by deadline", "round robin", "bound: small always first"]
 ORDERS: tuple[Order, ...] = ("tenants by tokens", "today: by deadline", "round robin")
-LANE, PROMPT_TOKENS = "normal", 30
+BOUND: Order = "bound: small always first"
+"""Nobody can beat it: requests of the tenant `small` are in a more urgent lane of their own."""
+LANE, URGENT, PROMPT_TOKENS = "normal", "critical", 30
 PROMPT_MS, TOKEN_MS = 0.5, 10.0
 
 
@@ -91,7 +93,8 @@ class Slots:
             )
             if self.order != "today: by deadline":
                 fields += ("tenant", ask.tenant)
-            commands.append(("XADD", self.keys.lane(LANE), "*", *fields))
+            lane = URGENT if self.order == BOUND and ask.tenant == "small" else LANE
+            commands.append(("XADD", self.keys.lane(lane), "*", *fields))
             self._asks[f"r{self._sent}"] = ask
             names.append(f"r{self._sent}")
         await self._connection.pipeline(commands)

@@ -6,7 +6,6 @@ A scenario fails when the judge finds a violation, or when it waits for somethin
 from __future__ import annotations
 
 import asyncio
-import json
 import signal
 import time
 from collections.abc import Awaitable, Callable
@@ -388,13 +387,11 @@ async def wake_up_lost(stage: Stage) -> None:
     await asyncio.sleep(1.0)  # until all have pulled in vain and wait
     broker = stage.harness.broker
     config, shared = broker._config, broker._shared
-    waits = {"watching": False, "owing": False, "watch_ms": 1_000}
-    rooms = {"rooms": [0] * len(LANES), "owed": 0, "free": 0, "patient": len(LANES) + 1}
-    argument = json.dumps({"worker": "harness", "n": 0, "hints": [], "stage_entries": 100, **rooms, **waits})
+    stages_only = ["harness", 0, 0, 0, len(LANES) + 1, 100, 0, 0, 1_000, *[0] * len(LANES)]
     stage._journal.write("intent", nonce="r", id="r", kind=Kind.GOOD, reply=REPLY, ttl=None)
     async with stage.redis.pipeline(transaction=True) as pipe:
         pipe.xadd("{default}:lane:normal", {"id": "r", "body": body(5), "reply": REPLY, "meta": "r"})
-        pipe.eval(mutations.source("pull", stage.mutation), len(shared), *shared, config, argument)
+        pipe.eval(mutations.source("pull", stage.mutation), len(shared), *shared, config, *stages_only)
         pipe.delete("{default}:bench")
         pipe.xtrim("{default}:wake", maxlen=0)
         await pipe.execute()

@@ -111,8 +111,17 @@ def test_doctor_on_a_good_queue(any_redis_url: str, raw: redis.Redis) -> None:
         found = doctor(any_redis_url)
     assert not {name for name, check in found.items() if check["level"] == "fail"}
     names = {"version", "eviction", "memory", "persistence", "background", "replication", "access", "clock", "ping"}
-    assert names | {"keys", "groups", "expiry", "other queues", "workers", "configuration", "lanes"} == set(found)
-    good = ("keys", "groups", "expiry", "workers", "lanes", "eviction", "background", "replication")
+    assert names | {
+        "keys",
+        "groups",
+        "expiry",
+        "other queues",
+        "workers",
+        "configuration",
+        "lanes",
+        "functions",
+    } == set(found)
+    good = ("keys", "groups", "expiry", "workers", "lanes", "functions", "eviction", "background", "replication")
     assert {found[name]["level"] for name in good} == {"ok"}, found
     assert found["access"]["level"] == ("unknown" if release(raw) < (7, 0) else "warn")
     assert found["version"]["level"] == ("warn" if release(raw) < (7, 0) else "ok")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -16,6 +17,8 @@ from streamfleet.common.errors import BrokerOutOfMemory
 from streamfleet.common.keys import Keys
 from streamfleet.common.protocol import Lane, Status
 from streamfleet.common.replies import mapping
+from streamfleet.operator.broker import OperatorBroker
+from streamfleet.operator.doctor.queue import functions_check
 from tests.broker import Broker
 from tests.integration.cli_processes import streamfleet
 from tests.servers import OLD_RELEASE, newest
@@ -220,6 +223,20 @@ def test_queue_load_says_what_it_did(server: RedisServer, admin: redis.Redis) ->
         said = streamfleet(server.url, "queue", "load").stdout
         assert f"{scripts.library().name}: loaded" in said
     assert libraries(admin) == {scripts.library().name}
+
+
+async def test_doctor_names_functions_that_nobody_loaded(server: RedisServer, admin: redis.Redis) -> None:
+    operator = OperatorBroker(Connection(server.url, patience_s=0), Keys("q"))
+    try:
+        assert (await functions_check(operator)).level == "ok", "no worker was here yet"
+        admin.hset("{q}:workers", "w1", json.dumps({"library": scripts.library().name}))
+        missing = await functions_check(operator)
+        assert (missing.level, scripts.library().name in missing.seen) == ("warn", True)
+        assert "streamfleet queue load" in missing.change
+        await operator.connection.load_functions()
+        assert (await functions_check(operator)).level == "ok"
+    finally:
+        await operator.close()
 
 
 async def test_nothing_is_left_of_one_call_in_the_next(broker: Broker, admin: redis.Redis) -> None:

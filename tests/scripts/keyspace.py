@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -71,8 +72,8 @@ async def read(connection: Connection, keys: Keys) -> Dump:
 
 def beside_tenants(dump: Dump) -> Dump:
     """A dump without what is known of tenants, which has tests of its own."""
-    keys = {"waiting", "served", "tenants"}
-    return {name: value for name, value in dump.items() if name not in keys}
+    keys = ("waiting", "served", "tenants", "turns:")
+    return {name: value for name, value in dump.items() if not name.startswith(keys)}
 
 
 def text(value: bytes) -> str:
@@ -125,6 +126,20 @@ def _credits(value: list[bytes]) -> dict[str, str]:
     return {name: text for name, text in dict(pairs(value)).items() if name.isdigit() or name.startswith(known)}
 
 
+def _served(value: list[bytes]) -> dict[str, str]:
+    """Records of tenants in words."""
+    flat = [*value]
+    for i in range(0, len(flat), 2):
+        if flat[i].startswith(b"t|"):
+            flat[i + 1] = b" ".join(b"%d" % number for number in struct.unpack("<7d", flat[i + 1]))
+    return dict(pairs(flat))
+
+
+def _hash(name: str, value: list[bytes]) -> Any:
+    readers = {"sched": _credits, "served": _served}
+    return readers.get(name, pairs)(value)
+
+
 def _stream_id(member: bytes) -> str:
     match = re.fullmatch(r"[A-Z](\d+)-[A-Z](\d+)", text(member))
     assert match, f"{member!r} is no member of a ready set"
@@ -133,7 +148,7 @@ def _stream_id(member: bytes) -> str:
 
 _VALUES: dict[str, Callable[[str, Any], Any]] = {
     "string": lambda _, value: text(value),
-    "hash": lambda name, value: _credits(value) if name == "sched" else pairs(value),
+    "hash": _hash,
     "list": lambda _, value: [text(item) for item in value],
     "zset": _sorted_set,
     "stream": _stream,

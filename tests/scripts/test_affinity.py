@@ -159,6 +159,13 @@ async def test_without_sessions_nothing_is_kept(queue: Queue) -> None:
     assert {"homes", "sessions", "loads"}.isdisjoint(dump)
 
 
+async def test_a_beginning_that_comes_once_is_anybodys(queue: Queue) -> None:
+    await meet(queue, "w1", "w2")
+    for number, text in enumerate("abcdefgh"):
+        await queue.add("high", f"{NOW}-{number}", body=prompt(text))
+        assert await take(queue, ("w1", "w2")[number % 2]) == [f"{NOW}-{number}"]
+
+
 async def test_a_hot_session_has_several_homes(queue: Queue) -> None:
     await meet(queue, "w1", "w2", "w3")
     for number in range(40):

@@ -29,12 +29,7 @@ async def flood(queue: Queue, tenant: str, number: int, limit: int = 100, first:
 
 async def turns(queue: Queue) -> dict[str, float]:
     """Tokens of tenants in the lane, below zero if they do not wait."""
-    found = {}
-    for field, value in (await queue.dump()).get("served", {}).items():
-        if field.startswith("u|2"):
-            tokens, waits = value.split()
-            found[field[3:]] = float(tokens) if waits == "1" else -float(tokens) - 1
-    return found
+    return dict((await queue.dump()).get("turns:high", []))
 
 
 def record(dump: Dump, tenant: str) -> dict[str, int]:
@@ -98,7 +93,36 @@ async def test_who_comes_back_starts_at_the_level_of_the_lowest_that_waits(queue
     before = (await turns(queue))["a"]
     await flood(queue, "new", 10, first=2000)
     await queue.pull(wanted=0)
-    assert (await turns(queue))["new"] == pytest.approx(before - 0.001)
+    assert (await turns(queue))["new"] == pytest.approx(before - 109)
+
+
+async def test_many_that_come_at_once_get_the_credit_of_one_request_each(queue: Queue) -> None:
+    await flood(queue, "a", 20)
+    await queue.pull(wanted=8)
+    reached = (await turns(queue))["a"] - 109
+    for i in range(6):
+        await queue.add("high", f"{2000 + i}-0", tenant=f"new{i}", deadline=FAR, body=asking(100))
+    await queue.pull(wanted=0)
+    assert min((await turns(queue)).values()) == pytest.approx(reached - 109)
+
+
+async def test_a_tenant_that_sends_little_goes_first_each_time(queue: Queue) -> None:
+    await flood(queue, "a", 30)
+    await queue.pull(wanted=3)
+    for i in range(5):
+        await queue.add("high", f"{3000 + i}-0", tenant="small", deadline=FAR, body=asking(100))
+        assert ids((await queue.pull(wanted=1)).claims) == [f"{3000 + i}-0"]
+        assert len(ids((await queue.pull(wanted=1)).claims)) == 1
+
+
+async def test_what_another_has_taken_is_not_charged(queue: Queue) -> None:
+    """A worker of an earlier release takes entries, and leaves the index alone."""
+    await flood(queue, "a", 4)
+    await queue.pull(wanted=0)
+    await queue.command("ZPOPMIN", queue.keys.ready("high"), 2)
+    assert ids((await queue.pull(wanted=1)).claims) == ["1002-0"]
+    assert record(await queue.dump(), "a") == {"running": 1, "charged": 109}
+    assert await turns(queue) == {"a": 109}
 
 
 async def test_a_charge_is_settled_by_what_was_used(queue: Queue) -> None:
@@ -205,13 +229,7 @@ async def test_who_is_nearly_late_goes_first_if_its_tenant_is_little_ahead(queue
     await flood(queue, "a", 3)
     await queue.add("high", "2000-0", tenant="b", deadline=NOW + 2_000, body=asking(100))
     await queue.pull(wanted=0)
-    for member, _ in (await queue.dump())["waiting"]:
-        if member.startswith("t2"):
-            await queue.command("ZREM", queue.keys.waiting, member)
-    for tenant, tokens in (("a", 0), ("b", 300)):
-        words = f"{tokens:020.3f}"
-        await queue.command("HSET", queue.keys.served, f"u|2{tenant}", f"{words} 1")
-        await queue.command("ZADD", queue.keys.waiting, 0, f"t2{words}\0{tenant}")
+    await queue.command("ZADD", queue.keys.turns("high"), 0, "a", 300, "b")
     assert ids((await queue.pull()).claims) == ["2000-0"]
     await queue.add("high", "2001-0", tenant="b", deadline=NOW + 2_000, body=asking(100))
     assert ids((await queue.pull()).claims) == ["1000-0"]
@@ -250,7 +268,7 @@ async def test_the_housekeeping_puts_what_an_earlier_release_staged_into_the_ind
     await queue.command("ZREMRANGEBYRANK", queue.keys.waiting, 1, 2)
     await queue.command("ZADD", queue.keys.waiting, 0, "2gone\0" + "0" * 16 + "D9999-A0\0")
     await queue.broker.expire()
-    waiting = [member for member, _ in (await queue.dump())["waiting"] if member[0] != "t"]
+    waiting = [member for member, _ in (await queue.dump())["waiting"]]
     assert first[0] in waiting
     assert (len(waiting), [member for member in waiting if "gone" in member]) == (4, [])
 
@@ -281,7 +299,7 @@ async def test_the_housekeeping_ends_charges_of_runs_that_are_over(queue: Queue)
 async def test_nothing_is_left_of_a_tenant_that_has_gone(queue: Queue) -> None:
     lease = await queue.running(tenant="a", deadline=FAR, body=asking(100))
     await end(queue, lease, 4, 10)
-    await queue.command("HSET", queue.keys.served, "u|2charged-more", f"{5000:020.3f} 0")
+    await queue.command("ZADD", queue.keys.turns("high"), -5001, "charged-more")
     await queue.broker.expire()
     await queue.broker.expire()
     assert not await turns(queue)
@@ -296,19 +314,24 @@ async def test_nothing_is_left_of_a_tenant_that_has_gone(queue: Queue) -> None:
 
 async def test_a_turn_is_forgotten_once_others_were_charged_as_much(queue: Queue) -> None:
     await queue.add("high", "1000-0", tenant="a", deadline=FAR, body=asking(100))
-    await flood(queue, "b", 9, limit=200, first=2000)
+    await flood(queue, "b", 40, limit=200, first=2000)
     first = await queue.claim()
     assert first.stream_id == "1000-0"
     await queue.pull(wanted=3)
     await end(queue, first, 4, 50)
     await queue.broker.expire()
+    assert "a" in await turns(queue), "it would come back with its credit once more"
+    await queue.pull(wanted=20)
+    await queue.broker.expire()
     assert "a" not in await turns(queue)
 
 
 async def test_keys_of_another_type_are_left_alone(queue: Queue) -> None:
-    await queue.command("SET", queue.keys.waiting, "by hand")
-    lease = await queue.running(tenant="a", deadline=FAR)
-    assert await queue.complete("w1", lease) == [1]
+    for number, key in enumerate((queue.keys.waiting, queue.keys.turns("low"), queue.keys.served)):
+        await queue.command("SET", key, "by hand")
+        lease = await queue.running("high", f"{1000 + number}-0", tenant="a", deadline=FAR)
+        assert await queue.complete("w1", lease) == [1]
+        await queue.command("DEL", key)
 
 
 async def test_the_audit_adds_up_tokens(queue: Queue) -> None:

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from streamfleet.common.broker.types import Completion
 from streamfleet.common.errors import NotPermitted
+from streamfleet.common.protocol import Status
 from streamfleet.common.settings import QueueSettings, load
 from streamfleet.operator.access_rules import Role
 from streamfleet.producer.client import Client
@@ -91,3 +93,25 @@ async def test_with_rules_of_an_earlier_release_all_go_on_with_their_environment
         assert len(worker.events("queue_configuration_not_followed")) == 1
     assert refused.returncode == 1
     assert "do not follow the queue's configuration: w1;" in refused.stderr
+
+
+async def test_with_rules_of_an_earlier_release_a_worker_takes_tenants_by_deadline_and_logs_no_refusal(
+    guarded: Guarded, tmp_path: Path
+) -> None:
+    old = guarded.enlist_with(Role.WORKER, earlier(Role.WORKER, unpack(kept()[-1], tmp_path)))
+    async with guarded.broker(queue=QUEUE) as admin, guarded.broker(old, queue=QUEUE) as worker:
+        await admin.ensure_groups()
+        for i, tenant in enumerate("aab"):
+            await admin.connection.command(
+                "XADD", admin.keys.lane("high"), "*", "body", "{}", "tenant", tenant, "id", f"r{i}"
+            )
+        await admin.pull("w0", 0)
+        assert await admin.connection.command("ZCARD", admin.keys.turns("high")) == 2
+        await admin.connection.command("ACL", "LOG", "RESET")
+        found = (await worker.pull("w1", 2)).claims
+        assert [row.lease.request_id for row in found] == ["r0", "r1"]
+        assert await worker.complete("w1", [Completion(row.lease, Status.SUCCEEDED, {}, "") for row in found]) == [1, 1]
+        log = await admin.connection.command("ACL", "LOG")
+        assert not [
+            entry for entry in log if b":turns:" in entry[7] or b":served" in entry[7] or b":waiting" in entry[7]
+        ]

@@ -104,7 +104,7 @@ SHAPES = {
     "HGETALL": "", "HSET": "a b", "HSETNX": "a b", "HDEL": "a", "HLEN": "", "HEXISTS": "a", "HINCRBY": "a 1",
     "ZADD": "1 a", "ZCARD": "", "ZCOUNT": "0 1", "ZPOPMIN": "1", "ZRANGE": "0 1", "ZRANGEBYSCORE": "0 1",
     "HSCAN": "0", "ZSCAN": "0", "RENAME": "", "ZREM": "a", "ZREMRANGEBYSCORE": "0 1", "ZSCORE": "a", "LLEN": "",
-    "ZRANK": "a", "ZLEXCOUNT": "- +", "ZRANGEBYLEX": "- +", "ZREMRANGEBYLEX": "- +", "ZMSCORE": "a", "HRANDFIELD": "1",
+    "ZRANK": "a", "ZMSCORE": "a", "ZLEXCOUNT": "- +", "ZRANGEBYLEX": "- +", "ZREMRANGEBYLEX": "- +", "HRANDFIELD": "1",
     "RPUSH": "a", "BLPOP": "1", "EVAL": "", "FCALL": "",
 }  # fmt: skip
 SPECIAL = {
@@ -171,7 +171,15 @@ def all_keys(queue: str) -> dict[str, list[str]]:
             keys.loads,
         ]
         made = [keys.result("r"), keys.request("r"), keys.reply("r"), keys.home("r")]
-        found[name] = [*keys.lanes, *map(keys.ready, LANES), *single, *made, keys.lane("other"), f"x{keys.dead}"]
+        found[name] = [
+            *keys.lanes,
+            *map(keys.ready, LANES),
+            *map(keys.turns, LANES),
+            *single,
+            *made,
+            keys.lane("other"),
+            f"x{keys.dead}",
+        ]
     return found
 
 

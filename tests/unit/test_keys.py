@@ -26,6 +26,7 @@ def test_names_are_as_documented() -> None:
     keys = Keys("default")
     assert keys.lane("high") == "{default}:lane:high"
     assert keys.ready("high") == "{default}:ready:high"
+    assert keys.turns("high") == "{default}:turns:high"
     assert (keys.result("r-1"), keys.request("r-1")) == ("{default}:result:r-1", "{default}:request:r-1")
     assert (keys.reply("me"), keys.tokens("r-1")) == ("{default}:reply:me", "{default}:tokens:r-1")
     assert [getattr(keys, name) for name in FIXED] == [f"{{default}}:{name}" for name in FIXED]
@@ -40,10 +41,10 @@ def test_a_prefix_stands_before_every_key() -> None:
 
 def test_the_shared_keys_are_those_that_the_scripts_count_on() -> None:
     keys = Keys("q")
-    expected = [*keys.lanes, *(keys.ready(lane) for lane in LANES)]
+    expected = [*keys.lanes, *map(keys.ready, LANES), *map(keys.turns, LANES)]
     expected += [getattr(keys, name) for name in SHARED]
     assert keys.shared() == expected
-    assert len(set(keys.shared())) == 24
+    assert len(set(keys.shared())) == 28
 
 
 @given(names, names)
@@ -54,7 +55,7 @@ def test_every_key_of_a_request_has_the_queues_hash_tag(request_id: str, queue: 
         return
     made = [keys.result(request_id), keys.request(request_id), keys.reply(request_id), keys.tokens(request_id)]
     assert {tag(key) for key in [*made, *keys.shared()]} == {queue}
-    assert len({*made, *keys.shared()}) == 28
+    assert len({*made, *keys.shared()}) == 32
 
 
 @pytest.mark.parametrize("queue", ["", "a b", "a{b", "}", "é", "x" * 257, "high:1-1"])

@@ -88,9 +88,13 @@ class Keys:
         """Output that a run had generated when it was interrupted, with TTL; the entry's record in `sched` names it."""
         return f"{self.base}kept:{run}"
 
+    def turns(self, lane: str) -> str:
+        """Sorted set of tenants that share a lane, by tokens for their weight; below zero while they do not wait."""
+        return f"{self.base}turns:{lane}"
+
     @property
     def waiting(self) -> str:
-        """Sorted set, by name, of what is ready in lanes that tenants share, by tenant, and of the tenants' turns."""
+        """Sorted set, by name, of what is ready in lanes that tenants share, by tenant."""
         return f"{self.base}waiting"
 
     @property
@@ -202,6 +206,7 @@ class Keys:
         return [
             *self.lanes,
             *(self.ready(lane) for lane in LANES),
+            *(self.turns(lane) for lane in LANES),
             self.wake,
             self.sched,
             self.dead,

@@ -253,6 +253,7 @@ def _work(p: Patterns) -> list[Grant]:
         Grant(hashes, p.of(BOTH, keys.tries, keys.counts, keys.sched, keys.workers)),
         # Turns and charges of tenants
         Grant(("zadd", "zcard", "zlexcount", "zrangebylex", "zrem", "zremrangebylex"), p.of(BOTH, keys.waiting)),
+        Grant(("zadd", "zcard", "zmscore", "zrangebyscore", "zrem", "zscore"), p.of(BOTH, *map(keys.turns, LANES))),
         Grant(("hdel", "hget", "hlen", "hmget", "hscan", "hset"), p.of(BOTH, keys.served)),
         Grant(("hlen", "hmget"), p.of(READ, keys.tenants)),
         # Homes of sessions
@@ -287,8 +288,8 @@ def _operator(p: Patterns) -> list[Grant]:
     streams = ("xlen", "xrange", "xrevrange", "xread", "xinfo|stream", "xinfo|groups")
     others = ("zscan", "hscan", "exists", "type", "pttl", "memory|usage")
     return [
-        # SCAN and DBSIZE name no keys, so no rule can limit them to the queue's keys.
-        Grant(("ping", "select", "info", "time", "client|id", "scan", "dbsize", *_CLUSTER)),
+        # SCAN, DBSIZE and FUNCTION LIST name no keys, so no rule can limit them to the queue's keys.
+        Grant(("ping", "select", "info", "time", "client|id", "scan", "dbsize", "function|list", *_CLUSTER)),
         *_work(p),
         Grant((*streams, *others), (READ + p.whole,)),
         # trace: how many run before a request

@@ -256,7 +256,15 @@ def shared_checks(keys: Keys) -> list[KeyCheck]:
     """Expected properties of the keys that all requests share."""
     types: dict[str, Sequence[str]] = defaultdict(tuple)
     types["stream"] = (*keys.lanes, keys.wake, keys.dead, keys.cancels, keys.cancel_requests)
-    types["zset"] = (*map(keys.ready, LANES), keys.waiting, keys.homes, keys.loads, keys.delayed, keys.watch)
+    types["zset"] = (
+        *map(keys.ready, LANES),
+        *map(keys.turns, LANES),
+        keys.waiting,
+        keys.homes,
+        keys.loads,
+        keys.delayed,
+        keys.watch,
+    )
     types["hash"] = (
         keys.sched,
         keys.tries,

@@ -281,13 +281,7 @@ class Model:
 
     def _compare_index(self, dump: Dump) -> None:
         waiting: dict[tuple[str, str], set[str]] = {}
-        turns: dict[str, dict[str, str]] = {lane: {} for lane in LANES}
         for member, _ in dump.get("waiting", []):
-            if member[0] == "t":
-                words, tenant = member[2:].split("\0")
-                assert tenant not in turns[LANES[int(member[1]) - 1]], f"{tenant} has two turns"
-                turns[LANES[int(member[1]) - 1]][tenant] = words
-                continue
             lane, (tenant, place, _) = LANES[int(member[0]) - 1], member[1:].split("\0")
             stream_id = "-".join(part[1:] for part in place[16:].split("-"))
             waiting.setdefault((lane, tenant), set()).add(f"{lane}:{stream_id}")
@@ -297,13 +291,8 @@ class Model:
             if mine and not walking and not self.ghosts:
                 ready = {name for name, place in self.places.items() if place == READY and name.startswith(f"{lane}:")}
                 assert ready <= set().union(*mine.values()), f"{lane}: {ready} is not in {mine}"
-            known = {
-                field[3:]: value.removesuffix(" 1")
-                for field, value in dump.get("served", {}).items()
-                if field.startswith(f"u|{lane.number}") and value.endswith(" 1")
-            }
-            assert known == turns[lane], f"{lane}: {known}, but {turns[lane]} in order"
-            assert walking or known.keys() == mine.keys(), f"{lane}: {known}, but {mine} wait"
+            known = {tenant for tenant, score in dump.get(f"turns:{lane}", []) if score >= 0}
+            assert walking or known == mine.keys(), f"{lane}: {known}, but {mine} wait"
 
     def _remove(self, name: str) -> None:
         if charge := self.charges.pop(name, None):

@@ -62,12 +62,12 @@ class FleetState:
         """Workers that died while they watched, and until when they count as watching."""
         self.dump: Dump = {}
         self.shape = 0
-        """Odd: some requests are a tenant's. Its next bit: some are of sessions."""
+        """Odd: some requests are a tenant's. Its next two bits: some are of sessions."""
         self.made = len(self.workers)
 
     @property
     def sessions(self) -> bool:
-        return self.shape // 2 % 2 == 1
+        return self.shape // 2 % 4 == 3
 
     def _home(self, worker: Worker) -> Home | None:
         return Home(worker.start, len(worker.leases)) if self.sessions else None

@@ -19,6 +19,7 @@ TAKEN_OUT = tuple(
         "tenants: what was ready before them takes turns too": "what_was_ready_before_tenants_came_is_one_tenants",
         "tenants: what is ready no more waits no more": "a_cancelled_or_expired_request_leaves_the_index",
         "tenants: what stands in no index is taken too": "what_stands_in_no_index_is_taken_too",
+        "tenants: what another has taken is not charged": "what_another_has_taken_is_not_charged",
         "tenants: what did not run is not charged": "what_does_not_run_is_not_charged",
         "tenants: a charge that nobody settled is given back": (
             "a_charge_that_nobody_settled_is_given_back_at_the_next_pick"
@@ -49,20 +50,38 @@ MUTANTS = (
     *TAKEN_OUT,
     Mutant(
         "tenants: who comes back starts at the lowest level",
-        "math.max(tokens or 0, t.level(lane) - 0.001), true)",
+        "math.max(tokens or 0, t.level(lane) - credit), true)",
         "tokens or 0, true)",
         "tenants.who_comes_back_starts_at_the_level_of_the_lowest_that_waits",
     ),
     Mutant(
+        "tenants: who comes back has the credit of a request",
+        "t.level(lane) - credit), true)",
+        "t.level(lane)), true)",
+        "tenants.a_tenant_that_sends_little_goes_first_each_time",
+    ),
+    Mutant(
+        "tenants: who comes does not lower the level for the next",
+        "math.max(t.least(lane) or 0, reached(lane))",
+        "(t.least(lane) or 0)",
+        "tenants.many_that_come_at_once_get_the_credit_of_one_request_each",
+    ),
+    Mutant(
+        "tenants: a turn is kept until its credit is whole again",
+        " - MOST_CREDIT / record.weight",
+        "",
+        "tenants.a_turn_is_forgotten_once_others_were_charged_as_much",
+    ),
+    Mutant(
         "tenants: lengths are of a class",
-        "';' .. class .. ' ([^ ;]+)",
-        "class .. ' ([^ ;]+)",
+        "local _, at = string.find(record.lengths, ';' .. class",
+        "local _, at = string.find(record.lengths, class",
         "tenants.lengths_of_one_limit_are_not_taken_for_those_of_another",
     ),
     Mutant(
         "tenants: the weight counts",
-        "return cost / record.weight",
-        "return cost",
+        "return row.cost / record.weight",
+        "return row.cost",
         "tenants.tenants_that_wait_share_by_tokens_for_their_weight",
     ),
     Mutant(

@@ -97,6 +97,17 @@ class BrokerBase:
             self.configure(limits)
         return changed
 
+    async def libraries(self) -> tuple[set[str], set[str]]:
+        """Names of the libraries of functions on this server, and of those that this queue's workers use.
+
+        Raises:
+            NotPermitted: this user may not list functions.
+            SettingsError: this Redis is older than 7.0 and has no functions.
+        """
+        found = await self.connection.command("FUNCTION", "LIST", "LIBRARYNAME", f"{LIBRARY_PREFIX}*")
+        used = {str(worker["library"]) for worker in (await self.workers()).values() if worker.get("library")}
+        return {row[1].decode() for row in found}, used
+
     async def forget_libraries(self) -> list[str]:
         """Delete the functions of releases of which no worker of this queue is alive. Returns the libraries' names.
 
@@ -106,10 +117,8 @@ class BrokerBase:
             NotPermitted: this user may not list or delete functions.
             SettingsError: this Redis is older than 7.0 and has no functions.
         """
-        found = await self.connection.command("FUNCTION", "LIST", "LIBRARYNAME", f"{LIBRARY_PREFIX}*")
-        names = {row[1].decode() for row in found}
-        used = {library().name, *(str(worker.get("library")) for worker in (await self.workers()).values())}
-        gone = sorted(names - used)
+        names, used = await self.libraries()
+        gone = sorted(names - used - {library().name})
         for name in gone:
             with contextlib.suppress(redis.exceptions.ResponseError):  # somebody else has deleted it
                 await self.connection.command("FUNCTION", "DELETE", name)

@@ -62,24 +62,13 @@ class WorkerBroker(HousekeepingBroker):
         """
         rooms = wanted if isinstance(wanted, Rooms) else Rooms([wanted] * len(LANES), wanted, wanted, len(LANES) + 1)
         most = max(rooms.lanes)
-        arg = {
-            "worker": worker,
-            "n": most,
-            "rooms": rooms.lanes,
-            "owed": rooms.owed,
-            "free": rooms.free,
-            "patient": rooms.patient,
-            "hints": [[hint.lane.number if hint.lane else 0, hint.stream_id] for hint in hints],
-            "watching": watching,
-            "owing": owing,
-            "stage_entries": max(stage_entries, most),
-            "watch_ms": watch_ms,
-        }
-        if home is not None:
-            arg |= {"start": home.start, "held": home.held}
-        reply = await self._with_groups(
-            lambda: self.connection.script_once("pull", self._shared, [self._config, json.dumps(arg)])
-        )
+        args: list[Any] = [self._config, worker, most, rooms.owed, rooms.free, rooms.patient]
+        args += [max(stage_entries, most), int(watching), int(owing), watch_ms]
+        args += ["", 0] if home is None else [home.start, home.held]
+        args += rooms.lanes
+        for hint in hints:
+            args += [hint.lane.number if hint.lane else 0, hint.stream_id]
+        reply = await self._with_groups(lambda: self.connection.script_once("pull", self._shared, args))
         claims, ready, role, now, staged, dropped, soonest = reply
         soonest_ms = None if soonest == b"" else int(soonest)
         return Pulled([claim(row) for row in claims], ready, Role(role), int(now), staged, dropped, soonest_ms)

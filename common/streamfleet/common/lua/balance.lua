@@ -37,7 +37,7 @@ if added and staged >= mirror then truth = math.max(truth, added + counter('forg
 local off = {truth - seen, truth - known, added and truth - added - counter('forgotten') or 0}
 open_for_writes()
 -- An entry that nobody holds yet was not counted above, so it is counted when it is staged.
-call('HDEL', SCHED, lane_fields('again:'))
+call('HDEL', SCHED, lane_fields('again:,'))
 for i, name in ipairs({'staged', 'vanished', 'forgotten'}) do
   if off[i] ~= 0 then call('HINCRBY', COUNTS, name, string.format('%.0f', off[i])) end
 end

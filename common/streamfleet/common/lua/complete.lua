@@ -6,14 +6,14 @@
 --   declared because they may not exist yet, and a migrating cluster slot then refuses the call before any write. Then
 --   the tokens of the streamed ones, whose results have the field `streamed`, the number of chunks.
 -- ARGV: 1 configuration; 2 worker; then for each outcome: lane, stream id, attempt, request id, reply name or '',
---   status, error JSON or '', and of the result: number of its fields, and their names; or -1 if they are those of the
---   outcome before; then their values.
+--   status, error JSON or '', number of its result's fields and their names, or -1 for those before; then their values.
 -- Returns for each outcome: 1 published; 2 the id already had a result (cancelled, or a duplicate): entry removed; 0
 --   the lease was lost: nothing written; 3 this same attempt was published by an earlier call whose answer was lost.
 local worker, outcomes, results = ARGV[2], read_outcomes()
 -- This read of the lanes raises NOGROUP or WRONGTYPE before any write, as do the ones that follow.
 local holds, gone = fence(outcomes, worker, #outcomes), {}
-for _, key in ipairs({ATTEMPTS, COUNTS}) do call('HLEN', key) end
+some_attempts()
+call('HLEN', COUNTS)
 call('XLEN', DEAD)
 open_for_writes()
 -- One check for all results, because there is rarely one. Not a number if this user may not run EXISTS.

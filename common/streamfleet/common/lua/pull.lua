@@ -5,27 +5,30 @@
 -- @include pull_take
 -- @include pull_roles
 -- Give a worker the best waiting requests: stage arrivals, choose lanes, take in order of rank.
--- KEYS: shared. ARGV: 1 configuration; 2 JSON {worker, n (0: only stage), rooms (for each lane: it is open until so many
---   of all lanes are taken; at most n), owed (as rooms, for a lane that is owed a pick), free (number of requests that
---   have a slot without interrupting another), patient (the first lane that leaves room for urgent ones), stage_entries, hints
---   ([[lane or 0 for wake, id]…] from a blocking read), watching (this worker held a watch), owing (it took a
---   wake-up, and must hand it on if it has no room), watch_ms, start (of this worker's cache; nil for who is no home),
---   held (number of requests that it has)}.
--- Returns {claims, ready, role, now, staged, dropped, ms until more may be taken or ''}; a claim is {lane, stream id, attempt,
---   request id, fields, lost, staged, interrupted, ms for which it was passed over or ''}: lost is the number of attempts lost with their workers, staged the time of staging (epoch ms)
+-- KEYS: shared. ARGV: 1 configuration; 2 worker; 3 n (0: only stage); 4 owed (as rooms, for a lane that is owed a pick);
+--   5 free (number of requests that have a slot without interrupting another); 6 patient (the first lane that leaves
+--   room for urgent ones); 7 most entries to stage; 8 '1' if this worker held a watch; 9 '1' if it took a wake-up, and must
+--   hand it on if it has no room; 10 life of a watch, ms; 11 start of this worker's cache, '' for who is no home; 12 number of
+--   requests that it has; then rooms (for each lane: it is open until so many of all lanes are taken; at most n); then
+--   hints (lane or 0 for wake, and id, of each entry from a blocking read).
+-- Returns {claims, ready, role, now, staged, dropped, ms until more may be taken or ''}; a claim is {lane, stream id,
+--   attempt, request id, fields, lost, staged, interrupted, ms for which it was passed over or ''}: lost is the number of attempts lost with their workers, staged the time of staging (epoch ms)
 --   if the stream id was ahead of the clock, else '', interrupted what is known of earlier runs, or ''; role: 0 pull again when there
 --   is room, 1 watch (blocking read of wake and lanes), 2 bench (pop a token), 3 listen (blocking read of wake and the
 --   lanes with room), 4 stand by (pop a token of those that have room for some lanes only).
-local arg = cjson.decode(ARGV[2])
+local arg = read_wishes()
 local waiting = require_types()
 local handed = held_by_nobody(arg.hints)
 open_for_writes()
-local first = read_all_lanes(1)   -- raises NOGROUP for any lane before any write
+local first = read_new(1)   -- raises NOGROUP for any lane before any write
 local now = now_ms()
 -- A worker that asks for work stops watching, even if the answer that made it a watcher was lost.
 -- @guard pull: who asks for work watches no more
 if arg.watching or arg.n > 0 then call('ZREM', WATCH, arg.worker) end
-local function meet() if arg.start and homing() and not homes().mine then homes().arrive(arg.worker, arg.start) end end
+local function meet()
+  look_at_lanes()
+  if arg.start and homing() and not homes().mine then homes().arrive(arg.worker, arg.start) end
+end
 meet()
 local back, ended = put_back(arg.hints, handed, waiting)
 local staged, cut, more, unfit_ones = stage(arg, waiting, first)

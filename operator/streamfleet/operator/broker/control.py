@@ -209,7 +209,7 @@ class ControlBroker(ClientBroker):
 
     async def waiting_in_turns(self) -> int:
         """Number of ready requests in lanes that tenants share."""
-        return int(await self._look("ZLEXCOUNT", self.keys.waiting, "-", "(t"))
+        return int(await self._look("ZLEXCOUNT", self.keys.waiting, "-", "+"))
 
     def _paused_command(self) -> tuple[str, ...]:
         return ("HMGET", self.keys.sched, *(f"paused:{lane.number}" for lane in LANES))

@@ -112,6 +112,7 @@ async def _look_at_queue(broker: OperatorBroker, found: list[Check], environment
         "groups": lambda: alone(queue.groups_check),
         "expiry": lambda: queue.sampled_keys_checks(broker),
         "workers": snapshot_checks,
+        "functions": lambda: alone(queue.functions_check),
     }
     for name, look in looks.items():
         if any(check.name == "keys" and check.level == "fail" for check in found):

@@ -35,9 +35,9 @@ local function add_home_index(h)
 
   -- A session is there.
   function h.begin()
-    if some_sessions == HOMING then return end
-    some_sessions = HOMING
-    call('HSET', SCHED, 'sessions', HOMING)
+    if some_sessions == AFFINITY.homing then return end
+    some_sessions = AFFINITY.homing
+    call('HSET', SCHED, 'sessions', AFFINITY.homing)
   end
 
   function h.number(worker)
@@ -59,7 +59,7 @@ local function add_home_index(h)
       woken[number] = true
     end
     -- Where tenants share, who waits for nobody is in their index.
-    if some_sessions ~= HOMING or not number and shares(lane) then return end
+    if some_sessions ~= AFFINITY.homing or not number and shares(lane) then return end
     added[#added + 1], added[#added + 2] = score(lane, number or FREE), member_of(lane, rank, encode_id(id))
   end
 
@@ -97,7 +97,7 @@ local function add_home_index(h)
 
   -- True for an entry that this worker leaves to another, which has not had its time yet.
   function h.elsewhere(lane, id)
-    if until_long_ago(enqueued_ms(lane, id)) == 0 then return false end
+    if h.until_long_ago(enqueued_ms(lane, id)) == 0 then return false end
     local member = encode_id(id)
     local number = home_of(lane, member, call('ZSCORE', ready_key(lane), member))
     return number and number ~= FREE and number ~= h.mine and h.work_of(number) and true or false
@@ -147,10 +147,10 @@ local function add_home_index(h)
     seen[lane].head = home and row
     home = home and idle and h.work_of(home)
     -- @guard affinity: an idle worker takes what has waited long for another
-    if idle then return row, home and until_long_ago(enqueued_ms(lane, id)) or 0 end
+    if idle then return row, home and h.until_long_ago(enqueued_ms(lane, id)) or 0 end
     local since, member = mark_of(lane)
     -- @guard affinity: what was passed over for long goes to anybody
-    if member == row[1] and until_long_ago(tonumber(since)) == 0 then return row, 0 end
+    if member == row[1] and h.until_long_ago(tonumber(since)) == 0 then return row, 0 end
   end
 
   -- Sets `waiting` to what this worker may take now. Returns after how many ms it may take more, or nil.
@@ -356,6 +356,13 @@ local function add_home_index(h)
         return wake_watcher()
       end
     end
+  end
+
+  -- Everything that has changed is written, and who got something is woken. Each script does this once, at its end.
+  function h.flush()
+    h.write_index()
+    h.write_records()
+    h.wake_homes()
   end
 
   function h.free(lane, members)   -- members of the index are anybody's

@@ -6,7 +6,7 @@ local function add_home_upkeep(h)
 
   -- A home is none any more. What waits for it becomes anybody's, some here and the rest at the next calls.
   function h.lose(number)
-    h.set_work(number, LOST)
+    h.set_work(number, AFFINITY.lost)
     return h.spill(number)
   end
 
@@ -26,11 +26,11 @@ local function add_home_upkeep(h)
   end
 
   local function waits_too_long(number, seen)
-    if until_long_ago(seen) > 0 then return false end
+    if h.until_long_ago(seen) > 0 then return false end
     for lane = 1, LANE_COUNT do
       for _, row in ipairs(h.of(lane, number, 16)) do
         local id = decode_id(string.sub(row, 18))
-        if not id or until_long_ago(enqueued_ms(lane, id)) == 0 then return true end
+        if not id or h.until_long_ago(enqueued_ms(lane, id)) == 0 then return true end
       end
     end
   end
@@ -40,12 +40,12 @@ local function add_home_upkeep(h)
     for i = 1, #rows, 2 do
       local number = tonumber(rows[i])
       local seen = tonumber(string.match(call('HGET', SESSIONS, 'w|' .. rows[i]) or '', '^%d+') or 0)
-      if tonumber(rows[i + 1]) >= LOST then
+      if tonumber(rows[i + 1]) >= AFFINITY.lost then
         h.spill(number)
       -- @guard affinity: a worker that asks for nothing loses what waits for it
       elseif waits_too_long(number, seen) then
         h.lose(number)
-      elseif until_long_ago(seen, GONE_MS) == 0 then
+      elseif h.until_long_ago(seen, GONE_MS) == 0 then
         h.lose(number)
       end
     end

@@ -18,5 +18,6 @@ end
 -- worker: nil if the attempt failed and its worker is alive.
 local function remember(lane, id, attempts, worker)
   local names = workers_lost(attempts_record(lane, id), worker)
+  attempts_known = nil
   call('HSET', ATTEMPTS, entry_field(lane, id), table.concat({tostring(attempts), unpack(names)}, ' '))
 end

@@ -2,16 +2,20 @@
 -- Parses an entry's fields, as far as ordering and finishing need them. Never raises, whatever was XADDed.
 local NO_DEADLINE = 9e15
 
--- Stream ids as sorted-set members whose byte order is id order: equal ranks stay first in, first out.
-local function encode_id(id)
+-- Stream ids as sorted-set members whose byte order is id order: equal ranks stay first in, first out. Returns the
+-- member, and the id's time.
+local function member_and_ms(id)
   local ms, seq = string.match(id, '^(%d+)%-(%d+)$')
-  return string.char(64 + #ms) .. ms .. '-' .. string.char(64 + #seq) .. seq
+  return string.char(64 + #ms) .. ms .. '-' .. string.char(64 + #seq) .. seq, tonumber(ms)
 end
+
+local function encode_id(id) return (member_and_ms(id)) end
 
 -- Nil for an id that was written by hand and that a command would refuse halfway through: each part has 64 bits.
 local function sound_id(ms, seq)
   if not ms then return nil end
-  for _, part in ipairs(#ms < 20 and #seq < 20 and {} or {ms, seq}) do
+  if #ms < 20 and #seq < 20 then return ms .. '-' .. seq end   -- nearly all
+  for _, part in ipairs({ms, seq}) do
     if #part > 20 or #part == 20 and part > '18446744073709551615' then return nil end
   end
   return ms .. '-' .. seq
@@ -46,11 +50,13 @@ local last_ahead, some_interrupted, some_tenants, some_sessions
 last_ahead, some_interrupted, some_tenants, some_sessions = nil, nil, nil, nil
 -- @end
 
-local function look_at_sched()
-  if last_ahead then return end
-  last_ahead = call_if_typed('HMGET', SCHED, 'tenants', 'interrupted', 'sessions', lane_fields('ahead:')) or {false, false, false}
-  some_tenants, some_interrupted = table.remove(last_ahead, 1), table.remove(last_ahead, 1)
-  some_sessions = table.remove(last_ahead, 1)
+-- `fields`: more of each lane than 'ahead:,', which comes first. Returns the values of all, behind three others.
+local function look_at_sched(fields)
+  if last_ahead and not fields then return end
+  local found = call_if_typed('HMGET', SCHED, 'tenants', 'interrupted', 'sessions', lane_fields(fields or 'ahead:,')) or {}
+  some_tenants, some_interrupted, some_sessions, last_ahead = found[1], found[2], found[3], {}
+  for lane = 1, LANE_COUNT do last_ahead[lane] = found[3 + lane] end
+  return found
 end
 
 local function may_be_ahead(lane, id)

@@ -20,7 +20,7 @@ end
 local function write_counts()
   for name, n in pairs(counted) do call('HINCRBY', COUNTS, name, n) end
   if made_tenants then made_tenants.flush() end
-  if made_homes then flush_homes() end
+  if made_homes then made_homes.flush() end
 end
 
 local function remove_entries(lane, ids)
@@ -36,7 +36,7 @@ local function remove_entries(lane, ids)
   forget_interruptions(lane, ids)
   -- @guard tenants: nothing is left of a charge when its entry is removed
   if some_tenants and tenants() then tenants().drop(lane, ids) end
-  if call('HLEN', ATTEMPTS) == 0 then return end
+  if not some_attempts() then return end
   local fields = {}
   for i, id in ipairs(ids) do fields[i] = entry_field(lane, id) end
   -- @guard remove: attempts are forgotten

@@ -1,12 +1,12 @@
 -- The keys that every script gets first, which are SHARED in number (Keys.shared() in keys.py): of each lane its stream,
--- then its ready set, then those below. ARGV[1] is the configuration: the prefix of the queue's
+-- then its ready set, then its turns, then those below. ARGV[1] is the configuration: the prefix of the queue's
 -- keys, the lanes, the most urgent first, and the limits. QueueLimits.encoded() in limits.py has the names.
 -- Where the script is a function, what lies between `@begin` and `@end` runs at the beginning of each call, and all else
 -- stays between the calls.
 local GROUP, NOBODY = 'workers', '~'
 local WAKE, SCHED, DEAD, ATTEMPTS, DELAYED, BENCH, WATCH, COUNTS, CANCELS, WORKERS, WAITING, SERVED, TENANTS
 local HOMES, SESSIONS, LOADS
-local call, cfg, cfg_text, now_in_ms, LANE_NAMES, LANE_COUNT, SHARED
+local call, cfg, cfg_text, now_in_ms, attempts_known, LANE_NAMES, LANE_COUNT, SHARED, names_of_fields
 
 -- Entries that one command may copy before their sizes are known: 128 MiB if all are as large as allowed.
 local MOST_UNSEEN
@@ -16,10 +16,11 @@ call = redis.call
 if ARGV[1] ~= cfg_text then
   cfg_text, cfg = ARGV[1], cjson.decode(ARGV[1])
   LANE_NAMES, LANE_COUNT = cfg.lanes, #cfg.lanes
-  SHARED = 2 * LANE_COUNT + 16
+  SHARED = 3 * LANE_COUNT + 16
+  names_of_fields = {}
   MOST_UNSEEN = math.max(1, math.floor(134217728 / cfg.max_entry_bytes))
 end
-now_in_ms = cfg.now_ms
+now_in_ms, attempts_known = cfg.now_ms, nil
 WAKE, SCHED, DEAD, ATTEMPTS, DELAYED, BENCH, WATCH, COUNTS, CANCELS, WORKERS, WAITING, SERVED, TENANTS =
   unpack(KEYS, SHARED - 15, SHARED - 3)
 HOMES, SESSIONS, LOADS = unpack(KEYS, SHARED - 2, SHARED)
@@ -30,12 +31,17 @@ local CHUNK_BYTES = 65536
 
 local function lane_key(lane) return KEYS[lane] end
 local function ready_key(lane) return KEYS[LANE_COUNT + lane] end
+local function turns_key(lane) return KEYS[2 * LANE_COUNT + lane] end
 
--- Fields of SCHED: of each prefix one for each lane, with the lane's number.
-local function lane_fields(...)
-  local fields = {}
-  for _, prefix in ipairs({...}) do
-    for lane = 1, LANE_COUNT do fields[#fields + 1] = prefix .. lane end
+-- Fields of SCHED: of each prefix one for each lane, with the lane's number. `prefixes`: each ends with a comma.
+local function lane_fields(prefixes)
+  local fields = names_of_fields[prefixes]
+  if not fields then
+    fields = {}
+    for prefix in string.gmatch(prefixes, '([^,]*),') do
+      for lane = 1, LANE_COUNT do fields[#fields + 1] = prefix .. lane end
+    end
+    names_of_fields[prefixes] = fields
   end
   return unpack(fields)
 end
@@ -44,7 +50,14 @@ local function result_key(request_id) return cfg.prefix .. 'result:' .. request_
 local function tokens_key(request_id) return cfg.prefix .. 'tokens:' .. request_id end
 local function record_key(request_id) return cfg.prefix .. 'request:' .. request_id end
 local function entry_name(lane, id) return LANE_NAMES[lane] .. ':' .. id end
-local function entry_field(lane, id) return lane .. '|' .. id end
+local DIGITS = {'1', '2', '3', '4', '5', '6', '7', '8', '9'}   -- of lanes: joining a number to text takes longer
+local function entry_field(lane, id) return DIGITS[lane] .. '|' .. id end
+
+-- Number of records of attempts; asked once in a call, unless it makes one.
+local function some_attempts()
+  attempts_known = attempts_known or call('HLEN', ATTEMPTS)
+  return attempts_known > 0
+end
 
 local function now_ms()
   if not now_in_ms then
@@ -81,7 +94,8 @@ local function open_for_writes() call('XACK', KEYS[1], GROUP, '0-0') end
 local function require_types()
   local waiting = {}
   for lane = 1, LANE_COUNT do waiting[lane] = call('ZCARD', ready_key(lane)) end
-  for _, key in ipairs({ATTEMPTS, COUNTS, SCHED}) do call('HLEN', key) end
+  some_attempts()
+  for _, key in ipairs({COUNTS, SCHED}) do call('HLEN', key) end
   for _, key in ipairs({DELAYED, WATCH}) do call('ZCARD', key) end
   for _, key in ipairs({DEAD, WAKE}) do call('XLEN', key) end
   call('LLEN', BENCH)

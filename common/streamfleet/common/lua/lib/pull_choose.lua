@@ -1,4 +1,4 @@
--- @include keys
+-- @include pull_stage
 -- Second part of a pull: the number of picks from each lane. Strict priority, with a guaranteed minimum share by
 -- credits: each pick gives every waiting lane its share (per mille); a lane with a full credit of 1000 goes first.
 -- Without a share, a lane has credit only after release.lua returned an unused pick.
@@ -39,11 +39,8 @@ end
 
 -- Sets `waiting` to 0 for paused lanes, so that nothing is chosen from them. Returns the credits, and the paused lanes.
 local function load_credit(waiting)
-  local found = call('HMGET', SCHED, lane_fields('', 'paused:'))
-  local credit, paused = {}, {}
+  local credit, paused = {unpack(look_at_lanes().credit)}, look_at_lanes().paused
   for lane = 1, LANE_COUNT do
-    credit[lane] = tonumber(found[lane]) or 0
-    paused[lane] = found[LANE_COUNT + lane] ~= false
     -- @guard choose: nothing of a paused lane
     if paused[lane] then waiting[lane] = 0 end
   end
@@ -51,9 +48,14 @@ local function load_credit(waiting)
 end
 
 local function save_credit(credit)
-  local words = {}
-  for lane = 1, LANE_COUNT do words[2 * lane - 1], words[2 * lane] = lane, credit[lane] end
-  call('HSET', SCHED, unpack(words))
+  local words = {'HSET', SCHED}
+  for lane = 1, LANE_COUNT do
+    if credit[lane] ~= lanes.credit[lane] then
+      words[#words + 1] = lane
+      words[#words + 1] = credit[lane]
+    end
+  end
+  if #words > 2 then call(unpack(words)) end
 end
 
 -- Changes waiting and credit; returns picks per lane. A lane that is closed to this worker keeps what it is owed, and is

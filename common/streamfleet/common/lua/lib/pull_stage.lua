@@ -2,6 +2,16 @@
 -- @include lease
 -- First part of a pull: move every new entry into its lane's ready set.
 
+local function read_wishes()
+  local arg = {worker = ARGV[2], n = tonumber(ARGV[3]), owed = tonumber(ARGV[4]), free = tonumber(ARGV[5]),
+    patient = tonumber(ARGV[6]), stage_entries = tonumber(ARGV[7]), watching = ARGV[8] == '1', owing = ARGV[9] == '1',
+    watch_ms = tonumber(ARGV[10]), start = ARGV[11] ~= '' and ARGV[11] or nil, held = tonumber(ARGV[12]), rooms = {},
+    hints = {}}
+  for lane = 1, LANE_COUNT do arg.rooms[lane] = tonumber(ARGV[12 + lane]) end
+  for i = 13 + LANE_COUNT, #ARGV, 2 do arg.hints[#arg.hints + 1] = {tonumber(ARGV[i]), ARGV[i + 1]} end
+  return arg
+end
+
 -- Entries that a blocking read delivered to a watcher go back, so that the pull can pick the best instead. Delivered
 -- entries are held by NOBODY: if the watcher dies first, reclaiming them counts no attempt.
 local function held_by_nobody(hints)
@@ -36,13 +46,15 @@ local function put_back(hints, handed, waiting)
   return back, ended
 end
 
-local function read_new(chunk, ...)
-  local command = {'XREADGROUP', 'GROUP', GROUP, NOBODY, 'COUNT', chunk, 'NOACK', 'STREAMS', ...}
-  for i = 1, select('#', ...) do command[#command + 1] = '>' end
+-- `some`: {lane = true} of those to read; nil for all.
+local function read_new(chunk, some)
+  local command, count = {'XREADGROUP', 'GROUP', GROUP, NOBODY, 'COUNT', chunk, 'NOACK', 'STREAMS'}, 0
+  for lane = 1, LANE_COUNT do
+    if not some or some[lane] then command[#command + 1], count = lane_key(lane), count + 1 end
+  end
+  for _ = 1, count do command[#command + 1] = '>' end
   return call(unpack(command)) or {}
 end
-
-local function read_all_lanes(chunk) return read_new(chunk, unpack(KEYS, 1, LANE_COUNT)) end
 
 -- After the group is created again or set back, entries are delivered again: those staged before are not counted twice,
 -- and stay where they are. SCHED remembers how far each lane was staged, and how many entries that were.
@@ -50,34 +62,48 @@ local function is_tracked(lane, id)
   return call('ZSCORE', DELAYED, entry_field(lane, id)) or call('XPENDING', lane_key(lane), GROUP, id, id, 1)[1]
 end
 
-local function load_seen()
-  local found = call('HMGET', SCHED, 'tenants', 'sessions', lane_fields('seen:'))
-  some_tenants, some_sessions = table.remove(found, 1), table.remove(found, 1)
-  return found
+local lanes   -- {seen, credit, paused}: what SCHED tells of each lane
+-- @begin
+lanes = nil
+-- @end
+
+local function look_at_lanes()
+  if lanes then return lanes end
+  local found = look_at_sched('ahead:,seen:,,paused:,')
+  lanes = {seen = {}, credit = {}, paused = {}}
+  for lane = 1, LANE_COUNT do
+    lanes.seen[lane] = found[3 + LANE_COUNT + lane]
+    lanes.credit[lane] = tonumber(found[3 + 2 * LANE_COUNT + lane]) or 0
+    lanes.paused[lane] = found[3 + 3 * LANE_COUNT + lane] ~= false
+  end
+  return lanes
 end
 
-local function save_seen(seen, fresh)
+local function save_seen(moved, fresh)
   if fresh == 0 then return end
-  for lane = 1, LANE_COUNT do
-    if seen[lane] then call('HSET', SCHED, 'seen:' .. lane, seen[lane]) end
+  local words = {'HSET', SCHED}
+  for lane in pairs(moved) do
+    words[#words + 1] = 'seen:' .. lane
+    words[#words + 1] = lanes.seen[lane]
   end
+  call(unpack(words))
   call('HINCRBY', SCHED, 'staged', fresh)
 end
 
 -- Returns how many are new in the ready set, their bytes, the largest, how many were never staged before, and how many
 -- have ended because they must not run: later, one that is too large would be copied a second time.
-local function stage_lane(lane, entries, seen)
+local function stage_lane(lane, entries, seen, moved)
   local add, bytes, largest, fresh, ended = {'ZADD', ready_key(lane)}, 0, 1, 0, 0
   local shared = some_tenants and tenants()
   local rows = shared and shared.shares(lane) and {} or nil
   for _, item in ipairs(entries) do
-    keep_enqueued_ms(lane, item[1])
+    local member, ms = member_and_ms(item[1])
+    if ms > now_ms() then keep_enqueued_ms(lane, item[1]) end
     local size, deadline, _, tenant, session = skim_entry(lane, item[1], item[2])
-    local member = encode_id(item[1])
     bytes, largest = bytes + size, math.max(largest, size)
     local again = seen[lane] and member <= seen[lane]
     if not again then
-      seen[lane], fresh = member, fresh + 1
+      seen[lane], moved[lane], fresh = member, true, fresh + 1
       count('staged')
     end
     if again and is_tracked(lane, item[1]) then   -- it stays where it is
@@ -107,34 +133,32 @@ local MOST_ENDED = 100   -- ending one costs as much as staging ten
 local function stage(limits, waiting, first)
   local lane_of, more = {}, {}
   for lane = 1, LANE_COUNT do lane_of[lane_key(lane)] = lane end
-  local staged, bytes, largest, fresh, ended, known = 0, 0, 1, 0, 0, nil
+  local staged, bytes, largest, fresh, ended, moved = 0, 0, 1, 0, 0, {}
   local function bring(streams, chunk)
     for _, stream in ipairs(streams) do
       local lane, entries = lane_of[stream[1]], stream[2]
-      known = known or load_seen()
-      local added, size, most, unseen, unfit_ones = stage_lane(lane, entries, known)
+      local added, size, most, unseen, unfit_ones = stage_lane(lane, entries, look_at_lanes().seen, moved)
       waiting[lane], staged, fresh = waiting[lane] + added, staged + #entries, fresh + unseen
       bytes, largest, ended = bytes + size, math.max(largest, most), ended + unfit_ones
-      more[lane] = #entries == chunk
+      more[lane] = #entries == chunk or nil
     end
   end
   local function fitting(most) return math.max(1, math.min(most, 64, MOST_UNSEEN, math.floor(CHUNK_BYTES / largest))) end
   bring(first, 1)
   local cut, chunk = nil, fitting(math.max(2, math.floor(limits.n / 8)))
-  local any = false
-  for lane = 1, LANE_COUNT do any = any or more[lane] end
-  if any then
+  if next(more) then
+    local begun = more
     more = {}
-    bring(read_all_lanes(chunk), chunk)
+    bring(read_new(chunk, begun), chunk)
   end
   for lane = 1, LANE_COUNT do
     while more[lane] and not cut do
       if staged >= limits.stage_entries or bytes >= cfg.copied_bytes or ended >= MOST_ENDED then cut = lane; break end
       chunk = fitting(chunk * 2)
-      more[lane] = false
-      bring(read_new(chunk, lane_key(lane)), chunk)
+      more[lane] = nil
+      bring(read_new(chunk, {[lane] = true}), chunk)
     end
   end
-  if known then save_seen(known, fresh) end
+  save_seen(moved, fresh)
   return staged, cut, more, ended
 end

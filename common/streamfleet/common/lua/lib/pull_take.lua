@@ -10,7 +10,7 @@
 local function claim(lane, ids, worker)
   local records, attempts, lost, fields_of = {}, {}, {}, {}
   local fresh = {'XCLAIM', lane_key(lane), GROUP, worker, 0}
-  if call('HLEN', ATTEMPTS) > 0 then
+  if some_attempts() then
     local names = {}
     for i, id in ipairs(ids) do names[i] = entry_field(lane, id) end
     records = call('HMGET', ATTEMPTS, unpack(names))
@@ -53,6 +53,7 @@ local function pop(lane, wanted, worker)
   local ids, popped, others, passed = {}, {}, 0, 0
   local shared = sharing()
   if shared and not shared.pop then add_pick(shared) end
+  if shared then shared.picks = {} end
   if homing() then return homes().pop(lane, wanted, worker) end
   if shared then
     local taken = shared.pop(lane, wanted, worker)

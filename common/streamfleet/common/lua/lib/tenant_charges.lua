@@ -3,26 +3,39 @@
 -- run, 0 if none runs, and the weight that counted; `kept`, what earlier runs generated; and its class of length.
 
 local function add_charges(t)
-  local function charge_field(lane, id) return 'c|' .. entry_field(lane, id) end
+  local charges   -- by field: what is known of them; false for none
+  table.insert(t.begins, function()
+    charges, t.picks = {}, {}   -- picks: stream id to what the last `pop` charged for it
+  end)
 
-  table.insert(t.begins, function() t.picks = {} end)   -- entry to what `pop` charged for it
+  local function charge_field(lane, id) return 'c|' .. DIGITS[lane] .. '|' .. id end
 
   local function charge_in(words)
-    local prompt, output, weight, kept, class, name = string.match(words or '', '^(%d+) (%d+) (%S+) (%d+) (%S+) (.*)$')
-    if not prompt then return nil end
+    if not words then return false end
+    local prompt, output, weight, kept, class, name = string.match(words, '^(%d+) (%d+) (%S+) (%d+) (%S+) (.*)$')
+    if not prompt then return false end
     return {prompt = tonumber(prompt), cost = prompt + output, weight = tonumber(weight) or 1, kept = tonumber(kept),
       class = class, name = name}
   end
 
-  local function charge_of(lane, id) return charge_in(t.get(charge_field(lane, id))) end
+  local function charge_of(lane, id)
+    local field = charge_field(lane, id)
+    if charges[field] == nil then charges[field] = charge_in(t.get(field)) end
+    return charges[field], field
+  end
+
+  local function put_charge(field, words)   -- false: it goes
+    charges[field] = nil
+    t.put(field, words)
+  end
 
   -- Reads what settling these needs: rows of lane and stream id.
   function t.prepare(rows)
     local fields, names = {}, {}
     for i, row in ipairs(rows) do fields[i] = charge_field(row[1], row[2]) end
     t.fetch(fields)
-    for i, row in ipairs(rows) do
-      local charge = charge_in(t.get(fields[i]))
+    for _, row in ipairs(rows) do
+      local charge = charge_of(row[1], row[2])
       if charge then
         names[row[1]] = names[row[1]] or {}
         table.insert(names[row[1]], charge.name)
@@ -58,18 +71,17 @@ local function add_charges(t)
 
   local function charge_run(lane, id, name, fields, before, pick)
     local cost, prompt, class
-    if pick and pick.sized then
+    if pick and pick.bytes then
       cost, prompt, class = pick.cost, pick.prompt, pick.class
     else
       local bytes, limit = t.size(fields)
-      cost, prompt, class = t.cost(name, bytes, tonumber(limit))
+      cost, prompt, class = t.cost(t.record(name), bytes, tonumber(limit))
     end
     local record = t.change(name)
     t.add_tokens(lane, name, (cost - (pick and pick.cost or 0)) / record.weight)
     if not pick then record.running = record.running + 1 end
     record.charged, record.seen = record.charged + cost, now_ms()
-    return prompt .. ' ' .. cost - prompt .. ' ' .. record.weight .. ' ' .. (before and before.kept or 0) .. ' ' .. class
-      .. ' ' .. name
+    return string.format('%d %d %s %d %s ', prompt, cost - prompt, record.weight, before and before.kept or 0, class) .. name
   end
 
   -- Entries that a pull took, as {stream id, tenant, fields}: those that run are charged. Others have no fields: they were
@@ -79,7 +91,8 @@ local function add_charges(t)
     for i, row in ipairs(rows) do fields[i] = charge_field(lane, row[1]) end
     t.fetch(fields)
     for i, row in ipairs(rows) do
-      local pick, name = t.picks[entry_field(lane, row[1])], row[3] and t.name(row[2])
+      local pick = t.picks[row[1]]
+      local name = row[3] and (pick and pick.name == row[2] and pick.name or t.name(row[2]))
       if pick and name ~= pick.name then
         -- @guard tenants: what did not run is not charged
         t.add_tokens(lane, pick.name, -pick.cost / t.record(pick.name).weight)
@@ -91,7 +104,7 @@ local function add_charges(t)
         -- @guard tenants: a charge that nobody settled is given back
         if before then settle_run(lane, before, 0) end
         -- @guard tenants: a pick is charged
-        t.put(fields[i], charge_run(lane, row[1], name, row[3], before, pick))
+        t.write_field(fields[i], charge_run(lane, row[1], name, row[3], before, pick))
       end
     end
   end
@@ -99,7 +112,7 @@ local function add_charges(t)
   -- A worker's outcome, before its entry is removed. `run`: fields of its result. What a cancelled or failed run has used is
   -- charged as far as the engine has counted it, or else its prompt if it reached the engine.
   function t.settle(lane, id, status, run)
-    local charge = charge_of(lane, id)
+    local charge, field = charge_of(lane, id)
     if not charge or charge.cost == 0 then return end
     local prompt, output = t.used(run.usage)
     local cost = status == 'succeeded' and charge.cost or run.waited_ms and charge.prompt or 0
@@ -110,34 +123,34 @@ local function add_charges(t)
     record.missed = record.missed + (status == 'expired' and 1 or 0)
     -- @guard tenants: a charge is settled by what was used
     settle_run(lane, charge, cost)
-    t.put(charge_field(lane, id), false)
+    put_charge(field, false)
     if prompt and status == 'succeeded' then t.learn(charge, prompt, output) end
   end
 
   -- An entry goes back. `generated`: tokens that stay charged; nil if its worker was lost, for which nobody is charged.
   function t.back(lane, id, generated)
-    local charge = charge_of(lane, id)
+    local charge, field = charge_of(lane, id)
     if not charge or charge.cost == 0 then return end
     if not generated then t.change(charge.name).lost = t.record(charge.name).lost + charge.cost end
     -- @guard tenants: what was generated stays charged
     local stays = math.min(generated or 0, charge.cost)
     settle_run(lane, charge, stays)
     if charge.kept + stays > 0 then
-      t.put(charge_field(lane, id), table.concat({0, 0, charge.weight, charge.kept + stays, charge.class, charge.name}, ' '))
+      put_charge(field, table.concat({0, 0, charge.weight, charge.kept + stays, charge.class, charge.name}, ' '))
     else
-      t.put(charge_field(lane, id), false)
+      put_charge(field, false)
     end
   end
 
   -- Entries are removed. A run that nobody has settled is refunded.
   function t.drop(lane, ids)
     for _, id in ipairs(ids) do
-      local charge = charge_of(lane, id)
+      local charge, field = charge_of(lane, id)
       if charge then
         settle_run(lane, charge, 0)
         local record = t.change(charge.name)
         record.tokens = record.tokens + charge.kept
-        t.put(charge_field(lane, id), false)
+        put_charge(field, false)
       end
     end
   end

@@ -3,37 +3,48 @@
 -- Tenants: their records, their turns, and the index of what waits.
 local function add_index(t)
   local MOST_TENANTS, OTHER, SEEN_MS = 2000, 'other', 60000
+  local MOST_CREDIT = 4096   -- tokens
+  local RECORD, RECORD_BYTES = '<ddddddd', 56
 
   local function add_records(t)
-    local records, dirty, names, rules   -- by name; names by what was given
-    table.insert(t.begins, function() records, dirty, names, rules = {}, {}, {}, {} end)
+    local records, dirty, names   -- by name; names by what was given
+    table.insert(t.begins, function() records, dirty, names = {}, {}, {} end)
 
-    local function read_record(name, words, rule)
-      local running, requests, charged, tokens, lost, missed, seen =
-        string.match(words or '', '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$')
-      local weight, most
-      if rule then weight, most = string.match(rule, '^(%S+) ?(%d*)$') end
-      weight = tonumber(weight) or 1
-      records[name] = {new = not words, running = tonumber(running) or 0, requests = tonumber(requests) or 0,
-        charged = tonumber(charged) or 0, tokens = tonumber(tokens) or 0, lost = tonumber(lost) or 0,
-        missed = tonumber(missed) or 0, seen = tonumber(seen) or 0, weight = weight > 0 and weight or 1,
-        most = tonumber(most) or math.huge, set = rule}
-      return records[name]
+    local function read_record(name, words, lengths, rule)
+      local running, requests, charged, tokens, lost, missed, seen = 0, 0, 0, 0, 0, 0, 0
+      if words and #words == RECORD_BYTES then
+        running, requests, charged, tokens, lost, missed, seen = struct.unpack(RECORD, words)
+      end
+      local weight, most = 1, nil
+      if rule then
+        weight, most = string.match(rule, '^(%S+) ?(%d*)$')
+        weight = tonumber(weight) or 1
+      end
+      local record = {name = name, new = not words, lengths = lengths or '', running = running, requests = requests, charged = charged, tokens = tokens,
+        lost = lost, missed = missed, seen = seen, weight = weight > 0 and weight or 1, most = tonumber(most) or math.huge,
+        set = rule}
+      records[name] = record
+      return record
     end
 
     -- Fetches the records of tenants and their lengths, and what operators have set, if SCHED tells of some.
     function t.fetch_records(tenants)
-      local fields, some = {}, {}
-      for _, name in ipairs(tenants) do
-        if not records[name] and not rules[name] then
-          fields[#fields + 1], fields[#fields + 2], some[#some + 1] = 't|' .. name, 'l|' .. name, name
+      local some, fields, n = {}, {}, 0
+      for i = 1, #tenants do
+        local name = tenants[i]
+        if records[name] == nil then
+          n, records[name] = n + 1, false
+          some[n], fields[2 * n - 1], fields[2 * n] = name, 't|' .. name, 'l|' .. name
         end
       end
-      if #some == 0 then return end
-      t.fetch(fields)
-      for from = 1, some_tenants == RULES and #some or 0, 400 do
-        local part = {unpack(some, from, math.min(from + 399, #some))}
-        for i, rule in ipairs(call_if_typed('HMGET', TENANTS, unpack(part)) or {}) do rules[part[i]] = rule end
+      for from = 1, n, 200 do
+        local to = math.min(from + 199, n)
+        local found = call('HMGET', SERVED, unpack(fields, 2 * from - 1, 2 * to))
+        local rules = some_tenants == RULES and call_if_typed('HMGET', TENANTS, unpack(some, from, to)) or {}
+        for i = from, to do
+          local at = 2 * (i - from)
+          read_record(some[i], found[at + 1], found[at + 2], rules[i - from + 1])
+        end
       end
     end
 
@@ -45,9 +56,8 @@ local function add_index(t)
 
     -- Numbers by name; the tenant's weight, and the most that it may run at once.
     function t.record(name)
-      if records[name] then return records[name] end
-      t.fetch_records({name})
-      return read_record(name, t.get('t|' .. name), rules[name])
+      if not records[name] then t.fetch_records({name}) end
+      return records[name]
     end
 
     -- The record, for a change of it.
@@ -67,7 +77,8 @@ local function add_index(t)
     end
 
     function t.forget_record(name)
-      records[name], dirty[name] = nil, nil
+      read_record(name)
+      dirty[name] = nil
       t.put('t|' .. name, false)
       t.put('l|' .. name, false)
       count_known(-1)
@@ -92,8 +103,8 @@ local function add_index(t)
       local new = 0
       for name, record in pairs(dirty) do
         new, record.new = new + (record.new and 1 or 0), false
-        t.put('t|' .. name, string.format('%.0f %.0f %.0f %.0f %.0f %.0f %.0f', record.running, record.requests,
-          math.max(0, record.charged), math.max(0, record.tokens), record.lost, record.missed, record.seen))
+        t.write_field('t|' .. name, struct.pack(RECORD, record.running, record.requests, math.max(0, record.charged),
+          math.max(0, record.tokens), record.lost, record.missed, record.seen))
       end
       dirty = {}
       if new > 0 then count_known(new) end
@@ -101,25 +112,31 @@ local function add_index(t)
   end
 
   local function add_turns(t)
-    -- Tokens of the tenant that waits and was charged least; else of the one that waited last.
-    function t.level(lane)
-      return tonumber(t.lowest(lane, 1)[2] or t.get('left|' .. lane) or 0) or 0
+    local function reached(lane) return tonumber(t.get('level|' .. lane) or nil) or 0 end
+
+    -- Tokens of the tenant that waits and was charged least, but no less than any that was picked had before its pick: who
+    -- comes a request below the level does not lower it for the next.
+    function t.level(lane) return math.max(t.least(lane) or 0, reached(lane)) end
+
+    -- A tenant that had so many tokens is picked.
+    function t.pass_level(lane, tokens)
+      if tokens > reached(lane) then t.put('level|' .. lane, string.format('%.17g', tokens)) end
     end
 
-    function t.enter(lane, name)
+    -- A tenant waits, if it may run one more. `bytes`, `limit`: of a request that has come.
+    function t.enter(lane, name, bytes, limit)
       local tokens, waiting = t.turn(lane, name)
       t.see(name)
+      local record = t.record(name)
       -- @guard tenants: as many of a tenant run at once as it may
-      if t.record(name).running >= t.record(name).most then return end
-      -- A little below: at equal tokens, who comes goes before who has been there.
-      if not waiting then t.set_turn(lane, name, math.max(tokens or 0, t.level(lane) - 0.001), true) end
+      if record.running >= record.most or waiting then return end
+      local credit = bytes and math.min(MOST_CREDIT, (t.cost(record, bytes, limit))) / record.weight or 0
+      t.set_turn(lane, name, math.max(tokens or 0, t.level(lane) - credit), true)
     end
 
     function t.leave(lane, name)
       local tokens, waiting = t.turn(lane, name)
-      if not waiting then return end
-      t.set_turn(lane, name, tokens, false)
-      t.put('left|' .. lane, string.format('%.3f', tokens))
+      if waiting then t.set_turn(lane, name, tokens, false) end
     end
 
     function t.add_tokens(lane, name, tokens)
@@ -128,12 +145,18 @@ local function add_index(t)
       if before or tokens > 0 then t.set_turn(lane, name, (before or t.level(lane)) + tokens, waiting) end
     end
 
-    -- A tenant that neither waits nor runs is forgotten in a lane once those that wait were charged as much, or nobody waits.
-    function t.forget_turn(lane, name)
-      if t.record(name).running > 0 then return end
-      local tokens, waiting = t.turn(lane, name)
-      -- @guard tenants: nothing is left of turns of who has gone
-      if tokens and not waiting and (not t.shares(lane) or tokens <= t.level(lane)) then t.end_turn(lane, name) end
+    -- Tenants that neither wait nor run are forgotten in a lane once those that wait were charged so much more that they
+    -- would come back with all their credit, or nobody waits.
+    function t.forget_turns(lane, most)
+      local shares = t.shares(lane)
+      local names = t.idle(lane, shares and t.level(lane) or math.huge, most)
+      t.fetch_records(names)
+      for _, name in ipairs(names) do
+        local record = t.record(name)
+        local paid = not shares or t.turn(lane, name) <= t.level(lane) - MOST_CREDIT / record.weight
+        -- @guard tenants: nothing is left of turns of who has gone
+        if record.running == 0 and paid then t.end_turn(lane, name) end
+      end
     end
   end
 
@@ -180,13 +203,13 @@ local function add_index(t)
       at.walks, at.done = at.walks + 1, #rows < 32
     end
 
-    -- The first members of a tenant in the index, and true if it may have more than these.
-    function t.heads(lane, name, most)
-      local found, at = indexed(lane, name, most), name == '' and t.bare(lane)
+    -- The first members of a tenant in the index, or those after one, and true if it may have more than these.
+    function t.heads(lane, name, most, after)
+      local found, at = indexed(lane, name, most, after), name == '' and t.bare(lane)
       while at and not at.done and at.walks < 8
           and (#found < most or tonumber(string.sub(found[most], 3, 18)) >= at.rank) do
         walk(lane, at)
-        found = indexed(lane, name, most)
+        found = indexed(lane, name, most, after)
       end
       return found, #found == most or at and not at.done
     end
@@ -210,12 +233,13 @@ local function add_index(t)
 
   -- No string.format with the names: it ends at a zero byte.
   local function member_of(lane, name, rank, member)
-    return lane .. name .. '\0' .. string.format('%016.0f', rank) .. member .. '\0'
+    return DIGITS[lane] .. name .. '\0' .. string.format('%016.0f', rank) .. member .. '\0'
   end
 
-  local function indexed(lane, name, most)
+  local function indexed(lane, name, most, after)
     t.write_index()
-    local from, to = '[' .. lane .. name .. '\0', '(' .. lane .. name .. '\1'
+    local part = DIGITS[lane] .. name
+    local from, to = after and '(' .. after or '[' .. part .. '\0', '(' .. part .. '\1'
     return call('ZRANGEBYLEX', WAITING, from, to, 'LIMIT', 0, most)
   end
 
@@ -251,7 +275,7 @@ local function add_index(t)
     end
     local name, bytes, limit = t.name(raw), t.size(fields)
     t.add_to_index(member_of(lane, name, rank, encode_id(id)) .. bytes .. ' ' .. limit)
-    t.enter(lane, name)
+    t.enter(lane, name, bytes, tonumber(limit))
   end
 
   -- The same for many: rows of its other arguments.

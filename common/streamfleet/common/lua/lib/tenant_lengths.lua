@@ -21,46 +21,52 @@ local function add_lengths(t)
     return #body, ''
   end
 
-  local classes, sketches   -- by limit; by tenant, then class
-  table.insert(t.begins, function() classes, sketches = {}, {} end)
+  local classes   -- by limit
+  table.insert(t.begins, function() classes = {} end)
   local function class_of(limit)
     if not limit then return 'none' end
     if not classes[limit] then classes[limit] = tostring(half_octave(limit)) end
     return classes[limit]
   end
 
-  local function sketch_of(name, class)
-    local mine = sketches[name] or {}
-    sketches[name] = mine
-    if not mine[class] then
-      local n, mean, rate = string.match(t.get('l|' .. name) or '', ';' .. class .. ' ([^ ;]+) ([^ ;]+) ([^ ;]+)')
-      mine[class] = {n = tonumber(n) or 0, mean = tonumber(mean) or 0, rate = tonumber(rate) or 0}
-    end
-    return mine[class]
+  -- Number of samples, mean output, and prompt tokens for each byte of body, of a class; 0 if none is known.
+  local function sketch_of(record, class)
+    local _, at = string.find(record.lengths, ';' .. class .. ' ', 1, true)
+    if not at then return 0, 0, 0 end
+    local n, mean, rate = string.match(record.lengths, '^([^ ;]+) ([^ ;]+) ([^ ;]+)', at + 1)
+    return tonumber(n) or 0, tonumber(mean) or 0, tonumber(rate) or 0
   end
 
-  -- Returns tokens that a request is likely to use, its prompt's part, and its class.
-  function t.cost(name, bytes, limit)
+  -- Returns tokens that a request of a tenant with this record is likely to use, its prompt's part, and its class.
+  function t.cost(record, bytes, limit)
     local class = class_of(limit)
-    local known = sketch_of(name, class)
-    local output = math.min(limit or math.huge, known.n > 0 and known.mean or USUAL_OUTPUT)
-    local prompt = math.floor((bytes or 0) * (known.n > 0 and known.rate or USUAL_RATE) + 0.5)
-    return math.max(1, prompt + math.floor(output + 0.5)), prompt, class .. ':' .. (bytes or 0)
+    local n, mean, rate = sketch_of(record, class)
+    if n == 0 then mean, rate = USUAL_OUTPUT, USUAL_RATE end
+    local prompt = math.floor((bytes or 0) * rate + 0.5)
+    return math.max(1, prompt + math.floor(math.min(limit or mean, mean) + 0.5)), prompt, class .. ':' .. (bytes or 0)
   end
 
   -- Tokens of a prompt and of an output, of the `usage` of a result; nil if nobody counted.
   function t.used(usage)
-    local function named(name) return tonumber(string.match(usage or '', '"' .. name .. '_tokens"%s*:%s*(%d+)') or nil) end
-    return named('prompt') or named('input'), named('completion') or named('output') or 0
+    local function named(name)
+      local _, at = string.find(usage or '', name, 1, true)   -- much faster than a pattern
+      return at and tonumber(string.match(usage, '^%s*:%s*(%d+)', at + 1) or nil)
+    end
+    return named('"prompt_tokens"') or named('"input_tokens"'), named('"completion_tokens"') or named('"output_tokens"') or 0
   end
 
   function t.learn(charge, prompt, output)
     local class, bytes = string.match(charge.class, '^(.*):(%d+)$')
-    local known = sketch_of(charge.name, class)
-    known.n = math.min(known.n + 1, MOST_SAMPLES)
-    known.mean = known.mean + (output - known.mean) / known.n
-    known.rate = known.rate + (prompt / math.max(1, tonumber(bytes)) - known.rate) / known.n
-    local others = string.gsub(t.get('l|' .. charge.name) or '', ';' .. class .. ' [^;]*', '')
-    t.put('l|' .. charge.name, string.format('%s;%s %.0f %.6g %.6g', others, class, known.n, known.mean, known.rate))
+    local record = t.record(charge.name)
+    local n, mean, rate = sketch_of(record, class)
+    n = math.min(n + 1, MOST_SAMPLES)
+    mean = mean + (output - mean) / n
+    rate = rate + (prompt / math.max(1, tonumber(bytes)) - rate) / n
+    local others, from = record.lengths, string.find(record.lengths, ';' .. class .. ' ', 1, true)
+    if from then
+      others = string.sub(others, 1, from - 1) .. string.sub(others, string.find(others, ';', from + 1, true) or #others + 1)
+    end
+    record.lengths = string.format('%s;%s %d %.6g %.6g', others, class, n, mean, rate)
+    t.put('l|' .. charge.name, record.lengths)
   end
 end

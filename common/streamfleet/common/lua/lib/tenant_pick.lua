@@ -1,34 +1,31 @@
 -- @include tenants
 -- Tenants: a pull takes entries of those that were charged least.
 local function add_pick(t)
-  local NEARLY_LATE_MS, AHEAD = 3000, 3
+  local NEARLY_LATE_MS, AHEAD, MOST_STALE = 3000, 3, 256
+  local NONE = {}
 
   -- The next entry of a tenant in the index: its member of `waiting`; nil for none.
   local function next_of(lane, tenant)
-    tenant.at = tenant.at + 1
-    if tenant.at > #tenant.heads then
+    local at = tenant.at + 1
+    if at > #tenant.heads then
       if not tenant.more then return nil end
-      if #tenant.gone > 0 then call('ZREM', WAITING, unpack(tenant.gone)) end
-      local seen = #tenant.heads - #tenant.gone   -- they were passed over
       tenant.asked = math.min(64, tenant.asked * 4)
-      tenant.heads, tenant.more = t.heads(lane, tenant.name, tenant.asked + seen)
-      tenant.at, tenant.gone = 1 + seen, {}
+      tenant.heads, tenant.more = t.heads(lane, tenant.name, tenant.asked, tenant.heads[at - 1])
+      at = 1
     end
-    return tenant.heads[tenant.at]
+    tenant.at = at
+    return tenant.heads[at]
   end
-
-  -- An entry of the index: its member of `ready`, and its size and limit.
-  local function read(tenant, member) return string.match(member, '^(.-)%z(%d*) ?(%d*)$', #tenant.name + 19) end
 
   -- The tenants of rows that t.lowest returned.
   local function tenants_of(rows)
     local names, queue = {}, {}
-    for i = 1, #rows, 2 do
-      local name = rows[i]
-      names[#names + 1] = name
-      queue[#queue + 1] = {name = name, tokens = rows[i + 1], heads = {}, more = true, gone = {}, at = 0, asked = 0.5}
-    end
+    for i = 1, #rows, 2 do names[(i + 1) / 2] = rows[i] end
     t.fetch_records(names)
+    for i, name in ipairs(names) do
+      queue[i] = {name = name, record = t.record(name), tokens = tonumber(rows[2 * i]), heads = NONE, more = true, at = 0,
+        asked = 0.5}
+    end
     return queue
   end
 
@@ -59,11 +56,19 @@ local function add_pick(t)
     return queue
   end
 
-  local function charge(lane, name, id, bytes, limit)
-    local record, cost, prompt, class = t.change(name), t.cost(name, bytes, limit)
-    t.picks[entry_field(lane, id)] = {name = name, cost = cost, prompt = prompt, class = class, sized = bytes}
-    record.running = record.running + 1
-    return cost / record.weight
+  -- Charges a pick: a row with its id, its tenant's name, and the size and asked limit of its body. Returns what that is
+  -- for the tenant's weight.
+  local function charge(row)
+    local record = t.change(row.name)
+    row.cost, row.prompt, row.class = t.cost(record, row.bytes, row.limit)
+    t.picks[row.id], record.running = row, record.running + 1
+    return row.cost / record.weight
+  end
+
+  local function take_back(row)
+    local tenant, record = row.tenant, row.tenant.record
+    tenant.tokens = tenant.tokens - row.cost / record.weight
+    record.running, t.picks[row.id] = record.running - 1, nil
   end
 
   -- A request that is nearly late may go first if its tenant is only a few such requests ahead. Returns its id or nil.
@@ -82,75 +87,96 @@ local function add_pick(t)
     local _, deadline, _, raw = skim_entry(lane, id, fields)
     local name, bytes, limit = t.name(raw), t.size(fields)
     local tokens, waits = t.turn(lane, name)
-    local cost = t.cost(name, bytes, tonumber(limit))
+    local cost = t.cost(t.record(name), bytes, tonumber(limit))
     -- @guard tenants: who is nearly late goes before few of its tenant
     if not waits or late and not deadline or tokens - t.level(lane) > AHEAD * cost / t.record(name).weight then
       return false
     end
     call('ZREM', ready_key(lane), member)
-    t.set_turn(lane, name, tokens + charge(lane, name, id, bytes, tonumber(limit)), true)
+    t.set_turn(lane, name, tokens + charge({id = id, name = name, bytes = bytes, limit = tonumber(limit)}), true)
     t.remove(lane, id, raw, rank)
     if t.record(name).running >= t.record(name).most then t.leave(lane, name) end
     return true
   end
 
-  -- Writes what a round has changed.
-  local function end_round(lane, touched)
-    local gone = {}
-    for tenant in pairs(touched) do
-      for _, member in ipairs(tenant.gone) do gone[#gone + 1] = member end
+  -- Takes picked entries out of the ready set and the index. Returns the number of those that were not ready: a worker
+  -- of an earlier release has taken them.
+  local function take_out(lane, picked, gone, ids)
+    local members, stale = {}, 0
+    for i, row in ipairs(picked) do members[i], gone[#gone + 1] = row.ready, row.member end
+    for from = 1, #members, 400 do
+      local to = math.min(from + 399, #members)
+      for i, rank in ipairs(call('ZMSCORE', ready_key(lane), unpack(members, from, to))) do
+        local row = picked[from + i - 1]
+        if rank then
+          ids[#ids + 1] = row.id
+        else
+          -- @guard tenants: what another has taken is not charged
+          take_back(row)
+          stale = stale + 1
+        end
+      end
+      call('ZREM', ready_key(lane), unpack(members, from, to))
     end
-    if #gone > 0 then call('ZREM', WAITING, unpack(gone)) end
+    for i = 1, #gone, 400 do call('ZREM', WAITING, unpack(gone, i, math.min(i + 399, #gone))) end
+    return stale
+  end
+
+  -- Writes the turns that a round has changed.
+  local function end_round(lane, touched)
     for tenant in pairs(touched) do
-      local record = t.record(tenant.name)
+      local record = tenant.record
       local more = tenant.left or tenant.heads[tenant.at + 1] or tenant.more and t.heads(lane, tenant.name, 1)[1]
         or tenant.name == '' and t.bare(lane)
       t.set_turn(lane, tenant.name, tenant.tokens, more and record.running < record.most and true or false)
-      if not more then t.put('left|' .. lane, string.format('%.3f', tenant.tokens)) end
     end
   end
 
+  -- Returns the number of entries in the index that were none.
   local function round(lane, rows, wanted, ids, stays)
-    local queue, passed, stale, touched = make_queue(tenants_of(rows)), {}, 0, {}
-    local function take(tenant, id, member, ready, bytes, limit)
-      -- A worker of an earlier release may have taken it.
-      if call('ZREM', ready_key(lane), ready) == 0 then
-        stale = stale + 1
-      else
-        tenant.tokens = tenant.tokens + charge(lane, tenant.name, id, bytes, limit)
-        ids[#ids + 1] = id
+    local queue, picked, passed, gone, touched, reached = make_queue(tenants_of(rows)), {}, {}, {}, {}, 0
+    local function pick(row)
+      if t.picks[row.id] then   -- it stands there twice
+        gone[#gone + 1] = row.member
+        return
       end
-      tenant.gone[#tenant.gone + 1] = member
+      picked[#picked + 1], reached = row, math.max(reached, row.tenant.tokens)
+      row.tenant.tokens = row.tenant.tokens + charge(row)
     end
-    while #ids < wanted and stale < 64 do
+    wanted = wanted - #ids
+    while #picked < wanted and #gone < MOST_STALE do
       local tenant = queue.next()
       if not tenant then break end
-      local record, member = t.record(tenant.name), nil
+      local record, member = tenant.record, nil
       touched[tenant] = true
       if record.running < record.most then member = next_of(lane, tenant) end
       if member then
-        local ready, bytes, limit = read(tenant, member)
+        local ready, bytes, limit = string.match(member, '^([^%z]*)%z(%d*) ?(%d*)$', #tenant.name + 19)
         local id = ready and decode_id(ready)
         if not id then
-          tenant.gone[#tenant.gone + 1], stale = member, stale + 1
-        elseif stays(id) then
-          passed[#passed + 1] = {tenant, id, member, ready, tonumber(bytes), tonumber(limit)}
+          gone[#gone + 1] = member
         else
-          take(tenant, id, member, ready, tonumber(bytes), tonumber(limit))
+          local row = {tenant = tenant, name = tenant.name, id = id, member = member, ready = ready,
+            bytes = bytes ~= '' and bytes, limit = tonumber(limit)}
+          if stays(id) then passed[#passed + 1] = row else pick(row) end
         end
         queue.back(tenant)
       end
     end
     for _, row in ipairs(passed) do
-      if #ids < wanted then take(unpack(row, 1, 6)) else row[1].left = true end
+      if #picked < wanted then pick(row) else row.tenant.left = true end
     end
+    local none = #gone
+    local stale = take_out(lane, picked, gone, ids)
     end_round(lane, touched)
+    t.pass_level(lane, reached)
+    return none + stale
   end
 
   -- Takes up to `wanted` entries out of the ready set, as `pop` does, and returns their stream ids; nil if tenants do not
   -- share the lane.
   function t.pop(lane, wanted, worker)
-    local passed, ids, rounds = 0, {}, 0
+    local passed, ids, stale = 0, {}, 0
     local function stays(id)
       local waits = some_interrupted and passed < 16 and waits_for_another(lane, id, worker)
         or some_sessions and passed < 64 and homing() and homes().elsewhere(lane, id)
@@ -163,8 +189,9 @@ local function add_pick(t)
     if not rows[1] and not t.shares(lane) then return nil end
     ids[1] = rows[1] and nearly_late(lane, stays)
     if ids[1] then rows = lowest() end
-    while #ids < wanted and rounds < 4 and rows[1] do
-      round(lane, rows, wanted, ids, stays)
+    local rounds = 0
+    while #ids < wanted and rows[1] and (rounds < 4 or stale >= rounds) and stale < MOST_STALE do
+      stale = stale + round(lane, rows, wanted, ids, stays)
       rounds = rounds + 1
       if #ids < wanted then rows = lowest() end
     end

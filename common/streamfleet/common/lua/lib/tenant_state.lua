@@ -5,14 +5,20 @@ local RULES = 'rules'   -- SCHED's field `tenants` while operators have set some
 
 local function add_state(t)
   local known, changed   -- fields of SERVED
-  local turns, moved     -- by lane, tenant to tokens, true while it waits, and tokens as text if WAITING has its turn; and
-                         -- those to write
+  local more             -- names and values of more fields to write, which nothing reads in this call
+  local turns, moved     -- by lane: tenant to {tokens for its weight, true while it waits}, and those to write
+  local least            -- by lane: the least tokens of who waits, as far as known
   local added            -- members of WAITING to write
 
   table.insert(t.begins, function()
-    known, changed, turns, moved, added = {}, false, {}, {}, false
+    known, changed, more, turns, moved, least, added = {}, false, {}, {}, {}, {}, false
     for lane = 1, LANE_COUNT do turns[lane] = {} end
   end)
+
+  -- Calls a command with what `list` has, a part at a time.
+  local function call_in_parts(verb, key, list)
+    for i = 1, #list, 400 do call(verb, key, unpack(list, i, math.min(i + 399, #list))) end
+  end
 
   -- Reads fields of SERVED that are not known yet.
   function t.fetch(fields)
@@ -40,33 +46,45 @@ local function add_state(t)
     known[field], changed[field] = value, true
   end
 
-  local function write_fields()
-    local set, gone = {}, {}
-    for field in pairs(changed) do
-      if known[field] then set[#set + 1], set[#set + 2] = field, known[field] else gone[#gone + 1] = field end
-    end
-    for i = 1, #set, 400 do call('HSET', SERVED, unpack(set, i, math.min(i + 399, #set))) end
-    for i = 1, #gone, 400 do call('HDEL', SERVED, unpack(gone, i, math.min(i + 399, #gone))) end
-    changed = false
+  function t.write_field(field, value)
+    local n = #more
+    more[n + 1], more[n + 2] = field, value
   end
 
-  -- A turn's tokens as text, in the order of the numbers.
-  local function in_order(tokens) return string.format('%020.3f', math.min(tokens, 9e15)) end
-  local function turn_member(lane, name, words) return 't' .. lane .. words .. '\0' .. name end
-  local function turn_field(lane, name) return 'u|' .. lane .. name end
+  local function write_fields()
+    local set, gone, n = more, {}, #more
+    for field in pairs(changed or {}) do
+      local value = known[field]
+      if value then set[n + 1], set[n + 2], n = field, value, n + 2 else gone[#gone + 1] = field end
+    end
+    call_in_parts('HSET', SERVED, set)
+    call_in_parts('HDEL', SERVED, gone)
+    changed, more = false, {}
+  end
+
+  -- A turn's score is its tokens; of a tenant that does not wait, as much below -1.
+  local function turn_in(score)
+    score = tonumber(score or nil)
+    if not score then return false end
+    if score >= 0 then return {score, true} end
+    return {-1 - score, false}
+  end
 
   function t.load_turns(lane, names)
-    local fields = {}
-    for i, name in ipairs(names) do fields[i] = turn_field(lane, name) end
-    t.fetch(fields)
+    local missing = {}
+    for _, name in ipairs(names) do
+      if turns[lane][name] == nil then missing[#missing + 1], turns[lane][name] = name, false end
+    end
+    for from = 1, #missing, 400 do
+      local found = call('ZMSCORE', turns_key(lane), unpack(missing, from, math.min(from + 399, #missing)))
+      for i = 1, #found do turns[lane][missing[from + i - 1]] = turn_in(found[i]) end
+    end
   end
 
   local function turn_of(lane, name)
     local turn = turns[lane][name]
     if turn == nil then
-      local value = t.get(turn_field(lane, name))
-      local words, waits = string.match(value or '', '^(%d+%.%d+) (%d)$')
-      turn = words and {tonumber(words), waits == '1', waits == '1' and words or nil} or false
+      turn = turn_in(call('ZSCORE', turns_key(lane), name))
       turns[lane][name] = turn
     end
     return turn
@@ -80,47 +98,52 @@ local function add_state(t)
   end
 
   function t.set_turn(lane, name, tokens, waiting)
-    local before = turn_of(lane, name)
-    turns[lane][name] = {math.max(0, tokens), waiting, before and before[3]}
+    local before = turns[lane][name]
+    tokens = math.max(0, math.min(tokens, 9e15))
+    if before == nil then
+      least[lane] = nil
+    elseif least[lane] and waiting and tokens <= least[lane] then
+      least[lane] = tokens
+    elseif before and before[2] and before[1] == least[lane] then
+      least[lane] = nil
+    end
+    turns[lane][name] = {tokens, waiting}
     moved[lane] = moved[lane] or {}
     moved[lane][name] = true
   end
 
-  -- Of a tenant that does not wait.
+  -- The least tokens of who waits; nil for nobody.
+  function t.least(lane)
+    if not least[lane] then least[lane] = tonumber(t.lowest(lane, 1)[2] or nil) end
+    return least[lane]
+  end
+
   function t.end_turn(lane, name)
-    local turn = turns[lane][name]
-    if turn and turn[3] then call('ZREM', WAITING, turn_member(lane, name, turn[3])) end
     if moved[lane] then moved[lane][name] = nil end
     turns[lane][name] = false
-    t.put(turn_field(lane, name), false)
+    call('ZREM', turns_key(lane), name)
   end
 
   local function write_turns(lane)
-    local gone, there = {}, {}
+    local scores, n = {}, 0
     for name in pairs(moved[lane]) do
       local turn = turns[lane][name]
-      local words = in_order(turn[1])
-      if turn[3] then gone[#gone + 1] = turn_member(lane, name, turn[3]) end
-      turn[3] = turn[2] and words or nil
-      if turn[3] then there[#there + 1], there[#there + 2] = 0, turn_member(lane, name, words) end
-      t.put(turn_field(lane, name), words .. (turn[2] and ' 1' or ' 0'))
+      scores[n + 1], scores[n + 2], n = turn[2] and turn[1] or -1 - turn[1], name, n + 2
     end
     moved[lane] = nil
-    for i = 1, #gone, 400 do call('ZREM', WAITING, unpack(gone, i, math.min(i + 399, #gone))) end
-    for i = 1, #there, 400 do call('ZADD', WAITING, unpack(there, i, math.min(i + 399, #there))) end
+    call_in_parts('ZADD', turns_key(lane), scores)
   end
 
-  -- The tenants that wait in a lane and were charged least: names and tokens by turns.
+  -- The tenants that wait in a lane and were charged least: names and tokens by turns, as text.
   function t.lowest(lane, most)
     if moved[lane] then write_turns(lane) end
-    local rows, found = call('ZRANGEBYLEX', WAITING, '[t' .. lane, '(t' .. lane + 1, 'LIMIT', 0, most), {}
-    for i, member in ipairs(rows) do
-      local words, name = string.sub(member, 3, 22), string.sub(member, 24)
-      local tokens = tonumber(words) or 0
-      if not turns[lane][name] then turns[lane][name] = {tokens, true, words} end
-      found[2 * i - 1], found[2 * i] = name, tokens
-    end
-    return found
+    return call('ZRANGEBYSCORE', turns_key(lane), 0, 'inf', 'WITHSCORES', 'LIMIT', 0, most)
+  end
+
+  -- Tenants that do not wait and were charged at most so much, the most charged first.
+  function t.idle(lane, tokens, most)
+    if moved[lane] then write_turns(lane) end
+    return call('ZRANGEBYSCORE', turns_key(lane), -1 - tokens, '(0', 'LIMIT', 0, most)
   end
 
   function t.add_to_index(member)
@@ -133,12 +156,12 @@ local function add_state(t)
     if not added then return end
     local members = added
     added = false
-    for i = 1, #members, 400 do call('ZADD', WAITING, unpack(members, i, math.min(i + 399, #members))) end
+    call_in_parts('ZADD', WAITING, members)
   end
 
   function t.write_state()
     t.write_index()
     for lane in pairs(moved) do write_turns(lane) end
-    if changed then write_fields() end
+    if changed or more[1] then write_fields() end
   end
 end

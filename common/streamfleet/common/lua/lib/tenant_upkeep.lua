@@ -61,8 +61,6 @@ local function tidy_tenants()
           t.back(lane, id)
           if not call('ZSCORE', ready_key(lane), encode_id(id)) and not call('ZSCORE', DELAYED, name) then t.drop(lane, {id}) end
         end
-      elseif kind == 'u' and LANE_NAMES[tonumber(string.sub(name, 1, 1))] then
-        t.forget_turn(tonumber(string.sub(name, 1, 1)), string.sub(name, 2))
       elseif kind == 't' then
         records = records + 1
         local record, waits = t.record(name), false
@@ -75,7 +73,7 @@ local function tidy_tenants()
             t.unblocked = true
           end
         end
-        if record.running == 0 and not waits and now_ms() - record.seen >= FORGET_MS then
+        if record.running == 0 and not (waits or record.new) and now_ms() - record.seen >= FORGET_MS then
           -- @guard upkeep: a tenant that has gone is forgotten
           t.forget_record(name)
         end
@@ -93,13 +91,14 @@ local function tidy_tenants()
       shared = true
       check_index(lane)
     end
+    t.forget_turns(lane, PART)
   end
   local whole, charges, records = check_served()
   if not whole then return end
   t.put('pass', false)
   if shared or charges > 0 then return end
   for lane = 1, LANE_COUNT do
-    for _, what in ipairs({'left|', 'place|', 'behind|'}) do t.put(what .. lane, false) end
+    for _, what in ipairs({'level|', 'place|', 'behind|'}) do t.put(what .. lane, false) end
   end
   if records == 0 then
     -- @guard upkeep: without tenants nothing is asked

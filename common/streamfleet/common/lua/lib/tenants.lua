@@ -5,10 +5,10 @@
 -- Tenants share a lane by tokens. Of those that wait, the one that was charged least for its weight goes first; within a
 -- tenant, the earliest deadline. A request is charged when it is picked, settled when it ends, and refunded when it
 -- returns. The keys:
---   waiting: '<lane><tenant>\0<rank><member of ready>\0<bytes of the body> <asked limit>' of what is ready, by name; and the
---     turns of tenants that wait, 't<lane><tokens charged for its weight>\0<tenant>'.
---   served: 't|<tenant>' its record; 'u|<lane><tenant>' its turn, '<tokens> <1 if it waits>'; 'c|<lane>|<id>' a charge; 'l|<tenant>' lengths; 'left|<lane>' the tokens of the
---     tenant that waited last; 'known' the number of records.
+--   waiting: '<lane><tenant>\0<rank><member of ready>\0<bytes of the body> <asked limit>' of what is ready, by name.
+--   turns:<lane>: tenants by the tokens that they were charged for their weight; below zero while they do not wait.
+--   served: 't|<tenant>' its record, packed numbers; 'c|<lane>|<id>' a charge; 'l|<tenant>' lengths; 'level|<lane>' the
+--     most tokens that a tenant had when it was picked; 'known' the number of records.
 --   tenants: tenant to '<weight> <most running at once>', set by operators.
 -- While nobody gives a tenant, none of these keys exists, and SCHED has no field `tenants`, which is all that is asked:
 -- the functions are made only if it has.
@@ -17,11 +17,18 @@ local all_tenants, made_tenants   -- the functions; the same if this call may us
 made_tenants = nil
 -- @end
 
+-- Access rules of an earlier release do not allow these keys. Asked in this way, Redis logs no refusal.
+local function may_share() return not redis.acl_check_cmd or redis.acl_check_cmd('ZMSCORE', turns_key(1), '') end
+
 -- Returns a table of functions; false where access rules of an earlier release forbid these keys, or one was
 -- overwritten by hand.
 local function tenants()
   if made_tenants == nil then
-    local usable = type(redis.pcall('HLEN', SERVED)) == 'number' and type(redis.pcall('ZCARD', WAITING)) == 'number'
+    local usable = may_share() and type(redis.pcall('HLEN', SERVED)) == 'number'
+    for i = 0, usable and LANE_COUNT or -1 do
+      local key = i > 0 and turns_key(i) or WAITING
+      usable = usable and type(redis.pcall('ZCARD', key)) == 'number'
+    end
     -- @guard tenants: keys of another type are left alone
     made_tenants = usable
     if made_tenants == false then return false end
