@@ -91,7 +91,7 @@ end
 local function take_from(lane, picks, arg, claims)
   local ids, bytes, dropped = pop(lane, picks, arg.worker), 0, 0
   if #ids == 0 then return 0, 0, 0 end
-  local shared = sharing()
+  local shared, at_home = sharing(), homing()
   local attempts, lost, fields_of = claim(lane, ids, arg.worker)
   local rows, sizes, deadlines, results, seen, names, homed = {}, {}, {}, {}, {}, {}, {}
   local twice = false   -- two entries of one id: if the first ends here, the second has a result
@@ -105,7 +105,7 @@ local function take_from(lane, picks, arg, claims)
       local kept = kept_enqueued_ms(lane, id)
       rows[i][7] = kept and string.format('%.0f', kept) or ''
       rows[i][8] = interruptions(lane, id)
-      rows[i][9] = homing() and homes().passed(lane, id) or ''
+      rows[i][9] = at_home and at_home.passed(lane, id) or ''
       results[#results + 1] = result_key(request_id)
       twice, seen[request_id] = twice or seen[request_id], true
     end
@@ -127,10 +127,10 @@ local function take_from(lane, picks, arg, claims)
       dropped = dropped + 1
     end
     if shared then names[i] = {id, names[i], runs and row[5]} end
-    homed[i] = {id, runs and row[5], deadlines[i]}
+    if at_home then homed[i] = {id, runs and row[5], deadlines[i]} end
   end
   if shared then shared.claimed(lane, names) end
-  if homing() then homes().claimed(lane, homed) end
+  if at_home then at_home.claimed(lane, homed) end
   return bytes, dropped, #ids
 end
 
