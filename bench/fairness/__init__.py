@@ -7,12 +7,13 @@ from datetime import UTC, datetime
 
 from bench.core.machine import describe
 from bench.core.reports import Report
-from bench.fairness import pull_cost, shares, small
+from bench.fairness import deadlines, pull_cost, shares, small
 from bench.scheduling.parts import Part, Say
 
 PARTS: Mapping[str, Callable[[bool, Say], Part]] = {
     "small": small.measure,
     "shares": shares.measure,
+    "deadlines": deadlines.measure,
     "pull_cost": pull_cost.measure,
 }
 

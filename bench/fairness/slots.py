@@ -63,6 +63,7 @@ class Slots:
         self._asks: dict[str, Ask] = {}
         self._sent = self._begun = 0
         self.started: Callable[[str, Ask], None] = lambda _name, _ask: None
+        self.ended: Callable[[Ask], None] = lambda _ask: None
 
     @property
     def broker(self) -> Broker:
@@ -123,6 +124,7 @@ class Slots:
             await self.broker.complete("w1", [Completion(claim.lease, Status.SUCCEEDED, values, "")])
             del self._asks[claim.lease.request_id]
             self.free += 1
+            self.ended(ask)
             await self.fill()
         self.now = at_ms
 

@@ -84,6 +84,7 @@ def _asks() -> list[dict[str, Any]]:
             "body": message,
             "lane": LANES[number % len(LANES)],
             "deadline": lives[number % len(lives)],
+            "tenant": ("a", "b")[number % 2],
             "stream": number % STREAMED >= STREAMED - len(LANES),
         }
         for number in range(BATCH)

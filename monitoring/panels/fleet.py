@@ -104,6 +104,28 @@ FLEET = Dashboard(
             "reqps",
         ),
         Panel(
+            "Tokens by tenant",
+            "Tokens a second that tenants are served, where requests name one.",
+            [(f"deriv(streamfleet_tenant_tokens{{{QUEUE}}}[{RATE}])", "{{tenant}}")],
+        ),
+        Panel(
+            "Requests by tenant",
+            "Requests of tenants that wait, and that run.",
+            [
+                (f"streamfleet_tenant_waiting{{{QUEUE}}}", "{{tenant}} waiting"),
+                (f"streamfleet_tenant_running{{{QUEUE}}}", "{{tenant}} running"),
+            ],
+        ),
+        Panel(
+            "Ended and missed by tenant",
+            "Requests a second of tenants that workers end, and that expire.",
+            [
+                (f"deriv(streamfleet_tenant_requests{{{QUEUE}}}[{RATE}])", "{{tenant}} ended"),
+                (f"deriv(streamfleet_tenant_missed{{{QUEUE}}}[{RATE}])", "{{tenant}} missed"),
+            ],
+            "reqps",
+        ),
+        Panel(
             "Time until all is done",
             "What is outstanding, divided by the throughput.",
             [(f"streamfleet_queue_work_seconds{{{QUEUE}}}", "work")],

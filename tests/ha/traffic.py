@@ -15,6 +15,9 @@ from streamfleet.common.results import Result
 from streamfleet.producer import Ask, Client, Handle
 from tests.integration.worker_process import chat
 
+TENANTS = (None, "a", "b")
+"""Tenants of the users, by turns."""
+
 
 @dataclass
 class Log:
@@ -61,7 +64,7 @@ class Traffic:
         prefix, numbers = secrets.token_hex(4), itertools.count(1)
         self._ids = (f"{prefix}-{number}" for number in numbers)
         self._stopping = False
-        self._users = [asyncio.create_task(self._user()) for _ in range(users)]
+        self._users = [asyncio.create_task(self._user(TENANTS[number % 3])) for number in range(users)]
 
     async def stop(self) -> None:
         """Let every user finish what it has begun."""
@@ -74,9 +77,9 @@ class Traffic:
             if user.done() and not user.cancelled():
                 user.result()
 
-    async def _user(self) -> None:
+    async def _user(self, tenant: str | None) -> None:
         while not self._stopping:
-            asks = [Ask(body=self._body, id=next(self._ids)) for _ in range(self._batch)]
+            asks = [Ask(body=self._body, id=next(self._ids), tenant=tenant) for _ in range(self._batch)]
             handles = await self._enqueue(asks)
             with contextlib.suppress(ResultTimeout):
                 await self._wait(handles)

@@ -25,6 +25,7 @@ from streamfleet.common.protocol import LANES, Lane, Status
 from streamfleet.operator.exporter.families import FAMILIES
 from streamfleet.operator.exporter.reader import READ_TIMEOUT_S
 from streamfleet.operator.exporter.view import STATES
+from streamfleet.operator.tenants import MOST_SHOWN
 from tests.broker import Broker
 from tests.integration.cli_processes import streamfleet
 from tests.integration.exporter_process import ExporterProcess, Page, exporter
@@ -225,15 +226,27 @@ async def test_no_label_comes_from_what_anybody_wrote(queue: Queue, redis_url: s
         page = await page_of(exporting)
     assert page.value("streamfleet_exporter_up") == 1, page.text
     per_lane = {"streamfleet_queue_slack_seconds", "streamfleet_queue_deadline_pressure_seconds"}
-    more = {(name, labels) for name, labels in set(page.samples) - before if name not in per_lane}
+    samples = {(name, labels) for name, labels in page.samples if not name.startswith("streamfleet_tenant_")}
+    more = {(name, labels) for name, labels in samples - before if name not in per_lane}
     assert not {name for name, _ in more if name.startswith("streamfleet_") and "throughput" not in name} - {
         "streamfleet_queue_work_seconds"
     }
     values = {value for _, labels in page.samples for label, value in labels if label in ("lane", "state", "status")}
     assert values == {*LANES, *STATES, *Status}
-    assert "evil" not in page.text
+    assert "evil" not in page.text.replace('tenant="evil"', "")
     assert page.value("streamfleet_queue_workers", state="other") == 1
     assert page.value("streamfleet_queue_worker_slots") == 0
+
+
+async def test_the_series_of_tenants_are_bounded(queue: Queue, redis_url: str) -> None:
+    for number in range(MOST_SHOWN + 10):
+        await queue.add(Lane.LOW, tenant=f"t{number}")
+    await queue.stage()
+    with exporter(redis_url) as exporting:
+        page = await page_of(exporting)
+    waiting = [labels for name, labels in page.samples if name == "streamfleet_tenant_waiting"]
+    assert len(waiting) == MOST_SHOWN + 1
+    assert page.value("streamfleet_tenant_waiting", tenant="other") == 10
 
 
 async def test_a_key_of_another_type_is_said_and_not_guessed_at(queue: Queue, redis_url: str) -> None:
@@ -294,7 +307,7 @@ def test_a_redis_that_hangs_is_given_up(redis_server: RedisServer, redis_url: st
 
 async def test_the_page_has_every_family_and_no_workers_metrics(queue: Queue, redis_url: str) -> None:
     await queue.broker.heartbeat("w1", {"state": "ready", "credit": 3})
-    await queue.add(Lane.NORMAL, deadline=str(await queue.now_ms() + HOUR_MS))
+    await queue.add(Lane.NORMAL, deadline=str(await queue.now_ms() + HOUR_MS), tenant="a")
     await queue.stage()
     with exporter(redis_url) as exporting:
         await speed_known(exporting)

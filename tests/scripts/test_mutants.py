@@ -16,6 +16,7 @@ from tests.scripts.conftest import CAUGHT_BY, open_queue
 from tests.scripts.histories.steps import make_history
 from tests.scripts.mutants import (
     affinity,
+    deadlines,
     endings,
     forgetting,
     gateway_batches,
@@ -42,6 +43,7 @@ MUTANTS = (
     *repairs.MUTANTS,
     *tenants.MUTANTS,
     *affinity.MUTANTS,
+    *deadlines.MUTANTS,
     *tokens.MUTANTS,
     *webhooks.MUTANTS,
     *gateway_batches.MUTANTS,

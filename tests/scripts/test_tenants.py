@@ -327,10 +327,11 @@ async def test_a_turn_is_forgotten_once_others_were_charged_as_much(queue: Queue
 
 
 async def test_keys_of_another_type_are_left_alone(queue: Queue) -> None:
-    for number, key in enumerate((queue.keys.waiting, queue.keys.turns("low"), queue.keys.served)):
+    for number, key in enumerate((queue.keys.waiting, queue.keys.turns("high"), queue.keys.served)):
         await queue.command("SET", key, "by hand")
         lease = await queue.running("high", f"{1000 + number}-0", tenant="a", deadline=FAR)
         assert await queue.complete("w1", lease) == [1]
+        await queue.broker.expire()
         await queue.command("DEL", key)
 
 

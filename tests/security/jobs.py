@@ -70,7 +70,8 @@ async def produce(guarded: Guarded, url: str) -> None:
             handle = await client.enqueue(LARGE, id=f"r-{lane}", lane=lane)
             assert (await handle.status()).state == "queued"
             await fleet.pull("w1", 0)
-            assert (await handle.status()).state == "queued"
+            assert (await handle.status()).place == 0
+            assert (await client.broker.expected([(lane, None, None, 10)]))[0].place is not None
             lease = await claim(fleet, lane)
             assert (await handle.status()).worker == "w1"
             assert await client.broker.known([handle.id, "never-there"]) == [handle.entry, None]
@@ -199,6 +200,8 @@ async def one_lane(admin: Broker, me: Broker, lane: Lane) -> None:
     await me.pull("w1", 0)
     me.limits, later = me.limits, type(me)(me.connection, me.keys, _at(me, NOW + 10))
     assert (await later.expire())[0] == 1
+    pace = json.loads(await later.connection.command("HGET", later.keys.sched, "pace"))
+    assert sum(pace["read"]), "arrivals are counted"
     await add(admin, lane, f"{NOW}-12", id=f"{lane}-gone")
     lease = await claim(me, lane)
     await admin.connection.command("XDEL", me.keys.lane(lane), f"{NOW}-12")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from streamfleet.operator.exporter.families import FAMILIES, families
 from streamfleet.operator.exporter.pressure import Throughput
 from streamfleet.operator.exporter.view import STATES, View, view
 from streamfleet.operator.snapshot import DELAYED_AT_MOST
+from streamfleet.operator.tenants import TenantView
 
 NOW = 1_790_000_000_000
 PATIENCE_MS = 300_000
@@ -97,6 +99,16 @@ def test_a_long_lease_has_long_silences() -> None:
 def test_credit_is_told_where_workers_tell_it() -> None:
     workers = {"old": {"state": "ready", "seen_ms": NOW}, "new": {"state": "ready", "seen_ms": NOW, "credit": 5}}
     assert seen(audit(), sample(workers)).workers.credit == 5
+
+
+def test_tenants_have_series_where_there_are_some() -> None:
+    found = seen(audit(), sample())
+    assert "streamfleet_tenant_tokens{" not in page(found)
+    tenants = [TenantView("a", waiting=3, running=2, requests=7, missed=1, tokens=900), TenantView("other", tokens=5)]
+    text = page(replace(found, tenants=tenants))
+    for name, value in (("waiting", 3), ("running", 2), ("requests", 7), ("missed", 1), ("tokens", 900)):
+        assert f'streamfleet_tenant_{name}{{queue="q",tenant="a"}} {value:.1f}' in text
+    assert 'streamfleet_tenant_tokens{queue="q",tenant="other"} 5.0' in text
 
 
 def page(found: View | None) -> str:

@@ -55,6 +55,7 @@ DIGEST = digest_of("sf-x")
         (InvalidRequest("is 9 bytes", "body", "request_too_large"), 413, "request_too_large"),
         (common.Conflict("id: x belongs"), 409, "idempotency_conflict"),
         (common.QueueFull("lane high holds 3", "high"), 429, "queue_full"),
+        (common.LikelyLate("low", 20.0, 3.0, 13.0), 429, "resource_unavailable"),
         (common.BrokerUnavailable("no answer from Redis at redis://secret-host"), 503, "queue_unavailable"),
         (common.BrokerOutOfMemory("Redis at redis://secret-host is full"), 503, "queue_unavailable"),
         (common.NotReplicated("redis://secret-host"), 503, "queue_unavailable"),

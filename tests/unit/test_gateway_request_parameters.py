@@ -74,7 +74,11 @@ def test_who_says_nothing_gets_the_usual() -> None:
     ],
 )
 def test_a_service_tier_is_a_lane(tier: str | None, lane: str) -> None:
-    assert read({"service_tier": tier}).lane == lane
+    found = read({"service_tier": tier})
+    assert (found.lane, found.refuses_late) == (lane, tier == "flex")
+    assert found.ask({}, "r1", "", None, refuse_late=found.refuses_late).if_late == (
+        "refuse" if tier == "flex" else None
+    )
 
 
 def test_the_header_says_more_than_the_tier() -> None:

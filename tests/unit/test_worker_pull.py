@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from streamfleet.common.broker.types import Hint, Pulled, Role
+from streamfleet.common.limits import QueueLimits
 from streamfleet.common.settings import WorkerSettings, load
 from streamfleet.worker.admission import Admission
 from streamfleet.worker.in_flight import InFlight, InFlightRequest
@@ -25,11 +26,13 @@ class Redis:
     Attributes:
         happened: in order.
         pulls: what they give.
+        limits: of the queue.
     """
 
     def __init__(self, *pulls: Pulled) -> None:
         self.happened: list[str] = []
         self.pulls = list(pulls)
+        self.limits = QueueLimits()
         self._waiting = asyncio.Event()
 
     async def pull(self, *_: object, **__: object) -> Pulled:

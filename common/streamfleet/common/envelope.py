@@ -77,6 +77,13 @@ def _flag(value: str, param: str) -> bool:
     return value == "1"
 
 
+def _if_late(value: str, param: str) -> str:
+    """Check ``if_late``, which is judged before a worker gets the entry."""
+    if value != "refuse":
+        raise InvalidRequest(f"must be refuse, not {value[:40]!r}", param)
+    return value
+
+
 def _meta(value: str, _: str) -> str:
     check_meta(len(value.encode()))
     return value
@@ -88,6 +95,7 @@ READERS: Mapping[bytes, Callable[[str, str], Any]] = {
     b"tenant": check_label,
     b"session": check_label,
     b"stream": _flag,
+    b"if_late": _if_late,
     b"traceparent": lambda value, _: check_traceparent(value),
     b"meta": _meta,
 }

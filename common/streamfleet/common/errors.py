@@ -65,6 +65,25 @@ class QueueFull(StreamfleetError):
         self.accepted = [] if accepted is None else accepted
 
 
+class LikelyLate(StreamfleetError):
+    """A request that asks to be refused would likely be late; nothing was enqueued. Try again with more time, or later.
+
+    Attributes:
+        lane: name of its lane.
+        wait_s, run_s: seconds until a worker would take it, and of a usual run.
+        late_s: seconds after its deadline at which it would end.
+    """
+
+    retryable = True
+
+    def __init__(self, lane: str, wait_s: float, run_s: float, late_s: float) -> None:
+        super().__init__(
+            f"lane {lane}: it would be taken in {wait_s:.1f} s, and would run for {run_s:.1f} s: that is "
+            f"{late_s:.1f} s after its deadline. Give it more time, or try again later"
+        )
+        self.lane, self.wait_s, self.run_s, self.late_s = lane, wait_s, run_s, late_s
+
+
 class BrokerUnavailable(StreamfleetError):
     """Redis cannot be reached; the message names the address without its password.
 

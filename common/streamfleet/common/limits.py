@@ -18,6 +18,7 @@ class QueueLimits:
         result_ttl_ms: time for which results and their ids are kept.
         waiting_ttl_ms: time for which the id of a request that has not ended is kept, if longer.
         dead_ttl_ms: time for which dead letters are kept.
+        judge_deadlines: "on" if a worker does not start what cannot be done by its deadline, else "off".
         patience_ms: default deadline for ranking, counted from enqueueing; for requests without a deadline.
         dead_cap: approximate number of dead letters that are kept.
         dead_bytes: approximate size of the newest dead letters that are kept, in bytes.
@@ -44,6 +45,7 @@ class QueueLimits:
     result_ttl_ms: int = 86_400_000
     waiting_ttl_ms: int = 2_592_000_000
     dead_ttl_ms: int = 604_800_000
+    judge_deadlines: str = "off"
     patience_ms: int = 300_000
     dead_cap: int = 100_000
     dead_bytes: int = 1_073_741_824

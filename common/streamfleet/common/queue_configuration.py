@@ -25,6 +25,7 @@ NAMES = (
     "result_ttl_ms",
     "waiting_ttl_ms",
     "patience_ms",
+    "judge_deadlines",
     "shares",
     "max_body_bytes",
     "dead_cap",

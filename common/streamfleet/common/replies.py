@@ -24,16 +24,18 @@ def lease_row(lease: Lease) -> list[Any]:
 
 def claim(row: list[Any]) -> Claim:
     """Read a claim that pull.lua returned."""
-    lane, stream_id, attempt, request_id, flat, lost, staged, interrupted, passed = row
+    lane, stream_id, attempt, request_id, flat, lost, staged, interrupted, length, passed = row
     lease = Lease(LANES[lane - 1], stream_id.decode(), attempt, request_id.decode())
     fields = dict(zip(flat[::2], flat[1::2], strict=True))
     staged_ms = int(staged) if staged else None
-    passed_ms = int(passed) if passed else None
-    if not interrupted:
-        return Claim(lease, fields, lost, staged_ms, passed_ms=passed_ms)
-    times, _, kept = interrupted.partition(b" ")
-    run = kept.partition(b" ")[0].decode(errors="replace")
-    return Claim(lease, fields, lost, staged_ms, number(times), run, passed_ms)
+    read = Claim(lease, fields, lost, staged_ms)
+    read.length = length.decode()
+    if passed:
+        read.passed_ms = int(passed)
+    if interrupted:
+        times, _, kept = interrupted.partition(b" ")
+        read.interrupted, read.kept = number(times), kept.partition(b" ")[0].decode(errors="replace")
+    return read
 
 
 def number(value: bytes) -> int:

@@ -27,6 +27,7 @@ VERBS = (
     "retry_later",
     "promote",
     "expire",
+    "expected",
     "reclaim",
     "acquire_housekeeping_lock",
     "cancel",

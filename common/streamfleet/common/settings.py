@@ -89,6 +89,13 @@ class QueueSettings(Group):
         ge=0,
         description="A request without a deadline ranks as if it had one so long after enqueueing, in ms.",
     )
+    judge_deadlines: Literal["off", "on"] = Field(
+        "off",
+        description=(
+            "on: a request that cannot be done by its deadline even if it starts now is not started, and ends as "
+            "expired at once, judged by how long requests of its length take."
+        ),
+    )
     dead_cap: int = Field(100_000, ge=1, description="About how many dead letters are kept.")
     dead_bytes: int = Field(
         1_073_741_824,

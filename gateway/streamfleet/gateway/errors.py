@@ -17,6 +17,7 @@ from streamfleet.common.errors import (
     BrokerUnavailable,
     Conflict,
     InvalidRequest,
+    LikelyLate,
     NotReplicated,
     QueueFull,
     RequestLost,
@@ -91,6 +92,13 @@ def exception_to_api_error(error: StreamfleetError) -> ApiError:
         case QueueFull():
             text = f"lane {error.lane} is full; try again later"
             found = ApiError(429, text, "queue_full", LIMITED, headers=retry_after(FULL_S), reason="queue_full")
+        case LikelyLate():
+            text = (
+                f"service_tier flex: it would wait for {error.wait_s:.0f} s, and end {error.late_s:.0f} s after its "
+                "deadline; give it more time, or try again later"
+            )
+            headers = retry_after(error.late_s)
+            found = ApiError(429, text, "resource_unavailable", LIMITED, headers=headers, reason="likely_late")
         case ResultTimeout():
             text = "the request was not answered before its deadline"
             found = ApiError(504, text, "deadline_exceeded", SERVER, headers=NOT_AGAIN)

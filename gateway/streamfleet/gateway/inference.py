@@ -14,7 +14,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
 
-from streamfleet.common.errors import InvalidRequest, QueueFull, RequestLost
+from streamfleet.common.errors import InvalidRequest, LikelyLate, QueueFull, RequestLost
 from streamfleet.common.protocol import (
     CHAT,
     CLASSIFY,
@@ -214,9 +214,11 @@ async def enqueue(request: Request, endpoint: str) -> Enqueued:
     try:
         client = await gateway.queues.client(chosen.queue)
         sent = body_to_enqueue(body, chosen.served, endpoint)
-        ask = parameters.ask(sent, own_id, endpoint, caller.tenant, stream=parameters.stream)
+        ask = parameters.ask(
+            sent, own_id, endpoint, caller.tenant, stream=parameters.stream, refuse_late=parameters.refuses_late
+        )
         handle = await client.enqueue_draft(await offload(size, client.draft, ask))
-    except (InvalidRequest, QueueFull):
+    except (InvalidRequest, QueueFull, LikelyLate):
         if reservation is not None:
             gateway.run_in_background(gateway.budget.release(reservation), "put back tokens")
         raise  # after any other error the request may be in its queue: a gateway finds out

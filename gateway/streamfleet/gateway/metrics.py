@@ -55,6 +55,7 @@ REASONS = (
     "lane",
     "malformed",
     "queue_full",
+    "likely_late",
     "requests_per_minute",
     "slow_reader",
     "tokens_per_minute",

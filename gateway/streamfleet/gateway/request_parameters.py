@@ -29,7 +29,7 @@ from streamfleet.common.protocol import (
     Lane,
 )
 from streamfleet.gateway.errors import REFUSED, ApiError
-from streamfleet.producer.ask import Ask
+from streamfleet.producer.ask import REFUSE, Ask
 from streamfleet.producer.follower import place_of
 
 HEADER_PREFIX = "X-Streamfleet-"
@@ -99,6 +99,7 @@ class RequestParameters:
         restart_events: True if the caller understands that a stream begins anew.
         after: id of the last chunk that the caller has.
         tier: `service_tier` of the chosen lane; None if the caller named none.
+        refuses_late: True if the request is refused where it will likely be late: `service_tier` is `flex`.
     """
 
     lane: Lane
@@ -111,9 +112,17 @@ class RequestParameters:
     restart_events: bool
     after: str | None
     tier: str | None
+    refuses_late: bool = False
 
     def ask(
-        self, body: Mapping[str, Any], request_id: str, endpoint: str, tenant: str | None, *, stream: bool = False
+        self,
+        body: Mapping[str, Any],
+        request_id: str,
+        endpoint: str,
+        tenant: str | None,
+        *,
+        stream: bool = False,
+        refuse_late: bool = False,
     ) -> Ask:
         """Returns the request to enqueue, for a body as `body_to_enqueue` makes it."""
         return Ask(
@@ -127,6 +136,7 @@ class RequestParameters:
             session=self.session,
             stream=stream,
             traceparent=self.traceparent,
+            if_late=REFUSE if refuse_late else None,
         )
 
 
@@ -159,6 +169,7 @@ def read_parameters(
         restart_events=read_restart_events(headers),
         after=_read_last_event_id(headers),
         tier=_tier_of(lane) if body.get("service_tier") is not None else None,
+        refuses_late=body.get("service_tier") == "flex",
     )
 
 

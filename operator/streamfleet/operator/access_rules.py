@@ -34,7 +34,7 @@ class Role(StrEnum):
 
 
 VERBS: dict[Role, tuple[str, ...]] = {
-    Role.PRODUCER: ("enqueue", "ask"),
+    Role.PRODUCER: ("enqueue", "ask", "expected"),
     Role.WORKER: (
         "pull",
         "complete",
@@ -53,6 +53,7 @@ VERBS: dict[Role, tuple[str, ...]] = {
     ),
     Role.OPERATOR: (
         "audit",
+        "expected",
         "cancel",
         "ask",
         "pause",
@@ -70,6 +71,7 @@ VERBS: dict[Role, tuple[str, ...]] = {
     Role.GATEWAY: (
         "enqueue",
         "ask",
+        "expected",
         "gateway_admit",
         "gateway_reserve",
         "gateway_settle",
@@ -217,6 +219,10 @@ def _producer(p: Patterns, lanes: Sequence[Lane]) -> list[Grant]:
         # For the length and size of a lane and the state of a request; these commands show no bodies.
         Grant(("xlen", "xpending", "xinfo|groups", "memory|usage"), p.of(READ, *keys.lanes)),
         Grant(("zscore",), p.of(READ, *map(keys.ready, LANES), keys.delayed)),
+        # For the place of a request and the time until it is taken
+        Grant(("time",)),
+        Grant(("zcard", "zcount", "zrank"), p.of(READ, *map(keys.ready, LANES))),
+        Grant(("hget", "hmget"), p.of(READ, keys.sched)),
         Grant(("hgetall", "hget", "hmget", "hexists", "exists"), p.of(READ, keys.result)),
         Grant(("hgetall",), p.of(READ, keys.meta)),
         Grant(("get", "set"), p.of(BOTH, keys.request)),
@@ -231,7 +237,7 @@ def _worker(p: Patterns) -> list[Grant]:
 
 def _work(p: Patterns) -> list[Grant]:
     keys = p.keys
-    groups = ("xgroup|create", "xgroup|delconsumer", "xreadgroup", "xpending", "xinfo|consumers")
+    groups = ("xgroup|create", "xgroup|delconsumer", "xreadgroup", "xpending", "xinfo|consumers", "xinfo|groups")
     entries = ("xclaim", "xrange", "xack", "xdel")
     sorted_sets = (
         "zadd",
@@ -285,7 +291,7 @@ def _work(p: Patterns) -> list[Grant]:
 def _operator(p: Patterns) -> list[Grant]:
     """A worker's permissions, because repairs use the workers' scripts, and the right to read everything."""
     keys = p.keys
-    streams = ("xlen", "xrange", "xrevrange", "xread", "xinfo|stream", "xinfo|groups")
+    streams = ("xlen", "xrange", "xrevrange", "xread", "xinfo|stream")
     others = ("zscan", "hscan", "exists", "type", "pttl", "memory|usage")
     return [
         # SCAN, DBSIZE and FUNCTION LIST name no keys, so no rule can limit them to the queue's keys.
@@ -326,7 +332,7 @@ def _gateway(p: Patterns) -> list[Grant]:
     return [
         *_producer(p, LANES),
         # The reader of token streams is unblocked when one more stream is to be read.
-        Grant(("time", "client|unblock")),
+        Grant(("client|unblock",)),
         Grant(("hgetall",), p.of(READ, p.keys.workers)),
         Grant(("eval", "evalsha"), p.beside(BOTH, "*")),
         Grant(("hget",), p.beside(READ, "keys")),

@@ -42,12 +42,14 @@ class Place:
         lane, stream_id: name of the entry.
         details: state of the entry.
         worker: worker that holds it, with its description; None for none.
+        wait_ms: time until a worker is likely to take it; None if nobody can tell, or it does not wait in order.
     """
 
     lane: Lane
     stream_id: str
     details: EntryDetails
     worker: WorkerView | None
+    wait_ms: int | None = None
 
     @property
     def entry(self) -> str:
@@ -141,7 +143,8 @@ async def _place(broker: OperatorBroker, lane: Lane, stream_id: str) -> Place | 
     if details.worker not in (None, NOBODY):
         views = await read_workers(broker)
         worker = next((view for view in views if view.name == details.worker), None)
-    return Place(lane, stream_id, details, worker)
+    wait_ms = None if details.before is None else (await broker.expected([(lane, stream_id)]))[0].wait_ms
+    return Place(lane, stream_id, details, worker, wait_ms)
 
 
 def own_id(entry: str, fields: Mapping[bytes, bytes]) -> str:

@@ -9,7 +9,6 @@ from typing import Any
 
 from streamfleet.common.durations import in_words
 from streamfleet.common.keys import NOBODY
-from streamfleet.operator.broker.inspecting import EntryDetails
 from streamfleet.operator.dead_letters import DeadLetter
 from streamfleet.operator.request_location import Place, Trace
 
@@ -96,7 +95,7 @@ def _state(trace: Trace) -> tuple[str, str]:
         return result.status.value, f"ended: {result.status}{by}{rest}"
     if place is None:
         return "unknown", "unknown"
-    return _held(trace.now_ms, place) if place.details.worker is not None else _waiting(trace.now_ms, place.details)
+    return _held(trace.now_ms, place) if place.details.worker is not None else _waiting(trace.now_ms, place)
 
 
 def _held(now_ms: int, place: Place) -> tuple[str, str]:
@@ -105,11 +104,13 @@ def _held(now_ms: int, place: Place) -> tuple[str, str]:
     return "running", _running(now_ms, place)
 
 
-def _waiting(now_ms: int, details: EntryDetails) -> tuple[str, str]:
+def _waiting(now_ms: int, place: Place) -> tuple[str, str]:
+    details = place.details
     if details.due_ms is not None:
         return "delayed", f"delayed: its next try is due in {in_words((details.due_ms - now_ms) / 1000)}"
     if details.before is not None:
-        return "ready", f"ready: {_requests(details.before)} before it in its lane"
+        when = "" if place.wait_ms is None else f", expected to be taken in {in_words(place.wait_ms / 1000)}"
+        return "ready", f"ready: {_requests(details.before)} before it in its lane{when}"
     if not details.delivered:
         return "undelivered", "not delivered yet: no worker has pulled since it came"
     return "nowhere", "in its lane, but neither ready nor delayed nor running: `streamfleet audit --repair` mends that"
@@ -178,6 +179,7 @@ def as_json_value(trace: Trace) -> dict[str, Any]:
         "deadline_ms": summary.deadline_ms,
         "left_ms": None if summary.deadline_ms is None else summary.deadline_ms - trace.now_ms,
         "requests_before": details.before if details else None,
+        "expected_ms": place.wait_ms if place else None,
         "due_ms": details.due_ms if details else None,
         "worker": (details.worker if details and details.worker != NOBODY else None)
         or (result.worker if result else None),

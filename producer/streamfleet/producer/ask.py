@@ -31,6 +31,7 @@ from streamfleet.common.protocol import (
 LONG_BYTES = 1_048_576
 """Longer bodies are hashed where they are encoded: about 2 ms for each of these."""
 Deadline = datetime | timedelta | int
+REFUSE, DOWNGRADE = "refuse", "downgrade"
 
 
 class Options(TypedDict, total=False):
@@ -40,6 +41,8 @@ class Options(TypedDict, total=False):
     id: the request's name; the same id with the same body is the same request. Random when absent.
     deadline: an aware datetime, a timedelta from now, or epoch ms.
     ttl_ms: milliseconds from enqueueing, in place of a deadline.
+    if_late: what becomes of it if it will likely be late: ``refuse`` raises LikelyLate, and nothing is enqueued;
+        ``downgrade`` puts it into lane ``low``. Needs a deadline.
     endpoint: OpenAI path; inferred from the body when absent.
     tenant, session: fairness and affinity keys.
     stream: True to publish tokens as they are generated: see `Handle.stream`.
@@ -51,6 +54,7 @@ class Options(TypedDict, total=False):
     id: str | None
     deadline: Deadline | None
     ttl_ms: int | None
+    if_late: str | None
     endpoint: str | None
     tenant: str | None
     session: str | None
@@ -68,6 +72,7 @@ class Ask:
     id: str | None = None
     deadline: Deadline | None = None
     ttl_ms: int | None = None
+    if_late: str | None = None
     endpoint: str | None = None
     tenant: str | None = None
     session: str | None = None
@@ -99,6 +104,17 @@ class Draft(NamedTuple):
     reply: str
     compared: str
     digest: str = ""
+
+    @property
+    def if_late(self) -> str:
+        """Its fate if it will likely be late: REFUSE or DOWNGRADE; empty if it waits."""
+        return self.fields.get("if_late", b"").decode()
+
+    def judged(self, lane: Lane) -> Draft:
+        """The same draft, judged by now, in the lane that this has led to."""
+        return self._replace(
+            lane=lane, fields={name: value for name, value in self.fields.items() if name != "if_late"}
+        )
 
     def within(self, traceparent: str) -> Draft:
         """The same draft with this trace context, unless it has one."""
@@ -177,6 +193,8 @@ def draft(ask: Ask, request_id: str, reply: str | None, max_body_bytes: int) -> 
             fields["endpoint"] = endpoint.encode()
     if ask.deadline is not None or ask.ttl_ms is not None:
         fields.update(_deadline(ask))
+    if ask.if_late is not None:
+        fields["if_late"] = _if_late(ask)
     if reply is not None:
         fields["reply"] = reply.encode()
     _carry(ask, fields)
@@ -243,6 +261,14 @@ def _deadline(ask: Ask) -> dict[str, bytes]:
             raise InvalidRequest("the datetime needs a time zone, such as datetime.now(UTC)", "deadline")
         return {"deadline": _milliseconds(round(deadline.timestamp() * 1000), "deadline")}
     return {"deadline": _milliseconds(deadline, "deadline")}
+
+
+def _if_late(ask: Ask) -> bytes:
+    if ask.if_late not in (REFUSE, DOWNGRADE):
+        raise InvalidRequest(f"must be {REFUSE} or {DOWNGRADE}, not {ask.if_late!r}", "if_late")
+    if ask.deadline is None and ask.ttl_ms is None:
+        raise InvalidRequest("needs a deadline or ttl_ms: nothing else can be late", "if_late")
+    return ask.if_late.encode()
 
 
 def _milliseconds(value: object, param: str) -> bytes:

@@ -18,11 +18,11 @@ from typing import Any, Literal, NamedTuple, Self, TypeVar, Unpack, overload
 
 from streamfleet.common.broker.producer import ProducerBroker
 from streamfleet.common.broker.types import Submission
-from streamfleet.common.errors import ClientClosed, NotPermitted, RequestLost, ResultTimeout
+from streamfleet.common.errors import ClientClosed, InvalidRequest, NotPermitted, RequestLost, ResultTimeout
 from streamfleet.common.protocol import Status
 from streamfleet.common.results import Result
 from streamfleet.common.settings import QueueSettings, load
-from streamfleet.producer.ask import Ask, Draft, Options, as_ask
+from streamfleet.producer.ask import DOWNGRADE, Ask, Draft, Options, as_ask
 from streamfleet.producer.events import Chunk, Event, Restarts
 from streamfleet.producer.feeds import Feeds
 from streamfleet.producer.handle import Arrivals, Handle
@@ -150,6 +150,7 @@ class Client:
             InvalidRequest: a field is wrong; nothing was sent.
             Conflict: the id belongs to a request with another body or endpoint.
             QueueFull: the lane holds as many requests, or bytes, as its limits allow.
+            LikelyLate: it would likely be late, and asks to be refused then; nothing was enqueued.
             ClientClosed: the client was closed, before or meanwhile. In the second case Redis may or may not have
                 accepted the request: if the caller chose the id, `status` tells.
             NotReplicated: Redis took it, but too few replicas had it in time (STREAMFLEET_ENQUEUE_REPLICAS).
@@ -169,6 +170,7 @@ class Client:
             Conflict: an id belongs to a request with another body or endpoint; also if a lane was full as well, because
                 waiting does not help.
             QueueFull: a lane was full.
+            LikelyLate: one would likely be late, and asks to be refused then; none was enqueued.
             NotReplicated: Redis took the requests of the last call, its `unconfirmed`, but too few replicas had them.
             BrokerUnavailable, BrokerOutOfMemory: Redis did not accept all; if an answer was lost, it may have accepted
                 some that are not in `accepted`. With ids chosen by the caller, sending all again is safe.
@@ -233,7 +235,12 @@ class Client:
         return await self._open.sender.enqueue_draft(draft)
 
     def prepare(self, ask: Ask) -> Submission:
-        """Check and encode a request for `submit`. Raises InvalidRequest."""
+        """Check and encode a request for `submit`. Raises InvalidRequest.
+
+        What it asks for in `if_late`, is judged when a worker stages it.
+        """
+        if ask.if_late == DOWNGRADE:
+            raise InvalidRequest("must be refuse: only `enqueue` and `enqueue_many` choose another lane", "if_late")
         return self.draft(ask).submission()
 
     async def submit(self, chunk: Sequence[Submission]) -> list[Outcome]:

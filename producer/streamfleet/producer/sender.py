@@ -17,6 +17,7 @@ from streamfleet.common.errors import Conflict, InvalidRequest, NotReplicated, Q
 from streamfleet.common.settings import QueueSettings
 from streamfleet.producer.ask import Ask, Draft, as_ask, check_id, draft
 from streamfleet.producer.handle import Handle, Owner
+from streamfleet.producer.lateness import judge
 from streamfleet.producer.mailbox import Mailbox
 from streamfleet.producer.submission_batches import chunked, size
 
@@ -65,6 +66,8 @@ class Sender:
 
     async def enqueue_draft(self, drafted: Draft) -> Handle:
         """Enqueue one request that was checked and encoded."""
+        if drafted.if_late:
+            (drafted,) = await judge(self._broker, [drafted])
         with _enqueue_span(self._queue, 1) as traceparent:
             chunk = [(drafted.within(traceparent) if traceparent else drafted).submission()]
             generation = self._mailbox.generation
@@ -75,7 +78,7 @@ class Sender:
 
     async def enqueue_many(self, asks: Iterable[Ask | Mapping[str, Any]]) -> list[Handle]:
         """All of them, each call after the one before it was answered."""
-        drafts = await self._drafts(asks)
+        drafts = await judge(self._broker, await self._drafts(asks))
         with _enqueue_span(self._queue, len(drafts)) as traceparent:
             return await self._send_all([item.within(traceparent) for item in drafts] if traceparent else drafts)
 

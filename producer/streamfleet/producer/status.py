@@ -25,6 +25,8 @@ class StatusView:
         worker: worker that runs or finished it; None for none.
         attempt: number of the attempt, 0 before the first.
         entry: ``<lane>:<stream id>``, if known.
+        place: number of requests of its lane that go first; None if it does not wait in order.
+        expected_s: seconds until a worker is likely to take it; None if nobody can tell.
     """
 
     id: str
@@ -33,6 +35,8 @@ class StatusView:
     worker: str | None = None
     attempt: int = 0
     entry: str | None = None
+    place: int | None = None
+    expected_s: float | None = None
 
     @property
     def ended(self) -> bool:
@@ -63,8 +67,11 @@ async def look_up(broker: ProducerBroker, request_id: str) -> StatusView:
         lane = Lane(entry.split(":", 1)[0])
         found = await broker.entry_state(entry)
         if found is not None:
-            state = QUEUED if found.worker is None else RUNNING
-            return StatusView(request_id, state, lane, found.worker, found.attempt, entry)
+            if found.worker is not None:
+                return StatusView(request_id, RUNNING, lane, found.worker, found.attempt, entry)
+            (expected,) = await broker.expected([(lane, entry.split(":", 1)[1])])
+            wait_s = None if expected.wait_ms is None else expected.wait_ms / 1000
+            return StatusView(request_id, QUEUED, lane, None, found.attempt, entry, expected.place, wait_s)
     # It may have ended between the two reads.
     result = await broker.result(request_id)
     return StatusView(request_id, UNKNOWN) if result is None else ended_view(result)

@@ -35,6 +35,8 @@ class Entry:
     ttl: int | None
     size: int
     tenant: str
+    refuses: bool = False
+    """It is not to wait if it will likely be late."""
 
     @property
     def name(self) -> str:
@@ -58,6 +60,7 @@ def understand(lane: str, stream_id: str, fields: Mapping[str, str]) -> Entry:
         ttl=_milliseconds(fields.get("ttl", "")),
         size=sum(len(name.encode()) + len(value.encode()) for name, value in fields.items()),
         tenant=fields.get("tenant", "") if fields.get("tenant", "").isprintable() else "other",
+        refuses=fields.get("if_late") == "refuse",
     )
 
 
@@ -98,6 +101,8 @@ class Model:
         self.ranks: dict[str, int] = {}
         """Of what is ready."""
         self.staged_up_to: dict[str, tuple[int, int]] = {}
+        self.needs_ms = 0
+        """Time that every request needs, as workers say; 0 if they do not judge deadlines."""
         self.charges: dict[str, Charge] = {}
         self.settled: Counter[str] = Counter()
         self.lost_tokens: Counter[str] = Counter()
@@ -124,6 +129,12 @@ class Model:
         if self.is_late(entry, at):
             return "expired"
         return "failed" if entry.size > LIMITS.max_entry_bytes else ""
+
+    def out_of_reach(self, name: str, at: int) -> bool:
+        """True if it must not start because it cannot be done by its deadline."""
+        deadline = self.deadline(self.entries[name])
+        judged = deadline is not None and name not in self.tries and name not in self.interrupted
+        return judged and (deadline or 0) - at < self.needs_ms
 
     def order(self, name: str) -> tuple[int, tuple[int, int]]:
         """Place in its lane: by deadline, then first in, first out."""
@@ -313,6 +324,7 @@ class Model:
         self._put_back(hints)
         seen = places_of(after)
         ended = set()
+        claimed = [claim.lease.entry for claim in claims]
         for name in [name for name, place in self.places.items() if place == UNDELIVERED]:
             if seen.get(name) != UNDELIVERED:
                 entry = self.entries[name]
@@ -322,9 +334,12 @@ class Model:
                 if status := self.unfit(entry):
                     assert name not in seen, f"{name} has not {status} when it came"
                     ended.add(name)
+                elif (
+                    entry.refuses and self.deadline(entry) and name not in seen and entry.request_id not in self.results
+                ):
+                    ended.add(name)  # the script judges that it would be late
         self._drop(sorted(ended), now, after)
         pool = {name for name, place in self.places.items() if place == READY}
-        claimed = [claim.lease.entry for claim in claims]
         gone = sorted(name for name in pool - set(claimed) if name not in seen)
         self._check_order(pool, claimed, gone, self._theirs(worker, now))
         for claim in claims:
@@ -384,6 +399,7 @@ class Model:
         assert claim.lease.attempt == self.tries.get(name, 0) + 1, f"{name}: attempt {claim.lease.attempt}"
         assert entry.request_id not in self.results, f"{entry.request_id} was given out, but has ended"
         assert not self.is_late(entry, now), f"{name} was given out after its deadline"
+        assert not self.out_of_reach(name, now), f"{name} was given out too late to be done by its deadline"
         assert entry.size <= LIMITS.max_entry_bytes, f"{name} was given out with {entry.size} bytes"
         self.places[name] = ("running", worker, claim.lease.attempt)
 
@@ -397,6 +413,8 @@ class Model:
                 self.end(name, "vanished", 0)
                 continue
             status = self.unfit(entry, now)
+            if not status and (entry.refuses or self.out_of_reach(name, now)):
+                status = "expired"
             assert status or entry.request_id in self.results, f"{name} was dropped for no reason"
             self.end(name, status, self.tries.get(name, 0))
 

@@ -31,6 +31,7 @@ class Producing(FleetState):
         session = ["", "s1", "s2", "s3", "s1"][(step.x * 7 + step.z) % 5] if self.sessions else ""
         self.model.sessions = self.model.sessions or bool(session)
         given = {"id": request_id, "tenant": tenant, "session": session, "reply": reply}
+        given |= {"if_late": ["", "refuse", "x"][step.z % 5 % 3]}
         given |= {"ttl" if step.z % 3 == 0 else "deadline": late, "body": body}
         fields = {name: value for name, value in given.items() if value}
         stream_id = await self.queue.add_flat(lane, "*", *[part for pair in fields.items() for part in pair])

@@ -9,6 +9,10 @@ from tests.scripts.histories.model import HANDED_OUT, READY, UNDELIVERED
 from tests.scripts.histories.state import ROOM, FleetState, Worker
 from tests.scripts.histories.steps import Step
 
+NEEDS_MS = 3_000
+CLASSES = ["none", *map(str, range(60))]
+"""Classes of length."""
+
 
 class Pulling(FleetState):
     """Pull, be a watcher, be an idle waiter."""
@@ -40,8 +44,16 @@ class Pulling(FleetState):
         wanted = ROOM - len(worker.leases)
         wanted = 1 + step.y % wanted if step.z % 2 else wanted
         most = max([256, 1, 2][step.z % 3], wanted)
+        self.model.needs_ms = NEEDS_MS if self.shape // 2 % 2 else 0
+        needs = dict.fromkeys(CLASSES, NEEDS_MS) if self.model.needs_ms else None
         pulled = await self.queue.pull(
-            worker.name, wanted, worker.hints, watching=worker.watching, stage_entries=most, home=self._home(worker)
+            worker.name,
+            wanted,
+            worker.hints,
+            watching=worker.watching,
+            stage_entries=most,
+            needs=needs,
+            home=self._home(worker),
         )
         hints = [f"{hint.lane}:{hint.stream_id}" for hint in worker.hints]
         before, staged, vanished = len(self.model.places), self.model.counts["staged"], self._vanishing(hints)

@@ -12,7 +12,7 @@ from typing import Any
 import structlog
 
 from streamfleet.common import metrics
-from streamfleet.common.protocol import LANES, Lane, Request, decode
+from streamfleet.common.protocol import LANES, Lane, Request, Status, decode
 from streamfleet.common.settings import WorkerSettings
 from streamfleet.worker.batching import policy_of
 from streamfleet.worker.cost.check import checked_demand, for_engine
@@ -20,8 +20,9 @@ from streamfleet.worker.cost.limits import CostLimits
 from streamfleet.worker.credit import Demand, Load, Typical, credit, missing_for, unreserved, within, without_reserve
 from streamfleet.worker.engine.base import Engine
 from streamfleet.worker.giving_way import URGENT, Running, choose
-from streamfleet.worker.in_flight import InFlight, InFlightRequest
+from streamfleet.worker.in_flight import InFlight, InFlightRequest, StopReason
 from streamfleet.worker.outcome import Finished, Outcome, tokens_used
+from streamfleet.worker.service_times import ServiceTimes
 
 log = structlog.get_logger(__name__)
 BORROWED_AFTER_S = 60.0
@@ -44,13 +45,14 @@ class Admission:
         free: number of requests for which slots were free at the last look at the rooms.
         owed: number of those that patient lanes may take by their guaranteed shares of picks, against the reserve.
         policy: decides when pulled requests start.
+        times: how long requests take whose deadlines are judged.
         patient: number of the first lane that leaves the reserve free; one more than the last if none does.
     """
 
     def __init__(self, engine: Engine, in_flight: InFlight, settings: WorkerSettings) -> None:
         self._engine, self._in_flight = engine, in_flight
         self._limits, self._prefetch, self._batch_size = CostLimits.of(settings), settings.prefetch, settings.batch_size
-        self._typical = Typical()
+        self._typical, self.times = Typical(), ServiceTimes()
         self._patient_lanes = settings.patient_lanes if settings.batching == "continuous" else ()
         self.patient = min((lane.number for lane in self._patient_lanes), default=len(LANES) + 1)
         # Of each lane: 0 for a patient one, 1 for one that others give way to, 2 for the others.
@@ -195,4 +197,13 @@ class Admission:
             self._typical.counted(request.demand, tokens_used(outcome.usage, "prompt_tokens"))
             if request.started_at is not None:
                 self._typical.took(now - request.started_at, tokens_used(outcome.usage, "completion_tokens"))
+        self._learn_time(request, outcome, now)
         self.policy.ended(request, outcome, now)
+
+    def _learn_time(self, request: InFlightRequest, outcome: Outcome, now: float) -> None:
+        """Learn the time from the claim of a whole run, or of one that was stopped because its deadline passed."""
+        if not (request.claim.length and isinstance(outcome, Finished)) or outcome.resumed_tokens:
+            return
+        in_vain = outcome.status is Status.EXPIRED and request.stop_reason is StopReason.LATE
+        if in_vain or outcome.response:
+            self.times.took(request.claim.length, now - request.claimed_at, in_vain=in_vain)

@@ -24,6 +24,7 @@ from streamfleet.worker.admission import Admission
 from streamfleet.worker.engine.base import Partial
 from streamfleet.worker.failpoints import Point, hit
 from streamfleet.worker.in_flight import InFlight, InFlightRequest
+from streamfleet.worker.service_times import Judge
 from streamfleet.worker.turns import Turns
 
 log = structlog.get_logger(__name__)
@@ -63,6 +64,7 @@ class Puller:
     ) -> None:
         self._broker, self._worker, self._admission = broker, worker, admission
         self._in_flight, self._clock, self._turns = in_flight, clock, turns
+        self._judge = Judge(admission.times, clock.monotonic())
         self.credit = 0
         self._hints: list[Hint] = []
         self._watching = False
@@ -199,12 +201,14 @@ class Puller:
                 watching=self._watching,
                 owing=self._owing,
                 watch_ms=WATCHER_MS,
+                needs=self._judge.needs(asked_at) if self._broker.limits.judge_deadlines == "on" else None,
                 home=Home(self._start, self._in_flight.load().requests),
             )
         except (BrokerUnavailable, BrokerOutOfMemory):
             self._hints = hints + self._hints
             raise
         hit(Point.AFTER_PULL)
+        self._judge.pulled(pulled.ready, pulled.dropped, asked_at)
         self._watching = pulled.role is Role.WATCHER
         self._soonest_ms = pulled.soonest_ms if self._watching else None
         self._owing = self._watching or bool(self._hints)

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from collections.abc import Sequence
 
 import structlog
 
 from streamfleet.common.broker.base import BrokerBase
+from streamfleet.common.broker.types import Expected
 from streamfleet.common.errors import NotPermitted, SettingsError
+from streamfleet.common.protocol import Lane
+from streamfleet.common.replies import ready_member
 
+Asked = tuple[Lane, str] | tuple[Lane, None, int | None, int | None]
+"""Lane and stream id of a request that waits; or lane, None, deadline (epoch ms) and ttl (ms) of one that would."""
 log = structlog.get_logger(__name__)
 FRESH_S = 1.0
 REFUSED_S = 60.0
@@ -39,3 +46,19 @@ class ClientBroker(BrokerBase):
             if str(error) != self._told:
                 self._told = str(error)
                 log.warning("queue_configuration_not_followed", reason=self._told)
+
+    async def expected(self, asked: Sequence[Asked]) -> list[Expected]:
+        """Place and time of requests, as the pace of the queue lets expect; see lua/lib/pace.lua.
+
+        Nothing is known to a user whose access rules are those of an earlier release.
+        """
+        rows = [
+            [lane.number, ready_member(stream_id) if stream_id else False, *(value or False for value in more)]
+            for lane, stream_id, *more in asked
+        ]
+        try:
+            reply = await self.connection.script("expected", self._shared, [self._config, json.dumps(rows)])
+        except NotPermitted:
+            return [Expected()] * len(asked)
+        found = [int(value) if value else None for value in reply]
+        return [Expected(*found[at : at + 4]) for at in range(0, len(found), 4)]

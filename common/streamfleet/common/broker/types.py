@@ -94,6 +94,23 @@ class EntryState:
     attempt: int = 0
 
 
+class Expected(NamedTuple):
+    """Forecast for a request that waits, or would wait.
+
+    Attributes:
+        place: number of requests of its lane that go first; None if it does not wait in order.
+        wait_ms: time until a worker takes it; None if nobody can tell.
+        run_ms: time of a usual run; None as for `wait_ms`.
+        left_ms: time that would be left of them until its deadline, negative if it will likely be late; None without a
+            deadline too.
+    """
+
+    place: int | None = None
+    wait_ms: int | None = None
+    run_ms: int | None = None
+    left_ms: int | None = None
+
+
 class Lease(NamedTuple):
     """A worker's lease on one entry; it fences every write about the entry."""
 
@@ -119,6 +136,7 @@ class Claim:
         interrupted: number of times that it gave way to an urgent request.
         kept: run whose output was kept; empty if there is none.
         passed_ms: time for which others were taken before it because it waited for another worker; None if none were.
+        length: class of its length; empty if its deadline was not judged.
     """
 
     lease: Lease
@@ -128,6 +146,7 @@ class Claim:
     interrupted: int = 0
     kept: str = ""
     passed_ms: int | None = None
+    length: str = ""
 
     @property
     def enqueued_ms(self) -> int:

@@ -36,7 +36,7 @@ from streamfleet.common.replies import claim, entries, first_score, lease_row, n
 class WorkerBroker(HousekeepingBroker):
     """Verbs of workers: take requests, hold their leases, stream tokens, end requests or hand them back."""
 
-    async def pull(
+    async def pull(  # noqa: PLR0913 - what a script is told
         self,
         worker: str,
         wanted: int | Rooms,
@@ -46,6 +46,7 @@ class WorkerBroker(HousekeepingBroker):
         owing: bool = False,
         stage_entries: int = 256,
         watch_ms: int = 7_000,
+        needs: Mapping[str, int] | None = None,
         home: Home | None = None,
     ) -> Pulled:
         """Lease the best waiting requests to this worker. Sent once; see `disown` for a lost answer.
@@ -58,12 +59,15 @@ class WorkerBroker(HousekeepingBroker):
             owing: True if it consumed a wake-up since; the wake-up is passed on if this worker has no room.
             stage_entries: largest number of arrivals to stage.
             watch_ms: time that a watch lasts unless a pull renews it.
+            needs: ms that this worker's requests of each class of length take at least: what has less time until its
+                deadline is ended. None judges no deadline.
             home: tells sessions that this worker has a prefix cache; None if it has none.
         """
         rooms = wanted if isinstance(wanted, Rooms) else Rooms([wanted] * len(LANES), wanted, wanted, len(LANES) + 1)
         most = max(rooms.lanes)
         args: list[Any] = [self._config, worker, most, rooms.owed, rooms.free, rooms.patient]
         args += [max(stage_entries, most), int(watching), int(owing), watch_ms]
+        args += ["" if needs is None else json.dumps(needs)]
         args += ["", 0] if home is None else [home.start, home.held]
         args += rooms.lanes
         for hint in hints:

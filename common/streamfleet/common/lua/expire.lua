@@ -1,9 +1,8 @@
 -- @include set_back
 -- @include tenant_upkeep
--- End queued requests when their deadline passes, not only when their turn comes, which may be late with all engines
--- full. What is late when it becomes ready has been ended by then (finish.lua).
--- KEYS: shared. ARGV: 1 configuration; 2 most entries to examine in each lane; 3 most of them to end; 4 JSON of the
---   position that an earlier call returned; or '[]'.
+-- @include pace_measure
+-- End queued requests when their deadline passes, not only when their turn comes; and measure the pace of the queue.
+-- KEYS: shared. ARGV: 1 configuration; 2 most entries to examine in each lane; 3 most to end; 4 an earlier position, JSON.
 -- Returns {ended, 1 if a bound cut the look short, rank (ms) and position within that rank up to which each lane has
 --   been examined}.
 require_types()
@@ -61,4 +60,5 @@ for lane = 1, LANE_COUNT do
 end
 tidy_tenants()
 write_counts()
+measure_pace()
 return {ended, cut, unpack(reached)}

@@ -193,6 +193,11 @@ class ControlBroker(ClientBroker):
             rules[name] = (float(weight), int(most) if most else None)
         return rules
 
+    async def has_tenants(self) -> bool:
+        """True if a tenant was given lately, or operators have set something of one."""
+        given, rules = await self._look_all([("HGET", self.keys.sched, "tenants"), ("HGETALL", self.keys.tenants)])
+        return bool(given or rules)
+
     async def tenants_waiting(self, tenants: Sequence[str]) -> dict[str, int]:
         """Number of ready requests of these tenants, in lanes that tenants share."""
         places = [(lane, tenant) for tenant in tenants for lane in LANES]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from streamfleet.operator.exporter.view import View
+from streamfleet.operator.tenants import TenantView
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,11 @@ DUPLICATES = _counter(
     "streamfleet_queue_requests_duplicate_total", "Those of them whose id had ended, or was there, already."
 )
 ENDED = _counter("streamfleet_queue_requests_ended_total", "Requests that ended, by terminal status.", "status")
+TENANT_WAITING = _gauge("streamfleet_tenant_waiting", "Requests of a tenant that wait, in order.", "tenant")
+TENANT_RUNNING = _gauge("streamfleet_tenant_running", "Requests of a tenant that run.", "tenant")
+TENANT_REQUESTS = _gauge("streamfleet_tenant_requests", "Requests of a tenant that workers have ended.", "tenant")
+TENANT_MISSED = _gauge("streamfleet_tenant_missed", "Requests of a tenant that have expired.", "tenant")
+TENANT_TOKENS = _gauge("streamfleet_tenant_tokens", "Tokens that a tenant was served.", "tenant")
 
 FAMILIES: tuple[Family, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Family))
 
@@ -89,6 +95,20 @@ def families(queue: str, found: View | None, took_s: float) -> Iterator[Metric]:
     if found is not None:
         yield from _of_lanes(queue, found)
         yield from _of_queue(queue, found)
+        yield from _of_tenants(queue, found)
+
+
+def _of_tenants(queue: str, found: View) -> Iterator[Metric]:
+    """Of the tenants with most tokens, and of all others as "other". One is forgotten an hour after it has gone."""
+    values: list[tuple[Family, Callable[[TenantView], float]]] = [
+        (TENANT_WAITING, lambda each: each.waiting),
+        (TENANT_RUNNING, lambda each: each.running),
+        (TENANT_REQUESTS, lambda each: each.requests),
+        (TENANT_MISSED, lambda each: each.missed),
+        (TENANT_TOKENS, lambda each: each.tokens),
+    ]
+    for family, value in values:
+        yield family.of(queue, [((each.tenant,), value(each)) for each in found.tenants])
 
 
 def _of_lanes(queue: str, found: View) -> Iterator[Metric]:

@@ -6,7 +6,7 @@ The lanes are those of `snapshot`. The number of values does not depend on the c
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from streamfleet.common.protocol import Lane, Status
@@ -15,6 +15,7 @@ from streamfleet.operator.broker.audit import Audit, Sample
 from streamfleet.operator.exporter.pressure import Throughput, pressure_s
 from streamfleet.operator.fleet import silent_after_s
 from streamfleet.operator.snapshot import LaneView, lane_views, read_queue
+from streamfleet.operator.tenants import TenantView, read_tenants
 
 LIVING_S = 30.0
 """Workers give a sign of life at least once per lease. One that is silent for this long, and for a lease and a half
@@ -52,12 +53,15 @@ class View:
     ended: Mapping[str, int]
     throughput: float | None
     work_s: float | None
+    tenants: Sequence[TenantView] = ()
 
 
 async def read_view(broker: OperatorBroker, throughput: Throughput) -> View:
-    """Read the queue in three round trips, whose cost does not grow with the queue."""
+    """Read the queue in a few round trips, whose cost does not grow with the queue."""
     await broker.refresh_configuration()
-    return view(*await read_queue(broker), throughput, broker.limits.patience_ms)
+    audit, sample = await read_queue(broker)
+    tenants = await read_tenants(broker) if await broker.has_tenants() else ()
+    return replace(view(audit, sample, throughput, broker.limits.patience_ms), tenants=tenants)
 
 
 def view(audit: Audit, sample: Sample, throughput: Throughput, patience_ms: int) -> View:

@@ -11,31 +11,31 @@
 --   loads: number to what it holds and what waits for it; AFFINITY.lost and more for a home whose requests are anybody's by now.
 -- While nobody gives a session, and no two prompts share a long beginning, a pull reads none of these keys: SCHED has no field
 -- `sessions`, or it is not AFFINITY.homing. The rules, with the figures behind them, are in docs/locality.md.
-local all_homes, made_homes   -- the functions; the same if this call may use them, nil until that is known
+-- AFFINITY.all: the functions; AFFINITY.made: the same if this call may use them, nil until that is known.
 -- @begin
-made_homes = nil
+AFFINITY.made = nil
 -- @end
 
 -- Returns a table of functions; false where access rules of an earlier release forbid these keys, or one was
 -- overwritten by hand.
 local function homes()
-  if made_homes == nil then
+  if AFFINITY.made == nil then
     -- Access rules of an earlier release do not allow these keys. Asked in this way, Redis logs no refusal.
     local allowed = not redis.acl_check_cmd or redis.acl_check_cmd('ZMSCORE', HOMES, '')
-    made_homes = allowed and type(redis.pcall('HLEN', SESSIONS)) == 'number' and type(redis.pcall('ZCARD', HOMES)) == 'number'
+    AFFINITY.made = allowed and type(redis.pcall('HLEN', SESSIONS)) == 'number' and type(redis.pcall('ZCARD', HOMES)) == 'number'
       and type(redis.pcall('ZCARD', LOADS)) == 'number'
     -- @guard affinity: keys of another type are left alone
-    if made_homes == false then return false end
-    if not all_homes then
-      all_homes = {begins = {}}
-      add_records(all_homes)
-      add_home_index(all_homes)
-      add_home_upkeep(all_homes)
+    if AFFINITY.made == false then return false end
+    if not AFFINITY.all then
+      AFFINITY.all = {begins = {}}
+      AFFINITY.add_records(AFFINITY.all)
+      AFFINITY.add_index(AFFINITY.all)
+      AFFINITY.add_upkeep(AFFINITY.all)
     end
-    for _, begin in ipairs(all_homes.begins) do begin() end
-    made_homes = all_homes
+    for _, begin in ipairs(AFFINITY.all.begins) do begin() end
+    AFFINITY.made = AFFINITY.all
   end
-  return made_homes
+  return AFFINITY.made
 end
 
 -- The same, if a session was given lately.
@@ -54,4 +54,9 @@ end
 -- An entry is ready no more, and no pull takes it.
 local function leave_home(lane, id, rank)
   if rank and homing() then homing().remove(lane, {{rank, encode_id(id)}}) end
+end
+
+-- A worker that pulls is known as a home from now on.
+function AFFINITY.meet(arg)
+  if arg.start and homing() and not homes().mine then homes().arrive(arg.worker, arg.start) end
 end

@@ -1,8 +1,9 @@
+-- @include affinity_records
 -- @include tenants
 -- @include wake
 -- Affinity: the index of what waits by home, and what a worker may take of it: what waits for itself and for nobody, by
 -- deadline; if there is neither, the head of a lane that has waited long for another.
-local function add_home_index(h)
+function AFFINITY.add_index(h)
   local FREE, STEP, ROUNDS = 0, 1099511627776, 4
   local BUSY, WAITS, WOKEN, PASSED_ON = 0, 1, 2, 3   -- what a worker does that is a home
   local added, woken, owned    -- scores and members to write; homes that got something; entries that this worker was the home of
@@ -329,6 +330,14 @@ local function add_home_index(h)
   local function state_of(number)
     local last, waits, worker = string.match(call('HGET', SESSIONS, 'w|' .. number) or '', '^(%d+) (%d) (.*)$')
     return tonumber(last or 0), tonumber(waits), worker
+  end
+
+  -- The list that one worker waits at, beside the others' bench. Its key is not declared, as that of the standby list.
+  local function call_worker(worker)
+    local key = cfg.prefix .. 'home:' .. worker
+    if redis.pcall('LLEN', key) == 0 and type(redis.pcall('RPUSH', key, '1')) == 'number' then
+      redis.pcall('PEXPIRE', key, 60000)
+    end
   end
 
   -- Wakes the homes that got something, if they wait for work, once.

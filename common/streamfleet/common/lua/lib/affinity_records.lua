@@ -5,7 +5,7 @@
 -- 256 tokens, because less is read again as quickly as it is found.
 local AFFINITY = {passed_over_ms = 1000, lost = 1e9, homing = '1', noted = '0', beginning_bytes = 1024}
 
-local function add_records(h)
+function AFFINITY.add_records(h)
   local HOT, OVER, MOST_HOMES, MOST_RECORDS, LATELY_MS = 8, 4, 16, 100000, 4000
   local records, loads, moves, changed   -- by field; by number; number to what is to be added; fields to write
 

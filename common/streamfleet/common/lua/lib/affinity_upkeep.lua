@@ -1,7 +1,7 @@
--- @include entry
+-- @include affinity_records
 -- Affinity: the housekeeping's part, a bounded part in each call. What waits for a worker that asks for nothing is
 -- anybody's; what was left over, and what nobody has used for long, is forgotten.
-local function add_home_upkeep(h)
+function AFFINITY.add_upkeep(h)
   local PART, GONE_MS, UNUSED_MS = 200, 60000, 3600000
 
   -- A home is none any more. What waits for it becomes anybody's, some here and the rest at the next calls.

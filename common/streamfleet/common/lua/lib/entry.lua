@@ -139,18 +139,18 @@ local function keep_enqueued_ms(lane, id)
 end
 
 -- Reads only what ordering needs, without a table of the fields, which is enough for most entries of a batch. Returns
--- bytes, deadline or nil, the given id or nil, and the tenant and the session or nil.
+-- bytes, deadline or nil, the given id or nil, the tenant or nil, `if_late` or nil, and the session or nil.
 local function skim_entry(lane, id, fields)
-  local bytes, given, deadline, ttl, tenant, session = 0
+  local bytes, given, deadline, ttl, tenant, if_late, session = 0
   for i = 1, #fields, 2 do
     local name, value = fields[i], fields[i + 1]
     bytes = bytes + #name + #value
     if name == 'id' then given = value elseif name == 'deadline' then deadline = value elseif name == 'ttl' then ttl = value
-    elseif name == 'tenant' then tenant = value ~= '' and value or nil
+    elseif name == 'tenant' then tenant = value ~= '' and value or nil elseif name == 'if_late' then if_late = value
     elseif name == 'session' then session = value ~= '' and value or nil end
   end
   deadline, ttl = milliseconds(deadline), milliseconds(ttl)
-  return bytes, deadline or ttl and enqueued_ms(lane, id) + ttl, given, tenant, session
+  return bytes, deadline or ttl and enqueued_ms(lane, id) + ttl, given, tenant, if_late, session
 end
 
 local function request_id_of(given, lane, id) return usable_name(given) or entry_name(lane, id) end

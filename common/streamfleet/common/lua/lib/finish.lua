@@ -20,7 +20,7 @@ end
 local function write_counts()
   for name, n in pairs(counted) do call('HINCRBY', COUNTS, name, n) end
   if made_tenants then made_tenants.flush() end
-  if made_homes then made_homes.flush() end
+  if AFFINITY.made then AFFINITY.made.flush() end
 end
 
 local function remove_entries(lane, ids)

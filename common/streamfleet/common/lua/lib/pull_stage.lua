@@ -1,14 +1,15 @@
 -- @include finish
 -- @include lease
+-- @include pull_judge
 -- First part of a pull: move every new entry into its lane's ready set.
 
 local function read_wishes()
   local arg = {worker = ARGV[2], n = tonumber(ARGV[3]), owed = tonumber(ARGV[4]), free = tonumber(ARGV[5]),
     patient = tonumber(ARGV[6]), stage_entries = tonumber(ARGV[7]), watching = ARGV[8] == '1', owing = ARGV[9] == '1',
-    watch_ms = tonumber(ARGV[10]), start = ARGV[11] ~= '' and ARGV[11] or nil, held = tonumber(ARGV[12]), rooms = {},
-    hints = {}}
-  for lane = 1, LANE_COUNT do arg.rooms[lane] = tonumber(ARGV[12 + lane]) end
-  for i = 13 + LANE_COUNT, #ARGV, 2 do arg.hints[#arg.hints + 1] = {tonumber(ARGV[i]), ARGV[i + 1]} end
+    watch_ms = tonumber(ARGV[10]), needs = ARGV[11] ~= '' and cjson.decode(ARGV[11]) or nil,
+    start = ARGV[12] ~= '' and ARGV[12] or nil, held = tonumber(ARGV[13]), rooms = {}, hints = {}}
+  for lane = 1, LANE_COUNT do arg.rooms[lane] = tonumber(ARGV[13 + lane]) end
+  for i = 14 + LANE_COUNT, #ARGV, 2 do arg.hints[#arg.hints + 1] = {tonumber(ARGV[i]), ARGV[i + 1]} end
   return arg
 end
 
@@ -99,7 +100,7 @@ local function stage_lane(lane, entries, seen, moved)
   for _, item in ipairs(entries) do
     local member, ms = member_and_ms(item[1])
     if ms > now_ms() then keep_enqueued_ms(lane, item[1]) end
-    local size, deadline, _, tenant, session = skim_entry(lane, item[1], item[2])
+    local size, deadline, _, tenant, if_late, session = skim_entry(lane, item[1], item[2])
     bytes, largest = bytes + size, math.max(largest, size)
     local again = seen[lane] and member <= seen[lane]
     if not again then
@@ -109,6 +110,8 @@ local function stage_lane(lane, entries, seen, moved)
     if again and is_tracked(lane, item[1]) then   -- it stays where it is
     elseif not again and unfit(size, deadline) then
       end_unfit(lane, item[1], item[2])
+      ended = ended + 1
+    elseif if_late == 'refuse' and not again and deadline and refuse(lane, item[1], item[2], deadline, #add / 2 - 1) then
       ended = ended + 1
     else
       local rank = rank_of(lane, item[1], deadline)

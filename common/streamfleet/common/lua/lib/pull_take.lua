@@ -1,6 +1,7 @@
 -- @include finish
 -- @include attempts
 -- @include pull_choose
+-- @include pull_judge
 -- @include tenant_pick
 -- @include affinity
 -- Third part of a pull: claim the chosen entries for the worker, and end those that must not run.
@@ -105,7 +106,7 @@ local function take_from(lane, picks, arg, claims)
       local kept = kept_enqueued_ms(lane, id)
       rows[i][7] = kept and string.format('%.0f', kept) or ''
       rows[i][8] = interruptions(lane, id)
-      rows[i][9] = at_home and at_home.passed(lane, id) or ''
+      rows[i][9], rows[i][10] = '', at_home and at_home.passed(lane, id) or ''
       results[#results + 1] = result_key(request_id)
       twice, seen[request_id] = twice or seen[request_id], true
     end
@@ -116,6 +117,10 @@ local function take_from(lane, picks, arg, claims)
   for i, id in ipairs(ids) do
     local row = rows[i]
     local runs = row and runnable(row, sizes[i], deadlines[i], asked)
+    if runs and arg.needs and deadlines[i] then
+      row[9] = judge(row, deadlines[i], names[i], arg.needs)
+      runs = row[9]
+    end
     if not row then
       remove_entry(lane, id)
       count('vanished')

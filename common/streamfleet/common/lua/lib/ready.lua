@@ -14,7 +14,7 @@ end
 -- Returns the entry's size, and 1 unless it was ready before.
 local function make_ready(lane, id, fields)
   keep_enqueued_ms(lane, id)
-  local bytes, deadline, _, tenant, session = skim_entry(lane, id, fields)
+  local bytes, deadline, _, tenant, _, session = skim_entry(lane, id, fields)
   local rank = rank_of(lane, id, deadline)
   local shared = sharing() or tenant and tenants()
   if shared then shared.add(lane, id, rank, tenant, fields) end

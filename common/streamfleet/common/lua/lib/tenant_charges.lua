@@ -5,7 +5,8 @@
 local function add_charges(t)
   local charges   -- by field: what is known of them; false for none
   table.insert(t.begins, function()
-    charges, t.picks = {}, {}   -- picks: stream id to what the last `pop` charged for it
+    charges, t.picks, t.reached = {}, {}, {}   -- picks: stream id to what the last `pop` charged for it; reached: by lane,
+                                               -- the most tokens that one had when it was picked
   end)
 
   local function charge_field(lane, id) return 'c|' .. DIGITS[lane] .. '|' .. id end
@@ -89,7 +90,9 @@ local function add_charges(t)
   function t.claimed(lane, rows)
     local fields = {}
     for i, row in ipairs(rows) do fields[i] = charge_field(lane, row[1]) end
+    fields[#rows + 1] = t.level_field(lane)
     t.fetch(fields)
+    if t.reached[lane] then t.pass_level(lane, t.reached[lane]) end
     for i, row in ipairs(rows) do
       local pick = t.picks[row[1]]
       local name = row[3] and (pick and pick.name == row[2] and pick.name or t.name(row[2]))

@@ -112,7 +112,8 @@ local function add_index(t)
   end
 
   local function add_turns(t)
-    local function reached(lane) return tonumber(t.get('level|' .. lane) or nil) or 0 end
+    function t.level_field(lane) return 'level|' .. DIGITS[lane] end
+    local function reached(lane) return tonumber(t.get(t.level_field(lane)) or nil) or 0 end
 
     -- Tokens of the tenant that waits and was charged least, but no less than any that was picked had before its pick: who
     -- comes a request below the level does not lower it for the next.
@@ -120,7 +121,7 @@ local function add_index(t)
 
     -- A tenant that had so many tokens is picked.
     function t.pass_level(lane, tokens)
-      if tokens > reached(lane) then t.put('level|' .. lane, string.format('%.17g', tokens)) end
+      if tokens > reached(lane) then t.put(t.level_field(lane), string.format('%.17g', tokens)) end
     end
 
     -- A tenant waits, if it may run one more. `bytes`, `limit`: of a request that has come.

@@ -1,8 +1,12 @@
 -- @include tenants
 -- Tenants: a pull takes entries of those that were charged least.
 local function add_pick(t)
-  local NEARLY_LATE_MS, AHEAD, MOST_STALE = 3000, 3, 256
+  local NEARLY_LATE_MS, AHEAD, MOST_STALE, MOST_ROUNDS = 3000, 3, 256, 256
   local NONE = {}
+  local looked   -- by lane: true if its nearly late were looked for
+  local function begin() looked = {} end
+  table.insert(t.begins, begin)
+  begin()
 
   -- The next entry of a tenant in the index: its member of `waiting`; nil for none.
   local function next_of(lane, tenant)
@@ -169,7 +173,7 @@ local function add_pick(t)
     local none = #gone
     local stale = take_out(lane, picked, gone, ids)
     end_round(lane, touched)
-    t.pass_level(lane, reached)
+    t.reached[lane] = math.max(t.reached[lane] or 0, reached)
     return none + stale
   end
 
@@ -183,14 +187,16 @@ local function add_pick(t)
       passed = passed + (waits and 1 or 0)
       return waits
     end
-    -- One more, because who comes first may have nothing in the index; and some if entries may be passed over.
-    local function lowest() return t.lowest(lane, wanted - #ids + (some_interrupted and 16 or 1)) end
+    -- Some more if entries may be passed over.
+    local function lowest() return t.lowest(lane, wanted - #ids + (some_interrupted and 16 or 0)) end
     local rows = lowest()
-    if not rows[1] and not t.shares(lane) then return nil end
-    ids[1] = rows[1] and nearly_late(lane, stays)
-    if ids[1] then rows = lowest() end
+    if not rows[1] and not (t.takes_turns(lane) and t.shares(lane)) then return nil end
+    if rows[1] and not looked[lane] then   -- once in a call
+      looked[lane], ids[1] = true, nearly_late(lane, stays)
+      if ids[1] and wanted > 1 then rows = lowest() end
+    end
     local rounds = 0
-    while #ids < wanted and rows[1] and (rounds < 4 or stale >= rounds) and stale < MOST_STALE do
+    while #ids < wanted and rows[1] and rounds < MOST_ROUNDS and stale < MOST_STALE do
       stale = stale + round(lane, rows, wanted, ids, stays)
       rounds = rounds + 1
       if #ids < wanted then rows = lowest() end

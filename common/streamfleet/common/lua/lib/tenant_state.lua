@@ -8,10 +8,11 @@ local function add_state(t)
   local more             -- names and values of more fields to write, which nothing reads in this call
   local turns, moved     -- by lane: tenant to {tokens for its weight, true while it waits}, and those to write
   local least            -- by lane: the least tokens of who waits, as far as known
+  local sound            -- by lane: true if its turns may be used
   local added            -- members of WAITING to write
 
   table.insert(t.begins, function()
-    known, changed, more, turns, moved, least, added = {}, false, {}, {}, {}, {}, false
+    known, changed, more, turns, moved, least, sound, added = {}, false, {}, {}, {}, {}, {}, false
     for lane = 1, LANE_COUNT do turns[lane] = {} end
   end)
 
@@ -62,6 +63,16 @@ local function add_state(t)
     changed, more = false, {}
   end
 
+  -- False where somebody has overwritten the turns by hand: then the lane goes by deadline.
+  function t.takes_turns(lane)
+    if sound[lane] == nil then
+      sound[lane] = true
+      -- @guard tenants: turns of another type are left alone
+      sound[lane] = type(redis.pcall('ZCARD', turns_key(lane))) == 'number'
+    end
+    return sound[lane]
+  end
+
   -- A turn's score is its tokens; of a tenant that does not wait, as much below -1.
   local function turn_in(score)
     score = tonumber(score or nil)
@@ -75,7 +86,7 @@ local function add_state(t)
     for _, name in ipairs(names) do
       if turns[lane][name] == nil then missing[#missing + 1], turns[lane][name] = name, false end
     end
-    for from = 1, #missing, 400 do
+    for from = 1, t.takes_turns(lane) and #missing or 0, 400 do
       local found = call('ZMSCORE', turns_key(lane), unpack(missing, from, math.min(from + 399, #missing)))
       for i = 1, #found do turns[lane][missing[from + i - 1]] = turn_in(found[i]) end
     end
@@ -84,7 +95,7 @@ local function add_state(t)
   local function turn_of(lane, name)
     local turn = turns[lane][name]
     if turn == nil then
-      turn = turn_in(call('ZSCORE', turns_key(lane), name))
+      turn = t.takes_turns(lane) and turn_in(call('ZSCORE', turns_key(lane), name))
       turns[lane][name] = turn
     end
     return turn
@@ -131,18 +142,20 @@ local function add_state(t)
       scores[n + 1], scores[n + 2], n = turn[2] and turn[1] or -1 - turn[1], name, n + 2
     end
     moved[lane] = nil
-    call_in_parts('ZADD', turns_key(lane), scores)
+    if t.takes_turns(lane) then call_in_parts('ZADD', turns_key(lane), scores) end
   end
 
   -- The tenants that wait in a lane and were charged least: names and tokens by turns, as text.
   function t.lowest(lane, most)
     if moved[lane] then write_turns(lane) end
+    if not t.takes_turns(lane) then return {} end
     return call('ZRANGEBYSCORE', turns_key(lane), 0, 'inf', 'WITHSCORES', 'LIMIT', 0, most)
   end
 
   -- Tenants that do not wait and were charged at most so much, the most charged first.
   function t.idle(lane, tokens, most)
     if moved[lane] then write_turns(lane) end
+    if not t.takes_turns(lane) then return {} end
     return call('ZRANGEBYSCORE', turns_key(lane), -1 - tokens, '(0', 'LIMIT', 0, most)
   end
 

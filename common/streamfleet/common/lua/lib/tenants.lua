@@ -25,10 +25,7 @@ local function may_share() return not redis.acl_check_cmd or redis.acl_check_cmd
 local function tenants()
   if made_tenants == nil then
     local usable = may_share() and type(redis.pcall('HLEN', SERVED)) == 'number'
-    for i = 0, usable and LANE_COUNT or -1 do
-      local key = i > 0 and turns_key(i) or WAITING
-      usable = usable and type(redis.pcall('ZCARD', key)) == 'number'
-    end
+      and type(redis.pcall('ZCARD', WAITING)) == 'number'
     -- @guard tenants: keys of another type are left alone
     made_tenants = usable
     if made_tenants == false then return false end

@@ -19,11 +19,3 @@ local function wake()
   -- @guard wake: idle waiters too
   leave_token()
 end
-
--- The list that one worker waits at, beside the others' bench. Its key is not declared either.
-local function call_worker(worker)
-  local key = cfg.prefix .. 'home:' .. worker
-  if redis.pcall('LLEN', key) == 0 and type(redis.pcall('RPUSH', key, '1')) == 'number' then
-    redis.pcall('PEXPIRE', key, 60000)
-  end
-end

@@ -112,6 +112,7 @@ export function factsOf(story) {
     of("Lane", story.lane), of("Entry", story.entry), of("Tenant", story.tenant), of("Session", story.session),
     of("Enqueued", story.enqueued_ms === null ? null : moment(story.enqueued_ms)),
     of("Deadline", deadlineText(story)),
+    of("Taken in about", story.expected_ms == null ? null : span(story.expected_ms / 1000)),
     of("Before it", story.requests_before === null ? null : `${count(story.requests_before)} in its lane`),
     of("Worker", story.worker && `${story.worker}, attempt ${story.attempt}`),
     of("Took", timings && tookText(timings)),

@@ -1,0 +1,206 @@
+"""Requests answered in time in overload, and below it; and how far expected times are from the true ones."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import astuple, dataclass
+
+from bench.core.redis import own_server
+from bench.core.reports import Table, Target
+from bench.core.rounds import percentile
+from bench.fairness.engines import PROMPT_MS, WORK_MS, Ask, run
+from bench.fairness.queues import Oracle, RealQueue
+from bench.scheduling.parts import Part, Say
+
+ENGINES = 4
+SLACKS_S = ((0.2, 2.0), (0.7, 10.0), (1.0, 60.0))
+"""Cumulative share of requests, and seconds until their deadlines."""
+WARM_S = 60
+"""Time that is not counted: as long as the longest deadline."""
+LOADS, CONTENDERS = (0.9, 1.5, 3.0), ("by deadline", "judged", "oracle")
+SIGMA = 0.5
+"""Of the factor by which a request's limit exceeds what it generates, log-normal."""
+
+
+def sizes(chance: random.Random) -> tuple[int, int, int]:
+    """Tokens of a prompt, of an output, and its limit."""
+    prompt = min(3_000, max(20, round(chance.lognormvariate(5.5, 0.9))))
+    output = min(512, max(8, round(chance.lognormvariate(4.5, 0.8))))
+    return prompt, output, math.ceil(output * math.exp(abs(chance.gauss(0, SIGMA))))
+
+
+def per_second(load: float) -> float:
+    """Requests a second that are so many times what the engines can do."""
+    chance = random.Random(1)
+    work_ms = [prompt * PROMPT_MS + output * WORK_MS for prompt, output, _ in (sizes(chance) for _ in range(4_000))]
+    return load * ENGINES * 1000 / (sum(work_ms) / len(work_ms))
+
+
+def traffic(seed: int, load: float, seconds: float, start: float) -> Iterator[Ask]:
+    """Requests in bursts: for 5 s of every 20 s, twice as many come as in the others."""
+    chance, rate, at, number = random.Random(seed), per_second(load), 0.0, 0
+    while True:
+        at += chance.expovariate(rate * (1.6 if at % 20 < 5 else 0.8))
+        if at > seconds:
+            return
+        number += 1
+        draw = chance.random()
+        slack_s = next(slack for share, slack in SLACKS_S if draw < share)
+        yield Ask(number, start + at * 1000, *sizes(chance), deadline=start + (at + slack_s) * 1000)
+
+
+@dataclass(frozen=True)
+class Served:
+    """What became of requests, after the first seconds: those that came and those in time, and those never started."""
+
+    came: int
+    in_time: int
+    not_started: int
+
+
+def measure(quick: bool, say: Say) -> Part:
+    """Measure loads of 0.9, 1.5 and 3, and expected times."""
+    seeds, seconds = ((3,), 140) if quick else ((3, 4, 5), 200)
+    rows, targets = [], []
+    for load in LOADS:
+        found = {name: Served(0, 0, 0) for name in CONTENDERS}
+        for seed in seeds:
+            for name in CONTENDERS:
+                say(f"load {load}, {name}, seed {seed}")
+                more, before = _served(name, seed, load, seconds), found[name]
+                found[name] = Served(*(sum(pair) for pair in zip(astuple(before), astuple(more), strict=True)))
+        counted_s = (seconds - WARM_S) * len(seeds)
+        rows += [
+            {
+                "load": load,
+                "order": name,
+                "requests": served.came,
+                "in time, a second": served.in_time / counted_s,
+                "not started": served.not_started,
+            }
+            for name, served in found.items()
+        ]
+        targets += _targets(load, found)
+    say("expected times")
+    times, targets_of_times = _judge(asyncio.run(_expected(140 if quick else 400)))
+    tables = [
+        Table("Requests answered in time", list(rows[0]), rows),
+        Table("Expected times", list(times[0]), times),
+    ]
+    return Part(tables, targets + targets_of_times, settings={"engines": ENGINES, "sigma of limits": SIGMA})
+
+
+def _targets(load: float, found: dict[str, Served]) -> list[Target]:
+    judged, today = found["judged"], found["by deadline"]
+    if load < 1:
+        share, most = 100 * judged.not_started / judged.came, _upper(judged.not_started, judged.came)
+        note = f"n = {judged.came:,}; 95 % interval up to {most:.2f} %"
+        return [Target(f"load {load}: requests that are not started, of all", share, 0.0, "at most", "%", note)]
+    oracle, old = judged.in_time / found["oracle"].in_time, judged.in_time / max(1, today.in_time)
+    return [
+        Target(f"load {load}: answered in time, against the oracle", 100 * oracle, 95, "at least", "%"),
+        Target(f"load {load}: answered in time, against the order by deadline", old, 1, "at least", "x"),
+    ]
+
+
+def _served(name: str, seed: int, load: float, seconds: int) -> Served:
+    start = math.floor(time.time()) * 1000.0
+    asks = list(traffic(seed, load, seconds, start))
+    if name == "oracle":
+        asyncio.run(run(Oracle(ENGINES), ENGINES, asks, start))
+    else:
+        with own_server() as server:
+            asyncio.run(_real(server.url, asks, start, judges=name == "judged"))
+    first, last = start + WARM_S * 1000, start + seconds * 1000
+    came = [ask for ask in asks if ask.at >= first]
+    in_time = [ask for ask in asks if ask.in_time and first <= (ask.done or 0) < last]
+    return Served(len(came), len(in_time), sum(ask.picked is None for ask in came))
+
+
+async def _real(url: str, asks: list[Ask], start: float, *, judges: bool) -> None:
+    queue = RealQueue(url, ENGINES, judges=judges)
+    await queue.open(start)
+    await run(queue, ENGINES, asks, start)
+    await queue.close()
+
+
+def _upper(count: int, number: int) -> float:
+    """Upper end of the 95 % interval of a share (Wilson), in percent."""
+    z, share = 1.96, count / number
+    middle, spread = share + z * z / (2 * number), z * math.sqrt(share * (1 - share) / number + z * z / (4 * number**2))
+    return 100 * (middle + spread) / (1 + z * z / number)
+
+
+class _Watched(RealQueue):
+    """Asks for the expected time of every 10th request a second after it has come."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url, ENGINES, judges=False)
+        self._fresh: list[Ask] = []
+        self.told: list[tuple[Ask, float, float]] = []
+
+    async def add(self, ask: Ask, now: float) -> None:
+        await super().add(ask, now)
+        if ask.lane == "normal" and ask.number % 10 == 0:
+            self._fresh.append(ask)
+
+    async def keep_house(self, now: float) -> None:
+        await super().keep_house(now)
+        for ask in self._fresh:
+            if ask.picked is None and (wait_ms := (await self.expected(ask, now)).wait_ms) is not None:
+                self.told.append((ask, now, wait_ms / 1000))
+        self._fresh = []
+
+
+async def _expected(seconds: int) -> list[tuple[float, float]]:
+    """Expected and true seconds of requests of lane `normal`, while urgent ones come steadily.
+
+    By turns more come than can be answered, and fewer.
+    """
+    chance, start = random.Random(7), math.floor(time.time()) * 1000.0
+    asks: list[Ask] = []
+    for lane, loads in (("critical", (0.3, 0.3)), ("normal", (0.9, 0.4))):
+        at = 0.0
+        while at < seconds:
+            at += chance.expovariate(per_second(loads[int(at // 40) % 2]))
+            asks.append(Ask(0, start + at * 1000, *sizes(chance), lane=lane))
+    asks.sort(key=lambda ask: ask.at)
+    for number, ask in enumerate(asks, 1):
+        ask.number = number
+    with own_server() as server:
+        queue = _Watched(server.url)
+        await queue.open(start)
+        await run(queue, ENGINES, asks, start)
+        await queue.close()
+    warm = start + WARM_S * 1000
+    return [(told_s, (ask.picked - now) / 1000) for ask, now, told_s in queue.told if ask.picked and now >= warm]
+
+
+def _judge(times: list[tuple[float, float]]) -> tuple[list[dict[str, float | str]], list[Target]]:
+    long = [(told, true) for told, true in times if true >= 2]
+    short = [abs(told - true) for told, true in times if true < 2]
+    errors = [100 * abs(told - true) / true for told, true in long]
+    rows: list[dict[str, float | str]] = [
+        {
+            "waits": "2 s or more",
+            "number": len(long),
+            "p50 of the error": f"{percentile(errors, 0.5):.0f} %",
+            "p90 of the error": f"{percentile(errors, 0.9):.0f} %",
+        },
+        {
+            "waits": "below 2 s",
+            "number": len(short),
+            "p50 of the error": f"{percentile(short, 0.5):.2f} s",
+            "p90 of the error": f"{percentile(short, 0.9):.2f} s",
+        },
+    ]
+    within = 100 * sum(error <= 25 for error in errors) / len(errors)
+    close = 100 * sum(error <= 1 for error in short) / len(short)
+    return rows, [
+        Target("expected times within 25 %, of waits of 2 s or more", within, 90, "at least", "%", f"n = {len(long)}"),
+        Target("expected times within 1 s, of shorter waits", close, 90, "at least", "%", f"n = {len(short)}"),
+    ]

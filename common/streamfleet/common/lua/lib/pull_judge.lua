@@ -1,0 +1,55 @@
+-- @include finish
+-- @include lengths
+-- @include pace
+-- Deadlines are judged at the pick, if the worker tells how long its requests take: what cannot be done in time even if
+-- it starts now is not started.
+
+-- Class of length: half octaves of the output that requests of its tenant with such a limit have had, else of its limit.
+local function length_class(fields, tenant)
+  local bytes, limit = body_size(fields)
+  limit = tonumber(limit)
+  local shared = sharing()
+  if shared then
+    local cost, prompt = shared.cost(shared.record(shared.name(tenant)), bytes, limit)
+    return tostring(half_octave(cost - prompt))
+  end
+  return limit and tostring(half_octave(limit)) or 'none'
+end
+
+-- `needs`: ms that requests of each class need at least. Returns the class of a claimed entry; nil if it has been ended.
+local function judge(claimed, deadline, tenant, needs)
+  local lane, id, attempt, _, fields = unpack(claimed)
+  local class, left = length_class(fields, tenant), deadline - now_ms()
+  local needed = needs[class]
+  -- @guard judge: what an earlier run has done is not known
+  if attempt > 1 or claimed[8] ~= '' then return class end
+  if not needed or left >= needed then return class end
+  local why = string.format('%.0f ms are left until the deadline, and requests of this length take at least %.0f ms', left,
+    needed)
+  local letter = {status = 'expired', attempts = 0}
+  letter.error = openai_error(why, 'timeout', 'deadline', 'deadline_out_of_reach')
+  end_with_dead_letter(lane, id, fields, read_entry(lane, id, fields), letter)
+  return nil
+end
+
+local expected   -- as expectations() returns it
+-- @begin
+expected = nil
+-- @end
+
+-- Ends an entry that asks for it if it will likely be late: on its arrival, before it waits. `before`: number of requests
+-- of its lane that arrived with it. Returns true if it has been ended.
+local function refuse(lane, id, fields, deadline, before)
+  expected = expected or expectations()
+  local first = before + call('ZCOUNT', ready_key(lane), '-inf', string.format('%.0f', deadline))
+  local ms, run = expected(lane, first)
+  -- @guard refuse: what may be in time waits
+  if not ms or now_ms() + ms + run <= deadline then return false end
+  local entry = read_entry(lane, id, fields)
+  if answered(entry.id) then return false end
+  local why = string.format('it would be taken in %.1f s, and would run for %.1f s: that is %.1f s after its deadline',
+    ms / 1000, run / 1000, (now_ms() + ms + run - deadline) / 1000)
+  local letter = {status = 'expired', attempts = 0, error = openai_error(why, 'timeout', 'if_late', 'likely_late')}
+  end_with_dead_letter(lane, id, fields, entry, letter)
+  return true
+end

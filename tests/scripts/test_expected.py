@@ -1,0 +1,218 @@
+"""The pace of a queue, the times that follow from it, and what is refused for them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from streamfleet.common.broker.types import Expected
+from streamfleet.common.protocol import Lane
+from tests.scripts.harness import NOW, Queue, ids
+
+FAR = NOW + 10**7
+
+
+class Fleet:
+    """A queue whose workers take a number of requests each second, and keep house."""
+
+    def __init__(self, queue: Queue) -> None:
+        self.queue, self.second, self._added = queue, 0, 0
+
+    @property
+    def here(self) -> Queue:
+        """The queue at the present time."""
+        return self.queue.at(NOW + 1_000 * self.second)
+
+    async def add(self, lane: str, number: int, **fields: Any) -> None:
+        for _ in range(number):
+            self._added += 1
+            await self.queue.add(lane, f"1000-{self._added}", **({"deadline": FAR + self._added} | fields))
+
+    async def keep_house(self) -> None:
+        await self.here.pull("w1", 0, stage_entries=10_000)
+        await self.here.broker.expire()
+
+    async def work(self, seconds: int, rate: int, coming: dict[str, int] | None = None) -> None:
+        await self.keep_house()
+        for _ in range(seconds):
+            self.second += 1
+            for lane, number in (coming or {}).items():
+                await self.add(lane, number)
+            leases = [claim.lease for claim in (await self.here.pull("w1", rate)).claims]
+            await self.here.complete("w1", *leases[: rate - 1])
+            await self.keep_house()
+
+    async def expected(self, lane: Lane = Lane.HIGH, deadline: int | None = None) -> Expected:
+        """Of a request that would come now."""
+        (found,) = await self.here.broker.expected([(lane, None, deadline, None)])
+        return found
+
+
+async def test_nobody_can_tell_before_a_queue_has_worked(queue: Queue) -> None:
+    fleet = Fleet(queue)
+    assert await fleet.expected() == Expected(0)
+    await fleet.add("high", 10)
+    await fleet.keep_house()
+    assert await fleet.expected(deadline=FAR + 10**6) == Expected(10)
+
+
+async def test_the_time_is_that_of_what_goes_first(queue: Queue) -> None:
+    fleet = Fleet(queue)
+    await fleet.add("high", 100)
+    await fleet.work(10, 5)
+    expected = await fleet.expected(deadline=FAR + 10**6)
+    assert (expected.place, expected.wait_ms) == (50, 51 * 1_000 / 5)
+    assert expected.left_ms == FAR + 10**6 - NOW - 10_000 - (expected.wait_ms or 0) - (expected.run_ms or 0)
+
+
+async def test_a_waiting_request_has_a_place_and_a_time(queue: Queue) -> None:
+    fleet = Fleet(queue)
+    await fleet.add("high", 100)
+    await fleet.work(10, 5)
+    found = await fleet.here.broker.expected([(Lane.HIGH, f"1000-{number}") for number in (51, 100, 1)])
+    assert [(each.place, each.wait_ms) for each in found] == [(0, 200), (49, 10_000), (None, None)]
+
+
+async def test_an_earlier_deadline_has_a_shorter_time(queue: Queue) -> None:
+    fleet = Fleet(queue)
+    await fleet.add("high", 100)
+    await fleet.work(10, 5)
+    assert (await fleet.expected(deadline=NOW + 20_000)).place == 0
+
+
+async def test_more_urgent_lanes_go_first_with_what_still_comes(queue: Queue) -> None:
+    fleet = Fleet(queue)
+    await fleet.add("high", 100)
+    await fleet.add("critical", 1)
+    await fleet.work(20, 5, {"critical": 2})
+    await fleet.add("critical", 12)
+    await fleet.here.pull("w1", 0)
+    expected = await fleet.expected(deadline=FAR + 10**6)
+    assert expected.place == 100 - 20 * 3 + 1
+    # 12 urgent ones wait, and of the 5 taken a second 2 are urgent ones that come, which Redis 6.2 does not count.
+    (group,) = await fleet.queue.command("XINFO", "GROUPS", fleet.queue.keys.lane("critical"))
+    coming = 2 if b"entries-read" in group else 0
+    assert expected.wait_ms == pytest.approx((expected.place + 1 + 12) / (5 - coming) * 1_000, rel=0.1)
+
+
+async def test_no_lane_waits_longer_than_its_share_lets_it(queue: Queue) -> None:
+    fleet = Fleet(queue)
+    await fleet.add("normal", 10)
+    await fleet.add("high", 10_000)
+    await fleet.work(10, 10)
+    expected = await fleet.expected(Lane.NORMAL, FAR + 10**6)
+    assert expected.wait_ms == pytest.approx(((expected.place or 0) + 1) * 1_000, rel=0.01)
+
+
+async def test_less_urgent_lanes_take_their_shares(queue: Queue) -> None:
+    fleet = Fleet(queue)
+    await fleet.add("normal", 1_000)
+    await fleet.add("high", 100)
+    await fleet.work(5, 10)
+    expected = await fleet.expected(deadline=FAR + 10**6)
+    assert expected.wait_ms == pytest.approx(((expected.place or 0) + 1) * 1_000 / 9, rel=0.01)
+
+
+async def test_the_time_of_an_idle_fleet_is_that_of_when_it_was_busy(queue: Queue) -> None:
+    fleet = Fleet(queue)
+    await fleet.add("high", 51)
+    await fleet.work(10, 5)
+    before = await fleet.expected(deadline=FAR + 10**6)
+    await fleet.work(8, 5)
+    assert (before.wait_ms, (await fleet.expected(deadline=FAR + 10**6)).wait_ms) == (400, 200)
+
+
+async def test_a_fleet_that_has_become_slow_is_noticed(queue: Queue) -> None:
+    fleet = Fleet(queue)
+    await fleet.add("high", 1_000)
+    await fleet.work(20, 10)
+    await fleet.work(60, 1)
+    expected = await fleet.expected(deadline=NOW + 100_000)
+    assert 600 <= (expected.wait_ms or 0) <= 1_000
+
+
+async def test_nobody_can_tell_for_a_paused_lane_or_without_workers(queue: Queue) -> None:
+    fleet = Fleet(queue)
+    await fleet.add("high", 100)
+    await fleet.work(10, 5)
+    await fleet.here.broker.pause([Lane.HIGH])
+    assert (await fleet.expected()).wait_ms is None
+    assert (await fleet.expected(Lane.NORMAL)).wait_ms is not None
+    fleet.second += 11
+    assert (await fleet.expected(Lane.NORMAL)).wait_ms is None
+
+
+async def test_a_clock_that_was_set_back_or_forward_is_not_measured_by(queue: Queue) -> None:
+    fleet = Fleet(queue)
+    await fleet.add("high", 200)
+    await fleet.work(10, 5)
+    for step in (-500, 7_200):
+        fleet.second += step
+        await fleet.keep_house()
+        assert (await fleet.expected()).wait_ms is None
+        await fleet.work(2, 5)
+        assert (await fleet.expected()).wait_ms == 200
+
+
+async def test_a_broken_pace_is_measured_anew(queue: Queue) -> None:
+    fleet = Fleet(queue)
+    await fleet.add("high", 100)
+    await fleet.work(3, 5)
+    for broken in ("", "nonsense", "[]", "{}"):
+        await fleet.queue.command("HSET", fleet.queue.keys.sched, "pace", broken)
+        assert (await fleet.expected()).wait_ms is None
+        await fleet.work(2, 5)
+        assert (await fleet.expected()).wait_ms == 200
+
+
+async def test_what_will_likely_be_late_is_refused_where_it_asks_for_that(queue: Queue) -> None:
+    fleet = Fleet(queue)
+    await fleet.add("high", 100, deadline=NOW + 15_000)
+    await fleet.work(10, 5)
+    soon = NOW + 10_000 + 5_000
+    await fleet.queue.add("high", "2000-1", id="refused", deadline=soon + 1, if_late="refuse", reply="me")
+    await fleet.queue.add("high", "2000-2", id="asks-for-nothing", deadline=soon + 1)
+    await fleet.queue.add("high", "2000-3", id="in-time", deadline=soon + 60_000, if_late="refuse")
+    pulled = await fleet.here.pull("w1", 0)
+    assert (pulled.staged, pulled.dropped) == (3, 1)
+    dump = await fleet.queue.dump()
+    result = dump["result:refused"]
+    error = json.loads(result["error"])["error"]
+    assert (result["status"], error["code"], error["param"]) == ("expired", "likely_late", "if_late")
+    assert "it would be taken in 10.2 s" in error["message"]
+    assert (dump["counts"]["expired"], dump["reply:me"][0]["status"], len(dump["dead"])) == ("1", "expired", 1)
+    left = [name for name in dump["lane:high"]["entries"] if name.startswith("2000")]
+    assert left == ["2000-2", "2000-3"]
+
+
+async def test_what_arrives_together_counts_for_each_other(queue: Queue) -> None:
+    fleet = Fleet(queue)
+    await fleet.add("high", 60)
+    await fleet.work(10, 5)
+    run_ms = (await fleet.expected()).run_ms or 0
+    await fleet.add("high", 40, deadline=NOW + 10_000 + 4_000 + run_ms, if_late="refuse")
+    assert (await fleet.here.pull("w1", 0)).dropped == pytest.approx(40 - 4 * 5, abs=1)
+
+
+async def test_nothing_is_refused_without_a_pace_or_without_a_deadline(queue: Queue) -> None:
+    fleet = Fleet(queue)
+    await fleet.add("high", 100)
+    await fleet.queue.add("high", "2000-1", deadline=NOW + 1, if_late="refuse")
+    assert (await fleet.here.pull("w1", 0)).dropped == 0
+    await fleet.work(10, 5)
+    await fleet.queue.command("XADD", fleet.queue.keys.lane("high"), "2000-2", "body", "{}", "if_late", "refuse")
+    assert (await fleet.here.pull("w1", 0)).dropped == 0
+
+
+async def test_an_id_that_has_a_result_is_a_duplicate_and_not_refused(queue: Queue) -> None:
+    fleet = Fleet(queue)
+    await fleet.add("high", 100, deadline=NOW + 15_000)
+    await fleet.queue.add("critical", "1000-1", id="r1")
+    await fleet.work(10, 5)
+    assert (await fleet.queue.dump())["result:r1"]["status"] == "succeeded"
+    await fleet.queue.add("high", "2000-1", id="r1", deadline=NOW + 15_001, if_late="refuse")
+    assert (await fleet.here.pull("w1", 0)).dropped == 0
+    assert "2000-1" not in ids((await fleet.here.pull("w1", 60)).claims)
+    assert (await fleet.queue.dump())["counts"]["duplicate"] == "1"
