@@ -12,7 +12,7 @@ export PATH := $(CURDIR)/.venv/programs:$(PATH)
 .PHONY: help demo test fault fault-mutants fault-recovery fault-ha fault-vllm fuzz hostile check format docs lint types
 .PHONY: imports unit k8s-check alerts-check lock clean setup-dev setup-vllm setup-bench setup-node setup-system
 .PHONY: observe bench-quick bench-broker bench-engine bench-batching bench-scheduling bench-autoscaling bench-docs
-.PHONY: bench-coserving bench-planning bench-shards bench-gateway bench-fairness gpu-proof demo-gateway clients
+.PHONY: bench-coserving bench-planning bench-shards bench-gateway bench-fairness bench-locality gpu-proof demo-gateway clients
 .PHONY: images images-clean pods
 
 help: ## List the targets
@@ -74,6 +74,9 @@ bench-scheduling: setup-dev ## Urgent requests behind backlogs, deadlines, share
 
 bench-fairness: setup-dev ## Tenants in one lane: a small one beside a flood, shares by weight, the cost of a pull
 	@$(BIN)/python -m bench.fairness $(ARGS)
+
+bench-locality: setup-dev ## Where requests of sessions run: cached tokens, misses, the cost of a pull, beside a push oracle (20 minutes)
+	@$(BIN)/python -m bench.locality $(ARGS)
 
 bench-coserving: setup-dev ## Urgent requests on engines full of patient work: first tokens, what patient work loses (about 25 minutes)
 	@$(BIN)/python -m bench.coserving $(ARGS)

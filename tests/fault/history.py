@@ -228,6 +228,7 @@ async def _read_rest(redis: Any, history: History) -> None:
         history.left[f"ready:{lane}"] = await redis.zcard(f"{{default}}:ready:{lane}")
     history.left["waiting"] = await redis.zlexcount("{default}:waiting", "-", "(t")
     history.left["charges"] = sum(name.startswith(b"c|") for name in await redis.hkeys("{default}:served"))
+    history.left["homes"] = await redis.zcard("{default}:homes")
     history.left["delayed"] = await redis.zcard("{default}:delayed")
     history.left["tries"] = await redis.hlen("{default}:tries")
     history.counts = {text(name): int(n) for name, n in (await redis.hgetall("{default}:counts")).items()}

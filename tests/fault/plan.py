@@ -63,11 +63,14 @@ class Item:
 
 
 def of_tenants(step: Step) -> Step:
-    """The same, but two thirds of the requests are one of two tenants'."""
-    tenants = [("", "a", "b")[crc32(item.nonce.encode()) % 3] for item in step.items]
-    pairs = zip(step.items, tenants, strict=True)
-    items = [replace(item, fields={**item.fields, "tenant": name}) if name else item for item, name in pairs]
-    return replace(step, items=tuple(items))
+    """The same, but two thirds of the requests are one of two tenants', and half are of some sessions."""
+    return replace(step, items=tuple(map(_of_tenant, step.items)))
+
+
+def _of_tenant(item: Item) -> Item:
+    number = crc32(item.nonce.encode())
+    names = {"tenant": ("", "a", "b")[number % 3], "session": f"s{number % 7}" if number // 3 % 2 else ""}
+    return replace(item, fields=item.fields | {field: name for field, name in names.items() if name})
 
 
 @dataclass(frozen=True)

@@ -174,8 +174,7 @@ def _ask(item: Item) -> dict[str, Any]:
     options: dict[str, Any] = {"body": json.loads(item.fields["body"]), "lane": item.lane, "id": item.id}
     if "ttl" in item.fields:
         options["ttl_ms"] = int(item.fields["ttl"])
-    if "tenant" in item.fields:
-        options["tenant"] = item.fields["tenant"]
+    options |= {name: item.fields[name] for name in ("tenant", "session") if name in item.fields}
     return {**options, "meta": item.nonce}
 
 

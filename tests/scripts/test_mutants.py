@@ -15,6 +15,7 @@ from streamfleet.cli.demo.server import RedisServer
 from tests.scripts.conftest import CAUGHT_BY, open_queue
 from tests.scripts.histories.steps import make_history
 from tests.scripts.mutants import (
+    affinity,
     deadlines,
     endings,
     forgetting,
@@ -41,6 +42,7 @@ MUTANTS = (
     *forgetting.MUTANTS,
     *repairs.MUTANTS,
     *tenants.MUTANTS,
+    *affinity.MUTANTS,
     *deadlines.MUTANTS,
     *tokens.MUTANTS,
     *webhooks.MUTANTS,

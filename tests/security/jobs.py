@@ -7,7 +7,7 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from streamfleet.common.broker.types import Completion, Lease, Retry, Rooms, TokenGroup
+from streamfleet.common.broker.types import Completion, Home, Lease, Pulled, Retry, Rooms, TokenGroup
 from streamfleet.common.broker.types import Role as Waiting
 from streamfleet.common.connection import Connection
 from streamfleet.common.errors import openai_error
@@ -142,6 +142,7 @@ async def work(guarded: Guarded, url: str) -> None:
         for lane in LANES:
             await one_lane(admin, me, lane)
         await shares(admin, me)
+        await has_sessions(admin, me, guarded, url)
         await later(admin, me, guarded, url)
         await streams(admin, me)
         await cancels(admin, me)
@@ -221,6 +222,35 @@ async def shares(admin: Broker, me: Broker) -> None:
     await me.expire()
     assert await admin.connection.command("HEXISTS", me.keys.served, "t|b"), "without its rights, lanes go by deadline"
     assert not await admin.connection.command("EXISTS", me.keys.turns(Lane.HIGH))
+
+
+async def has_sessions(admin: Broker, me: Broker, guarded: Guarded, url: str) -> None:
+    """Sessions have homes: one is woken, one is asked in vain, one cancelled; nothing is left of them after an hour."""
+
+    async def pull(worker: str, wanted: int = 1, start: str = "1", broker: Broker = me) -> Pulled:
+        return await broker.pull(worker, wanted, home=Home(start, 0))
+
+    await add(admin, Lane.HIGH, f"{NOW}-18", session="s")
+    for worker in ("w1", "w2", "w3"):
+        for row in (await pull(worker)).claims:
+            await me.complete(worker, [succeeded(row.lease)])
+    await add(admin, Lane.HIGH, f"{NOW}-19", session="s")
+    await pull("w3", 0)
+    assert await me.cancel(f"high:{NOW}-19")
+    assert [(await pull(worker)).role for worker in ("w2", "w3", "w1")][-1] is Waiting.IDLE_WAITER
+    await add(admin, Lane.HIGH, f"{NOW}-20", session="s")
+    await add(admin, Lane.HIGH, f"{NOW}-21", session="s")
+    assert not (await pull("w2")).claims
+    assert await admin.connection.command("PTTL", me.keys.home("w1")) > 0
+    await me.wait(Waiting.IDLE_WAITER, 5_000, worker="w1")
+    assert await admin.connection.command("LLEN", me.keys.home("w1")) == 0
+    (first,) = (await pull("w1")).claims
+    (second,) = (await pull("w1", start="2")).claims  # another start of it: anybody's
+    await me.complete("w1", [succeeded(first.lease), succeeded(second.lease)])
+    async with guarded.broker(url, now_ms=NOW + 3_700_000) as then:
+        for _ in range(5):
+            await then.promote()
+    assert not await admin.connection.command("EXISTS", me.keys.homes, me.keys.sessions, me.keys.loads)
 
 
 def _at(broker: Broker, now_ms: int) -> Any:

@@ -104,7 +104,7 @@ SHAPES = {
     "HGETALL": "", "HSET": "a b", "HSETNX": "a b", "HDEL": "a", "HLEN": "", "HEXISTS": "a", "HINCRBY": "a 1",
     "ZADD": "1 a", "ZCARD": "", "ZCOUNT": "0 1", "ZPOPMIN": "1", "ZRANGE": "0 1", "ZRANGEBYSCORE": "0 1",
     "HSCAN": "0", "ZSCAN": "0", "RENAME": "", "ZREM": "a", "ZREMRANGEBYSCORE": "0 1", "ZSCORE": "a", "LLEN": "",
-    "ZRANK": "a", "ZMSCORE": "a", "ZLEXCOUNT": "- +", "ZRANGEBYLEX": "- +", "ZREMRANGEBYLEX": "- +",
+    "ZRANK": "a", "ZMSCORE": "a", "ZLEXCOUNT": "- +", "ZRANGEBYLEX": "- +", "ZREMRANGEBYLEX": "- +", "HRANDFIELD": "1",
     "RPUSH": "a", "BLPOP": "1", "EVAL": "", "FCALL": "",
 }  # fmt: skip
 SPECIAL = {
@@ -166,8 +166,11 @@ def all_keys(queue: str) -> dict[str, list[str]]:
             keys.waiting,
             keys.served,
             keys.tenants,
+            keys.homes,
+            keys.sessions,
+            keys.loads,
         ]
-        made = [keys.result("r"), keys.request("r"), keys.reply("r")]
+        made = [keys.result("r"), keys.request("r"), keys.reply("r"), keys.home("r")]
         found[name] = [
             *keys.lanes,
             *map(keys.ready, LANES),

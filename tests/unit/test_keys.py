@@ -11,7 +11,7 @@ from streamfleet.common.keys import Keys
 from streamfleet.common.protocol import LANES
 
 SHARED = ["wake", "sched", "dead", "tries", "delayed", "bench", "watch", "counts", "cancels", "workers"]
-SHARED += ["waiting", "served", "tenants"]
+SHARED += ["waiting", "served", "tenants", "homes", "sessions", "loads"]
 FIXED = [*SHARED, "maintain", "cancel_requests"]
 names = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1, max_size=256)
 
@@ -44,7 +44,7 @@ def test_the_shared_keys_are_those_that_the_scripts_count_on() -> None:
     expected = [*keys.lanes, *map(keys.ready, LANES), *map(keys.turns, LANES)]
     expected += [getattr(keys, name) for name in SHARED]
     assert keys.shared() == expected
-    assert len(set(keys.shared())) == 25
+    assert len(set(keys.shared())) == 28
 
 
 @given(names, names)
@@ -55,7 +55,7 @@ def test_every_key_of_a_request_has_the_queues_hash_tag(request_id: str, queue: 
         return
     made = [keys.result(request_id), keys.request(request_id), keys.reply(request_id), keys.tokens(request_id)]
     assert {tag(key) for key in [*made, *keys.shared()]} == {queue}
-    assert len({*made, *keys.shared()}) == 29
+    assert len({*made, *keys.shared()}) == 32
 
 
 @pytest.mark.parametrize("queue", ["", "a b", "a{b", "}", "é", "x" * 257, "high:1-1"])

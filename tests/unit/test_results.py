@@ -165,7 +165,7 @@ def test_one_part_of_the_scripts_writes_results() -> None:
         others = source(verb).replace(part, "")
         if "result_key(" in others:  # it has keys of results
             written = set(re.findall(r"'(?:HSET|HSETNX|HINCRBY)', ([\w\[\]]+)", others))
-            assert written <= {"SCHED", "COUNTS", "ATTEMPTS", "WORKERS", "SERVED"}, verb
+            assert written <= {"SCHED", "COUNTS", "ATTEMPTS", "WORKERS", "SERVED", "SESSIONS"}, verb
 
 
 def test_a_worker_writes_no_other_fields(table: list[str]) -> None:

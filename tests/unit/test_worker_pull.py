@@ -39,7 +39,7 @@ class Redis:
         self.happened.append("pull")
         return self.pulls.pop(0) if self.pulls else Pulled([], 0, Role.IDLE_WAITER, 0, 0, 0)
 
-    async def wait(self, *_: object) -> list[Hint]:
+    async def wait(self, *_: object, **__: object) -> list[Hint]:
         self.happened.append("wait")
         self._waiting.clear()
         await self._waiting.wait()

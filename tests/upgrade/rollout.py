@@ -35,7 +35,7 @@ OLD_SLOTS, NEW_SLOTS = (0, 1, 2), (3, 4, 5)
 LOAD_S = 3.5
 MOST_S, SETTLE_S = 40.0, 20.0
 TIDIED = 9
-"""Looks of today's housekeeping at what tenants are charged for requests that the old release ended."""
+"""Looks of today's housekeeping at charges and homes of requests that the old release took."""
 PROMPT, PROMPT_S = 5, 3.0
 """An idle fleet answers one after the other of so many short requests within so long: far less than the time after
 which workers that were not woken look by themselves."""
@@ -176,6 +176,7 @@ async def _judged(rollout: Rollout, settled: bool, old: Code, today: Code) -> Pl
     await harness.leave()
     for _ in range(TIDIED):
         await harness.broker.expire()
+        await harness.broker.promote()
     history = await collect(harness)
     if not settled:
         history.problems.append(f"not everything had ended {SETTLE_S:g} s after the last move")

@@ -108,6 +108,25 @@ class Keys:
         return f"{self.base}tenants"
 
     @property
+    def homes(self) -> str:
+        """Sorted set of what is ready, by the worker that it waits for."""
+        return f"{self.base}homes"
+
+    @property
+    def sessions(self) -> str:
+        """Hash of sessions, and beginnings of prompts, to the workers that have them in their caches."""
+        return f"{self.base}sessions"
+
+    @property
+    def loads(self) -> str:
+        """Sorted set of these workers' numbers, by what each holds and what waits for it."""
+        return f"{self.base}loads"
+
+    def home(self, worker: str) -> str:
+        """List of at most one token; an idle worker pops it when something comes that waits for this worker."""
+        return f"{self.base}home:{worker}"
+
+    @property
     def wake(self) -> str:
         """Stream that wakes a watching worker."""
         return f"{self.base}wake"
@@ -201,4 +220,7 @@ class Keys:
             self.waiting,
             self.served,
             self.tenants,
+            self.homes,
+            self.sessions,
+            self.loads,
         ]

@@ -123,6 +123,11 @@ RECLAIMED = Counter("streamfleet_reclaimed_total", "Entries taken back from sile
 LEASES_LOST = Counter("streamfleet_leases_lost_total", "Leases that were gone at renewal or completion.")
 RENEWALS_LATE = Counter("streamfleet_lease_renewals_late_total", "Renewals later than half a lease after the last one.")
 QUEUED = Durations("streamfleet_queued_seconds", "From enqueueing to being claimed.", ["lane"])
+PASSED_OVER = Durations(
+    "streamfleet_passed_over_seconds",
+    "Time for which others went before a request that waited for the worker with its prefix cache.",
+    ["lane"],
+)
 WAIT = Durations("streamfleet_wait_seconds", "From enqueueing to the engine, once ended.", ["lane", "status"])
 FIRST_TOKEN = Durations("streamfleet_first_token_seconds", "From the engine to its first token.", ["lane", "status"])
 RUN = Durations("streamfleet_run_seconds", "Of one attempt: from its start to its outcome.", ["lane", "status"])

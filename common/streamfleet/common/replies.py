@@ -24,13 +24,14 @@ def lease_row(lease: Lease) -> list[Any]:
 
 def claim(row: list[Any]) -> Claim:
     """Read a claim that pull.lua returned."""
-    lane, stream_id, attempt, request_id, flat, lost, staged, interrupted, *length = row
+    lane, stream_id, attempt, request_id, flat, lost, staged, interrupted, length, passed = row
     lease = Lease(LANES[lane - 1], stream_id.decode(), attempt, request_id.decode())
     fields = dict(zip(flat[::2], flat[1::2], strict=True))
     staged_ms = int(staged) if staged else None
     read = Claim(lease, fields, lost, staged_ms)
-    if length:
-        read.length = length[0].decode()
+    read.length = length.decode()
+    if passed:
+        read.passed_ms = int(passed)
     if interrupted:
         times, _, kept = interrupted.partition(b" ")
         read.interrupted, read.kept = number(times), kept.partition(b" ")[0].decode(errors="replace")

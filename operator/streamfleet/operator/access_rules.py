@@ -267,11 +267,20 @@ def _work(p: Patterns) -> list[Grant]:
         Grant(("zadd", "zcard", "zmscore", "zrangebyscore", "zrem", "zscore"), p.of(BOTH, *map(keys.turns, LANES))),
         Grant(("hdel", "hget", "hlen", "hmget", "hscan", "hset"), p.of(BOTH, keys.served)),
         Grant(("hlen", "hmget"), p.of(READ, keys.tenants)),
+        # Homes of sessions
+        Grant(
+            ("zadd", "zcard", "zcount", "zmscore", "zrange", "zrangebyscore", "zrem", "zscore"),
+            p.of(BOTH, keys.homes, keys.loads),
+        ),
+        Grant(
+            ("hdel", "hget", "hgetall", "hincrby", "hlen", "hrandfield", "hset"),
+            p.of(BOTH, keys.sessions),
+        ),
         # A worker adds what the configuration lacks; only an operator changes it.
         Grant(("hgetall", "hsetnx"), p.of(BOTH, keys.meta)),
-        Grant(("llen", "rpush", "blpop"), p.of(BOTH, keys.bench, keys.standby)),
+        Grant(("llen", "rpush", "blpop"), p.of(BOTH, keys.bench, keys.standby, keys.home)),
         Grant(("hsetnx", "hset", "hmget", "hgetall", "hexists", "exists"), p.of(BOTH, keys.result)),
-        Grant(("pexpire",), p.of(WRITE, keys.result, keys.request, keys.reply, keys.tokens)),
+        Grant(("pexpire",), p.of(WRITE, keys.result, keys.request, keys.reply, keys.tokens, keys.home)),
         Grant(("xadd",), p.of(WRITE, keys.reply, keys.tokens, keys.dead, keys.cancels, keys.wake)),
         Grant(("exists",), p.of(READ, keys.tokens)),
         Grant(("xtrim",), p.of(WRITE, keys.dead)),

@@ -256,8 +256,25 @@ def shared_checks(keys: Keys) -> list[KeyCheck]:
     """Expected properties of the keys that all requests share."""
     types: dict[str, Sequence[str]] = defaultdict(tuple)
     types["stream"] = (*keys.lanes, keys.wake, keys.dead, keys.cancels, keys.cancel_requests)
-    types["zset"] = (*map(keys.ready, LANES), *map(keys.turns, LANES), keys.waiting, keys.delayed, keys.watch)
-    types["hash"] = (keys.sched, keys.tries, keys.counts, keys.workers, keys.meta, keys.served, keys.tenants)
+    types["zset"] = (
+        *map(keys.ready, LANES),
+        *map(keys.turns, LANES),
+        keys.waiting,
+        keys.homes,
+        keys.loads,
+        keys.delayed,
+        keys.watch,
+    )
+    types["hash"] = (
+        keys.sched,
+        keys.tries,
+        keys.counts,
+        keys.workers,
+        keys.meta,
+        keys.served,
+        keys.tenants,
+        keys.sessions,
+    )
     types["list"] = (keys.bench, keys.standby)
     checks = [KeyCheck(key, kind) for kind, names in types.items() for key in names]
     return [*checks, KeyCheck(keys.maintain, "string", LOCK_MS)]

@@ -99,6 +99,8 @@ class Faults(FleetState):
         for name, place in self.model.places.items():
             if place[0] == "delayed":  # due later where the clock was set back
                 self.model.places[name] = ("delayed", min(place[1], self.now + MOST_DELAY_MS))
+        self.dump = await self.queue.dump()
+        self._check_homes()
         self.disturbed = False
         self.dead_watches = {name: until for name, until in self.dead_watches.items() if until > self.now}
 

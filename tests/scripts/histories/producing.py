@@ -28,7 +28,10 @@ class Producing(FleetState):
         late = "" if deadline is None else str(deadline)
         body = "b" * (2_100 if step.x % 37 == 0 else 10)
         tenant = ["", "", "a", "b", "a", "x\x01"][(step.x + step.y) % 6] if self.shape % 2 else ""
-        given = {"id": request_id, "tenant": tenant, "reply": reply, "if_late": ["", "refuse", "x"][step.z % 5 % 3]}
+        session = ["", "s1", "s2", "s3", "s1"][(step.x * 7 + step.z) % 5] if self.sessions else ""
+        self.model.sessions = self.model.sessions or bool(session)
+        given = {"id": request_id, "tenant": tenant, "session": session, "reply": reply}
+        given |= {"if_late": ["", "refuse", "x"][step.z % 5 % 3]}
         given |= {"ttl" if step.z % 3 == 0 else "deadline": late, "body": body}
         fields = {name: value for name, value in given.items() if value}
         stream_id = await self.queue.add_flat(lane, "*", *[part for pair in fields.items() for part in pair])

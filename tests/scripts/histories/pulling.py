@@ -47,7 +47,13 @@ class Pulling(FleetState):
         self.model.needs_ms = NEEDS_MS if self.shape // 2 % 2 else 0
         needs = dict.fromkeys(CLASSES, NEEDS_MS) if self.model.needs_ms else None
         pulled = await self.queue.pull(
-            worker.name, wanted, worker.hints, watching=worker.watching, stage_entries=most, needs=needs
+            worker.name,
+            wanted,
+            worker.hints,
+            watching=worker.watching,
+            stage_entries=most,
+            needs=needs,
+            home=self._home(worker),
         )
         hints = [f"{hint.lane}:{hint.stream_id}" for hint in worker.hints]
         before, staged, vanished = len(self.model.places), self.model.counts["staged"], self._vanishing(hints)
@@ -58,12 +64,14 @@ class Pulling(FleetState):
         assert pulled.dropped == before - len(self.model.places) - vanished
         assert len(pulled.claims) <= wanted
         cut = pulled.staged >= most  # perhaps not all that came was staged: then it pulls again
-        assert len(pulled.claims) == wanted or ready == 0 or cut
+        assert len(pulled.claims) == wanted or ready == 0 or cut or self.sessions
         room_to_watch = len(self._watches() - {worker.name}) < self.queue.limits.watchers
         expected = {Role.WATCHER if room_to_watch else Role.IDLE_WAITER}
-        if cut:
+        if self.sessions:  # what was another's may be this worker's by now: it pulls again
             expected.add(Role.NONE)
-        if len(pulled.claims) == wanted or UNDELIVERED in self.model.places.values():
+        if cut or pulled.soonest_ms == 0:
+            expected.add(Role.NONE)
+        if len(pulled.claims) == wanted or (UNDELIVERED in self.model.places.values() and not self.sessions):
             expected = {Role.NONE}
         assert pulled.role in expected
         # Somebody may have released what this worker still believes to hold: then it may get the very same lease again.
@@ -128,7 +136,9 @@ class Pulling(FleetState):
         worker = self._worker(step)
         if worker.state in ("watching", "waiting", "read") or worker.called:
             hints = [f"{hint.lane}:{hint.stream_id}" for hint in worker.hints]
-            pulled = await self.queue.pull(worker.name, 0, worker.hints, watching=worker.watching, owing=True)
+            pulled = await self.queue.pull(
+                worker.name, 0, worker.hints, watching=worker.watching, owing=True, home=self._home(worker)
+            )
             assert (pulled.role, list(pulled.claims)) == (Role.NONE, [])
             self.model.pull(worker.name, self.now, hints, [], await self.queue.dump())
             worker.hints, worker.watching, worker.called, worker.state = [], False, False, "full"

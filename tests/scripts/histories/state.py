@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import count
 
-from streamfleet.common.broker.types import Hint, Lease
+from streamfleet.common.broker.types import Hint, Home, Lease
+from streamfleet.common.protocol import LANES
 from tests.scripts.harness import Queue
 from tests.scripts.histories.model import READY, UNDELIVERED, Model
 from tests.scripts.histories.steps import Step
@@ -17,6 +19,9 @@ MOST = 2
 LANE_LIMIT = 5
 
 
+_STARTS = count()
+
+
 @dataclass
 class Worker:
     """A worker process as far as the queue can tell."""
@@ -27,6 +32,8 @@ class Worker:
     called: bool = False
     """True if it took a token of the idle waiters, and has not pulled since."""
     watching: bool = False
+    start: str = field(default_factory=lambda: str(next(_STARTS)))
+    """Each start of a worker has a prefix cache of its own."""
     hints: list[Hint] = field(default_factory=list)
     leases: list[Lease] = field(default_factory=list)
 
@@ -55,8 +62,15 @@ class FleetState:
         """Workers that died while they watched, and until when they count as watching."""
         self.dump: Dump = {}
         self.shape = 0
-        """Odd: some requests are a tenant's."""
+        """Odd: some requests are a tenant's. Its next two bits: some are of sessions."""
         self.made = len(self.workers)
+
+    @property
+    def sessions(self) -> bool:
+        return self.shape // 2 % 4 == 3
+
+    def _home(self, worker: Worker) -> Home | None:
+        return Home(worker.start, len(worker.leases)) if self.sessions else None
 
     async def check(self) -> None:
         """Compare everything, ask the audit, and see that work does not wait beside idle workers."""
@@ -67,6 +81,17 @@ class FleetState:
             assert not problems, problems
         self._check_wake_ups()
 
+    def _check_homes(self) -> None:
+        """Behind the housekeeping nothing is left over in the index, and nothing waits for a home that is none."""
+        indexed = self.dump.get("homes", [])
+        numbers = {number for number, _ in self.dump.get("loads", [])} | {"0"}
+        for member, place in indexed:
+            lane, stream_id = LANES[int(member[0]) - 1], "-".join(part[1:] for part in member[17:].split("-"))
+            assert int(place) >> 40 == int(member[0])
+            assert str(int(place) % 2**40) in numbers, f"{lane}:{stream_id} waits for nobody"
+            known = self.model.places.get(f"{lane}:{stream_id}") == READY
+            assert known or self.model.ghosts, f"{lane}:{stream_id} is left over"
+
     def _check_wake_ups(self) -> None:
         assert self.dump.get("bench", ["1"]) == ["1"]
         assert self.dump.get("wake", {}).get("undelivered", 0) <= 1
@@ -74,7 +99,8 @@ class FleetState:
         places = self.model.places.values()
         work = READY in places or (UNDELIVERED in places and not self.dead_watches)
         idle = [worker for worker in self.workers if worker.state in ("watching", "waiting")]
-        if self.disturbed or not work or not idle or any(worker.moves for worker in self.workers):
+        # With homes, what waits for one is anybody's after a while.
+        if self.sessions or self.disturbed or not work or not idle or any(worker.moves for worker in self.workers):
             return
         watches = self._watches()
         if any(worker.state == "watching" and worker.name not in watches for worker in idle):

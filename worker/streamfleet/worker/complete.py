@@ -15,7 +15,7 @@ from typing import TypeVar
 import structlog
 
 from streamfleet.common import jsontext, metrics
-from streamfleet.common.broker.types import CompleteCode, Completion, Lease, Retry, RetryCode
+from streamfleet.common.broker.types import Claim, CompleteCode, Completion, Lease, Retry, RetryCode
 from streamfleet.common.broker.worker import WorkerBroker
 from streamfleet.common.clock import Clock
 from streamfleet.common.errors import BrokerOutOfMemory, BrokerUnavailable, StreamfleetError, openai_error
@@ -217,9 +217,7 @@ class Completer:
             values["streamed"] = 0 if request.tokens is None else request.tokens.total
         if outcome.resumed_tokens:
             values["resumed_tokens"] = outcome.resumed_tokens
-        for field, name in _CARRIED:
-            if field in fields and (value := fields[field]):
-                values[name] = value[:MAX_META_BYTES]
+        values |= _told_of(request.claim)
         return Completion(request.claim.lease, outcome.status, values, request.claim.reply, outcome.error)
 
     async def _postpone(self, items: Sequence[tuple[InFlightRequest, Postponed]]) -> None:
@@ -292,3 +290,12 @@ def _parts(items: Sequence[T], size_of: Callable[[T], int], most: int) -> list[l
 
 def _entry_bytes(request: InFlightRequest) -> int:
     return sum(map(len, request.claim.fields.values()))
+
+
+def _told_of(claim: Claim) -> dict[str, bytes | str | int]:
+    """Fields of the result that say what was known at the claim."""
+    told: dict[str, bytes | str | int] = {} if claim.passed_ms is None else {"passed_ms": claim.passed_ms}
+    for field, name in _CARRIED:
+        if field in claim.fields and (value := claim.fields[field]):
+            told[name] = value[:MAX_META_BYTES]
+    return told

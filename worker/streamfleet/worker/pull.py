@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import uuid
 from collections.abc import Callable, Sequence
 
 import structlog
 
 from streamfleet.common import metrics
-from streamfleet.common.broker.types import Hint, Role, Rooms
+from streamfleet.common.broker.types import Hint, Home, Role, Rooms
 from streamfleet.common.broker.worker import WorkerBroker
 from streamfleet.common.clock import Clock
 from streamfleet.common.errors import BrokerOutOfMemory, BrokerUnavailable, NotPermitted, StreamfleetError
@@ -71,6 +72,9 @@ class Puller:
         self._listens_for: tuple[Role, list[Lane]] = (Role.NONE, [])
         self._listener: asyncio.Task[None] | None = None
         self._may_stand_by = True
+        self._own_list = worker
+        self._start = uuid.uuid4().hex[:12]  # its prefix cache is empty
+        self._soonest_ms: int | None = None
         self._most: int | None = None
         self._look_again_at = 0.0
         self._stopping = False
@@ -198,6 +202,7 @@ class Puller:
                 owing=self._owing,
                 watch_ms=WATCHER_MS,
                 needs=self._judge.needs(asked_at) if self._broker.limits.judge_deadlines == "on" else None,
+                home=Home(self._start, self._in_flight.load().requests),
             )
         except (BrokerUnavailable, BrokerOutOfMemory):
             self._hints = hints + self._hints
@@ -205,6 +210,7 @@ class Puller:
         hit(Point.AFTER_PULL)
         self._judge.pulled(pulled.ready, pulled.dropped, asked_at)
         self._watching = pulled.role is Role.WATCHER
+        self._soonest_ms = pulled.soonest_ms if self._watching else None
         self._owing = self._watching or bool(self._hints)
         metrics.DROPPED.inc(pulled.dropped)
         self._admission.claimed({claim.lease.lane for claim in pulled.claims}, asked_at)
@@ -220,6 +226,8 @@ class Puller:
             lane = request.claim.lease.lane
             metrics.of(metrics.CLAIMED, lane).inc()
             metrics.QUEUED.labels(lane).observe(max(0, pulled.now_ms - request.enqueued_ms) / 1000)
+            if request.claim.passed_ms is not None:
+                metrics.PASSED_OVER.labels(lane).observe(request.claim.passed_ms / 1000)
         return pulled.role, requests
 
     async def _find_kept(self, requests: Sequence[InFlightRequest]) -> None:
@@ -239,11 +247,18 @@ class Puller:
     async def _wait_for_work(self, role: Role) -> None:
         longest_ms = IDLE_WAITER_MS if role is Role.IDLE_WAITER else WAIT_MS
         timeout_ms = min(longest_ms, self._admission.policy.wait_ms(self._clock.monotonic()) or longest_ms)
+        if self._soonest_ms is not None:
+            timeout_ms = min(timeout_ms, self._soonest_ms + 1)
         # A worker that watches or took a wake-up owes the queue a pull, even if its room is gone by then: only a pull
         # frees the watch, the entries that it brought, and the wake-up for another worker.
         self._blocked = self._owing = True
         try:
-            self._hints = await self._broker.wait(role, timeout_ms)
+            self._hints = await self._broker.wait(role, timeout_ms, worker=self._own_list)
+        except NotPermitted:
+            if not self._own_list:
+                raise
+            self._own_list = ""
+            log.warning("may_not_wait_as_home", because="the access rules are older than this release: streamfleet acl")
         finally:
             self._blocked = False
 

@@ -135,6 +135,7 @@ class Claim:
         staged_ms: time of staging, epoch ms, if its stream id was ahead of the clock; else None.
         interrupted: number of times that it gave way to an urgent request.
         kept: run whose output was kept; empty if there is none.
+        passed_ms: time for which others were taken before it because it waited for another worker; None if none were.
         length: class of its length; empty if its deadline was not judged.
     """
 
@@ -144,6 +145,7 @@ class Claim:
     staged_ms: int | None = None
     interrupted: int = 0
     kept: str = ""
+    passed_ms: int | None = None
     length: str = ""
 
     @property
@@ -189,6 +191,19 @@ class Rooms:
 
 
 @dataclass(frozen=True, slots=True)
+class Home:
+    """A worker with a prefix cache.
+
+    Attributes:
+        start: name of this start of the worker: each has a cache of its own.
+        held: number of requests that it holds.
+    """
+
+    start: str
+    held: int
+
+
+@dataclass(frozen=True, slots=True)
 class Pulled:
     """Answer to a pull.
 
@@ -198,6 +213,7 @@ class Pulled:
         role: way to wait if there were fewer than wanted.
         now_ms: Redis's clock at the pull, epoch ms.
         staged, dropped: number of entries that this pull staged, and that it ended (expired, cancelled, oversized).
+        soonest_ms: time after which this worker may take what waits for another one; None if nothing does.
     """
 
     claims: Sequence[Claim]
@@ -206,6 +222,7 @@ class Pulled:
     now_ms: int
     staged: int
     dropped: int
+    soonest_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from streamfleet.common.broker.types import (
     CompleteCode,
     Completion,
     Hint,
+    Home,
     Lease,
     Notices,
     Pulled,
@@ -35,7 +36,7 @@ from streamfleet.common.replies import claim, entries, first_score, lease_row, n
 class WorkerBroker(HousekeepingBroker):
     """Verbs of workers: take requests, hold their leases, stream tokens, end requests or hand them back."""
 
-    async def pull(
+    async def pull(  # noqa: PLR0913 - what a script is told
         self,
         worker: str,
         wanted: int | Rooms,
@@ -46,6 +47,7 @@ class WorkerBroker(HousekeepingBroker):
         stage_entries: int = 256,
         watch_ms: int = 7_000,
         needs: Mapping[str, int] | None = None,
+        home: Home | None = None,
     ) -> Pulled:
         """Lease the best waiting requests to this worker. Sent once; see `disown` for a lost answer.
 
@@ -59,17 +61,21 @@ class WorkerBroker(HousekeepingBroker):
             watch_ms: time that a watch lasts unless a pull renews it.
             needs: ms that this worker's requests of each class of length take at least: what has less time until its
                 deadline is ended. None judges no deadline.
+            home: tells sessions that this worker has a prefix cache; None if it has none.
         """
         rooms = wanted if isinstance(wanted, Rooms) else Rooms([wanted] * len(LANES), wanted, wanted, len(LANES) + 1)
         most = max(rooms.lanes)
         args: list[Any] = [self._config, worker, most, rooms.owed, rooms.free, rooms.patient]
         args += [max(stage_entries, most), int(watching), int(owing), watch_ms]
-        args += ["" if needs is None else json.dumps(needs), *rooms.lanes]
+        args += ["" if needs is None else json.dumps(needs)]
+        args += ["", 0] if home is None else [home.start, home.held]
+        args += rooms.lanes
         for hint in hints:
             args += [hint.lane.number if hint.lane else 0, hint.stream_id]
         reply = await self._with_groups(lambda: self.connection.script_once("pull", self._shared, args))
-        claims, ready, role, now, staged, dropped = reply
-        return Pulled([claim(row) for row in claims], ready, Role(role), int(now), staged, dropped)
+        claims, ready, role, now, staged, dropped, soonest = reply
+        soonest_ms = None if soonest == b"" else int(soonest)
+        return Pulled([claim(row) for row in claims], ready, Role(role), int(now), staged, dropped, soonest_ms)
 
     async def head(self) -> tuple[Lane, float] | None:
         """Lane and rank of the first staged request, of lanes that are not paused; None if there is none."""
@@ -80,13 +86,14 @@ class WorkerBroker(HousekeepingBroker):
         waiting = zip(LANES, ranks, paused, strict=True)
         return next(((lane, rank) for lane, rank, pause in waiting if rank is not None and pause is None), None)
 
-    async def wait(self, role: Role, timeout_ms: int, lanes: Sequence[Lane] = LANES) -> list[Hint]:
+    async def wait(self, role: Role, timeout_ms: int, lanes: Sequence[Lane] = LANES, worker: str = "") -> list[Hint]:
         """Block until there may be work, or for `timeout_ms`; the hints returned go into the next pull.
 
         Args:
             role: way to wait; not `Role.NONE`.
             timeout_ms: longest wait.
             lanes: lanes whose arrivals a watcher or listener hears of.
+            worker: name of an idle waiter that is also woken for what waits for it alone.
 
         Raises:
             NotPermitted: this user may not wait in that way.
@@ -94,7 +101,8 @@ class WorkerBroker(HousekeepingBroker):
         timeout_ms = max(timeout_ms, 2)  # 0 blocks for ever, and so does 1 ms in BLPOP of Redis 6.2, which rounds down
         if role in (Role.IDLE_WAITER, Role.STANDBY):
             tokens = self.keys.bench if role is Role.IDLE_WAITER else self.keys.standby
-            await self.connection.block(timeout_ms / 1000, "BLPOP", tokens, timeout_ms / 1000)
+            own = [self.keys.home(worker)] if worker and role is Role.IDLE_WAITER else []
+            await self.connection.block(timeout_ms / 1000, "BLPOP", *own, tokens, timeout_ms / 1000)
             return []
         keys = [self.keys.wake, *map(self.keys.lane, lanes)]
         reply = await self._with_groups(

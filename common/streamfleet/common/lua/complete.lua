@@ -6,8 +6,7 @@
 --   declared because they may not exist yet, and a migrating cluster slot then refuses the call before any write. Then
 --   the tokens of the streamed ones, whose results have the field `streamed`, the number of chunks.
 -- ARGV: 1 configuration; 2 worker; then for each outcome: lane, stream id, attempt, request id, reply name or '',
---   status, error JSON or '', and of the result: number of its fields, and their names; or -1 if they are those of the
---   outcome before; then their values.
+--   status, error JSON or '', number of its result's fields and their names, or -1 for those before; then their values.
 -- Returns for each outcome: 1 published; 2 the id already had a result (cancelled, or a duplicate): entry removed; 0
 --   the lease was lost: nothing written; 3 this same attempt was published by an earlier call whose answer was lost.
 local worker, outcomes, results = ARGV[2], read_outcomes()
@@ -57,6 +56,7 @@ local ok, refusal = pcall(function()
   for i, item in ipairs(outcomes) do codes[i] = complete(item) end
 end)
 for lane, some in pairs(gone) do remove_entries(lane, some) end
+if homing() then homes().finished(worker, #outcomes) end
 write_counts()
 if not ok then error(refusal) end
 return codes

@@ -1,4 +1,4 @@
--- @include keys
+-- @include finish
 -- Forget workers that left or died: description, watch, and consumers without pending entries (deleting one would discard
 -- its pending entries, which wait for the reclaim). A consumer without a description is judged by its own idle time.
 -- KEYS: shared. ARGV: 1 configuration; 2 worker that leaves, or '' to look for gone ones; 3 silence after which a worker
@@ -27,12 +27,13 @@ local function forget(worker)
   if look_only then return end
   for lane = 1, LANE_COUNT do call('XGROUP', 'DELCONSUMER', lane_key(lane), GROUP, worker) end
   call('HDEL', WORKERS, worker)
+  -- @guard deregister: who is gone is no home
+  if homing() then homes().retire(worker) end
   -- @guard deregister: no watch of the gone
   call('ZREM', WATCH, worker)
 end
 
--- Workers with a recent heartbeat; all others are forgotten. A heartbeat from before the clock was set back counts as
--- new.
+-- Workers with a recent heartbeat, or one from before the clock was set back; all others are forgotten.
 local function living()
   local flat, now, alive = call('HGETALL', WORKERS), now_ms(), {}
   for i = 1, #flat, 2 do

@@ -22,6 +22,9 @@ for _, member in ipairs(call('ZRANGEBYSCORE', DELAYED, '-inf', now, 'LIMIT', 0, 
   -- @guard promote: no longer delayed
   call('ZREM', DELAYED, member)
 end
+-- @guard promote: homes are looked after
+look_at_sched()
+if some_sessions and homes() then homes().tidy() end
 write_counts()
 local ready = 0
 for lane = 1, LANE_COUNT do ready = ready + call('ZCARD', ready_key(lane)) end

@@ -46,6 +46,7 @@ ARGUMENTS: Mapping[str, str] = {
     "rpush": f"{KEY} v",
     "blpop": f"{KEY} 1",
     "hincrby": f"{KEY} f 1",
+    "hrandfield": f"{KEY} 1",
     "zadd": f"{KEY} 1 m",
     "xadd": f"{KEY} * body v",
     "xdel": f"{KEY} 1-0",

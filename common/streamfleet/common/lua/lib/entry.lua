@@ -45,17 +45,17 @@ end
 -- An id whose time was ahead of the clock when its entry was staged tells no time: it was made by hand, or the clock
 -- was set back. SCHED keeps the time at which such an entry was staged until it ends, and the last of them in each
 -- lane, so that SCHED is rarely asked.
-local last_ahead, some_interrupted, some_tenants
+local last_ahead, some_interrupted, some_tenants, some_sessions
 -- @begin
-last_ahead, some_interrupted, some_tenants = nil, nil, nil
+last_ahead, some_interrupted, some_tenants, some_sessions = nil, nil, nil, nil
 -- @end
 
--- `fields`: more of each lane than 'ahead:,', which comes first. Returns the values of all, behind two others.
+-- `fields`: more of each lane than 'ahead:,', which comes first. Returns the values of all, behind three others.
 local function look_at_sched(fields)
   if last_ahead and not fields then return end
-  local found = call_if_typed('HMGET', SCHED, 'tenants', 'interrupted', lane_fields(fields or 'ahead:,')) or {}
-  some_tenants, some_interrupted, last_ahead = found[1], found[2], {}
-  for lane = 1, LANE_COUNT do last_ahead[lane] = found[2 + lane] end
+  local found = call_if_typed('HMGET', SCHED, 'tenants', 'interrupted', 'sessions', lane_fields(fields or 'ahead:,')) or {}
+  some_tenants, some_interrupted, some_sessions, last_ahead = found[1], found[2], found[3], {}
+  for lane = 1, LANE_COUNT do last_ahead[lane] = found[3 + lane] end
   return found
 end
 
@@ -139,17 +139,18 @@ local function keep_enqueued_ms(lane, id)
 end
 
 -- Reads only what ordering needs, without a table of the fields, which is enough for most entries of a batch. Returns
--- bytes, deadline or nil, the given id or nil, the tenant or nil, and `if_late` or nil.
+-- bytes, deadline or nil, the given id or nil, the tenant or nil, `if_late` or nil, and the session or nil.
 local function skim_entry(lane, id, fields)
-  local bytes, given, deadline, ttl, tenant, if_late = 0
+  local bytes, given, deadline, ttl, tenant, if_late, session = 0
   for i = 1, #fields, 2 do
     local name, value = fields[i], fields[i + 1]
     bytes = bytes + #name + #value
     if name == 'id' then given = value elseif name == 'deadline' then deadline = value elseif name == 'ttl' then ttl = value
-    elseif name == 'tenant' then tenant = value ~= '' and value or nil elseif name == 'if_late' then if_late = value end
+    elseif name == 'tenant' then tenant = value ~= '' and value or nil elseif name == 'if_late' then if_late = value
+    elseif name == 'session' then session = value ~= '' and value or nil end
   end
   deadline, ttl = milliseconds(deadline), milliseconds(ttl)
-  return bytes, deadline or ttl and enqueued_ms(lane, id) + ttl, given, tenant, if_late
+  return bytes, deadline or ttl and enqueued_ms(lane, id) + ttl, given, tenant, if_late, session
 end
 
 local function request_id_of(given, lane, id) return usable_name(given) or entry_name(lane, id) end

@@ -1,6 +1,6 @@
 -- @include result
 -- @include attempts
--- @include tenants
+-- @include ready
 -- Ends requests: the status is written once, counted once, notified once, and only then is the entry removed.
 local counted
 -- @begin
@@ -20,6 +20,7 @@ end
 local function write_counts()
   for name, n in pairs(counted) do call('HINCRBY', COUNTS, name, n) end
   if made_tenants then made_tenants.flush() end
+  if AFFINITY.made then AFFINITY.made.flush() end
 end
 
 local function remove_entries(lane, ids)

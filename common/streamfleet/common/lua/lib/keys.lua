@@ -5,6 +5,7 @@
 -- stays between the calls.
 local GROUP, NOBODY = 'workers', '~'
 local WAKE, SCHED, DEAD, ATTEMPTS, DELAYED, BENCH, WATCH, COUNTS, CANCELS, WORKERS, WAITING, SERVED, TENANTS
+local HOMES, SESSIONS, LOADS
 local call, cfg, cfg_text, now_in_ms, attempts_known, LANE_NAMES, LANE_COUNT, SHARED, names_of_fields
 
 -- Entries that one command may copy before their sizes are known: 128 MiB if all are as large as allowed.
@@ -15,13 +16,14 @@ call = redis.call
 if ARGV[1] ~= cfg_text then
   cfg_text, cfg = ARGV[1], cjson.decode(ARGV[1])
   LANE_NAMES, LANE_COUNT = cfg.lanes, #cfg.lanes
-  SHARED = 3 * LANE_COUNT + 13
+  SHARED = 3 * LANE_COUNT + 16
   names_of_fields = {}
   MOST_UNSEEN = math.max(1, math.floor(134217728 / cfg.max_entry_bytes))
 end
 now_in_ms, attempts_known = cfg.now_ms, nil
 WAKE, SCHED, DEAD, ATTEMPTS, DELAYED, BENCH, WATCH, COUNTS, CANCELS, WORKERS, WAITING, SERVED, TENANTS =
-  unpack(KEYS, SHARED - 12, SHARED)
+  unpack(KEYS, SHARED - 15, SHARED - 3)
+HOMES, SESSIONS, LOADS = unpack(KEYS, SHARED - 2, SHARED)
 -- @end
 
 -- Bytes that a read may copy before the sizes of what it reads are known well.

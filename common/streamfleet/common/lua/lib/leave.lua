@@ -26,7 +26,9 @@ local function take_out(lane, entry_id, entry, delivered)
     -- @guard cancel: counted as staged where no pull staged it
     count('staged')
   end
-  if sharing() then sharing().remove(lane, entry_id, entry.named.tenant, call('ZSCORE', ready_key(lane), member)) end
+  local rank = (sharing() or homing()) and call('ZSCORE', ready_key(lane), member)
+  leave_home(lane, entry_id, rank)
+  if sharing() then sharing().remove(lane, entry_id, entry.named.tenant, rank) end
   -- @guard cancel: no longer ready
   call('ZREM', ready_key(lane), member)
   -- @guard cancel: no longer delayed

@@ -6,9 +6,10 @@
 local function read_wishes()
   local arg = {worker = ARGV[2], n = tonumber(ARGV[3]), owed = tonumber(ARGV[4]), free = tonumber(ARGV[5]),
     patient = tonumber(ARGV[6]), stage_entries = tonumber(ARGV[7]), watching = ARGV[8] == '1', owing = ARGV[9] == '1',
-    watch_ms = tonumber(ARGV[10]), needs = ARGV[11] ~= '' and cjson.decode(ARGV[11]) or nil, rooms = {}, hints = {}}
-  for lane = 1, LANE_COUNT do arg.rooms[lane] = tonumber(ARGV[11 + lane]) end
-  for i = 12 + LANE_COUNT, #ARGV, 2 do arg.hints[#arg.hints + 1] = {tonumber(ARGV[i]), ARGV[i + 1]} end
+    watch_ms = tonumber(ARGV[10]), needs = ARGV[11] ~= '' and cjson.decode(ARGV[11]) or nil,
+    start = ARGV[12] ~= '' and ARGV[12] or nil, held = tonumber(ARGV[13]), rooms = {}, hints = {}}
+  for lane = 1, LANE_COUNT do arg.rooms[lane] = tonumber(ARGV[13 + lane]) end
+  for i = 14 + LANE_COUNT, #ARGV, 2 do arg.hints[#arg.hints + 1] = {tonumber(ARGV[i]), ARGV[i + 1]} end
   return arg
 end
 
@@ -72,9 +73,9 @@ local function look_at_lanes()
   local found = look_at_sched('ahead:,seen:,,paused:,')
   lanes = {seen = {}, credit = {}, paused = {}}
   for lane = 1, LANE_COUNT do
-    lanes.seen[lane] = found[2 + LANE_COUNT + lane]
-    lanes.credit[lane] = tonumber(found[2 + 2 * LANE_COUNT + lane]) or 0
-    lanes.paused[lane] = found[2 + 3 * LANE_COUNT + lane] ~= false
+    lanes.seen[lane] = found[3 + LANE_COUNT + lane]
+    lanes.credit[lane] = tonumber(found[3 + 2 * LANE_COUNT + lane]) or 0
+    lanes.paused[lane] = found[3 + 3 * LANE_COUNT + lane] ~= false
   end
   return lanes
 end
@@ -99,7 +100,7 @@ local function stage_lane(lane, entries, seen, moved)
   for _, item in ipairs(entries) do
     local member, ms = member_and_ms(item[1])
     if ms > now_ms() then keep_enqueued_ms(lane, item[1]) end
-    local size, deadline, _, tenant, if_late = skim_entry(lane, item[1], item[2])
+    local size, deadline, _, tenant, if_late, session = skim_entry(lane, item[1], item[2])
     bytes, largest = bytes + size, math.max(largest, size)
     local again = seen[lane] and member <= seen[lane]
     if not again then
@@ -116,6 +117,7 @@ local function stage_lane(lane, entries, seen, moved)
       local rank = rank_of(lane, item[1], deadline)
       add[#add + 1] = rank
       add[#add + 1] = member
+      find_home(lane, item[1], rank, item[2], session, size)
       if tenant then rows = rows or {} end
       if rows then rows[#rows + 1] = {item[1], rank, tenant or false, item[2], not again and #add / 2 - 1 or nil} end
     end

@@ -3,6 +3,7 @@
 -- @include pull_choose
 -- @include pull_judge
 -- @include tenant_pick
+-- @include affinity
 -- Third part of a pull: claim the chosen entries for the worker, and end those that must not run.
 
 -- Claims entries. Returns for each its attempt, and how many earlier ones were lost with their workers; and {stream id
@@ -52,8 +53,10 @@ end
 local function pop(lane, wanted, worker)
   local ids, popped, others, passed = {}, {}, 0, 0
   local shared = sharing()
+  if shared and not shared.pop then add_pick(shared) end
+  if shared then shared.picks = {} end
+  if homing() then return homes().pop(lane, wanted, worker) end
   if shared then
-    if not shared.pop then add_pick(shared) end
     local taken = shared.pop(lane, wanted, worker)
     if taken then return taken end
   end
@@ -89,9 +92,9 @@ end
 local function take_from(lane, picks, arg, claims)
   local ids, bytes, dropped = pop(lane, picks, arg.worker), 0, 0
   if #ids == 0 then return 0, 0, 0 end
-  local shared = sharing()
+  local shared, at_home = sharing(), homing()
   local attempts, lost, fields_of = claim(lane, ids, arg.worker)
-  local rows, sizes, deadlines, results, seen, names = {}, {}, {}, {}, {}, {}
+  local rows, sizes, deadlines, results, seen, names, homed = {}, {}, {}, {}, {}, {}, {}
   local twice = false   -- two entries of one id: if the first ends here, the second has a result
   for i, id in ipairs(ids) do
     local fields = fields_of[id]
@@ -103,6 +106,7 @@ local function take_from(lane, picks, arg, claims)
       local kept = kept_enqueued_ms(lane, id)
       rows[i][7] = kept and string.format('%.0f', kept) or ''
       rows[i][8] = interruptions(lane, id)
+      rows[i][9], rows[i][10] = '', at_home and at_home.passed(lane, id) or ''
       results[#results + 1] = result_key(request_id)
       twice, seen[request_id] = twice or seen[request_id], true
     end
@@ -128,8 +132,10 @@ local function take_from(lane, picks, arg, claims)
       dropped = dropped + 1
     end
     if shared then names[i] = {id, names[i], runs and row[5]} end
+    if at_home then homed[i] = {id, runs and row[5], deadlines[i]} end
   end
   if shared then shared.claimed(lane, names) end
+  if at_home then at_home.claimed(lane, homed) end
   return bytes, dropped, #ids
 end
 
@@ -141,6 +147,7 @@ local function take(arg, waiting, cut, more)
   local claims, dropped, bytes, round = {}, 0, 0, math.min(4, MOST_UNSEEN)
   if sum(waiting) == 0 then return claims, dropped end
   local credit, paused = load_credit(waiting)
+  if homing() then homes().see(waiting, paused, arg.rooms) end
   while cut and (paused[cut] or not more[cut]) do   -- a paused lane must not block the others
     cut = cut < LANE_COUNT and cut + 1 or nil
   end

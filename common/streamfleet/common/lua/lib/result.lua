@@ -4,7 +4,7 @@
 local RESULT_FIELDS = {
   'status', 'response', 'error', 'finished_ms', 'lane', 'entry', 'enqueued_ms', 'attempt', 'http_status', 'worker',
   'queued_ms', 'total_ms', 'waited_ms', 'first_token_ms', 'finish_reason', 'usage', 'tenant', 'session', 'traceparent',
-  'meta', 'streamed', 'resumed_tokens',
+  'meta', 'streamed', 'resumed_tokens', 'passed_ms',
 }
 local CARRIED = {'tenant', 'session', 'traceparent', 'meta'}   -- fields of the entry
 local HTTP_STATUS = {failed = 400, expired = 504, cancelled = 499, dead = 500}

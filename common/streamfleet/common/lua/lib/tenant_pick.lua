@@ -80,19 +80,27 @@ local function add_pick(t)
     local now = now_ms()
     local member, rank = unpack(call('ZRANGEBYSCORE', ready_key(lane), now + 1, now + NEARLY_LATE_MS, 'WITHSCORES', 'LIMIT', 0, 1))
     local id = member and decode_id(member)
-    local fields = id and fetch_fields(lane, id)
-    if not fields or stays(id) then return nil end
+    if not id or stays(id) or not t.take_one(lane, id, member, rank, true) then return nil end
+    return id
+  end
+
+  -- Takes an entry if its tenant waits, and is only a few such requests ahead. Returns true if it did.
+  function t.take_one(lane, id, member, rank, late)
+    local fields = fetch_fields(lane, id)
+    if not fields then return false end
     local _, deadline, _, raw = skim_entry(lane, id, fields)
     local name, bytes, limit = t.name(raw), t.size(fields)
     local tokens, waits = t.turn(lane, name)
     local cost = t.cost(t.record(name), bytes, tonumber(limit))
     -- @guard tenants: who is nearly late goes before few of its tenant
-    if not (deadline and waits) or tokens - t.level(lane) > AHEAD * cost / t.record(name).weight then return nil end
+    if not waits or late and not deadline or tokens - t.level(lane) > AHEAD * cost / t.record(name).weight then
+      return false
+    end
     call('ZREM', ready_key(lane), member)
     t.set_turn(lane, name, tokens + charge({id = id, name = name, bytes = bytes, limit = tonumber(limit)}), true)
     t.remove(lane, id, raw, rank)
     if t.record(name).running >= t.record(name).most then t.leave(lane, name) end
-    return id
+    return true
   end
 
   -- Takes picked entries out of the ready set and the index. Returns the number of those that were not ready: a worker
@@ -173,9 +181,9 @@ local function add_pick(t)
   -- share the lane.
   function t.pop(lane, wanted, worker)
     local passed, ids, stale = 0, {}, 0
-    t.picks = {}
     local function stays(id)
       local waits = some_interrupted and passed < 16 and waits_for_another(lane, id, worker)
+        or some_sessions and passed < 64 and homing() and homes().elsewhere(lane, id)
       passed = passed + (waits and 1 or 0)
       return waits
     end

@@ -47,26 +47,8 @@ local function sharing()
   return some_tenants and tenants()
 end
 
--- An entry is about to be ready no more, and no pull takes it. `rank`: as in the ready set; false if it was not there.
-local function leave_index(lane, id, fields, rank)
-  local shared = sharing()
-  if not shared then return end
-  local _, _, _, tenant = skim_entry(lane, id, fields)
-  shared.remove(lane, id, tenant, rank)
-end
-
 -- A run ends before its request does. `generated`: tokens that stay charged; nil if its work was lost.
 local function refund(lane, id, generated)
   local shared = sharing()
   if shared then shared.back(lane, id, generated) end
-end
-
--- Returns the entry's size, and 1 unless it was ready before.
-local function make_ready(lane, id, fields)
-  keep_enqueued_ms(lane, id)
-  local bytes, deadline, _, tenant = skim_entry(lane, id, fields)
-  local rank = rank_of(lane, id, deadline)
-  local shared = sharing() or tenant and tenants()
-  if shared then shared.add(lane, id, rank, tenant, fields) end
-  return bytes, call('ZADD', ready_key(lane), rank, encode_id(id))
 end

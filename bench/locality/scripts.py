@@ -1,0 +1,153 @@
+"""The real scripts on a real Redis, in virtual time: with sessions, and as today, by deadline.
+
+Workers pull when they have room, wait as they are told to, and are woken as Redis says: by arrivals and the wake
+stream, the bench, and their own lists. The housekeeping runs once a second.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from bench.locality.engine import Engine
+from bench.locality.fleet import Fleet
+from bench.locality.work import Request
+from streamfleet.common.broker.types import Claim, Completion, Home, Role
+from streamfleet.common.connection import Connection
+from streamfleet.common.keys import GROUP, NOBODY, Keys
+from streamfleet.common.limits import QueueLimits
+from streamfleet.common.protocol import Status
+from tests.broker import Broker
+
+LANE, SYSTEM_BYTES = "normal", 1_100
+
+
+class Scripts:
+    """A queue and its workers.
+
+    Args:
+        url: the server.
+        sessions: true if requests name their sessions, and share beginnings of prompts.
+    """
+
+    def __init__(self, url: str, *, sessions: bool) -> None:
+        self._connection, self._sessions = Connection(url), sessions
+        self._keys = Keys("sessions" if sessions else "none")
+        self._requests: dict[str, Request] = {}
+        self._claims: dict[Request, Claim] = {}
+        self._roles: dict[Engine, Role] = {}
+        self._arrived = False
+        self._sent = 0
+        self.pull_s: list[float] = []
+
+    @property
+    def _broker(self) -> Broker:
+        now_ms = self._start_ms + round(self.fleet.now_s * 1000)
+        return Broker(self._connection, self._keys, QueueLimits(now_ms=now_ms))
+
+    async def begin(self, fleet: Fleet) -> None:
+        self.fleet, self._start_ms = fleet, round(time.time() * 1000)
+        await self._broker.ensure_groups()
+        fleet.at(1.0, "timer", None)
+        for engine in fleet.engines:
+            await self._pull(engine)
+
+    async def sent(self, request: Request) -> None:
+        name, self._sent = f"r{self._sent}", self._sent + 1
+        self._requests[name] = request
+        now_ms = self._start_ms + round(self.fleet.now_s * 1000)
+        deadline = self._start_ms + round(request.deadline_s * 1000)
+        body: dict[str, Any] = {"prompt": "hi", "max_tokens": 512}
+        fields: tuple[Any, ...] = ("id", name, "deadline", deadline)
+        if self._sessions:
+            body["prompt"] = f"{request.session.system:04d}" * (SYSTEM_BYTES // 4)
+            fields += ("session", request.session.name)
+        words = ("XADD", self._keys.lane(LANE), f"{now_ms}-*", *fields, "body", json.dumps(body))
+        await self._connection.command(*words)
+        self._arrived = True
+        await self._wake()
+
+    async def room(self, engine: Engine) -> None:
+        if engine not in self._roles:  # others wait until they are woken
+            await self._pull(engine)
+            await self._wake()
+
+    async def _pull(self, engine: Engine, *, watching: bool = False, owing: bool = False) -> None:
+        self._roles.pop(engine, None)  # who waits longest is woken first, as Redis does
+        self._arrived = False
+        while (room := engine.room) > 0 or owing:
+            began = time.perf_counter()
+            pulled = await self._broker.pull(
+                f"w{engine.name}", room, watching=watching, owing=owing,
+                home=Home(str(engine.life), len(engine.held)),
+            )  # fmt: skip
+            self.pull_s.append(time.perf_counter() - began)
+            watching = owing = False
+            for claim in pulled.claims:
+                request = self._requests[claim.lease.request_id]
+                self._claims[request] = claim
+                if claim.passed_ms is not None:
+                    self.fleet.figures.passed_s.append(claim.passed_ms / 1000)
+                self.fleet.give(engine, request)
+            if pulled.role is not Role.NONE:
+                self._roles[engine] = pulled.role
+                if pulled.role is Role.WATCHER:
+                    soonest_s = 5.0 if pulled.soonest_ms is None else pulled.soonest_ms / 1000 + 0.001
+                    self.fleet.at(self.fleet.now_s + soonest_s, "timer", (engine, len(self.pull_s)))
+                return
+
+    async def _wake(self) -> None:
+        """Let those pull that Redis wakes, until it wakes nobody."""
+        while True:
+            waiting = [each for each in self._roles if each.alive]
+            watchers = [each for each in waiting if self._roles[each] is Role.WATCHER]
+            waiters = [each for each in waiting if self._roles[each] is Role.IDLE_WAITER]
+            if watchers:
+                words = ("XREADGROUP", "GROUP", GROUP, NOBODY, "NOACK", "STREAMS", self._keys.wake, ">")
+                if self._arrived or await self._connection.command(*words):
+                    await self._pull(watchers[0], watching=True, owing=True)
+                    continue
+            if not waiters:
+                return
+            lists = [self._keys.home(f"w{each.name}") for each in waiters]
+            found = await self._connection.pipeline([("LPOP", key) for key in (*lists, self._keys.bench)])
+            woken = [each for each, token in zip(waiters, found[:-1], strict=True) if token]
+            if found[-1]:
+                woken += [each for each in waiters if each not in woken][:1]
+            if not woken:
+                return
+            for engine in woken:
+                await self._pull(engine, owing=True)
+
+    async def ended(self, engine: Engine, request: Request, in_time: bool) -> None:
+        claim = self._claims.pop(request)
+        status = Status.SUCCEEDED if in_time else Status.EXPIRED
+        await self._broker.complete(f"w{engine.name}", [Completion(claim.lease, status, {"response": "{}"}, "")])
+        del self._requests[claim.lease.request_id]
+
+    async def late(self, _: Request) -> None:
+        return  # the housekeeping ends it
+
+    async def lost(self, engine: Engine, requests: Sequence[Request]) -> None:
+        leases = [self._claims.pop(request).lease for request in requests if request in self._claims]
+        await self._broker.release(f"w{engine.name}", leases)
+        await self._wake()
+
+    async def back(self, engine: Engine) -> None:
+        await self._pull(engine)
+        await self._wake()
+
+    async def timer(self, about: Any) -> None:
+        if about is None:
+            await self._broker.promote()
+            await self._broker.expire()
+            await self._broker.pull("w0", 0)
+            self.fleet.at(self.fleet.now_s + 1.0, "timer", None)
+        elif self._roles.get(about[0]) is Role.WATCHER and about[0].alive:
+            await self._pull(about[0], watching=True, owing=True)
+        await self._wake()
+
+    async def close(self) -> None:
+        await self._connection.close()

@@ -1,0 +1,62 @@
+-- @include affinity_records
+-- @include affinity_index
+-- @include affinity_upkeep
+-- Affinity: a request goes to the worker that has its beginning in its prefix cache, its home. A home is a worker's number;
+-- each start of a worker gets a new one, because its cache is empty. The keys:
+--   homes: an index beside the ready sets, '<lane><rank><member of ready>', by home: its score is lane * 2^40 + number, number 0
+--     for what any worker may take. A member without its entry in the ready set is left over, and dropped when it is met.
+--   sessions: 's<hash>' of a session and 'p<hash>' of a beginning of prompts, '<last use, ms> <uses lately> <number>,…'; 'n|<worker>'
+--     '<number> <start>'; 'w|<number>' '<last pull, ms> <what it does> <worker>'; '#' the last number; '^<lane>' the head of a
+--     lane that was passed over, and since when; '@' and '@<lane>' places in the indexes.
+--   loads: number to what it holds and what waits for it; AFFINITY.lost and more for a home whose requests are anybody's by now.
+-- While nobody gives a session, and no two prompts share a long beginning, a pull reads none of these keys: SCHED has no field
+-- `sessions`, or it is not AFFINITY.homing. The rules, with the figures behind them, are in docs/locality.md.
+-- AFFINITY.all: the functions; AFFINITY.made: the same if this call may use them, nil until that is known.
+-- @begin
+AFFINITY.made = nil
+-- @end
+
+-- Returns a table of functions; false where access rules of an earlier release forbid these keys, or one was
+-- overwritten by hand.
+local function homes()
+  if AFFINITY.made == nil then
+    -- Access rules of an earlier release do not allow these keys. Asked in this way, Redis logs no refusal.
+    local allowed = not redis.acl_check_cmd or redis.acl_check_cmd('ZMSCORE', HOMES, '')
+    AFFINITY.made = allowed and type(redis.pcall('HLEN', SESSIONS)) == 'number' and type(redis.pcall('ZCARD', HOMES)) == 'number'
+      and type(redis.pcall('ZCARD', LOADS)) == 'number'
+    -- @guard affinity: keys of another type are left alone
+    if AFFINITY.made == false then return false end
+    if not AFFINITY.all then
+      AFFINITY.all = {begins = {}}
+      AFFINITY.add_records(AFFINITY.all)
+      AFFINITY.add_index(AFFINITY.all)
+      AFFINITY.add_upkeep(AFFINITY.all)
+    end
+    for _, begin in ipairs(AFFINITY.all.begins) do begin() end
+    AFFINITY.made = AFFINITY.all
+  end
+  return AFFINITY.made
+end
+
+-- The same, if a session was given lately.
+local function homing()
+  look_at_sched()
+  return some_sessions == AFFINITY.homing and homes()
+end
+
+-- An entry becomes ready.
+local function find_home(lane, id, rank, fields, session, bytes)
+  look_at_sched()
+  local may = session or some_sessions == AFFINITY.homing or bytes >= AFFINITY.beginning_bytes
+  if may and homes() then homes().place(lane, id, rank, fields) end
+end
+
+-- An entry is ready no more, and no pull takes it.
+local function leave_home(lane, id, rank)
+  if rank and homing() then homing().remove(lane, {{rank, encode_id(id)}}) end
+end
+
+-- A worker that pulls is known as a home from now on.
+function AFFINITY.meet(arg)
+  if arg.start and homing() and not homes().mine then homes().arrive(arg.worker, arg.start) end
+end

@@ -1,0 +1,393 @@
+-- @include affinity_records
+-- @include tenants
+-- @include wake
+-- Affinity: the index of what waits by home, and what a worker may take of it: what waits for itself and for nobody, by
+-- deadline; if there is neither, the head of a lane that has waited long for another.
+function AFFINITY.add_index(h)
+  local FREE, STEP, ROUNDS = 0, 1099511627776, 4
+  local BUSY, WAITS, WOKEN, PASSED_ON = 0, 1, 2, 3   -- what a worker does that is a home
+  local added, woken, owned    -- scores and members to write; homes that got something; entries that this worker was the home of
+  local seen, stolen           -- by lane: what `see` found; a head that may be taken from another
+  local number_of, marks       -- by worker; by lane, '<since, ms> <member>' of a head that is passed over
+
+  table.insert(h.begins, function()
+    added, woken, owned, seen, stolen, number_of, marks, h.mine = {}, {}, {}, {}, {}, {}, {}, nil
+  end)
+
+  local function score(lane, number) return string.format('%.0f', lane * STEP + number) end
+  local function member_of(lane, rank, member) return lane .. string.format('%016.0f', rank) .. member end
+  local function shares(lane) return sharing() and sharing().shares(lane) end
+
+  function h.split(member, at) return math.floor(at / STEP), string.sub(member, 18), at % STEP end
+
+  function h.write_index()
+    if #added == 0 then return end
+    local words = added
+    added = {}
+    for i = 1, #words, 400 do call('ZADD', HOMES, unpack(words, i, math.min(i + 399, #words))) end
+  end
+
+  function h.count(lane, number)
+    h.write_index()
+    return call('ZCOUNT', HOMES, score(lane, number), score(lane, number))
+  end
+
+  function h.waits(lane, number) return h.count(lane, number) > 0 end
+
+  -- A session is there.
+  function h.begin()
+    if some_sessions == AFFINITY.homing then return end
+    some_sessions = AFFINITY.homing
+    call('HSET', SCHED, 'sessions', AFFINITY.homing)
+  end
+
+  function h.number(worker)
+    if number_of[worker] == nil then
+      local words = call('HGET', SESSIONS, 'n|' .. worker)
+      number_of[worker] = tonumber(string.match(words or '', '^%d+')) or false
+    end
+    return number_of[worker]
+  end
+
+  -- An entry becomes ready.
+  function h.place(lane, id, rank, fields)
+    local gave_way_at = some_interrupted and string.match(interruptions(lane, id), ' %d+ (%S+)$')
+    local number = gave_way_at and h.number(gave_way_at)
+    if not (number and h.work_of(number)) then number = h.home_for(lane, fields) end
+    if number then
+      h.begin()
+      h.add_work(number, 1)
+      woken[number] = true
+    end
+    -- Where tenants share, who waits for nobody is in their index.
+    if some_sessions ~= AFFINITY.homing or not number and shares(lane) then return end
+    added[#added + 1], added[#added + 2] = score(lane, number or FREE), member_of(lane, rank, encode_id(id))
+  end
+
+  -- Rows of rank and member of the ready set leave the index.
+  function h.remove(lane, rows)
+    h.write_index()
+    local members = {}
+    for i, row in ipairs(rows) do members[i] = member_of(lane, row[1], row[2]) end
+    for i = 1, #members, 400 do
+      -- @guard affinity: what is ready no more has no home
+      call('ZREM', HOMES, unpack(members, i, math.min(i + 399, #members)))
+    end
+  end
+
+  -- Number of an entry's home; FREE for none, nil if it is not in the index.
+  local function home_of(lane, member, rank)
+    local at = rank and call('ZSCORE', HOMES, member_of(lane, rank, member))
+    return at and at % STEP or nil
+  end
+
+  -- The first of a lane, unless this worker may take it anyway: its member and rank; its id; and its home's number.
+  local function head(lane)
+    local row = call('ZRANGE', ready_key(lane), 0, 0, 'WITHSCORES')
+    local id = row[1] and decode_id(row[1])
+    local home = id and home_of(lane, row[1], row[2])
+    if not id or home == FREE or home and home == h.mine then return nil end
+    return row, id, home
+  end
+
+  -- Since when the first of a lane is passed over, and its member.
+  local function mark_of(lane)
+    if marks[lane] == nil then marks[lane] = call('HGET', SESSIONS, '^' .. lane) end
+    return string.match(marks[lane] or '', '^(%d+) (.*)$')
+  end
+
+  -- True for an entry that this worker leaves to another, which has not had its time yet.
+  function h.elsewhere(lane, id)
+    if h.until_long_ago(enqueued_ms(lane, id)) == 0 then return false end
+    local member = encode_id(id)
+    local number = home_of(lane, member, call('ZSCORE', ready_key(lane), member))
+    return number and number ~= FREE and number ~= h.mine and h.work_of(number) and true or false
+  end
+
+  -- The worker that pulls. A new start of it gets a new number.
+  function h.arrive(worker, start)
+    local known = call('HGET', SESSIONS, 'n|' .. worker)
+    local number, since = string.match(known or '', '^(%d+) (.*)$')
+    -- @guard affinity: a worker that comes back is new
+    if number and since == start then
+      h.mine = tonumber(number)
+    else
+      if number and h.work_of(tonumber(number)) then h.lose(tonumber(number)) end
+      h.mine = call('HINCRBY', SESSIONS, '#', 1)
+      call('HSET', SESSIONS, 'n|' .. worker, string.format('%.0f %s', h.mine, start))
+    end
+    number_of[worker] = h.mine
+  end
+
+  local function note(number, last, waits, worker)
+    call('HSET', SESSIONS, 'w|' .. number, string.format('%.0f %d %s', last, waits, worker))
+  end
+
+  -- Who waits for work is woken for what comes to it.
+  function h.note_pull(worker, waits) note(h.mine, now_ms(), waits and WAITS or BUSY, worker) end
+
+  -- What waits in no index may go to anybody. Workers of an earlier release put it there, or it was there before.
+  local function adopt(lane, missing)
+    local place = tonumber(call('HGET', SESSIONS, '@' .. lane) or nil) or 0
+    for _, from in ipairs(place > 0 and {0, place} or {0}) do
+      local rows, members = call('ZRANGE', ready_key(lane), from, from + 63, 'WITHSCORES'), {}
+      for i = 1, #rows, 2 do members[#members + 1] = member_of(lane, rows[i + 1], rows[i]) end
+      for i, known in ipairs(#members > 0 and call('ZMSCORE', HOMES, unpack(members)) or {}) do
+        if not known then added[#added + 1], added[#added + 2] = score(lane, FREE), members[i] end
+      end
+      place = #members == 64 and from + 64 or 0
+    end
+    if place > 0 then call('HSET', SESSIONS, '@' .. lane, place) else call('HDEL', SESSIONS, '@' .. lane) end
+  end
+
+  -- The first of a lane if it waits for another worker, and after how many ms this one may take it: it has waited so long
+  -- beside an idle worker, or others behind it were taken for so long.
+  local function head_of_others(lane, idle)
+    local row, id, home = head(lane)
+    if not row then return nil end
+    seen[lane].head = home and row
+    home = home and idle and h.work_of(home)
+    -- @guard affinity: an idle worker takes what has waited long for another
+    if idle then return row, home and h.until_long_ago(enqueued_ms(lane, id)) or 0 end
+    local since, member = mark_of(lane)
+    -- @guard affinity: what was passed over for long goes to anybody
+    if member == row[1] and h.until_long_ago(tonumber(since)) == 0 then return row, 0 end
+  end
+
+  -- Sets `waiting` to what this worker may take now. Returns after how many ms it may take more, or nil.
+  function h.see(waiting, paused, rooms)
+    local total, soonest, ready = 0, nil, 0
+    stolen, seen = {}, {}
+    for lane = 1, LANE_COUNT do ready = ready + waiting[lane] end
+    h.write_index()
+    local whole = call('ZCARD', HOMES) == ready   -- all that is ready stands in the index
+    for lane = 1, LANE_COUNT do
+      local all = waiting[lane]
+      if all > 0 then
+        local in_index = whole and all or call('ZCOUNT', HOMES, score(lane, FREE), '(' .. score(lane + 1, FREE))
+        local own, turns = h.mine and h.count(lane, h.mine) or 0, shares(lane)
+        -- @guard affinity: what stands in no index is taken too
+        if all > in_index and not turns then adopt(lane) end
+        local free = h.count(lane, FREE) + (turns and all - in_index or 0)
+        waiting[lane] = math.max(0, math.min(all, own + free))
+        if not paused[lane] and rooms[lane] > 0 then total = total + waiting[lane] end
+        seen[lane] = {all = all, own = own, free = free, left = waiting[lane] < all,
+          paused = paused[lane], open = not paused[lane] and rooms[lane] > 0}
+      end
+    end
+    for lane = 1, LANE_COUNT do
+      if seen[lane] and seen[lane].left and seen[lane].open then
+        local row, left = head_of_others(lane, total == 0)
+        if row and left > 0 then
+          soonest = math.min(soonest or left, left)
+        elseif row then
+          waiting[lane], total, stolen[lane], soonest = waiting[lane] + 1, total + 1, row, 0
+        end
+      end
+    end
+    return soonest
+  end
+
+  local function first_of(lane, number, most)
+    return call('ZRANGEBYSCORE', HOMES, score(lane, number), score(lane, number), 'LIMIT', 0, most)
+  end
+
+  -- What waits for this worker and for nobody, the earlier deadline first: members of the index, and true for its own.
+  local function merged(lane, most)
+    local own = seen[lane].own > 0 and first_of(lane, h.mine, most) or {}
+    local free = seen[lane].free > 0 and first_of(lane, FREE, most) or {}
+    local rows, mine, i, j = {}, {}, 1, 1
+    while #rows < most and (own[i] or free[j]) do
+      -- @guard affinity: its own and nobody's go by deadline
+      local of_its_own = own[i] and not (free[j] and free[j] < own[i])
+      mine[#rows + 1] = of_its_own
+      if of_its_own then rows[#rows + 1], i = own[i], i + 1 else rows[#rows + 1], j = free[j], j + 1 end
+    end
+    return rows, mine
+  end
+
+  local function take(lane, wanted, ids)
+    for _ = 1, ROUNDS do
+      local rows, mine = merged(lane, wanted - #ids)
+      if #rows == 0 then return end
+      local members = {}
+      for i, row in ipairs(rows) do members[i] = string.sub(row, 18) end
+      for i, rank in ipairs(call('ZMSCORE', ready_key(lane), unpack(members))) do
+        -- @guard affinity: what was left over is not taken
+        local id = rank and decode_id(members[i])
+        if id then
+          ids[#ids + 1] = id
+          owned[entry_field(lane, id)] = mine[i]
+        end
+      end
+      call('ZREM', HOMES, unpack(rows))
+      call('ZREM', ready_key(lane), unpack(members))
+      if #ids >= wanted then return end
+    end
+  end
+
+  -- Tenants share the lane: first what waits for this worker, of tenants that are little ahead, then what waits for nobody.
+  local function take_in_turn(lane, wanted, worker, ids)
+    local shared = sharing()
+    for _, row in ipairs(seen[lane].own > 0 and first_of(lane, h.mine, wanted) or {}) do
+      local member = string.sub(row, 18)
+      local id, rank = decode_id(member), call('ZSCORE', ready_key(lane), member)
+      local took = id and rank and shared.take_one(lane, id, member, rank)
+      if took then ids[#ids + 1], owned[entry_field(lane, id)] = id, true end
+      if took or not rank then call('ZREM', HOMES, row) end
+    end
+    for _, id in ipairs(#ids < wanted and shared.pop(lane, wanted - #ids, worker) or {}) do ids[#ids + 1] = id end
+  end
+
+  -- Takes up to `wanted` entries out of the ready set, as `pop` does, and returns their stream ids.
+  function h.pop(lane, wanted, worker)
+    local ids, row, now = {}, stolen[lane], seen[lane]
+    stolen[lane] = nil
+    if shares(lane) then
+      take_in_turn(lane, wanted, worker, ids)
+    else
+      if row then
+        now.head = nil
+        call('ZREM', HOMES, member_of(lane, row[2], row[1]))
+        if call('ZREM', ready_key(lane), row[1]) == 1 then ids[1] = decode_id(row[1]) end
+      end
+      take(lane, wanted, ids)
+    end
+    for _, id in ipairs(ids) do
+      local kind = owned[entry_field(lane, id)] and 'own' or 'free'
+      now.all, now[kind] = now.all - 1, math.max(0, now[kind] - 1)
+    end
+    return ids
+  end
+
+  -- Entries that were taken, as rows of id, fields and deadline. What was another's, or nobody's, is this worker's now.
+  function h.claimed(lane, rows)
+    for _, row in ipairs(rows) do
+      local id, fields, deadline = unpack(row, 1, 3)
+      if not owned[entry_field(lane, id)] then
+        if shares(lane) then h.remove(lane, {{rank_of(lane, id, deadline), encode_id(id)}}) end
+        -- @guard affinity: who takes it is its home
+        if h.mine and fields then h.moved(fields, h.mine) end
+      end
+    end
+  end
+
+  -- How long an entry that was just taken was passed over, ms, as text; '' if it was not.
+  function h.passed(lane, id)
+    local since, member = mark_of(lane)
+    if member ~= encode_id(id) then return '' end
+    marks[lane] = false
+    call('HDEL', SESSIONS, '^' .. lane)
+    return string.format('%.0f', math.max(0, now_ms() - since))
+  end
+
+  -- The head of a lane that is left to another is passed over from now on.
+  local function mark_passed(lane, words)
+    local row = seen[lane].head
+    if not row then
+      local first, _, home = head(lane)
+      row = home and first
+    end
+    local _, member = mark_of(lane)
+    if row and member ~= row[1] then
+      words[#words + 1], words[#words + 2] = '^' .. lane, string.format('%.0f %s', now_ms(), row[1])
+    end
+  end
+
+  -- At the end of a pull: sets `waiting` to what makes it worth to wake somebody, or to pull again. Returns how many are
+  -- ready in all, and after how many ms more may be taken, or nil.
+  function h.left(waiting, arg, got)
+    local all, paused, soonest, words = 0, {}, nil, {}
+    for lane = 1, LANE_COUNT do
+      local now = seen[lane]
+      if now then
+        paused[lane], waiting[lane] = now.paused, now.paused and 0 or now.all
+        all = all + now.all
+        if now.all > 0 and now.open then mark_passed(lane, words) end
+      else
+        all = all + waiting[lane]
+      end
+    end
+    if #words > 0 then call('HSET', SESSIONS, unpack(words)) end
+    if got < arg.n then soonest = h.see(waiting, paused, arg.rooms) end
+    for lane = 1, LANE_COUNT do
+      if got >= arg.rooms[lane] and waiting[lane] > 0 then
+        waiting[lane] = math.min(waiting[lane], seen[lane] and seen[lane].free or h.count(lane, FREE))
+      end
+    end
+    return all, soonest
+  end
+
+  function h.done(arg, role, got)
+    if not (arg.start and h.mine) then return end
+    local load = arg.held + got
+    for lane = 1, LANE_COUNT do load = load + (seen[lane] and seen[lane].own or arg.n == 0 and h.count(lane, h.mine) or 0) end
+    h.set_work(h.mine, load)
+    h.note_pull(arg.worker, role == 1 or role == 2)
+    if role == 1 and got == 0 then h.pass_on(arg.worker) end
+  end
+
+  local function state_of(number)
+    local last, waits, worker = string.match(call('HGET', SESSIONS, 'w|' .. number) or '', '^(%d+) (%d) (.*)$')
+    return tonumber(last or 0), tonumber(waits), worker
+  end
+
+  -- The list that one worker waits at, beside the others' bench. Its key is not declared, as that of the standby list.
+  local function call_worker(worker)
+    local key = cfg.prefix .. 'home:' .. worker
+    if redis.pcall('LLEN', key) == 0 and type(redis.pcall('RPUSH', key, '1')) == 'number' then
+      redis.pcall('PEXPIRE', key, 60000)
+    end
+  end
+
+  -- Wakes the homes that got something, if they wait for work, once.
+  function h.wake_homes()
+    for number in pairs(woken) do
+      local last, waits, worker = state_of(number)
+      if number ~= h.mine and waits == WAITS then
+        local watch = call('ZSCORE', WATCH, worker)
+        -- @guard affinity: a home is woken for what comes to it
+        if watch and tonumber(watch) >= now_ms() then wake_watcher() else call_worker(worker) end
+        note(number, last, WOKEN, worker)
+      end
+    end
+    woken = {}
+  end
+
+  -- A watcher was woken and found nothing: perhaps the wake-up was another watcher's.
+  function h.pass_on(worker)
+    for _, other in ipairs(call('ZRANGEBYSCORE', WATCH, now_ms(), '+inf')) do
+      local number = other ~= worker and h.number(other)
+      local last, waits = state_of(number or FREE)
+      if waits == WOKEN then
+        note(number, last, PASSED_ON, other)
+        -- @guard affinity: a wake-up reaches the watcher that it was for
+        return wake_watcher()
+      end
+    end
+  end
+
+  -- Everything that has changed is written, and who got something is woken. Each script does this once, at its end.
+  function h.flush()
+    h.write_index()
+    h.write_records()
+    h.wake_homes()
+  end
+
+  function h.free(lane, members)   -- members of the index are anybody's
+    local kept = shares(lane)
+    for i = 1, #members, 200 do
+      local words = {kept and 'ZREM' or 'ZADD', HOMES}
+      for at = i, math.min(i + 199, #members) do
+        if not kept then words[#words + 1] = score(lane, FREE) end
+        words[#words + 1] = members[at]
+      end
+      call(unpack(words))
+    end
+  end
+
+  function h.of(lane, number, most)
+    h.write_index()
+    return call('ZRANGEBYSCORE', HOMES, score(lane, number), score(lane, number), 'LIMIT', 0, most)
+  end
+end

@@ -1,0 +1,121 @@
+-- @include affinity_records
+-- Affinity: the housekeeping's part, a bounded part in each call. What waits for a worker that asks for nothing is
+-- anybody's; what was left over, and what nobody has used for long, is forgotten.
+function AFFINITY.add_upkeep(h)
+  local PART, GONE_MS, UNUSED_MS = 200, 60000, 3600000
+
+  -- A home is none any more. What waits for it becomes anybody's, some here and the rest at the next calls.
+  function h.lose(number)
+    h.set_work(number, AFFINITY.lost)
+    return h.spill(number)
+  end
+
+  -- Returns true if nothing waits there any more.
+  function h.spill(number)
+    local left = false
+    for lane = 1, LANE_COUNT do
+      local members = h.of(lane, number, PART)
+      -- @guard affinity: what waits for who is lost is anybody's
+      if #members > 0 then h.free(lane, members) end
+      left, h.spilled = left or #members == PART, h.spilled or #members > 0
+    end
+    if not left then
+      call('ZREM', LOADS, number)
+      call('HDEL', SESSIONS, 'w|' .. number)
+    end
+  end
+
+  local function waits_too_long(number, seen)
+    if h.until_long_ago(seen) > 0 then return false end
+    for lane = 1, LANE_COUNT do
+      for _, row in ipairs(h.of(lane, number, 16)) do
+        local id = decode_id(string.sub(row, 18))
+        if not id or h.until_long_ago(enqueued_ms(lane, id)) == 0 then return true end
+      end
+    end
+  end
+
+  local function check_homes()
+    local rows = call('ZRANGE', LOADS, 0, -1, 'WITHSCORES')
+    for i = 1, #rows, 2 do
+      local number = tonumber(rows[i])
+      local seen = tonumber(string.match(call('HGET', SESSIONS, 'w|' .. rows[i]) or '', '^%d+') or 0)
+      if tonumber(rows[i + 1]) >= AFFINITY.lost then
+        h.spill(number)
+      -- @guard affinity: a worker that asks for nothing loses what waits for it
+      elseif waits_too_long(number, seen) then
+        h.lose(number)
+      elseif h.until_long_ago(seen, GONE_MS) == 0 then
+        h.lose(number)
+      end
+    end
+    return #rows
+  end
+
+  -- What stands in the index, and is ready no more.
+  local function check_index()
+    local from = tonumber(call('HGET', SESSIONS, '@') or nil) or 0
+    local rows, by_lane, gone = call('ZRANGE', HOMES, from, from + PART - 1, 'WITHSCORES'), {}, {}
+    for i = 1, #rows, 2 do
+      local lane, member = h.split(rows[i], tonumber(rows[i + 1]))
+      if LANE_NAMES[lane] then
+        by_lane[lane] = by_lane[lane] or {{}, {}}
+        table.insert(by_lane[lane][1], member)
+        table.insert(by_lane[lane][2], rows[i])
+      else
+        gone[#gone + 1] = rows[i]
+      end
+    end
+    for lane, found in pairs(by_lane) do
+      for i, rank in ipairs(call('ZMSCORE', ready_key(lane), unpack(found[1]))) do
+        if not rank then gone[#gone + 1] = found[2][i] end
+      end
+    end
+    -- @guard affinity: what is left over is found
+    if #gone > 0 then call('ZREM', HOMES, unpack(gone)) end
+    if #rows == 2 * PART then
+      call('HSET', SESSIONS, '@', from + PART - #gone)
+    else
+      call('HDEL', SESSIONS, '@')
+    end
+    return #rows / 2 - #gone + from
+  end
+
+  -- Once no session is known and nothing has a home, nothing is asked any more.
+  local function end_homing()
+    local left = call('HGETALL', SESSIONS)
+    for i = 1, #left, 2 do
+      local kind = string.sub(left[i], 1, 1)
+      if kind == 's' or kind == 'p' then return end
+    end
+    -- @guard affinity: without sessions nothing is asked
+    call('HDEL', SCHED, 'sessions')
+    for i = 1, #left, 2 do call('HDEL', SESSIONS, left[i]) end
+    for _, number in ipairs(call('ZRANGE', LOADS, 0, -1)) do call('ZREM', LOADS, number) end
+  end
+
+  -- A worker has gone.
+  function h.retire(worker)
+    local number = h.number(worker)
+    if not number then return end
+    if h.work_of(number) then h.lose(number) end
+    call('HDEL', SESSIONS, 'n|' .. worker)
+    if h.spilled then wake() end
+  end
+
+  -- A worker has ended requests.
+  function h.finished(worker, number_ended)
+    local number = h.number(worker)
+    -- @guard affinity: what has ended is no load
+    if number then h.add_work(number, -number_ended) end
+  end
+
+  function h.tidy()
+    local known = call('HLEN', SESSIONS)
+    -- @guard affinity: sessions that nobody uses are forgotten
+    h.forget(20, now_ms(), now_ms() - UNUSED_MS)
+    local numbers, indexed = check_homes(), check_index()
+    if h.spilled then wake() end
+    if indexed == 0 and known <= 3 * numbers + 100 then end_homing() end
+  end
+end

@@ -1,0 +1,308 @@
+"""Homes of sessions: who gets what, what becomes of homes that die, and that nothing waits long or is left behind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from streamfleet.common.broker.types import Home, Pulled, Role
+from tests.scripts.harness import NOW, Queue, ids
+
+D = 1_000
+"""Longest time for which an idle worker leaves a request to another."""
+
+
+async def pull(queue: Queue, worker: str, wanted: int = 1, start: str = "a", held: int = 0, **more: Any) -> Pulled:
+    """A pull of a worker with a prefix cache."""
+    return await queue.pull(worker, wanted, home=Home(start, held), **more)
+
+
+async def meet(queue: Queue, *workers: str) -> None:
+    """Make workers known as homes: a session is there, and each has asked for work."""
+    await queue.add("low", "1-1", session="first", deadline=NOW + 9_000_000)
+    (claim,) = (await pull(queue, workers[0])).claims
+    for worker in workers:
+        await pull(queue, worker, 0)
+    await queue.complete(workers[0], claim.lease)
+
+
+def prompt(text: str, length: int = 1_100) -> str:
+    """A body whose prompt begins with a text of that length."""
+    return json.dumps({"messages": [{"role": "system", "content": text * (length // len(text))}]})
+
+
+async def take(queue: Queue, worker: str, wanted: int = 5, **more: Any) -> Sequence[str]:
+    return ids((await pull(queue, worker, wanted, **more)).claims)
+
+
+async def test_turns_of_a_session_go_to_the_worker_of_the_first(queue: Queue) -> None:
+    await meet(queue, "w1", "w2")
+    for turn in range(1, 6):
+        await queue.add("high", f"{NOW}-{turn}", session="first")
+        assert await take(queue, "w2") == []
+        assert await take(queue, "w1") == [f"{NOW}-{turn}"]
+
+
+async def test_sessions_spread_over_the_least_loaded(queue: Queue) -> None:
+    await meet(queue, "w1", "w2")
+    for number in range(6):
+        await queue.add("high", f"{NOW}-{number}", session=f"s{number}")
+    assert len(await take(queue, "w1")) == 3
+    assert len(await take(queue, "w2")) == 3
+
+
+async def test_homes_spread_in_an_idle_fleet(queue: Queue) -> None:
+    await meet(queue, "w1", "w2")
+    taken = []
+    for number in range(12):
+        await queue.add("high", f"{NOW}-{number}", session=f"s{number}")
+        for worker in ("w1", "w2"):
+            for claim in (await pull(queue, worker)).claims:
+                taken.append(worker)
+                await queue.complete(worker, claim.lease)
+    assert 3 <= taken.count("w1") <= 9
+
+
+async def test_a_request_without_session_goes_to_anybody_in_order(queue: Queue) -> None:
+    await meet(queue, "w1", "w2")
+    await queue.add("high", f"{NOW}-1", session="first", deadline=NOW + 50_000)
+    await queue.add("high", f"{NOW}-2", deadline=NOW + 60_000)
+    await queue.add("high", f"{NOW}-3", deadline=NOW + 40_000)
+    assert await take(queue, "w2", 1) == [f"{NOW}-3"]
+    assert await take(queue, "w1") == [f"{NOW}-1", f"{NOW}-2"]
+
+
+async def test_an_idle_worker_takes_what_has_waited_long(queue: Queue) -> None:
+    await meet(queue, "w1", "w2")
+    await queue.add("high", f"{NOW}-1", session="first")
+    await queue.add("high", f"{NOW}-2", session="first")
+    pulled = await pull(queue, "w2", 5)
+    assert (pulled.claims, pulled.role, pulled.soonest_ms) == ([], Role.WATCHER, D)
+    later = queue.at(NOW + D)
+    first = await pull(later, "w2", 5)
+    assert ids(first.claims) == [f"{NOW}-1"]  # one for each pull
+    assert first.role is Role.NONE  # it pulls again
+    await later.add("high", f"{NOW + D}-1", session="first")  # its home is the taker's now
+    assert await take(later, "w1") == [f"{NOW}-2"]
+    assert await take(later, "w2") == [f"{NOW + D}-1"]
+
+
+async def test_a_clock_that_is_set_back_holds_nothing_up(queue: Queue) -> None:
+    await meet(queue, "w1", "w2")
+    await queue.add("high", f"{NOW + 5}-1", session="first")  # ahead of the clock: it counts as enqueued now
+    await pull(queue, "w1", 0)
+    assert await take(queue.at(NOW - 500_000), "w2") == [f"{NOW + 5}-1"]
+
+
+async def test_what_was_passed_over_for_long_goes_to_anybody(queue: Queue) -> None:
+    await meet(queue, "w1", "w2")
+    await queue.add("high", f"{NOW}-1", session="first", deadline=NOW + 20_000)
+    for number in range(2, 6):
+        await queue.add("high", f"{NOW}-{number}", deadline=NOW + 30_000)
+    assert await take(queue, "w2", 1) == [f"{NOW}-2"]
+    assert await take(queue.at(NOW + D - 1), "w2", 1) == [f"{NOW}-3"]
+    (claim,) = (await pull(queue.at(NOW + D), "w2", 1)).claims
+    assert (claim.lease.stream_id, claim.passed_ms) == (f"{NOW}-1", D)
+
+
+async def test_who_asks_for_nothing_loses_what_waits(queue: Queue) -> None:
+    await meet(queue, "w1", "w2")
+    for number in range(1, 4):
+        await queue.add("high", f"{NOW}-{number}", session="first")
+    await take(queue, "w2")
+    later = queue.at(NOW + D + 1)
+    await pull(later, "w2", 0)
+    await later.broker.promote()
+    assert await take(later, "w2") == [f"{NOW}-1", f"{NOW}-2", f"{NOW}-3"]
+    await later.add("high", f"{NOW + D}-1", session="first")
+    assert await take(later, "w1") == []  # it comes back, and its session has gone
+    assert await take(later, "w2") == [f"{NOW + D}-1"]
+
+
+async def test_a_worker_that_comes_back_is_new(queue: Queue) -> None:
+    await meet(queue, "w1", "w2")
+    await queue.add("high", f"{NOW}-1", session="first")
+    await pull(queue, "w2", 0)
+    await pull(queue, "w1", 0, start="b")  # another start: its cache is empty
+    assert await take(queue, "w2") == [f"{NOW}-1"]
+    await queue.add("high", f"{NOW}-2", session="first")
+    assert await take(queue, "w1", start="b") == []
+    assert await take(queue, "w2") == [f"{NOW}-2"]
+
+
+async def test_what_waits_for_who_leaves_goes_to_anybody(queue: Queue) -> None:
+    await meet(queue, "w1", "w2")
+    await queue.broker.heartbeat("w1", {})
+    await queue.add("high", f"{NOW}-1", session="first")
+    assert await take(queue, "w2") == []
+    await queue.broker.deregister("w1")
+    assert await take(queue, "w2") == [f"{NOW}-1"]
+
+
+async def test_a_beginning_that_comes_again_has_a_home(queue: Queue) -> None:
+    await meet(queue, "w1", "w2")
+    await queue.add("high", f"{NOW}-1", body=prompt("x"))
+    assert await take(queue, "w2") == [f"{NOW}-1"]
+    await queue.add("high", f"{NOW}-2", body=prompt("x") + " ")
+    assert await take(queue, "w1") == []
+    assert await take(queue, "w2") == [f"{NOW}-2"]
+    await queue.add("high", f"{NOW}-3", body=prompt("x"), tenant="other")  # another tenant's is another's
+    assert await take(queue, "w1") == [f"{NOW}-3"]
+
+
+async def test_without_sessions_nothing_is_kept(queue: Queue) -> None:
+    await queue.add("high", f"{NOW}-1", body=prompt("x", 900))
+    await queue.add("high", f"{NOW}-2")
+    assert await take(queue, "w1") == [f"{NOW}-1", f"{NOW}-2"]
+    dump = await queue.dump()
+    assert {"homes", "sessions", "loads"}.isdisjoint(dump)
+
+
+async def test_a_beginning_that_comes_once_is_anybodys(queue: Queue) -> None:
+    await meet(queue, "w1", "w2")
+    for number, text in enumerate("abcdefgh"):
+        await queue.add("high", f"{NOW}-{number}", body=prompt(text))
+        assert await take(queue, ("w1", "w2")[number % 2]) == [f"{NOW}-{number}"]
+
+
+async def test_a_hot_session_has_several_homes(queue: Queue) -> None:
+    await meet(queue, "w1", "w2", "w3")
+    for number in range(40):
+        await queue.add("high", f"{NOW}-{number}", session="first")
+        if number % 8 == 7:
+            await pull(queue, "w3", 0)
+    taken = {worker: len(await take(queue, worker, 13)) for worker in ("w1", "w2", "w3")}
+    assert min(taken.values()) >= 8
+
+
+async def test_what_stands_in_no_index_is_taken_too(queue: Queue) -> None:
+    await meet(queue, "w1", "w2")
+    for number in range(3):  # as a worker of 0.1 does
+        await queue.command("ZADD", queue.keys.ready("high"), 5, f"G{NOW}-A{number}")
+        await queue.add("high", f"{NOW}-{number}")
+    await queue.command("XREADGROUP", "GROUP", "workers", "~", "NOACK", "STREAMS", queue.keys.lane("high"), ">")
+    await queue.add("high", f"{NOW}-3", session="first")
+    assert await take(queue, "w2") == [f"{NOW}-{number}" for number in range(3)]
+    assert await take(queue, "w1") == [f"{NOW}-3"]
+
+
+async def test_what_another_release_took_is_left_over_and_dropped(queue: Queue) -> None:
+    await meet(queue, "w1", "w2")
+    for number in range(1, 4):
+        await queue.add("high", f"{NOW}-{number}", session="first")
+    await pull(queue, "w2", 0)
+    await queue.command("ZPOPMIN", queue.keys.ready("high"), 2)
+    assert await take(queue, "w1") == [f"{NOW}-3"]
+    assert "homes" not in await queue.dump()
+
+
+async def test_the_housekeeping_finds_what_was_left_over(queue: Queue) -> None:
+    await meet(queue, "w1", "w2")
+    await queue.add("high", f"{NOW}-1", session="first")
+    await pull(queue, "w2", 0)
+    await queue.command("ZPOPMIN", queue.keys.ready("high"), 1)
+    await queue.broker.promote()
+    assert "homes" not in await queue.dump()
+
+
+async def test_a_cancelled_request_leaves_the_index(queue: Queue) -> None:
+    await meet(queue, "w1", "w2")
+    await queue.add("high", f"{NOW}-1", session="first")
+    await pull(queue, "w2", 0)
+    assert "homes" in await queue.dump()
+    assert await queue.broker.cancel(f"high:{NOW}-1")
+    assert "homes" not in await queue.dump()
+
+
+async def test_nothing_is_left_of_sessions_that_nobody_uses(queue: Queue) -> None:
+    await meet(queue, "w1", "w2")
+    later = queue.at(NOW + 3_600_001)
+    for _ in range(5):
+        await later.broker.promote()
+    dump = await later.dump()
+    assert {"homes", "sessions", "loads"}.isdisjoint(dump)
+    await later.add("high", f"{NOW}-1")
+    assert await take(later, "w1") == [f"{NOW}-1"]
+    assert {"homes", "sessions", "loads"}.isdisjoint(await later.dump())
+
+
+async def test_keys_of_another_type_are_left_alone(queue: Queue) -> None:
+    await queue.command("SET", queue.keys.sessions, "mine")
+    await queue.add("high", f"{NOW}-1", session="first")
+    assert await take(queue, "w1") == [f"{NOW}-1"]
+    await queue.broker.promote()
+    assert (await queue.dump())["sessions"] == "mine"
+
+
+async def test_an_idle_home_is_woken_for_what_comes_to_it(queue: Queue) -> None:
+    await meet(queue, "w1", "w2", "w3")
+    for worker in ("w3", "w2"):
+        assert (await pull(queue, worker, 5)).role is Role.WATCHER
+    assert (await pull(queue, "w1", 5)).role is Role.IDLE_WAITER
+    await queue.add("high", f"{NOW}-1", session="first")
+    await pull(queue, "w2", 5)
+    assert await queue.command("LRANGE", queue.keys.home("w1"), 0, -1) == [b"1"]
+    await queue.broker.wait(Role.IDLE_WAITER, 5_000, worker="w1")  # returns at once
+    assert await queue.command("EXISTS", queue.keys.home("w1")) == 0
+
+
+async def test_a_watching_home_is_woken_by_the_wake_stream(queue: Queue) -> None:
+    await meet(queue, "w1", "w2")
+    assert (await pull(queue, "w1", 5)).role is Role.WATCHER
+    await queue.add("high", f"{NOW}-1", session="first")
+    await pull(queue, "w2", 0)
+    assert (await queue.dump())["wake"]["undelivered"] == 1
+
+
+async def test_a_wake_up_of_another_watcher_is_passed_on(queue: Queue) -> None:
+    await meet(queue, "w1", "w2", "w3")
+    for worker in ("w1", "w2"):
+        assert (await pull(queue, worker, 5)).role is Role.WATCHER
+    await queue.add("high", f"{NOW}-1", session="first")
+    await pull(queue, "w3", 0)
+    for left in (1, 0):  # w2 reads it, in place of w1, and once more
+        hints = await queue.broker.wait(Role.WATCHER, 1_000)
+        assert [hint.lane for hint in hints] == [None]
+        assert not (await pull(queue, "w2", 5, hints=hints, watching=True, owing=True)).claims
+        assert (await queue.dump()).get("wake", {}).get("undelivered", 0) == left
+
+
+async def test_tenants_take_turns_among_what_is_there(queue: Queue) -> None:
+    await meet(queue, "w1", "w2")
+    await queue.add("high", f"{NOW - 1}-1", session="first", tenant="a")
+    claims = {worker: (await pull(queue, worker)).claims for worker in ("w1", "w2")}
+    ((home, (claim,)),) = [(worker, found) for worker, found in claims.items() if found]
+    other = "w2" if home == "w1" else "w1"
+    await queue.complete(home, claim.lease)
+    for number in range(1, 5):
+        await queue.add("high", f"{NOW}-{number}", session="first", tenant="a", deadline=NOW + 10_000 + number)
+    for number in range(5, 9):
+        await queue.add("high", f"{NOW}-{number}", tenant="b", deadline=NOW + 20_000 + number)
+    assert await take(queue, other, 2) == [f"{NOW}-5", f"{NOW}-6"]  # what waits for its home is left to it
+    assert await take(queue, home, 2) == [f"{NOW}-1", f"{NOW}-2"]
+    dump = await queue.dump()
+    assert {name for name in dump["served"] if name[:2] == "c|"} == {f"c|2|{NOW}-{number}" for number in (1, 2, 5, 6)}
+    assert await take(queue, home, 4) == [f"{NOW}-3", f"{NOW}-4", f"{NOW}-7", f"{NOW}-8"]
+    assert "homes" not in await queue.dump()
+
+
+async def test_what_has_ended_is_no_load(queue: Queue) -> None:
+    await meet(queue, "w1", "w2")
+    await queue.add("high", f"{NOW}-1", session="first")
+    (claim,) = (await pull(queue, "w1")).claims
+    assert (await queue.dump())["loads"] == [("2", 0), ("1", 1)]
+    await queue.complete("w1", claim.lease)
+    assert (await queue.dump())["loads"] == [("1", 0), ("2", 0)]
+
+
+async def test_the_number_of_sessions_is_bounded(queue: Queue) -> None:
+    await meet(queue, "w1", "w2")
+    many = [word for number in range(100_000) for word in (f"s{number:016x}", f"{NOW - number} 1.00 1")]
+    for start in range(0, len(many), 10_000):
+        await queue.command("HSET", queue.keys.sessions, *many[start : start + 10_000])
+    before = await queue.command("HLEN", queue.keys.sessions)
+    for number in range(20):
+        await queue.add("high", f"{NOW}-{number}", session=f"new-{number}")
+    assert len(await take(queue, "w1", 20)) + len(await take(queue, "w2", 20)) == 20
+    assert await queue.command("HLEN", queue.keys.sessions) <= before
