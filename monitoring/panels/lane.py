@@ -40,6 +40,12 @@ LANE_IN_DEPTH = Dashboard(
             "s",
         ),
         Panel(
+            "Passed over",
+            "Time for which the first of a lane was left to the worker that has its session in its cache.",
+            quantiles("streamfleet_passed_over_seconds", "lane", LANE),
+            "s",
+        ),
+        Panel(
             "Until in the engine",
             "From enqueueing to the engine, by how it ended.",
             quantiles("streamfleet_wait_seconds", "status", LANE),

@@ -9,7 +9,7 @@ Command = tuple[str, ...]
 EVERYBODY = """
 KEYS *; RANDOMKEY; FLUSHALL; FLUSHDB; SWAPDB 0 1; CONFIG GET *; CONFIG SET maxmemory 1; CONFIG REWRITE; ACL LIST
 ACL WHOAMI; ACL SETUSER me on nopass ~* +@all; CLIENT LIST; CLIENT KILL ID 1; CLIENT PAUSE 100; MONITOR
-SUBSCRIBE news; PUBLISH news x; SCRIPT FLUSH; SCRIPT LOAD x; SCRIPT KILL; FUNCTION FLUSH; FUNCTION LIST; MODULE LIST
+SUBSCRIBE news; PUBLISH news x; SCRIPT FLUSH; SCRIPT LOAD x; SCRIPT KILL; FUNCTION FLUSH; MODULE LIST
 SAVE; BGSAVE; BGREWRITEAOF; LASTSAVE; SHUTDOWN NOSAVE; REPLICAOF NO ONE; SLOWLOG GET; LATENCY RESET; CLUSTER RESET
 FUNCTION LOAD x; FUNCTION DELETE x
 COMMAND; MULTI; ROLE; SYNC; RENAME {q}:lane:high {other}:lane:high; RENAME {other}:lane:high {q}:reply:me
@@ -27,8 +27,9 @@ XREVRANGE {other}:dead + -
 """
 
 BUT_OPERATORS = """
-SCAN 0; DBSIZE; RENAME {q}:lane:high {q}:lane:low; XGROUP SETID {q}:lane:high workers $; HSCAN {q}:tries 0
-ZSCAN {q}:ready:high 0; XINFO STREAM {q}:lane:high FULL; HEXISTS {q}:workers x; MEMORY USAGE {q}:tries
+SCAN 0; DBSIZE; FUNCTION LIST; RENAME {q}:lane:high {q}:lane:low; XGROUP SETID {q}:lane:high workers $
+HSCAN {q}:tries 0; ZSCAN {q}:ready:high 0
+XINFO STREAM {q}:lane:high FULL; HEXISTS {q}:workers x; MEMORY USAGE {q}:tries
 """
 
 BY_ROLE = {
@@ -46,7 +47,7 @@ ZPOPMIN {q}:ready:high; ZADD {q}:delayed 0 x; HGETALL {q}:tries; HSET {q}:tries 
 HGETALL {q}:workers; HSET {q}:workers w9 {}; HSET {q}:sched 1 1000; RPUSH {q}:bench 1; BLPOP {q}:bench 0.01
 XADD {q}:wake * t 1; ZADD {q}:watch 1 w9; SET {q}:maintain x; XADD {q}:cancels * id r-1; XREAD STREAMS {q}:cancels 0
 XRANGE {q}:cancel_requests - +; XDEL {q}:cancel_requests 1-0; XREAD STREAMS {q}:cancel_requests 0; DEL {q}:request:r-1
-EXPIRE {q}:request:r-1 1; INFO; TIME; CLIENT UNBLOCK 1; XADD {q}:tokens:r-1 * end succeeded; DEL {q}:tokens:r-1
+EXPIRE {q}:request:r-1 1; INFO; CLIENT UNBLOCK 1; XADD {q}:tokens:r-1 * end succeeded; DEL {q}:tokens:r-1
 XTRIM {q}:tokens:r-1 MAXLEN 0; PEXPIRE {q}:tokens:r-1 1; XREAD STREAMS {other}:tokens:r-1 0
 """,
     Role.WORKER: """

@@ -85,5 +85,8 @@ MUTANTS = (
     Mutant("retry_later: not for ever", seed=1),
     Mutant("retry_later: not what ended", seed=1),
     Mutant("retry_later: no longer pending", seed=1),
-    Mutant("retry_later: somebody is woken", seed=8),
+    Mutant(
+        "retry_later: somebody is woken",
+        caught_by="retry_later.a_retry_without_delay_is_ready_at_once_and_somebody_is_woken",
+    ),
 )
