@@ -55,7 +55,7 @@ def traffic(seed: int, load: float, seconds: float, start: float) -> Iterator[As
 
 @dataclass(frozen=True)
 class Served:
-    """What became of requests, after the first seconds: those that came and those in time, and those never started."""
+    """Requests after the first seconds, by their end: those that came and those in time, and those never started."""
 
     came: int
     in_time: int

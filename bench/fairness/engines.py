@@ -65,7 +65,7 @@ class Ask:
 
 
 class Queue(Protocol):
-    """What the engines pull from."""
+    """Source from which the engines pull."""
 
     async def add(self, ask: Ask, now: float) -> None: ...
 

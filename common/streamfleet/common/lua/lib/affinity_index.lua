@@ -123,10 +123,10 @@ function AFFINITY.add_index(h)
     call('HSET', SESSIONS, 'w|' .. number, string.format('%.0f %d %s', last, waits, worker))
   end
 
-  -- Who waits for work is woken for what comes to it.
+  -- A home that waits for work is woken for what comes to it.
   function h.note_pull(worker, waits) note(h.mine, now_ms(), waits and WAITS or BUSY, worker) end
 
-  -- What waits in no index may go to anybody. Workers of an earlier release put it there, or it was there before.
+  -- An entry that waits in no index may go to anybody. Workers of an earlier release put it there, or it was there before.
   local function adopt(lane, missing)
     local place = tonumber(call('HGET', SESSIONS, '@' .. lane) or nil) or 0
     for _, from in ipairs(place > 0 and {0, place} or {0}) do
@@ -192,7 +192,7 @@ function AFFINITY.add_index(h)
     return call('ZRANGEBYSCORE', HOMES, score(lane, number), score(lane, number), 'LIMIT', 0, most)
   end
 
-  -- What waits for this worker and for nobody, the earlier deadline first: members of the index, and true for its own.
+  -- Entries that wait for this worker and for nobody, the earlier deadline first: members of the index, and true for its own.
   local function merged(lane, most)
     local own = seen[lane].own > 0 and first_of(lane, h.mine, most) or {}
     local free = seen[lane].free > 0 and first_of(lane, FREE, most) or {}
@@ -272,7 +272,7 @@ function AFFINITY.add_index(h)
     end
   end
 
-  -- How long an entry that was just taken was passed over, ms, as text; '' if it was not.
+  -- Time for which an entry that was just taken was passed over, ms, as text; '' if it was not.
   function h.passed(lane, id)
     local since, member = mark_of(lane)
     if member ~= encode_id(id) then return '' end

@@ -52,7 +52,7 @@ function AFFINITY.add_upkeep(h)
     return #rows
   end
 
-  -- What stands in the index, and is ready no more.
+  -- Entries of the index that are ready no more.
   local function check_index()
     local from = tonumber(call('HGET', SESSIONS, '@') or nil) or 0
     local rows, by_lane, gone = call('ZRANGE', HOMES, from, from + PART - 1, 'WITHSCORES'), {}, {}

@@ -1,5 +1,5 @@
 -- @include entry
--- What a request asks for, as far as its length goes.
+-- Length that a request asks for.
 local function half_octave(tokens) return math.floor(2 * math.log(tokens + 1) / math.log(2)) end
 
 -- Bytes of the body, and the limit of output that it asks for, as text, '' for none. A name inside a string of the body
