@@ -85,6 +85,7 @@ def _asks() -> list[dict[str, Any]]:
             "lane": LANES[number % len(LANES)],
             "deadline": lives[number % len(lives)],
             "tenant": ("a", "b")[number % 2],
+            "session": f"s-{number % 7}",
             "stream": number % STREAMED >= STREAMED - len(LANES),
         }
         for number in range(BATCH)
