@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from bench.core.command import finish, parser
-from bench.fairness import PARTS, run
+from bench.fairness import PARTS
+from bench.scheduling.parts import command
 
 EXAMPLES = """\
 examples:
@@ -14,18 +14,5 @@ examples:
   python -m bench.fairness --only small,shares
 """
 
-
-def main() -> int:
-    """Run, save, print."""
-    known = parser("fairness", __doc__, EXAMPLES)
-    known.add_argument("--only", default=",".join(PARTS), metavar="NAME,…", help=f"some of {', '.join(PARTS)}")
-    args = known.parse_args()
-    names = tuple(args.only.split(","))
-    if unknown := [name for name in names if name not in PARTS]:
-        known.error(f"no such part: {', '.join(unknown)}; there are {', '.join(PARTS)}")
-    finish(run(args.quick, names), args, whole=len(names) == len(PARTS))
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command("fairness", __doc__, EXAMPLES, PARTS))

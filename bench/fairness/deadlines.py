@@ -23,7 +23,7 @@ WARM_S = 60
 """Time that is not counted: as long as the longest deadline."""
 LOADS, CONTENDERS = (0.9, 1.5, 3.0), ("by deadline", "judged", "oracle")
 SIGMA = 0.5
-"""Of the factor by which a request's limit exceeds what it generates, log-normal."""
+"""Spread of the factor by which a request's limit exceeds its output, log-normal."""
 
 
 def sizes(chance: random.Random) -> tuple[int, int, int]:

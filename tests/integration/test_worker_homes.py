@@ -15,9 +15,9 @@ from tests.integration.worker_process import Fleet, WorkerProcess, chat
 PASSED_OVER_S = 1.0
 """Longest time for which a request is left to its home."""
 MORE_S = 1.0
-"""What the housekeeping may take until it sees to what waits for a home that fails."""
+"""Longest time until the housekeeping sees to requests that wait for a home that fails."""
 ANYWAY_S = 2.5
-"""What they may take without homes: a worker that fails may have been the one that heard of them; its lease is 1 s."""
+"""Longest time without homes: the worker that fails may have been the one that heard of them; its lease is 1 s."""
 
 
 async def turn(fleet: Fleet, session: str, seconds: float = 0.0) -> Result:
