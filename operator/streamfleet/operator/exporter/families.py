@@ -99,7 +99,7 @@ def families(queue: str, found: View | None, took_s: float) -> Iterator[Metric]:
 
 
 def _of_tenants(queue: str, found: View) -> Iterator[Metric]:
-    """Series of the tenants with most tokens, and of the rest as "other". One is forgotten an hour after it has gone."""
+    """Series of the tenants with most tokens, and of the rest as "other"; they end an hour after a tenant has gone."""
     values: list[tuple[Family, Callable[[TenantView], float]]] = [
         (TENANT_WAITING, lambda each: each.waiting),
         (TENANT_RUNNING, lambda each: each.running),
