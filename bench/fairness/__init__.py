@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from bench.fairness import deadlines, pull_cost, shares, small
+from functools import partial
+
+from bench.fairness import deadlines, shares, small
+from bench.scheduling import pull_with_label
 from bench.scheduling.parts import Parts
 
 PARTS: Parts = {
     "small": small.measure,
     "shares": shares.measure,
     "deadlines": deadlines.measure,
-    "pull_cost": pull_cost.measure,
+    "pull_cost": partial(pull_with_label.measure, label="tenant", values=1_000),
 }

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from bench.locality import pull_cost, routing
+from functools import partial
+
+from bench.locality import routing
+from bench.scheduling import pull_with_label
 from bench.scheduling.parts import Parts
 
 PARTS: Parts = {
     "routing": routing.measure,
     "prefill": routing.measure_prefill,
     "hot": routing.measure_hot,
-    "pull_cost": pull_cost.measure,
+    "pull_cost": partial(pull_with_label.measure, label="session", values=100_000, workers=8),
 }
