@@ -136,8 +136,9 @@ class Life:
         }
 
     async def warm_up(self) -> None:
-        """Run a few requests, so that scripts are loaded and connections are open."""
+        """Run a few requests, so that functions and scripts are loaded and connections are open."""
         await self._broker.ensure_groups()
+        await self._broker.pull(WORKER, 0)  # a worker loads the functions; a client that finds none asks a minute later
         self.prepare(2)
         for work in self.verbs().values():
             await work()
