@@ -20,8 +20,10 @@ from streamfleet.common.replies import mapping
 from streamfleet.operator.broker import OperatorBroker
 from streamfleet.operator.doctor.queue import functions_check
 from tests.broker import Broker
+from tests.ha.nodes import make_replica
 from tests.integration.cli_processes import streamfleet
 from tests.servers import OLD_RELEASE, newest
+from tests.waiting import eventually
 
 OLDER = "streamfleet_0123456789abcdef"
 LIBRARY = "#!lua name={name}\nredis.register_function('{name}_pull', function() return 1 end)"
@@ -99,6 +101,43 @@ async def test_functions_that_were_flushed_are_loaded_again(broker: Broker, work
     assert await enqueued(broker, 2)
     assert (await worker.pull("w1", 1)).claims
     assert libraries(admin) == {scripts.library().name}
+
+
+async def test_functions_come_back_with_a_snapshot(
+    server: RedisServer, broker: Broker, worker: Broker, admin: redis.Redis
+) -> None:
+    await broker.connection.load_functions()
+    for number in (1, 2):
+        assert await enqueued(broker, number)
+    assert (await broker.pull("w1", 1)).claims
+    admin.save()
+    server.kill()
+    server.restart()
+    assert (await worker.pull("w1", 1)).claims
+    assert await enqueued(worker, 3)
+    assert calls(admin) == {"fcall": 2, "evalsha": 0, "eval": 0, "function|load": 0}
+
+
+async def test_a_replica_that_takes_over_has_the_functions(server: RedisServer, broker: Broker) -> None:
+    with RedisServer(server.binary) as replica, redis.Redis(port=replica.port, decode_responses=True) as successor:
+        successor.function_load(LIBRARY.format(name="of_its_past"))
+        make_replica(replica, server)
+        await broker.connection.load_functions()
+        assert await enqueued(broker, 1)
+        assert (await broker.pull("w1", 1)).claims
+        assert await enqueued(broker, 2)
+        await eventually(lambda: successor.xlen("{q}:lane:high") == 2, 10, "everything is replicated")
+        server.kill()
+        successor.replicaof("NO", "ONE")
+        taken_over = Broker(Connection(replica.url, patience_s=0), Keys("q"))
+        try:
+            calls(successor)
+            assert [claim.lease.request_id for claim in (await taken_over.pull("w1", 1)).claims] == ["r-2"]
+            assert await enqueued(taken_over, 3)
+        finally:
+            await taken_over.close()
+        assert libraries(successor) == {scripts.library().name}
+        assert calls(successor) == {"fcall": 2, "evalsha": 0, "eval": 0, "function|load": 0}
 
 
 @pytest.mark.parametrize("may_call", [True, False])
