@@ -12,7 +12,7 @@ import functools
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -22,7 +22,7 @@ from bench.core.reports import Report, Target
 from bench.core.rounds import Sample, interleave, middle
 from bench.scheduling.fleet import raise_file_limit
 from bench.shards import checks, cluster, fleets, life, needs, tables, upkeep
-from bench.shards.costs import Costs, case, costs_of, memory_case
+from bench.shards.costs import BESIDE, Costs, case, costs_of, memory_case
 from bench.shards.sizes import FULL, Sizes
 
 PARTS = ("costs", "fleets", "cluster")
@@ -53,7 +53,8 @@ def run(sizes: Sizes = FULL, only: Sequence[str] = PARTS, *, quick: bool = False
         report.tables += [tables.requests_table(requests, sizes), tables.upkeep_table(others)]
         report.data["costs"] = {"requests": requests, "upkeep": others}
         memory = {body: tables.memory_of(requests, body) for body in sizes.bodies}
-        add_fleets(report, of_bodies, memory, sizes, measured="fleets" in only)
+        beside = costs_of(requests, others, SHOWN_BODY, sizes.batches, BESIDE)
+        add_fleets(report, of_bodies, beside if "fleets" in only else None, memory, sizes)
     if "cluster" in only:
         add_cluster(report, cluster.measure(sizes, say))
     settings["load average after"] = round(os.getloadavg()[0], 1)
@@ -83,16 +84,21 @@ def measure_costs(sizes: Sizes) -> tuple[dict[str, list[Sample]], dict[str, list
 
 
 def add_fleets(
-    report: Report, costs: Mapping[int, Costs], memory: Mapping[int, Mapping[str, float]], sizes: Sizes, measured: bool
+    report: Report,
+    costs: Mapping[int, Costs],
+    beside: Costs | None,
+    memory: Mapping[int, Mapping[str, float]],
+    sizes: Sizes,
 ) -> None:
-    """Measure fleets, compare the simulation with them, and simulate fleets that are too large to measure."""
+    """Measure fleets if costs `beside` them are given, compare the simulation with them, and simulate larger fleets."""
     seconds = sizes.simulated_s
     shown = costs[SHOWN_BODY]
-    if measured:
+    if beside:
         seen = fleets.measure(sizes, say)
-        costs = needs.with_connections(costs, middle_of([fleet.connections for fleet in seen]))
+        connections = middle_of([fleet.connections for fleet in seen])
+        costs = needs.with_connections(costs, connections)
         shown = costs[SHOWN_BODY]
-        found = checks.checks(seen, shown, seconds)
+        found = checks.checks(seen, shown, replace(beside, connections=connections), seconds)
         report.tables += [tables.fleets_table(seen), checks.table(found)]
         report.data["fleets"] = fleets.data(seen)
         report.data["checks"] = [{**asdict(check), "error_percent": check.error_percent} for check in found]

@@ -26,19 +26,20 @@ class Check:
         return 100 * (self.simulated / self.measured - 1) if self.measured else 0.0
 
 
-def checks(seen: Sequence[Seen], costs: Costs, seconds: float) -> list[Check]:
+def checks(seen: Sequence[Seen], costs: Costs, beside: Costs, seconds: float) -> list[Check]:
     """CPU and script calls of every fleet, idle and under load.
 
     Args:
         seen: the measured fleets.
         costs: costs for bodies of the fleets' size.
+        beside: the same beside workers and callers that have work to do.
         seconds: virtual time of each simulation.
     """
     found = []
     for fleet in seen:
         idle = simulate(Load(fleet.workers, SLOTS, 0.0, 0.0, LEASE_MS / 1000, fresh=True), costs, seconds)
         load = Load(fleet.workers, SLOTS, fleet.run_ms / 1000, fleet.rate_per_s, LEASE_MS / 1000, fresh=True)
-        loaded = simulate(load, costs, seconds)
+        loaded = simulate(load, beside, seconds)
         found += [
             Check(fleet.workers, "script calls/s, idle", fleet.idle.calls_per_s, idle.scripts_per_s),
             Check(fleet.workers, "script calls/s, under load", fleet.loaded.calls_per_s, loaded.scripts_per_s),

@@ -12,6 +12,10 @@ VERBS = ("enqueue", "pull", "renew", "complete", "results")
 """Of a request's life; `results` is its notification and its result, read by the caller."""
 CALLS = ("heartbeat", "acquire_housekeeping_lock", "empty_pull", "bench", "watch", "notices")
 """Of workers, whatever they run."""
+LONE = {"script": ("lone pull", "empty_pull"), "read": ("lone PING", "PING")}
+"""Of a script, and of anything else: the call that finds the server asleep, and the same in a busy one."""
+BESIDE = ", beside others"
+"""Ending of the lone calls while another process works: it takes the caches of whoever sleeps."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,7 @@ class Costs:
         forget: the search for workers that are gone, by number of workers.
         connection_us: µs a second of an open, idle connection.
         alone_us: µs a second of an idle server.
+        woken_us: µs more of a call that finds the server asleep, whose caches are cold by then: "script" and "read".
         connections: number of open connections of a worker.
     """
 
@@ -65,6 +70,7 @@ class Costs:
     forget: Growing
     connection_us: float
     alone_us: float
+    woken_us: Mapping[str, float]
     connections: float = field(default=5.0)
 
     def us(self, verb: str, requests: int = 1) -> float:
@@ -83,7 +89,11 @@ def memory_case(body: int) -> str:
 
 
 def costs_of(
-    requests: Mapping[str, Sequence[Sample]], upkeep: Mapping[str, Sequence[Sample]], body: int, batches: Sequence[int]
+    requests: Mapping[str, Sequence[Sample]],
+    upkeep: Mapping[str, Sequence[Sample]],
+    body: int,
+    batches: Sequence[int],
+    beside: str = "",
 ) -> Costs:
     """Medians of the rounds.
 
@@ -92,6 +102,7 @@ def costs_of(
         upkeep: samples of all other calls, see `bench.shards.upkeep`.
         body: size of bodies.
         batches: requests in a call.
+        beside: `BESIDE` if workers and callers share the server's machine.
     """
 
     def middle(samples: Sequence[Sample], figure: str) -> float:
@@ -113,6 +124,10 @@ def costs_of(
         forget=growing(middle(none, "us"), middle(known, "us"), middle(known, "number")),
         connection_us=max(0.0, open_ - alone) / middle(upkeep["connections"], "number"),
         alone_us=alone,
+        woken_us={
+            kind: max(0.0, middle(upkeep[lone + beside], "us") - middle(upkeep[busy], "us"))
+            for kind, (lone, busy) in LONE.items()
+        },
     )
 
 

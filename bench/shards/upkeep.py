@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -12,6 +15,7 @@ import redis
 
 from bench.core.rounds import Sample
 from bench.scheduling.feeding import fill, queue_settings, stage_all
+from bench.shards.costs import BESIDE
 from bench.shards.life import together
 from bench.shards.server import look, spent
 from bench.shards.sizes import Sizes
@@ -28,6 +32,9 @@ TURN_MS, GAP_MS = 60_000, 5_000
 PULL = 128
 LEASE_MS = 600_000
 SOCKETS_S = 1.0
+ASLEEP_S = 0.01
+"""Between two lone calls: with longer pauses a call costs hardly more."""
+WORKING = "import json\ntext = json.dumps(list(range(100_000)))\nwhile True: json.loads(text)"
 TICKS = 10
 FORGOTTEN_MS = 3_600_000
 RUNNING, KNOWN, TURNS = "running", "known", "turns"
@@ -63,6 +70,9 @@ def measures(url: str, sizes: Sizes) -> dict[str, Callable[[], Sample]]:
     def calls(work: Callable[[Broker, int], Awaitable[object]], queue: str = "default") -> Callable[[], Sample]:
         return lambda: asyncio.run(_each(url, queue, sizes.calls, work))
 
+    def lone(work: Callable[[Broker, int], Awaitable[object]]) -> Callable[[], Sample]:
+        return lambda: asyncio.run(_each(url, "default", sizes.calls, work, ASLEEP_S))
+
     def ticks(queue: str, number: int) -> Callable[[], Sample]:
         return lambda: {**asyncio.run(_each(url, queue, TICKS, _tick)), "number": number}
 
@@ -74,7 +84,12 @@ def measures(url: str, sizes: Sizes) -> dict[str, Callable[[], Sample]]:
         "acquire_housekeeping_lock": calls(
             lambda broker, at: broker.acquire_housekeeping_lock(name(at), TURN_MS, GAP_MS), TURNS
         ),
-        "empty_pull": calls(lambda broker, at: broker.pull(name(at), 64)),
+        "empty_pull": calls(_pull),
+        "PING": calls(_ping),
+        "lone pull": lone(_pull),
+        "lone PING": lone(_ping),
+        f"lone pull{BESIDE}": beside_others(lone(_pull)),
+        f"lone PING{BESIDE}": beside_others(lone(_ping)),
         "bench": lambda: asyncio.run(_waits(url, sizes.calls, lambda broker: broker.wait(Role.IDLE_WAITER, SHORT_MS))),
         "notices": lambda: asyncio.run(_waits(url, sizes.calls, lambda broker: broker.read_notices("0-0", SHORT_MS))),
         "watch": lambda: asyncio.run(_watched(url, sizes.calls)),
@@ -128,15 +143,44 @@ class _Opened:
         await self._broker.close()
 
 
-async def _each(url: str, queue: str, number: int, work: Callable[[Broker, int], Awaitable[object]]) -> Sample:
-    """CPU µs of each of so many calls."""
+async def _each(
+    url: str, queue: str, number: int, work: Callable[[Broker, int], Awaitable[object]], pause_s: float | None = None
+) -> Sample:
+    """CPU µs of each of so many calls: together, or one by one with a pause before each."""
     with redis.Redis.from_url(url) as client:
         async with _broker(url, queue) as broker:
             await work(broker, 0)
             before = look(client)
-            await together(work(broker, at) for at in range(number))
+            if pause_s is None:
+                await together(work(broker, at) for at in range(number))
+            else:
+                for at in range(number):
+                    await asyncio.sleep(pause_s)
+                    await work(broker, at)
             cost = spent(before, look(client))
     return {"us": cost.cpu_us / number, "in B": cost.in_bytes / number, "out B": cost.out_bytes / number}
+
+
+def beside_others(measure: Callable[[], Sample]) -> Callable[[], Sample]:
+    """The same measure while as many processes as there are cores but one work on JSON."""
+
+    def measured() -> Sample:
+        with ExitStack() as stack:
+            for _ in range(max(1, (os.cpu_count() or 1) - 1)):
+                process = stack.enter_context(subprocess.Popen([sys.executable, "-c", WORKING]))
+                stack.callback(process.kill)
+            return measure()
+
+    return measured
+
+
+async def _pull(broker: Broker, at: int) -> None:
+    """A pull that finds nothing."""
+    await broker.pull(name(at), 64)
+
+
+async def _ping(broker: Broker, _: int) -> None:
+    await broker.connection.command("PING")
 
 
 async def _waits(url: str, number: int, wait: Callable[[Broker], Awaitable[object]]) -> Sample:

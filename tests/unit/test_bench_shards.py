@@ -162,7 +162,8 @@ def test_the_error_of_the_simulation_is_of_what_was_measured() -> None:
 
 
 def test_every_figure_of_a_fleet_is_held_against_the_simulation() -> None:
-    found = checks.checks([SEEN], costs_of(requests(20.0), others(7.0), 500, TINY.batches), 2.0)
+    costs = costs_of(requests(20.0), others(7.0), 500, TINY.batches)
+    found = checks.checks([SEEN], costs, costs, 2.0)
     assert Counter(check.what.partition(",")[0] for check in found)["% of a core"] == 2
     assert all(check.measured > 0 for check in found)
 

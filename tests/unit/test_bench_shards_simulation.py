@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from bench.shards.costs import CALLS, VERBS, CallCost, Costs, Growing
-from bench.shards.simulation import LINK_S, Load, Shard, simulate
+from bench.shards.simulation import LINK_S, TICK_SCRIPTS, Load, Shard, simulate
 from streamfleet.worker.lease import RENEWALS_PER_LEASE
 
 FREE = Costs(
@@ -18,6 +18,7 @@ FREE = Costs(
     forget=Growing(0.0, 0.0),
     connection_us=0.0,
     alone_us=0.0,
+    woken_us={"script": 0.0, "read": 0.0},
     connections=5.0,
 )
 LEASE_S = 8.0
@@ -118,6 +119,17 @@ def test_outcomes_that_wait_while_others_are_written_go_together() -> None:
 def test_a_server_that_falls_behind_shows_more_than_its_core() -> None:
     outcome = simulate(Load(4, 16, 0.1, 300.0), costs(enqueue=5_000.0), 10.0)
     assert outcome.cpu_percent == pytest.approx(150.0, rel=0.1)
+
+
+def test_a_call_costs_more_where_the_server_has_slept() -> None:
+    waking = replace(costs(pull=500.0, complete=500.0), woken_us={"script": 300.0, "read": 0.0})
+    quiet = simulate(Load(10, 4, 0.0, 0.0, LEASE_S), replace(FREE, woken_us=waking.woken_us), 32.0)
+    calls = quiet.scripts_per_s - quiet.calls_per_s["tick"] * (1 - 1 / TICK_SCRIPTS)
+    assert quiet.cpu_percent == pytest.approx(calls * 300 / 1e4, rel=0.1)
+    busy = Load(10, 64, 0.1, 4_000.0, LEASE_S)
+    ours, warm = simulate(busy, waking, 2.0), simulate(busy, costs(pull=500.0, complete=500.0), 2.0)
+    assert ours.cpu_percent > 90
+    assert ours.cpu_percent == pytest.approx(warm.cpu_percent, rel=0.05)
 
 
 def test_the_same_seed_gives_the_same_outcome() -> None:
