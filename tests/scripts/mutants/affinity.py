@@ -4,58 +4,33 @@ from __future__ import annotations
 
 from tests.scripts.mutants.mutant import Mutant
 
-MUTANTS = (
-    tuple(
-        Mutant(guard, caught_by=f"affinity.{test}")
-        for guard, test in {
-            "affinity: a beginning counts when it comes again": "a_beginning_that_comes_once_is_anybodys",
-            "affinity: a beginning goes where it was read before": "a_beginning_that_comes_again_has_a_home",
-            "affinity: a clock that is set back holds nothing up": "a_clock_that_is_set_back_holds_nothing_up",
-            "affinity: a home is woken for what comes to it": "an_idle_home_is_woken_for_what_comes_to_it",
-            "affinity: a session stays where its cache is": "turns_of_a_session_go_to_the_worker_of_the_first",
-            "affinity: a worker that asks for nothing loses what waits for it": "who_asks_for_nothing_loses_what_waits",
-            "affinity: a worker that comes back is new": "a_worker_that_comes_back_is_new",
-            "affinity: an idle worker takes what has waited long for another": "an_idle_worker_takes_what_has_waited_long",
-            "affinity: a wake-up reaches the watcher that it was for": "a_wake_up_of_another_watcher_is_passed_on",
-            "affinity: homes spread in an idle fleet": "homes_spread_in_an_idle_fleet",
-            "affinity: its own and nobody's go by deadline": "a_request_without_session_goes_to_anybody_in_order",
-            "affinity: keys of another type are left alone": "keys_of_another_type_are_left_alone",
-            "affinity: sessions are bounded": "the_number_of_sessions_is_bounded",
-            "affinity: sessions that nobody uses are forgotten": "nothing_is_left_of_sessions_that_nobody_uses",
-            "affinity: what has ended is no load": "what_has_ended_is_no_load",
-            "affinity: what is left over is found": "the_housekeeping_finds_what_was_left_over",
-            "affinity: what is ready no more has no home": "a_cancelled_request_leaves_the_index",
-            "affinity: what stands in no index is taken too": "what_stands_in_no_index_is_taken_too",
-            "affinity: what waits for who is lost is anybody's": "who_asks_for_nothing_loses_what_waits",
-            "affinity: what was left over is not taken": "what_another_release_took_is_left_over_and_dropped",
-            "affinity: what was passed over for long goes to anybody": "what_was_passed_over_for_long_goes_to_anybody",
-            "affinity: who takes it is its home": "an_idle_worker_takes_what_has_waited_long",
-            "affinity: without sessions nothing is asked": "nothing_is_left_of_sessions_that_nobody_uses",
-            "deregister: who is gone is no home": "what_waits_for_who_leaves_goes_to_anybody",
-            "promote: homes are looked after": "who_asks_for_nothing_loses_what_waits",
-        }.items()
-    )
-    + tuple(
-        Mutant(guard, caught_by=f"programs.{test}")
-        for guard, test in {
-            "program: a turn that has waited long goes by its own deadline": "a_turn_with_a_ttl_ends_in_time",
-            "program: a deadline that was given stays": "a_deadline_that_was_given_stays",
-            "program: close deadlines of others go first": "close_deadlines_of_others_go_first",
-            "program: the housekeeping looks for deadlines among ranks to come only": "a_turn_that_comes_back_ends_in_time",
-        }.items()
-    )
-    + (
-        Mutant(
-            "program: programs are bounded",
-            "or kind == 'f' or before",
-            "or before",
-            caught_by="programs.the_number_of_programs_is_bounded",
-        ),
-        Mutant(
-            "program: what is known of programs stays while they are used",
-            "or kind == 'f' then return end",
-            "then return end",
-            caught_by="programs.what_nobody_uses_is_forgotten_and_then_nothing_is_asked",
-        ),
-    )
+MUTANTS = tuple(
+    Mutant(guard, caught_by=f"affinity.{test}")
+    for guard, test in {
+        "affinity: a beginning counts when it comes again": "a_beginning_that_comes_once_is_anybodys",
+        "affinity: a beginning goes where it was read before": "a_beginning_that_comes_again_has_a_home",
+        "affinity: a clock that is set back holds nothing up": "a_clock_that_is_set_back_holds_nothing_up",
+        "affinity: a home is woken for what comes to it": "an_idle_home_is_woken_for_what_comes_to_it",
+        "affinity: a session stays where its cache is": "turns_of_a_session_go_to_the_worker_of_the_first",
+        "affinity: a worker that asks for nothing loses what waits for it": "who_asks_for_nothing_loses_what_waits",
+        "affinity: a worker that comes back is new": "a_worker_that_comes_back_is_new",
+        "affinity: an idle worker takes what has waited long for another": "an_idle_worker_takes_what_has_waited_long",
+        "affinity: a wake-up reaches the watcher that it was for": "a_wake_up_of_another_watcher_is_passed_on",
+        "affinity: homes spread in an idle fleet": "homes_spread_in_an_idle_fleet",
+        "affinity: its own and nobody's go by deadline": "a_request_without_session_goes_to_anybody_in_order",
+        "affinity: keys of another type are left alone": "keys_of_another_type_are_left_alone",
+        "affinity: sessions are bounded": "the_number_of_sessions_is_bounded",
+        "affinity: sessions that nobody uses are forgotten": "nothing_is_left_of_sessions_that_nobody_uses",
+        "affinity: what has ended is no load": "what_has_ended_is_no_load",
+        "affinity: what is left over is found": "the_housekeeping_finds_what_was_left_over",
+        "affinity: what is ready no more has no home": "a_cancelled_request_leaves_the_index",
+        "affinity: what stands in no index is taken too": "what_stands_in_no_index_is_taken_too",
+        "affinity: what waits for who is lost is anybody's": "who_asks_for_nothing_loses_what_waits",
+        "affinity: what was left over is not taken": "what_another_release_took_is_left_over_and_dropped",
+        "affinity: what was passed over for long goes to anybody": "what_was_passed_over_for_long_goes_to_anybody",
+        "affinity: who takes it is its home": "an_idle_worker_takes_what_has_waited_long",
+        "affinity: without sessions nothing is asked": "nothing_is_left_of_sessions_that_nobody_uses",
+        "promote: homes are looked after": "who_asks_for_nothing_loses_what_waits",
+        "deregister: who is gone is no home": "what_waits_for_who_leaves_goes_to_anybody",
+    }.items()
 )
