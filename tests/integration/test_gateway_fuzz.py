@@ -33,6 +33,7 @@ HEADERS = st.dictionaries(
             "X-Streamfleet-Lane",
             "X-Streamfleet-On-Disconnect",
             "X-Streamfleet-Restarts",
+            "X-Streamfleet-Program",
             "X-Stainless-Read-Timeout",
             "Idempotency-Key",
             "Last-Event-ID",

@@ -96,6 +96,7 @@ BAD = {
     "a stream flag of 2": Bad(good(stream="2"), "stream"),
     "a tenant of control characters": Bad(good(tenant="a\x00b"), "tenant"),
     "a session that is too long": Bad(good(session="s" * 257), "session"),
+    "a program that is too long": Bad(good(program="p" * 257), "program"),
     "a wrong traceparent": Bad(good(traceparent="00-1"), "traceparent"),
     "a meta that is too long": Bad(good(meta="m" * 4_097), "meta"),
     "300 fields, one of them wrong": Bad({**{f"f{n}": "x" for n in range(300)}, **good(stream="yes")}, "stream"),

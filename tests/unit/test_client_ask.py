@@ -60,6 +60,7 @@ def test_a_worker_reads_what_was_asked() -> None:
         endpoint="/v1/completions",
         tenant="acme",
         session="s-1",
+        program="p-1",
         stream=True,
         traceparent="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
         meta={"page": 3},
@@ -67,7 +68,8 @@ def test_a_worker_reads_what_was_asked() -> None:
     submission = prepare(ask, "r-1", "me")
     read = decode({name.encode(): value for name, value in submission.fields.items()}, submission.lane, "1-0")
     assert (read.id, read.lane, read.body, read.endpoint) == ("r-1", Lane.HIGH, CHAT, "/v1/completions")
-    assert (read.deadline_ms, read.tenant, read.session, read.stream) == (1_790_000_000_000, "acme", "s-1", True)
+    assert (read.deadline_ms, read.stream) == (1_790_000_000_000, True)
+    assert (read.tenant, read.session, read.program) == ("acme", "s-1", "p-1")
     assert (read.traceparent, read.meta, read.reply) == (ask.traceparent, '{"page":3}', "me")
 
 
@@ -129,6 +131,7 @@ def test_same_request_same_digest() -> None:
         ("tenant", {"tenant": "a\nb"}),
         ("tenant", {"tenant": "\ud800"}),
         ("session", {"session": "x" * 257}),
+        ("program", {"program": "x" * 257}),
         ("traceparent", {"traceparent": "00-zz"}),
         ("meta", {"meta": "x" * 4097}),
         ("meta", {"meta": {"a": {1}}}),

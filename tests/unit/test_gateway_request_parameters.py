@@ -53,6 +53,7 @@ def test_who_says_nothing_gets_the_usual() -> None:
         deadline_ms=None,
         ttl_ms=600_000,
         session=None,
+        program=None,
         traceparent=None,
         continue_on_disconnect=False,
         stream=False,
@@ -173,6 +174,14 @@ def test_sessions() -> None:
     with pytest.raises(InvalidRequest) as caught:
         read({"user": 7})
     assert caught.value.param == "user"
+
+
+def test_programs() -> None:
+    asked = read(X_Streamfleet_Program="run 7")
+    assert asked.program == "run 7"
+    assert asked.ask({}, "r", "/v1/completions", None).program == "run 7"
+    assert read(X_Streamfleet_Program="").program is None
+    assert len(read(X_Streamfleet_Program="x" * 300).program or "") == 64
 
 
 def test_who_names_a_request_means_to_come_back() -> None:

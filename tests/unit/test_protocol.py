@@ -35,7 +35,8 @@ from streamfleet.producer.ask import encode_body
 
 BODY = b'{"prompt":"hi"}'
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-KNOWN = ["body", "id", "endpoint", "deadline", "ttl", "tenant", "session", "reply", "stream", "traceparent", "meta"]
+KNOWN = ["body", "id", "endpoint", "deadline", "ttl", "tenant", "session", "program", "reply", "stream"]
+KNOWN += ["traceparent", "meta"]
 
 json_values = st.recursive(
     st.none()
@@ -120,6 +121,7 @@ def test_a_wrong_field_beside_good_ones_is_the_one_that_is_named(name: str, valu
         ({"stream": "yes"}, "stream", "invalid_value"),
         ({"tenant": "a\0"}, "tenant", "invalid_value"),
         ({"session": "x" * 257}, "session", "invalid_value"),
+        ({"program": "x" * 257}, "program", "invalid_value"),
         ({"traceparent": TRACE.upper()}, "traceparent", "invalid_value"),
         ({"meta": "x" * 4097}, "meta", "invalid_value"),
         ({"meta": b"\xff"}, "meta", "invalid_encoding"),

@@ -18,7 +18,7 @@ _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
 def check_label(value: str, param: str) -> str:
-    """Check a tenant or session.
+    """Check a tenant, session or program.
 
     Raises:
         InvalidRequest: over 256 characters, or not printable.
@@ -94,6 +94,7 @@ READERS: Mapping[bytes, Callable[[str, str], Any]] = {
     b"ttl": _milliseconds,
     b"tenant": check_label,
     b"session": check_label,
+    b"program": check_label,
     b"stream": _flag,
     b"if_late": _if_late,
     b"traceparent": lambda value, _: check_traceparent(value),

@@ -19,6 +19,7 @@ class QueueLimits:
         waiting_ttl_ms: time for which the id of a request that has not ended is kept, if longer.
         dead_ttl_ms: time for which dead letters are kept.
         judge_deadlines: "on" if a worker does not start what cannot be done by its deadline, else "off".
+        rank_by_program: "on" if turns of a program go by its first arrival, else "off".
         patience_ms: default deadline for ranking, counted from enqueueing; for requests without a deadline.
         dead_cap: approximate number of dead letters that are kept.
         dead_bytes: approximate size of the newest dead letters that are kept, in bytes.
@@ -46,6 +47,7 @@ class QueueLimits:
     waiting_ttl_ms: int = 2_592_000_000
     dead_ttl_ms: int = 604_800_000
     judge_deadlines: str = "off"
+    rank_by_program: str = "off"
     patience_ms: int = 300_000
     dead_cap: int = 100_000
     dead_bytes: int = 1_073_741_824
@@ -81,5 +83,6 @@ class QueueLimits:
 IN_SCRIPTS = (
     *("result_ttl_ms", "record_ttl_ms", "dead_ttl_ms", "patience_ms", "dead_cap", "dead_bytes", "reply_cap"),
     *("max_entry_bytes", "shares", "watchers", "at_once", "copied_bytes", "taken_bytes", "notices_cap", "now_ms"),
+    "rank_by_program",
 )
 """Limits that the scripts get by name, as `cfg` in lua/lib/keys.lua."""

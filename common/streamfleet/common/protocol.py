@@ -85,6 +85,7 @@ class Request(NamedTuple):
         endpoint: OpenAI path.
         deadline_ms: deadline, epoch ms; None for none.
         tenant, session: fairness and affinity keys, carried.
+        program: the agent's run that it is a turn of.
         reply: name of the caller's reply stream.
         stream: the caller wants tokens as they are generated; carried.
         traceparent, meta: carried to result and logs.
@@ -101,6 +102,7 @@ class Request(NamedTuple):
     stream: bool = False
     traceparent: str | None = None
     meta: str | None = None
+    program: str | None = None
 
 
 def check_name(value: str, param: str, forbidden: str = "") -> str:
@@ -293,6 +295,7 @@ def decode(
         given(b"stream", False),
         given(b"traceparent"),
         given(b"meta"),
+        given(b"program"),
     )
 
 

@@ -26,6 +26,7 @@ NAMES = (
     "waiting_ttl_ms",
     "patience_ms",
     "judge_deadlines",
+    "rank_by_program",
     "shares",
     "max_body_bytes",
     "dead_cap",

@@ -96,6 +96,13 @@ class QueueSettings(Group):
             "expired at once, judged by how long requests of its length take."
         ),
     )
+    rank_by_program: Literal["off", "on"] = Field(
+        "off",
+        description=(
+            "on: turns of one program, or else session, go ahead by the program's age, by at most half of their ttl or "
+            "patience. A deadline given as such is kept to."
+        ),
+    )
     dead_cap: int = Field(100_000, ge=1, description="About how many dead letters are kept.")
     dead_bytes: int = Field(
         1_073_741_824,

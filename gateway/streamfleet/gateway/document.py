@@ -311,6 +311,7 @@ WAITING = (
     LANE,
     header("X-Streamfleet-Ttl", SPAN, "when the answer becomes worthless, from now"),
     header("X-Streamfleet-Deadline-Ms", {"type": "string", "pattern": "^[0-9]{12,16}$"}, "the same in epoch ms"),
+    header("X-Streamfleet-Program", TEXT, "the agent's run that the request is a turn of"),
     header(
         "X-Streamfleet-On-Disconnect",
         {"type": "string", "enum": ["cancel", "continue"]},

@@ -1,7 +1,7 @@
 """Request parameters of a call, from its headers and body. Pure.
 
-`read_parameters` returns lane, deadline, session and how to stream; `check_fields` refuses bodies that no gateway can
-serve; `request_id` makes the id to enqueue under; `body_to_enqueue` makes the body that is enqueued.
+`read_parameters` returns lane, deadline, session, program and how to stream; `check_fields` refuses bodies that no
+gateway can serve; `request_id` makes the id to enqueue under; `body_to_enqueue` makes the body that is enqueued.
 """
 
 from __future__ import annotations
@@ -93,6 +93,7 @@ class RequestParameters:
         deadline_ms: epoch ms, by the caller's clock; None if it gave a duration, or nothing.
         ttl_ms: the same as a duration from now, always set.
         session: the session that the request belongs to.
+        program: the agent's run that it is a turn of.
         traceparent: W3C trace context.
         continue_on_disconnect: True if the request goes on when its caller leaves.
         stream: True if tokens are to be sent while they are generated.
@@ -107,6 +108,7 @@ class RequestParameters:
     deadline_ms: int | None
     ttl_ms: int
     session: str | None
+    program: str | None
     traceparent: str | None
     continue_on_disconnect: bool
     stream: bool
@@ -135,6 +137,7 @@ class RequestParameters:
             endpoint=endpoint,
             tenant=tenant,
             session=self.session,
+            program=self.program,
             stream=stream,
             traceparent=self.traceparent,
             if_late=REFUSE if refuse_late else None,
@@ -164,6 +167,7 @@ def read_parameters(
         deadline_ms=deadline_ms,
         ttl_ms=ttl_ms,
         session=_read_session(body),
+        program=_label(headers.get("x-streamfleet-program", "")),
         traceparent=_read_traceparent(headers.get("traceparent")),
         continue_on_disconnect=_continue_on_disconnect(headers, bounds.continue_on_disconnect),
         stream=stream,
@@ -312,10 +316,15 @@ def _read_session(body: Mapping[str, Any]) -> str | None:
             continue
         if not isinstance(value, str):
             raise InvalidRequest("must be a string", name, "invalid_type")
-        if len(value) <= MAX_NAME_CHARS and value.isprintable():
-            return value
-        return hashlib.sha256(value.encode(errors="surrogatepass")).hexdigest()
+        return _label(value)
     return None
+
+
+def _label(value: str) -> str | None:
+    """The value, or its hash where it cannot be a session or program; None for an empty one."""
+    if len(value) <= MAX_NAME_CHARS and value.isprintable():
+        return value or None
+    return hashlib.sha256(value.encode(errors="surrogatepass")).hexdigest()
 
 
 def _read_traceparent(value: str | None) -> str | None:

@@ -45,6 +45,7 @@ class Options(TypedDict, total=False):
         ``downgrade`` puts it into lane ``low``. Needs a deadline.
     endpoint: OpenAI path; inferred from the body when absent.
     tenant, session: fairness and affinity keys.
+    program: the agent's run that it is a turn of, where a session has several, or none is given.
     stream: True to publish tokens as they are generated: see `Handle.stream`.
     traceparent: W3C trace context, carried to the result.
     meta: text, or an object that is sent as JSON text; carried to the result.
@@ -58,6 +59,7 @@ class Options(TypedDict, total=False):
     endpoint: str | None
     tenant: str | None
     session: str | None
+    program: str | None
     stream: bool
     traceparent: str | None
     meta: str | Mapping[str, Any] | None
@@ -76,6 +78,7 @@ class Ask:
     endpoint: str | None = None
     tenant: str | None = None
     session: str | None = None
+    program: str | None = None
     stream: bool = False
     traceparent: str | None = None
     meta: str | Mapping[str, Any] | None = None
@@ -210,6 +213,8 @@ def _carry(ask: Ask, fields: dict[str, bytes]) -> None:
         fields["tenant"] = check_label(_text(ask.tenant, "tenant"), "tenant").encode()
     if ask.session is not None:
         fields["session"] = check_label(_text(ask.session, "session"), "session").encode()
+    if ask.program is not None:
+        fields["program"] = check_label(_text(ask.program, "program"), "program").encode()
     if ask.stream:
         fields["stream"] = b"1"
     if ask.traceparent is not None:

@@ -14,7 +14,7 @@ local ended, cut, bytes, endings = 0, 0, 0, 0
 -- and reading all of them would hold up the server. The pull ends an entry whose real deadline happens to equal it.
 local function ranks_by_patience(lane, id, rank) return enqueued_ms(lane, id) + cfg.patience_ms == tonumber(rank) end
 
--- True if the entry waits no more.
+-- True if the entry has another rank from now on, or waits no more.
 local function end_if_late(lane, member, rank)
   local id = decode_id(member)
   if not id then return call('ZREM', ready_key(lane), member) end
@@ -23,7 +23,7 @@ local function end_if_late(lane, member, rank)
   if not fields then return false end   -- removed by hand: the pull that picks it counts it
   local size, late = end_unfit(lane, id, fields)
   bytes, ended, endings = bytes + size, ended + (late and 1 or 0), endings + (late and 1 or 0)
-  if not late then return false end
+  if not late then return AFFINITY.end_lead(lane, id, fields, rank) end
   leave_index(lane, id, fields, rank)
   -- @guard expire: no longer ready
   call('ZREM', ready_key(lane), member)

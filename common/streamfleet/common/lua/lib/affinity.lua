@@ -5,7 +5,8 @@
 -- each start of a worker gets a new one, because its cache is empty. The keys:
 --   homes: an index beside the ready sets, '<lane><rank><member of ready>', by home: its score is lane * 2^40 + number, number 0
 --     for what any worker may take. A member without its entry in the ready set is left over, and dropped when it is met.
---   sessions: 's<hash>' of a session and 'p<hash>' of a beginning of prompts, '<last use, ms> <uses lately> <number>,…'; 'n|<worker>'
+--   sessions: 's<hash>' of a session and 'p<hash>' of a beginning of prompts, '<last use, ms> <uses lately> <number>,…'; 'f<hash>'
+--     of a program '<last use, ms> <first arrival, ms> '; 'n|<worker>'
 --     '<number> <start>'; 'w|<number>' '<last pull, ms> <what it does> <worker>'; '#' the last number; '^<lane>' the head of a
 --     lane that was passed over, and since when; '@' and '@<lane>' places in the indexes.
 --   loads: number to what it holds and what waits for it; AFFINITY.lost and more for a home whose requests are anybody's by now.
@@ -54,6 +55,27 @@ end
 -- An entry is ready no more, and no pull takes it.
 local function leave_home(lane, id, rank)
   if rank and homing() then homing().remove(lane, {{rank, encode_id(id)}}) end
+end
+
+-- The rank of an entry that becomes ready: its deadline, or what stands for one. Where the queue ranks by program, a turn
+-- goes ahead by its program's age, unless its deadline was given as such.
+function AFFINITY.rank(lane, id, deadline, fields)
+  local rank = rank_of(lane, id, deadline)
+  if cfg.rank_by_program ~= 'on' then return rank end
+  local tenant, session, program, given = '', '', '', nil
+  for i = 1, #fields, 2 do
+    local name, value = fields[i], fields[i + 1]
+    if name == 'tenant' then tenant = value elseif name == 'session' then session = value
+    elseif name == 'program' then program = value elseif name == 'deadline' then given = milliseconds(value) end
+  end
+  -- @guard program: a deadline that was given stays
+  if given then return rank end
+  if session == '' and program == '' or not homes() then return rank end
+  local label = program ~= '' and 'p' .. program or 's' .. session
+  local early = rank - homes().lead(tenant .. '\0' .. label, enqueued_ms(lane, id), rank)
+  -- @guard program: the housekeeping looks for deadlines among ranks to come only
+  if deadline and early <= now_ms() then return rank end
+  return early
 end
 
 -- A worker that pulls is known as a home from now on.

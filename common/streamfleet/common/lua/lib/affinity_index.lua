@@ -260,12 +260,12 @@ function AFFINITY.add_index(h)
     return ids
   end
 
-  -- Entries that were taken, as rows of id, fields and deadline. What was another's, or nobody's, is this worker's now.
+  -- Entries that were taken, as rows of id, fields and rank. What was another's, or nobody's, is this worker's now.
   function h.claimed(lane, rows)
     for _, row in ipairs(rows) do
-      local id, fields, deadline = unpack(row, 1, 3)
+      local id, fields, rank = unpack(row, 1, 3)
       if not owned[entry_field(lane, id)] then
-        if shares(lane) then h.remove(lane, {{rank_of(lane, id, deadline), encode_id(id)}}) end
+        if shares(lane) then h.remove(lane, {{rank, encode_id(id)}}) end
         -- @guard affinity: who takes it is its home
         if h.mine and fields then h.moved(fields, h.mine) end
       end

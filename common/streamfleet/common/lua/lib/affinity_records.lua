@@ -54,6 +54,19 @@ function AFFINITY.add_records(h)
     return records[name]
   end
 
+  -- The ms by which a turn goes ahead: the age of its program when it came, but at most half of its time to its rank, so
+  -- that close deadlines of others go first. The record's `level` is the program's first arrival.
+  function h.lead(program, arrived, rank)
+    local name = digest('f', program)
+    local record = record_of(name)
+    if record.level == 0 or arrived < record.level then record.level = arrived end
+    record.last, changed[name] = now_ms(), true
+    local age = arrived - record.level
+    -- @guard program: close deadlines of others go first
+    age = math.min(age, math.floor((rank - arrived) / 2))
+    return age
+  end
+
   -- Counts a use, of which half is forgotten in about 3 seconds.
   local function use(name)
     local record = record_of(name)
@@ -182,7 +195,7 @@ function AFFINITY.add_records(h)
     for i = 1, #rows, 2 do
       local last = tonumber(string.match(rows[i + 1], '^%d+') or nil)
       local kind = string.sub(rows[i], 1, 1)
-      if last and (kind == 's' or kind == 'p' or before and kind == 'w') then
+      if last and (kind == 's' or kind == 'p' or kind == 'f' or before and kind == 'w') then
         if before and last < before then
           call('HDEL', SESSIONS, rows[i])
           if kind == 'w' then call('HDEL', SESSIONS, 'n|' .. string.match(rows[i + 1], '(%S*)$')) end

@@ -86,7 +86,7 @@ function AFFINITY.add_upkeep(h)
     local left = call('HGETALL', SESSIONS)
     for i = 1, #left, 2 do
       local kind = string.sub(left[i], 1, 1)
-      if kind == 's' or kind == 'p' then return end
+      if kind == 's' or kind == 'p' or kind == 'f' then return end
     end
     -- @guard affinity: without sessions nothing is asked
     call('HDEL', SCHED, 'sessions')

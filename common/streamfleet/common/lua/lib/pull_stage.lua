@@ -114,7 +114,7 @@ local function stage_lane(lane, entries, seen, moved)
     elseif if_late == 'refuse' and not again and deadline and refuse(lane, item[1], item[2], deadline, #add / 2 - 1) then
       ended = ended + 1
     else
-      local rank = rank_of(lane, item[1], deadline)
+      local rank = AFFINITY.rank(lane, item[1], deadline, item[2])
       add[#add + 1] = rank
       add[#add + 1] = member
       find_home(lane, item[1], rank, item[2], session, size)

@@ -15,9 +15,20 @@ end
 local function make_ready(lane, id, fields)
   keep_enqueued_ms(lane, id)
   local bytes, deadline, _, tenant, _, session = skim_entry(lane, id, fields)
-  local rank = rank_of(lane, id, deadline)
+  local rank = AFFINITY.rank(lane, id, deadline, fields)
   local shared = sharing() or tenant and tenants()
   if shared then shared.add(lane, id, rank, tenant, fields) end
   find_home(lane, id, rank, fields, session, bytes)
   return bytes, call('ZADD', ready_key(lane), rank, encode_id(id))
+end
+
+-- An entry's rank has come and its deadline has not: it went ahead as a turn of a program, and goes by its deadline from
+-- now on. Returns false for an entry without a deadline.
+function AFFINITY.end_lead(lane, id, fields, rank)
+  local _, deadline = skim_entry(lane, id, fields)
+  if not deadline or deadline <= now_ms() then return false end
+  leave_index(lane, id, fields, rank)
+  -- @guard program: a turn that has waited long goes by its own deadline
+  make_ready(lane, id, fields)
+  return true
 end
