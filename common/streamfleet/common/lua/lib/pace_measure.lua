@@ -2,6 +2,7 @@
 -- Measures the pace. An arrival is counted where it is read from its lane's stream, which Redis 6.2 does not count: there,
 -- as with access rules of an earlier release, times do not know of more urgent requests that are still to come.
 local FADE_MS, LONGEST_FADE_MS, FADE_REQUESTS, ARRIVALS_FADE_MS = 10000, 120000, 100, 30000
+local MOST_TENANTS, MOST_ROWS = 4000, 64
 
 local function came_into(lane)
   if redis.acl_check_cmd and not redis.acl_check_cmd('XINFO', 'GROUPS', lane_key(lane)) then return 0 end
@@ -23,6 +24,26 @@ local function look()
   end
   now.gone = gone
   return now, running
+end
+
+-- The turns of a lane's tenants, for those who tell times; nil unless tenants share it.
+local function look_at_turns(lane)
+  local t = sharing()
+  if not t or not t.shares(lane, true) then return nil end
+  local waiting, rows = t.lowest(lane, MOST_TENANTS), {}
+  local number, picked = math.min(#waiting / 2, MOST_ROWS), {}
+  for i = 1, number do
+    local at = 2 * math.floor((i - 1) * #waiting / 2 / number)
+    picked[i], rows[i] = waiting[at + 1], {t.hash(waiting[at + 1]), tonumber(waiting[at + 2])}
+  end
+  t.fetch_records(picked)
+  for i, name in ipairs(picked) do
+    rows[i][3], rows[i][4] = t.usual(lane, name, math.max(1, math.min(16, math.floor(2 * MOST_ROWS / number)))), t.number(lane, name)
+    if name == '' and t.bare(lane) then
+      rows[i][4] = rows[i][4] + math.max(0, call('ZCARD', ready_key(lane)) - call('ZLEXCOUNT', WAITING, '[' .. lane, '(' .. lane + 1))
+    end
+  end
+  return {each = #waiting / 2 / math.max(1, number), rows = rows}
 end
 
 local function measure_pace()
@@ -47,5 +68,7 @@ local function measure_pace()
       now.run = now.run > 0 and now.run + (1 - fade) * (run - now.run) or run
     end
   end
+  now.turns = {}
+  for lane = 1, LANE_COUNT do now.turns[LANE_NAMES[lane]] = look_at_turns(lane) end
   call('HSET', SCHED, 'pace', cjson.encode(now))
 end
