@@ -42,7 +42,7 @@ expected = nil
 local function refuse(lane, id, fields, deadline, before, tenant, rows)
   expected = expected or expectations()
   local first = before + call('ZCOUNT', ready_key(lane), '-inf', string.format('%.0f', deadline))
-  local _, ms, run = expected(lane, first, tenant or '', function(t, name)
+  local _, ms, run = expected(lane, deadline, first, tenant or '', function(t, name)
     local own = t.number(lane, name, deadline)
     for _, row in ipairs(rows or {}) do own = own + (t.name(row[3] or '') == name and 1 or 0) end
     return own
