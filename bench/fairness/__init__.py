@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from bench.fairness import deadlines, shares, small
+from bench.fairness import deadlines, shares, small, times
 from bench.scheduling import pull_with_label
 from bench.scheduling.parts import Parts
 
@@ -12,5 +12,6 @@ PARTS: Parts = {
     "small": small.measure,
     "shares": shares.measure,
     "deadlines": deadlines.measure,
+    "times": times.measure,
     "pull_cost": partial(pull_with_label.measure, label="tenant", values=1_000),
 }

@@ -1,4 +1,4 @@
-"""Requests answered in time in overload, and below it; and how far expected times are from the true ones."""
+"""Requests answered in time in overload, and below it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from dataclasses import astuple, dataclass
 
 from bench.core.redis import own_server
 from bench.core.reports import Table, Target
-from bench.core.rounds import percentile
 from bench.fairness.engines import PROMPT_MS, WORK_MS, Ask, run
 from bench.fairness.queues import Oracle, RealQueue
 from bench.scheduling.parts import Part, Say
@@ -63,7 +62,7 @@ class Served:
 
 
 def measure(quick: bool, say: Say) -> Part:
-    """Measure loads of 0.9, 1.5 and 3, and expected times."""
+    """Measure loads of 0.9, 1.5 and 3."""
     seeds, seconds = ((3,), 140) if quick else ((3, 4, 5), 200)
     rows, targets = [], []
     for load in LOADS:
@@ -85,13 +84,8 @@ def measure(quick: bool, say: Say) -> Part:
             for name, served in found.items()
         ]
         targets += _targets(load, found)
-    say("expected times")
-    times, targets_of_times = _judge(asyncio.run(_expected(140 if quick else 400)))
-    tables = [
-        Table("Requests answered in time", list(rows[0]), rows),
-        Table("Expected times", list(times[0]), times),
-    ]
-    return Part(tables, targets + targets_of_times, settings={"engines": ENGINES, "sigma of limits": SIGMA})
+    tables = [Table("Requests answered in time", list(rows[0]), rows)]
+    return Part(tables, targets, settings={"engines": ENGINES, "sigma of limits": SIGMA})
 
 
 def _targets(load: float, found: dict[str, Served]) -> list[Target]:
@@ -133,74 +127,3 @@ def _upper(count: int, number: int) -> float:
     z, share = 1.96, count / number
     middle, spread = share + z * z / (2 * number), z * math.sqrt(share * (1 - share) / number + z * z / (4 * number**2))
     return 100 * (middle + spread) / (1 + z * z / number)
-
-
-class _Watched(RealQueue):
-    """Asks for the expected time of every 10th request a second after it has come."""
-
-    def __init__(self, url: str) -> None:
-        super().__init__(url, ENGINES, judges=False)
-        self._fresh: list[Ask] = []
-        self.told: list[tuple[Ask, float, float]] = []
-
-    async def add(self, ask: Ask, now: float) -> None:
-        await super().add(ask, now)
-        if ask.lane == "normal" and ask.number % 10 == 0:
-            self._fresh.append(ask)
-
-    async def keep_house(self, now: float) -> None:
-        await super().keep_house(now)
-        for ask in self._fresh:
-            if ask.picked is None and (wait_ms := (await self.expected(ask, now)).wait_ms) is not None:
-                self.told.append((ask, now, wait_ms / 1000))
-        self._fresh = []
-
-
-async def _expected(seconds: int) -> list[tuple[float, float]]:
-    """Expected and true seconds of requests of lane `normal`, while urgent ones come steadily.
-
-    By turns more come than can be answered, and fewer.
-    """
-    chance, start = random.Random(7), math.floor(time.time()) * 1000.0
-    asks: list[Ask] = []
-    for lane, loads in (("critical", (0.3, 0.3)), ("normal", (0.9, 0.4))):
-        at = 0.0
-        while at < seconds:
-            at += chance.expovariate(per_second(loads[int(at // 40) % 2]))
-            asks.append(Ask(0, start + at * 1000, *sizes(chance), lane=lane))
-    asks.sort(key=lambda ask: ask.at)
-    for number, ask in enumerate(asks, 1):
-        ask.number = number
-    with own_server() as server:
-        queue = _Watched(server.url)
-        await queue.open(start)
-        await run(queue, ENGINES, asks, start)
-        await queue.close()
-    warm = start + WARM_S * 1000
-    return [(told_s, (ask.picked - now) / 1000) for ask, now, told_s in queue.told if ask.picked and now >= warm]
-
-
-def _judge(times: list[tuple[float, float]]) -> tuple[list[dict[str, float | str]], list[Target]]:
-    long = [(told, true) for told, true in times if true >= 2]
-    short = [abs(told - true) for told, true in times if true < 2]
-    errors = [100 * abs(told - true) / true for told, true in long]
-    rows: list[dict[str, float | str]] = [
-        {
-            "waits": "2 s or more",
-            "number": len(long),
-            "p50 of the error": f"{percentile(errors, 0.5):.0f} %",
-            "p90 of the error": f"{percentile(errors, 0.9):.0f} %",
-        },
-        {
-            "waits": "below 2 s",
-            "number": len(short),
-            "p50 of the error": f"{percentile(short, 0.5):.2f} s",
-            "p90 of the error": f"{percentile(short, 0.9):.2f} s",
-        },
-    ]
-    within = 100 * sum(error <= 25 for error in errors) / len(errors)
-    close = 100 * sum(error <= 1 for error in short) / len(short)
-    return rows, [
-        Target("expected times within 25 %, of waits of 2 s or more", within, 90, "at least", "%", f"n = {len(long)}"),
-        Target("expected times within 1 s, of shorter waits", close, 90, "at least", "%", f"n = {len(short)}"),
-    ]

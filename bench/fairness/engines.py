@@ -37,6 +37,7 @@ class Ask:
         prompt, output, limit: tokens; the output is known to nobody but the oracle.
         deadline: ms; infinite for none.
         lane: its lane.
+        tenant: its tenant; empty for none.
         picked, done: times; None before.
     """
 
@@ -47,6 +48,7 @@ class Ask:
     limit: int
     deadline: float = math.inf
     lane: str = "normal"
+    tenant: str = ""
     picked: float | None = None
     done: float | None = None
 

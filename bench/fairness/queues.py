@@ -43,14 +43,19 @@ class RealQueue:
         await self.broker(now).ensure_groups()
         self._judge = [Judge(times, now / 1000) for times in self._times]
 
+    async def weigh(self, tenant: str, weight: float) -> None:
+        """Give a tenant a weight."""
+        await self._connection.command("HSET", self._keys.tenants, tenant, str(weight))
+
     async def close(self) -> None:
         await self._connection.close()
 
     async def add(self, ask: Ask, now: float) -> None:
         body = json.dumps({"prompt": "x" * 4 * ask.prompt, "max_tokens": ask.limit})
         more = ("deadline", round(ask.deadline)) if ask.deadline < 1e15 else ()
+        tenant = ("tenant", ask.tenant) if ask.tenant else ()
         words = ("XADD", self._keys.lane(ask.lane), f"{round(now)}-{ask.number}", "id", f"r{ask.number}", "body", body)
-        await self._connection.command(*words, *more)
+        await self._connection.command(*words, *more, *tenant)
         self._asks[f"r{ask.number}"] = ask
         self.ready += 1
 
@@ -80,7 +85,7 @@ class RealQueue:
 
     async def expected(self, ask: Ask, now: float) -> Expected:
         """Place and time of a request that was added."""
-        (found,) = await self.broker(now).expected([(Lane(ask.lane), f"{round(ask.at)}-{ask.number}")])
+        (found,) = await self.broker(now).expected([(Lane(ask.lane), f"{round(ask.at)}-{ask.number}", None, None, ask.tenant)])
         return found
 
 

@@ -79,6 +79,7 @@ async def produce(guarded: Guarded, url: str) -> None:
             await fleet.complete("w1", [succeeded(lease, client.mailbox.name)])
             assert (await waiting).ok
             assert (await handle.status()).ended
+        await in_turns(fleet, client)
         await reads_along(fleet, client)
         reply = client.broker.keys.reply(client.mailbox.name)
         await cancelled(fleet, client)
@@ -86,6 +87,19 @@ async def produce(guarded: Guarded, url: str) -> None:
         assert await fleet.connection.command("EXISTS", reply)
     async with guarded.broker() as fleet:
         assert not await fleet.connection.command("EXISTS", reply), "the client took its reply stream with it"
+
+
+async def in_turns(fleet: Broker, client: Client) -> None:
+    """A small tenant's request beside those of another: its place is that of its turn."""
+    await fleet.connection.command("HSET", fleet.keys.tenants, "small", "2")
+    for lane in LANES:
+        for tenant, ttl_ms in (("big", 50_000), ("big", 50_000), ("small", 60_000)):
+            handle = await client.enqueue(BODY, lane=lane, ttl_ms=ttl_ms, tenant=tenant)
+        await fleet.pull("w1", 0)
+        await fleet.expire()
+        assert (await handle.status()).place == 0
+        for _ in range(3):
+            await fleet.complete("w1", [succeeded(await claim(fleet), client.mailbox.name)])
 
 
 async def reads_along(fleet: Broker, client: Client) -> None:
@@ -202,6 +216,7 @@ async def one_lane(admin: Broker, me: Broker, lane: Lane) -> None:
     assert (await later.expire())[0] == 1
     pace = json.loads(await later.connection.command("HGET", later.keys.sched, "pace"))
     assert pace["read"][lane.number - 1], "arrivals are counted"
+    assert pace["senders"][lane]["who"], "and it is seen who sends them"
     await add(admin, lane, f"{NOW}-12", id=f"{lane}-gone")
     lease = await claim(me, lane)
     await admin.connection.command("XDEL", me.keys.lane(lane), f"{NOW}-12")

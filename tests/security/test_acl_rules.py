@@ -52,7 +52,10 @@ def test_every_script_is_part_of_somebodys_job() -> None:
     assert {verb for verbs in VERBS.values() for verb in verbs} == {*scripts.VERBS, *gateway_broker.VERBS}
 
 
-@pytest.mark.parametrize(("role", "verb"), [(role, verb) for role, verbs in VERBS.items() for verb in verbs])
+# `expected` has all functions of tenants, and calls those that only read; test_acl_jobs shows that they are allowed.
+@pytest.mark.parametrize(
+    ("role", "verb"), [(role, verb) for role, verbs in VERBS.items() for verb in verbs if verb != "expected"]
+)
 def test_a_role_may_send_every_command_of_its_scripts(role: Role, verb: str) -> None:
     granted = {command for grant in grants(role, Patterns(Keys("q"))) for command in grant.commands}
     assert sent_by(verb) - granted == set()

@@ -223,6 +223,11 @@ def _producer(p: Patterns, lanes: Sequence[Lane]) -> list[Grant]:
         Grant(("time",)),
         Grant(("zcard", "zcount", "zrank"), p.of(READ, *map(keys.ready, LANES))),
         Grant(("hget", "hmget"), p.of(READ, keys.sched)),
+        # The same for tenants; no command that lists them
+        Grant(("zcard", "zmscore", "zscore"), p.of(READ, *map(keys.turns, LANES))),
+        Grant(("zcard", "zlexcount"), p.of(READ, keys.waiting)),
+        Grant(("hget", "hlen", "hmget"), p.of(READ, keys.served)),
+        Grant(("hmget",), p.of(READ, keys.tenants)),
         Grant(("hgetall", "hget", "hmget", "hexists", "exists"), p.of(READ, keys.result)),
         Grant(("hgetall",), p.of(READ, keys.meta)),
         Grant(("get", "set"), p.of(BOTH, keys.request)),
@@ -235,8 +240,8 @@ def _worker(p: Patterns) -> list[Grant]:
     return [
         Grant(("ping", "select", "info", "time", "client|id", "client|unblock", *_CLUSTER)),
         *_work(p),
-        # The housekeeping counts what comes into each lane.
-        Grant(("xinfo|groups",), p.of(READ, *p.keys.lanes)),
+        # The housekeeping counts what comes into each lane, and looks at the latest.
+        Grant(("xinfo|groups", "xrevrange"), p.of(READ, *p.keys.lanes)),
     ]
 
 

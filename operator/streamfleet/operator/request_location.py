@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from streamfleet.common.keys import NOBODY
 from streamfleet.common.protocol import LANES, Lane, is_request_id
@@ -143,7 +143,10 @@ async def _place(broker: OperatorBroker, lane: Lane, stream_id: str) -> Place | 
     if details.worker not in (None, NOBODY):
         views = await read_workers(broker)
         worker = next((view for view in views if view.name == details.worker), None)
-    wait_ms = None if details.before is None else (await broker.expected([(lane, stream_id)]))[0].wait_ms
+    wait_ms = None
+    if details.before is not None:
+        place, wait_ms, *_ = (await broker.expected([(lane, stream_id)]))[0]
+        details = replace(details, before=details.before if place is None else place)
     return Place(lane, stream_id, details, worker, wait_ms)
 
 

@@ -365,9 +365,15 @@ class Client:
                 self._asks_to_cancel = True
         return await ask_to_cancel(self.broker, self.mailbox, request_id)
 
-    async def status(self, request_id: str) -> StatusView:
-        """Current state of a request."""
-        return await look_up(self.broker, request_id)
+    async def status(self, request_id: str, tenant: str | None = None) -> StatusView:
+        """Current state of a request.
+
+        Args:
+            request_id: its id.
+            tenant: its tenant, empty for none, as its handle knows; by it, place and time are those of the tenant's turns.
+                Without it they are those by deadline alone, unless the Redis user may read entries.
+        """
+        return await look_up(self.broker, request_id, tenant)
 
 
 async def _each(run: Run[T]) -> AsyncGenerator[T, None]:

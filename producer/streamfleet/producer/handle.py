@@ -20,7 +20,7 @@ class Owner(Protocol):
 
     async def cancel(self, request_id: str) -> bool: ...
 
-    async def status(self, request_id: str) -> StatusView: ...
+    async def status(self, request_id: str, tenant: str | None = None) -> StatusView: ...
 
     def follow(self, handle: Handle, after: str | None, restarts: Restarts) -> AsyncGenerator[Event, None]: ...
 
@@ -34,10 +34,17 @@ class Handle:
         entry: ``<lane>:<stream id>`` in Redis; empty if only its result is left.
     """
 
-    __slots__ = ("_generation", "_mailbox", "_owner", "_slot", "entry", "existing", "id")
+    __slots__ = ("_generation", "_mailbox", "_owner", "_slot", "_tenant", "entry", "existing", "id")
 
-    def __init__(
-        self, request_id: str, existing: bool, entry: str, mailbox: Mailbox, generation: int | None, owner: Owner
+    def __init__(  # noqa: PLR0913, PLR0917 - the sender knows all of them
+        self,
+        request_id: str,
+        existing: bool,
+        entry: str,
+        mailbox: Mailbox,
+        generation: int | None,
+        owner: Owner,
+        tenant: str | None = None,
     ) -> None:
         """`generation` is the mailbox's from before enqueueing; None if the mailbox gets no notification of it."""
         self.id = request_id
@@ -46,6 +53,7 @@ class Handle:
         self._mailbox = mailbox
         self._generation = generation
         self._owner = owner
+        self._tenant = tenant
         self._slot: Slot | None = None
 
     def __repr__(self) -> str:
@@ -108,7 +116,7 @@ class Handle:
 
     async def status(self) -> StatusView:
         """Current state of the request."""
-        return await self._owner.status(self.id)
+        return await self._owner.status(self.id, self._tenant)
 
 
 class Arrivals:

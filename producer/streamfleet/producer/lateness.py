@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from streamfleet.common.broker.producer import ProducerBroker
+from streamfleet.common.broker.types import Expected
 from streamfleet.common.errors import LikelyLate
 from streamfleet.common.protocol import LANES, Lane
 from streamfleet.producer.ask import DOWNGRADE, Draft
@@ -21,28 +22,29 @@ async def judge(broker: ProducerBroker, drafts: Sequence[Draft]) -> list[Draft]:
     Raises:
         LikelyLate: one of them is to be refused.
     """
-    asking = [each for each in drafts if each.if_late]
-    if not asking:
+    if not any(each.if_late for each in drafts):
         return [*drafts]
-    expected = await broker.expected(
-        [(each.lane, None, _number(each, "deadline"), _number(each, "ttl")) for each in asking]
-    )
-    found = dict(zip(map(id, asking), expected, strict=True))
-    judged: list[Draft] = []
-    before = Counter[Lane]()
+    rows: list[tuple[Lane, None, int | None, int | None, str, int]] = []
+    before = Counter[tuple[Lane, str]]()
     for each in drafts:
-        lane = each.lane
-        if (likely := found.get(id(each))) is not None and likely.left_ms is not None:
-            # Those of the same call go first.
-            wait_ms = (likely.wait_ms or 0) * (1 + before[lane] / ((likely.place or 0) + 1))
-            late_ms = wait_ms - (likely.wait_ms or 0) - likely.left_ms
-            if late_ms > 0 and each.if_late == DOWNGRADE:
-                lane = LANES[-1]
-            elif late_ms > 0 and await broker.record(each.id) is None:  # else it is in the queue already
-                raise LikelyLate(lane, wait_ms / 1000, (likely.run_ms or 0) / 1000, late_ms / 1000)
-        before[lane] += 1
-        judged.append(each.judged(lane) if each.if_late else each)
-    return judged
+        tenant = each.fields.get("tenant", b"").decode()
+        if each.if_late:
+            numbers = _number(each, "deadline"), _number(each, "ttl")
+            rows.append((each.lane, None, *numbers, tenant, before[each.lane, tenant]))
+        else:
+            before[each.lane, tenant] += 1
+    found = iter(await broker.expected(rows))
+    return [await _judged(broker, each, next(found)) if each.if_late else each for each in drafts]
+
+
+async def _judged(broker: ProducerBroker, draft: Draft, likely: Expected) -> Draft:
+    if likely.left_ms is None or likely.left_ms >= 0:
+        return draft.judged(draft.lane)
+    if draft.if_late == DOWNGRADE:
+        return draft.judged(LANES[-1])
+    if await broker.record(draft.id) is not None:  # it is in the queue already
+        return draft.judged(draft.lane)
+    raise LikelyLate(draft.lane, (likely.wait_ms or 0) / 1000, (likely.run_ms or 0) / 1000, -likely.left_ms / 1000)
 
 
 def _number(draft: Draft, name: str) -> int | None:

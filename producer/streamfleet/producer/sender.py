@@ -139,13 +139,13 @@ class Sender:
 
     def _handle(self, item: Submission, answer: Accepted, generation: int) -> Handle | None:
         """Handle of a request that the queue has or had; None if it was refused."""
-        code = answer.code
+        code, tenant = answer.code, item.fields.get("tenant", b"").decode()
         if code is EnqueueCode.ACCEPTED:
             told = generation if self._notify else None
-            return Handle(item.id, False, answer.entry, self._mailbox, told, self._owner)
+            return Handle(item.id, False, answer.entry, self._mailbox, told, self._owner, tenant)
         if code in REFUSED:
             return None
-        return Handle(item.id, True, answer.entry, self._mailbox, None, self._owner)
+        return Handle(item.id, True, answer.entry, self._mailbox, None, self._owner, tenant)
 
     def _refusal(self, answered: _Answered) -> StreamfleetError:
         refused = [pair for pair in zip(answered.chunk, answered.answers, strict=True) if pair[1].code in REFUSED]

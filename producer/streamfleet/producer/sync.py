@@ -70,7 +70,7 @@ class SyncHandle:
         return self.client.cancel(self.id)
 
     def status(self) -> StatusView:
-        return self.client.status(self.id)
+        return self.client._run(self.handle.status())  # noqa: SLF001 - the other half of one class
 
 
 class SyncClient:
@@ -209,9 +209,9 @@ class SyncClient:
         """As `Client.cancel`."""
         return self._run(self._client.cancel(request_id))
 
-    def status(self, request_id: str) -> StatusView:
+    def status(self, request_id: str, tenant: str | None = None) -> StatusView:
         """As `Client.status`."""
-        return self._run(self._client.status(request_id))
+        return self._run(self._client.status(request_id, tenant))
 
     @contextlib.contextmanager
     def _our_handles(self) -> Iterator[None]:

@@ -57,4 +57,62 @@ MUTANTS = (
         "if true then",
         "expected.the_time_of_an_idle_fleet_is_that_of_when_it_was_busy",
     ),
+    Mutant(
+        "turns: who comes back starts below the others",
+        caught_by="expected_turns.a_small_tenant_beside_a_flood_is_told_a_short_time_and_the_flood_a_long_one",
+    ),
+    Mutant(
+        "turns: those of others come between",
+        caught_by="expected_turns.tenants_with_much_alternate_by_their_weights",
+    ),
+    Mutant(
+        "turns: a tenant has no more turns than requests",
+        "turns.each * math.min(left, fits)",
+        "turns.each * fits",
+        "expected_turns.a_tenant_has_no_more_turns_than_requests",
+    ),
+    Mutant(
+        "turns: what stands for several counts as several",
+        "turns.each * math.min(left, fits)",
+        "math.min(left, fits)",
+        "expected_turns.of_many_tenants_some_stand_for_all",
+    ),
+    Mutant(
+        "turns: what a tenant was charged since the look is not charged again",
+        "math.max(row[2], math.min(reached, last))",
+        "row[2]",
+        "expected_turns.turns_that_were_taken_since_the_look_are_over",
+    ),
+    Mutant(
+        "turns: of those that may run at once, one has to end first",
+        caught_by="expected_turns.a_tenant_with_as_many_running_as_it_may_waits_for_them",
+    ),
+    Mutant(
+        "turns: those of one call count for each other",
+        "behind = (behind or 0) + (stay[key] or 0)",
+        "behind = behind or 0",
+        "expected_turns.those_of_one_call_wait_behind_each_other_by_turns",
+    ),
+    Mutant(
+        "turns: a pull refuses by them",
+        "expected(lane, deadline, first, tenant or '',",
+        "expected(lane, deadline, first, nil,",
+        "expected_turns.turns_decide_who_is_refused",
+    ),
+    Mutant(
+        "pace: who comes with an earlier deadline goes first",
+        caught_by="expected_turns.who_comes_with_an_earlier_deadline_goes_first",
+    ),
+    Mutant(
+        "pace: other tenants that send meanwhile have their turns",
+        "number, slope = always * ms, always",
+        "number, slope = 0, 0",
+        "expected_turns.tenants_that_send_meanwhile_have_their_turns",
+    ),
+    Mutant(
+        "pace: the number of senders is bounded",
+        "for i = MOST_SENDERS + 1, #order do",
+        "for i = #order + 1, #order do",
+        "expected_turns.senders_are_bounded_and_fade",
+    ),
 )

@@ -1,10 +1,15 @@
--- @include keys
+-- @include tenants
 -- Pace of a queue, and the time until a waiting request is taken. The housekeeping measures it once a second
 -- (pace_measure.lua); everybody who tells or judges a time reads it. SCHED's field `pace` is JSON:
 --   at: time of the last look; gone: number of requests that had left the ready sets for good by then; read: of each lane,
 --   how many entries had come; busy: true if something waited; took, ms, and left: the time in which something waited, and
 --   how many requests left in it; span, ms, and came: all the time, and how many came into each lane; run, ms: mean time
---   of a run. All but the first four fade.
+--   of a run. All but the first four fade. turns: of each lane that tenants share, the number of tenants for which each
+--   row stands, and rows of up to MOST_ROWS of those that wait, in order of their turns: a hash of the name, tokens for
+--   its weight, the tokens for its weight of a usual request, and the number of its requests. A hash, because producers read it, and
+--   need not know each other's tenants. senders: of each lane, who has sent into it lately, by such hashes, and the
+--   spans from enqueueing until the deadline; each with a number of requests that fades as `came` does. `gone`: of those
+--   that were taken and answered between two looks, while others waited.
 local STALE_MS, FOR_EVER_MS = 10000, 86400000
 
 local function read_pace()
@@ -22,29 +27,107 @@ local function unpaused()
   return waiting, paused
 end
 
--- Returns a function of a lane and the number of its requests that go first: ms until the next one is taken, and of its
--- run; nil if nobody can tell. In that time, what waits in more urgent lanes goes first, and what still comes into them;
+-- ms until `before` requests and those that come meanwhile are taken. `speed`: those taken in a ms. `coming`: a function of a
+-- time, that returns the number of those that come until then and go first, and how many more would in another ms.
+local function until_taken(before, speed, coming)
+  if speed <= 0 then return FOR_EVER_MS end
+  local ms = before / speed
+  for _ = 1, 12 do
+    local more, slope = coming(ms)
+    local step = speed - slope > speed / 50 and (before + more - speed * ms) / (speed - slope) or ms + 1000
+    ms = ms + step
+    if ms > FOR_EVER_MS or math.abs(step) < ms / 100 then break end
+  end
+  return math.min(FOR_EVER_MS, ms)
+end
+
+-- Returns a function of a lane, the rank of a request and the number of ready ones before it: number of those of its lane
+-- that go first; ms until it is taken, and of its run, nil if nobody can tell. Before it go those of its tenant with an earlier
+-- deadline, those of others whose turns come first, all of more urgent lanes, and those that will still come before these;
 -- less urgent lanes take the shares that they are guaranteed; and no lane gets less than its own share.
+-- `tenant`: '' for none, nil where it is not known, and then it is as if there were none; `own`: a function of the tenants'
+-- functions and its name, that returns the number of the tenant's that go first.
 local function expectations()
   local pace, waiting, paused = read_pace(), unpaused()
   -- @guard pace: without workers there is none
   if pace and math.abs(now_ms() - pace.at) > STALE_MS then pace = nil end
-  if not pace or pace.took < 1000 then return function() return nil end end
-  local rate = math.max(pace.left, 1) / pace.took
-  return function(lane, first)
+
+  -- Number of requests of a lane that go before the next of a tenant that has `own` before it. Then, of other tenants whose
+  -- turns would come first, by the hash of their names: how many more requests they could send before it; nil for none, and for
+  -- who is not there. Then how many runs have to end first.
+  local function in_turns(lane, first, tenant, own)
+    local turns = tenant and pace and type(pace.turns) == 'table' and pace.turns[LANE_NAMES[lane]]
+    local t = turns and sharing()
+    if not t then return first, nil, 0 end
+    local name, rows, room = t.name(tenant), turns.rows, {}
+    local record, hash, usual = t.record(name), t.hash(name), nil
+    local ahead = own(t, name)
+    local sum, reached = ahead, tonumber(t.get(t.level_field(lane)) or nil) or 0
+    for _, row in ipairs(rows) do if row[1] == hash then usual = row[3] end end
+    usual = usual or (t.cost(record)) / record.weight
+    local tokens, waits = t.turn(lane, name)
+    -- @guard turns: who comes back starts below the others
+    if not waits then tokens = math.max(tokens or 0, math.max(rows[1] and rows[1][2] or 0, reached) - usual) end
+    local last = tokens + ahead * usual
+    for _, row in ipairs(rows) do
+      local at = math.max(row[2], math.min(reached, last))   -- what it was charged since
+      local left, fits = math.max(0, row[4] - (at - row[2]) / row[3]), math.max(0, math.ceil((last - at) / row[3]))
+      -- @guard turns: those of others come between
+      if row[1] ~= hash then sum = sum + turns.each * math.min(left, fits) end
+      room[row[1]] = math.max(0, fits - left)
+    end
+    room[hash] = false
+    -- @guard turns: of those that may run at once, one has to end first
+    local blocked = record.most < math.huge and math.max(0, ahead + 1 + record.running - record.most) / record.most or 0
+    return math.min(math.floor(sum + 0.5), math.max(first, waiting[lane])), room, blocked
+  end
+
+  -- As `coming`, of what comes into the lane itself. `left`: ms until the rank of the request.
+  local function coming_before(lane, room, left)
+    local senders = type(pace.senders) == 'table' and pace.senders[LANE_NAMES[lane]]
+    if not senders or pace.span < 1000 then return function() return 0, 0 end end
+    local own, others, always, spans = 0, {}, senders.gone / pace.span, 0
+    for who, sent in pairs(senders.who) do
+      local rate, free = sent[1] / pace.span, room and room[who]
+      if not room or free == false then
+        own = own + rate
+      elseif free == nil then
+        always = always + rate
+      elseif free > 0 then
+        others[#others + 1] = {rate, free}
+      end
+    end
+    for _, span in pairs(senders.spans) do spans = spans + span[1] end
+    return function(ms)
+      local number, slope = always * ms, always
+      for _, other in ipairs(others) do
+        number, slope = number + math.min(other[2], other[1] * ms), slope + (other[1] * ms < other[2] and other[1] or 0)
+      end
+      for _, span in pairs(senders.spans) do
+        local rate, earlier = own * span[1] / spans, left - span[2]
+        -- @guard pace: who comes with an earlier deadline goes first
+        number, slope = number + rate * math.max(0, math.min(ms, earlier)), slope + (ms < earlier and rate or 0)
+      end
+      return number, slope
+    end
+  end
+
+  return function(lane, rank, first, tenant, own)
+    local place, room, blocked = in_turns(lane, first, tenant, own)
     -- @guard pace: nobody knows how long a lane is paused
-    if paused[lane] then return nil end
-    local before, coming, others = first + 1, 0, 0
+    if not pace or pace.took < 1000 or paused[lane] then return place end
+    local rate, coming = math.max(pace.left, 1) / pace.took, coming_before(lane, room, rank - now_ms())
+    local before, urgent, others = place + 1, 0, 0
     for other = 1, LANE_COUNT do
       if other < lane then
-        before, coming = before + waiting[other], coming + (paused[other] and 0 or pace.came[other] / math.max(1, pace.span))
+        before, urgent = before + waiting[other], urgent + (paused[other] and 0 or pace.came[other] / math.max(1, pace.span))
       elseif other > lane and waiting[other] > 0 then
         others = others + cfg.shares[other]
       end
     end
-    local speed, share = rate * (1000 - others) / 1000 - coming, rate * cfg.shares[lane] / 1000
-    local ms = speed > 0 and before / speed or FOR_EVER_MS
-    if share > 0 then ms = math.min(ms, (first + 1) / share) end
-    return math.min(FOR_EVER_MS, ms), pace.run or 0
+    local run, share = pace.run or 0, rate * cfg.shares[lane] / 1000
+    local ms = until_taken(before, rate * (1000 - others) / 1000 - urgent, coming)
+    if share > 0 then ms = math.min(ms, until_taken(place + 1, share, coming)) end
+    return place, math.min(FOR_EVER_MS, math.max(ms, blocked * run)), run
   end
 end

@@ -2,12 +2,16 @@
 -- Measures the pace. An arrival is counted where it is read from its lane's stream, which Redis 6.2 does not count: there,
 -- as with access rules of an earlier release, times do not know of more urgent requests that are still to come.
 local FADE_MS, LONGEST_FADE_MS, FADE_REQUESTS, ARRIVALS_FADE_MS = 10000, 120000, 100, 30000
+local MOST_TENANTS, MOST_ROWS, MOST_LATEST, MOST_SENDERS = 4000, 64, 8, 32
 
+-- Number of entries of a lane that were ever read, and the last of them.
 local function came_into(lane)
   if redis.acl_check_cmd and not redis.acl_check_cmd('XINFO', 'GROUPS', lane_key(lane)) then return 0 end
   local groups = redis.pcall('XINFO', 'GROUPS', lane_key(lane))
   for _, group in ipairs(groups.err and {} or groups) do   -- the key may be missing
-    if named(group, 'name') == GROUP then return tonumber(named(group, 'entries-read') or nil) or 0 end
+    if named(group, 'name') == GROUP then
+      return tonumber(named(group, 'entries-read') or nil) or 0, named(group, 'last-delivered-id')
+    end
   end
   return 0
 end
@@ -16,18 +20,82 @@ end
 local function look()
   local waiting, running = unpaused(), 0
   local gone = (tonumber(call('HGET', COUNTS, 'staged') or nil) or 0) - call('ZCARD', DELAYED)
-  local now = {at = now_ms(), busy = false, read = {}}
+  local now = {at = now_ms(), busy = false, read = {}, last = {}, waits = {}}
   for lane = 1, LANE_COUNT do
-    gone, now.busy, now.read[lane] = gone - call('ZCARD', ready_key(lane)), now.busy or waiting[lane] > 0, came_into(lane)
+    local last
+    gone, now.busy, now.waits[lane] = gone - call('ZCARD', ready_key(lane)), now.busy or waiting[lane] > 0, waiting[lane] > 0
+    now.read[lane], last = came_into(lane)
+    now.last[lane] = last or '0-0'
     running = running + (tonumber(redis.pcall('XPENDING', lane_key(lane), GROUP)[1] or nil) or 0)   -- its group may be missing
   end
   now.gone = gone
   return now, running
 end
 
+-- Who sends into a lane, and with which spans until the deadline, fading: the latest entries stand for all that came.
+-- `more`: number of these; `gone`: true if those that are there no more have gone before others that waited.
+local function senders_of(lane, before, now, more, gone, slowly)
+  local known = before and before.senders and before.senders[LANE_NAMES[lane]] or {gone = 0, who = {}, spans = {}}
+  known.gone = known.gone * slowly
+  for _, weights in ipairs({known.who, known.spans}) do
+    for key, weight in pairs(weights) do
+      weight[1] = weight[1] * slowly
+      if weight[1] < 0.01 then weights[key] = nil end
+    end
+  end
+  local latest, bytes, to = {}, 0, now.last[lane]
+  if redis.acl_check_cmd and not redis.acl_check_cmd('XREVRANGE', lane_key(lane), '+', '-') then more = 0 end
+  while more > 0 and #latest < math.min(MOST_LATEST, more) and bytes < CHUNK_BYTES do   -- bodies are copied
+    local entry = call('XREVRANGE', lane_key(lane), to, '(' .. before.last[lane], 'COUNT', 1)[1]
+    if not entry then break end
+    latest[#latest + 1], to = entry, '(' .. entry[1]
+    local size, deadline, _, tenant = skim_entry(lane, entry[1], entry[2])
+    local span = rank_of(lane, entry[1], deadline) - enqueued_ms(lane, entry[1])
+    bytes = bytes + size
+    entry.span, entry.class = span, tostring(math.floor(4 * math.log(math.max(1, span))))
+    entry.who = string.sub(redis.sha1hex(sharing() and sharing().name(tenant) or ''), 1, 8)
+  end
+  local all = #latest == MOST_LATEST or bytes >= CHUNK_BYTES
+  local each = all and more / #latest or 1
+  if gone and not all then known.gone = known.gone + math.max(0, more - #latest) end
+  for _, entry in ipairs(latest) do
+    local sent, span = known.who[entry.who] or {0}, known.spans[entry.class] or {0, entry.span}
+    sent[1], span[1] = sent[1] + each, span[1] + each
+    span[2] = span[2] + (entry.span - span[2]) * each / span[1]
+    known.who[entry.who], known.spans[entry.class] = sent, span
+  end
+  local order = {}
+  for who, sent in pairs(known.who) do order[#order + 1] = {who, sent[1]} end
+  table.sort(order, function(one, two) return one[2] > two[2] end)
+  for i = MOST_SENDERS + 1, #order do
+    known.gone, known.who[order[i][1]] = known.gone + order[i][2], nil
+  end
+  return known
+end
+
+-- The turns of a lane's tenants, for those who tell times; nil unless tenants share it.
+local function look_at_turns(lane)
+  local t = sharing()
+  if not t or not t.shares(lane, true) then return nil end
+  local waiting, rows = t.lowest(lane, MOST_TENANTS), {}
+  local number, picked = math.min(#waiting / 2, MOST_ROWS), {}
+  for i = 1, number do
+    local at = 2 * math.floor((i - 1) * #waiting / 2 / number)
+    picked[i], rows[i] = waiting[at + 1], {t.hash(waiting[at + 1]), tonumber(waiting[at + 2])}
+  end
+  t.fetch_records(picked)
+  for i, name in ipairs(picked) do
+    rows[i][3], rows[i][4] = t.usual(lane, name, math.max(1, math.min(16, math.floor(2 * MOST_ROWS / number)))), t.number(lane, name)
+    if name == '' and t.bare(lane) then
+      rows[i][4] = rows[i][4] + math.max(0, call('ZCARD', ready_key(lane)) - call('ZLEXCOUNT', WAITING, '[' .. lane, '(' .. lane + 1))
+    end
+  end
+  return {each = #waiting / 2 / math.max(1, number), rows = rows}
+end
+
 local function measure_pace()
   local before, now, running = read_pace(), look()
-  now.took, now.left, now.span, now.came, now.run = 0, 0, 0, {}, 0
+  now.took, now.left, now.span, now.came, now.run, now.senders = 0, 0, 0, {}, 0, {}
   local passed = before and now.at - before.at or 0
   -- @guard pace: no step of a clock counts, and no time in which nobody looked
   if passed < 0 or passed > STALE_MS then passed, before = 0, nil end
@@ -35,8 +103,10 @@ local function measure_pace()
   local fade = math.exp(-passed / math.min(LONGEST_FADE_MS, math.max(FADE_MS, FADE_REQUESTS / math.max(rate, 1e-6))))
   local slowly = math.exp(-passed / ARRIVALS_FADE_MS)
   for lane = 1, LANE_COUNT do
-    local more = before and math.max(0, now.read[lane] - (before.read[lane] or 0)) or 0
+    local more = before and before.last and math.max(0, now.read[lane] - (before.read[lane] or 0)) or 0
     now.came[lane] = before and (before.came[lane] or 0) * slowly + more or 0
+    local waited = before and before.waits[lane] and now.waits[lane]
+    now.senders[LANE_NAMES[lane]] = senders_of(lane, before, now, more, waited, slowly)
   end
   if before then
     now.took, now.left, now.span, now.run = before.took, before.left, before.span * slowly + passed, before.run or 0
@@ -47,5 +117,7 @@ local function measure_pace()
       now.run = now.run > 0 and now.run + (1 - fade) * (run - now.run) or run
     end
   end
+  now.turns = {}
+  for lane = 1, LANE_COUNT do now.turns[LANE_NAMES[lane]] = look_at_turns(lane) end
   call('HSET', SCHED, 'pace', cjson.encode(now))
 end

@@ -38,11 +38,15 @@ expected = nil
 -- @end
 
 -- Ends an entry that asks for it if it will likely be late: on its arrival, before it waits. `before`: number of requests
--- of its lane that arrived with it. Returns true if it has been ended.
-local function refuse(lane, id, fields, deadline, before)
+-- of its lane that arrived with it; `rows`: these, if tenants share the lane. Returns true if it has been ended.
+local function refuse(lane, id, fields, deadline, before, tenant, rows)
   expected = expected or expectations()
   local first = before + call('ZCOUNT', ready_key(lane), '-inf', string.format('%.0f', deadline))
-  local ms, run = expected(lane, first)
+  local _, ms, run = expected(lane, deadline, first, tenant or '', function(t, name)
+    local own = t.number(lane, name, deadline)
+    for _, row in ipairs(rows or {}) do own = own + (t.name(row[3] or '') == name and 1 or 0) end
+    return own
+  end)
   -- @guard refuse: what may be in time waits
   if not ms or now_ms() + ms + run <= deadline then return false end
   local entry = read_entry(lane, id, fields)

@@ -111,7 +111,7 @@ local function stage_lane(lane, entries, seen, moved)
     elseif not again and unfit(size, deadline) then
       end_unfit(lane, item[1], item[2])
       ended = ended + 1
-    elseif if_late == 'refuse' and not again and deadline and refuse(lane, item[1], item[2], deadline, #add / 2 - 1) then
+    elseif if_late == 'refuse' and not again and deadline and refuse(lane, item[1], item[2], deadline, #add / 2 - 1, tenant, rows) then
       ended = ended + 1
     else
       local rank = AFFINITY.rank(lane, item[1], deadline, item[2])

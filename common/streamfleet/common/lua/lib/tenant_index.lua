@@ -244,6 +244,26 @@ local function add_index(t)
     return call('ZRANGEBYLEX', WAITING, from, to, 'LIMIT', 0, most)
   end
 
+  -- Number of requests of a tenant in the index; with `rank`, of those before it, and before `member` of the same rank.
+  function t.number(lane, name, rank, member)
+    t.write_index()
+    local from = DIGITS[lane] .. name
+    local to = rank and from .. '\0' .. string.format('%016.0f', rank) .. (member or '\255') or from .. '\1'
+    return call('ZLEXCOUNT', WAITING, '[' .. from .. '\0', '(' .. to)
+  end
+
+  function t.hash(name) return string.sub(redis.sha1hex(name), 1, 8) end
+
+  -- Tokens for its weight that usual requests of a tenant are charged, by the first `most` in the index.
+  function t.usual(lane, name, most)
+    local record, sum, heads = t.record(name), 0, indexed(lane, name, most)
+    for _, member in ipairs(heads) do
+      local bytes, limit = string.match(member, '%z(%d*) ?(%d*)$', #name + 19)
+      sum = sum + (t.cost(record, tonumber(bytes), tonumber(limit)))
+    end
+    return (#heads > 0 and sum / #heads or (t.cost(record))) / record.weight
+  end
+
   add_walk(t, indexed)
 
   -- True if tenants share the lane: something waits in the index, or what was there before them still waits.

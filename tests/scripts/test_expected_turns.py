@@ -1,0 +1,210 @@
+"""Times that know tenants' turns, and what still comes into the same lane."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from streamfleet.common.broker.types import Expected
+from streamfleet.common.protocol import Lane
+from tests.scripts.harness import NOW, Queue
+from tests.scripts.test_expected import FAR, Fleet
+
+BEHIND = FAR + 10**6
+
+
+async def told(
+    fleet: Fleet, tenant: str = "", deadline: int = BEHIND, behind: int = 0, lane: Lane = Lane.HIGH
+) -> Expected:
+    """Of a request of a tenant that would come now."""
+    (found,) = await fleet.here.broker.expected([(lane, None, deadline, None, tenant, behind)])
+    return found
+
+
+async def waiting(fleet: Fleet, number: int, tenant: str | None = None) -> Expected:
+    """Of the request of lane `high` that was added with this number."""
+    (found,) = await fleet.here.broker.expected([(Lane.HIGH, f"1000-{number}", None, None, tenant)])
+    return found
+
+
+async def pace(queue: Queue) -> dict[str, Any]:
+    return dict(json.loads(await queue.command("HGET", queue.keys.sched, "pace")))
+
+
+async def test_a_small_tenant_beside_a_flood_is_told_a_short_time_and_the_flood_a_long_one(queue: Queue) -> None:
+    fleet = Fleet(queue)
+    await fleet.add("high", 100, tenant="big")
+    await fleet.work(10, 5)
+    small, big = await told(fleet, "small"), await told(fleet, "big")
+    assert (small.place, small.wait_ms) == (0, 200)
+    assert (big.place, big.wait_ms) == (50, 51 * 200)
+
+
+async def test_requests_that_wait_are_told_by_their_tenants_turns(queue: Queue) -> None:
+    fleet = Fleet(queue)
+    await fleet.add("high", 100, tenant="big")
+    await fleet.work(10, 5)
+    await fleet.add("high", 1, tenant="small")
+    await fleet.keep_house()
+    for tenant in ("small", None):  # who may read entries need not be told
+        assert await waiting(fleet, 101, tenant) == Expected(0, 200, (await told(fleet)).run_ms)
+    assert (await waiting(fleet, 100, "big")).place == 50
+    assert (await waiting(fleet, 51, "big")).place == pytest.approx(1, abs=1)
+
+
+async def test_tenants_with_much_alternate_by_their_weights(queue: Queue) -> None:
+    await queue.command("HSET", queue.keys.tenants, "heavy", "3")
+    fleet = Fleet(queue)
+    await fleet.add("high", 90, tenant="light")
+    await fleet.add("high", 90, tenant="heavy")
+    await fleet.work(10, 8)
+    # 20 and 60 were taken, so 30 more of `heavy` wait.
+    assert (await waiting(fleet, 26)).place == pytest.approx(5 * 4, abs=3)
+    assert (await waiting(fleet, 90 + 81)).place == pytest.approx(20 * 4 / 3, abs=3)
+    assert (await waiting(fleet, 90)).place == pytest.approx(180 - 80 - 1, abs=1)
+
+
+async def test_a_tenant_has_no_more_turns_than_requests(queue: Queue) -> None:
+    fleet = Fleet(queue)
+    await fleet.add("high", 60, tenant="big")
+    await fleet.add("high", 20, tenant="other")
+    await fleet.work(5, 4)
+    assert (await told(fleet, "big")).place == 50 + 10
+    assert (await waiting(fleet, 40)).place == 29 + 10
+
+
+async def test_what_was_ready_before_tenants_came_has_turns_too(queue: Queue) -> None:
+    fleet = Fleet(queue)
+    await fleet.add("high", 100)
+    await fleet.keep_house()
+    await fleet.add("high", 100, tenant="a")
+    await fleet.work(10, 5)
+    assert (await told(fleet, "a")).place == pytest.approx(150, abs=2)
+    assert (await told(fleet, "")).place == pytest.approx(150, abs=2)
+
+
+async def test_a_tenant_with_as_many_running_as_it_may_waits_for_them(queue: Queue) -> None:
+    await queue.command("HSET", queue.keys.tenants, "few", "1 1")
+    fleet = Fleet(queue)
+    await fleet.add("high", 100, tenant="big")
+    await fleet.work(10, 5)
+    await fleet.add("high", 9, tenant="few")
+    await fleet.here.pull("w1", 1)
+    await fleet.keep_house()
+    expected = await told(fleet, "few")
+    assert expected.wait_ms == pytest.approx((expected.run_ms or 0) * 9, abs=5)
+
+
+async def test_of_many_tenants_some_stand_for_all(queue: Queue) -> None:
+    fleet = Fleet(queue)
+    for number in range(300):
+        await fleet.add("high", 2, tenant=f"t{number}")
+    await fleet.work(5, 10)
+    turns = (await pace(queue))["turns"]["high"]
+    assert (len(turns["rows"]), turns["each"]) == (64, pytest.approx(300 / 64))
+    assert (await told(fleet, "new", behind=2)).place == pytest.approx(300 * 2, rel=0.15)
+
+
+async def test_the_pace_names_no_tenant_and_says_nothing_without_any(queue: Queue) -> None:
+    fleet = Fleet(queue)
+    await fleet.add("high", 10)
+    await fleet.work(2, 1)
+    assert (await pace(queue))["turns"] in ([], {})
+    await fleet.add("high", 10, tenant="secret")
+    await fleet.work(2, 1)
+    assert "secret" not in json.dumps(await pace(queue))
+    assert len((await pace(queue))["turns"]["high"]["rows"]) == 2
+
+
+async def test_turns_that_were_taken_since_the_look_are_over(queue: Queue) -> None:
+    fleet = Fleet(queue)
+    await fleet.add("high", 100, tenant="a")
+    await fleet.add("high", 100, tenant="b")
+    await fleet.work(10, 5)
+    before = (await waiting(fleet, 60)).place or 0
+    await fleet.here.pull("w1", 20)
+    assert (await waiting(fleet, 60)).place == pytest.approx(before - 20, abs=1)
+
+
+async def test_those_of_one_call_wait_behind_each_other_by_turns(queue: Queue) -> None:
+    fleet = Fleet(queue)
+    await fleet.add("high", 100, tenant="big")
+    await fleet.work(10, 5)
+    row = (Lane.HIGH, None, FAR, None, "small", 0)
+    found = await fleet.here.broker.expected([row] * 20)
+    places = [each.place or 0 for each in found]
+    assert places[0] == 0
+    assert places[19] == pytest.approx(2 * 19, abs=2)
+    assert (await told(fleet, "small", behind=19)).place == places[19]
+
+
+async def test_one_that_would_be_late_does_not_count_for_those_behind_it(queue: Queue) -> None:
+    fleet = Fleet(queue)
+    await fleet.add("high", 100)
+    await fleet.work(10, 5)
+    late: Any = (Lane.HIGH, None, NOW + 10_000 + 5, None, "", 0)
+    found = await fleet.here.broker.expected([late, late, (Lane.HIGH, None, BEHIND, None, "", 0)])
+    assert [each.place for each in found] == [0, 0, 50]
+
+
+async def test_turns_decide_who_is_refused(queue: Queue) -> None:
+    fleet = Fleet(queue)
+    await fleet.add("high", 100, tenant="big")
+    await fleet.work(10, 5)
+    soon = NOW + 10_000 + 3_000 + ((await told(fleet)).run_ms or 0)
+    await fleet.add("high", 20, tenant="small", deadline=soon, if_late="refuse")
+    # 15 are taken within 3 s, by turns.
+    assert (await fleet.here.pull("w1", 0)).dropped == pytest.approx(20 - 8, abs=1)
+
+
+async def test_who_comes_with_an_earlier_deadline_goes_first(queue: Queue) -> None:
+    fleet = Fleet(queue)
+    await fleet.add("high", 200)
+    for _ in range(30):
+        soon = NOW + 1_000 * fleet.second
+        await fleet.work(1, 5, {})
+        await fleet.add("high", 2, deadline=soon + 100_000)
+    await fleet.work(1, 5)
+    expected = await fleet.expected(deadline=FAR + 10**6)
+    if not await counts_arrivals(fleet):
+        assert expected.wait_ms == ((expected.place or 0) + 1) * 200
+        return
+    # Of the 5 taken a second, 2 come meanwhile, but not before a deadline that is nearer than theirs.
+    assert expected.wait_ms == pytest.approx(((expected.place or 0) + 1) / 3 * 1_000, rel=0.15)
+    near = await fleet.expected(deadline=NOW + 1_000 * fleet.second + 50_000)
+    assert near.wait_ms == ((near.place or 0) + 1) * 200
+
+
+async def test_tenants_that_send_meanwhile_have_their_turns(queue: Queue) -> None:
+    fleet = Fleet(queue)
+    await fleet.add("high", 300, tenant="big")
+    for number in range(30):
+        await fleet.add("high", 1, tenant="steady")
+        await fleet.add("high", 1, tenant=f"small{number % 3}")
+        await fleet.work(1, 5)
+    if not await counts_arrivals(fleet):
+        return
+    big, small = await told(fleet, "big"), await told(fleet, "small1")
+    assert big.wait_ms == pytest.approx(((big.place or 0) + 1) / 3 * 1_000, rel=0.15)
+    assert (small.place, small.wait_ms) == (0, pytest.approx(250, abs=100))
+
+
+async def counts_arrivals(fleet: Fleet) -> bool:
+    (group,) = await fleet.queue.command("XINFO", "GROUPS", fleet.queue.keys.lane("high"))
+    return b"entries-read" in group
+
+
+async def test_senders_are_bounded_and_fade(queue: Queue) -> None:
+    fleet = Fleet(queue)
+    await fleet.add("high", 100, tenant="big")
+    for number in range(50):
+        await fleet.add("high", 1, tenant=f"t{number}")
+        await fleet.work(1, 2)
+    senders = (await pace(queue))["senders"]["high"]
+    if await counts_arrivals(fleet):
+        assert len(senders["who"]) == 32
+    await fleet.work(400, 0)
+    senders = (await pace(queue))["senders"]["high"]
+    assert (senders["who"], senders["spans"]) == ([], []) or (senders["who"], senders["spans"]) == ({}, {})
