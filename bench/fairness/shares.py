@@ -13,6 +13,7 @@ from bench.core.redis import own_server
 from bench.core.reports import Table, Target
 from bench.fairness.slots import ORDERS, Ask, Order, Slots
 from bench.scheduling.parts import Part, Say
+from streamfleet.common.broker.types import TenantRule
 
 OUTPUTS = (8, 32, 128, 512)
 SLOTS, PAIRS = 16, 300
@@ -59,7 +60,7 @@ async def _begin(slots: Slots, weights: Mapping[str, float]) -> None:
     """Set the weights, and let lengths be learnt, so that estimates are exact from then on."""
     await slots.broker.ensure_groups()
     for name, weight in weights.items():
-        await slots.broker.set_tenant(name, weight, None)
+        await slots.broker.set_tenant(name, TenantRule(weight))
     for output in OUTPUTS:
         await slots.add([Ask(name, output) for name in weights])
         await slots.fill()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from streamfleet.common.errors import InvalidRequest, LikelyLate
 from streamfleet.common.protocol import Lane
 from streamfleet.producer import Client
 from tests.broker import Broker
+from tests.integration.cli_processes import streamfleet
 from tests.waiting import eventually
 
 BODY = {"prompt": "hi"}
@@ -132,3 +135,76 @@ async def test_many_are_refused_when_they_are_staged(fleet: Client) -> None:
     assert ((await pending).error or {})["code"] == "likely_late"
     with pytest.raises(InvalidRequest, match="if_late: must be refuse"):
         await anext(fleet.run_many([asks[0] | {"if_late": "downgrade"}]))
+
+
+def full_lane(url: str, left: int = 100) -> None:
+    """50 requests in lane `high`, of which ten are taken a second; or as many in ten seconds as `left` says."""
+
+    async def fill() -> None:
+        async with Client(url) as client:
+            broker = Broker.of(client.broker)
+            await broker.ensure_groups()
+            asks = [{"body": BODY, "lane": "high", "ttl_ms": 60_000 + number} for number in range(50)]
+            await client.enqueue_many(asks)
+            await broker.pull("w1", 0)
+            await set_pace(broker, left=left)
+
+    asyncio.run(fill())
+
+
+def test_the_command_line_refuses_with_the_expected_time(redis_url: str) -> None:
+    full_lane(redis_url)
+    words = ("enqueue", "--prompt", "hi", "--lane", "high", "--if-late", "refuse")
+    refused = streamfleet(redis_url, *words, "--deadline", "70s", "--id", "late")
+    assert (refused.returncode, refused.stdout) == (0, "late\n"), "5 s of waiting are in time"
+    full_lane(redis_url, left=1)
+    refused = streamfleet(redis_url, *words, "--ttl", "70s", "--id", "later")
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert "lane high: it would be taken in 1020.0 s, and would run for 0.5 s" in refused.stderr
+    assert "s after its deadline. Give it more time, or try again later" in refused.stderr
+    assert "has no result" in streamfleet(redis_url, "result", "later").stderr
+    unbounded = streamfleet(redis_url, *words)
+    assert (unbounded.returncode, "needs a deadline" in unbounded.stderr) == (2, True)
+
+
+def test_the_command_line_says_which_lane_it_takes_instead(redis_url: str) -> None:
+    full_lane(redis_url, left=1)
+    words = ("enqueue", "--prompt", "hi", "--lane", "high", "--if-late", "downgrade")
+    told = streamfleet(redis_url, *words, "--ttl", "70s", "--id", "late")
+    assert (told.returncode, told.stdout) == (0, "late\n")
+    assert told.stderr == "request late would likely be late in lane high: it is in lane low\n"
+    in_time = streamfleet(redis_url, *words, "--deadline", "10h", "--id", "in-time")
+    assert (in_time.returncode, in_time.stdout, in_time.stderr) == (0, "in-time\n", "")
+
+
+def test_lines_of_a_file_are_refused_by_a_worker(redis_url: str, tmp_path: Path) -> None:
+    """The first pull of the worker judges them: the queue's pace says one request in ten seconds."""
+    full_lane(redis_url, left=1)
+    source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
+    source.write_text(json.dumps({"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": body}))
+    words = ("batch", str(source), str(out), "--lane", "high", "--if-late")
+    wrong = streamfleet(redis_url, *words, "downgrade", "--deadline", "1m")
+    assert (wrong.returncode, "stay in one lane" in wrong.stderr) == (2, True)
+    wrong = streamfleet(redis_url, *words, "refuse")
+    assert (wrong.returncode, "needs --deadline" in wrong.stderr) == (2, True)
+    stop = threading.Event()
+    judge = threading.Thread(target=asyncio.run, args=(_stage_until(redis_url, stop),))
+    judge.start()
+    try:
+        done = streamfleet(redis_url, *words, "refuse", "--deadline", "1m")
+    finally:
+        stop.set()
+        judge.join()
+    assert done.returncode == 1
+    assert json.loads((tmp_path / "out.errors.jsonl").read_text())["error"]["code"] == "likely_late"
+
+
+async def _stage_until(url: str, stop: threading.Event) -> None:
+    """Do what an idle worker does without room: stage what comes."""
+    async with Client(url) as client:
+        broker = Broker.of(client.broker)
+        while not stop.is_set():
+            await set_pace(broker, left=1)
+            await broker.pull("w1", 0)
+            await asyncio.sleep(0.01)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import redis.asyncio
 
+from streamfleet.common.broker.types import TenantRule
 from streamfleet.common.connection import Connection
+from streamfleet.common.errors import InvalidRequest
 from streamfleet.gateway.api_keys import GatewayNames, KeyRecord, digest_of, id_of, make_record
 from streamfleet.gateway.broker.api_keys import Admission, GatewayBroker, Held, ReserveCode, Reserved, Verdict
 from tests.waiting import eventually
@@ -290,3 +293,49 @@ def test_a_record_has_what_the_script_reads() -> None:
     assert {"requests_per_minute", "tokens_per_minute", "expires_ms"} <= set(
         json.loads(KeyRecord("i", "n", "t").encoded())
     )
+
+
+# -- weight and limit of the tenant ------------------------------------------------------------------------
+
+
+async def test_a_key_names_weight_and_limit_of_its_tenant(keys: Keys) -> None:
+    record = await keys.add()
+    assert record.rule is None
+    keys.now_ms += 5
+    changed = await keys.broker.set_rule(record.id, 2.5, 7)
+    assert changed == replace(record, weight=2.5, max_running=7, set_ms=NOW + 5)
+    assert changed.rule == TenantRule(2.5, 7, record.id, NOW + 5)
+    assert [row.record for row in (await keys.broker.admit(SECRET), await keys.another().admit(SECRET))] == [
+        changed
+    ] * 2
+    assert await keys.broker.read([DIGEST, "0"]) == [changed, None]
+    _, told = await keys.broker.changes("0-0", 1)
+    assert told, "gateways hear of it"
+
+
+async def test_a_key_that_is_changed_or_revoked_meanwhile_stays_so(keys: Keys, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = await keys.add()
+    now_ms = keys.broker.now_ms
+
+    async def revoked_meanwhile() -> int:
+        await keys.another().revoke(record.id)
+        return await now_ms()
+
+    monkeypatch.setattr(keys.broker, "now_ms", revoked_meanwhile)
+    assert await keys.broker.set_rule(record.id, 2, None) is None
+    assert await keys.broker.records() == []
+    assert await keys.broker.set_rule(record.id, 2, None) is None
+
+
+@pytest.mark.parametrize(
+    ("weight", "max_running", "field"),
+    [(0.0, None, "weight"), (float("nan"), None, "weight"), (1e7, 1, "weight"), (1.0, 0, "max_running")],
+)
+async def test_bad_values_are_refused_by_name_and_the_key_stays(
+    keys: Keys, weight: float, max_running: int | None, field: str
+) -> None:
+    record = await keys.add()
+    with pytest.raises(InvalidRequest) as caught:
+        await keys.broker.set_rule(record.id, weight, max_running)
+    assert caught.value.param == field
+    assert await keys.broker.records() == [record]

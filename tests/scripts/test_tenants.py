@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from streamfleet.common.broker.types import Completion, Lease
+from streamfleet.common.broker.types import Completion, Lease, TenantRule
 from streamfleet.common.protocol import Status
 from streamfleet.operator.tenants import read_tenants
 from tests.scripts.harness import NOW, Queue, ids
@@ -343,10 +343,10 @@ async def test_the_audit_adds_up_tokens(queue: Queue) -> None:
 
 
 async def test_a_limit_that_is_raised_counts_within_seconds(queue: Queue) -> None:
-    await queue.broker.set_tenant("a", 1, 1)
+    await queue.broker.set_tenant("a", TenantRule(1, 1))
     await flood(queue, "a", 3)
     assert len((await queue.pull(wanted=3)).claims) == 1
-    await queue.broker.set_tenant("a", 2, None)
+    await queue.broker.set_tenant("a", TenantRule(2))
     await queue.broker.expire()
     assert len((await queue.pull(wanted=3)).claims) == 2
 
@@ -354,13 +354,54 @@ async def test_a_limit_that_is_raised_counts_within_seconds(queue: Queue) -> Non
 async def test_a_limit_that_is_set_while_requests_run_counts_within_seconds(queue: Queue) -> None:
     await flood(queue, "a", 5)
     await queue.pull(wanted=1)
-    await queue.broker.set_tenant("a", 1, 2)
+    await queue.broker.set_tenant("a", TenantRule(1, 2))
     await queue.broker.expire()
     assert len((await queue.pull(wanted=3)).claims) == 1
 
 
+async def test_of_what_is_set_of_a_tenant_the_newest_counts(queue: Queue) -> None:
+    """Gateways write what keys name again and again: an operator's word holds until a key says something newer."""
+    now_ms = await queue.broker.now_ms()
+    of_key = TenantRule(3, 16, "1f0a", now_ms - 5)
+    assert await queue.broker.set_tenant("a", of_key)
+    assert await queue.broker.set_tenant("a", of_key)
+    assert await queue.broker.tenant_rules() == {"a": of_key}
+    for given in (TenantRule(2), TenantRule()):
+        assert await queue.broker.set_tenant("a", given)
+        assert not await queue.broker.set_tenant("a", of_key)
+        shown = {name: (rule.weight, rule.max_running, rule.key) for name, rule in (await rules(queue)).items()}
+        assert shown == ({} if given.usual else {"a": (2, None, "")}), "a tenant like any other is not shown"
+    newer = TenantRule(0.5, None, "2b", now_ms + 60_000)
+    assert await queue.broker.set_tenant("a", newer)
+    assert await queue.broker.tenant_rules() == {"a": newer}
+
+
+async def test_an_operator_sets_a_tenant_whatever_the_clock_was(queue: Queue) -> None:
+    ahead = TenantRule(3, None, "1f0a", await queue.broker.now_ms() + HOUR_MS)
+    await queue.broker.set_tenant("a", ahead)
+    assert await queue.broker.set_tenant("a", TenantRule(2, 1))
+    assert (await rules(queue))["a"].max_running == 1
+    assert not await queue.broker.set_tenant("a", ahead)
+
+
+async def rules(queue: Queue) -> dict[str, TenantRule]:
+    return await queue.broker.tenant_rules()
+
+
+async def test_what_a_key_names_counts_as_what_operators_set(queue: Queue) -> None:
+    await queue.broker.set_tenant("b", TenantRule(3, None, "1f0a", 5))
+    await queue.broker.set_tenant("c", TenantRule(1, 2, "1f0a", 5))
+    await flood(queue, "a", 30)
+    await flood(queue, "b", 30, first=2000)
+    await flood(queue, "c", 30, first=3000)
+    taken = ids((await queue.pull(wanted=26)).claims)
+    assert [sum(row.startswith(first) for row in taken) for first in "123"] == [6, 18, 2]
+    (view,) = [each for each in await read_tenants(queue.broker) if each.tenant == "b"]
+    assert (view.weight, view.key) == (3, "1f0a")
+
+
 async def test_tenants_are_shown_with_what_they_use(queue: Queue) -> None:
-    await queue.broker.set_tenant("a", 2, 7)
+    await queue.broker.set_tenant("a", TenantRule(2, 7))
     await flood(queue, "a", 3)
     await flood(queue, "b", 2, first=2000)
     lease = (await queue.pull(wanted=1)).claims[0].lease

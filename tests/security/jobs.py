@@ -7,7 +7,7 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from streamfleet.common.broker.types import Completion, Home, Lease, Pulled, Retry, Rooms, TokenGroup
+from streamfleet.common.broker.types import Completion, Home, Lease, Pulled, Retry, Rooms, TenantRule, TokenGroup
 from streamfleet.common.broker.types import Role as Waiting
 from streamfleet.common.connection import Connection
 from streamfleet.common.errors import openai_error
@@ -225,7 +225,7 @@ async def one_lane(admin: Broker, me: Broker, lane: Lane) -> None:
 
 async def shares(admin: Broker, me: Broker) -> None:
     """Tenants take turns: one may run one request at once; one is cancelled; what is left of them is looked after."""
-    await admin.set_tenant("a", 2, 1)
+    await admin.set_tenant("a", TenantRule(2, 1))
     for i, tenant in enumerate("aab"):
         await add(admin, Lane.HIGH, f"{NOW}-{15 + i}", tenant=tenant)
     found = (await me.pull("w1", 2)).claims
@@ -339,13 +339,16 @@ async def operate(guarded: Guarded, url: str) -> None:
 
 
 async def keys_of_the_gateway(url: str) -> None:
-    """Made, listed, revoked."""
+    """Made, listed, changed, revoked."""
     me = GatewayBroker(Connection(url, patience_s=0), GatewayNames())
     try:
         digest = digest_of(new_secret())
         record = make_record(digest, "name", "tenant", created_ms=await me.now_ms())
         await me.add(digest, record)
         assert await me.records() == [record]
+        changed = await me.set_rule(record.id, 2.0, 5)
+        assert changed is not None
+        assert await me.records() == [changed]
         assert await me.revoke(record.id)
     finally:
         await me.close()
@@ -431,9 +434,9 @@ async def sees_to(fleet: Broker, me: Broker, client: Client) -> None:
     found = await find_letter(me, newest[0][0])
     assert await me.purge([found.letter_id]) == 1
     assert await me.set_configuration({"max_deliveries": "5"}) == await me.configuration()
-    await me.set_tenant("a", 2, 1)
-    assert await me.tenant_rules() == {"a": (2, 1)}
-    await me.set_tenant("a", 1, None)
+    assert await me.set_tenant("a", TenantRule(2, 1))
+    assert (await me.tenant_rules())["a"].max_running == 1
+    await me.set_tenant("a", TenantRule())
     assert await me.tenants_waiting(["a"]) == {"a": await me.waiting_in_turns()}
     await looks(me)
 
@@ -490,6 +493,7 @@ async def serve(guarded: Guarded, url: str) -> None:
         assert await me.changes("0-0", 1) == ("0-0", False)
         admission = await me.admit(secret)
         assert admission.record == record
+        assert await me.read([digest_of(secret)]) == [record]
         held = Held("default", "r", named=True)
         reserved = await me.reserve(record.id, 50, 5, held, 1)
         assert reserved.code is ReserveCode.TAKEN
@@ -501,6 +505,7 @@ async def serve(guarded: Guarded, url: str) -> None:
             await fleet.heartbeat("w1", {"models": ["m"]})
             assert await client.broker.workers()
             assert await client.broker.now_ms()
+            assert await client.broker.set_tenant("tenant", TenantRule(2, None, record.id, 1))
             handle = await client.enqueue(BODY, id="r-1", lane="critical")
             await fleet.ensure_groups()
             waiting = asyncio.create_task(handle.result(5))

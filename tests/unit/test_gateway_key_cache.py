@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import cast
 
 import pytest
@@ -11,7 +11,7 @@ import structlog
 
 from streamfleet.common.errors import BrokerUnavailable, NotPermitted
 from streamfleet.gateway import key_cache
-from streamfleet.gateway.api_keys import KeyRecord
+from streamfleet.gateway.api_keys import KeyRecord, digest_of
 from streamfleet.gateway.broker.api_keys import Admission, GatewayBroker, Left, Verdict
 from streamfleet.gateway.key_cache import EXPIRES_SOON_MS, MAX_AGE_S, MAX_SILENCE_S, KeyCache
 from tests.clocks import HandClock
@@ -30,6 +30,7 @@ class Redis:
         asked: keys that were looked up.
         admission: what is said of each.
         looking: lets looks go on.
+        records: what is stored by now, by digest.
     """
 
     def __init__(self) -> None:
@@ -39,6 +40,10 @@ class Redis:
         self.admission = Admission(Verdict.LET_IN, KeyRecord("1", "name", "tenant"))
         self.looking = asyncio.Event()
         self.looking.set()
+        self.records: dict[str, KeyRecord] = {}
+
+    async def read(self, digests: Sequence[str]) -> list[KeyRecord | None]:
+        return [self.records.get(digest) for digest in digests]
 
     async def changes(self, last_id: str, block_ms: int) -> tuple[str, bool]:
         assert block_ms == key_cache.LISTEN_MS
@@ -61,7 +66,8 @@ class Stage:
 
     def __init__(self) -> None:
         self.redis, self.clock = Redis(), HandClock()
-        self.keys = KeyCache(cast("GatewayBroker", self.redis), self.clock)
+        self.followed: list[KeyRecord] = []
+        self.keys = KeyCache(cast("GatewayBroker", self.redis), self.clock, self.followed.append)
 
     async def hear(self, told: bool | Exception = False) -> None:
         """A blocking read ends, and the next one begins."""
@@ -105,6 +111,24 @@ async def test_a_change_of_any_key_is_heard(stage: Stage) -> None:
     assert await stage.ask(KEY) == 1
     await stage.hear(True)
     assert await stage.ask(KEY, KEY) == 1
+
+
+async def test_records_of_keys_that_were_seen_are_followed_when_keys_change(stage: Stage) -> None:
+    """Also those of keys whose requests only wait by now."""
+    before = stage.redis.admission.record
+    await stage.ask(KEY, KEY, OTHER)
+    assert stage.followed == [before, before]
+    changed = KeyRecord("1", "name", "tenant", weight=3.0, set_ms=5)
+    stage.redis.records[digest_of(KEY)] = changed
+    await stage.hear(True)
+    assert stage.followed == [before, before, changed]
+
+
+async def test_a_key_that_has_ended_is_not_followed(stage: Stage) -> None:
+    stage.redis.admission = Admission(Verdict.ENDED, KeyRecord("1", "name", "tenant", weight=3.0))
+    await stage.ask(KEY)
+    await stage.hear(True)
+    assert not stage.followed
 
 
 async def test_what_was_asked_before_a_change_is_not_learned_after_it(stage: Stage) -> None:

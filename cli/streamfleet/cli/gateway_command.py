@@ -10,7 +10,7 @@ import typer
 from streamfleet.cli.webhooks_command import webhooks
 from streamfleet.common.errors import SettingsError
 from streamfleet.common.protocol import Lane
-from streamfleet.operator.commands.common import FAILED, AsJson, QueueName, RedisUrl, out, run, say
+from streamfleet.operator.commands.common import FAILED, AsJson, QueueName, RedisUrl, fail, out, run, say
 
 if TYPE_CHECKING:
     from streamfleet.gateway.api_keys import KeyRecord
@@ -18,9 +18,17 @@ if TYPE_CHECKING:
     from streamfleet.operator.commands.fitted_table import FittedTable
 
 gateway = typer.Typer(name="gateway", invoke_without_command=True)
-keys = typer.Typer(name="keys", no_args_is_help=True, help="API keys of the gateway: create, list, revoke.")
+keys = typer.Typer(name="keys", no_args_is_help=True, help="API keys of the gateway: create, list, set, revoke.")
 gateway.add_typer(keys)
 gateway.add_typer(webhooks)
+Weight = Annotated[
+    float | None,
+    typer.Option("--weight", help="The tenant's part beside others', as of `tenants set`. Default: none is named."),
+]
+MaxRunning = Annotated[
+    int | None,
+    typer.Option("--max-running", help="Most requests of the tenant that run at once. Default: no limit is named."),
+]
 EXTRA = {"fastapi", "starlette", "uvicorn", "httptools", "uvloop"}
 
 
@@ -102,19 +110,25 @@ def create(  # noqa: PLR0913, PLR0917 - each parameter is an option
         bool,
         typer.Option("--operator", help="It opens the page /ui too: all requests of all tenants, to read and to end."),
     ] = False,
+    weight: Weight = None,
+    max_running: MaxRunning = None,
     as_json: AsJson = False,
     redis_url: RedisUrl = None,
 ) -> None:
     """Make an API key and print it. It is shown this once: only its hash is kept.
 
+    Gateways write weight and most running, of all requests of the key's tenant, to each queue that they serve.
+
     ```text
     streamfleet gateway keys create billing
+    streamfleet gateway keys create acme --weight 3 --max-running 16
     streamfleet gateway keys create reports --lane low --tokens-per-minute 200000 --expires 90d
     streamfleet gateway keys create ops --operator
     ```
     """
     limits = (requests_per_minute, tokens_per_minute)
-    run(_create(redis_url, name, tenant or name, lane, limits, expires, operator=operator, as_json=as_json))
+    rule = (weight, max_running)
+    run(_create(redis_url, name, tenant or name, lane, limits, expires, rule, operator=operator, as_json=as_json))
 
 
 @keys.command("list")
@@ -126,6 +140,28 @@ def list_keys(as_json: AsJson = False, redis_url: RedisUrl = None) -> None:
     ```
     """
     run(_list(redis_url, as_json))
+
+
+@keys.command("set")
+def set_key(
+    key_id: Annotated[str, typer.Argument(metavar="ID", help="As `list` shows it.")],
+    weight: Weight = None,
+    max_running: MaxRunning = None,
+    redis_url: RedisUrl = None,
+) -> None:
+    """Give a key another weight and most running of its tenant, from now on; an option not given is not named any more.
+
+    Gateways that know the key write them within a second, others at its next request. They hold until they are set
+    again, by a key or by `streamfleet tenants set`: the newest count.
+
+    ```text
+    streamfleet gateway keys set 1f0a9c3b5d7e2468 --weight 3
+    streamfleet gateway keys set 1f0a9c3b5d7e2468 --weight 0.5 --max-running 16
+    ```
+    """
+    if weight is None and max_running is None:
+        raise typer.BadParameter("give --weight, --max-running or both; --weight 1 is a tenant like any other")
+    run(_set(redis_url, key_id, weight, max_running))
 
 
 @keys.command("revoke")
@@ -152,19 +188,20 @@ def _broker(redis_url: str | None) -> GatewayBroker:
     return GatewayBroker(Connection(settings.redis_url.get_secret_value()), GatewayNames(settings.key_prefix))
 
 
-async def _create(
+async def _create(  # noqa: PLR0913 - an argument for each property of a key
     redis_url: str | None,
     name: str,
     tenant: str,
     lanes: list[Lane] | None,
     limits: tuple[int | None, int | None],
     expires: str | None,
+    rule: tuple[float | None, int | None],
     *,
     operator: bool,
     as_json: bool,
 ) -> None:
     from streamfleet.common.durations import parse_deadline
-    from streamfleet.gateway.api_keys import USUAL_LANES, digest_of, make_record, new_secret
+    from streamfleet.gateway.api_keys import USUAL_LANES, digest_of, make_record, new_secret, with_rule
 
     broker = _broker(redis_url)
     try:
@@ -174,6 +211,7 @@ async def _create(
         digest = digest_of(secret)
         usable = lanes or USUAL_LANES
         record = make_record(digest, name, tenant, usable, limits, now_ms, expires_ms, operator=operator)
+        record = with_rule(record, *rule, now_ms)
         await broker.add(digest, record)
     finally:
         await broker.close()
@@ -182,7 +220,27 @@ async def _create(
         return
     out(secret)
     may = ", and the page /ui" if record.operator else ""
-    say(f"key {record.id} of tenant {record.tenant!r}, lanes {', '.join(record.lanes)}{may}; it is not shown again")
+    given = f", {_words(record)}" if record.rule else ""
+    lanes_of = ", ".join(record.lanes)
+    say(f"key {record.id} of tenant {record.tenant!r}, lanes {lanes_of}{given}{may}; it is not shown again")
+
+
+async def _set(redis_url: str | None, key_id: str, weight: float | None, max_running: int | None) -> None:
+    _check_id(key_id)
+    broker = _broker(redis_url)
+    try:
+        record = await broker.set_rule(key_id, weight, max_running)
+    finally:
+        await broker.close()
+    if record is None:
+        fail(f"{key_id}: there is no such key, or it was changed just now")
+    out(f"tenant {record.tenant}: {_words(record)}")
+
+
+def _words(record: KeyRecord) -> str:
+    """Weight and limit that a key names."""
+    most = "no limit" if record.max_running is None else f"at most {record.max_running} run"
+    return f"weight {record.weight or 1:g}, {most}"
 
 
 async def _list(redis_url: str | None, as_json: bool) -> None:
@@ -203,12 +261,8 @@ async def _list(redis_url: str | None, as_json: bool) -> None:
 
 
 async def _revoke(redis_url: str | None, ids: list[str]) -> None:
-    from streamfleet.common.errors import InvalidRequest
-    from streamfleet.gateway.api_keys import is_key_id
-
-    wrong = next((each for each in ids if not is_key_id(each)), None)
-    if wrong is not None:
-        raise InvalidRequest(f"{wrong[:40]!r} is no id of a key: 16 hex digits, as `keys list` shows them", "id")
+    for each in ids:
+        _check_id(each)
     broker = _broker(redis_url)
     try:
         missing = [each for each in ids if not await broker.revoke(each)]
@@ -218,6 +272,14 @@ async def _revoke(redis_url: str | None, ids: list[str]) -> None:
         say(f"{each}: {'there is no such key' if each in missing else 'revoked'}")
     if missing:
         raise typer.Exit(FAILED)
+
+
+def _check_id(text: str) -> None:
+    from streamfleet.common.errors import InvalidRequest
+    from streamfleet.gateway.api_keys import is_key_id
+
+    if not is_key_id(text):
+        raise InvalidRequest(f"{text[:40]!r} is no id of a key: 16 hex digits, as `keys list` shows them", "id")
 
 
 def _values(record: KeyRecord) -> dict[str, Any]:
@@ -236,7 +298,8 @@ def keys_table(records: list[KeyRecord], now_ms: int) -> FittedTable:
     table.add_column("id")
     for column in ("name", "tenant"):
         table.add_column(column, overflow="fold")
-    for column in ("lanes", "requests/min", "tokens/min", "age", "expires in", "/ui"):
+    ruled = any(record.rule for record in records)
+    for column in ("lanes", "requests/min", "tokens/min", *(("weight",) if ruled else ()), "age", "expires in", "/ui"):
         table.add_column(column)
     for record in records:
         ends = None if record.expires_ms is None else (record.expires_ms - now_ms) / 1000
@@ -246,11 +309,17 @@ def keys_table(records: list[KeyRecord], now_ms: int) -> FittedTable:
             cell(record.tenant),
             " ".join(record.lanes),
             *("default" if limit is None else str(limit or "any") for limit in _limits(record)),
+            *([_weight(record)] if ruled else []),
             in_words((now_ms - record.created_ms) / 1000),
             "never" if ends is None else in_words(ends),
             "operator" if record.operator else "",
         )
     return table
+
+
+def _weight(record: KeyRecord) -> str:
+    most = "" if record.max_running is None else f", most {record.max_running}"
+    return "" if record.rule is None else f"{record.rule.weight:g}{most}"
 
 
 def _limits(record: KeyRecord) -> tuple[int | None, int | None]:

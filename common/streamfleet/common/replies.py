@@ -7,7 +7,7 @@ import math
 import re
 from typing import Any
 
-from streamfleet.common.broker.types import Claim, Lease
+from streamfleet.common.broker.types import Claim, Lease, TenantRule
 from streamfleet.common.protocol import LANES, Lane
 
 _RECORD = re.compile(rf"\S+ ((?:{'|'.join(LANES)}):[0-9]{{1,20}}-[0-9]{{1,20}}) ([!-~]{{0,256}})".encode())
@@ -61,6 +61,12 @@ def entries(reply: Any) -> list[tuple[str, dict[bytes, bytes]]]:
 def streams(reply: Any) -> list[tuple[str, list[tuple[str, dict[bytes, bytes]]]]]:
     """Read entries of several streams, by key; empty for a read that timed out."""
     return [(key.decode(), entries(found)) for key, found in reply or []]
+
+
+def tenant_rule(value: str) -> TenantRule:
+    """A tenant's weight and limit, as ``<weight> <most> <when> <key or ->``; the weight may stand alone."""
+    weight, most, when, key = (*value.split(" "), "", "", "")[:4]
+    return TenantRule(float(weight), int(most) if most else None, key.removeprefix("-"), int(when or 0))
 
 
 def recorded(record: bytes | None) -> tuple[str, str]:

@@ -44,6 +44,7 @@ VERBS = (
     "repair_groups",
     "vanish",
     "balance",
+    "set_tenant",
 )
 FUNCTIONS = ("enqueue", "pull", "complete", "renew", "release", "retry_later", "heartbeat")
 """Verbs that are called for each request, or all the time."""

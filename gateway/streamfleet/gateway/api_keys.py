@@ -11,9 +11,10 @@ import json
 import re
 import secrets
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from streamfleet.common.broker.types import TenantRule
 from streamfleet.common.envelope import check_label
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.keys import gateway_base
@@ -22,6 +23,8 @@ from streamfleet.common.protocol import LANES, Lane
 USUAL_LANES = LANES[1:]
 """Lanes of a key that names none; the most urgent one must be granted explicitly."""
 MOST_PER_MINUTE = 10**12
+LEAST_WEIGHT, MOST_OF_A_TENANT = 0.001, 1_000_000
+"""Bounds of a tenant's weight, and of its requests that run at once, as of `streamfleet tenants set`."""
 _KEY = re.compile(r"sf-[A-Za-z0-9_-]{43}")
 _ID = re.compile(r"[0-9a-f]{16}")
 
@@ -68,6 +71,8 @@ class KeyRecord:
         requests_per_minute, tokens_per_minute: its limits; 0 for no limit, None for the gateway's defaults.
         created_ms, expires_ms: epoch ms; None for a key that does not end.
         operator: it may view and manage all requests under /ui.
+        weight, max_running: of the tenant, as `streamfleet tenants set` has them; None for none named.
+        set_ms: when the key was given these, epoch ms; 0 if it names neither.
     """
 
     id: str
@@ -79,6 +84,16 @@ class KeyRecord:
     created_ms: int = 0
     expires_ms: int | None = None
     operator: bool = False
+    weight: float | None = None
+    max_running: int | None = None
+    set_ms: int = 0
+
+    @property
+    def rule(self) -> TenantRule | None:
+        """Weight and limit of its tenant; None if the key names neither."""
+        if self.weight is None and self.max_running is None:
+            return None
+        return TenantRule(1.0 if self.weight is None else self.weight, self.max_running, self.id, self.set_ms)
 
     def encoded(self) -> str:
         """The record as it is stored, JSON."""
@@ -148,11 +163,30 @@ def make_record(
     return KeyRecord(id_of(digest), name, tenant, ordered, *limits, created_ms, expires_ms, operator)
 
 
+def with_rule(record: KeyRecord, weight: float | None, max_running: int | None, now_ms: int) -> KeyRecord:
+    """The record with other values of its tenant.
+
+    Args:
+        record: the key's.
+        weight, max_running: as in KeyRecord.
+        now_ms: epoch ms, when they are given.
+
+    Raises:
+        InvalidRequest: a value is out of its range; `param` names it.
+    """
+    if weight is not None and not LEAST_WEIGHT <= weight <= MOST_OF_A_TENANT:
+        raise InvalidRequest(f"must be {LEAST_WEIGHT:g} to {MOST_OF_A_TENANT}", "weight")
+    if max_running is not None and not 1 <= max_running <= MOST_OF_A_TENANT:
+        raise InvalidRequest(f"must be 1 to {MOST_OF_A_TENANT}", "max_running")
+    named = weight is not None or max_running is not None
+    return replace(record, weight=weight, max_running=max_running, set_ms=now_ms if named else 0)
+
+
 def read_record(digest: str, text: bytes) -> KeyRecord | None:
     """Read a stored record; None if it is not valid."""
     try:
         value: Any = json.loads(text)
-        return make_record(
+        record = make_record(
             digest,
             str(value["name"]),
             str(value["tenant"]),
@@ -163,6 +197,8 @@ def read_record(digest: str, text: bytes) -> KeyRecord | None:
             # Exactly true, not another value that counts as true.
             operator=value.get("operator") is True,
         )
+        weight, most, since = (value.get(name) for name in ("weight", "max_running", "set_ms"))
+        return with_rule(record, None if weight is None else float(weight), _count(most), _count(since) or 0)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, InvalidRequest):
         return None
 

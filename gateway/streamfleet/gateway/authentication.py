@@ -7,7 +7,7 @@ Redis through `key_cache`. Where keys are off, it refuses only pages of other si
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
@@ -15,7 +15,7 @@ from starlette.requests import Request
 
 from streamfleet.common.clock import Clock
 from streamfleet.common.protocol import LANES, Lane
-from streamfleet.gateway.api_keys import looks_like_a_key
+from streamfleet.gateway.api_keys import KeyRecord, looks_like_a_key
 from streamfleet.gateway.broker.api_keys import Admission, GatewayBroker, Left, Verdict
 from streamfleet.gateway.errors import NOT_AGAIN, REFUSED, ApiError, retry_after
 from streamfleet.gateway.key_cache import KeyCache
@@ -62,13 +62,20 @@ class Authenticator:
     Args:
         broker: keys in Redis; None where keys are off.
         clock: for the age of cached keys.
+        follow: gets the records of keys in use.
         origins: sites whose pages may call from a browser; ``*`` for all.
     """
 
-    def __init__(self, broker: GatewayBroker | None, clock: Clock, origins: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        broker: GatewayBroker | None,
+        clock: Clock,
+        follow: Callable[[KeyRecord], None],
+        origins: Sequence[str] = (),
+    ) -> None:
         self._broker = broker
         self._origins = origins
-        self._keys = None if broker is None else KeyCache(broker, clock)
+        self._keys = None if broker is None else KeyCache(broker, clock, follow)
 
     def start(self) -> None:
         """Cache keys from now on."""

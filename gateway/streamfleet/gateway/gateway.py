@@ -24,6 +24,7 @@ from streamfleet.gateway.body import Bodies
 from streamfleet.gateway.broker.api_keys import GatewayBroker
 from streamfleet.gateway.models import Models
 from streamfleet.gateway.queues import PATIENCE_S, Queues
+from streamfleet.gateway.tenant_rules import TenantRules
 from streamfleet.gateway.token_budget import TokenBudget
 from streamfleet.gateway.ui.session import UiSession
 from streamfleet.gateway.webhooks.service import Webhooks, open_webhook_broker
@@ -67,11 +68,12 @@ class Gateway:
         self.queue_settings, self.settings = queue_settings, settings
         self._broker = open_gateway_broker(queue_settings, settings) if settings.gateway_keys == "on" else None
         self.clock = SystemClock()
-        self.authenticator = Authenticator(self._broker, self.clock, settings.gateway_origins)
         self.queues = Queues(queue_settings)
         self.bodies = Bodies(settings.gateway_max_held_bytes)
         self.budget = TokenBudget(self._broker, self.queues, queue_settings.result_ttl_ms, self.clock)
         self.models = Models(settings.routes, queue_settings.queue, self.queues.workers, self.clock)
+        rules = TenantRules(self.models.queues, self.queues, self.clock, self.run_in_background)
+        self.authenticator = Authenticator(self._broker, self.clock, rules.follow, settings.gateway_origins)
         self.webhooks = Webhooks(open_webhook_broker(queue_settings, settings), settings)
         self.batching = Batching(queue_settings, settings, self.queues, self.models, self.webhooks)
         self.ui_session = UiSession(queue_settings, settings, self.clock)

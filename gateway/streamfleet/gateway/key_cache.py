@@ -8,13 +8,14 @@ used for longer than `MAX_AGE_S`, and none after `MAX_SILENCE_S` without news fr
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import structlog
 
 from streamfleet.common.clock import Clock
-from streamfleet.gateway.api_keys import digest_of
-from streamfleet.gateway.broker.api_keys import Admission, GatewayBroker
+from streamfleet.gateway.api_keys import KeyRecord, digest_of
+from streamfleet.gateway.broker.api_keys import Admission, GatewayBroker, Verdict
 
 log = structlog.get_logger(__name__)
 MAX_AGE_S = 5.0
@@ -43,10 +44,12 @@ class KeyCache:
     Args:
         broker: keys in Redis; nothing else may block on its connection.
         clock: for the age of entries.
+        follow: gets the record of each key that lets a request in, and again when keys have changed.
     """
 
-    def __init__(self, broker: GatewayBroker, clock: Clock) -> None:
-        self._broker, self._clock = broker, clock
+    def __init__(self, broker: GatewayBroker, clock: Clock, follow: Callable[[KeyRecord], None]) -> None:
+        self._broker, self._clock, self._follow = broker, clock, follow
+        self._seen: dict[str, None] = {}
         self._entries: dict[str, _Entry] = {}
         self._changes = 0
         self._last_heard_s = float("-inf")
@@ -72,6 +75,11 @@ class KeyCache:
             return entry.admission
         changes = self._changes
         admission = await self._broker.admit(secret, requests)
+        if admission.record is not None and admission.verdict is not Verdict.ENDED:
+            self._follow(admission.record)
+            if len(self._seen) >= MOST_KEYS:
+                self._seen.clear()
+            self._seen[digest] = None
         # A change announced meanwhile may be newer than this answer.
         if changes == self._changes and self._is_cacheable(admission):
             if len(self._entries) >= MOST_KEYS:
@@ -99,8 +107,15 @@ class KeyCache:
                 continue
             if changed:
                 self._clear()
+                await self._read_again()
             self._last_heard_s = self._clock.monotonic()
             self._warned = False
+
+    async def _read_again(self) -> None:
+        """Follow the keys that were seen, also those whose requests only wait by now."""
+        for record in await self._broker.read([*self._seen]) if self._seen else ():
+            if record is not None:
+                self._follow(record)
 
     def _stop_using(self, error: Exception) -> None:
         self._last_heard_s = float("-inf")

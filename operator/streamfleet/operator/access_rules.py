@@ -67,6 +67,8 @@ VERBS: dict[Role, tuple[str, ...]] = {
         "deregister",
         "configure",
         "webhook_requeue",
+        "set_tenant",
+        "gateway_change",
     ),
     Role.GATEWAY: (
         "enqueue",
@@ -87,7 +89,8 @@ VERBS: dict[Role, tuple[str, ...]] = {
         "webhook_announce",
         "webhook_take",
         "webhook_settle",
-        "webhook_secrets",
+        "gateway_change",
+        "set_tenant",
     ),
     Role.AUTOSCALER: (),
 }
@@ -313,7 +316,7 @@ def _operator(p: Patterns) -> list[Grant]:
         # queue set
         Grant(("hset",), p.of(BOTH, keys.meta)),
         # tenants
-        Grant(("hset", "hdel", "hgetall"), p.of(BOTH, keys.tenants)),
+        Grant(("hset", "hgetall"), p.of(BOTH, keys.tenants)),
         Grant(("hgetall",), p.of(READ, keys.served)),
         # dead requeue, dead purge
         Grant(("xadd",), p.of(WRITE, *keys.lanes)),
@@ -325,7 +328,7 @@ def _operator(p: Patterns) -> list[Grant]:
         Grant(("pexpire",), p.of(WRITE, keys.maintain)),
         Grant(("rename",), (BOTH + p.whole,)),
         # gateway keys
-        Grant(("hset", "hgetall", "hkeys", "hdel"), p.beside(BOTH, "keys")),
+        Grant(("eval", "evalsha", "hset", "hget", "hgetall", "hkeys", "hdel"), p.beside(BOTH, "keys")),
         Grant(("xadd",), p.beside(WRITE, "key_changes")),
         Grant(("del",), p.beside(WRITE, "left:*")),
         # gateway webhooks; not their secrets
@@ -344,6 +347,8 @@ def _gateway(p: Patterns) -> list[Grant]:
         # The reader of token streams is unblocked when one more stream is to be read.
         Grant(("client|unblock",)),
         Grant(("hgetall",), p.of(READ, p.keys.workers)),
+        # Weights and limits of tenants that API keys name
+        Grant(("hmget", "hset"), p.of(BOTH, p.keys.tenants)),
         Grant(("eval", "evalsha"), p.beside(BOTH, "*")),
         Grant(("hget",), p.beside(READ, "keys")),
         Grant(("xread",), p.beside(READ, "key_changes")),

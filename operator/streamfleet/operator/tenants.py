@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from streamfleet.common.broker.types import TenantRule
 from streamfleet.operator.broker.audit import TenantAudit
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ class TenantView:
     Attributes:
         tenant: its name; empty for requests that give none.
         weight, max_running: its share beside others', and how many of its requests may run at once; None for no limit.
+        key: id of the API key that names weight and limit; empty if an operator has set them, or nobody.
         waiting, running: its requests that are ready, and those that run.
         requests, missed: those that workers have ended, and those that have expired.
         tokens, in_flight, lost: settled ones; charged by estimate; of runs that were lost with their workers.
@@ -29,6 +31,7 @@ class TenantView:
     tenant: str
     weight: float = 1.0
     max_running: int | None = None
+    key: str = ""
     waiting: int = 0
     running: int = 0
     requests: int = 0
@@ -55,12 +58,13 @@ async def read_tenants(broker: OperatorBroker) -> list[TenantView]:
     return [*shown, replace(other, waiting=await broker.waiting_in_turns() - sum(waiting.values()))]
 
 
-def _view(name: str, audit: TenantAudit, rules: Mapping[str, tuple[float, int | None]]) -> TenantView:
-    weight, most = rules.get(name, (1.0, None))
+def _view(name: str, audit: TenantAudit, rules: Mapping[str, TenantRule]) -> TenantView:
+    rule = rules.get(name, TenantRule())
     return TenantView(
         name,
-        weight,
-        most,
+        rule.weight,
+        rule.max_running,
+        rule.key,
         running=audit.running,
         requests=audit.requests,
         missed=audit.missed,

@@ -49,12 +49,14 @@ class BatchOptions:
         lane: priority of all its requests.
         deadline_ms: deadline, epoch ms; None for none.
         window: largest number of outstanding requests.
+        if_late: REFUSE for lines that fail where they will likely be late; None for lines that wait.
     """
 
     id_prefix: str
     lane: Lane = Lane.LOW
     deadline_ms: int | None = None
     window: int = 1000
+    if_late: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +245,7 @@ class Batch:
             lane=options.lane,
             deadline=options.deadline_ms,
             endpoint=line.url,
+            if_late=options.if_late,
         )
         try:
             return self._client.prepare(ask)

@@ -29,6 +29,8 @@ TAKEN_OUT = tuple(
         "tenants: who is nearly late goes before few of its tenant": (
             "who_is_nearly_late_goes_first_if_its_tenant_is_little_ahead"
         ),
+        "set_tenant: the newest values count": "of_what_is_set_of_a_tenant_the_newest_counts",
+        "set_tenant: a clock that was set back makes nothing older": "an_operator_sets_a_tenant_whatever_the_clock_was",
         "upkeep: what an earlier release staged takes turns": (
             "the_housekeeping_puts_what_an_earlier_release_staged_into_the_index"
         ),

@@ -183,7 +183,7 @@ MUTANTS = (
         "webhooks.a_requeued_one_has_all_its_attempts_again",
     ),
     Mutant(
-        "webhook_secrets: unless somebody else was faster",
+        "gateway_change: unless somebody else was faster",
         "if found ~= ARGV[2] then return found == ARGV[3] and 1 or 0 end\n",
         "",
         "webhooks.secrets_are_changed_by_one_at_a_time",

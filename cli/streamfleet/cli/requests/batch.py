@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from streamfleet.cli.requests.enqueue import IfLate
 from streamfleet.common.protocol import Lane, check_name
 from streamfleet.operator.commands.common import (
     FAILED,
@@ -38,6 +39,14 @@ def batch(  # noqa: PLR0913, PLR0917 - each parameter is an option
         str | None,
         typer.Option("--deadline", help="When answers are worthless: a time, a span from now, or epoch ms."),
     ] = None,
+    if_late: Annotated[
+        IfLate | None,
+        typer.Option(
+            "--if-late",
+            help="refuse: a line that will likely be late, as a worker finds it, fails with code likely_late. Needs "
+            "--deadline. Default: it waits.",
+        ),
+    ] = None,
     id_prefix: Annotated[
         str | None, typer.Option("--id-prefix", help="What request ids begin with. Default: made up for each batch.")
     ] = None,
@@ -59,6 +68,7 @@ def batch(  # noqa: PLR0913, PLR0917 - each parameter is an option
     ```text
     streamfleet batch prompts.jsonl out.jsonl
     streamfleet batch prompts.jsonl out.jsonl --lane normal --deadline 2h --window 5000
+    streamfleet batch prompts.jsonl out.jsonl --deadline 10m --if-late refuse
     ```
     """
     from streamfleet.cli.requests.batch_view import BatchView
@@ -69,9 +79,15 @@ def batch(  # noqa: PLR0913, PLR0917 - each parameter is an option
     error_file = errors or default_error_file(output)
     _check_files(source, output, error_file)
     deadline_ms = _deadline_ms(deadline)
+    if if_late is IfLate.DOWNGRADE:
+        raise typer.BadParameter(
+            "--if-late downgrade is of `streamfleet enqueue`: the lines of a file stay in one lane"
+        )
+    if if_late is not None and deadline_ms is None:
+        raise typer.BadParameter("--if-late needs --deadline: nothing else can be late")
     with Job(output) as job, BatchView() as view:
         prefix = job.name if id_prefix is None else check_name(id_prefix, "id_prefix")
-        options = BatchOptions(prefix, lane, deadline_ms, window)
+        options = BatchOptions(prefix, lane, deadline_ms, window, if_late)
         try:
             progress = run(_batch(settings, source, AppendFile(output), AppendFile(error_file), options, view.show))
         except typer.Exit:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +17,13 @@ from streamfleet.operator.commands.common import QueueName, RedisUrl, out, queue
 
 if TYPE_CHECKING:
     from streamfleet.common.settings import QueueSettings
+
+
+class IfLate(StrEnum):
+    """Choices of --if-late."""
+
+    REFUSE = "refuse"
+    DOWNGRADE = "downgrade"
 
 
 def enqueue(  # noqa: PLR0913, PLR0917 - each parameter is an option
@@ -33,6 +41,14 @@ def enqueue(  # noqa: PLR0913, PLR0917 - each parameter is an option
         typer.Option("--deadline", help="When the answer is worthless: 2030-01-31T12:00:00Z, a span, or epoch ms."),
     ] = None,
     ttl: Annotated[str | None, typer.Option("--ttl", help="The same, as a span from now: 30s, 10m, 2h.")] = None,
+    if_late: Annotated[
+        IfLate | None,
+        typer.Option(
+            "--if-late",
+            help="If it will likely be late: refuse it, which tells the expected time; or put it into lane low. Needs "
+            "--ttl or --deadline. Default: it waits.",
+        ),
+    ] = None,
     request_id: Annotated[
         str | None, typer.Option("--id", help="The request's id. The same id and body again is the same request.")
     ] = None,
@@ -49,16 +65,18 @@ def enqueue(  # noqa: PLR0913, PLR0917 - each parameter is an option
     """Enqueue one request; prints its id.
 
     Needs --prompt or --body. With --wait or --stream, the exit status is 0 when it succeeded and 1 when it did not.
+    It is 1, too, when --if-late refuse has refused it.
 
     ```text
     streamfleet enqueue --prompt "What is the capital of France? Answer in one word." --max-tokens 16 --wait
     streamfleet enqueue --prompt "Tell me a story" --stream
     streamfleet enqueue -p "Summarise …" --lane high --ttl 30s --id report-7
+    streamfleet enqueue -p "Answer at once" --lane high --ttl 5s --if-late refuse
     streamfleet enqueue --body @request.json --lane low --deadline 2030-01-31T12:00:00Z
     ```
     """
     options: dict[str, Any] = {"lane": lane, "id": request_id, "endpoint": endpoint, "stream": stream}
-    options |= _deadline(deadline, ttl)
+    options |= {"if_late": if_late, **_deadline(deadline, ttl)}
     request = _body(prompt, body, max_tokens)
     if as_json and not stream:
         raise typer.BadParameter("--json prints chunks: give --stream too")
@@ -77,6 +95,8 @@ async def _enqueue(
 
     async with Client(settings=settings, notify=wait) as fleet:
         handle = await fleet.enqueue(body, **options)
+        if options["if_late"] and handle.entry and not handle.entry.startswith(f"{options['lane']}:"):
+            say(f"request {handle.id} would likely be late in lane {options['lane']}: it is in lane {Lane.LOW}")
         if not wait:
             out(handle.id)
             return

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import structlog
 
 from streamfleet.common.broker.base import BrokerBase
-from streamfleet.common.broker.types import Expected
+from streamfleet.common.broker.types import Expected, TenantRule
 from streamfleet.common.errors import NotPermitted, SettingsError
 from streamfleet.common.protocol import Lane
 from streamfleet.common.replies import ready_member
@@ -52,6 +52,12 @@ class ClientBroker(BrokerBase):
             if str(error) != self._told:
                 self._told = str(error)
                 log.warning("queue_configuration_not_followed", reason=self._told)
+
+    async def set_tenant(self, tenant: str, rule: TenantRule) -> bool:
+        """Set a tenant's weight and limit. False if newer values were set, and nothing was changed."""
+        words = f"{rule.weight:.6g} {rule.max_running or ''}"
+        args = [tenant, words, rule.key or "-", rule.set_ms or ""]
+        return bool(await self.connection.script("set_tenant", [self.keys.tenants], args))
 
     async def expected(self, asked: Sequence[Asked]) -> list[Expected]:
         """Place and time of requests, as the pace of the queue lets expect; see lua/lib/pace.lua.

@@ -111,6 +111,27 @@ class Expected(NamedTuple):
     left_ms: int | None = None
 
 
+class TenantRule(NamedTuple):
+    """Weight and limit of a tenant.
+
+    Attributes:
+        weight: its share beside others'.
+        max_running: most of its requests that run at once; None for no limit.
+        key: id of the API key that names them; empty if an operator has set them.
+        set_ms: when the key was given them (epoch ms); 0 for now.
+    """
+
+    weight: float = 1.0
+    max_running: int | None = None
+    key: str = ""
+    set_ms: int = 0
+
+    @property
+    def usual(self) -> bool:
+        """True for a tenant like any other."""
+        return self.weight == 1 and self.max_running is None
+
+
 class Lease(NamedTuple):
     """A worker's lease on one entry; it fences every write about the entry."""
 

@@ -26,6 +26,6 @@ VERBS = (
     "webhook_take",
     "webhook_settle",
     "webhook_requeue",
-    "webhook_secrets",
+    "gateway_change",
 )
 scripts.add(PACKAGE, VERBS)

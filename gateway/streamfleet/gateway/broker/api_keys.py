@@ -7,7 +7,7 @@ gateways together keep to the limits. The command line adds, lists and revokes k
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -15,7 +15,7 @@ import structlog
 
 from streamfleet.common.connection import Connection
 from streamfleet.common.replies import mapping, streams
-from streamfleet.gateway.api_keys import GatewayNames, KeyRecord, digest_of, id_of, read_record
+from streamfleet.gateway.api_keys import GatewayNames, KeyRecord, digest_of, id_of, read_record, with_rule
 from streamfleet.gateway.broker.base import SharedKeys
 
 log = structlog.get_logger(__name__)
@@ -242,6 +242,29 @@ class GatewayBroker(SharedKeys[GatewayNames]):
         found = mapping(await self.connection.command("HGETALL", self.names.keys))
         records = [read_record(digest.decode(errors="replace"), text) for digest, text in found.items()]
         return sorted((each for each in records if each is not None), key=lambda each: (each.created_ms, each.id))
+
+    async def read(self, digests: Sequence[str]) -> list[KeyRecord | None]:
+        """Records of the keys with these digests; None where there is none."""
+        found = await self.connection.pipeline([("HGET", self.names.keys, digest) for digest in digests])
+        return [text and read_record(digest, text) for digest, text in zip(digests, found, strict=True)]
+
+    async def set_rule(self, key_id: str, weight: float | None, max_running: int | None) -> KeyRecord | None:
+        """Give a key other values of its tenant. None if there is no such key, or it was changed or revoked just now.
+
+        Raises:
+            InvalidRequest: a value is out of its range.
+        """
+        found = mapping(await self.connection.command("HGETALL", self.names.keys))
+        for digest, text in found.items():
+            record = read_record(digest.decode(errors="replace"), text)
+            if record is not None and record.id == key_id:
+                changed = with_rule(record, weight, max_running, await self.now_ms())
+                words = [digest, text, changed.encoded()]
+                if not await self.connection.script("gateway_change", [self.names.keys], words):
+                    return None
+                await self._tell()
+                return changed
+        return None
 
     async def revoke(self, key_id: str) -> bool:
         """Delete a key, which is refused from now on. False if there is no key with this id."""

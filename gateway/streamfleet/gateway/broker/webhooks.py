@@ -133,5 +133,5 @@ class WebhookBroker(SharedKeys[WebhookNames]):
         Raises:
             InvalidRequest: somebody else changed them since `before` was read.
         """
-        if not await self.connection.script("webhook_secrets", [self.names.secrets], [tenant, before, after]):
+        if not await self.connection.script("gateway_change", [self.names.secrets], [tenant, before, after]):
             raise InvalidRequest("its secrets were changed by somebody else just now: look, and try again", "tenant")

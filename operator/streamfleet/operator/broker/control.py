@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 
 from streamfleet.common.broker.client import ClientBroker
+from streamfleet.common.broker.types import TenantRule
 from streamfleet.common.connection import MissingGroup
 from streamfleet.common.keys import GROUP, NOBODY
 from streamfleet.common.protocol import LANES, Lane
@@ -21,6 +22,7 @@ from streamfleet.common.replies import (
     mapping,
     number,
     ranked_member,
+    tenant_rule,
     texts,
 )
 from streamfleet.operator.broker.audit import Audit, Ranked, Sample, lane_audit, tenant_audits
@@ -177,26 +179,14 @@ class ControlBroker(ClientBroker):
         """Change the queue's configuration and tell all workers. Returns the whole of it. `decode` checks values."""
         return await self._write_configuration("set", values)
 
-    async def set_tenant(self, tenant: str, weight: float, max_running: int | None) -> None:
-        """Set a tenant's weight and the most of its requests that run at once; None for no limit."""
-        if weight == 1 and max_running is None:
-            await self._look("HDEL", self.keys.tenants, tenant)
-        else:
-            most = "" if max_running is None else f" {max_running}"
-            await self._look("HSET", self.keys.tenants, tenant, f"{weight:.6g}{most}")
-
-    async def tenant_rules(self) -> dict[str, tuple[float, int | None]]:
+    async def tenant_rules(self) -> dict[str, TenantRule]:
         """Weight and limit of the tenants that have some of their own."""
-        rules = {}
-        for name, value in texts(await self._look("HGETALL", self.keys.tenants)).items():
-            weight, _, most = value.partition(" ")
-            rules[name] = (float(weight), int(most) if most else None)
-        return rules
+        found = texts(await self._look("HGETALL", self.keys.tenants))
+        return {name: rule for name, value in found.items() if not (rule := tenant_rule(value)).usual}
 
     async def has_tenants(self) -> bool:
         """True if a tenant was given lately, or operators have set something of one."""
-        given, rules = await self._look_all([("HGET", self.keys.sched, "tenants"), ("HGETALL", self.keys.tenants)])
-        return bool(given or rules)
+        return bool(await self._look("HGET", self.keys.sched, "tenants") or await self.tenant_rules())
 
     async def tenants_waiting(self, tenants: Sequence[str]) -> dict[str, int]:
         """Number of ready requests of these tenants, in lanes that tenants share."""

@@ -34,6 +34,7 @@ def show(as_json: AsJson = False, redis_url: RedisUrl = None, queue: QueueName =
 
     Tenants are there while they have requests, and for an hour after; those with a weight or limit of their own always.
     "tokens" are settled; "in flight" are charged by estimate. "lost" are of runs that were lost with their workers.
+    "set by" has the API key of the gateway that names weight and most; empty if `tenants set` did.
 
     ```text
     streamfleet tenants show
@@ -66,10 +67,14 @@ def _print(found: list[TenantView]) -> None:
     table.add_column("tenant")
     for name in ("weight", "most", "waiting", "running", "requests", "missed", "tokens", "in flight", "lost"):
         table.add_column(name, justify="right")
+    by_keys = any(view.key for view in found)
+    if by_keys:
+        table.add_column("set by")
     for view in found:
         counts = (view.waiting, view.running, view.requests, view.missed, view.tokens, view.in_flight, view.lost)
         most = "" if view.max_running is None else str(view.max_running)
-        table.add_row(cell(view.tenant or "(none given)"), f"{view.weight:g}", most, *map(str, counts))
+        key = [f"key {cell(view.key)}" if view.key else ""] if by_keys else []
+        table.add_row(cell(view.tenant or "(none given)"), f"{view.weight:g}", most, *map(str, counts), *key)
     Console().print(table)
 
 
@@ -89,6 +94,8 @@ def set_tenant(
 
     An option that is not given gets its default. A tenant with weight 1 and no limit is like any other.
 
+    They hold until they are set again, here or by an API key of the gateway that is made or changed later.
+
     ```text
     streamfleet tenants set acme --weight 3
     streamfleet tenants set batch-team --weight 0.5 --max-running 16
@@ -100,6 +107,8 @@ def set_tenant(
 
 
 async def _set(settings: QueueSettings, tenant: str, weight: float, max_running: int | None) -> None:
+    from streamfleet.common.broker.types import TenantRule
+
     async with connected(settings) as broker:
-        await broker.set_tenant(tenant, weight, max_running)
+        await broker.set_tenant(tenant, TenantRule(weight, max_running))
     out(f"{tenant or '(none given)'}: weight {weight:g}, {f'at most {max_running} run' if max_running else 'no limit'}")

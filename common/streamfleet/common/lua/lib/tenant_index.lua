@@ -17,7 +17,7 @@ local function add_index(t)
       end
       local weight, most = 1, nil
       if rule then
-        weight, most = string.match(rule, '^(%S+) ?(%d*)$')
+        weight, most = string.match(rule, '^(%S+) ?(%d*)')
         weight = tonumber(weight) or 1
       end
       local record = {name = name, new = not words, lengths = lengths or '', running = running, requests = requests, charged = charged, tokens = tokens,

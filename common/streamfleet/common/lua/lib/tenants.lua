@@ -9,7 +9,7 @@
 --   turns:<lane>: tenants by the tokens that they were charged for their weight; below zero while they do not wait.
 --   served: 't|<tenant>' its record, packed numbers; 'c|<lane>|<id>' a charge; 'l|<tenant>' lengths; 'level|<lane>' the
 --     most tokens that a tenant had when it was picked; 'known' the number of records.
---   tenants: tenant to '<weight> <most running at once>', set by operators.
+--   tenants: tenant to '<weight> <most running at once> <when it was set> <API key or ->', by operators and gateways.
 -- While nobody gives a tenant, none of these keys exists, and SCHED has no field `tenants`, which is all that is asked:
 -- the functions are made only if it has.
 local all_tenants, made_tenants   -- the functions; the same if this call may use them, nil until that is known
