@@ -85,7 +85,9 @@ class RealQueue:
 
     async def expected(self, ask: Ask, now: float) -> Expected:
         """Place and time of a request that was added."""
-        (found,) = await self.broker(now).expected([(Lane(ask.lane), f"{round(ask.at)}-{ask.number}", None, None, ask.tenant)])
+        (found,) = await self.broker(now).expected(
+            [(Lane(ask.lane), f"{round(ask.at)}-{ask.number}", None, None, ask.tenant)]
+        )
         return found
 
 

@@ -33,7 +33,9 @@ def urgent(chance: random.Random, seconds: float) -> list[Ask]:
     """Urgent requests come steadily; of others, by turns more come than can be answered, and fewer."""
     asks = [Ask(0, at * 1000, *sizes(chance), lane="critical") for at in _poisson(chance, seconds, lambda _: 0.3)]
     loads = (0.9, 0.4)
-    return asks + [Ask(0, at * 1000, *sizes(chance)) for at in _poisson(chance, seconds, lambda at: loads[int(at // 40) % 2])]
+    return asks + [
+        Ask(0, at * 1000, *sizes(chance)) for at in _poisson(chance, seconds, lambda at: loads[int(at // 40) % 2])
+    ]
 
 
 def tenants(chance: random.Random, seconds: float) -> list[Ask]:
@@ -132,6 +134,13 @@ def _judge(name: str, times: list[tuple[float, float]]) -> tuple[list[dict[str, 
     within = 100 * sum(error <= 25 for error in errors) / len(errors)
     close = 100 * sum(error <= 1 for error in short) / len(short)
     return rows, [
-        Target(f"{name}: expected times within 25 %, of waits of 2 s or more", within, 90, "at least", "%", f"n = {len(long)}"),
+        Target(
+            f"{name}: expected times within 25 %, of waits of 2 s or more",
+            within,
+            90,
+            "at least",
+            "%",
+            f"n = {len(long)}",
+        ),
         Target(f"{name}: expected times within 1 s, of shorter waits", close, 90, "at least", "%", f"n = {len(short)}"),
     ]

@@ -65,7 +65,11 @@ class ClientBroker(BrokerBase):
         Nothing is known to a user whose access rules are those of an earlier release.
         """
         rows = [
-            [lane.number, ready_member(stream_id) if stream_id else False, *(False if value is None else value for value in more)]
+            [
+                lane.number,
+                ready_member(stream_id) if stream_id else False,
+                *(False if value is None else value for value in more),
+            ]
             for lane, stream_id, *more in asked
         ]
         try:
