@@ -70,7 +70,9 @@ class FleetState:
         return self.shape // 2 % 4 == 3
 
     def _home(self, worker: Worker) -> Home | None:
-        return Home(worker.start, len(worker.leases)) if self.sessions else None
+        """What a worker tells of its cache and its requests; one of an earlier release tells nothing."""
+        earlier = worker.name == "w0" and not self.sessions
+        return None if earlier else Home(worker.start, len(worker.leases))
 
     async def check(self) -> None:
         """Compare everything, ask the audit, and see that work does not wait beside idle workers."""
@@ -102,6 +104,9 @@ class FleetState:
         # With homes, what waits for one is anybody's after a while.
         if self.sessions or self.disturbed or not work or not idle or any(worker.moves for worker in self.workers):
             return
+        waiting = {f"home:{worker.name}" for worker in idle if worker.state == "waiting"}
+        if any(key.startswith("home:") for key in self.dump.keys() - waiting):
+            return  # the wake-up was for one that died; the housekeeping says it again
         watches = self._watches()
         if any(worker.state == "watching" and worker.name not in watches for worker in idle):
             return  # the clock jumped past its watch: it is woken when its wait is over
@@ -118,7 +123,7 @@ class FleetState:
     def _woken(self, worker: Worker) -> bool:
         if worker.state == "watching":
             return self._something_to_read()
-        return worker.state == "waiting" and "bench" in self.dump
+        return worker.state == "waiting" and bool({"bench", f"home:{worker.name}"} & self.dump.keys())
 
     def _back(self, name: str) -> None:
         if name in self.model.ghosts:
