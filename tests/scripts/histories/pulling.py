@@ -55,6 +55,8 @@ class Pulling(FleetState):
             needs=needs,
             home=self._home(worker),
         )
+        if self.sessions:
+            self._check_taken(worker, [claim.lease.entry for claim in pulled.claims])
         hints = [f"{hint.lane}:{hint.stream_id}" for hint in worker.hints]
         before, staged, vanished = len(self.model.places), self.model.counts["staged"], self._vanishing(hints)
         self.model.pull(worker.name, self.now, hints, pulled.claims, await self.queue.dump())
