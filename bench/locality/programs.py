@@ -24,6 +24,8 @@ from bench.scheduling.parts import Part, Say
 LOADS, TIMED, MOST_TURNS = (0.9, 1.2), 1 / 3, 14
 BURST_S = 60
 OFF, ON = "off", "on"
+SPEED = Speed(slots=8)
+"""Few requests at once, so that turns wait."""
 
 
 def measure(quick: bool, say: Say) -> Part:
@@ -56,8 +58,8 @@ def measure(quick: bool, say: Say) -> Part:
 async def _one(url: str, setting: str, seed: int, workers: int, load: float, seconds: float) -> dict[str, float]:
     contender = Scripts(url, sessions=True, rank_by_program=setting)
     warm_s, last_s = seconds * 0.3, seconds * 0.7
-    programs = make(seed, workers, load, Speed(), seconds)
-    fleet = Fleet(contender, programs, workers, Speed(), seconds, warm_s, deaths=False)
+    programs = make(seed, workers, load, SPEED, seconds)
+    fleet = Fleet(contender, programs, workers, SPEED, seconds, warm_s, deaths=False)
     try:
         found = await fleet.run()
     finally:
