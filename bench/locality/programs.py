@@ -30,7 +30,7 @@ SPEED = Speed(slots=8)
 
 def measure(quick: bool, say: Say) -> Part:
     """Paired runs at two loads, nobody dies."""
-    workers, runs, seconds = (4, 2, 180.0) if quick else (8, 3, 300.0)
+    workers, runs, seconds = (2, 2, 160.0) if quick else (2, 5, 300.0)
     rows, targets = list[dict[str, Any]](), list[Target]()
     for load in LOADS:
         say(f"{workers} workers, load {load}")
