@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from bench.locality import real, routing
+from bench.locality import filling, programs, real, routing
 from bench.scheduling import pull_with_label
 from bench.scheduling.parts import Parts
 
@@ -12,6 +12,8 @@ PARTS: Parts = {
     "routing": routing.measure,
     "prefill": routing.measure_prefill,
     "hot": routing.measure_hot,
+    "filling": filling.measure,
+    "programs": programs.measure,
     "vllm": real.measure,
     "pull_cost": partial(pull_with_label.measure, label="session", values=100_000, workers=8),
 }

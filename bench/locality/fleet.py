@@ -42,6 +42,8 @@ class Figures:
     in_time: int = 0
     first_s: list[float] = field(default_factory=list)
     passed_s: list[float] = field(default_factory=list)
+    sessions_s: list[tuple[float, float]] = field(default_factory=list)
+    """Of each session that has ended: when it began, and how long it took."""
     by_worker: dict[int, int] = field(default_factory=dict)
 
     def of(self, seconds: float) -> dict[str, float]:
@@ -158,6 +160,8 @@ class Fleet:
         if request.number + 1 < len(request.session.turns):
             history = request.history + request.turn.new + (request.turn.output if answered else 0)
             self.at(self.now_s + request.turn.pause_s, "send", (request.session, request.number + 1, history))
+        else:
+            self.figures.sessions_s.append((request.session.at_s, self.now_s - request.session.at_s))
 
     async def _late(self, request: Request) -> None:
         if request.over:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
+from math import inf
 from typing import Any
 
 from bench.locality.engine import Engine
@@ -30,22 +31,24 @@ class Scripts:
     Args:
         url: the server.
         sessions: true if requests name their sessions, and share beginnings of prompts.
+        rank_by_program: the queue's setting.
     """
 
-    def __init__(self, url: str, *, sessions: bool) -> None:
-        self._connection, self._sessions = Connection(url), sessions
-        self._keys = Keys("sessions" if sessions else "none")
+    def __init__(self, url: str, *, sessions: bool, rank_by_program: str = "off") -> None:
+        self._connection, self._sessions, self._rank_by_program = Connection(url), sessions, rank_by_program
+        self._keys = Keys(f"sessions-{rank_by_program}" if sessions else "none")
         self._requests: dict[str, Request] = {}
         self._claims: dict[Request, Claim] = {}
         self._roles: dict[Engine, Role] = {}
         self._arrived = False
-        self._sent = 0
+        self.sent_count = 0
         self.pull_s: list[float] = []
 
     @property
     def _broker(self) -> Broker:
         now_ms = self._start_ms + round(self.fleet.now_s * 1000)
-        return Broker(self._connection, self._keys, QueueLimits(now_ms=now_ms))
+        limits = QueueLimits(now_ms=now_ms, rank_by_program=self._rank_by_program)
+        return Broker(self._connection, self._keys, limits)
 
     async def begin(self, fleet: Fleet) -> None:
         self.fleet, self._start_ms = fleet, round(time.time() * 1000)
@@ -55,12 +58,13 @@ class Scripts:
             await self._pull(engine)
 
     async def sent(self, request: Request) -> None:
-        name, self._sent = f"r{self._sent}", self._sent + 1
+        name, self.sent_count = f"r{self.sent_count}", self.sent_count + 1
         self._requests[name] = request
         now_ms = self._start_ms + round(self.fleet.now_s * 1000)
-        deadline = self._start_ms + round(request.deadline_s * 1000)
         body: dict[str, Any] = {"prompt": "hi", "max_tokens": 512}
-        fields: tuple[Any, ...] = ("id", name, "deadline", deadline)
+        fields: tuple[Any, ...] = ("id", name)
+        if request.deadline_s < inf:
+            fields += ("deadline", self._start_ms + round(request.deadline_s * 1000))
         if self._sessions:
             body["prompt"] = f"{request.session.system:04d}" * (SYSTEM_BYTES // 4)
             fields += ("session", request.session.name)

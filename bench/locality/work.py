@@ -86,7 +86,8 @@ class Speed:
         return self.step(self.slots)
 
 
-def _turn(chance: random.Random, agent: bool) -> Turn:
+def any_turn(chance: random.Random, agent: bool) -> Turn:
+    """A turn as chance makes it."""
     new = min(800, max(10, int(chance.lognormvariate(4.9 if agent else 4.55, 0.7))))
     output = min(512, max(8, int(chance.lognormvariate(4.75, 0.75))))
     return Turn(new, output, chance.expovariate(1.0 if agent else 1 / 6))
@@ -104,7 +105,7 @@ def make(seed: int, workers: int, load: float, speed: Speed, seconds: float, *, 
         hot: half of all requests belong to one session.
     """
     chance, usual = random.Random(seed), random.Random(1)
-    turns = [_turn(usual, usual.random() < AGENTS) for _ in range(4_000)]
+    turns = [any_turn(usual, usual.random() < AGENTS) for _ in range(4_000)]
     cost_s = sum(turn.new * speed.prompt_s + turn.output * speed.full_step / speed.slots for turn in turns) / len(turns)
     rate = load * workers / cost_s
     lengths = [chance.randint(400, 1_600) for _ in range(PROMPTS)]
@@ -116,7 +117,7 @@ def make(seed: int, workers: int, load: float, speed: Speed, seconds: float, *, 
 
     def add(at_s: float) -> None:
         agent, system = chance.random() < AGENTS, chance.choices(range(PROMPTS), weights)[0]
-        several = [_turn(chance, agent) for _ in range(TURNS)]
+        several = [any_turn(chance, agent) for _ in range(TURNS)]
         made.append(Session(f"s{len(made)}", at_s, system, lengths[system], slack(), several))
 
     sessions = rate / TURNS / (2 if hot else 1)
@@ -128,5 +129,5 @@ def make(seed: int, workers: int, load: float, speed: Speed, seconds: float, *, 
             add(start + chance.random())
     at = 0.0
     while hot and (at := at + chance.expovariate(rate / 2)) < seconds:
-        made.append(Session("hot", at, PROMPTS, 3_000, slack(), [_turn(chance, False)], shared=True))
+        made.append(Session("hot", at, PROMPTS, 3_000, slack(), [any_turn(chance, False)], shared=True))
     return made

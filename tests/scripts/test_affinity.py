@@ -120,6 +120,48 @@ async def test_who_asks_for_nothing_loses_what_waits(queue: Queue) -> None:
     assert await take(later, "w2") == [f"{NOW + D}-1"]
 
 
+async def _waits_of_a_slow_home(queue: Queue, asks_every: int, more: int) -> dict[str, int]:
+    """Ten requests of a session wait for w1, and `more` later ones for nobody; ms until each is taken by w1 or w2.
+
+    Args:
+        queue: it.
+        asks_every: w1 takes a request so often, ms, beginning so late; 0 for never.
+        more: w2 runs one request at a time, for 100 ms; with none of these it is idle.
+    """
+    await meet(queue, "w1", "w2")
+    for number in range(10):
+        await queue.add("high", f"{NOW}-{number}", session="first", deadline=NOW + 60_000)
+    for number in range(more):
+        await queue.add("high", f"{NOW + 1}-{number}", deadline=NOW + 90_000)
+    await pull(queue, "w2", 0)
+    waited: dict[str, int] = {}
+    for ms in range(1, 4_001, 100):
+        now = queue.at(NOW + ms)
+        if ms % 1_000 == 901:  # the housekeeping, once a second, at the worst moment
+            await now.broker.promote()
+        asking = ["w2"] + ["w1"] * (asks_every > 0 and ms % asks_every == 1 and ms > 1)
+        for worker in asking:
+            taken = await take(now, worker, 1)
+            while not more and taken and worker == "w2":  # it has room for more, and pulls again
+                waited |= dict.fromkeys(taken, ms)
+                taken = await take(now, worker, 1)
+            waited |= dict.fromkeys(taken, ms)
+    return {name: ms for name, ms in waited.items() if name.startswith(f"{NOW}-")}
+
+
+async def test_a_home_that_is_full_for_long_holds_nothing_up(queue: Queue) -> None:
+    """Its requests are anybody's D and a second after it asked last, and then it is as without homes."""
+    waited = await _waits_of_a_slow_home(queue, asks_every=0, more=100)
+    assert len(waited) == 10
+    assert max(waited.values()) <= D + 1_000 + 10 * 100
+
+
+async def test_a_home_that_takes_little_holds_nothing_up_beside_an_idle_worker(queue: Queue) -> None:
+    waited = await _waits_of_a_slow_home(queue, asks_every=900, more=0)
+    assert len(waited) == 10
+    assert max(waited.values()) <= D + 1
+
+
 async def test_a_worker_that_comes_back_is_new(queue: Queue) -> None:
     await meet(queue, "w1", "w2")
     await queue.add("high", f"{NOW}-1", session="first")

@@ -99,6 +99,10 @@ class Faults(FleetState):
         for name, place in self.model.places.items():
             if place[0] == "delayed":  # due later where the clock was set back
                 self.model.places[name] = ("delayed", min(place[1], self.now + MOST_DELAY_MS))
+        for key in [key for key in await self.queue.dump() if key.startswith("home:")]:
+            name = key.removeprefix("home:")
+            if all(worker.name != name or worker.state != "waiting" for worker in self.workers):
+                await self.queue.command("DEL", self.queue.keys.home(name))  # after a minute it is gone
         self.dump = await self.queue.dump()
         self._check_homes()
         self.disturbed = False

@@ -26,7 +26,7 @@ class Pulling(FleetState):
             worker.hints = await self._read()
             worker.state = "read"
         elif worker.state == "waiting" and self._woken(worker):
-            await self.queue.broker.wait(Role.IDLE_WAITER, 1_000)
+            await self.queue.broker.wait(Role.IDLE_WAITER, 1_000, worker=worker.name if self._home(worker) else "")
             worker.state, worker.called = "awake", True
         elif worker.moves:
             await self._pull(worker, step)
@@ -55,6 +55,8 @@ class Pulling(FleetState):
             needs=needs,
             home=self._home(worker),
         )
+        if self.sessions:
+            self._check_taken(worker, [claim.lease.entry for claim in pulled.claims])
         hints = [f"{hint.lane}:{hint.stream_id}" for hint in worker.hints]
         before, staged, vanished = len(self.model.places), self.model.counts["staged"], self._vanishing(hints)
         self.model.pull(worker.name, self.now, hints, pulled.claims, await self.queue.dump())
@@ -148,5 +150,5 @@ class Pulling(FleetState):
         pulled = await self.queue.pull(self._worker(step).name, 0, stage_entries=1 + step.z % 3)
         assert (pulled.role, list(pulled.claims)) == (Role.NONE, [])
         after = await self.queue.dump()
-        assert after.get("watch") == self.dump.get("watch")
+        assert {name for name, _ in after.get("watch", [])} == {name for name, _ in self.dump.get("watch", [])}
         self.model.pull("nobody", self.now, [], [], after)

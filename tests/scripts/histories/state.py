@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -17,6 +18,8 @@ ROOM = 2
 MOST = 2
 """Most deliveries."""
 LANE_LIMIT = 5
+PASSED_OVER_MS, LOST = 1_000, 10**9
+"""Time for which a request is left to its home; load of a home that is none any more."""
 
 
 _STARTS = count()
@@ -70,7 +73,9 @@ class FleetState:
         return self.shape // 2 % 4 == 3
 
     def _home(self, worker: Worker) -> Home | None:
-        return Home(worker.start, len(worker.leases)) if self.sessions else None
+        """What a worker tells of its cache and its requests; one of an earlier release tells nothing."""
+        earlier = worker.name == "w0" and not self.sessions
+        return None if earlier else Home(worker.start, len(worker.leases))
 
     async def check(self) -> None:
         """Compare everything, ask the audit, and see that work does not wait beside idle workers."""
@@ -92,6 +97,46 @@ class FleetState:
             known = self.model.places.get(f"{lane}:{stream_id}") == READY
             assert known or self.model.ghosts, f"{lane}:{stream_id} is left over"
 
+    def _indexed(self) -> dict[str, str]:
+        """Entries in the index of homes to the number of their home, 0 for nobody's."""
+        found = {}
+        for member, place in self.dump.get("homes", []):
+            stream_id = "-".join(part[1:] for part in member[17:].split("-"))
+            found[f"{LANES[int(member[0]) - 1]}:{stream_id}"] = str(int(place) % 2**40)
+        return found
+
+    def _homes(self) -> dict[str, str]:
+        """Numbers of homes that are not lost to their workers."""
+        alive = {number for number, load in self.dump.get("loads", []) if load < LOST}
+        known = {name: value for name, value in self.dump.get("sessions", {}).items() if name.startswith("n|")}
+        numbers = {value.partition(" ")[0]: name[2:] for name, value in known.items()}
+        return {number: worker for number, worker in numbers.items() if number in alive}
+
+    def _check_taken(self, worker: Worker, names: Sequence[str]) -> None:
+        """What a worker takes was nobody's or its own before, or it has waited, or was passed over, for long."""
+        indexed, homes = self._indexed(), self._homes()
+        lanes = set()
+        for name in names:
+            entry = self.model.entries[name]
+            home = homes.get(indexed.get(name, "0"), worker.name)
+            if home == worker.name:
+                continue
+            mark = self.dump["sessions"].get(f"^{[*LANES].index(entry.lane) + 1}", "")  # type: ignore[arg-type]
+            times = [int(mark.partition(" ")[0] or self.now), self.model.enqueued(entry)]
+            waited = self.now - min(times)  # a time ahead of the clock is from before it was set back
+            assert waited >= PASSED_OVER_MS or max(times) > self.now, f"{name} waits for {home}, for {waited} ms only"
+            assert entry.lane not in lanes or entry.tenant, f"{entry.lane}: two at once from others"
+            lanes.add(entry.lane)
+
+    def _check_homes_are_woken(self) -> None:
+        """An idle waiter for which something waits has a wake-up. A watcher's may be with another, who passes it on."""
+        indexed, homes = self._indexed(), self._homes()
+        ready = {indexed.get(name, "0") for name, place in self.model.places.items() if place == READY}
+        named = {homes.get(number, "") for number in ready}
+        for worker in self.workers:
+            if worker.name in named and worker.state == "waiting":
+                assert self._woken(worker), f"work waits for {worker.name}, and it is not woken"
+
     def _check_wake_ups(self) -> None:
         assert self.dump.get("bench", ["1"]) == ["1"]
         assert self.dump.get("wake", {}).get("undelivered", 0) <= 1
@@ -99,9 +144,14 @@ class FleetState:
         places = self.model.places.values()
         work = READY in places or (UNDELIVERED in places and not self.dead_watches)
         idle = [worker for worker in self.workers if worker.state in ("watching", "waiting")]
-        # With homes, what waits for one is anybody's after a while.
-        if self.sessions or self.disturbed or not work or not idle or any(worker.moves for worker in self.workers):
+        if self.disturbed or not work or not idle or any(worker.moves for worker in self.workers):
             return
+        if self.sessions:
+            self._check_homes_are_woken()
+            return
+        waiting = {f"home:{worker.name}" for worker in idle if worker.state == "waiting"}
+        if any(key.startswith("home:") for key in self.dump.keys() - waiting):
+            return  # the wake-up was for one that died; the housekeeping says it again
         watches = self._watches()
         if any(worker.state == "watching" and worker.name not in watches for worker in idle):
             return  # the clock jumped past its watch: it is woken when its wait is over
@@ -118,7 +168,7 @@ class FleetState:
     def _woken(self, worker: Worker) -> bool:
         if worker.state == "watching":
             return self._something_to_read()
-        return worker.state == "waiting" and "bench" in self.dump
+        return worker.state == "waiting" and bool({"bench", f"home:{worker.name}"} & self.dump.keys())
 
     def _back(self, name: str) -> None:
         if name in self.model.ghosts:

@@ -82,7 +82,10 @@ MUTANTS = (
         10,
     ),
     Mutant("promote: work is said again", seed=11),
-    Mutant("promote: dead watchers are struck off", seed=17),
+    Mutant(
+        "promote: dead watchers are struck off",
+        caught_by="filling.the_housekeeping_leaves_idle_waiters_and_counts_watchers_alone",
+    ),
     Mutant("promote: dead watchers are replaced", seed=5),
     Mutant("reclaim: bytes are bounded", caught_by="reclaim.taking_back_is_bounded_in_bytes"),
     Mutant(

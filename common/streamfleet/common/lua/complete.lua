@@ -56,7 +56,7 @@ local ok, refusal = pcall(function()
   for i, item in ipairs(outcomes) do codes[i] = complete(item) end
 end)
 for lane, some in pairs(gone) do remove_entries(lane, some) end
-if homing() then homes().finished(worker, #outcomes) end
+AFFINITY.ended(worker, #outcomes)
 write_counts()
 if not ok then error(refusal) end
 return codes

@@ -31,7 +31,7 @@ for lane = 1, LANE_COUNT do ready = ready + call('ZCARD', ready_key(lane)) end
 -- @guard promote: work is said again
 if ready > 0 then wake() end
 -- @guard promote: dead watchers are struck off
-call('ZREMRANGEBYSCORE', WATCH, '-inf', now)
+call('ZREMRANGEBYSCORE', WATCH, 0, now)   -- below zero: idle waiters
 -- Times further ahead are from before the clock was set back.
 -- @guard promote: watches of a clock that was set back end
 call('ZREMRANGEBYSCORE', WATCH, '(' .. now + MOST_WATCH_MS, '+inf')
@@ -42,6 +42,6 @@ for _, member in ipairs(ARGV[3] ~= '' and call('ZRANGEBYSCORE', DELAYED, '(' .. 
 end
 -- A watcher died: an idle waiter takes its place.
 -- @guard promote: dead watchers are replaced
-if call('ZCARD', WATCH) < cfg.watchers then leave_token() end
+if call('ZCOUNT', WATCH, now, '+inf') < cfg.watchers then leave_token() end
 local next_due = call('ZRANGE', DELAYED, 0, 0, 'WITHSCORES')
 return {promoted, next_due[2] and string.format('%.0f', math.max(0, next_due[2] - now)) or ''}

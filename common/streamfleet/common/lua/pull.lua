@@ -26,7 +26,7 @@ local first = read_new(1)   -- raises NOGROUP for any lane before any write
 local now = now_ms()
 -- A worker that asks for work stops watching, even if the answer that made it a watcher was lost.
 -- @guard pull: who asks for work watches no more
-if arg.watching or arg.n > 0 then call('ZREM', WATCH, arg.worker) end
+if arg.watching or arg.owing or arg.n > 0 then call('ZREM', WATCH, arg.worker) end
 look_at_lanes()
 AFFINITY.meet(arg)
 local back, ended = put_back(arg.hints, handed, waiting)

@@ -78,6 +78,12 @@ function AFFINITY.rank(lane, id, deadline, fields)
   return early
 end
 
+-- A worker has ended requests.
+function AFFINITY.ended(worker, number)
+  if homing() then homes().finished(worker, number) end
+  FILLING.ended(worker, number)
+end
+
 -- A worker that pulls is known as a home from now on.
 function AFFINITY.meet(arg)
   if arg.start and homing() and not homes().mine then homes().arrive(arg.worker, arg.start) end

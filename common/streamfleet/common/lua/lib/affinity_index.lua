@@ -1,6 +1,6 @@
 -- @include affinity_records
 -- @include tenants
--- @include wake
+-- @include filling
 -- Affinity: the index of what waits by home, and what a worker may take of it: what waits for itself and for nobody, by
 -- deadline; if there is neither, the head of a lane that has waited long for another.
 function AFFINITY.add_index(h)
@@ -188,6 +188,13 @@ function AFFINITY.add_index(h)
     return soonest
   end
 
+  -- Number of requests that wait for this worker alone.
+  function h.own()
+    local number = 0
+    for _, now in pairs(seen) do number = number + now.own end
+    return number
+  end
+
   local function first_of(lane, number, most)
     return call('ZRANGEBYSCORE', HOMES, score(lane, number), score(lane, number), 'LIMIT', 0, most)
   end
@@ -332,14 +339,6 @@ function AFFINITY.add_index(h)
     return tonumber(last or 0), tonumber(waits), worker
   end
 
-  -- The list that one worker waits at, beside the others' bench. Its key is not declared, as that of the standby list.
-  local function call_worker(worker)
-    local key = cfg.prefix .. 'home:' .. worker
-    if redis.pcall('LLEN', key) == 0 and type(redis.pcall('RPUSH', key, '1')) == 'number' then
-      redis.pcall('PEXPIRE', key, 60000)
-    end
-  end
-
   -- Wakes the homes that got something, if they wait for work, once.
   function h.wake_homes()
     for number in pairs(woken) do
@@ -347,7 +346,7 @@ function AFFINITY.add_index(h)
       if number ~= h.mine and waits == WAITS then
         local watch = call('ZSCORE', WATCH, worker)
         -- @guard affinity: a home is woken for what comes to it
-        if watch and tonumber(watch) >= now_ms() then wake_watcher() else call_worker(worker) end
+        if watch and tonumber(watch) >= now_ms() then wake_watcher() else FILLING.wake_alone(worker) end
         note(number, last, WOKEN, worker)
       end
     end

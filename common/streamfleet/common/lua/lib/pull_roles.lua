@@ -34,10 +34,14 @@ local function assign_role(arg, waiting, got, cut, moved, now)
   if mixed then listening, free, seat = leave_seat(arg.worker, now) end
   if got < arg.n and open == 0 and not (cut and got < arg.rooms[cut]) then
     if got < arg.rooms[LANE_COUNT] then
-      if watching < cfg.watchers then
-        call('ZADD', WATCH, now + arg.watch_ms, arg.worker)
+      local watches = watching < cfg.watchers
+      -- @guard filling: the emptiest watches
+      if FILLING.makes_way(arg, got) then watches = false end
+      if watches then
+        FILLING.watch(arg, got)
         role, watching = 1, watching + 1
       else
+        FILLING.wait(arg, got)
         role = 2
       end
     -- Nobody listens where somebody watches: a full worker must not win against an idle one.
@@ -59,7 +63,7 @@ local function assign_role(arg, waiting, got, cut, moved, now)
   local passes_on = urgent > 0 and (moved or arg.owing and arg.n == 0)
   -- @guard pull: a watcher woken for work left behind
   if ready > 0 and owing and watching > 0 or passes_on and listening > 0 then wake_watcher() end
-  if (ready > 0 and owing) or watching < cfg.watchers then leave_token() end
+  if (ready > 0 and owing) or watching < cfg.watchers then FILLING.wake() end
   -- @guard roles: somebody else with room for urgent work takes over
   if mixed and (passes_on or watching + listening == 0) then leave_standby_token() end
   return role

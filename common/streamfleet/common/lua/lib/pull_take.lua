@@ -155,6 +155,8 @@ local function take(arg, waiting, cut, more)
     cut = cut < LANE_COUNT and cut + 1 or nil
   end
   local wanted, urgent = arg.n, 0
+  -- @guard filling: small steps while others have more room
+  wanted = math.max(FILLING.wanted(arg), homing() and math.min(arg.n, homes().own()) or 0)
   for lane = 1, cut or 0 do urgent = urgent + waiting[lane] end
   -- @guard take: nothing in place of what is not in order yet
   if cut then wanted = math.min(wanted, urgent) end

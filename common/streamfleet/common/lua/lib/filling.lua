@@ -1,0 +1,66 @@
+-- @include wake
+-- Even filling: of the workers that wait for work, the one that holds the fewest requests comes first, and a worker takes
+-- few at a time while such a one has more room. WATCH tells what they hold: watchers by the fraction of their score, of one
+-- more (none: an earlier release's), idle waiters by a score below zero, which earlier releases do not take for watchers.
+-- step: requests that a worker may hold beyond the emptiest before it leaves work to it.
+local FILLING = {base = 1000000, part = 1 / 4096, step = 2}
+
+function FILLING.emptiest()
+  local row = call('ZRANGEBYSCORE', WATCH, '-inf', '(0', 'WITHSCORES', 'LIMIT', 0, 1)
+  return row[1], row[1] and row[2] + FILLING.base
+end
+
+-- Number of requests to take at once: as many as there is room for, but not many more than the emptiest would hold that
+-- waits. At least one: that worker may be dead.
+function FILLING.wanted(arg)
+  if not arg.start or arg.n == 1 then return arg.n end
+  local _, least = FILLING.emptiest()
+  local watchers = call('ZRANGEBYSCORE', WATCH, now_ms(), '+inf', 'WITHSCORES')
+  for i = 2, #watchers, 2 do
+    local held = watchers[i] % 1 / FILLING.part - 1
+    if held >= 0 then least = math.min(least or held, held) end
+  end
+  return least and math.max(1, math.min(arg.n, least + FILLING.step - arg.held)) or arg.n
+end
+
+-- True if an idle waiter is to watch in place of this worker, which has taken so many.
+function FILLING.makes_way(arg, got)
+  local other, held = FILLING.emptiest()
+  return other and arg.start and held + FILLING.step <= arg.held + got
+end
+
+function FILLING.watch(arg, got)
+  local part = arg.start and math.min(1 + arg.held + got, 4095) * FILLING.part or 0
+  call('ZADD', WATCH, now_ms() + arg.watch_ms + part, arg.worker)
+end
+
+-- The worker becomes an idle waiter. One without a list of its own is not known.
+function FILLING.wait(arg, got)
+  if arg.start then call('ZADD', WATCH, arg.held + got - FILLING.base, arg.worker) end
+end
+
+-- A worker has ended requests, perhaps while it waits.
+function FILLING.ended(worker, number)
+  local score = tonumber(call('ZSCORE', WATCH, worker) or nil)
+  if not score then return end
+  local fewer = score < 0 and number or math.min(math.max(0, score % 1 - FILLING.part), number * FILLING.part)
+  -- @guard filling: what has ended is not held any more
+  call('ZADD', WATCH, score - fewer, worker)
+end
+
+-- The list that one worker waits at, beside the others' bench. Its key is not declared, as that of the standby list. Returns
+-- false if the worker has not come for an earlier token, or access rules of an earlier release forbid the list.
+function FILLING.wake_alone(worker)
+  local key = cfg.prefix .. 'home:' .. worker
+  if redis.pcall('LLEN', key) ~= 0 or type(redis.pcall('RPUSH', key, '1')) ~= 'number' then return false end
+  redis.pcall('PEXPIRE', key, 60000)
+  return true
+end
+
+-- Wakes the emptiest idle waiter; the one that waits for longest if that one does not come, or none is known.
+function FILLING.wake()
+  local other = FILLING.emptiest()
+  -- @guard filling: who was woken counts as having taken its part
+  if other then call('ZADD', WATCH, 'XX', 'INCR', FILLING.step, other) end
+  if not (other and FILLING.wake_alone(other)) then leave_token() end
+end

@@ -1,0 +1,59 @@
+"""Guards of even filling: who is woken, who watches, and how much is taken at once."""
+
+from __future__ import annotations
+
+from tests.scripts.mutants.mutant import Mutant
+
+MUTANTS = (
+    Mutant(
+        "filling: small steps while others have more room",
+        caught_by="filling.steps_are_small_while_a_watcher_has_more_room",
+    ),
+    Mutant(
+        "filling: the emptiest watches", caught_by="filling.a_watcher_that_took_work_makes_way_for_an_emptier_worker"
+    ),
+    Mutant(
+        "filling: what has ended is not held any more",
+        caught_by="filling.what_ended_while_its_worker_waits_is_not_held",
+    ),
+    Mutant(
+        "filling: who was woken counts as having taken its part",
+        caught_by="filling.who_does_not_come_holds_nobody_up",
+    ),
+    Mutant(
+        "filling: one at least is taken",
+        "math.max(1, math.min(arg.n, least",
+        "math.max(0, math.min(arg.n, least",
+        caught_by="filling.steps_are_small_while_a_watcher_has_more_room",
+    ),
+    Mutant(
+        "filling: what waits for a worker alone is taken at once",
+        "homing() and math.min(arg.n, homes().own()) or 0",
+        "0",
+        caught_by="filling.what_waits_for_a_worker_alone_is_taken_at_once",
+    ),
+    Mutant(
+        "filling: rules that forbid a worker's list lose no wake-up",
+        "if not (other and FILLING.wake_alone(other)) then leave_token() end",
+        "if other then FILLING.wake_alone(other) else leave_token() end",
+        caught_by="filling.a_wake_up_where_rules_forbid_the_lists_of_workers_is_for_anybody",
+    ),
+    Mutant(
+        "promote: idle waiters stay known",
+        "call('ZREMRANGEBYSCORE', WATCH, 0, now)",
+        "call('ZREMRANGEBYSCORE', WATCH, '-inf', now)",
+        caught_by="filling.the_housekeeping_leaves_idle_waiters_and_counts_watchers_alone",
+    ),
+    Mutant(
+        "promote: idle waiters are no watchers",
+        "if call('ZCOUNT', WATCH, now, '+inf') < cfg.watchers",
+        "if call('ZCARD', WATCH) < cfg.watchers",
+        caught_by="filling.the_housekeeping_leaves_idle_waiters_and_counts_watchers_alone",
+    ),
+    Mutant(
+        "pull: who was woken and has no room waits no more",
+        "if arg.watching or arg.owing or arg.n > 0 then",
+        "if arg.watching or arg.n > 0 then",
+        caught_by="filling.who_asks_again_waits_no_more",
+    ),
+)

@@ -1,0 +1,161 @@
+"""Even filling: the emptiest of those that wait is woken first, and takes what others have less room for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from streamfleet.common.broker.types import Home, Pulled, Role
+from tests.scripts.harness import NOW, Queue, ids
+
+
+async def pull(queue: Queue, worker: str, wanted: int = 30, held: int = 0, **more: Any) -> Pulled:
+    return await queue.pull(worker, wanted, home=Home("a", held), **more)
+
+
+async def waiting(queue: Queue, **held: int) -> None:
+    """Two workers watch that are no homes, these wait with so many requests, and nobody is woken yet."""
+    await queue.pull("x1")
+    await queue.pull("x2")
+    for worker, number in held.items():
+        assert (await pull(queue, worker, held=number)).role is Role.IDLE_WAITER
+    await queue.command("DEL", queue.keys.bench, *[queue.keys.home(worker) for worker in held])
+
+
+async def add(queue: Queue, number: int) -> None:
+    for each in range(number):
+        await queue.add("high", f"{NOW}-{each}")
+
+
+async def woken(queue: Queue, *workers: str) -> list[str]:
+    """Those of the workers that have a token of their own; "bench" where there is one for anybody. Takes them."""
+    keys = {worker: queue.keys.home(worker) for worker in workers} | {"bench": queue.keys.bench}
+    return [name for name, key in keys.items() if await queue.command("LPOP", key)]
+
+
+async def test_of_the_idle_waiters_the_emptiest_is_woken_first(queue: Queue) -> None:
+    await waiting(queue, w1=7, w2=3, w3=5)
+    await add(queue, 5)
+    for worker in ("w2", "w3", "w1", "bench"):
+        await queue.pull("x9", 1)
+        assert await woken(queue, "w1", "w2", "w3") == [worker]
+        await queue.command("ZREM", queue.keys.watch, worker)  # it comes
+
+
+async def test_who_does_not_come_holds_nobody_up(queue: Queue) -> None:
+    await waiting(queue, w1=0, w2=1)
+    await add(queue, 5)
+    for tokens in ((1, 0, 0), (1, 1, 0), (1, 1, 1)):
+        await queue.pull("x9", 1)
+        keys = [queue.keys.home("w1"), queue.keys.home("w2"), queue.keys.bench]
+        assert tuple([await queue.command("LLEN", key) for key in keys]) == tokens
+
+
+async def test_a_wake_up_where_rules_forbid_the_lists_of_workers_is_for_anybody(queue: Queue) -> None:
+    await waiting(queue, w1=0)
+    await queue.command("HSET", queue.keys.home("w1"), "of", "another type")
+    await add(queue, 2)
+    await queue.pull("x9", 1)
+    assert await queue.command("LLEN", queue.keys.bench) == 1
+
+
+async def test_a_watcher_that_took_work_makes_way_for_an_emptier_worker(queue: Queue) -> None:
+    small = queue.with_limits(watchers=1)
+    assert (await pull(small, "w1")).role is Role.WATCHER
+    assert (await pull(small, "w2")).role is Role.IDLE_WAITER
+    await woken(queue, "w2")
+    await add(queue, 1)
+    first = await pull(small, "w1", watching=True)
+    assert (len(first.claims), first.role) == (1, Role.WATCHER)  # one more is not worth it
+    await queue.add("high", f"{NOW}-9")
+    second = await pull(small, "w1", held=1, watching=True)
+    assert (len(second.claims), second.role) == (1, Role.IDLE_WAITER)
+    assert await woken(queue, "w1", "w2") == ["w2"]
+    assert (await pull(small, "w2", owing=True)).role is Role.WATCHER
+
+
+async def test_steps_are_small_while_an_idle_waiter_has_more_room(queue: Queue) -> None:
+    await waiting(queue, w2=1)
+    await add(queue, 10)
+    pulled = await pull(queue, "w1")
+    assert (len(pulled.claims), pulled.role) == (3, Role.NONE)  # it pulls again, and w2 is on its way
+    assert await woken(queue, "w2") == ["w2"]
+    assert len((await pull(queue, "w2", held=1, owing=True)).claims) == 9 - 2
+
+
+async def test_steps_are_small_while_a_watcher_has_more_room(queue: Queue) -> None:
+    assert (await pull(queue, "w2", held=1)).role is Role.WATCHER
+    await add(queue, 10)
+    assert len((await pull(queue, "w1")).claims) == 3
+    assert len((await pull(queue, "w1", held=3)).claims) == 1  # one at least: the other may be dead
+    assert len((await pull(queue, "w2", held=1, watching=True)).claims) == 6
+
+
+async def test_a_worker_alone_takes_what_it_has_room_for(queue: Queue) -> None:
+    await add(queue, 10)
+    assert len((await pull(queue, "w1", held=20)).claims) == 10
+
+
+async def test_what_waits_for_a_worker_alone_is_taken_at_once(queue: Queue) -> None:
+    await queue.add("low", f"{NOW}-0", session="s")
+    (claim,) = (await pull(queue, "w1", 1)).claims
+    await queue.complete("w1", claim.lease)
+    for each in range(1, 9):
+        await queue.add("high", f"{NOW}-{each}", session="s")
+    assert (await pull(queue, "w2")).role is Role.WATCHER
+    assert len((await pull(queue, "w1", 5)).claims) == 5
+
+
+async def test_what_ended_while_its_worker_waits_is_not_held(queue: Queue) -> None:
+    await add(queue, 5)
+    claims = (await pull(queue, "w1", 5)).claims
+    await waiting(queue, w1=5, w2=2)
+    await queue.complete("w1", *[claim.lease for claim in claims[:4]])
+    await queue.add("high", f"{NOW}-8")
+    await queue.add("high", f"{NOW}-9")
+    await queue.pull("x9", 1)
+    assert await woken(queue, "w1", "w2") == ["w1"]
+
+
+async def test_what_ended_while_its_worker_watches_is_not_held(queue: Queue) -> None:
+    await add(queue, 5)
+    claims = (await pull(queue, "w1", 5)).claims
+    assert (await pull(queue, "w1", held=5)).role is Role.WATCHER
+    await queue.complete("w1", *[claim.lease for claim in claims])
+    for each in range(6, 20):
+        await queue.add("high", f"{NOW}-{each}")
+    assert len((await pull(queue, "w2")).claims) == 2
+    ((_, score),) = (await queue.dump())["watch"]
+    assert score == NOW + 7_000 + 1 / 4096
+
+
+async def test_the_housekeeping_leaves_idle_waiters_and_counts_watchers_alone(queue: Queue) -> None:
+    await waiting(queue, w1=4, w2=4)
+    await queue.broker.promote()
+    assert await woken(queue, "w1", "w2") == []
+    assert len((await queue.dump())["watch"]) == 4
+    late = queue.at(NOW + 7_001)
+    await late.broker.promote()
+    assert [name for name, _ in (await queue.dump())["watch"]] == ["w1", "w2"]
+    assert await woken(queue, "w1", "w2") == ["bench"]  # somebody is to watch
+
+
+async def test_who_asks_again_waits_no_more(queue: Queue) -> None:
+    await waiting(queue, w1=4)
+    await pull(queue, "w1", 0, owing=True)  # it was woken, and has no room
+    assert "w1" not in [name for name, _ in (await queue.dump())["watch"]]
+
+
+async def test_a_worker_that_leaves_is_not_woken(queue: Queue) -> None:
+    await waiting(queue, w1=0)
+    await queue.broker.deregister("w1")
+    await add(queue, 2)
+    await queue.pull("x9", 1)
+    assert await woken(queue, "w1") == ["bench"]
+
+
+async def test_all_is_taken_in_order(queue: Queue) -> None:
+    await waiting(queue, w2=0)
+    await add(queue, 6)
+    pulls = [await pull(queue, worker, held=held) for worker, held in (("w1", 0), ("w1", 2), ("w2", 0))]
+    assert [len(each.claims) for each in pulls] == [2, 2, 2]
+    assert [name for each in pulls for name in ids(each.claims)] == [f"{NOW}-{each}" for each in range(6)]
