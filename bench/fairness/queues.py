@@ -80,12 +80,16 @@ class RealQueue:
 
     async def keep_house(self, now: float) -> None:
         broker = self.broker(now)
-        self.ready = (await broker.pull("w0", 0, stage_entries=1_000)).ready
+        while (pulled := await broker.pull("w0", 0, stage_entries=1_000)).staged:
+            pass
+        self.ready = pulled.ready
         await broker.expire()
 
     async def expected(self, ask: Ask, now: float) -> Expected:
         """Place and time of a request that was added."""
-        (found,) = await self.broker(now).expected([(Lane(ask.lane), f"{round(ask.at)}-{ask.number}", None, None, ask.tenant)])
+        (found,) = await self.broker(now).expected(
+            [(Lane(ask.lane), f"{round(ask.at)}-{ask.number}", None, None, ask.tenant)]
+        )
         return found
 
 

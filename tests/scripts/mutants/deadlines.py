@@ -110,6 +110,10 @@ MUTANTS = (
         "expected_turns.tenants_that_send_meanwhile_have_their_turns",
     ),
     Mutant(
+        "pace: a burst does not go on",
+        caught_by="expected_turns.a_burst_is_not_expected_to_go_on",
+    ),
+    Mutant(
         "pace: the number of senders is bounded",
         "for i = MOST_SENDERS + 1, #order do",
         "for i = #order + 1, #order do",

@@ -20,8 +20,8 @@ Asked = (
     | tuple[Lane, None, int | None, int | None]
     | tuple[Lane, None, int | None, int | None, str, int]
 )
-"""Lane and stream id of a request that waits; or lane, None, deadline (epoch ms) and ttl (ms) of one that would. Then its
-tenant, empty for none, None where it is not known; and how many more of the same call go first."""
+"""Lane and stream id of a request that waits; or lane, None, deadline (epoch ms) and ttl (ms) of one that would. Then
+its tenant, empty for none, None where it is not known; and how many more of the same call go first."""
 log = structlog.get_logger(__name__)
 FRESH_S = 1.0
 REFUSED_S = 60.0
@@ -59,7 +59,11 @@ class ClientBroker(BrokerBase):
         Nothing is known to a user whose access rules are those of an earlier release.
         """
         rows = [
-            [lane.number, ready_member(stream_id) if stream_id else False, *(False if value is None else value for value in more)]
+            [
+                lane.number,
+                ready_member(stream_id) if stream_id else False,
+                *(False if value is None else value for value in more),
+            ]
             for lane, stream_id, *more in asked
         ]
         try:
