@@ -173,6 +173,8 @@ class Sample:
         paused_ms: start of the pause of each paused lane, epoch ms; 0 if it cannot be read.
         first_ms: first rank of each lane's ready set, epoch ms, whoever wrote it; empty ones are missing.
         ranked: the places that were asked for and hold a request, lane by lane.
+        pace_per_s: requests that the fleet takes a second while any wait (lua/lib/pace.lua), as last measured; None
+            before that.
     """
 
     now_ms: int
@@ -182,3 +184,4 @@ class Sample:
     paused_ms: Mapping[Lane, int] = field(default_factory=dict)
     first_ms: Mapping[Lane, int] = field(default_factory=dict)
     ranked: Sequence[Ranked] = ()
+    pace_per_s: float | None = None
