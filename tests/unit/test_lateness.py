@@ -107,8 +107,3 @@ def test_a_lane_waits_for_those_above_it_but_no_longer_than_its_share_says() -> 
     assert starved.will_be, "1,000 others come first: 100 s"
     sure = why([above, lane(Lane.NORMAL, 1, 50.0)], [worker(8)], rate=10.0)[Lane.NORMAL]
     assert not sure.will_be, "each tenth turn is its own: 1 s"
-
-
-def test_a_rate_of_nothing_while_requests_run_is_not_known() -> None:
-    busy = replace(lane(Lane.HIGH, 5, 3.0), running=8)
-    assert why([busy], [worker(8)], rate=0.0)[Lane.HIGH].cause is Cause.ON_TIME

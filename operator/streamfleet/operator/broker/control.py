@@ -24,7 +24,7 @@ from streamfleet.common.replies import (
     ranked_member,
     texts,
 )
-from streamfleet.operator.broker.audit import Audit, Ranked, Sample, lane_audit, tenant_audits
+from streamfleet.operator.broker.audit import Audit, Ranked, Sample, lane_audit, length_audits, tenant_audits
 
 OUTSTANDING = "outstanding"
 """Status that requeue.lua returns for a request that has not ended."""
@@ -45,6 +45,7 @@ class ControlBroker(ClientBroker):
             dead_letters=dead,
             lanes=[lane_audit(lane, row) for lane, row in zip(LANES, lanes, strict=True)],
             tenants=tenant_audits(texts(served)),
+            lengths=length_audits(texts(served)),
         )
 
     async def sample(self, places: Mapping[Lane, Sequence[int]], delayed_at_most: int) -> Sample:
