@@ -35,7 +35,7 @@ end
 -- Who sends into a lane, and with which spans until the deadline, fading: the latest entries stand for all that came lately.
 -- `more`: number of these; `gone`: true if those that are there no more have gone before others that waited; `passed`, ms.
 local function senders_of(lane, before, now, more, gone, passed)
-  local known = before and before.senders and before.senders[LANE_NAMES[lane]] or {gone = 0, who = {}, spans = {}}
+  local known = before and before.senders[LANE_NAMES[lane]] or {gone = 0, who = {}, spans = {}}
   local slowly, sum = math.exp(-passed / ARRIVALS_FADE_MS), 0
   known.gone = known.gone * slowly
   for _, weights in ipairs({known.who, known.spans}) do
@@ -106,11 +106,13 @@ local function measure_pace()
   local passed = before and now.at - before.at or 0
   -- @guard pace: no step of a clock counts, and no time in which nobody looked
   if passed < 0 or passed > STALE_MS then passed, before = 0, nil end
+  -- @guard pace: one of another release is measured anew
+  if before and not (before.waits and before.last and before.senders) then passed, before = 0, nil end
   local rate = before and before.took > 0 and before.left / before.took or 1
   local fade = math.exp(-passed / math.min(LONGEST_FADE_MS, math.max(FADE_MS, FADE_REQUESTS / math.max(rate, 1e-6))))
   local slowly = math.exp(-passed / ARRIVALS_FADE_MS)
   for lane = 1, LANE_COUNT do
-    local more = before and before.last and math.max(0, now.read[lane] - (before.read[lane] or 0)) or 0
+    local more = before and math.max(0, now.read[lane] - (before.read[lane] or 0)) or 0
     now.came[lane] = before and (before.came[lane] or 0) * slowly + more or 0
     local waited = before and before.waits[lane] and now.waits[lane]
     now.senders[LANE_NAMES[lane]] = senders_of(lane, before, now, more, waited, passed)
