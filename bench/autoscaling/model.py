@@ -8,13 +8,14 @@ ended if it runs.
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from bench.autoscaling.policies import STEP_S, Scaler, View
 from bench.scheduling.traces import Arrival
 from streamfleet.common.protocol import LANES
-from streamfleet.operator.exporter.pressure import Throughput, pressure_s
+from streamfleet.operator.exporter.pressure import pressure_s
 from streamfleet.operator.snapshot import LaneView, places
 
 SLOTS = 4
@@ -98,6 +99,25 @@ class Fleet:
                 self.ready -= 1
 
 
+class Pace:
+    """The pace of a queue, as the housekeeping measures it (lua/lib/pace_measure.lua), but at the policy's looks."""
+
+    def __init__(self) -> None:
+        self._at_ms = self._taken = 0
+        self._waiting = False
+        self._took = self._left = 0.0
+
+    def look(self, now_ms: int, taken: int, *, waiting: bool) -> float | None:
+        """Requests taken a second, by their number so far; None while it is not known."""
+        passed, more = now_ms - self._at_ms, taken - self._taken
+        if waiting and self._waiting:
+            rate = self._left / self._took if self._took else 1.0
+            fade = math.exp(-passed / min(120_000.0, max(10_000.0, 100 / max(rate, 1e-6))))
+            self._took, self._left = self._took * fade + passed, self._left * fade + more
+        self._at_ms, self._taken, self._waiting = now_ms, taken, waiting
+        return max(1.0, self._left) * 1000 / self._took if self._took else None
+
+
 class Simulation:
     """One simulated run.
 
@@ -110,9 +130,9 @@ class Simulation:
     def __init__(self, trace: Sequence[Arrival], scaler: Scaler, workers: int) -> None:
         self._trace, self._scaler, self._fleet = trace, scaler, Fleet(workers)
         self._waiting: list[list[tuple[int, int]]] = [[] for _ in LANES]  # most urgent first
-        self._ends: list[tuple[float, bool]] = []
-        self._throughput = Throughput()
-        self._answered = 0
+        self._ends: list[float] = []
+        self._pace = Pace()
+        self._taken = 0
         self._outcome = Outcome(requests=len(trace))
 
     def run(self) -> Outcome:
@@ -130,14 +150,13 @@ class Simulation:
         trace, fleet = self._trace, self._fleet
         while at < len(trace) or self._ends or any(self._waiting):
             comes_s = trace[at].at_s if at < len(trace) else float("inf")
-            ends_s = self._ends[0][0] if self._ends else float("inf")
+            ends_s = self._ends[0] if self._ends else float("inf")
             now_s = min(comes_s, ends_s, fleet.next_ready_s(), look_s)
             if now_s == look_s:
                 yield look_s
                 look_s += STEP_S
             elif now_s == ends_s:
-                _, answered = heapq.heappop(self._ends)
-                self._answered += answered
+                heapq.heappop(self._ends)
                 fleet.running -= 1
             elif now_s == comes_s:
                 self._arrive(at)
@@ -154,6 +173,7 @@ class Simulation:
     def _dispatch(self, now_s: float) -> None:
         while self._fleet.free > 0 and (lane := next(filter(None, self._waiting), None)):
             _, at = heapq.heappop(lane)
+            self._taken += 1
             arrival = self._trace[at]
             due_s = DEADLINE_FAR_S if arrival.ttl_ms is None else arrival.at_s + arrival.ttl_ms / 1000
             end_s = now_s + arrival.tokens / TOKENS_PER_S
@@ -163,7 +183,7 @@ class Simulation:
                 by_lane[arrival.lane] = by_lane.get(arrival.lane, 0) + 1
             if due_s > now_s:
                 self._fleet.running += 1
-                heapq.heappush(self._ends, (min(end_s, due_s), end_s <= due_s))
+                heapq.heappush(self._ends, min(end_s, due_s))
 
     def _account(self, passed_s: float) -> None:
         # A worker that is told to stop is paid for until its requests are done.
@@ -183,7 +203,7 @@ class Simulation:
         waiting = sum(map(len, self._waiting))
         outstanding = waiting + self._fleet.running
         now_ms = round(now_s * 1000)
-        per_second = self._throughput.saw(now_ms, self._answered, waiting=waiting > 0)
+        per_second = self._pace.look(now_ms, self._taken, waiting=waiting > 0)
         late = pressure_s(list(self._lanes(now_ms)), per_second) if per_second else {}
         return View(
             self._fleet.ready,

@@ -80,7 +80,9 @@ class RealQueue:
 
     async def keep_house(self, now: float) -> None:
         broker = self.broker(now)
-        self.ready = (await broker.pull("w0", 0, stage_entries=1_000)).ready
+        while (pulled := await broker.pull("w0", 0, stage_entries=1_000)).staged:
+            pass
+        self.ready = pulled.ready
         await broker.expire()
 
     async def expected(self, ask: Ask, now: float) -> Expected:

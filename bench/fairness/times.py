@@ -41,8 +41,8 @@ def urgent(chance: random.Random, seconds: float) -> list[Ask]:
 def tenants(chance: random.Random, seconds: float) -> list[Ask]:
     """Two tenants send much at once, one of weight 3; one sends steadily, and many seldom."""
     asks = [Ask(0, at * 1000, *sizes(chance), tenant="steady") for at in _poisson(chance, seconds, lambda _: 0.2)]
-    for at in _poisson(chance, seconds, lambda _: 0.1):
-        asks.append(Ask(0, at * 1000, *sizes(chance), tenant=f"small{chance.randrange(SMALL)}"))
+    small = _poisson(chance, seconds, lambda _: 0.1)
+    asks += [Ask(0, at * 1000, *sizes(chance), tenant=f"small{chance.randrange(SMALL)}") for at in small]
     for tenant, first, every, work_s in BURSTS:
         for at in range(first, int(seconds), every):
             asks += [Ask(0, at * 1000, *sizes(chance), tenant=tenant) for _ in range(int(per_second(1) * work_s))]
@@ -50,17 +50,20 @@ def tenants(chance: random.Random, seconds: float) -> list[Ask]:
 
 
 def slacks(chance: random.Random, seconds: float) -> list[Ask]:
-    """Deadlines differ, and by turns more come than can be answered, and fewer; what is late is answered all the same."""
-    loads = (1.3, 0.5)
-    found = []
-    for at in _poisson(chance, seconds, lambda at: loads[int(at // 40) % 2]):
-        draw = chance.random()
-        slack_s = next(slack for share, slack in SLACKS_S if draw < share) + 60
-        found.append(replace(Ask(0, at * 1000, *sizes(chance)), deadline=(at + slack_s) * 1000))
-    return found
+    """Deadlines in 32, 40 and 90 s; requests come steadily, and many at once every 60 s."""
+    at = [*_poisson(chance, seconds, lambda _: 0.5)]
+    for first in range(0, int(seconds), 60):
+        at += [float(first)] * int(per_second(1) * 20)
+    draws = chance.choices(
+        [slack + 30 for _, slack in SLACKS_S], cum_weights=[share for share, _ in SLACKS_S], k=len(at)
+    )
+    return [
+        replace(Ask(0, 1000 * at, *sizes(chance)), deadline=1000 * (at + slack))
+        for at, slack in zip(at, draws, strict=True)
+    ]
 
 
-LOADS = {"urgent requests come steadily": urgent, "tenants": tenants, "deadlines of 62, 70 and 120 s": slacks}
+LOADS = {"urgent requests come steadily": urgent, "tenants": tenants, "deadlines in 32, 40 and 90 s": slacks}
 
 
 class _Watched(RealQueue):
@@ -89,7 +92,7 @@ def measure(quick: bool, say: Say) -> Part:
     rows, targets = [], []
     for name, load in LOADS.items():
         say(name)
-        more, found = _judge(name, asyncio.run(_expected(load, 140 if quick else 400)))
+        more, found = _judge(name, asyncio.run(_expected(load, 140 if quick else 300)))
         rows += more
         targets += found
     return Part([Table("Expected times", list(rows[0]), rows)], targets)

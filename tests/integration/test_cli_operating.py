@@ -84,7 +84,7 @@ def test_backlog_says_why(redis_url: str) -> None:
     assert "it has been paused for" in streamfleet(redis_url, "backlog").stdout
 
 
-def test_backlog_looks_twice_while_workers_are_at_work_on_what_waits(redis_url: str) -> None:
+def test_backlog_tells_the_pace_of_workers_that_are_at_work_on_what_waits(redis_url: str) -> None:
     with worker(redis_url, settings={"STREAMFLEET_LEASE_MS": "1000", "BATCH_SIZE": "1"}):
         for number in range(8):
             slow = ("--prompt", "hi", "--max-tokens", "3000", "--lane", "high", "--id", f"r-{number}")
@@ -96,7 +96,7 @@ def test_backlog_looks_twice_while_workers_are_at_work_on_what_waits(redis_url: 
 
         eventually_blocking(waits, WITHIN_S, "some run and some wait")
         eventually_blocking(
-            lambda: "finished/s" in streamfleet(redis_url, "backlog").stdout, WITHIN_S, "a ready worker, and so a rate"
+            lambda: "taken/s" in streamfleet(redis_url, "backlog").stdout, WITHIN_S, "the pace is known after a second"
         )
         for number in range(8):
             streamfleet(redis_url, "cancel", f"r-{number}")

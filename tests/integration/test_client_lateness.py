@@ -14,6 +14,7 @@ import pytest
 from streamfleet.common.errors import InvalidRequest, LikelyLate
 from streamfleet.common.protocol import Lane
 from streamfleet.producer import Client
+from streamfleet.producer.lateness import MOST_AT_ONCE
 from tests.broker import Broker
 from tests.integration.cli_processes import streamfleet
 from tests.waiting import eventually
@@ -77,11 +78,12 @@ async def test_what_would_be_late_goes_into_the_least_urgent_lane(fleet: Client)
 
 async def test_requests_of_one_call_are_judged_behind_each_other(fleet: Client) -> None:
     ask = {"body": BODY, "lane": "high", "ttl_ms": 8_000, "if_late": "downgrade"}
-    handles = await fleet.enqueue_many([ask] * 50)
-    assert [handle.entry.split(":")[0] for handle in handles].count("low") == pytest.approx(50 - 25, abs=1)
+    many = MOST_AT_ONCE + 20
+    handles = await fleet.enqueue_many([ask | {"ttl_ms": 11_000}] * many)
+    assert [handle.entry.split(":")[0] for handle in handles].count("low") == pytest.approx(many - 55, abs=1)
     with pytest.raises(LikelyLate):
         await fleet.enqueue_many([{"body": BODY}, ask | {"ttl_ms": 1, "if_late": "refuse"}])
-    assert sum((await in_lanes(fleet)).values()) == 100
+    assert sum((await in_lanes(fleet)).values()) == 50 + many
 
 
 async def test_a_request_that_is_in_the_queue_is_not_refused(fleet: Client) -> None:

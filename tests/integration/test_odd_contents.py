@@ -11,7 +11,6 @@ from streamfleet.common.errors import StreamfleetError
 from streamfleet.common.keys import Keys
 from streamfleet.common.limits import QueueLimits
 from streamfleet.common.protocol import Lane
-from streamfleet.operator.exporter.pressure import Throughput
 from streamfleet.operator.exporter.view import read_view
 from streamfleet.operator.snapshot import take_snapshot
 from tests.broker import Broker
@@ -35,7 +34,7 @@ async def test_a_key_of_another_type_is_told_as_such(broker: Broker, key: str) -
     with pytest.raises(StreamfleetError, match="audit --repair"):
         await take_snapshot(broker)
     with pytest.raises(StreamfleetError, match="audit --repair"):
-        await read_view(broker, Throughput())
+        await read_view(broker)
 
 
 async def test_lanes_are_paused_by_a_key_of_the_right_type_or_not_at_all(broker: Broker) -> None:
@@ -48,7 +47,7 @@ async def test_odd_counts_and_ranks_are_passed_over(broker: Broker) -> None:
     await broker.connection.command("HSET", KEYS.counts, b"\xff", "1", "failed", "9" * 5_000, "succeeded", "2")
     await broker.connection.command("HSET", KEYS.sched, "paused:2", b"\xff" * 5_000)
     await broker.connection.command("ZADD", KEYS.ready(Lane.HIGH), "-inf", "junk", "inf", "more")
-    snapshot, view = await take_snapshot(broker), await read_view(broker, Throughput())
+    snapshot, view = await take_snapshot(broker), await read_view(broker)
     assert (snapshot.ended["succeeded"], snapshot.ended["failed"]) == (2, 0)
     assert (view.ended["succeeded"], view.ended["failed"]) == (2, 0)
     (high,) = [lane for lane in snapshot.lanes if lane.lane is Lane.HIGH]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 from collections.abc import Iterator
@@ -13,11 +14,14 @@ from typing import Any
 import pytest
 import redis
 
+from streamfleet.common.broker.types import Completion
 from streamfleet.common.connection import Connection
 from streamfleet.common.keys import Keys
-from streamfleet.common.protocol import LANES
-from streamfleet.operator.plan.profile import load_profile
+from streamfleet.common.protocol import LANES, Status
+from streamfleet.operator.plan.lengths import learnt, length_class
+from streamfleet.operator.plan.profile import EngineProfile, load_profile
 from streamfleet.operator.plan.simulate import Lanes
+from streamfleet.producer import Client
 from streamfleet.worker.engine.simulated_profile import SMOLLM2_135M_CPU
 from tests.broker import Broker
 from tests.integration.cli_processes import WITHIN_S, Ended, streamfleet, worker
@@ -115,3 +119,26 @@ async def test_requests_are_picked_as_the_pull_script_picks_them(fleet: Fleet, s
         picked = [names[lanes.pick()] for _ in range(min(wanted, len(lanes)))]
         assert {claim.lease.request_id for claim in pulled.claims} == set(picked)
     await broker.close()
+
+
+def test_a_plan_takes_the_lengths_that_a_queue_has_learnt(redis_url: str, tmp_path: Path) -> None:
+    EngineProfile(SMOLLM2_135M_CPU, 2.0, {}).save(tmp_path / "engine.json")
+    options = ("--profile", str(tmp_path / "engine.json"), "--rate", "1", "--deadline", "60s", "--requests", "200")
+    named = streamfleet(redis_url, "plan", *options, "--queue", "default")
+    assert (named.returncode, "--prompt-tokens: give the mean length" in named.stderr) == (2, True), named.stderr
+    asyncio.run(_learn(redis_url))
+    planned = streamfleet(redis_url, "plan", *options, "--queue", "default", "--json")
+    assert planned.returncode == 0, planned.stderr
+    assert "7 prompt and 40 output tokens" in json.loads(planned.stdout)["basis"]
+
+
+async def _learn(redis_url: str) -> None:
+    async with Client(redis_url) as client:
+        broker = Broker.of(client.broker)
+        await broker.ensure_groups()
+        for output in (30, 50):
+            await client.enqueue({"prompt": "hi", "max_tokens": 100}, tenant="a")
+            (claim,) = (await broker.pull("w1", 1)).claims
+            usage = json.dumps({"prompt_tokens": 7, "completion_tokens": output})
+            await broker.complete("w1", [Completion(claim.lease, Status.SUCCEEDED, {"usage": usage}, "", "")])
+        assert learnt(await broker.audit(0)).outputs == {("a", length_class(100)): 40.0}

@@ -10,7 +10,6 @@ from streamfleet.common.protocol import LANES, Lane
 from streamfleet.gateway.request_parameters import Bounds, read_parameters
 from streamfleet.gateway.ui.overview import overview
 from streamfleet.operator.exporter.families import families
-from streamfleet.operator.exporter.pressure import Throughput
 from streamfleet.operator.exporter.view import view
 from streamfleet.operator.snapshot import read_queue, take_snapshot
 from tests.scripts.conftest import open_queue
@@ -77,7 +76,7 @@ async def ended_by_nobody(queue: Queue, last: Lane) -> None:
 async def shown_to_operators(queue: Queue) -> None:
     """Show all lanes in the metrics, on the page, and in the judgement of which is late."""
     audit, sample = await read_queue(queue.broker)
-    metrics = families("q", view(audit, sample, Throughput(), queue.limits.patience_ms), 0.0)
+    metrics = families("q", view(audit, sample, queue.limits.patience_ms), 0.0)
     labels = [sample.labels for metric in metrics for sample in metric.samples]
     assert {label["lane"] for label in labels if "lane" in label} == set(LANES)
     snapshot = await take_snapshot(queue.broker)

@@ -9,6 +9,7 @@ import pytest
 
 from streamfleet.common.broker.types import Expected
 from streamfleet.common.protocol import Lane
+from streamfleet.operator.snapshot import read_queue
 from tests.scripts.harness import NOW, Queue, ids
 
 FAR = NOW + 10**7
@@ -65,6 +66,16 @@ async def test_the_time_is_that_of_what_goes_first(queue: Queue) -> None:
     expected = await fleet.expected(deadline=FAR + 10**6)
     assert (expected.place, expected.wait_ms) == (50, 51 * 1_000 / 5)
     assert expected.left_ms == FAR + 10**6 - NOW - 10_000 - (expected.wait_ms or 0) - (expected.run_ms or 0)
+
+
+async def test_operators_read_the_pace_that_times_follow_from(queue: Queue) -> None:
+    fleet = Fleet(queue)
+    await fleet.add("high", 100)
+    assert (await read_queue(fleet.here.broker))[1].pace_per_s is None
+    await fleet.work(10, 5)
+    pace_per_s = (await read_queue(fleet.here.broker))[1].pace_per_s
+    expected = await fleet.expected(deadline=FAR + 10**6)
+    assert expected.wait_ms == ((expected.place or 0) + 1) * 1_000 / (pace_per_s or 0)
 
 
 async def test_a_waiting_request_has_a_place_and_a_time(queue: Queue) -> None:

@@ -92,6 +92,7 @@ def test_a_picture() -> None:
     text = shown(snapshot(accepted=10, workers={"[w]": {"state": "ready", "seen_ms": NOW}}), Rates(1.5, 2.0))
     for part in ("critical", "[w]", "ready", "accepted 10", "5 succeeded", "1.5 enqueued/s, 2.0 finished/s"):
         assert part in text
+    assert "while any wait, 4.5 taken/s" in shown(replace(snapshot(), pace_per_s=4.5))
 
 
 def test_it_says_when_there_is_no_worker_or_a_silent_one() -> None:

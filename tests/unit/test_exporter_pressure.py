@@ -1,17 +1,16 @@
-"""Speed of a queue and lateness of its requests: pure arithmetic, held against values that can be worked out."""
+"""Lateness of requests: pure arithmetic, held against values that can be worked out."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from streamfleet.common.protocol import LANES, Lane
 from streamfleet.operator.broker.audit import Audit, LaneAudit, Ranked, Sample
-from streamfleet.operator.exporter.pressure import WINDOW_MS, Throughput, pressure_s
+from streamfleet.operator.exporter.pressure import pressure_s
 from streamfleet.operator.snapshot import PLACES, LaneView, lane_views, places
 
 NOW = 1_790_000_000_000
@@ -31,53 +30,6 @@ def lanes(places_read: Sequence[Ranked], **ready: int) -> list[LaneView]:
 
 def slacks(found: Sequence[LaneView]) -> dict[Lane, float]:
     return {lane.lane: lane.slack_s for lane in found if lane.slack_s is not None}
-
-
-# -- throughput --------------------------------------------------------------------------------------------
-
-
-def test_nothing_is_known_before_two_looks_a_second_apart() -> None:
-    throughput = Throughput()
-    assert throughput.saw(NOW, 0, waiting=True) is None
-    assert throughput.saw(NOW + 500, 50, waiting=True) is None
-    assert throughput.saw(NOW + 1_000, 100, waiting=True) == 100
-
-
-def test_a_fleet_that_waits_for_work_does_not_show_how_fast_it_is() -> None:
-    throughput = Throughput()
-    throughput.saw(NOW, 0, waiting=True)
-    assert throughput.saw(NOW + 10_000, 200, waiting=True) == 20
-    throughput.saw(NOW + 20_000, 201, waiting=False)
-    assert throughput.saw(NOW + 30_000, 202, waiting=True) == 20
-
-
-def test_one_that_stands_still_counts_as_if_one_request_had_ended() -> None:
-    throughput = Throughput()
-    throughput.saw(NOW, 7, waiting=True)
-    assert throughput.saw(NOW + 10_000, 7, waiting=True) == pytest.approx(0.1)
-    assert throughput.saw(NOW + 20_000, 7, waiting=True) == pytest.approx(0.05)
-
-
-def test_what_is_older_than_the_window_is_forgotten() -> None:
-    throughput = Throughput()
-    throughput.saw(NOW, 0, waiting=True)
-    throughput.saw(NOW + 1_000, 1_000, waiting=True)
-    throughput.saw(NOW + 2_000 + WINDOW_MS, 1_000, waiting=True)
-    assert throughput.saw(NOW + 12_000 + WINDOW_MS, 1_100, waiting=True) == 10
-
-
-def test_looks_rarer_than_the_window_still_tell() -> None:
-    throughput = Throughput()
-    throughput.saw(NOW, 0, waiting=True)
-    assert throughput.saw(NOW + 3 * WINDOW_MS, 3 * WINDOW_MS // 1000, waiting=True) == 1
-
-
-def test_counters_that_began_anew_and_clocks_set_back_say_nothing() -> None:
-    throughput = Throughput()
-    throughput.saw(NOW, 1_000, waiting=True)
-    throughput.saw(NOW + 10_000, 0, waiting=True)
-    throughput.saw(NOW + 5_000, 50, waiting=True)
-    assert throughput.saw(NOW + 15_000, 150, waiting=True) == 10
 
 
 # -- places ------------------------------------------------------------------------------------------------

@@ -15,7 +15,6 @@ from streamfleet.common.protocol import LANES, Lane, Status
 from streamfleet.common.replies import lane_of, ranked_member
 from streamfleet.operator.broker.audit import Audit, LaneAudit, Sample
 from streamfleet.operator.exporter.families import FAMILIES, families
-from streamfleet.operator.exporter.pressure import Throughput
 from streamfleet.operator.exporter.view import STATES, View, view
 from streamfleet.operator.snapshot import DELAYED_AT_MOST
 from streamfleet.operator.tenants import TenantView
@@ -35,7 +34,7 @@ def sample(workers: dict[str, Any] | None = None, **given: Any) -> Sample:
 
 
 def seen(audited: Audit, sampled: Sample) -> View:
-    return view(audited, sampled, Throughput(), PATIENCE_MS)
+    return view(audited, sampled, PATIENCE_MS)
 
 
 def lane(found: View, name: Lane) -> Any:
@@ -66,10 +65,8 @@ def test_ages_and_endings() -> None:
 
 
 def test_work_is_what_is_outstanding_at_the_throughput() -> None:
-    throughput = Throughput()
-    view(audit(0, {"succeeded": 10}, normal=(100, 100, 0, 0)), sample(), throughput, PATIENCE_MS)
-    later = Sample(NOW + 10_000, {})
-    found = view(audit(0, {"succeeded": 20, "failed": 10}, normal=(80, 80, 0, 0)), later, throughput, PATIENCE_MS)
+    assert seen(audit(0, {}, normal=(80, 80, 0, 0)), sample()).work_s is None
+    found = seen(audit(0, {}, normal=(80, 80, 0, 0)), sample(pace_per_s=2.0))
     assert found.throughput == 2
     assert found.work_s == 40
 

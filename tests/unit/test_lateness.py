@@ -10,7 +10,7 @@ import pytest
 from streamfleet.common.protocol import LANES, Lane
 from streamfleet.operator.fleet import WorkerView
 from streamfleet.operator.lateness import Cause, Lateness, lateness
-from streamfleet.operator.snapshot import LaneView, Rates, Snapshot
+from streamfleet.operator.snapshot import LaneView, Snapshot
 
 EMPTY = {lane: LaneView(lane, 0, 0, 0, 0, None, None) for lane in LANES}
 SHARES = (0, 0, 100, 50)
@@ -26,8 +26,8 @@ def worker(running: int = 0, slots: int = 8, silent_s: float = 1.0, **more: Any)
 
 def why(lanes: list[LaneView], workers: list[WorkerView], rate: float | None = None) -> dict[Lane, Lateness]:
     views = list({**EMPTY, **{view.lane: view for view in lanes}}.values())
-    view = Snapshot("q", 0, views, workers, 0, 0, 0, {}, SHARES)
-    return {found.lane: found for found in lateness(view, None if rate is None else Rates(1.0, rate))}
+    view = Snapshot("q", 0, views, workers, 0, 0, 0, {}, SHARES, rate)
+    return {found.lane: found for found in lateness(view)}
 
 
 def test_an_empty_lane_is_not_late_whoever_is_alive() -> None:
@@ -107,8 +107,3 @@ def test_a_lane_waits_for_those_above_it_but_no_longer_than_its_share_says() -> 
     assert starved.will_be, "1,000 others come first: 100 s"
     sure = why([above, lane(Lane.NORMAL, 1, 50.0)], [worker(8)], rate=10.0)[Lane.NORMAL]
     assert not sure.will_be, "each tenth turn is its own: 1 s"
-
-
-def test_a_rate_of_nothing_while_requests_run_is_not_known() -> None:
-    busy = replace(lane(Lane.HIGH, 5, 3.0), running=8)
-    assert why([busy], [worker(8)], rate=0.0)[Lane.HIGH].cause is Cause.ON_TIME

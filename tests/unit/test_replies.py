@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from streamfleet.common.replies import consumer_name, description, entries, pending_row, recorded
+from streamfleet.common.replies import consumer_name, description, entries, pace_per_s, pending_row, recorded
 
 
 def test_an_entry_that_was_deleted_meanwhile_has_no_fields() -> None:
@@ -38,3 +38,21 @@ def test_a_record_of_a_request() -> None:
 )
 def test_a_record_that_is_none_names_nothing(record: bytes | None) -> None:
     assert recorded(record) == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("pace", "per_second"),
+    [
+        (b'{"took": 10000, "left": 50}', 5.0),
+        (b'{"took": 10000, "left": 0}', 0.1),
+        (b'{"took": 999, "left": 5}', None),
+        (b'{"took": 1e999, "left": 1}', None),
+        (b'{"took": NaN, "left": NaN}', None),
+        (b'{"took": [], "left": 1}', None),
+        (b"[" * 100_000, None),
+        (b"\xff", None),
+        (None, None),
+    ],
+)
+def test_the_pace_is_read_whatever_stands_there(pace: bytes | None, per_second: float | None) -> None:
+    assert pace_per_s(pace) == per_second

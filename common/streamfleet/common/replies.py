@@ -12,6 +12,8 @@ from streamfleet.common.protocol import LANES, Lane
 
 _RECORD = re.compile(rf"\S+ ((?:{'|'.join(LANES)}):[0-9]{{1,20}}-[0-9]{{1,20}}) ([!-~]{{0,256}})".encode())
 FAR_OFF = 9e15
+LEAST_MS = 1_000
+"""Least time with something waiting from which a pace is told."""
 LAST_PART = 2**64 - 1
 """Largest number in a part of a stream id that Redis accepts."""
 _READY = re.compile(rb"[A-Z]([0-9]{1,20})-[A-Z]([0-9]{1,20})")
@@ -137,6 +139,20 @@ def description(text: bytes) -> dict[str, Any]:
 def descriptions(reply: Any) -> dict[str, dict[str, Any]]:
     """Read the hash of the workers: name to description."""
     return {consumer_name(name): description(text) for name, text in mapping(reply).items()}
+
+
+def pace_per_s(pace: bytes | None) -> float | None:
+    """Requests that a fleet takes a second, of the field `pace` of `{q}:sched` (lua/lib/pace.lua); None if not known.
+
+    At least one is counted, so that a fleet that stands still gets slower with every look.
+    """
+    try:
+        words = json.loads(pace or b"")
+        took_ms, left = float(words["took"]), float(words["left"])
+    except (ValueError, TypeError, KeyError, RecursionError, OverflowError):
+        return None
+    found = max(left, 1.0) * 1000 / took_ms if took_ms >= LEAST_MS else 0.0
+    return found if 0 < found < math.inf else None
 
 
 def ready_member(stream_id: str) -> str:

@@ -1,8 +1,8 @@
 """Finds the reason why a lane is late or will be late, from a snapshot. Pure.
 
-A lane is late if the deadline of its next request has passed. It will be late if, at the present rate, the work ahead
-of a request takes longer than its deadline allows. Some places spread over the ready set are checked; ahead of a place
-are the requests before it in its lane, and all ready requests of the lanes above.
+A lane is late if the deadline of its next request has passed. It will be late if, at the pace of the queue, the work
+ahead of a request takes longer than its deadline allows. Some places spread over the ready set are checked; ahead of
+a place are the requests before it in its lane, and all ready requests of the lanes above.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from streamfleet.common.durations import in_words
 from streamfleet.common.protocol import Lane
 from streamfleet.operator.fleet import WorkerView
-from streamfleet.operator.snapshot import LaneView, Rates, Snapshot
+from streamfleet.operator.snapshot import LaneView, Snapshot
 
 REASONS_NAMED = 3
 
@@ -46,7 +46,7 @@ class Lateness:
     Attributes:
         lane: the lane.
         late: the deadline of its next request has passed.
-        will_be: a deadline will be missed at the present rate, or no worker can run the lane.
+        will_be: a deadline will be missed at the pace of the queue, or no worker can run the lane.
         cause: the cause.
         text: the cause for people; may be empty.
     """
@@ -67,24 +67,12 @@ class Lateness:
         return asdict(self)
 
 
-def lateness(snapshot: Snapshot, moving: Rates | None = None) -> list[Lateness]:
-    """Judge every lane, most urgent first.
-
-    Args:
-        snapshot: the queue.
-        moving: its rates; None if unknown, and then only passed deadlines count.
-    """
-    return [_judge(snapshot, lane, _rate(snapshot, moving)) for lane in snapshot.lanes]
+def lateness(snapshot: Snapshot) -> list[Lateness]:
+    """Judge every lane, most urgent first. While the pace of the queue is unknown, only passed deadlines count."""
+    return [_judge(snapshot, lane) for lane in snapshot.lanes]
 
 
-def _rate(snapshot: Snapshot, moving: Rates | None) -> float | None:
-    # While requests run and none has ended yet, the rate is unknown, not zero.
-    if moving is None or (moving.finished == 0 and any(lane.running for lane in snapshot.lanes)):
-        return None
-    return moving.finished
-
-
-def _judge(snapshot: Snapshot, lane: LaneView, rate: float | None) -> Lateness:
+def _judge(snapshot: Snapshot, lane: LaneView) -> Lateness:
     late = lane.nearest_s is not None and lane.nearest_s < 0
     if lane.ready + (lane.delayed or 0) == 0:
         return Lateness(lane.lane, late=False, will_be=False, cause=Cause.EMPTY)
@@ -93,10 +81,10 @@ def _judge(snapshot: Snapshot, lane: LaneView, rate: float | None) -> Lateness:
         return Lateness(lane.lane, late, not late, *stuck)
     if lane.ready == 0:
         return Lateness(lane.lane, late=False, will_be=False, cause=Cause.ONLY_DELAYED, text=_only_delayed(lane))
-    will_be = not late and _too_long(snapshot, lane, rate)
+    will_be = not late and _too_long(snapshot, lane)
     if not late and not will_be:
         return Lateness(lane.lane, late=False, will_be=False, cause=Cause.ON_TIME)
-    return Lateness(lane.lane, late, will_be, *_crowded(snapshot, lane, rate))
+    return Lateness(lane.lane, late, will_be, *_crowded(snapshot, lane))
 
 
 def _paused(lane: LaneView) -> tuple[Cause, str] | None:
@@ -124,7 +112,8 @@ def _only_delayed(lane: LaneView) -> str:
     return f"only delayed ones wait here: {lane.delayed} until their next try is due{running}"
 
 
-def _too_long(snapshot: Snapshot, lane: LaneView, rate: float | None) -> bool:
+def _too_long(snapshot: Snapshot, lane: LaneView) -> bool:
+    rate = snapshot.pace_per_s
     if rate is None:
         return False
     above = sum(other.ready for other in _above(snapshot, lane))
@@ -138,7 +127,8 @@ def _in_turn(snapshot: Snapshot, lane: LaneView, above: int, own: int) -> float:
     return own + (min(above, own / share - own) if share else above)
 
 
-def _crowded(snapshot: Snapshot, lane: LaneView, rate: float | None) -> tuple[Cause, str]:
+def _crowded(snapshot: Snapshot, lane: LaneView) -> tuple[Cause, str]:
+    rate = snapshot.pace_per_s
     able = [worker for worker in snapshot.workers if worker.takes_requests]
     running, slots = sum(worker.running for worker in able), sum(worker.slots or 0 for worker in able)
     above = [other for other in _above(snapshot, lane) if other.ready]

@@ -64,7 +64,7 @@ class LaneView:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The whole queue."""
+    """The whole queue. `pace_per_s` as in `Sample`."""
 
     queue: str
     now_ms: int
@@ -75,6 +75,7 @@ class Snapshot:
     accepted: int
     ended: Mapping[str, int]
     shares: Sequence[int] = (0,) * len(LANES)
+    pace_per_s: float | None = None
 
     @property
     def outstanding(self) -> int:
@@ -122,6 +123,7 @@ async def take_snapshot(broker: OperatorBroker) -> Snapshot:
         accepted=audit.accepted,
         ended=dict(audit.ended),
         shares=broker.limits.shares,
+        pace_per_s=sample.pace_per_s,
     )
 
 

@@ -370,8 +370,8 @@ class Client:
 
         Args:
             request_id: its id.
-            tenant: its tenant, empty for none, as its handle knows; by it, place and time are those of the tenant's turns.
-                Without it they are those by deadline alone, unless the Redis user may read entries.
+            tenant: its tenant, empty for none, as its handle knows; by it, place and time are those of the tenant's
+                turns. Without it they are those by deadline alone, unless the Redis user may read entries.
         """
         return await look_up(self.broker, request_id, tenant)
 

@@ -36,7 +36,7 @@ class Handle:
 
     __slots__ = ("_generation", "_mailbox", "_owner", "_slot", "_tenant", "entry", "existing", "id")
 
-    def __init__(  # noqa: PLR0913, PLR0917 - the sender knows all of them
+    def __init__(
         self,
         request_id: str,
         existing: bool,

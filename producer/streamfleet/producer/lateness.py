@@ -15,6 +15,9 @@ from streamfleet.common.errors import LikelyLate
 from streamfleet.common.protocol import LANES, Lane
 from streamfleet.producer.ask import DOWNGRADE, Draft
 
+MOST_AT_ONCE = 50
+"""Requests that one call of the script judges: with many tenants, each takes about 0.1 ms of the server."""
+
 
 async def judge(broker: ProducerBroker, drafts: Sequence[Draft]) -> list[Draft]:
     """Returns the drafts, those that will likely be late in another lane.
@@ -24,17 +27,29 @@ async def judge(broker: ProducerBroker, drafts: Sequence[Draft]) -> list[Draft]:
     """
     if not any(each.if_late for each in drafts):
         return [*drafts]
-    rows: list[tuple[Lane, None, int | None, int | None, str, int]] = []
+    judged: list[Draft] = []
     before = Counter[tuple[Lane, str]]()
+    for first in range(0, len(drafts), MOST_AT_ONCE):
+        judged += await _judge_some(broker, drafts[first : first + MOST_AT_ONCE], before)
+    return judged
+
+
+async def _judge_some(
+    broker: ProducerBroker, drafts: Sequence[Draft], before: Counter[tuple[Lane, str]]
+) -> list[Draft]:
+    """Judges drafts. `before`: number of each lane and tenant that go first; these are added."""
+    rows: list[tuple[Lane, None, int | None, int | None, str, int]] = []
     for each in drafts:
-        tenant = each.fields.get("tenant", b"").decode()
         if each.if_late:
             numbers = _number(each, "deadline"), _number(each, "ttl")
-            rows.append((each.lane, None, *numbers, tenant, before[each.lane, tenant]))
+            rows.append((each.lane, None, *numbers, _tenant(each), before[each.lane, _tenant(each)]))
         else:
-            before[each.lane, tenant] += 1
+            before[each.lane, _tenant(each)] += 1
     found = iter(await broker.expected(rows))
-    return [await _judged(broker, each, next(found)) if each.if_late else each for each in drafts]
+    judged = [await _judged(broker, each, next(found)) if each.if_late else each for each in drafts]
+    asked = Counter((each.lane, _tenant(each)) for draft, each in zip(drafts, judged, strict=True) if draft.if_late)
+    before.update(asked)
+    return judged
 
 
 async def _judged(broker: ProducerBroker, draft: Draft, likely: Expected) -> Draft:
@@ -45,6 +60,10 @@ async def _judged(broker: ProducerBroker, draft: Draft, likely: Expected) -> Dra
     if await broker.record(draft.id) is not None:  # it is in the queue already
         return draft.judged(draft.lane)
     raise LikelyLate(draft.lane, (likely.wait_ms or 0) / 1000, (likely.run_ms or 0) / 1000, -likely.left_ms / 1000)
+
+
+def _tenant(draft: Draft) -> str:
+    return draft.fields.get("tenant", b"").decode()
 
 
 def _number(draft: Draft, name: str) -> int | None:

@@ -95,8 +95,8 @@ MUTANTS = (
     ),
     Mutant(
         "turns: a pull refuses by them",
-        "expected(lane, deadline, first, tenant or '',",
-        "expected(lane, deadline, first, nil,",
+        "expected.of(lane, deadline, first, tenant or '',",
+        "expected.of(lane, deadline, first, nil,",
         "expected_turns.turns_decide_who_is_refused",
     ),
     Mutant(
@@ -108,6 +108,14 @@ MUTANTS = (
         "number, slope = always * ms, always",
         "number, slope = 0, 0",
         "expected_turns.tenants_that_send_meanwhile_have_their_turns",
+    ),
+    Mutant(
+        "pace: one of another release is measured anew",
+        caught_by="expected_turns.a_pace_of_another_release_is_measured_anew",
+    ),
+    Mutant(
+        "pace: a burst does not go on",
+        caught_by="expected_turns.a_burst_is_not_expected_to_go_on",
     ),
     Mutant(
         "pace: the number of senders is bounded",

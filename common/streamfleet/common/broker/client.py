@@ -20,8 +20,8 @@ Asked = (
     | tuple[Lane, None, int | None, int | None]
     | tuple[Lane, None, int | None, int | None, str, int]
 )
-"""Lane and stream id of a request that waits; or lane, None, deadline (epoch ms) and ttl (ms) of one that would. Then its
-tenant, empty for none, None where it is not known; and how many more of the same call go first."""
+"""Lane and stream id of a request that waits; or lane, None, deadline (epoch ms) and ttl (ms) of one that would. Then
+its tenant, empty for none, None where it is not known; and how many more of the same call go first."""
 log = structlog.get_logger(__name__)
 FRESH_S = 1.0
 REFUSED_S = 60.0

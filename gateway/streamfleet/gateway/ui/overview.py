@@ -126,7 +126,7 @@ def overview(
         queue_rates: its change up to now; None if unknown.
         upcoming: the next entries, by lane.
     """
-    late = lateness(snapshot, queue_rates.rates if queue_rates else None)
+    late = lateness(snapshot)
     resting = sum(lane.paused_s is not None for lane in snapshot.lanes)
     return {
         "now_ms": snapshot.now_ms,

@@ -8,6 +8,9 @@ from typing import Any
 
 from streamfleet.common.protocol import Lane, Status
 
+LARGEST = 1e12
+"""Number above which a learnt length is none, whoever wrote it."""
+
 
 @dataclass(frozen=True, slots=True)
 class LaneAudit:
@@ -73,13 +76,31 @@ def tenant_audits(served: Mapping[str, str]) -> dict[str, TenantAudit]:
     return {name: TenantAudit(*record, *charges.get(name, (0, 0))) for name, record in records.items()}
 
 
+def length_audits(served: Mapping[str, str]) -> dict[str, dict[str, tuple[float, float]]]:
+    """Read the learnt lengths of tenants: of each, by class of asked limit, the number of samples and mean output."""
+    found: dict[str, dict[str, tuple[float, float]]] = {}
+    for name, value in served.items():
+        for row in value.split(";")[1:] if name.startswith("l|") else ():
+            label, *numbers = row.split(" ")
+            try:
+                number, mean, _ = map(float, numbers)
+            except ValueError:
+                continue
+            if 0 < number < LARGEST and 0 <= mean < LARGEST:
+                found.setdefault(name[2:], {})[label] = (number, mean)
+    return found
+
+
 def _whole(text: str) -> int:
     return int(text) if text.removeprefix("-").isdigit() else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """All counts of a queue at one instant. An entry is outstanding until it is counted under one terminal status."""
+    """All counts of a queue at one instant, and `lengths` of tenants as `length_audits` returns them.
+
+    An entry is outstanding until it is counted under one terminal status.
+    """
 
     counts: Mapping[str, int]
     delayed: int
@@ -87,6 +108,7 @@ class Audit:
     dead_letters: int
     lanes: Sequence[LaneAudit] = field(default_factory=tuple)
     tenants: Mapping[str, TenantAudit] = field(default_factory=dict)
+    lengths: Mapping[str, Mapping[str, tuple[float, float]]] = field(default_factory=dict)
 
     @property
     def outstanding(self) -> int:
@@ -173,6 +195,8 @@ class Sample:
         paused_ms: start of the pause of each paused lane, epoch ms; 0 if it cannot be read.
         first_ms: first rank of each lane's ready set, epoch ms, whoever wrote it; empty ones are missing.
         ranked: the places that were asked for and hold a request, lane by lane.
+        pace_per_s: requests that the fleet takes a second while any wait (lua/lib/pace.lua), as last measured; None
+            before that.
     """
 
     now_ms: int
@@ -182,3 +206,4 @@ class Sample:
     paused_ms: Mapping[Lane, int] = field(default_factory=dict)
     first_ms: Mapping[Lane, int] = field(default_factory=dict)
     ranked: Sequence[Ranked] = ()
+    pace_per_s: float | None = None

@@ -21,11 +21,12 @@ from streamfleet.common.replies import (
     lane_of,
     mapping,
     number,
+    pace_per_s,
     ranked_member,
     tenant_rule,
     texts,
 )
-from streamfleet.operator.broker.audit import Audit, Ranked, Sample, lane_audit, tenant_audits
+from streamfleet.operator.broker.audit import Audit, Ranked, Sample, lane_audit, length_audits, tenant_audits
 
 OUTSTANDING = "outstanding"
 """Status that requeue.lua returns for a request that has not ended."""
@@ -46,6 +47,7 @@ class ControlBroker(ClientBroker):
             dead_letters=dead,
             lanes=[lane_audit(lane, row) for lane, row in zip(LANES, lanes, strict=True)],
             tenants=tenant_audits(texts(served)),
+            lengths=length_audits(texts(served)),
         )
 
     async def sample(self, places: Mapping[Lane, Sequence[int]], delayed_at_most: int) -> Sample:
@@ -56,12 +58,12 @@ class ControlBroker(ClientBroker):
             delayed_at_most: largest number of delayed requests to count by lane.
         """
         asked = [(lane, place) for lane in LANES for place in places[lane]]
-        (seconds, microseconds), workers, delayed, paused, *rows = await self._look_all(
+        (seconds, microseconds), workers, delayed, (pace, *paused), *rows = await self._look_all(
             [
                 ("TIME",),
                 ("HGETALL", self.keys.workers),
                 ("ZRANGE", self.keys.delayed, 0, delayed_at_most - 1),
-                self._paused_command(),
+                ("HMGET", self.keys.sched, "pace", *self._paused_fields),
                 *(("XRANGE", self.keys.lane(lane), "-", "+", "COUNT", 1) for lane in LANES),
                 *(("ZRANGE", self.keys.ready(lane), place, place, "WITHSCORES") for lane, place in asked),
             ]
@@ -79,6 +81,7 @@ class ControlBroker(ClientBroker):
                 lane: rank for (lane, place), row in staged if place == 0 and (rank := first_score(row)) is not None
             },
             ranked=[Ranked(*at, *found) for at, row in staged if (found := ranked_member(row))],
+            pace_per_s=pace_per_s(pace),
         )
 
     async def running_by_worker(self, lane: Lane) -> dict[str, int]:
@@ -169,7 +172,7 @@ class ControlBroker(ClientBroker):
 
     async def paused(self) -> dict[Lane, int]:
         """The paused lanes, and the start of each pause (epoch ms; 0 if it cannot be read)."""
-        return _paused(await self._look(*self._paused_command()))
+        return _paused(await self._look("HMGET", self.keys.sched, *self._paused_fields))
 
     async def drain(self, worker: str) -> None:
         """Tell a worker to finish its requests and stop; told twice, it hands them back."""
@@ -206,8 +209,9 @@ class ControlBroker(ClientBroker):
         """Number of ready requests in lanes that tenants share."""
         return int(await self._look("ZLEXCOUNT", self.keys.waiting, "-", "+"))
 
-    def _paused_command(self) -> tuple[str, ...]:
-        return ("HMGET", self.keys.sched, *(f"paused:{lane.number}" for lane in LANES))
+    @property
+    def _paused_fields(self) -> list[str]:
+        return [f"paused:{lane.number}" for lane in LANES]
 
     async def _pause(self, lanes: Sequence[Lane], on: str) -> list[Lane]:
         args = [self._config, json.dumps([lane.number for lane in lanes]), on]

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from streamfleet.operator.broker import OperatorBroker
     from streamfleet.operator.snapshot import Rates, Snapshot
 
-SECOND_LOOK_S = 1.0
 LOOKS_PER_RATE = 10
 """Number of looks that a rate covers; the rate of a single second varies too much."""
 
@@ -40,9 +39,9 @@ def backlog(
     "mean wait" is the mean time since enqueueing of what waits in order, by up to 17 requests all over the lane.
     "nearest" is the deadline of the request that runs next in a lane; one without a deadline ranks as if it had
     one some minutes after enqueueing (STREAMFLEET_PATIENCE_MS). Under the lanes stands why one is late (that deadline
-    has passed) or will be: what waits before a deadline takes longer than it leaves, at the present rate. While workers
-    are at work on what waits, it looks twice for that, a second apart. With --json only --watch knows a rate, and
-    prints a line for each look.
+    has passed) or will be: what waits before a deadline takes longer than it leaves, at the pace that the workers
+    measure while any wait (docs/deadlines.md; `pace_per_s` of the JSON object). With --watch, each look has the rates
+    of what came and ended since the looks before; with --json it prints a line for each.
 
     ```text
     streamfleet backlog
@@ -63,21 +62,12 @@ def backlog(
 async def _once(settings: QueueSettings) -> None:
     from rich.console import Console
 
-    from streamfleet.common.clock import SystemClock
     from streamfleet.operator.commands.backlog_view import render
-    from streamfleet.operator.snapshot import rates, take_snapshot
+    from streamfleet.operator.snapshot import take_snapshot
 
     async with connected(settings) as broker:
-        before = snapshot = await take_snapshot(broker)
-        if _moves(snapshot):
-            await SystemClock().sleep(SECOND_LOOK_S)
-            snapshot = await take_snapshot(broker)
-    Console().print(render(snapshot, rates(before, snapshot) if snapshot is not before else None))
-
-
-def _moves(snapshot: Snapshot) -> bool:
-    """True if requests wait and a worker takes them; otherwise a rate tells nothing."""
-    return any(lane.ready for lane in snapshot.lanes) and any(worker.takes_requests for worker in snapshot.workers)
+        snapshot = await take_snapshot(broker)
+    Console().print(render(snapshot, None))
 
 
 async def _watch(settings: QueueSettings, interval_s: float) -> None:
@@ -113,14 +103,14 @@ async def _print_json(settings: QueueSettings, interval_s: float | None) -> None
 
     async with connected(settings) as broker:
         if interval_s is None:
-            out(json.dumps(_as_json(await take_snapshot(broker), None)))
+            out(json.dumps(_as_json(await take_snapshot(broker))))
             return
         async for snapshot, moving in _looks(broker, interval_s):
             per_second = None if moving is None else {"enqueued": moving.enqueued, "finished": moving.finished}
-            out(json.dumps(_as_json(snapshot, moving) | {"per_second": per_second}))
+            out(json.dumps(_as_json(snapshot) | {"per_second": per_second}))
 
 
-def _as_json(snapshot: Snapshot, moving: Rates | None) -> dict[str, Any]:
+def _as_json(snapshot: Snapshot) -> dict[str, Any]:
     from streamfleet.operator.lateness import lateness
 
-    return snapshot.to_json() | {"lateness": [found.to_json() for found in lateness(snapshot, moving)]}
+    return snapshot.to_json() | {"lateness": [found.to_json() for found in lateness(snapshot)]}

@@ -18,14 +18,14 @@ URGENT_S = 5.0
 
 def render(snapshot: Snapshot, moving: Rates | None) -> RenderableType:
     """Render lanes, reasons for lateness, workers and totals."""
-    why = [Text(line, style="yellow") for line in reasons(snapshot, moving)]
+    why = [Text(line, style="yellow") for line in reasons(snapshot)]
     queue = Text(f"queue {snapshot.queue}", style="bold")
     return Group(queue, _lanes(snapshot), *why, _workers(snapshot), Text(totals(snapshot, moving)))
 
 
-def reasons(snapshot: Snapshot, moving: Rates | None) -> list[str]:
+def reasons(snapshot: Snapshot) -> list[str]:
     """The reason for each lane that is late, will be late, or waits for something else than its turn; a line each."""
-    told = [found for found in lateness(snapshot, moving) if found.cause not in QUIET]
+    told = [found for found in lateness(snapshot) if found.cause not in QUIET]
     return [one_line(f"{found.lane}: {found.line()}") for found in told]
 
 
@@ -36,9 +36,10 @@ def totals(snapshot: Snapshot, moving: Rates | None) -> str:
         f"accepted {snapshot.accepted}, outstanding {snapshot.outstanding}, delayed {snapshot.delayed}, "
         f"dead letters {snapshot.dead_letters}; ended: {ended}"
     )
-    if moving is None:
-        return line
-    return f"{line}\n{moving.enqueued:.1f} enqueued/s, {moving.finished:.1f} finished/s"
+    told = [] if moving is None else [f"{moving.enqueued:.1f} enqueued/s", f"{moving.finished:.1f} finished/s"]
+    if snapshot.pace_per_s is not None:
+        told.append(f"while any wait, {snapshot.pace_per_s:.1f} taken/s")
+    return "\n".join([line, *([", ".join(told)] if told else [])])
 
 
 def _lanes(snapshot: Snapshot) -> FittedTable:

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from streamfleet.common.protocol import Lane
-from streamfleet.operator.commands.common import AsJson, QueueName, RedisUrl, out, queue_settings, run, say
+from streamfleet.operator.commands.common import AsJson, QueueName, RedisUrl, connected, out, queue_settings, run, say
 
 if TYPE_CHECKING:
     from streamfleet.common.settings import QueueSettings
+    from streamfleet.operator.plan.lengths import Lengths
     from streamfleet.operator.plan.measure import MeasureOptions
     from streamfleet.operator.plan.planning import Asked, Plan
     from streamfleet.operator.plan.profile import EngineProfile
@@ -29,11 +30,21 @@ Trace = Annotated[
         "--trace",
         "-t",
         metavar="FILE.jsonl",
-        help="Recorded arrivals in place of --rate; a line has at_ms, prompt_tokens, output_tokens, lane, deadline_ms.",
+        help="Recorded arrivals in place of --rate; a line has at_ms, prompt_tokens, output_tokens, lane, deadline_ms. "
+        "With --queue, tenant and max_tokens may stand in place of output_tokens.",
     ),
 ]
 Prompt = Annotated[int | None, typer.Option("--prompt-tokens", help="Mean length of prompts.")]
 Output = Annotated[int | None, typer.Option("--output-tokens", help="Mean length of answers.")]
+LearntFrom = Annotated[
+    str | None,
+    typer.Option(
+        "--queue",
+        "-q",
+        metavar="NAME",
+        help="Take lengths that are not given from what this queue has learnt, by tenant and asked limit. Needs Redis.",
+    ),
+]
 Spread = Annotated[
     Literal["log-normal", "fixed"], typer.Option("--lengths", help="How lengths are spread around their means.")
 ]
@@ -71,17 +82,21 @@ def plan_workers(  # noqa: PLR0913, PLR0917 - each parameter is an option
     requests: Requests = 10_000,
     most: Most = 1_000,
     as_json: AsJson = False,
+    redis_url: RedisUrl = None,
+    queue: LearntFrom = None,
 ) -> None:
     """Find the smallest number of workers with which at most a share of requests is late, by simulation.
 
     Takes an engine that was measured, what arrives, and when it is due. A request is late when it has no answer by its
-    deadline. Shows the fleet found beside one worker fewer and one more. Uses no Redis, and takes some seconds.
+    deadline. Shows the fleet found beside one worker fewer and one more. Takes some seconds, and uses no Redis unless
+    --queue names a queue: then lengths that are not given are those that the queue's tenants have had lately.
     docs/capacity.md tells how far to trust it.
 
     ```text
     streamfleet plan measure --out engine.json
     streamfleet plan --profile engine.json --rate 20 --prompt-tokens 300 --output-tokens 150 --deadline 30s --late 0.5%
     streamfleet plan --profile engine.json --trace traffic.jsonl --late 1% --spare 1
+    streamfleet plan --profile engine.json --rate 20 --queue default --deadline 30s
     ```
     """
     if context.invoked_subcommand is not None:
@@ -90,7 +105,7 @@ def plan_workers(  # noqa: PLR0913, PLR0917 - each parameter is an option
 
     asked = Asked(
         profile, rate, trace, prompt_tokens, output_tokens, lengths, deadline, lane, late, spare, batch_size, seed,
-        runs, requests, most,
+        runs, requests, most, run(_learnt(queue_settings(redis_url, queue))) if queue is not None else None,
     )  # fmt: skip
     found = _planned(asked)
     if as_json:
@@ -103,6 +118,13 @@ def plan_workers(  # noqa: PLR0913, PLR0917 - each parameter is an option
     from streamfleet.operator.plan.view import render
 
     Console().print(render(found.found, found.late, found.spare, found.basis))
+
+
+async def _learnt(settings: QueueSettings) -> Lengths:
+    from streamfleet.operator.plan.lengths import learnt
+
+    async with connected(settings) as broker:
+        return learnt(await broker.audit(0))
 
 
 def _planned(asked: Asked) -> Plan:

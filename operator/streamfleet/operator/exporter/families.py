@@ -58,7 +58,8 @@ PRESSURE = _gauge(
 OUTSTANDING = _gauge("streamfleet_queue_outstanding", "Entries of all lanes together.")
 WORK = _gauge("streamfleet_queue_work_seconds", "What is outstanding, divided by the throughput.")
 THROUGHPUT = _gauge(
-    "streamfleet_queue_throughput", "Requests that succeed or fail per second, measured while something waits."
+    "streamfleet_queue_throughput",
+    "Requests that the fleet takes per second while any wait, as the workers measure it.",
 )
 DELAYED = _gauge("streamfleet_queue_delayed", "Requests that wait for their next try.")
 DEAD_LETTERS = _gauge("streamfleet_queue_dead_letters", "Dead letters that are kept.")

@@ -13,7 +13,6 @@ from streamfleet.common.clock import Clock
 from streamfleet.common.errors import StreamfleetError
 from streamfleet.common.health import Health
 from streamfleet.operator.broker import OperatorBroker
-from streamfleet.operator.exporter.pressure import Throughput
 from streamfleet.operator.exporter.view import View, read_view
 
 log = structlog.get_logger(__name__)
@@ -42,7 +41,6 @@ class CachedReader:
     def __init__(self, broker: OperatorBroker, clock: Clock, reuse_s: float) -> None:
         self._broker, self._clock, self._reuse_s = broker, clock, reuse_s
         self._loop = asyncio.get_running_loop()
-        self._throughput = Throughput()
         self._lock = threading.Lock()
         self._last: Reading | None = None
         self._last_at = 0.0
@@ -84,7 +82,7 @@ class CachedReader:
     async def _read(self) -> tuple[View | None, str]:
         try:
             async with asyncio.timeout(READ_TIMEOUT_S):
-                return await read_view(self._broker, self._throughput), "ready"
+                return await read_view(self._broker), "ready"
         except TimeoutError:
             return None, f"Redis at {self._broker.connection.address} did not answer within {READ_TIMEOUT_S:g} s"
         except StreamfleetError as error:

@@ -12,7 +12,7 @@ from typing import Any
 from streamfleet.common.protocol import Lane, Status
 from streamfleet.operator.broker import OperatorBroker
 from streamfleet.operator.broker.audit import Audit, Sample
-from streamfleet.operator.exporter.pressure import Throughput, pressure_s
+from streamfleet.operator.exporter.pressure import pressure_s
 from streamfleet.operator.fleet import silent_after_s
 from streamfleet.operator.snapshot import LaneView, lane_views, read_queue
 from streamfleet.operator.tenants import TenantView, read_tenants
@@ -56,28 +56,25 @@ class View:
     tenants: Sequence[TenantView] = ()
 
 
-async def read_view(broker: OperatorBroker, throughput: Throughput) -> View:
+async def read_view(broker: OperatorBroker) -> View:
     """Read the queue in a few round trips, whose cost does not grow with the queue."""
     await broker.refresh_configuration()
     audit, sample = await read_queue(broker)
     tenants = await read_tenants(broker) if await broker.has_tenants() else ()
-    return replace(view(audit, sample, throughput, broker.limits.patience_ms), tenants=tenants)
+    return replace(view(audit, sample, broker.limits.patience_ms), tenants=tenants)
 
 
-def view(audit: Audit, sample: Sample, throughput: Throughput, patience_ms: int) -> View:
+def view(audit: Audit, sample: Sample, patience_ms: int) -> View:
     """Compute the numbers of one reading.
 
     Args:
         audit: all counts.
-        sample: ages, deadlines, workers.
-        throughput: gets the new counts.
+        sample: ages, deadlines, workers, the pace.
         patience_ms: default deadline for ranking, counted from enqueueing.
     """
     ended = {status.value: _within(audit.ended[status]) for status in Status}
     lanes = lane_views(audit, sample, patience_ms)
-    answered = ended[Status.SUCCEEDED] + ended[Status.FAILED]
-    waits = audit.outstanding > audit.delayed + sum(lane.running for lane in lanes)
-    per_second = throughput.saw(sample.now_ms, answered, waiting=waits)
+    per_second = sample.pace_per_s
     duplicates, vanished = (_within(audit.counts.get(name, 0)) for name in ("duplicate", "vanished"))
     return View(
         lanes=lanes,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -20,7 +20,7 @@ SPREAD = 0.6
 MOST_TOKENS = 10_000_000
 MOST_MS = 10**12
 _LANES: dict[Any, Lane] = {lane.value: lane for lane in LANES}
-_FIELDS = ("at_ms", "lane", "prompt_tokens", "output_tokens", "deadline_ms")
+_FIELDS = ("at_ms", "lane", "prompt_tokens", "output_tokens", "deadline_ms", "tenant", "max_tokens")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +68,17 @@ class Traffic:
         at_s, found = 0.0, []
         for _ in range(count):
             at_s += chance.expovariate(self.per_s)
-            prompt = min(self.length(chance, self.prompt_tokens), self.longest - 1)
-            output = min(self.length(chance, self.output_tokens), self.longest - prompt)
+            prompt = min(length(chance, self.prompt_tokens, self.shape), self.longest - 1)
+            output = min(length(chance, self.output_tokens, self.shape), self.longest - prompt)
             found.append(Arrival(at_s, self.lane, prompt, output, self.deadline_s))
         return found
 
-    def length(self, chance: random.Random, mean: int) -> int:
-        """Draw a length of this shape."""
-        if self.shape == "fixed":
-            return mean
-        return max(1, round(chance.lognormvariate(math.log(mean) - SPREAD**2 / 2, SPREAD)))
+
+def length(chance: random.Random, mean: int, shape: Shape) -> int:
+    """Draw a length of this shape."""
+    if shape == "fixed":
+        return mean
+    return max(1, round(chance.lognormvariate(math.log(mean) - SPREAD**2 / 2, SPREAD)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +89,14 @@ class Defaults:
         lane: its lane.
         prompt_tokens, output_tokens: its lengths.
         deadline_s: deadline, seconds after enqueueing; None for none.
+        learnt: returns the output of a tenant's request with such a limit; None if it is not known.
     """
 
     lane: Lane = Lane.NORMAL
     prompt_tokens: int | None = None
     output_tokens: int | None = None
     deadline_s: float | None = None
+    learnt: Callable[[str, int | None], int | None] = lambda tenant, limit: None  # noqa: ARG005 - names tell
 
 
 def read_trace(path: Path, defaults: Defaults, longest: int = MOST_TOKENS) -> list[Arrival]:
@@ -141,7 +144,14 @@ def _arrival(line: str, where: str, defaults: Defaults, longest: int) -> Arrival
     if not isinstance(lane, str) or lane not in _LANES:
         raise InvalidRequest(f"must be one of {', '.join(LANES)}, not {lane!r:.40}", f"{where}: lane")
     prompt = _tokens(values, "prompt_tokens", defaults.prompt_tokens, where)
-    output = _tokens(values, "output_tokens", defaults.output_tokens, where)
+    tenant = values.get("tenant", "")
+    if not isinstance(tenant, str):
+        raise InvalidRequest(f"must be a text, not {tenant!r:.40}", f"{where}: tenant")
+    limit = _tokens(values, "max_tokens", None, where) if "max_tokens" in values else None
+    known = None if "output_tokens" in values else defaults.learnt(tenant, limit)
+    output = _tokens(values, "output_tokens", defaults.output_tokens, where) if known is None else known
+    if known is not None:
+        output = max(1, min(output, longest - prompt))
     if prompt + output > longest:
         text = f"{prompt + output} tokens with the prompt are more than the engine's max_model_len, {longest}"
         raise InvalidRequest(text, f"{where}: output_tokens")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from streamfleet.common.durations import in_words, parse_span
@@ -12,6 +13,7 @@ from streamfleet.common.protocol import Lane
 from streamfleet.common.settings import QueueSettings, WorkerSettings, load
 from streamfleet.operator.plan.arrivals import Arrival, Defaults, Shape, Traffic, read_trace
 from streamfleet.operator.plan.checks import number, share, whole
+from streamfleet.operator.plan.lengths import Lengths
 from streamfleet.operator.plan.profile import EngineProfile, load_profile
 from streamfleet.operator.plan.simulate import Fleet
 from streamfleet.operator.plan.size import NoFleet, Sized, busy_workers, evaluator, hopeless, size
@@ -38,6 +40,7 @@ class Asked:
     runs: int = 3
     requests: int = 10_000
     most: int = 1_000
+    learnt: Lengths | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +95,16 @@ def _arrivals(asked: Asked, engine: EngineProfile) -> tuple[Sequence[Sequence[Ar
     if asked.deadline is not None:
         deadline_s = number(parse_span(asked.deadline, "--deadline"), "--deadline", above=True) / 1000
     longest = engine.engine.max_model_len
+    if (known := asked.learnt) is not None:
+        asked = replace(
+            asked,
+            prompt_tokens=asked.prompt_tokens or known.prompt_tokens,
+            output_tokens=asked.output_tokens or known.output_tokens,
+        )
     if asked.trace is not None:
         if asked.rate is not None:
             raise InvalidRequest("give either --rate or --trace, not both", "--rate")
-        defaults = Defaults(asked.lane, asked.prompt_tokens, asked.output_tokens, deadline_s)
+        defaults = Defaults(asked.lane, asked.prompt_tokens, asked.output_tokens, deadline_s, _drawn(asked))
         trace = read_trace(asked.trace, defaults, longest)
         span = in_words(trace[-1].at_s)
         return [trace], f"{asked.trace.name}: {len(trace):,} requests in {span}; engine: {engine.engine.name}"
@@ -110,12 +119,18 @@ def _arrivals(asked: Asked, engine: EngineProfile) -> tuple[Sequence[Sequence[Ar
     return [traffic.arrivals(seed, count) for seed in seeds], basis
 
 
+def _drawn(asked: Asked) -> Callable[[str, int | None], int | None]:
+    """Draws outputs of the queue's learnt lengths; the same for the same seed."""
+    known, chance = asked.learnt or Lengths({}, None, None), random.Random(f"lengths:{asked.seed}")  # noqa: S311
+    return lambda tenant, limit: known.output(tenant, limit, chance, asked.lengths)
+
+
 def _traffic(asked: Asked, deadline_s: float | None, longest: int) -> Traffic:
     if asked.rate is None:
         raise InvalidRequest("give requests per second, or a recorded --trace", "--rate")
     for name, tokens in (("--prompt-tokens", asked.prompt_tokens), ("--output-tokens", asked.output_tokens)):
         if tokens is None:
-            raise InvalidRequest("give the mean length, or a recorded --trace", name)
+            raise InvalidRequest("give the mean length, a recorded --trace, or a --queue that has learnt lengths", name)
     traffic = Traffic(
         number(asked.rate, "--rate", above=True, most=1_000_000),
         whole(asked.prompt_tokens, "--prompt-tokens", least=1, most=10_000_000),

@@ -32,15 +32,16 @@ local function look()
   return now, running
 end
 
--- Who sends into a lane, and with which spans until the deadline, fading: the latest entries stand for all that came.
--- `more`: number of these; `gone`: true if those that are there no more have gone before others that waited.
-local function senders_of(lane, before, now, more, gone, slowly)
-  local known = before and before.senders and before.senders[LANE_NAMES[lane]] or {gone = 0, who = {}, spans = {}}
+-- Who sends into a lane, and with which spans until the deadline, fading: the latest entries stand for all that came lately.
+-- `more`: number of these; `gone`: true if those that are there no more have gone before others that waited; `passed`, ms.
+local function senders_of(lane, before, now, more, gone, passed)
+  local known = before and before.senders[LANE_NAMES[lane]] or {gone = 0, who = {}, spans = {}}
+  local slowly, sum = math.exp(-passed / ARRIVALS_FADE_MS), 0
   known.gone = known.gone * slowly
   for _, weights in ipairs({known.who, known.spans}) do
     for key, weight in pairs(weights) do
       weight[1] = weight[1] * slowly
-      if weight[1] < 0.01 then weights[key] = nil end
+      if weight[1] < 0.01 then weights[key] = nil elseif weights == known.who then sum = sum + weight[1] end
     end
   end
   local latest, bytes, to = {}, 0, now.last[lane]
@@ -50,15 +51,21 @@ local function senders_of(lane, before, now, more, gone, slowly)
     if not entry then break end
     latest[#latest + 1], to = entry, '(' .. entry[1]
     local size, deadline, _, tenant = skim_entry(lane, entry[1], entry[2])
-    local span = rank_of(lane, entry[1], deadline) - enqueued_ms(lane, entry[1])
+    entry.at = enqueued_ms(lane, entry[1])
+    local span = rank_of(lane, entry[1], deadline) - entry.at
     bytes = bytes + size
     entry.span, entry.class = span, tostring(math.floor(4 * math.log(math.max(1, span))))
     entry.who = string.sub(redis.sha1hex(sharing() and sharing().name(tenant) or ''), 1, 8)
   end
-  local all = #latest == MOST_LATEST or bytes >= CHUNK_BYTES
-  local each = all and more / #latest or 1
-  if gone and not all then known.gone = known.gone + math.max(0, more - #latest) end
-  for _, entry in ipairs(latest) do
+  local each = 1
+  if #latest == MOST_LATEST or bytes >= CHUNK_BYTES then
+    -- @guard pace: a burst does not go on
+    more = math.min(more, passed * #latest / math.max(1, now.at - latest[#latest].at), math.max(MOST_LATEST, 4 * sum * passed / math.max(1, before.span)))
+    each = more / #latest
+  elseif gone then
+    known.gone = known.gone + math.max(0, more - #latest)
+  end
+  for _, entry in ipairs(each > 0 and latest or {}) do   -- 0: no time has passed
     local sent, span = known.who[entry.who] or {0}, known.spans[entry.class] or {0, entry.span}
     sent[1], span[1] = sent[1] + each, span[1] + each
     span[2] = span[2] + (entry.span - span[2]) * each / span[1]
@@ -99,14 +106,16 @@ local function measure_pace()
   local passed = before and now.at - before.at or 0
   -- @guard pace: no step of a clock counts, and no time in which nobody looked
   if passed < 0 or passed > STALE_MS then passed, before = 0, nil end
+  -- @guard pace: one of another release is measured anew
+  if before and not (before.waits and before.last and before.senders) then passed, before = 0, nil end
   local rate = before and before.took > 0 and before.left / before.took or 1
   local fade = math.exp(-passed / math.min(LONGEST_FADE_MS, math.max(FADE_MS, FADE_REQUESTS / math.max(rate, 1e-6))))
   local slowly = math.exp(-passed / ARRIVALS_FADE_MS)
   for lane = 1, LANE_COUNT do
-    local more = before and before.last and math.max(0, now.read[lane] - (before.read[lane] or 0)) or 0
+    local more = before and math.max(0, now.read[lane] - (before.read[lane] or 0)) or 0
     now.came[lane] = before and (before.came[lane] or 0) * slowly + more or 0
     local waited = before and before.waits[lane] and now.waits[lane]
-    now.senders[LANE_NAMES[lane]] = senders_of(lane, before, now, more, waited, slowly)
+    now.senders[LANE_NAMES[lane]] = senders_of(lane, before, now, more, waited, passed)
   end
   if before then
     now.took, now.left, now.span, now.run = before.took, before.left, before.span * slowly + passed, before.run or 0

@@ -32,7 +32,7 @@ local function judge(claimed, deadline, tenant, needs)
   return nil
 end
 
-local expected   -- as expectations() returns it
+local expected   -- {of = as expectations() returns it, known = {{ms until it is taken, ms of its run}…}}
 -- @begin
 expected = nil
 -- @end
@@ -40,13 +40,22 @@ expected = nil
 -- Ends an entry that asks for it if it will likely be late: on its arrival, before it waits. `before`: number of requests
 -- of its lane that arrived with it; `rows`: these, if tenants share the lane. Returns true if it has been ended.
 local function refuse(lane, id, fields, deadline, before, tenant, rows)
-  expected = expected or expectations()
-  local first = before + call('ZCOUNT', ready_key(lane), '-inf', string.format('%.0f', deadline))
-  local _, ms, run = expected(lane, deadline, first, tenant or '', function(t, name)
-    local own = t.number(lane, name, deadline)
-    for _, row in ipairs(rows or {}) do own = own + (t.name(row[3] or '') == name and 1 or 0) end
-    return own
-  end)
+  expected = expected or {of = expectations(), known = {}}
+  local first, t = before + call('ZCOUNT', ready_key(lane), '-inf', string.format('%.0f', deadline)), sharing()
+  local own, name = first, ''
+  if t then
+    name = t.name(tenant)
+    own = t.number(lane, name, deadline)
+    for _, row in ipairs(rows or {}) do own = own + (t.name(row[3]) == name and 1 or 0) end
+  end
+  -- Those of a tenant in about the same place are told the same: many may come at once.
+  local near, left = math.floor(16 * math.log(own + 1)), math.floor(16 * math.log(math.max(1, deadline - now_ms())))
+  local key = table.concat({lane, near, left, name}, ' ')
+  if not expected.known[key] then
+    local _, wait, usual = expected.of(lane, deadline, first, tenant or '', function() return own end)
+    expected.known[key] = {wait, usual}
+  end
+  local ms, run = unpack(expected.known[key])
   -- @guard refuse: what may be in time waits
   if not ms or now_ms() + ms + run <= deadline then return false end
   local entry = read_entry(lane, id, fields)
