@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from streamfleet.common.broker.producer import ProducerBroker
+from streamfleet.common.broker.types import Expected
 from streamfleet.common.errors import LikelyLate
 from streamfleet.common.protocol import LANES, Lane
 from streamfleet.producer.ask import DOWNGRADE, Draft
@@ -22,11 +23,30 @@ async def judge(broker: ProducerBroker, drafts: Sequence[Draft]) -> list[Draft]:
         LikelyLate: one of them is to be refused.
     """
     asking = [each for each in drafts if each.if_late]
-    if not asking:
-        return [*drafts]
-    expected = await broker.expected(
-        [(each.lane, None, _number(each, "deadline"), _number(each, "ttl")) for each in asking]
+    return await _judged(broker, drafts, asking, await _expected(broker, asking)) if asking else [*drafts]
+
+
+async def judge_one(broker: ProducerBroker, draft: Draft) -> tuple[Draft, Expected]:
+    """Returns one draft as `judge` does, and what is expected of it, in its own lane, whether it asks or not.
+
+    Raises:
+        LikelyLate: it is to be refused.
+    """
+    expected = await _expected(broker, [draft])
+    if draft.if_late:
+        (draft,) = await _judged(broker, [draft], [draft], expected)
+    return draft, expected[0]
+
+
+async def _expected(broker: ProducerBroker, drafts: Sequence[Draft]) -> list[Expected]:
+    return await broker.expected(
+        [(each.lane, None, _number(each, "deadline"), _number(each, "ttl")) for each in drafts]
     )
+
+
+async def _judged(
+    broker: ProducerBroker, drafts: Sequence[Draft], asking: Sequence[Draft], expected: Sequence[Expected]
+) -> list[Draft]:
     found = dict(zip(map(id, asking), expected, strict=True))
     judged: list[Draft] = []
     before = Counter[Lane]()
