@@ -72,7 +72,7 @@ bench-batching: setup-dev setup-vllm ## Batch sizes, window and continuous batch
 bench-scheduling: setup-dev ## Urgent requests behind backlogs, deadlines, shares, idle fleets, a day of traffic
 	@$(BIN)/python -m bench.scheduling $(ARGS)
 
-bench-fairness: setup-dev ## Tenants in one lane: a small one beside a flood, shares by weight, the cost of a pull
+bench-fairness: setup-dev setup-vllm ## Tenants in one lane: a small one beside a flood, shares by weight, the cost of a pull (--only vllm: real vLLM)
 	@$(BIN)/python -m bench.fairness $(ARGS)
 
 bench-locality: setup-dev ## Where requests of sessions run: cached tokens, misses, the cost of a pull, beside a push oracle (20 minutes)

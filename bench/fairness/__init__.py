@@ -1,10 +1,10 @@
-"""Shares of tenants in a lane: the real scripts on a real Redis with engines simulated by their slots alone."""
+"""Shares of tenants in a lane: the real scripts on a real Redis, with simulated engines; one load with real vLLM."""
 
 from __future__ import annotations
 
 from functools import partial
 
-from bench.fairness import deadlines, shares, small, times
+from bench.fairness import deadlines, real, shares, small, times
 from bench.scheduling import pull_with_label
 from bench.scheduling.parts import Parts
 
@@ -13,5 +13,6 @@ PARTS: Parts = {
     "shares": shares.measure,
     "deadlines": deadlines.measure,
     "times": times.measure,
+    "vllm": real.measure,
     "pull_cost": partial(pull_with_label.measure, label="tenant", values=1_000),
 }

@@ -12,6 +12,7 @@ examples:
   python -m bench.fairness --quick                     small sizes, about a minute; into build/bench/quick
   python -m bench.fairness                             full sizes, about ten minutes; into bench/results
   python -m bench.fairness --only small,shares
+  python -m bench.fairness --only vllm                 a small tenant beside a flood on real vLLM, about three minutes
 """
 
 if __name__ == "__main__":

@@ -7,13 +7,17 @@ from pathlib import Path
 
 import httpx
 import pytest
+import structlog
 
 from streamfleet.common.connection import Connection
 from streamfleet.common.keys import Keys
+from streamfleet.gateway.api_keys import GatewayNames, digest_of, make_record, new_secret, with_rule
+from streamfleet.gateway.broker.api_keys import GatewayBroker
 from streamfleet.gateway.broker.webhooks import WebhookBroker
 from streamfleet.gateway.webhook_messages import Message, WebhookLimits, WebhookNames
 from streamfleet.operator.access_rules import Patterns, Role, grants
 from tests.integration.cli_processes import streamfleet
+from tests.integration.gateway_here import gateway_here
 from tests.integration.gateway_process import gateway_on, status_of
 from tests.integration.worker_process import WorkerProcess, chat
 from tests.security.guarded import QUEUE, Guarded, rendered
@@ -75,3 +79,24 @@ async def test_webhooks_are_announced_under_rules_that_do_not_have_what_tenants_
         assert len((await me.take("g1", 5)).deliveries) == 2
     finally:
         await me.close()
+
+
+async def test_under_rules_of_an_earlier_release_a_gateway_serves_without_what_keys_name(guarded: Guarded) -> None:
+    """It says so each minute, in the log, and callers get their answers."""
+    today = grants(Role.GATEWAY, Patterns(Keys(QUEUE)))
+    earlier = [grant for grant in today if not any(key.endswith(":tenants") for key in grant.keys)]
+    assert len(earlier) < len(today)
+    operator = GatewayBroker(Connection(guarded.enlist(Role.OPERATOR), patience_s=0), GatewayNames())
+    secret = new_secret()
+    record = make_record(digest_of(secret), "name", "acme", created_ms=1)
+    try:
+        await operator.add(digest_of(secret), with_rule(record, 3.0, None, 1))
+    finally:
+        await operator.close()
+    url = guarded.enlist_with(Role.GATEWAY, rendered(earlier))
+    with structlog.testing.capture_logs() as logs:
+        async with gateway_here(url, secret, models=f"m={QUEUE}") as http:
+            for _ in range(2):
+                assert (await http.get("/v1/models")).status_code == 200
+    (line,) = [each for each in logs if each["event"] == "background_task_failed"]
+    assert (line["errand"], "lacks a permission" in line["error"]) == ("set a tenant's weight and limit", True)

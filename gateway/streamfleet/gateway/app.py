@@ -46,6 +46,8 @@ ROUTERS = (
 EXPOSED_HEADERS = (
     "x-request-id",
     "x-streamfleet-id",
+    "x-streamfleet-place",
+    "x-streamfleet-expected-ms",
     "openai-processing-ms",
     "retry-after",
     "retry-after-ms",

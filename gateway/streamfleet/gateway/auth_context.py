@@ -20,6 +20,7 @@ from streamfleet.gateway.call import Call, call_of
 from streamfleet.gateway.files.files import Files
 from streamfleet.gateway.gateway import Gateway, gateway_of
 from streamfleet.gateway.request_parameters import Bounds, RequestParameters, read_parameters
+from streamfleet.producer.handle import Handle
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,18 @@ class AuthContext:
             self.settings.gateway_on_disconnect == "continue",
         )
         return read_parameters(self.request.headers, body, bounds, self.gateway.clock.now_ms())
+
+    def show_expected(self, place: int | None, wait_ms: float | None) -> None:
+        """Add place and expected time of a request to the answer's headers, as far as they are known."""
+        if place is not None:
+            self.call.headers["x-streamfleet-place"] = str(place)
+        if wait_ms is not None:
+            self.call.headers["x-streamfleet-expected-ms"] = str(round(wait_ms))
+
+    async def show_status(self, handle: Handle) -> None:
+        """The same of a request that is in its queue already."""
+        status = await handle.status()
+        self.show_expected(status.place, None if status.expected_s is None else status.expected_s * 1000)
 
     def show_limits(self) -> None:
         """Add the caller's remaining limits to the answer's headers."""

@@ -304,6 +304,11 @@ RESTARTS = header(
     "X-Streamfleet-Restarts", {"type": "string", "enum": ["error", "event"]}, "how a stream that begins anew is told"
 )
 AFTER = header("Last-Event-ID", TEXT, "of a stream: go on behind this event")
+EXPECTED = header(
+    "X-Streamfleet-Expected",
+    {"type": "string", "enum": ["tell"]},
+    "answer with `x-streamfleet-place` and `x-streamfleet-expected-ms`; a stream begins before its first token then",
+)
 IDEMPOTENCY = header(
     "Idempotency-Key", {"type": "string", "maxLength": 1_024}, "the same key and body are the same request"
 )

@@ -97,7 +97,7 @@ def exception_to_api_error(error: StreamfleetError) -> ApiError:
                 f"service_tier flex: it would wait for {error.wait_s:.0f} s, and end {error.late_s:.0f} s after its "
                 "deadline; give it more time, or try again later"
             )
-            headers = retry_after(error.late_s)
+            headers = retry_after(error.late_s) | {"x-streamfleet-expected-ms": str(round(error.wait_s * 1000))}
             found = ApiError(429, text, "resource_unavailable", LIMITED, headers=headers, reason="likely_late")
         case ResultTimeout():
             text = "the request was not answered before its deadline"

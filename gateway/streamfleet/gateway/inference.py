@@ -14,6 +14,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
 
+from streamfleet.common.broker.types import Expected
 from streamfleet.common.errors import InvalidRequest, LikelyLate, QueueFull, RequestLost
 from streamfleet.common.protocol import (
     CHAT,
@@ -33,6 +34,7 @@ from streamfleet.gateway.broker.api_keys import Held
 from streamfleet.gateway.disconnect import CallerLeft, DisconnectWatcher
 from streamfleet.gateway.document import (
     AFTER,
+    EXPECTED,
     IDEMPOTENCY,
     JSON,
     RESTARTS,
@@ -75,7 +77,7 @@ class DirectRoute(APIRoute):
 router = APIRouter(tags=["models"], route_class=DirectRoute)
 _ERRORS = (400, 403, 404, 409, 413, 499, 504, "4XX", "5XX")
 _ANSWER, _STREAMED = answers("EngineAnswer"), answers("EngineAnswer", JSON, SSE)
-_NAMED = (*WAITING, IDEMPOTENCY)
+_NAMED = (*WAITING, IDEMPOTENCY, EXPECTED)
 _STREAMING = (*_NAMED, RESTARTS, AFTER)
 
 
@@ -217,7 +219,14 @@ async def enqueue(request: Request, endpoint: str) -> Enqueued:
         ask = parameters.ask(
             sent, own_id, endpoint, caller.tenant, stream=parameters.stream, refuse_late=parameters.refuses_late
         )
-        handle = await client.enqueue_draft(await offload(size, client.draft, ask))
+        draft, expected = await offload(size, client.draft, ask), Expected()
+        if parameters.tells_expected or draft.if_late:
+            draft, expected = await client.judge_draft(draft)
+        handle = await client.enqueue_draft(draft)
+        if not handle.existing:
+            context.show_expected(expected.place, expected.wait_ms)
+        elif parameters.tells_expected:
+            await context.show_status(handle)
     except (InvalidRequest, QueueFull, LikelyLate):
         if reservation is not None:
             gateway.run_in_background(gateway.budget.release(reservation), "put back tokens")
@@ -260,4 +269,5 @@ def _reading(enqueued: Enqueued) -> Reading:
         on_left=enqueued.abandon,
         on_result=enqueued.settle if enqueued.reservation is not None else None,
         tier=enqueued.parameters.tier,
+        at_once=enqueued.parameters.tells_expected,
     )

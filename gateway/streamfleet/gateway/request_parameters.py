@@ -100,6 +100,7 @@ class RequestParameters:
         restart_events: True if the caller understands that a stream begins anew.
         after: id of the last chunk that the caller has.
         tier: `service_tier` of the chosen lane; None if the caller named none.
+        tells_expected: True if the caller asks for place and expected time.
         refuses_late: True if the request is refused where it will likely be late: `service_tier` has chosen
             the lane, and is `flex`.
     """
@@ -115,6 +116,7 @@ class RequestParameters:
     restart_events: bool
     after: str | None
     tier: str | None
+    tells_expected: bool = False
     refuses_late: bool = False
 
     def ask(
@@ -174,6 +176,7 @@ def read_parameters(
         restart_events=read_restart_events(headers),
         after=_read_last_event_id(headers),
         tier=_tier_of(lane) if body.get("service_tier") is not None else None,
+        tells_expected=read_tells_expected(headers),
         refuses_late=body.get("service_tier") == "flex" and headers.get("x-streamfleet-lane") is None,
     )
 
@@ -201,6 +204,14 @@ def read_restart_events(headers: Mapping[str, str]) -> bool:
     if given not in ("error", "event"):
         raise InvalidRequest(f"must be error or event, not {given[:40]!r}", f"{HEADER_PREFIX}Restarts")
     return given == "event"
+
+
+def read_tells_expected(headers: Mapping[str, str]) -> bool:
+    """True if a caller asks for place and expected time. Raises InvalidRequest."""
+    given = headers.get("x-streamfleet-expected")
+    if given not in (None, "tell"):
+        raise InvalidRequest(f"must be tell, not {given[:40]!r}", f"{HEADER_PREFIX}Expected")
+    return given is not None
 
 
 def check_fields(endpoint: str, body: Mapping[str, Any]) -> None:

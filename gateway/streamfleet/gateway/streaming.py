@@ -23,11 +23,11 @@ from streamfleet.common.results import Result
 from streamfleet.gateway import metrics
 from streamfleet.gateway.auth_context import AuthContext, authenticate
 from streamfleet.gateway.disconnect import CallerLeft, DisconnectWatcher
-from streamfleet.gateway.document import AFTER, RESTARTS, SSE, answers, operation
+from streamfleet.gateway.document import AFTER, EXPECTED, RESTARTS, SSE, answers, operation
 from streamfleet.gateway.edge import DirectWriter
 from streamfleet.gateway.errors import SERVER, ApiError, exception_to_api_error, result_to_api_error
 from streamfleet.gateway.gateway import Gateway
-from streamfleet.gateway.request_parameters import belongs_to, read_restart_events
+from streamfleet.gateway.request_parameters import belongs_to, read_restart_events, read_tells_expected
 from streamfleet.producer.client import Client
 from streamfleet.producer.handle import Handle
 from streamfleet.producer.streaming import Chunk, Event, Missed, Restarted
@@ -52,6 +52,7 @@ class Reading:
         on_left: called when the reader leaves or its stream is cut.
         on_result: called with the result, or with None if Redis lost the request; None to call nothing.
         tier: `service_tier` in every chunk; None for none.
+        at_once: True to send the headers before the first event: the caller asks for what they say of its wait.
     """
 
     context: AuthContext
@@ -63,6 +64,7 @@ class Reading:
     on_left: Callable[[], None]
     on_result: Callable[[Result | None], Coroutine[Any, Any, None]] | None = None
     tier: str | None = None
+    at_once: bool = False
 
     @property
     def live(self) -> bool:
@@ -196,6 +198,8 @@ def encode_events(
 async def open_stream(reading: Reading) -> Response:
     """Returns the answer after its first event, or after a first wait: an early failure becomes an answer of its own.
 
+    A caller that asks for place and expected time gets it at once.
+
     Raises:
         ApiError, StreamfleetError: the request failed before its first event.
         CallerLeft: the caller left before that.
@@ -207,7 +211,8 @@ async def open_stream(reading: Reading) -> Response:
     first = asyncio.ensure_future(anext(source))
     watcher.__enter__()
     try:
-        await watcher.wait(first, gateway.settings.gateway_keep_alive_comment_s)
+        if not reading.at_once:
+            await watcher.wait(first, gateway.settings.gateway_keep_alive_comment_s)
         if first.done():
             first.result()
         return EventStream(reading, tokens, source, first, watcher)
@@ -334,7 +339,7 @@ _ERRORS = (400, 404, 499, 504, "4XX", "5XX")
 
 @router.get(
     "/v1/streams/{request_id}",
-    **operation({200: answers("EngineAnswer", SSE)}, _ERRORS, parameters=(AFTER, RESTARTS)),
+    **operation({200: answers("EngineAnswer", SSE)}, _ERRORS, parameters=(AFTER, RESTARTS, EXPECTED)),
 )
 async def stream(request: Request, request_id: str) -> Response:
     """The tokens of a request that was sent with `stream`, by the `x-streamfleet-id` of its answer.
@@ -346,14 +351,18 @@ async def stream(request: Request, request_id: str) -> Response:
     if client is None:
         raise ApiError(404, "there is no such request, or it is not yours", "request_not_found", param="request_id")
     context.call.set_request_id(request_id)
+    handle, tells = client.handle(request_id), read_tells_expected(request.headers)
+    if tells:
+        await context.show_status(handle)
     reading = Reading(
         context=context,
         client=client,
-        handle=client.handle(request_id),
+        handle=handle,
         after=request.headers.get("last-event-id") or None,
         restart_events=read_restart_events(request.headers),
         wait_s=context.settings.gateway_max_wait_ms / 1000,
         on_left=lambda: None,
+        at_once=tells,
     )
     return await open_stream(reading)
 

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self, TypeVar, Unpack, overload
 
 from streamfleet.common.broker.producer import ProducerBroker
-from streamfleet.common.broker.types import Submission
+from streamfleet.common.broker.types import Expected, Submission
 from streamfleet.common.errors import ClientClosed, InvalidRequest, NotPermitted, RequestLost, ResultTimeout
 from streamfleet.common.protocol import Status
 from streamfleet.common.results import Result
@@ -229,6 +229,17 @@ class Client:
             InvalidRequest: a field is wrong.
         """
         return self._open.sender.draft(ask, secrets.token_hex(16))
+
+    async def judge_draft(self, draft: Draft) -> tuple[Draft, Expected]:
+        """Place and time that a draft would have now; one round trip.
+
+        Returns:
+            The draft as its `if_late` asks, to be enqueued without another look; and what is expected of it as it was.
+
+        Raises:
+            LikelyLate: it would likely be late, and asks to be refused then.
+        """
+        return await self._open.sender.judge_draft(draft)
 
     async def enqueue_draft(self, draft: Draft) -> Handle:
         """Enqueue a draft. Raises as `enqueue`."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import TypeAlias
 
 from streamfleet.common.broker.producer import ProducerBroker
 from streamfleet.common.broker.types import Expected
@@ -15,6 +16,7 @@ from streamfleet.common.errors import LikelyLate
 from streamfleet.common.protocol import LANES, Lane
 from streamfleet.producer.ask import DOWNGRADE, Draft
 
+Row: TypeAlias = tuple[Lane, None, int | None, int | None, str, int]
 MOST_AT_ONCE = 50
 """Requests that one call of the script judges: with many tenants, each takes about 0.1 ms of the server."""
 
@@ -34,15 +36,24 @@ async def judge(broker: ProducerBroker, drafts: Sequence[Draft]) -> list[Draft]:
     return judged
 
 
+async def judge_one(broker: ProducerBroker, draft: Draft) -> tuple[Draft, Expected]:
+    """Returns one draft as `judge` does, and what is expected of it, in its own lane, whether it asks or not.
+
+    Raises:
+        LikelyLate: it is to be refused.
+    """
+    (expected,) = await broker.expected([_row(draft, 0)])
+    return (await _judged(broker, draft, expected) if draft.if_late else draft), expected
+
+
 async def _judge_some(
     broker: ProducerBroker, drafts: Sequence[Draft], before: Counter[tuple[Lane, str]]
 ) -> list[Draft]:
     """Judges drafts. `before`: number of each lane and tenant that go first; these are added."""
-    rows: list[tuple[Lane, None, int | None, int | None, str, int]] = []
+    rows: list[Row] = []
     for each in drafts:
         if each.if_late:
-            numbers = _number(each, "deadline"), _number(each, "ttl")
-            rows.append((each.lane, None, *numbers, _tenant(each), before[each.lane, _tenant(each)]))
+            rows.append(_row(each, before[each.lane, _tenant(each)]))
         else:
             before[each.lane, _tenant(each)] += 1
     found = iter(await broker.expected(rows))
@@ -60,6 +71,11 @@ async def _judged(broker: ProducerBroker, draft: Draft, likely: Expected) -> Dra
     if await broker.record(draft.id) is not None:  # it is in the queue already
         return draft.judged(draft.lane)
     raise LikelyLate(draft.lane, (likely.wait_ms or 0) / 1000, (likely.run_ms or 0) / 1000, -likely.left_ms / 1000)
+
+
+def _row(draft: Draft, more: int) -> Row:
+    """A draft as `expected` asks for it. `more`: number of its lane and tenant that go first in the same call."""
+    return draft.lane, None, _number(draft, "deadline"), _number(draft, "ttl"), _tenant(draft), more
 
 
 def _tenant(draft: Draft) -> str:

@@ -11,13 +11,13 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeAlias
 
 from streamfleet.common.broker.producer import ProducerBroker
-from streamfleet.common.broker.types import TOO_MANY_BYTES, Accepted, EnqueueCode, Submission
+from streamfleet.common.broker.types import TOO_MANY_BYTES, Accepted, EnqueueCode, Expected, Submission
 from streamfleet.common.envelope import traceparent_of
 from streamfleet.common.errors import Conflict, InvalidRequest, NotReplicated, QueueFull, StreamfleetError
 from streamfleet.common.settings import QueueSettings
 from streamfleet.producer.ask import Ask, Draft, as_ask, check_id, draft
 from streamfleet.producer.handle import Handle, Owner
-from streamfleet.producer.lateness import judge
+from streamfleet.producer.lateness import judge, judge_one
 from streamfleet.producer.mailbox import Mailbox
 from streamfleet.producer.submission_batches import chunked, size
 
@@ -75,6 +75,10 @@ class Sender:
         for handle in self._handles(answered):
             return handle
         raise self._refusal(answered)
+
+    async def judge_draft(self, drafted: Draft) -> tuple[Draft, Expected]:
+        """What is expected of a request, which asks for nothing in `if_late` any more."""
+        return await judge_one(self._broker, drafted)
 
     async def enqueue_many(self, asks: Iterable[Ask | Mapping[str, Any]]) -> list[Handle]:
         """All of them, each call after the one before it was answered."""

@@ -95,7 +95,7 @@ async def _enqueue(
 
     async with Client(settings=settings, notify=wait) as fleet:
         handle = await fleet.enqueue(body, **options)
-        if options["if_late"] and handle.entry and not handle.entry.startswith(f"{options['lane']}:"):
+        if options["if_late"] and not handle.existing and not handle.entry.startswith(f"{options['lane']}:"):
             say(f"request {handle.id} would likely be late in lane {options['lane']}: it is in lane {Lane.LOW}")
         if not wait:
             out(handle.id)
