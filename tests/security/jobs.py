@@ -217,9 +217,11 @@ async def one_lane(admin: Broker, me: Broker, lane: Lane) -> None:
     assert (await later.expire())[0] == 1
     pace = json.loads(await later.connection.command("HGET", later.keys.sched, "pace"))
     assert pace["read"][lane.number - 1], "arrivals are counted"
-    assert pace["senders"][lane]["who"], "and it is seen who sends them"
     await add(admin, lane, f"{NOW}-12", id=f"{lane}-gone")
     lease = await claim(me, lane)
+    await later.expire()
+    pace = json.loads(await later.connection.command("HGET", later.keys.sched, "pace"))
+    assert pace["senders"][lane]["who"], "it is seen who sends them"
     await admin.connection.command("XDEL", me.keys.lane(lane), f"{NOW}-12")
     await me.renew("w1", [lease])
 

@@ -36,8 +36,8 @@ MUTANTS = (
     ),
     Mutant(
         "refuse: who arrives together counts",
-        "local first = before + call(",
-        "local first = call(",
+        "local first, t = before + call(",
+        "local first, t = call(",
         "expected.what_arrives_together_counts_for_each_other",
     ),
     Mutant(
