@@ -1,4 +1,4 @@
-"""How evenly workers are filled by requests of no session, in virtual time: the real scripts on a real Redis.
+"""Measures how evenly workers are filled by requests without sessions, in virtual time: real scripts, a real Redis.
 
 `spread` is the mean, over the run, of the most less the fewest requests that workers hold.
 """

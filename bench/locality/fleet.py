@@ -43,7 +43,7 @@ class Figures:
     first_s: list[float] = field(default_factory=list)
     passed_s: list[float] = field(default_factory=list)
     sessions_s: list[tuple[float, float]] = field(default_factory=list)
-    """Of each session that has ended: when it began, and how long it took."""
+    """Begin and duration of each session that has ended, s."""
     by_worker: dict[int, int] = field(default_factory=dict)
 
     def of(self, seconds: float) -> dict[str, float]:

@@ -13,7 +13,7 @@ VERBS = ("enqueue", "pull", "renew", "complete", "results")
 CALLS = ("heartbeat", "acquire_housekeeping_lock", "empty_pull", "bench", "watch", "notices")
 """Of workers, whatever they run."""
 LONE = {"script": ("lone pull", "empty_pull"), "read": ("lone PING", "PING")}
-"""Of a script, and of anything else: the call that finds the server asleep, and the same in a busy one."""
+"""A script and a command, each as a call that finds the server asleep, and as one that finds it busy."""
 BESIDE = ", beside others"
 """Ending of the lone calls while another process works: it takes the caches of whoever sleeps."""
 

@@ -18,7 +18,7 @@ BEHIND = FAR + 10**6
 async def told(
     fleet: Fleet, tenant: str = "", deadline: int = BEHIND, behind: int = 0, lane: Lane = Lane.HIGH
 ) -> Expected:
-    """Of a request of a tenant that would come now."""
+    """Place and time of a request of a tenant that would come now."""
     (found,) = await fleet.here.broker.expected([(lane, None, deadline, None, tenant, behind)])
     return found
 

@@ -77,7 +77,7 @@ class Sender:
         raise self._refusal(answered)
 
     async def judge_draft(self, drafted: Draft) -> tuple[Draft, Expected]:
-        """What is expected of a request, which asks for nothing in `if_late` any more."""
+        """Returns what is expected of a request, which asks for nothing in `if_late` any more."""
         return await judge_one(self._broker, drafted)
 
     async def enqueue_many(self, asks: Iterable[Ask | Mapping[str, Any]]) -> list[Handle]:

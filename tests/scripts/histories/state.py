@@ -73,7 +73,7 @@ class FleetState:
         return self.shape // 2 % 4 == 3
 
     def _home(self, worker: Worker) -> Home | None:
-        """What a worker tells of its cache and its requests; one of an earlier release tells nothing."""
+        """A worker tells this of its cache and its requests; one of an earlier release tells nothing."""
         earlier = worker.name == "w0" and not self.sessions
         return None if earlier else Home(worker.start, len(worker.leases))
 
@@ -113,7 +113,7 @@ class FleetState:
         return {number: worker for number, worker in numbers.items() if number in alive}
 
     def _check_taken(self, worker: Worker, names: Sequence[str]) -> None:
-        """What a worker takes was nobody's or its own before, or it has waited, or was passed over, for long."""
+        """A claimed request was nobody's or the worker's own before, or has waited, or was passed over, for long."""
         indexed, homes = self._indexed(), self._homes()
         lanes = set()
         for name in names:

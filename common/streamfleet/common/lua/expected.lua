@@ -35,7 +35,7 @@ for _, row in ipairs(cjson.decode(ARGV[2])) do
   if first then
     place, ms, run = expected(lane, tonumber(rank), first, tenant, function(t, name)
       local own = t.number(lane, name, rank, member) + (member and 0 or behind)
-      -- What was ready before tenants came, and has not been looked at since, is in no index.
+      -- Entries that were ready before tenants came, and have not been looked at since, are in no index.
       return name == '' and t.bare(lane) and math.max(own, first) or own
     end)
   end

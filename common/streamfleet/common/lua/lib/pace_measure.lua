@@ -32,7 +32,7 @@ local function look()
   return now, running
 end
 
--- Who sends into a lane, and with which spans until the deadline, fading: the latest entries stand for all that came lately.
+-- The senders of a lane and their spans until the deadline, fading: the latest entries stand for all that came lately.
 -- `more`: number of these; `gone`: true if those that are there no more have gone before others that waited; `passed`, ms.
 local function senders_of(lane, before, now, more, gone, passed)
   local known = before and before.senders[LANE_NAMES[lane]] or {gone = 0, who = {}, spans = {}}
