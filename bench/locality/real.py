@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -89,14 +89,13 @@ def run(contender: str, environment: Mapping[str, object]) -> Sample:
 
 async def _talk(contender: str, url: str, queues: list[str]) -> tuple[float, Seen]:
     seen, loop = Seen(), asyncio.get_running_loop()
-    clients = [Client(url, queue=queue) for queue in queues]
-    async with clients[0], clients[-1], asyncio.TaskGroup() as group:
+    async with AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(Client(url, queue=queue)) for queue in queues]
         began = loop.time()
-        talks = [
-            group.create_task(_conversation(contender, clients[number % len(clients)], number, seen))
-            for number in range(CONVERSATIONS)
-        ]
-        await asyncio.wait(talks)
+        talks = (
+            _conversation(contender, clients[number % len(clients)], number, seen) for number in range(CONVERSATIONS)
+        )
+        await asyncio.gather(*talks)
         return loop.time() - began, seen
 
 
