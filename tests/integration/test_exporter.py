@@ -87,7 +87,7 @@ async def page_of(exporting: ExporterProcess, path: str = "/metrics") -> Page:
 
 
 async def set_pace(queue: Queue, per_second: float) -> None:
-    """Returns the pace that the workers' housekeeping would have measured."""
+    """Writes a pace as the workers' housekeeping measures it."""
     pace = json.dumps({"took": 10_000, "left": 10 * per_second})
     await queue.broker.connection.command("HSET", queue.broker.keys.sched, "pace", pace)
 

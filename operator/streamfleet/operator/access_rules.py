@@ -348,7 +348,7 @@ def _gateway(p: Patterns) -> list[Grant]:
         Grant(("client|unblock",)),
         Grant(("hgetall",), p.of(READ, p.keys.workers)),
         # Weights and limits of tenants that API keys name
-        Grant(("hmget", "hset"), p.of(BOTH, p.keys.tenants)),
+        Grant(("hset",), p.of(WRITE, p.keys.tenants)),
         Grant(("eval", "evalsha"), p.beside(BOTH, "*")),
         Grant(("hget",), p.beside(READ, "keys")),
         Grant(("xread",), p.beside(READ, "key_changes")),

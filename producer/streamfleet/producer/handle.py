@@ -32,9 +32,10 @@ class Handle:
         id: the request id.
         existing: the request existed before this call: the same id with the same body is the same request.
         entry: ``<lane>:<stream id>`` in Redis; empty if only its result is left.
+        tenant: its tenant, empty for none; None if it is not known.
     """
 
-    __slots__ = ("_generation", "_mailbox", "_owner", "_slot", "_tenant", "entry", "existing", "id")
+    __slots__ = ("_generation", "_mailbox", "_owner", "_slot", "entry", "existing", "id", "tenant")
 
     def __init__(
         self,
@@ -53,7 +54,7 @@ class Handle:
         self._mailbox = mailbox
         self._generation = generation
         self._owner = owner
-        self._tenant = tenant
+        self.tenant = tenant
         self._slot: Slot | None = None
 
     def __repr__(self) -> str:
@@ -116,7 +117,7 @@ class Handle:
 
     async def status(self) -> StatusView:
         """Current state of the request."""
-        return await self._owner.status(self.id, self._tenant)
+        return await self._owner.status(self.id, self.tenant)
 
 
 class Arrivals:

@@ -70,7 +70,7 @@ class SyncHandle:
         return self.client.cancel(self.id)
 
     def status(self) -> StatusView:
-        return self.client._run(self.handle.status())  # noqa: SLF001 - the other half of one class
+        return self.client.status(self.id, self.handle.tenant)
 
 
 class SyncClient:

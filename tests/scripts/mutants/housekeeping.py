@@ -255,7 +255,7 @@ MUTANTS = (
         0,
     ),
     Mutant("reclaim: no longer pending"),
-    Mutant("reclaim: somebody is woken", seed=1),
+    Mutant("reclaim: somebody is woken", caught_by="reclaim.a_watcher_that_died_before_its_pull_counts_no_attempt"),
     Mutant(
         "reclaim: lost wake-ups are cleared",
         "do call('XACK', WAKE, GROUP, row[1]) end",
