@@ -30,7 +30,7 @@ MODELS = {"base": "chat", "sql": "queries", "poems": "poems"}
 ROUTES = ",".join(f"{model}={queue}" for model, queue in MODELS.items())
 ARGS = "--served-model-name base --dtype float32 --max-num-seqs 8 --max-model-len 1024 --enable-lora --max-loras 2"
 SHARED = "The library of the old town lends books, maps and instruments to all who live there. " * 20
-DEADLINE_MS = 60_000
+DEADLINE_MS = 240_000
 
 
 def asked(**more: Any) -> dict[str, Any]:
@@ -111,7 +111,7 @@ async def test_two_full_queues_are_answered_within_their_deadlines(queues: dict[
         for identity in ids:
             await fleet.add(identity, "normal", asked(max_tokens=24), ttl=str(DEADLINE_MS))
     for fleet in (queues["sql"], queues["poems"]):
-        results = await fleet.results(ids, 90)
+        results = await fleet.results(ids, 250)
         assert {result.status for result in results} == {"succeeded"}
         assert max(result.timings.total_ms or 0 for result in results) < DEADLINE_MS
         assert len({result.text for result in results}) == 1
