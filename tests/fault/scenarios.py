@@ -387,12 +387,13 @@ async def wake_up_lost(stage: Stage) -> None:
     await asyncio.sleep(1.0)  # until all have pulled in vain and wait
     broker = stage.harness.broker
     config, shared = broker._config, broker._shared
-    stages_only = ["harness", 0, 0, 0, len(LANES) + 1, 100, 0, 0, 1_000, *[0] * len(LANES)]
+    stages_only = ["harness", 0, 0, 0, len(LANES) + 1, 100, 0, 0, 1_000, "", "", 0, *[0] * len(LANES)]
+    waiting = await stage.redis.zrange("{default}:watch", 0, -1)
     stage._journal.write("intent", nonce="r", id="r", kind=Kind.GOOD, reply=REPLY, ttl=None)
     async with stage.redis.pipeline(transaction=True) as pipe:
         pipe.xadd("{default}:lane:normal", {"id": "r", "body": body(5), "reply": REPLY, "meta": "r"})
         pipe.eval(mutations.source("pull", stage.mutation), len(shared), *shared, config, *stages_only)
-        pipe.delete("{default}:bench")
+        pipe.delete("{default}:bench", *(f"{{default}}:home:{name.decode()}" for name in waiting))
         pipe.xtrim("{default}:wake", maxlen=0)
         await pipe.execute()
     stage._journal.write("accepted", id="r", nonce="r")
