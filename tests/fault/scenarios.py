@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from streamfleet.common.protocol import LANES
 from streamfleet.worker.failpoints import Point
+from streamfleet.worker.pull import WATCHER_MS
 from tests.fault import mutations
 from tests.fault.fleet import Member
 from tests.fault.plan import Kind, Setup, Step, body
@@ -105,9 +106,9 @@ async def poison(stage: Stage) -> None:
 
 
 async def poison_among_others(stage: Stage) -> None:
-    """The same, with others that arrive together with it."""
-    stage.fleet.supervise()
-    await stage.fleet.all_ready()
+    """The same, with others that arrive together with it; with one worker, because several would share them."""
+    stage.fleet.supervise(range(1))
+    await stage.fleet.ready(0)
     others = [(f"r{number}", 100, Kind.GOOD, "normal", None) for number in range(6)]
     await stage.add_all([*others, ("poison-0", 20, Kind.POISON, "normal", None)])
 
@@ -138,7 +139,9 @@ async def pull_answer_lost(stage: Stage) -> None:
     worker = await stage.idle(0)
     stage.striker.mark("swallow", worker.name)
     proxy = stage.fleet.proxies[0]
-    proxy.swallow(b'"owing": true')  # a pull after a wait; the housekeeping's owes nothing
+    watch_ms = b"%d" % WATCHER_MS
+    # A pull after a wait: the argument before `watch_ms` says that it owes a wake-up; the housekeeping's owes none.
+    proxy.swallow(b"$1\r\n1\r\n$%d\r\n%s" % (len(watch_ms), watch_ms))
     await stage.add("r")
     await eventually(lambda: proxy.swallowed, 5, "an answer to a pull is lost")
 
