@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from streamfleet.common.protocol import LANES, MAX_META_BYTES, MAX_NAME_CHARS, SHARES
 
+LEAST_WEIGHT, MOST_OF_A_TENANT = 0.001, 1_000_000
+"""Least weight of a tenant; largest weight, and most of its requests that a limit lets run at once."""
+
 
 @dataclass(frozen=True, slots=True)
 class QueueLimits:

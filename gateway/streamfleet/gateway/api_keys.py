@@ -18,13 +18,12 @@ from streamfleet.common.broker.types import TenantRule
 from streamfleet.common.envelope import check_label
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.keys import gateway_base
+from streamfleet.common.limits import LEAST_WEIGHT, MOST_OF_A_TENANT
 from streamfleet.common.protocol import LANES, Lane
 
 USUAL_LANES = LANES[1:]
 """Lanes of a key that names none; the most urgent one must be granted explicitly."""
 MOST_PER_MINUTE = 10**12
-LEAST_WEIGHT, MOST_OF_A_TENANT = 0.001, 1_000_000
-"""Bounds of a tenant's weight, and of its requests that run at once, as of `streamfleet tenants set`."""
 _KEY = re.compile(r"sf-[A-Za-z0-9_-]{43}")
 _ID = re.compile(r"[0-9a-f]{16}")
 

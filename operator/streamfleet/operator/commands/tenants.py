@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from streamfleet.common.limits import LEAST_WEIGHT, MOST_OF_A_TENANT
 from streamfleet.operator.commands.common import (
     AsJson,
     QueueName,
@@ -82,10 +83,11 @@ def _print(found: list[TenantView]) -> None:
 def set_tenant(
     tenant: Annotated[str, typer.Argument(help="The tenant, as requests name it; '' for requests without one.")],
     weight: Annotated[
-        float, typer.Option(min=0.001, max=1_000_000, help="Its part beside the others', 1 by default.")
+        float, typer.Option(min=LEAST_WEIGHT, max=MOST_OF_A_TENANT, help="Its part beside the others', 1 by default.")
     ] = 1,
     max_running: Annotated[
-        int | None, typer.Option(min=1, max=1_000_000, help="Most of its requests that run at once. Default: no limit.")
+        int | None,
+        typer.Option(min=1, max=MOST_OF_A_TENANT, help="Most of its requests that run at once. Default: no limit."),
     ] = None,
     redis_url: RedisUrl = None,
     queue: QueueName = None,
