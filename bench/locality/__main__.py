@@ -12,6 +12,7 @@ examples:
   python -m bench.locality --quick                     small sizes, about four minutes; into build/bench/quick
   python -m bench.locality                             full sizes, about twenty minutes; into bench/results
   python -m bench.locality --only routing,hot
+  python -m bench.locality --only vllm                 conversations on two real vLLM workers
 """
 
 if __name__ == "__main__":

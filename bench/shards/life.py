@@ -138,7 +138,8 @@ class Life:
     async def warm_up(self) -> None:
         """Run a few requests, so that functions and scripts are loaded and connections are open."""
         await self._broker.ensure_groups()
-        await self._broker.pull(WORKER, 0)  # a worker loads the functions; a client that finds none asks a minute later
+        # Workers load the functions. A client that finds none, as this one would, uses EVALSHA for a minute.
+        await self._broker.connection.load_functions()
         self.prepare(2)
         for work in self.verbs().values():
             await work()
