@@ -24,7 +24,7 @@ async def told(
 
 
 async def waiting(fleet: Fleet, number: int, tenant: str | None = None) -> Expected:
-    """Of the request of lane `high` that was added with this number."""
+    """Place and time of the request of lane `high` that was added with this number."""
     (found,) = await fleet.here.broker.expected([(Lane.HIGH, f"1000-{number}", None, None, tenant)])
     return found
 
@@ -171,7 +171,7 @@ async def test_who_comes_with_an_earlier_deadline_goes_first(queue: Queue) -> No
     if not await counts_arrivals(fleet):
         assert expected.wait_ms == ((expected.place or 0) + 1) * 200
         return
-    # Of the 5 taken a second, 2 come meanwhile, but not before a deadline that is nearer than theirs.
+    # Five are taken a second, and two come meanwhile, which go before those with later deadlines only.
     assert expected.wait_ms == pytest.approx(((expected.place or 0) + 1) / 3 * 1_000, rel=0.15)
     near = await fleet.expected(deadline=NOW + 1_000 * fleet.second + 50_000)
     assert near.wait_ms == ((near.place or 0) + 1) * 200

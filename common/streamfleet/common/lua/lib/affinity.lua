@@ -5,10 +5,10 @@
 -- each start of a worker gets a new one, because its cache is empty. The keys:
 --   homes: an index beside the ready sets, '<lane><rank><member of ready>', by home: its score is lane * 2^40 + number, number 0
 --     for what any worker may take. A member without its entry in the ready set is left over, and dropped when it is met.
---   sessions: 's<hash>' of a session and 'p<hash>' of a beginning of prompts, '<last use, ms> <uses lately> <number>,…'; 'f<hash>'
---     of a program '<last use, ms> <first arrival, ms> '; 'n|<worker>'
---     '<number> <start>'; 'w|<number>' '<last pull, ms> <what it does> <worker>'; '#' the last number; '^<lane>' the head of a
---     lane that was passed over, and since when; '@' and '@<lane>' places in the indexes.
+--   sessions: 's<hash>' of a session and 'p<hash>' of a beginning of prompts, '<last use, ms> <uses lately> <number>,…';
+--     'f<hash>' of a program '<last use, ms> <first arrival, ms> '; 'n|<worker>' '<number> <start>'; 'w|<number>'
+--     '<last pull, ms> <what it does> <worker>'; '#' the last number; '^<lane>' the head of a lane that was passed over,
+--     and since when; '@' and '@<lane>' places in the indexes.
 --   loads: number to what it holds and what waits for it; AFFINITY.lost and more for a home whose requests are anybody's by now.
 -- While nobody gives a session, and no two prompts share a long beginning, a pull reads none of these keys: SCHED has no field
 -- `sessions`, or it is not AFFINITY.homing. The rules, with the figures behind them, are in docs/locality.md.

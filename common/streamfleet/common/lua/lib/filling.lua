@@ -1,7 +1,8 @@
 -- @include wake
 -- Even filling: of the workers that wait for work, the one that holds the fewest requests comes first, and a worker takes
--- few at a time while such a one has more room. WATCH tells what they hold: watchers by the fraction of their score, of one
--- more (none: an earlier release's), idle waiters by a score below zero, which earlier releases do not take for watchers.
+-- few at a time while such a one has more room. WATCH tells what they hold. A watcher's score is the end of its watch, ms, and
+-- (requests + 1) * part; without a fraction it is a watcher of an earlier release. An idle waiter's score is requests - base:
+-- below zero, so that earlier releases do not take it for a watcher.
 -- step: requests that a worker may hold beyond the emptiest before it leaves work to it.
 local FILLING = {base = 1000000, part = 1 / 4096, step = 2}
 
@@ -48,8 +49,8 @@ function FILLING.ended(worker, number)
   call('ZADD', WATCH, score - fewer, worker)
 end
 
--- The list that one worker waits at, beside the others' bench. Its key is not declared, as that of the standby list. Returns
--- false if the worker has not come for an earlier token, or access rules of an earlier release forbid the list.
+-- Wakes one worker by the list that it waits at beside the common bench. The key is not declared, as that of the standby
+-- list. Returns false if the worker has not come for an earlier token, or access rules of an earlier release forbid the list.
 function FILLING.wake_alone(worker)
   local key = cfg.prefix .. 'home:' .. worker
   if redis.pcall('LLEN', key) ~= 0 or type(redis.pcall('RPUSH', key, '1')) ~= 'number' then return false end

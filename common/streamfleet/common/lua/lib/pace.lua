@@ -6,10 +6,10 @@
 --   how many requests left in it; span, ms, and came: all the time, and how many came into each lane; run, ms: mean time
 --   of a run. All but the first four fade. turns: of each lane that tenants share, the number of tenants for which each
 --   row stands, and rows of up to MOST_ROWS of those that wait, in order of their turns: a hash of the name, tokens for
---   its weight, the tokens for its weight of a usual request, and the number of its requests. A hash, because producers read it, and
---   need not know each other's tenants. senders: of each lane, who has sent into it lately, by such hashes, and the
---   spans from enqueueing until the deadline; each with a number of requests that fades as `came` does. `gone`: of those
---   that were taken and answered between two looks, while others waited.
+--   its weight, tokens for its weight of a usual request, and number of its requests. Names are hashed, because producers
+--   read this, and need not know each other's tenants. senders: of each lane, the hashes of those that sent into it lately,
+--   and the spans from enqueueing until the deadline, each with a number of requests that fades as `came` does; its `gone`
+--   is the number of those that were taken and answered between two looks, while others waited.
 local STALE_MS, FOR_EVER_MS = 10000, 86400000
 
 local function read_pace()

@@ -60,7 +60,8 @@ local function senders_of(lane, before, now, more, gone, passed)
   local each = 1
   if #latest == MOST_LATEST or bytes >= CHUNK_BYTES then
     -- @guard pace: a burst does not go on
-    more = math.min(more, passed * #latest / math.max(1, now.at - latest[#latest].at), math.max(MOST_LATEST, 4 * sum * passed / math.max(1, before.span)))
+    more = math.min(more, passed * #latest / math.max(1, now.at - latest[#latest].at),
+      math.max(MOST_LATEST, 4 * sum * passed / math.max(1, before.span)))
     each = more / #latest
   elseif gone then
     known.gone = known.gone + math.max(0, more - #latest)
@@ -92,9 +93,11 @@ local function look_at_turns(lane)
   end
   t.fetch_records(picked)
   for i, name in ipairs(picked) do
-    rows[i][3], rows[i][4] = t.usual(lane, name, math.max(1, math.min(16, math.floor(2 * MOST_ROWS / number)))), t.number(lane, name)
+    local heads = math.max(1, math.min(16, math.floor(2 * MOST_ROWS / number)))
+    rows[i][3], rows[i][4] = t.usual(lane, name, heads), t.number(lane, name)
     if name == '' and t.bare(lane) then
-      rows[i][4] = rows[i][4] + math.max(0, call('ZCARD', ready_key(lane)) - call('ZLEXCOUNT', WAITING, '[' .. lane, '(' .. lane + 1))
+      local indexed = call('ZLEXCOUNT', WAITING, '[' .. lane, '(' .. lane + 1)
+      rows[i][4] = rows[i][4] + math.max(0, call('ZCARD', ready_key(lane)) - indexed)
     end
   end
   return {each = #waiting / 2 / math.max(1, number), rows = rows}
