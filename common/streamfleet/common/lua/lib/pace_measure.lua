@@ -2,7 +2,7 @@
 -- Measures the pace. An arrival is counted where it is read from its lane's stream, which Redis 6.2 does not count: there,
 -- as with access rules of an earlier release, times do not know of more urgent requests that are still to come.
 local FADE_MS, LONGEST_FADE_MS, FADE_REQUESTS, ARRIVALS_FADE_MS = 10000, 120000, 100, 30000
-local MOST_TENANTS, MOST_ROWS, MOST_LATEST, MOST_SENDERS = 4000, 64, 8, 32
+local MOST_ROWS, MOST_LATEST, MOST_SENDERS = 64, 8, 32
 
 -- Number of entries of a lane that were ever read, and the last of them.
 local function came_into(lane)
@@ -85,22 +85,19 @@ end
 local function look_at_turns(lane)
   local t = sharing()
   if not t or not t.shares(lane, true) then return nil end
-  local waiting, rows = t.lowest(lane, MOST_TENANTS), {}
-  local number, picked = math.min(#waiting / 2, MOST_ROWS), {}
-  for i = 1, number do
-    local at = 2 * math.floor((i - 1) * #waiting / 2 / number)
-    picked[i], rows[i] = waiting[at + 1], {t.hash(waiting[at + 1]), tonumber(waiting[at + 2])}
-  end
-  t.fetch_records(picked)
-  for i, name in ipairs(picked) do
+  local some, waiting = t.sample(lane, MOST_ROWS)
+  local number, names, rows = #some / 2, {}, {}
+  for i = 1, number do names[i] = some[2 * i - 1] end
+  t.fetch_records(names)
+  for i, name in ipairs(names) do
     local heads = math.max(1, math.min(16, math.floor(2 * MOST_ROWS / number)))
-    rows[i][3], rows[i][4] = t.usual(lane, name, heads), t.number(lane, name)
+    rows[i] = {t.hash(name), tonumber(some[2 * i]), t.usual(lane, name, heads), t.number(lane, name)}
     if name == '' and t.bare(lane) then
       local indexed = call('ZLEXCOUNT', WAITING, '[' .. lane, '(' .. lane + 1)
       rows[i][4] = rows[i][4] + math.max(0, call('ZCARD', ready_key(lane)) - indexed)
     end
   end
-  return {each = #waiting / 2 / math.max(1, number), rows = rows}
+  return {each = waiting / math.max(1, number), rows = rows}
 end
 
 local function measure_pace()

@@ -152,6 +152,20 @@ local function add_state(t)
     return call('ZRANGEBYSCORE', turns_key(lane), 0, 'inf', 'WITHSCORES', 'LIMIT', 0, most)
   end
 
+  -- Up to `most` of them, as far apart in order of turns as can be, as t.lowest returns them; and the number of all.
+  function t.sample(lane, most)
+    if moved[lane] then write_turns(lane) end
+    if not t.takes_turns(lane) then return {}, 0 end
+    local waiting, rows = call('ZCOUNT', turns_key(lane), 0, 'inf'), {}
+    local idle = call('ZCARD', turns_key(lane)) - waiting
+    most = math.min(most, waiting)
+    for i = 0, most - 1 do
+      local at = idle + math.floor(i * waiting / most)
+      rows[2 * i + 1], rows[2 * i + 2] = unpack(call('ZRANGE', turns_key(lane), at, at, 'WITHSCORES'))
+    end
+    return rows, waiting
+  end
+
   -- Tenants that do not wait and were charged at most so much, the most charged first.
   function t.idle(lane, tokens, most)
     if moved[lane] then write_turns(lane) end

@@ -45,10 +45,15 @@ local function tidy_tenants()
   end
 
   -- Charges of runs that are over, and records of tenants that are gone.
+  local shared, some_shared = {}, false   -- lanes in which something waits in the index
   local function check_served()
     local cursor, charges, records = string.match(t.get('pass') or '', '^(%d+) (%d+) (%d+)$')
     local reply = call('HSCAN', SERVED, cursor or 0, 'COUNT', PART)
     charges, records = tonumber(charges) or 0, tonumber(records) or 0
+    local names = {}
+    for i = 1, #reply[2], 2 do names[#names + 1] = string.match(reply[2][i], '^t|(.*)$') end
+    t.fetch_records(names)
+    for number = 1, LANE_COUNT do t.load_turns(number, names) end
     for i = 1, #reply[2], 2 do
       local field, value = reply[2][i], reply[2][i + 1]
       local kind, name = string.match(field, '^(%a)|(.*)$')
@@ -67,7 +72,7 @@ local function tidy_tenants()
         for number = 1, LANE_COUNT do
           local tokens, waiting = t.turn(number, name)
           waits = waits or tokens ~= nil
-          if not waiting and record.running < record.most and t.heads(number, name, 1)[1] then
+          if not waiting and record.running < record.most and shared[number] and t.heads(number, name, 1)[1] then
             -- @guard upkeep: who may run more since its limit was raised waits again
             t.enter(number, name)
             t.unblocked = true
@@ -85,10 +90,10 @@ local function tidy_tenants()
 
   -- @guard upkeep: what operators set counts within seconds
   call('HSET', SCHED, 'tenants', t.rules())
-  local shared = false
   for lane = 1, LANE_COUNT do
-    if t.shares(lane, true) then
-      shared = true
+    shared[lane] = t.shares(lane, true)
+    if shared[lane] then
+      some_shared = true
       check_index(lane)
     end
     t.forget_turns(lane, PART)
@@ -96,7 +101,7 @@ local function tidy_tenants()
   local whole, charges, records = check_served()
   if not whole then return end
   t.put('pass', false)
-  if shared or charges > 0 then return end
+  if some_shared or charges > 0 then return end
   for lane = 1, LANE_COUNT do
     for _, what in ipairs({'level|', 'place|', 'behind|'}) do t.put(what .. lane, false) end
   end
