@@ -162,6 +162,12 @@ async def test_a_home_that_takes_little_holds_nothing_up_beside_an_idle_worker(q
     assert max(waited.values()) <= D + 1
 
 
+async def test_a_home_that_takes_little_holds_nothing_up_beside_busy_workers(queue: Queue) -> None:
+    waited = await _waits_of_a_slow_home(queue, asks_every=900, more=100)
+    assert len(waited) == 10
+    assert max(waited.values()) <= D + 1_000 + 10 * 100
+
+
 async def test_a_worker_that_comes_back_is_new(queue: Queue) -> None:
     await meet(queue, "w1", "w2")
     await queue.add("high", f"{NOW}-1", session="first")

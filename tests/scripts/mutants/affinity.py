@@ -28,6 +28,9 @@ MUTANTS = tuple(
         "affinity: what waits for who is lost is anybody's": "who_asks_for_nothing_loses_what_waits",
         "affinity: what was left over is not taken": "what_another_release_took_is_left_over_and_dropped",
         "affinity: what was passed over for long goes to anybody": "what_was_passed_over_for_long_goes_to_anybody",
+        "affinity: who is behind with the first is behind with the next": (
+            "a_home_that_takes_little_holds_nothing_up_beside_busy_workers"
+        ),
         "affinity: who takes it is its home": "an_idle_worker_takes_what_has_waited_long",
         "affinity: without sessions nothing is asked": "nothing_is_left_of_sessions_that_nobody_uses",
         "promote: homes are looked after": "who_asks_for_nothing_loses_what_waits",

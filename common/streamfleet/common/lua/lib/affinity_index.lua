@@ -8,10 +8,11 @@ function AFFINITY.add_index(h)
   local BUSY, WAITS, WOKEN, PASSED_ON = 0, 1, 2, 3   -- what a worker does that is a home
   local added, woken, owned    -- scores and members to write; homes that got something; entries that this worker was the home of
   local seen, stolen           -- by lane: what `see` found; a head that may be taken from another
-  local number_of, marks       -- by worker; by lane, '<since, ms> <member>' of a head that is passed over
+  local number_of, marks       -- by worker; by lane, '<since, ms> <over> <member>' of a head that is passed over
+  local over                   -- by lane: the lowest rank that this pull took, but for a head that was passed over
 
   table.insert(h.begins, function()
-    added, woken, owned, seen, stolen, number_of, marks, h.mine = {}, {}, {}, {}, {}, {}, {}, nil
+    added, woken, owned, seen, stolen, number_of, marks, over, h.mine = {}, {}, {}, {}, {}, {}, {}, {}, nil
   end)
 
   local function score(lane, number) return string.format('%.0f', lane * STEP + number) end
@@ -81,19 +82,24 @@ function AFFINITY.add_index(h)
     return at and at % STEP or nil
   end
 
-  -- The first of a lane, unless this worker may take it anyway: its member and rank; its id; and its home's number.
+  -- The first of a lane: its member and rank; its id; and its home's number.
   local function head(lane)
     local row = call('ZRANGE', ready_key(lane), 0, 0, 'WITHSCORES')
     local id = row[1] and decode_id(row[1])
-    local home = id and home_of(lane, row[1], row[2])
-    if not id or home == FREE or home and home == h.mine then return nil end
-    return row, id, home
+    return row, id, id and home_of(lane, row[1], row[2])
   end
 
-  -- Since when the first of a lane is passed over, and its member.
+  -- The member of the first of a lane that is passed over; since when; and the lowest rank that others took since.
   local function mark_of(lane)
     if marks[lane] == nil then marks[lane] = call('HGET', SESSIONS, '^' .. lane) end
-    return string.match(marks[lane] or '', '^(%d+) (.*)$')
+    local since, lowest, member = string.match(marks[lane] or '', '^(%d+) (%d+) (.*)$')
+    return member, tonumber(since), tonumber(lowest)
+  end
+
+  local function write_mark(lane, since, lowest, member)
+    local before = marks[lane]
+    marks[lane] = string.format('%.0f %.0f %s', since, lowest, member)
+    if marks[lane] ~= before then call('HSET', SESSIONS, '^' .. lane, marks[lane]) end
   end
 
   -- True for an entry that this worker leaves to another, which has not had its time yet.
@@ -144,14 +150,13 @@ function AFFINITY.add_index(h)
   -- beside an idle worker, or others behind it were taken for so long.
   local function head_of_others(lane, idle)
     local row, id, home = head(lane)
-    if not row then return nil end
-    seen[lane].head = home and row
+    if not id or home == FREE or home and home == h.mine then return nil end
     home = home and idle and h.work_of(home)
     -- @guard affinity: an idle worker takes what has waited long for another
     if idle then return row, home and h.until_long_ago(enqueued_ms(lane, id)) or 0 end
-    local since, member = mark_of(lane)
+    local member, since = mark_of(lane)
     -- @guard affinity: what was passed over for long goes to anybody
-    if member == row[1] and h.until_long_ago(tonumber(since)) == 0 then return row, 0 end
+    if member == row[1] and h.until_long_ago(since) == 0 then return row, 0 end
   end
 
   -- Sets `waiting` to what this worker may take now. Returns after how many ms it may take more, or nil.
@@ -217,12 +222,13 @@ function AFFINITY.add_index(h)
     for _ = 1, ROUNDS do
       local rows, mine = merged(lane, wanted - #ids)
       if #rows == 0 then return end
-      local members = {}
+      local members, marked = {}, mark_of(lane)
       for i, row in ipairs(rows) do members[i] = string.sub(row, 18) end
       for i, rank in ipairs(call('ZMSCORE', ready_key(lane), unpack(members))) do
         -- @guard affinity: what was left over is not taken
         local id = rank and decode_id(members[i])
         if id then
+          if members[i] ~= marked then over[lane] = math.min(over[lane] or NO_DEADLINE, rank) end
           ids[#ids + 1] = id
           owned[entry_field(lane, id)] = mine[i]
         end
@@ -254,7 +260,6 @@ function AFFINITY.add_index(h)
       take_in_turn(lane, wanted, worker, ids)
     else
       if row then
-        now.head = nil
         call('ZREM', HOMES, member_of(lane, row[2], row[1]))
         if call('ZREM', ready_key(lane), row[1]) == 1 then ids[1] = decode_id(row[1]) end
       end
@@ -281,41 +286,43 @@ function AFFINITY.add_index(h)
 
   -- Time for which an entry that was just taken was passed over, ms, as text; '' if it was not.
   function h.passed(lane, id)
-    local since, member = mark_of(lane)
+    local member, since, lowest = mark_of(lane)
     if member ~= encode_id(id) then return '' end
-    marks[lane] = false
-    call('HDEL', SESSIONS, '^' .. lane)
+    write_mark(lane, since, lowest, '-')
     return string.format('%.0f', math.max(0, now_ms() - since))
   end
 
-  -- The head of a lane that is left to another is passed over from now on.
-  local function mark_passed(lane, words)
-    local row = seen[lane].head
-    if not row then
-      local first, _, home = head(lane)
-      row = home and first
+  -- The head of a lane that is left to another is passed over from now on; or since the one before it was, if it waited
+  -- then already, and others took only what stands behind it. So a home that takes little is behind with all that waits.
+  local function mark_passed(lane)
+    local row, id, home = head(lane)
+    if home and home == h.mine then return end   -- it may be as far behind with this one
+    local member, since, lowest = mark_of(lane)
+    if not home or home == FREE then
+      marks[lane] = false
+      return member and call('HDEL', SESSIONS, '^' .. lane)
     end
-    local _, member = mark_of(lane)
-    if row and member ~= row[1] then
-      words[#words + 1], words[#words + 2] = '^' .. lane, string.format('%.0f %s', now_ms(), row[1])
-    end
+    lowest = math.min(lowest or NO_DEADLINE, shares(lane) and 0 or over[lane] or NO_DEADLINE)
+    -- @guard affinity: who is behind with the first is behind with the next
+    local behind = member and enqueued_ms(lane, id) <= since and lowest > tonumber(row[2])
+    if member ~= row[1] and not behind then since, lowest = now_ms(), NO_DEADLINE end
+    write_mark(lane, since, lowest, row[1])
   end
 
   -- At the end of a pull: sets `waiting` to what makes it worth to wake somebody, or to pull again. Returns how many are
   -- ready in all, and after how many ms more may be taken, or nil.
   function h.left(waiting, arg, got)
-    local all, paused, soonest, words = 0, {}, nil, {}
+    local all, paused, soonest = 0, {}, nil
     for lane = 1, LANE_COUNT do
       local now = seen[lane]
       if now then
         paused[lane], waiting[lane] = now.paused, now.paused and 0 or now.all
         all = all + now.all
-        if now.all > 0 and now.open then mark_passed(lane, words) end
+        if now.open then mark_passed(lane) end
       else
         all = all + waiting[lane]
       end
     end
-    if #words > 0 then call('HSET', SESSIONS, unpack(words)) end
     if got < arg.n then soonest = h.see(waiting, paused, arg.rooms) end
     for lane = 1, LANE_COUNT do
       if got >= arg.rooms[lane] and waiting[lane] > 0 then
