@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import redis
@@ -26,6 +26,7 @@ def workers(
     *,
     module: str = "streamfleet.worker",
     environment: Mapping[str, object] | None = None,
+    own: Callable[[int], Mapping[str, str]] = lambda _: {},
     queue: str = "default",
 ) -> Iterator[list[subprocess.Popen[bytes]]]:
     """Start so many workers on a queue, wait until all are ready, and drain them at the end.
@@ -35,6 +36,7 @@ def workers(
         count: number of processes.
         module: module to run: ``bench.core.noop_worker`` for an engine that does nothing.
         environment: settings, by the full names of their variables.
+        own: further settings of each, by its number from 0.
         queue: their queue.
 
     Raises:
@@ -52,12 +54,12 @@ def workers(
         started = [
             subprocess.Popen(
                 [sys.executable, "-m", module],
-                env={**inherited, **settings},
+                env={**inherited, **settings, **own(number)},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
             )
-            for _ in range(count)
+            for number in range(count)
         ]
         try:
             _wait_ready(redis_url, queue, started, log)

@@ -7,10 +7,12 @@ the same conversations; each turn's prompt holds the answers before it. Users pa
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from bench.core.redis import own_server
@@ -73,9 +75,11 @@ def measure(quick: bool, say: Say) -> Part:
 def run(contender: str, environment: Mapping[str, object]) -> Sample:
     """Figures of one contender: per cent cached, times to the first token, and how busy workers were."""
     queues = [f"half-{number}" for number in range(WORKERS)] if contender == ORACLE else ["default"]
+    each = WORKERS // len(queues)
     with own_server() as server, ExitStack() as stack:
-        for queue in queues:
-            stack.enter_context(workers(server.url, WORKERS // len(queues), environment=environment, queue=queue))
+        for place, queue in enumerate(queues):
+            own = partial(_on_its_core, first=place * each)
+            stack.enter_context(workers(server.url, each, environment=environment, own=own, queue=queue))
         seconds, seen = asyncio.run(_talk(contender, server.url, queues))
     return {
         "cached, %": 100 * seen.cached_tokens / seen.prompt_tokens,
@@ -85,6 +89,12 @@ def run(contender: str, environment: Mapping[str, object]) -> Sample:
         "requests at once, of a worker": seen.engine_s / seconds / WORKERS,
         "seconds": seconds,
     }
+
+
+def _on_its_core(number: int, first: int) -> Mapping[str, str]:
+    # Each vLLM would run a thread on every core, and those of two would wait for each other at each step.
+    cores = sorted(os.sched_getaffinity(0))
+    return {"VLLM_CPU_OMP_THREADS_BIND": str(cores[(first + number) % len(cores)])}
 
 
 async def _talk(contender: str, url: str, queues: list[str]) -> tuple[float, Seen]:
