@@ -272,7 +272,10 @@ def _work(p: Patterns) -> list[Grant]:
         Grant(hashes, p.of(BOTH, keys.tries, keys.counts, keys.sched, keys.workers)),
         # Turns and charges of tenants
         Grant(("zadd", "zcard", "zlexcount", "zrangebylex", "zrem", "zremrangebylex"), p.of(BOTH, keys.waiting)),
-        Grant(("zadd", "zcard", "zmscore", "zrangebyscore", "zrem", "zscore"), p.of(BOTH, *map(keys.turns, LANES))),
+        Grant(
+            ("zadd", "zcard", "zcount", "zmscore", "zrange", "zrangebyscore", "zrem", "zscore"),
+            p.of(BOTH, *map(keys.turns, LANES)),
+        ),
         Grant(("hdel", "hget", "hlen", "hmget", "hscan", "hset"), p.of(BOTH, keys.served)),
         Grant(("hlen", "hmget"), p.of(READ, keys.tenants)),
         # Homes of sessions
