@@ -117,7 +117,7 @@ async def test_tokens_come_before_the_result(stack: Stack) -> None:
     body = {"messages": [{"role": "user", "content": "Count to twenty."}], "max_tokens": 200, "temperature": 0}
     body["min_tokens"] = 200  # long enough to be looked at meanwhile
     async with Client(stack.url) as client:
-        plain = await (await client.enqueue(body)).result(30)
+        plain = await (await client.enqueue(body)).result(120)
         handle = await client.enqueue(body, stream=True)
         chunks: list[Chunk] = []
         async for chunk in handle.stream():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,12 +31,14 @@ class Users:
         name: what their requests are called.
         refusals: what they were told when they were to come back.
         events: of the stream since it last began anew.
+        missed: chunks that Redis lost meanwhile, as the stream has told.
     """
 
     gateway: GatewayProcess
     name: str
     refusals: list[httpx.Response] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
+    missed: int = 0
 
     async def waiting(self) -> httpx.Response:
         """The answer of one who waits for all of it."""
@@ -68,6 +71,9 @@ class Users:
         async for event in sse.events():
             if event.event == "restart":
                 self.events.clear()
+                self.missed = 0
+            elif event.event == "missed":
+                self.missed += json.loads(event.data)["chunks"]
             elif '"error"' in event.data:
                 break  # to be asked for again
             else:
