@@ -106,6 +106,19 @@ async def test_what_was_passed_over_for_long_goes_to_anybody(queue: Queue) -> No
     assert (claim.lease.stream_id, claim.passed_ms) == (f"{NOW}-1", D)
 
 
+async def test_who_follows_in_order_is_passed_over_from_then_on(queue: Queue) -> None:
+    """Others took what stood between the first and the next, and one that came later waits for its own time."""
+    await meet(queue, "w1", "w2")
+    for number, deadline in enumerate((20_000, 25_000, 30_000, 40_000)):
+        session = {"session": "first"} if number in (0, 2) else {}
+        await queue.add("high", f"{NOW}-{number}", **session, deadline=NOW + deadline)
+    assert await take(queue, "w2", 1) == [f"{NOW}-1"]
+    assert await take(queue.at(NOW + D - 1), "w1", 1) == [f"{NOW}-0"]
+    assert await take(queue.at(NOW + D), "w2", 1) == [f"{NOW}-3"]
+    await queue.add("high", f"{NOW}-4", deadline=NOW + 50_000)
+    assert await take(queue.at(NOW + D), "w2", 1) == [f"{NOW}-4"], "the next one waits for its home still"
+
+
 async def test_who_asks_for_nothing_loses_what_waits(queue: Queue) -> None:
     await meet(queue, "w1", "w2")
     for number in range(1, 4):

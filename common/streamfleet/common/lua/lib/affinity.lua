@@ -7,8 +7,8 @@
 --     for what any worker may take. A member without its entry in the ready set is left over, and dropped when it is met.
 --   sessions: 's<hash>' of a session and 'p<hash>' of a beginning of prompts, '<last use, ms> <uses lately> <number>,…';
 --     'f<hash>' of a program '<last use, ms> <first arrival, ms> '; 'n|<worker>' '<number> <start>'; 'w|<number>'
---     '<last pull, ms> <what it does> <worker>'; '#' the last number; '^<lane>' since when
---     the head of a lane is passed over, the lowest rank that others took since, and its member; '@' and '@<lane>' places in the indexes.
+--     '<last pull, ms> <what it does> <worker>'; '#' the last number; '^<lane>' '<since, ms> <rank> <member>' of the
+--     head of a lane that is passed over, with the lowest rank that others took since; '@' and '@<lane>' places in the indexes.
 --   loads: number to what it holds and what waits for it; AFFINITY.lost and more for a home whose requests are anybody's by now.
 -- While nobody gives a session, and no two prompts share a long beginning, a pull reads none of these keys: SCHED has no field
 -- `sessions`, or it is not AFFINITY.homing. The rules, with the figures behind them, are in docs/locality.md.

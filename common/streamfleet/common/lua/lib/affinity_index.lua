@@ -8,7 +8,7 @@ function AFFINITY.add_index(h)
   local BUSY, WAITS, WOKEN, PASSED_ON = 0, 1, 2, 3   -- what a worker does that is a home
   local added, woken, owned    -- scores and members to write; homes that got something; entries that this worker was the home of
   local seen, stolen           -- by lane: what `see` found; a head that may be taken from another
-  local number_of, marks       -- by worker; by lane, '<since, ms> <over> <member>' of a head that is passed over
+  local number_of, marks       -- by worker; by lane, '<since, ms> <lowest rank> <member>' of a passed head
   local over                   -- by lane: the lowest rank that this pull took, but for a head that was passed over
 
   table.insert(h.begins, function()
@@ -151,6 +151,7 @@ function AFFINITY.add_index(h)
   local function head_of_others(lane, idle)
     local row, id, home = head(lane)
     if not id or home == FREE or home and home == h.mine then return nil end
+    seen[lane].head = home and {row, id, home}
     home = home and idle and h.work_of(home)
     -- @guard affinity: an idle worker takes what has waited long for another
     if idle then return row, home and h.until_long_ago(enqueued_ms(lane, id)) or 0 end
@@ -256,6 +257,7 @@ function AFFINITY.add_index(h)
   function h.pop(lane, wanted, worker)
     local ids, row, now = {}, stolen[lane], seen[lane]
     stolen[lane] = nil
+    if row or shares(lane) then now.head = nil end
     if shares(lane) then
       take_in_turn(lane, wanted, worker, ids)
     else
@@ -295,17 +297,18 @@ function AFFINITY.add_index(h)
   -- The head of a lane that is left to another is passed over from now on; or since the one before it was, if it waited
   -- then already, and others took only what stands behind it. So a home that takes little is behind with all that waits.
   local function mark_passed(lane)
-    local row, id, home = head(lane)
+    local row, id, home = unpack(seen[lane].head or {head(lane)})
     if home and home == h.mine then return end   -- it may be as far behind with this one
     local member, since, lowest = mark_of(lane)
     if not home or home == FREE then
       marks[lane] = false
       return member and call('HDEL', SESSIONS, '^' .. lane)
     end
-    lowest = math.min(lowest or NO_DEADLINE, shares(lane) and 0 or over[lane] or NO_DEADLINE)
+    local taken = shares(lane) and 0 or over[lane] or NO_DEADLINE
+    lowest = math.min(lowest or NO_DEADLINE, taken)
     -- @guard affinity: who is behind with the first is behind with the next
     local behind = member and enqueued_ms(lane, id) <= since and lowest > tonumber(row[2])
-    if member ~= row[1] and not behind then since, lowest = now_ms(), NO_DEADLINE end
+    if member ~= row[1] and not behind then since, lowest = now_ms(), taken end
     write_mark(lane, since, lowest, row[1])
   end
 

@@ -44,8 +44,9 @@ local function tidy_tenants()
     t.put('behind|' .. lane, #members == PART and members[PART] or tostring(lane))
   end
 
+  local shared, some_shared = {}, false   -- by lane: true if something waits in the index; true if it does in one
+
   -- Charges of runs that are over, and records of tenants that are gone.
-  local shared, some_shared = {}, false   -- lanes in which something waits in the index
   local function check_served()
     local cursor, charges, records = string.match(t.get('pass') or '', '^(%d+) (%d+) (%d+)$')
     local reply = call('HSCAN', SERVED, cursor or 0, 'COUNT', PART)
