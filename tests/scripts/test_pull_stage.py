@@ -109,10 +109,10 @@ async def test_staging_is_bounded_in_entries_and_goes_on_with_the_next_call(queu
 
 async def test_staging_is_bounded_in_bytes(queue: Queue) -> None:
     queue = queue.with_limits(max_entry_bytes=250_000)
-    for number in range(5):
-        await queue.add("high", f"1000-{number}", body="x" * 200_000)
-    staged = [(await queue.pull("w1", 0)).staged for _ in range(3)]
-    assert staged == [2, 2, 1]
+    for bytes_each, expected in ((100_000, [3, 3, 1]), (200_000, [2, 2, 1])):
+        for number in range(sum(expected)):
+            await queue.add("high", f"{bytes_each}-{number}", body="x" * bytes_each)
+        assert [(await queue.pull("w1", 0)).staged for _ in range(3)] == expected
 
 
 async def test_small_entries_come_in_growing_chunks_up_to_the_bound(queue: Queue) -> None:

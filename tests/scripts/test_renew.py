@@ -43,6 +43,13 @@ async def test_a_lost_lease_is_said_and_not_taken_back(queue: Queue) -> None:
     assert await queue.dump() == before
 
 
+async def test_leases_that_another_worker_has_in_the_same_attempt_are_lost(queue: Queue) -> None:
+    leases = [await queue.running("high", "1000-0"), await queue.running("high", "1000-1")]
+    assert await queue.broker.release("w1", leases) == 2  # counts no attempt
+    assert len((await queue.pull("w2", 2)).claims) == 2
+    assert await queue.broker.renew("w1", leases) == [RenewCode.LOST, RenewCode.LOST]
+
+
 async def test_a_cancelled_request_is_renewed_and_said_to_be_answered(queue: Queue) -> None:
     first, second = await queue.running("high", "1000-0", id="r1"), await queue.running("high", "1000-1", id="r2")
     await queue.broker.cancel("r2")

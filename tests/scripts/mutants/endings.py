@@ -40,12 +40,6 @@ MUTANTS = (
         2,
     ),
     Mutant(
-        "complete: each result has its own names",
-        "  if item.names ~= named then\n",
-        "  if not named then\n",
-        "complete.outcomes_of_one_call_have_each_their_own_fields",
-    ),
-    Mutant(
         "complete: a cancel leaves no dead letter",
         "local fields = failure ~= '' and status ~= 'cancelled' and fetch_fields(lane, id)",
         "local fields = failure ~= '' and fetch_fields(lane, id)",

@@ -166,7 +166,7 @@ MUTANTS = (
     ),
     Mutant(
         "pull: endings of one staging are bounded",
-        " or ended >= MOST_ENDED then",
+        " or ended >= most_ended then",
         " then",
         "expire.endings_of_one_staging_are_bounded_and_the_next_pull_goes_on",
     ),

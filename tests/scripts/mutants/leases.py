@@ -12,7 +12,12 @@ MUTANTS = (
         HISTORY,
         16,
     ),
-    Mutant("fence: the worker", "first, last, #ids * 2, worker)", "first, last, #ids * 2)", HISTORY, 10),
+    Mutant(
+        "fence: the worker",
+        "first, last, #ids * 2, worker)",
+        "first, last, #ids * 2)",
+        "renew.leases_that_another_worker_has_in_the_same_attempt_are_lost",
+    ),
     Mutant(
         "fence: the worker, of each entry",
         "GROUP, id, id, 1, worker)[1]",

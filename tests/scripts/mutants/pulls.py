@@ -170,7 +170,7 @@ MUTANTS = (
         HISTORY,
         0,
     ),
-    Mutant("put back: only what nobody runs", "elseif handed[i] then", "else", HISTORY, 7),
+    Mutant("put back: only what nobody runs", "elseif handed then", "else", HISTORY, 7),
     Mutant("put back: no longer pending", seed=3),
     Mutant("put back: counted as staged"),
     Mutant(
@@ -256,7 +256,7 @@ MUTANTS = (
     ),
     Mutant(
         "take: attempts go on counting",
-        "local attempt = attempts_in(records[i] or '') + 1",
+        "local attempt = records[i] and attempts_in(records[i]) + 1 or 1",
         "local attempt = 1",
         HISTORY,
         0,

@@ -6,8 +6,10 @@ Claims leave by `pull`; outcomes, tokens and renewals enter. A lease (worker and
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import chain
 from types import MappingProxyType
 from typing import Any
 
@@ -31,6 +33,9 @@ from streamfleet.common.errors import BrokerOutOfMemory, NotPermitted
 from streamfleet.common.keys import GROUP, NOBODY
 from streamfleet.common.protocol import LANES, Lane
 from streamfleet.common.replies import claim, entries, first_score, lease_row, number, pending_row, streams
+
+_WISHES = struct.Struct(f"<{9 + len(LANES)}d")
+"""Numbers that a pull is told, in the order of pull.lua."""
 
 
 class WorkerBroker(HousekeepingBroker):
@@ -65,11 +70,12 @@ class WorkerBroker(HousekeepingBroker):
         """
         rooms = wanted if isinstance(wanted, Rooms) else Rooms([wanted] * len(LANES), wanted, wanted, len(LANES) + 1)
         most = max(rooms.lanes)
-        args: list[Any] = [self._config, worker, most, rooms.owed, rooms.free, rooms.patient]
-        args += [max(stage_entries, most), int(watching), int(owing), watch_ms]
-        args += ["" if needs is None else json.dumps(needs)]
-        args += ["", 0] if home is None else [home.start, home.held]
-        args += rooms.lanes
+        numbers = _WISHES.pack(
+            *(most, rooms.owed, rooms.free, rooms.patient, max(stage_entries, most), watching, owing, watch_ms),
+            *(0 if home is None else home.held, *rooms.lanes),
+        )
+        args: list[Any] = [self._config, worker, numbers, "" if needs is None else json.dumps(needs)]
+        args += ["" if home is None else home.start]
         for hint in hints:
             args += [hint.lane.number if hint.lane else 0, hint.stream_id]
         reply = await self._with_groups(lambda: self.connection.script_once("pull", self._shared, args))
@@ -126,17 +132,12 @@ class WorkerBroker(HousekeepingBroker):
         """Publish outcomes and remove their entries, in one script call."""
         keys, tokens = list(self._shared), []
         args: list[Any] = [self._config, worker]
-        names: list[str] | None = None
         for item in completions:
             lane, stream_id, attempt, request_id = item.lease
             result = self.keys.result(request_id)
             keys += (result, self.keys.reply(item.reply) if item.reply else result)
             args += (lane.number, stream_id, attempt, request_id, item.reply, item.status.value, item.error)
-            if names == (names := [*item.values]):
-                args.append(-1)
-            else:
-                args += (len(names), *names)
-            args += item.values.values()
+            args += (2 * len(item.values), *chain.from_iterable(item.values.items()))
             if "streamed" in item.values:
                 tokens.append(self.keys.tokens(request_id))
         replies = await self._with_groups(lambda: self.connection.script("complete", keys + tokens, args))

@@ -6,7 +6,7 @@
 --   declared because they may not exist yet, and a migrating cluster slot then refuses the call before any write. Then
 --   the tokens of the streamed ones, whose results have the field `streamed`, the number of chunks.
 -- ARGV: 1 configuration; 2 worker; then for each outcome: lane, stream id, attempt, request id, reply name or '',
---   status, error JSON or '', number of its result's fields and their names, or -1 for those before; then their values.
+--   status, error JSON or '', number of names and values of its result; then these, by turns.
 -- Returns for each outcome: 1 published; 2 the id already had a result (cancelled, or a duplicate): entry removed; 0
 --   the lease was lost: nothing written; 3 this same attempt was published by an earlier call whose answer was lost.
 local worker, outcomes, results = ARGV[2], read_outcomes()

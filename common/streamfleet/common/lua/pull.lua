@@ -5,13 +5,13 @@
 -- @include pull_take
 -- @include pull_roles
 -- Give a worker the best waiting requests: stage arrivals, choose lanes, take in order of rank.
--- KEYS: shared. ARGV: 1 configuration; 2 worker; 3 n (0: only stage); 4 owed (as rooms, for a lane that is owed a pick);
---   5 free (number of requests that have a slot without interrupting another); 6 patient (the first lane that leaves
---   room for urgent ones); 7 most entries to stage; 8 '1' if this worker held a watch; 9 '1' if it took a wake-up, and must
---   hand it on if it has no room; 10 life of a watch, ms; 11 if deadlines are judged JSON {class of length = ms
---   that this worker's requests of it take at least}, else ''; 12 start of this worker's cache, '' for who is no home; 13
---   number of requests that it has; then rooms (for each lane: it is open until so many of all
---   lanes are taken; at most n); then hints (lane or 0 for wake, and id, of each entry from a blocking read).
+-- KEYS: shared. ARGV: 1 configuration; 2 worker; 3 numbers, as little-endian doubles: n (0: only stage); owed (as rooms, for a
+--   lane that is owed a pick); free (number of requests that have a slot without interrupting another); patient (the first
+--   lane that leaves room for urgent ones); most entries to stage; 1 if this worker held a watch; 1 if it took a wake-up, and
+--   must hand it on if it has no room; life of a watch, ms; number of requests that it has; then rooms (for each lane: it is
+--   open until so many of all lanes are taken; at most n); 4 if deadlines are judged JSON {class of length = ms that this
+--   worker's requests of it take at least}, else ''; 5 start of this worker's cache, '' for who is no home; then hints (lane
+--   or 0 for wake, and id, of each entry from a blocking read).
 -- Returns {claims, ready, role, now, staged, dropped, ms until more may be taken or ''}; a claim is {lane, stream id, attempt, request id, fields, lost,
 --   staged, interrupted, length, passed}: lost is the number of attempts lost with their workers, staged the time of staging (epoch ms)
 --   if the stream id was ahead of the clock, else '', interrupted what is known of earlier runs, or '', length the
@@ -19,18 +19,18 @@
 --   is room, 1 watch (blocking read of wake and lanes), 2 bench (pop a token), 3 listen (blocking read of wake and the
 --   lanes with room), 4 stand by (pop a token of those that have room for some lanes only).
 local arg = read_wishes()
-local waiting = require_types()
-local handed = held_by_nobody(arg.hints)
+local waiting = require_types(true)
 open_for_writes()
-local first = read_new(1)   -- raises NOGROUP for any lane before any write
-local now = now_ms()
 -- A worker that asks for work stops watching, even if the answer that made it a watcher was lost.
 -- @guard pull: who asks for work watches no more
-if arg.watching or arg.owing or arg.n > 0 then call('ZREM', WATCH, arg.worker) end
-look_at_lanes()
+if arg.watching or arg.owing or arg.n > 0 then call('ZREM', WATCH, arg.worker) else call('ZCARD', WATCH) end
+local first = read_new(arg.first)   -- raises NOGROUP for any lane before anything moves
+local now = now_ms()
+if first[1] or arg.hints[1] or sum(waiting) > 0 then look_at_lanes() end
 AFFINITY.meet(arg)
-local back, ended = put_back(arg.hints, handed, waiting)
-local staged, cut, more, unfit_ones = stage(arg, waiting, first)
+local back, ended = put_back(arg.hints, waiting)
+local staged, cut, more, unfit_ones = 0, nil, {}, 0
+if first[1] then staged, cut, more, unfit_ones = stage(arg, waiting, first) end
 -- @guard put back: counts as something moved
 staged = staged + back
 AFFINITY.meet(arg)
@@ -40,8 +40,9 @@ dropped = dropped + unfit_ones + ended
 -- @guard pull: counts are written
 write_counts()
 local moved = #claims + dropped + staged > 0
-local ready, soonest = sum(waiting), nil
+local ready, soonest
 if homing() then ready, soonest = homes().left(waiting, arg, #claims) end
-local role = assign_role(arg, waiting, #claims, cut, moved, now)
+local left = sum(waiting)
+local role = assign_role(arg, waiting, left, #claims, cut, moved, now)
 if homing() then homes().done(arg, role, #claims) end
-return {claims, ready, role, string.format('%.0f', now), staged, dropped, soonest or ''}
+return {claims, ready or left, role, string.format('%.0f', now), staged, dropped, soonest or ''}

@@ -3,7 +3,10 @@
 -- KEYS: shared. ARGV: 1 configuration; 2 worker; 3 JSON [[lane, stream id, attempt, request id, run, bytes]…], the
 --   last two of output that was kept, or without them.
 -- Returns for each: 1 renewed; 2 renewed, but the id has a result (cancelled, or answered elsewhere); 0 lost.
-require_types()
+-- An entry that has vanished is forgotten in these, halfway through.
+some_attempts()
+call('HLEN', COUNTS)
+call('HLEN', SCHED)
 open_for_writes()
 local worker, leases = ARGV[2], cjson.decode(ARGV[3])
 local holds, codes, ids, asked = fence(leases, worker, #leases), {}, {}, {}

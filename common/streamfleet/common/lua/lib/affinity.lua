@@ -41,7 +41,7 @@ end
 
 -- The same, if a session was given lately.
 local function homing()
-  look_at_sched()
+  if not last_ahead then look_at_sched() end
   return some_sessions == AFFINITY.homing and homes()
 end
 

@@ -54,8 +54,8 @@ last_ahead, some_interrupted, some_tenants, some_sessions = nil, nil, nil, nil
 local function look_at_sched(fields)
   if last_ahead and not fields then return end
   local found = call_if_typed('HMGET', SCHED, 'tenants', 'interrupted', 'sessions', lane_fields(fields or 'ahead:,')) or {}
-  some_tenants, some_interrupted, some_sessions, last_ahead = found[1], found[2], found[3], {}
-  for lane = 1, LANE_COUNT do last_ahead[lane] = found[3 + lane] end
+  some_tenants, some_interrupted, some_sessions = found[1], found[2], found[3]
+  last_ahead = {unpack(found, 4, 3 + LANE_COUNT)}
   return found
 end
 

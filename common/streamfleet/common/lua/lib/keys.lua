@@ -90,15 +90,19 @@ end
 local function open_for_writes() call('XACK', KEYS[1], GROUP, '0-0') end
 
 -- Raises WRONGTYPE before any write if a key was overwritten: an error halfway would leave writes that are never counted.
--- Returns how many wait staged in each lane.
-local function require_types()
+-- Returns how many wait staged in each lane. `some`: true if the caller itself looks at WATCH, WAKE and DELAYED.
+local function require_types(some)
   local waiting = {}
   for lane = 1, LANE_COUNT do waiting[lane] = call('ZCARD', ready_key(lane)) end
   some_attempts()
-  for _, key in ipairs({COUNTS, SCHED}) do call('HLEN', key) end
-  for _, key in ipairs({DELAYED, WATCH}) do call('ZCARD', key) end
-  for _, key in ipairs({DEAD, WAKE}) do call('XLEN', key) end
+  call('HLEN', COUNTS)
+  call('HLEN', SCHED)
+  call('XLEN', DEAD)
   call('LLEN', BENCH)
+  if some then return waiting end
+  call('ZCARD', DELAYED)
+  call('ZCARD', WATCH)
+  call('XLEN', WAKE)
   return waiting
 end
 

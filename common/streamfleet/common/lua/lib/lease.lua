@@ -8,6 +8,7 @@ end
 -- The same for many entries of a lane: {stream id = attempt}. One command reads the worker's own entries from the
 -- smallest to the largest time. If it holds so many others between them that the bound is reached, each is looked up.
 local function held_in(lane, ids, worker)
+  if #ids == 1 then return {[ids[1]] = held(lane, ids[1], worker)} end
   local first = string.match(ids[1], '^%d+')
   local last = first
   for i = 2, #ids do

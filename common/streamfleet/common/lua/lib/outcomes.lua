@@ -3,32 +3,18 @@
 
 -- Returns outcomes, and the keys of their results. An outcome is a row for the fence, and the place of its arguments.
 local function read_outcomes()
-  local outcomes, results, at, names, size = {}, {}, 3, nil, 0
+  local outcomes, results, at = {}, {}, 3
   while at <= #ARGV do
-    local own = tonumber(ARGV[at + 7])
-    if own < 0 then own = 0 else names, size = at + 7, own end
-    outcomes[#outcomes + 1] = {tonumber(ARGV[at]), ARGV[at + 1], tonumber(ARGV[at + 2]), at = at, names = names,
-      values = at + 7 + own, size = size}
+    local size = tonumber(ARGV[at + 7])
+    outcomes[#outcomes + 1] = {tonumber(ARGV[at]), ARGV[at + 1], tonumber(ARGV[at + 2]), at = at, size = size}
     results[#results + 1] = KEYS[SHARED - 1 + 2 * #outcomes]
-    at = at + 8 + own + size
+    at = at + 8 + size
   end
   return outcomes, results
 end
 
-local words, named   -- the pairs of one result; the next one with the same names reuses them
--- @begin
-words, named = {}, nil
--- @end
-
--- Field-value pairs of a result, and the number of its values.
-local function values_of(item)
-  if item.names ~= named then
-    words, named = {}, item.names
-    for field = 1, item.size do words[2 * field - 1] = ARGV[named + field] end
-  end
-  for field = 1, item.size do words[2 * field] = ARGV[item.values + field] end
-  return words, 2 * item.size
-end
+-- Field-value pairs of a result, and the number of names and values.
+local function values_of(item) return {unpack(ARGV, item.at + 8, item.at + 7 + item.size)}, item.size end
 
 -- Fields of an outcome about its run alone, by name: its wait for the engine, its use, and what it went on with.
 local ABOUT_RUN = {usage = true, waited_ms = true, resumed_tokens = true}

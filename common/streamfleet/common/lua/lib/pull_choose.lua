@@ -39,8 +39,10 @@ end
 
 -- Sets `waiting` to 0 for paused lanes, so that nothing is chosen from them. Returns the credits, and the paused lanes.
 local function load_credit(waiting)
-  local credit, paused = {unpack(look_at_lanes().credit)}, look_at_lanes().paused
+  local credit, paused, known = {}, look_at_lanes().paused, look_at_lanes().credit
   for lane = 1, LANE_COUNT do
+    known[lane] = tonumber(known[lane] or nil) or 0
+    credit[lane] = known[lane]
     -- @guard choose: nothing of a paused lane
     if paused[lane] then waiting[lane] = 0 end
   end
@@ -58,7 +60,7 @@ local function save_credit(credit)
   if #words > 2 then call(unpack(words)) end
 end
 
--- Changes waiting and credit; returns picks per lane. A lane that is closed to this worker keeps what it is owed, and is
+-- Changes waiting and credit; returns picks per lane, and their number. A lane that is closed to this worker keeps what it is owed, and is
 -- owed more with each pick.
 local function choose(wanted, waiting, credit, shares, arg, taken)
   local picks, only = {}, lane_alone(waiting)
@@ -67,8 +69,9 @@ local function choose(wanted, waiting, credit, shares, arg, taken)
     local picked = math.max(0, math.min(wanted, waiting[only], arg.rooms[only] - taken))
     for lane = 1, LANE_COUNT do if picked > 0 then credit[lane] = 0 end end
     waiting[only], picks[only] = waiting[only] - picked, picked
-    return picks
+    return picks, picked
   end
+  local before = taken
   for _ = 1, wanted do
     local chosen = best_lane(waiting, credit, arg, taken)
     if not chosen then break end
@@ -80,5 +83,5 @@ local function choose(wanted, waiting, credit, shares, arg, taken)
     waiting[chosen] = waiting[chosen] - 1
     picks[chosen] = picks[chosen] + 1
   end
-  return picks
+  return picks, taken - before
 end

@@ -21,12 +21,12 @@ local function leave_seat(worker, now)
   return taken, free, empty or full
 end
 
--- `waiting`: what is left in each lane; `got`: number of claims; `cut`: the lane that was not staged to its end; `moved`:
+-- `waiting`: what is left in each lane, `ready` in all; `got`: number of claims; `cut`: the lane that was not staged to its end; `moved`:
 -- true if anything changed. Returns the role.
-local function assign_role(arg, waiting, got, cut, moved, now)
+local function assign_role(arg, waiting, ready, got, cut, moved, now)
   local role, watching, listening, free, seat = 0, call('ZCOUNT', WATCH, now, '+inf'), 0, 0, nil
-  local ready, open, urgent = sum(waiting), 0, 0
-  for lane = 1, LANE_COUNT do
+  local open, urgent = 0, 0
+  for lane = 1, ready > 0 and LANE_COUNT or 0 do
     if got < arg.rooms[lane] then open = open + waiting[lane] end
     if lane < arg.patient then urgent = urgent + waiting[lane] end
   end

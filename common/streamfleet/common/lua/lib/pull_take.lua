@@ -7,30 +7,36 @@
 -- Third part of a pull: claim the chosen entries for the worker, and end those that must not run.
 
 -- Claims entries. Returns for each its attempt, and how many earlier ones were lost with their workers; and {stream id
--- = fields} of those that still have fields.
+-- = fields} of those that still have fields. What was staged in this call is not read again.
 local function claim(lane, ids, worker)
   local records, attempts, lost, fields_of = {}, {}, {}, {}
-  local fresh = {'XCLAIM', lane_key(lane), GROUP, worker, 0}
+  local here, known, fresh = arrived[lane] or {}, {}, {}
+  local function claim_first(some, how)   -- in their first attempt
+    local words = {'XCLAIM', lane_key(lane), GROUP, worker, 0, unpack(some)}
+    local n = #words
+    words[n + 1], words[n + 2], words[n + 3], words[n + 4] = 'RETRYCOUNT', 1, 'FORCE', how
+    return call(unpack(words))
+  end
   if some_attempts() then
     local names = {}
     for i, id in ipairs(ids) do names[i] = entry_field(lane, id) end
     records = call('HMGET', ATTEMPTS, unpack(names))
   end
   for i, id in ipairs(ids) do
-    local attempt = attempts_in(records[i] or '') + 1
+    local attempt = records[i] and attempts_in(records[i]) + 1 or 1
     attempts[i], lost[i] = attempt, records[i] and #workers_lost(records[i]) or 0
-    if attempt == 1 then
-      fresh[#fresh + 1] = id
-    else
+    if attempt > 1 then
       local entry = call('XCLAIM', lane_key(lane), GROUP, worker, 0, id, 'RETRYCOUNT', attempt, 'FORCE')[1]
       if entry then fields_of[id] = entry[2] end
+    elseif here[id] then
+      known[#known + 1], fields_of[id] = id, here[id][1]
+    else
+      fresh[#fresh + 1] = id
     end
   end
-  if #fresh > 5 then
-    for _, word in ipairs({'RETRYCOUNT', 1, 'FORCE'}) do fresh[#fresh + 1] = word end
-    for _, entry in ipairs(call(unpack(fresh))) do
-      if entry then fields_of[entry[1]] = entry[2] end   -- false: XDELed by hand (Redis 6.2)
-    end
+  if known[1] then claim_first(known, 'JUSTID') end
+  for _, entry in ipairs(fresh[1] and claim_first(fresh) or fresh) do
+    if entry then fields_of[entry[1]] = entry[2] end   -- false: XDELed by hand (Redis 6.2)
   end
   return attempts, lost, fields_of
 end
@@ -92,23 +98,27 @@ end
 local function take_from(lane, picks, arg, claims)
   local ids, bytes, dropped = pop(lane, picks, arg.worker), 0, 0
   if #ids == 0 then return 0, 0, 0 end
-  local shared, at_home = sharing(), homing()
+  local shared, at_home, here = sharing(), homing(), arrived[lane] or {}
   local attempts, lost, fields_of = claim(lane, ids, arg.worker)
   local rows, sizes, deadlines, results, seen, names, homed = {}, {}, {}, {}, {}, {}, {}
   local twice = false   -- two entries of one id: if the first ends here, the second has a result
   for i, id in ipairs(ids) do
     local fields = fields_of[id]
     if fields then
-      local size, deadline, given, tenant = skim_entry(lane, id, fields)
+      local size, deadline, given, tenant
+      if here[id] then
+        size, deadline, given, tenant = unpack(here[id], 2, 5)
+      else
+        size, deadline, given, tenant = skim_entry(lane, id, fields)
+      end
       names[i] = tenant
       local request_id = request_id_of(given, lane, id)
-      rows[i], sizes[i], deadlines[i] = {lane, id, attempts[i], request_id, fields, lost[i]}, size, deadline
       local kept = kept_enqueued_ms(lane, id)
-      rows[i][7] = kept and string.format('%.0f', kept) or ''
-      rows[i][8] = interruptions(lane, id)
-      rows[i][9], rows[i][10] = '', at_home and at_home.passed(lane, id) or ''
+      rows[i] = {lane, id, attempts[i], request_id, fields, lost[i], kept and string.format('%.0f', kept) or '',
+        interruptions(lane, id), '', at_home and at_home.passed(lane, id) or ''}
+      sizes[i], deadlines[i] = size, deadline
       results[#results + 1] = result_key(request_id)
-      twice, seen[request_id] = twice or seen[request_id], true
+      if #ids > 1 then twice, seen[request_id] = twice or seen[request_id], true end
     end
   end
   -- One check for all of them first, because there is rarely a result.
@@ -118,6 +128,7 @@ local function take_from(lane, picks, arg, claims)
     local row = rows[i]
     local runs = row and runnable(row, sizes[i], deadlines[i], asked)
     if runs and arg.needs and deadlines[i] then
+      if type(arg.needs) == 'string' then arg.needs = cjson.decode(arg.needs) end
       row[9] = judge(row, deadlines[i], names[i], arg.needs)
       runs = row[9]
     end
@@ -161,9 +172,8 @@ local function take(arg, waiting, cut, more)
   -- @guard take: nothing in place of what is not in order yet
   if cut then wanted = math.min(wanted, urgent) end
   while #claims < wanted and dropped < arg.n + 64 and bytes < cfg.taken_bytes do
-    if sum(waiting) == 0 then break end
-    local picks = choose(math.min(wanted - #claims, round), waiting, credit, cfg.shares, arg, #claims)
-    if sum(picks) == 0 then break end   -- what waits is in lanes that the worker has no room for
+    local picks, number = choose(math.min(wanted - #claims, round), waiting, credit, cfg.shares, arg, #claims)
+    if number == 0 then break end   -- nothing waits, or only in lanes that the worker has no room for
     local seen = #claims + dropped
     for lane = 1, LANE_COUNT do
       if picks[lane] > 0 then

@@ -43,7 +43,7 @@ end
 
 -- The same, if a tenant was given lately.
 local function sharing()
-  look_at_sched()
+  if not last_ahead then look_at_sched() end
   return some_tenants and tenants()
 end
 
