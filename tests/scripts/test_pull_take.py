@@ -335,3 +335,13 @@ async def test_a_number_too_large_for_a_stream_id_spoils_nothing(queue: Queue, o
     await queue.command("ZADD", queue.keys.ready("high"), 0, odd)
     assert ids((await queue.pull(wanted=2)).claims) == ["1000-0"]
     assert "ready:high" not in await queue.dump()
+
+
+async def test_entries_with_one_stream_id_in_two_lanes_keep_their_own_fields(queue: Queue) -> None:
+    for lane in ("high", "low"):
+        await queue.add(lane, "1000-0", id=f"in-{lane}", body=lane)
+    claims = (await queue.pull("w1", 2)).claims  # staged and taken in one call
+    assert [(claim.lease.request_id, claim.fields[b"body"]) for claim in claims] == [
+        ("in-high", b"high"),
+        ("in-low", b"low"),
+    ]

@@ -262,6 +262,12 @@ MUTANTS = (
         0,
     ),
     Mutant(
+        "take: fields are those of its lane",
+        "arrived[lane]",
+        "arrived[1]",
+        "pull_take.entries_with_one_stream_id_in_two_lanes_keep_their_own_fields",
+    ),
+    Mutant(
         "take: what ended is not given out",
         "if asked and answered(request_id) then",
         "if false then",

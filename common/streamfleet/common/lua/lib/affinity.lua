@@ -20,22 +20,21 @@ AFFINITY.made = nil
 -- Returns a table of functions; false where access rules of an earlier release forbid these keys, or one was
 -- overwritten by hand.
 local function homes()
-  if AFFINITY.made == nil then
-    -- Access rules of an earlier release do not allow these keys. Asked in this way, Redis logs no refusal.
-    local allowed = not redis.acl_check_cmd or redis.acl_check_cmd('ZMSCORE', HOMES, '')
-    AFFINITY.made = allowed and type(redis.pcall('HLEN', SESSIONS)) == 'number' and type(redis.pcall('ZCARD', HOMES)) == 'number'
-      and type(redis.pcall('ZCARD', LOADS)) == 'number'
-    -- @guard affinity: keys of another type are left alone
-    if AFFINITY.made == false then return false end
-    if not AFFINITY.all then
-      AFFINITY.all = {begins = {}}
-      AFFINITY.add_records(AFFINITY.all)
-      AFFINITY.add_index(AFFINITY.all)
-      AFFINITY.add_upkeep(AFFINITY.all)
-    end
-    for _, begin in ipairs(AFFINITY.all.begins) do begin() end
-    AFFINITY.made = AFFINITY.all
+  if AFFINITY.made ~= nil then return AFFINITY.made end
+  -- Access rules of an earlier release do not allow these keys. Asked in this way, Redis logs no refusal.
+  local allowed = not redis.acl_check_cmd or redis.acl_check_cmd('ZMSCORE', HOMES, '')
+  AFFINITY.made = allowed and type(redis.pcall('HLEN', SESSIONS)) == 'number' and type(redis.pcall('ZCARD', HOMES)) == 'number'
+    and type(redis.pcall('ZCARD', LOADS)) == 'number'
+  -- @guard affinity: keys of another type are left alone
+  if AFFINITY.made == false then return false end
+  if not AFFINITY.all then
+    AFFINITY.all = {begins = {}}
+    AFFINITY.add_records(AFFINITY.all)
+    AFFINITY.add_index(AFFINITY.all)
+    AFFINITY.add_upkeep(AFFINITY.all)
   end
+  for _, begin in ipairs(AFFINITY.all.begins) do begin() end
+  AFFINITY.made = AFFINITY.all
   return AFFINITY.made
 end
 

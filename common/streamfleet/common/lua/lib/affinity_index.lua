@@ -6,16 +6,16 @@
 function AFFINITY.add_index(h)
   local FREE, STEP, ROUNDS = 0, 1099511627776, 4
   local BUSY, WAITS, WOKEN, PASSED_ON = 0, 1, 2, 3   -- what a worker does that is a home
-  local added, woken, owned    -- scores and members to write; homes that got something; entries that this worker was the home of
+  local added, woken, owned    -- scores and members to write; homes that got something; by lane, ids that waited for this worker
   local seen, stolen           -- by lane: what `see` found; a head that may be taken from another
-  local number_of, marks       -- by worker; by lane, '<since, ms> <lowest rank> <member>' of a passed head
+  local number_of, marks       -- by worker; by lane, {member, since, lowest rank, these as text} of a passed head; or false
   local over                   -- by lane: the lowest rank that this pull took, but for a head that was passed over
 
   table.insert(h.begins, function()
     added, woken, owned, seen, stolen, number_of, marks, over, h.mine = {}, {}, {}, {}, {}, {}, {}, {}, nil
   end)
 
-  local function score(lane, number) return string.format('%.0f', lane * STEP + number) end
+  local function score(lane, number) return lane * STEP + number end
   local function member_of(lane, rank, member) return lane .. string.format('%016.0f', rank) .. member end
   local function shares(lane) return sharing() and sharing().shares(lane) end
 
@@ -91,15 +91,18 @@ function AFFINITY.add_index(h)
 
   -- The member of the first of a lane that is passed over; since when; and the lowest rank that others took since.
   local function mark_of(lane)
-    if marks[lane] == nil then marks[lane] = call('HGET', SESSIONS, '^' .. lane) end
-    local since, lowest, member = string.match(marks[lane] or '', '^(%d+) (%d+) (.*)$')
-    return member, tonumber(since), tonumber(lowest)
+    if marks[lane] == nil then
+      local words = call('HGET', SESSIONS, '^' .. lane)
+      local since, lowest, member = string.match(words or '', '^(%d+) (%d+) (.*)$')
+      marks[lane] = member and {member, tonumber(since), tonumber(lowest), words} or false
+    end
+    if marks[lane] then return unpack(marks[lane], 1, 3) end
   end
 
   local function write_mark(lane, since, lowest, member)
-    local before = marks[lane]
-    marks[lane] = string.format('%.0f %.0f %s', since, lowest, member)
-    if marks[lane] ~= before then call('HSET', SESSIONS, '^' .. lane, marks[lane]) end
+    local before, words = marks[lane], string.format('%.0f %.0f %s', since, lowest, member)
+    marks[lane] = {member, since, lowest, words}
+    if not before or before[4] ~= words then call('HSET', SESSIONS, '^' .. lane, words) end
   end
 
   -- True for an entry that this worker leaves to another, which has not had its time yet.
@@ -219,7 +222,7 @@ function AFFINITY.add_index(h)
     return rows, mine
   end
 
-  local function take(lane, wanted, ids)
+  local function take(lane, wanted, ids, ours)
     for _ = 1, ROUNDS do
       local rows, mine = merged(lane, wanted - #ids)
       if #rows == 0 then return end
@@ -231,7 +234,7 @@ function AFFINITY.add_index(h)
         if id then
           if members[i] ~= marked then over[lane] = math.min(over[lane] or NO_DEADLINE, rank) end
           ids[#ids + 1] = id
-          owned[entry_field(lane, id)] = mine[i]
+          if mine[i] then ours[id] = true end
         end
       end
       call('ZREM', HOMES, unpack(rows))
@@ -241,13 +244,13 @@ function AFFINITY.add_index(h)
   end
 
   -- Tenants share the lane: first what waits for this worker, of tenants that are little ahead, then what waits for nobody.
-  local function take_in_turn(lane, wanted, worker, ids)
+  local function take_in_turn(lane, wanted, worker, ids, ours)
     local shared = sharing()
     for _, row in ipairs(seen[lane].own > 0 and first_of(lane, h.mine, wanted) or {}) do
       local member = string.sub(row, 18)
       local id, rank = decode_id(member), call('ZSCORE', ready_key(lane), member)
       local took = id and rank and shared.take_one(lane, id, member, rank)
-      if took then ids[#ids + 1], owned[entry_field(lane, id)] = id, true end
+      if took then ids[#ids + 1], ours[id] = id, true end
       if took or not rank then call('ZREM', HOMES, row) end
     end
     for _, id in ipairs(#ids < wanted and shared.pop(lane, wanted - #ids, worker) or {}) do ids[#ids + 1] = id end
@@ -255,33 +258,38 @@ function AFFINITY.add_index(h)
 
   -- Takes up to `wanted` entries out of the ready set, as `pop` does, and returns their stream ids.
   function h.pop(lane, wanted, worker)
-    local ids, row, now = {}, stolen[lane], seen[lane]
-    stolen[lane] = nil
+    local ids, row, now, ours = {}, stolen[lane], seen[lane], owned[lane] or {}
+    stolen[lane], owned[lane] = nil, ours
     if row or shares(lane) then now.head = nil end
     if shares(lane) then
-      take_in_turn(lane, wanted, worker, ids)
+      take_in_turn(lane, wanted, worker, ids, ours)
     else
       if row then
         call('ZREM', HOMES, member_of(lane, row[2], row[1]))
         if call('ZREM', ready_key(lane), row[1]) == 1 then ids[1] = decode_id(row[1]) end
       end
-      take(lane, wanted, ids)
+      take(lane, wanted, ids, ours)
     end
     for _, id in ipairs(ids) do
-      local kind = owned[entry_field(lane, id)] and 'own' or 'free'
+      local kind = ours[id] and 'own' or 'free'
       now.all, now[kind] = now.all - 1, math.max(0, now[kind] - 1)
     end
     return ids
   end
 
-  -- Entries that were taken, as rows of id, fields and rank. What was another's, or nobody's, is this worker's now.
+  -- Entries that were taken, as rows of id, fields, deadline, and true if they run. What was another's, or nobody's, is this
+  -- worker's now.
   function h.claimed(lane, rows)
+    local ours, in_turn = owned[lane] or {}, shares(lane)
     for _, row in ipairs(rows) do
-      local id, fields, rank = unpack(row, 1, 3)
-      if not owned[entry_field(lane, id)] then
-        if shares(lane) then h.remove(lane, {{rank, encode_id(id)}}) end
+      local id, fields, deadline, runs = unpack(row, 1, 4)
+      if not ours[id] then
+        if in_turn then
+          local rank = fields and AFFINITY.rank(lane, id, deadline, fields) or rank_of(lane, id)
+          h.remove(lane, {{rank, encode_id(id)}})
+        end
         -- @guard affinity: who takes it is its home
-        if h.mine and fields then h.moved(fields, h.mine) end
+        if h.mine and runs then h.moved(fields, h.mine) end
       end
     end
   end
@@ -289,7 +297,7 @@ function AFFINITY.add_index(h)
   -- Time for which an entry that was just taken was passed over, ms, as text; '' if it was not.
   function h.passed(lane, id)
     local member, since, lowest = mark_of(lane)
-    if member ~= encode_id(id) then return '' end
+    if not member or member ~= encode_id(id) then return '' end
     write_mark(lane, since, lowest, '-')
     return string.format('%.0f', math.max(0, now_ms() - since))
   end

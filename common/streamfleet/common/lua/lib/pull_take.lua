@@ -143,10 +143,7 @@ local function take_from(lane, picks, arg, claims)
       dropped = dropped + 1
     end
     if shared then names[i] = {id, names[i], runs and row[5]} end
-    if at_home then
-      local rank = row and AFFINITY.rank(lane, id, deadlines[i], row[5]) or rank_of(lane, id)
-      homed[i] = {id, runs and row[5], rank}
-    end
+    if at_home then homed[i] = {id, row and row[5], deadlines[i], runs} end
   end
   if shared then shared.claimed(lane, names) end
   if at_home then at_home.claimed(lane, homed) end
