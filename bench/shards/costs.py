@@ -12,10 +12,14 @@ VERBS = ("enqueue", "pull", "renew", "complete", "results")
 """Of a request's life; `results` is its notification and its result, read by the caller."""
 CALLS = ("heartbeat", "acquire_housekeeping_lock", "empty_pull", "bench", "watch", "notices")
 """Of workers, whatever they run."""
-LONE = {"script": ("lone pull", "empty_pull"), "read": ("lone PING", "PING")}
-"""A script and a command, each as a call that finds the server asleep, and as one that finds it busy."""
-BESIDE = ", beside others"
-"""Ending of the lone calls while another process works: it takes the caches of whoever sleeps."""
+LONE_CALLS = ("heartbeat", "acquire_housekeeping_lock", "empty_pull", "PING")
+LONE_VERBS = ("enqueue", "pull", "renew", "complete")
+"""Also measured as calls that find the server asleep, with `LONE` before their names."""
+LONE_BODY = 500
+"""Bytes of their bodies: as those of the fleets measured have."""
+LONE, BESIDE = "lone ", ", beside others"
+"""Beginning of the names of lone calls; ending of those while another process works, which takes the caches of whoever
+sleeps."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +64,8 @@ class Costs:
         forget: the search for workers that are gone, by number of workers.
         connection_us: µs a second of an open, idle connection.
         alone_us: µs a second of an idle server.
-        woken_us: µs more of a call that finds the server asleep, whose caches are cold by then: "script" and "read".
+        woken_us: µs more of a call that finds the server asleep, whose caches are cold by then, by its name;
+            "PING" is for all calls that are no scripts.
         connections: number of open connections of a worker.
     """
 
@@ -72,6 +77,10 @@ class Costs:
     alone_us: float
     woken_us: Mapping[str, float]
     connections: float = field(default=5.0)
+
+    def woken(self, verb: str) -> float:
+        """µs more of a call that finds the server asleep."""
+        return self.woken_us.get(verb, self.woken_us["PING"])
 
     def us(self, verb: str, requests: int = 1) -> float:
         """CPU µs of one call."""
@@ -116,6 +125,15 @@ def costs_of(
     }
     few, many = upkeep["tick"], upkeep["tick, many running"]
     none, known = upkeep["forget"], upkeep["forget, many known"]
+    calls = {
+        name: max(0.0, middle(upkeep[f"{LONE}{name}{beside}"], "us") - middle(upkeep[name], "us"))
+        for name in LONE_CALLS
+    }
+    lone = requests[f"{LONE}requests{beside}"]
+    of_verbs = {
+        verb: max(0.0, middle(lone, f"{verb} us") - middle(requests[case(LONE_BODY, 1)], f"{verb} us"))
+        for verb in LONE_VERBS
+    }
     alone, open_ = middle(upkeep["alone"], "us"), middle(upkeep["connections"], "us")
     return Costs(
         verbs=verbs,
@@ -124,10 +142,7 @@ def costs_of(
         forget=growing(middle(none, "us"), middle(known, "us"), middle(known, "number")),
         connection_us=max(0.0, open_ - alone) / middle(upkeep["connections"], "number"),
         alone_us=alone,
-        woken_us={
-            kind: max(0.0, middle(upkeep[lone + beside], "us") - middle(upkeep[busy], "us"))
-            for kind, (lone, busy) in LONE.items()
-        },
+        woken_us={**calls, **of_verbs, "tick": calls["empty_pull"]},
     )
 
 

@@ -34,6 +34,10 @@ CALLERS = 16
 """Calls under way at once: a server that is asked by many finds several whenever it looks, and its caches warm."""
 
 
+ASLEEP_S = 0.01
+"""Between two lone calls: with longer pauses a call costs hardly more."""
+
+
 def number_of(batch: int, calls: int, body: int) -> int:
     """Number of requests in a round: `calls` of one, four times as many of larger calls, in whole calls."""
     wanted = calls if batch == 1 else 4 * calls
@@ -41,24 +45,27 @@ def number_of(batch: int, calls: int, body: int) -> int:
     return max(batch, min(wanted, affordable) // batch * batch)
 
 
-def one_round(url: str, batch: int, count: int, body: int) -> Sample:
+def one_round(url: str, batch: int, count: int, body: int, pause_s: float = 0.0) -> Sample:
     """Take so many requests from enqueueing to their results, on the server at `url`, which is empty again afterwards.
+
+    With `pause_s` the calls come one by one, with a pause before each.
 
     Returns:
         "<verb> us", "<verb> script us", "<verb> in B" and "<verb> out B" of each request; and "pulls".
     """
     with redis.Redis.from_url(url) as client:
         try:
-            return asyncio.run(_one_round(client, url, batch, count, body))
+            return asyncio.run(_one_round(client, url, batch, count, body, pause_s))
         finally:
             client.flushall()
 
 
-async def _one_round(client: redis.Redis, url: str, batch: int, count: int, body: int) -> Sample:
+async def _one_round(client: redis.Redis, url: str, batch: int, count: int, body: int, pause_s: float) -> Sample:
     async with Client(settings=queue_settings(url)) as fleet:
         life = Life(fleet, batch, body)
         await life.warm_up()
         life.prepare(count)
+        life.pause_s = pause_s
         before = look(client)
         found: dict[str, float] = {}
         for verb, work in life.verbs().items():
@@ -114,6 +121,9 @@ class Life:
         fleet: an open client, whose notifications have no other reader.
         batch: requests in a call.
         body: bytes of a body, and of an answer.
+
+    Attributes:
+        pause_s: time before each call; 0 if several are under way at once.
     """
 
     def __init__(self, fleet: Client, batch: int, body: int) -> None:
@@ -124,6 +134,7 @@ class Life:
         self._claims: list[Claim] = []
         self._count = 0
         self._seen = "0-0"
+        self.pause_s = 0.0
 
     def verbs(self) -> Mapping[str, Callable[[], Awaitable[None]]]:
         """The steps of a life, by verb, in order."""
@@ -150,23 +161,23 @@ class Life:
         self._count, self._claims = count, []
 
     async def enqueue(self) -> None:
-        await together(self._fleet.submit(chunk) for chunk in parts(self._prepared, self._batch))
+        await self._all(self._fleet.submit(chunk) for chunk in parts(self._prepared, self._batch))
 
     async def pull(self) -> None:
         while missing := self._count - len(self._claims):
             calls = -(-missing // self._batch)
-            found = await together(self._broker.pull(WORKER, self._batch) for _ in range(calls))
+            found = await self._all(self._broker.pull(WORKER, self._batch) for _ in range(calls))
             claims = [claim for pulled in found for claim in pulled.claims]
             assert claims, f"{missing} of {self._count} requests were not there to pull"
             self._claims += claims
 
     async def renew(self) -> None:
         leases = [claim.lease for claim in self._claims]
-        await together(self._broker.renew(WORKER, chunk) for chunk in parts(leases, self._batch))
+        await self._all(self._broker.renew(WORKER, chunk) for chunk in parts(leases, self._batch))
 
     async def complete(self) -> None:
         done = [self._completion(claim) for claim in self._claims]
-        codes = await together(self._broker.complete(WORKER, chunk) for chunk in parts(done, self._batch))
+        codes = await self._all(self._broker.complete(WORKER, chunk) for chunk in parts(done, self._batch))
         assert all(all(some) for some in codes), "a lease was lost"
 
     async def results(self) -> None:
@@ -183,6 +194,15 @@ class Life:
             assert all(result is not None for result in found), "a result is missing"
             self._seen = told[-1][0]
             read += len(found)
+
+    async def _all(self, calls: Iterable[Awaitable[T]]) -> list[T]:
+        if not self.pause_s:
+            return await together(calls)
+        found = []
+        for call in calls:
+            await asyncio.sleep(self.pause_s)
+            found.append(await call)
+        return found
 
     def _completion(self, claim: Claim) -> Completion:
         values: dict[str, bytes | str | int] = {

@@ -1,8 +1,9 @@
 """One shard and its workers in virtual time: calls, their cost on the server, and the waits of requests.
 
 The server does one call after the other. Workers behave as in worker/: two idle ones watch, the others wait without
-looking; a full one pulls again when an outcome is written; outcomes that wait for a running write go together; leases
-are renewed four times a lease. Pure: the same load, costs and seed give the same outcome.
+looking, and the emptiest is woken first; a full one pulls again when an outcome is written; outcomes that wait for a
+running write go together; leases are renewed four times a lease. Pure: the same load, costs and seed give the same
+outcome.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ LINK_S = 0.0002
 """Between a process and the server, one way."""
 ASLEEP_S = 0.004
 """A server that has slept so long pays 63 % (1 - 1/e) of what waking costs: measured with pauses of 0, 2 and 10 ms."""
+FILL_STEP = 2
+"""Requests that a worker may hold beyond the emptiest idle waiter before it leaves the watch to it; as filling.lua."""
 SPREAD = 0.5
 """Requests run half as long to half as long again."""
 
@@ -121,7 +124,9 @@ class Shard:
     def __init__(self, load: Load, costs: Costs, seed: int = 1) -> None:
         self._load, self._costs, self._chance = load, costs, random.Random(seed)
         self._workers = [Worker() for _ in range(load.workers)]
-        self._bench: deque[int] = deque()
+        self._bench: list[
+            tuple[int, int, int, int]
+        ] = []  # held, order, who, number of the wait: those past are left over
         self._watching: deque[int] = deque()
         self._watches = 0
         self._waiting: deque[float] = deque()
@@ -158,8 +163,7 @@ class Shard:
     def _serve(self, now: float, verb: str, requests: int = 1, us: float | None = None) -> float:
         """Give the server work from now on; returns the time at which it is done."""
         cost_us = self._costs.us(verb, requests) if us is None else us
-        woken_us = self._costs.woken_us["read" if verb in NO_SCRIPTS else "script"]
-        cost_us += woken_us * -math.expm1(min(0.0, self._free_s - now) / ASLEEP_S)
+        cost_us += self._costs.woken(verb) * -math.expm1(min(0.0, self._free_s - now) / ASLEEP_S)
         self._free_s = max(now, self._free_s) + cost_us / 1e6
         self._spent.us[verb] += cost_us
         self._spent.calls[verb] += 1
@@ -194,14 +198,30 @@ class Shard:
         """Make the worker watch if fewer than two do; otherwise make it an idle waiter."""
         worker = self._workers[who]
         worker.sat_down += 1
-        if self._watches < WATCHERS:
+        emptiest = self._emptiest()
+        makes_way = emptiest is not None and self._workers[emptiest].held + FILL_STEP <= worker.held
+        if self._watches < WATCHERS and not makes_way:
             self._watches += 1
             worker.on = "watch"
             self._watching.append(who)
         else:
             worker.on = "bench"
-            self._bench.append(who)
+            self._wait(who)
             self._at(now + wait_s, "bored", who, worker.sat_down)
+
+    def _wait(self, who: int) -> None:
+        worker = self._workers[who]
+        heapq.heappush(self._bench, (worker.held, next(self._order), who, worker.sat_down))
+
+    def _emptiest(self) -> int | None:
+        """The idle waiter that holds the fewest, of these the one that waits for longest; None if nobody waits."""
+        while self._bench:
+            held, _, who, sat_down = self._bench[0]
+            worker = self._workers[who]
+            if worker.on == "bench" and (worker.held, worker.sat_down) == (held, sat_down):
+                return who
+            heapq.heappop(self._bench)
+        return None
 
     # -- requests ------------------------------------------------------------------------------------------
 
@@ -252,14 +272,14 @@ class Shard:
     def _leave_tokens(self, now: float, work_left: bool) -> None:
         if work_left and self._watching:
             self._wake(now, self._watching.popleft())
-        if (work_left or self._watches < WATCHERS) and self._bench:
-            self._wake(now, self._bench.popleft())
+        emptiest = self._emptiest() if work_left or self._watches < WATCHERS else None
+        if emptiest is not None:
+            self._wake(now, emptiest)
 
     def _on_bored(self, now: float, who: int, sat_down: int) -> None:
         """Make a worker look by itself after its longest wait."""
         worker = self._workers[who]
         if worker.on == "bench" and worker.sat_down == sat_down:
-            self._bench.remove(who)
             self._wake(now, who)
 
     def _on_finish(self, now: float, who: int, _: int) -> None:
@@ -278,6 +298,8 @@ class Shard:
         full = worker.held >= self._load.slots
         worker.held -= number
         worker.completing, worker.news = False, True
+        if worker.on == "bench":
+            self._wait(who)
         self._ended += number
         self._call(now, "results", number)
         if worker.done:

@@ -7,21 +7,27 @@ from typing import Any
 
 from bench.core.reports import Table
 from bench.core.rounds import Sample, middle
-from bench.shards.costs import BESIDE, VERBS, case, memory_case
+from bench.shards.costs import BESIDE, LONE, VERBS, case, memory_case
 from bench.shards.fleets import Seen
 from bench.shards.fleets import rows as fleet_rows
 from bench.shards.needs import KINDS, Need
 from bench.shards.sizes import Sizes
 
 TITLES = {
-    "heartbeat": "sign of life",
-    "acquire_housekeeping_lock": "asking whose turn the housekeeping is",
-    "empty_pull": "pull that finds nothing",
-    "lone pull": "the same, of a server that has slept for 10 ms",
-    f"lone pull{BESIDE}": "the same, while another process works",
-    "PING": "a PING",
-    "lone PING": "the same, of a server that has slept for 10 ms",
-    f"lone PING{BESIDE}": "the same, while another process works",
+    **{
+        name: words
+        for call, title in (
+            ("heartbeat", "sign of life"),
+            ("acquire_housekeeping_lock", "asking whose turn the housekeeping is"),
+            ("empty_pull", "pull that finds nothing"),
+            ("PING", "a PING"),
+        )
+        for name, words in (
+            (call, title),
+            (f"{LONE}{call}", "the same, of a server that has slept for 10 ms"),
+            (f"{LONE}{call}{BESIDE}", "the same, while another process works"),
+        )
+    },
     "bench": "a wait on the bench",
     "watch": "a watcher's read that brings an arrival",
     "notices": "a wait for cancellations",

@@ -15,8 +15,8 @@ import redis
 
 from bench.core.rounds import Sample
 from bench.scheduling.feeding import fill, queue_settings, stage_all
-from bench.shards.costs import BESIDE
-from bench.shards.life import together
+from bench.shards.costs import BESIDE, LONE
+from bench.shards.life import ASLEEP_S, together
 from bench.shards.server import look, spent
 from bench.shards.sizes import Sizes
 from streamfleet.common.broker.types import Role
@@ -32,8 +32,8 @@ TURN_MS, GAP_MS = 60_000, 5_000
 PULL = 128
 LEASE_MS = 600_000
 SOCKETS_S = 1.0
-ASLEEP_S = 0.01
-"""Between two lone calls: with longer pauses a call costs hardly more."""
+LONE_NUMBER = 200
+ASKING = ("heartbeat", "acquire_housekeeping_lock")
 WORKING = "import json\ntext = json.dumps(list(range(100_000)))\nwhile True: json.loads(text)"
 TICKS = 10
 FORGOTTEN_MS = 3_600_000
@@ -71,7 +71,7 @@ def measures(url: str, sizes: Sizes) -> dict[str, Callable[[], Sample]]:
         return lambda: asyncio.run(_each(url, queue, sizes.calls, work))
 
     def lone(work: Callable[[Broker, int], Awaitable[object]]) -> Callable[[], Sample]:
-        return lambda: asyncio.run(_each(url, "default", sizes.calls, work, ASLEEP_S))
+        return lambda: asyncio.run(_each(url, TURNS, min(sizes.calls, LONE_NUMBER), work, ASLEEP_S))
 
     def ticks(queue: str, number: int) -> Callable[[], Sample]:
         return lambda: {**asyncio.run(_each(url, queue, TICKS, _tick)), "number": number}
@@ -79,17 +79,11 @@ def measures(url: str, sizes: Sizes) -> dict[str, Callable[[], Sample]]:
     def forgetting(queue: str, number: int) -> Callable[[], Sample]:
         return lambda: {**asyncio.run(_each(url, queue, TICKS, _forget)), "number": number}
 
+    small = {"heartbeat": _heartbeat, "acquire_housekeeping_lock": _ask, "empty_pull": _pull, "PING": _ping}
     return {
-        "heartbeat": calls(lambda broker, at: broker.heartbeat(name(at), description(at)), TURNS),
-        "acquire_housekeeping_lock": calls(
-            lambda broker, at: broker.acquire_housekeeping_lock(name(at), TURN_MS, GAP_MS), TURNS
-        ),
-        "empty_pull": calls(_pull),
-        "PING": calls(_ping),
-        "lone pull": lone(_pull),
-        "lone PING": lone(_ping),
-        f"lone pull{BESIDE}": beside_others(lone(_pull)),
-        f"lone PING{BESIDE}": beside_others(lone(_ping)),
+        **{name: calls(work, TURNS if name in ASKING else "default") for name, work in small.items()},
+        **{f"{LONE}{name}": lone(work) for name, work in small.items()},
+        **{f"{LONE}{name}{BESIDE}": beside_others(lone(work)) for name, work in small.items()},
         "bench": lambda: asyncio.run(_waits(url, sizes.calls, lambda broker: broker.wait(Role.IDLE_WAITER, SHORT_MS))),
         "notices": lambda: asyncio.run(_waits(url, sizes.calls, lambda broker: broker.read_notices("0-0", SHORT_MS))),
         "watch": lambda: asyncio.run(_watched(url, sizes.calls)),
@@ -172,6 +166,14 @@ def beside_others(measure: Callable[[], Sample]) -> Callable[[], Sample]:
             return measure()
 
     return measured
+
+
+async def _heartbeat(broker: Broker, at: int) -> None:
+    await broker.heartbeat(name(at), description(at))
+
+
+async def _ask(broker: Broker, at: int) -> None:
+    await broker.acquire_housekeeping_lock(name(at), TURN_MS, GAP_MS)
 
 
 async def _pull(broker: Broker, at: int) -> None:

@@ -13,7 +13,7 @@ from bench.core.reports import FULL, Report, Table, load
 from bench.shards import checks, fleets, life, needs, page, server, tables, upkeep
 from bench.shards.__main__ import arguments
 from bench.shards.cluster import APART, ONE, recipe, rows
-from bench.shards.costs import CALLS, VERBS, CallCost, case, costs_of, growing
+from bench.shards.costs import BESIDE, CALLS, LONE, VERBS, CallCost, case, costs_of, growing
 from bench.shards.simulation import Outcome
 from bench.shards.sizes import TINY
 
@@ -40,7 +40,8 @@ SEEN = fleets.Seen(
 def requests(us: float) -> dict[str, list[dict[str, float]]]:
     """Samples in which each verb of a request costs so much, in calls of whatever size."""
     figures = {f"{verb} {what}": value for verb in VERBS for what, value in (("us", us), ("in B", 1.0), ("out B", 2.0))}
-    return {case(body, batch): [figures] for body, batch in CASES}
+    alone = {f"{LONE}requests{where}": [figures] for where in ("", BESIDE)}
+    return {case(body, batch): [figures] for body, batch in CASES} | alone
 
 
 def others(us: float) -> dict[str, list[dict[str, float]]]:

@@ -18,7 +18,7 @@ FREE = Costs(
     forget=Growing(0.0, 0.0),
     connection_us=0.0,
     alone_us=0.0,
-    woken_us={"script": 0.0, "read": 0.0},
+    woken_us={"PING": 0.0},
     connections=5.0,
 )
 LEASE_S = 8.0
@@ -122,7 +122,8 @@ def test_a_server_that_falls_behind_shows_more_than_its_core() -> None:
 
 
 def test_a_call_costs_more_where_the_server_has_slept() -> None:
-    waking = replace(costs(pull=500.0, complete=500.0), woken_us={"script": 300.0, "read": 0.0})
+    scripts = ("enqueue", "pull", "empty_pull", "complete", "renew", "heartbeat", "acquire_housekeeping_lock", "tick")
+    waking = replace(costs(pull=500.0, complete=500.0), woken_us={**dict.fromkeys(scripts, 300.0), "PING": 0.0})
     quiet = simulate(Load(10, 4, 0.0, 0.0, LEASE_S), replace(FREE, woken_us=waking.woken_us), 32.0)
     calls = quiet.scripts_per_s - quiet.calls_per_s["tick"] * (1 - 1 / TICK_SCRIPTS)
     assert quiet.cpu_percent == pytest.approx(calls * 300 / 1e4, rel=0.1)
@@ -136,3 +137,12 @@ def test_the_same_seed_gives_the_same_outcome() -> None:
     load, some = Load(30, 8, 1.0, 50.0), costs(pull=300.0, complete=200.0)
     assert simulate(load, some, 5.0, seed=3) == simulate(load, some, 5.0, seed=3)
     assert simulate(load, some, 5.0, seed=3) != simulate(load, some, 5.0, seed=4)
+
+
+def test_a_worker_that_holds_more_leaves_the_watch_to_an_idle_one() -> None:
+    """A watcher takes two at most while another has none: so few requests are on many workers."""
+    shard = Shard(Load(20, 8, 8.0, 2.0, LEASE_S), costs(enqueue=1.0))
+    shard.run(60.0, 0.0)
+    held = sorted(worker.held for worker in shard._workers)
+    assert sum(held) == pytest.approx(16, abs=12)
+    assert held[-1] <= 3
