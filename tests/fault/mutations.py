@@ -304,7 +304,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "pull.lua passes hints over",
         "watched",
         "not within 5 s: r has a result",
-        (("elseif handed[i] then\n      local fields", "elseif false then\n      local fields"),),
+        (("elseif handed then\n      local fields", "elseif false then\n      local fields"),),
     ),
     Mutation(
         "nobody-uncounted",
