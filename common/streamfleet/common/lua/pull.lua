@@ -45,4 +45,5 @@ if homing() then ready, soonest = homes().left(waiting, arg, #claims) end
 local left = sum(waiting)
 local role = assign_role(arg, waiting, left, #claims, cut, moved, now)
 if homing() then homes().done(arg, role, #claims) end
+arrived = nil   -- entries may be large, and the next call may be far
 return {claims, ready or left, role, string.format('%.0f', now), staged, dropped, soonest or ''}

@@ -60,8 +60,8 @@ local function save_credit(credit)
   if #words > 2 then call(unpack(words)) end
 end
 
--- Changes waiting and credit; returns picks per lane, and their number. A lane that is closed to this worker keeps what it is owed, and is
--- owed more with each pick.
+-- Changes waiting and credit; returns picks per lane, and their number. A lane that is closed to this worker keeps what it
+-- is owed, and is owed more with each pick.
 local function choose(wanted, waiting, credit, shares, arg, taken)
   local picks, only = {}, lane_alone(waiting)
   for lane = 1, LANE_COUNT do picks[lane] = 0 end

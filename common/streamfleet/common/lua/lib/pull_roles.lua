@@ -21,8 +21,8 @@ local function leave_seat(worker, now)
   return taken, free, empty or full
 end
 
--- `waiting`: what is left in each lane, `ready` in all; `got`: number of claims; `cut`: the lane that was not staged to its end; `moved`:
--- true if anything changed. Returns the role.
+-- `waiting`: what is left in each lane, `ready` in all; `got`: number of claims; `cut`: the lane that was not staged to its
+-- end; `moved`: true if anything changed. Returns the role.
 local function assign_role(arg, waiting, ready, got, cut, moved, now)
   local role, watching, listening, free, seat = 0, call('ZCOUNT', WATCH, now, '+inf'), 0, 0, nil
   local open, urgent = 0, 0
