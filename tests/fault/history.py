@@ -90,6 +90,7 @@ class History:
         problems: whatever the audit, or a log, complains of.
         counts: the queue's counters.
         redis_clock: (machine's clock, how far Redis's was ahead of it from then on), epoch ms and ms.
+        outages: when Redis was away, by the machine's clock: beginning and end, epoch ms.
         doubles: entries sent on purpose, or in doubt, under an id that had been sent before.
         doubted: ids of those in doubt: where both entries are there, both may run at once.
     stuck, orphans: processes that had to be killed, and those left behind.
@@ -115,10 +116,15 @@ class History:
     problems: list[str] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
     redis_clock: list[tuple[int, int]] = field(default_factory=list)
+    outages: list[tuple[int, int]] = field(default_factory=list)
     doubles: int = 0
     doubted: set[str] = field(default_factory=set)
     stuck: list[str] = field(default_factory=list)
     orphans: list[str] = field(default_factory=list)
+
+    def back(self, at_ms: int) -> int:
+        """The moment itself, or the end of an outage that it fell into: nothing can be written before."""
+        return max((over for began, over in self.outages if began - STEP_MS <= at_ms <= over), default=at_ms)
 
     def moments(self, redis_ms: int) -> list[int]:
         """Moments of the machine's clock at which Redis's clock may have shown this time; in order, epoch ms."""
@@ -155,6 +161,10 @@ def read_logs(folder: Path, history: History) -> None:
                 history.touched[line["worker"]].add(line["kind"])
             case "redis_clock":
                 history.redis_clock.append((line["at"], line["ahead_ms"]))
+            case "outage" if line["what"] == "redis_kill":
+                history.outages.append((line["at"], 2**63))
+            case "outage_over" if line["what"] == "redis_kill":
+                history.outages.append((history.outages.pop()[0], line["at"]))
             case "exit":
                 history.exits.append(Exit(line["worker"], line["code"]))
             case "notified":

@@ -384,6 +384,25 @@ def test_what_starts_too_late_is_found_though_the_clock_of_redis_stepped() -> No
     assert "started_late" in {violation.kind for violation in judge(history).violations}
 
 
+def test_what_ends_while_redis_is_away_is_written_when_it_is_back() -> None:
+    history = good_history()
+    start_late(history)
+    (first, _) = history.executions["a"]
+    assert first.end_ms is not None
+    history.outages = [(first.end_ms - 10, BEGAN + 4_900)]
+    assert "started_late" not in {violation.kind for violation in judge(history).violations}
+    history.outages = [(first.end_ms - 10, BEGAN + 3_900)]
+    assert "started_late" in {violation.kind for violation in judge(history).violations}
+
+
+def test_a_late_request_may_succeed_where_the_clock_of_redis_was_set_back_before_its_deadline() -> None:
+    history = good_history()
+    add(history, "c", Kind.LATE, ttl_ms=1)
+    assert "status" in {violation.kind for violation in judge(history).violations}
+    history.results["c"]["finished_ms"] = str(BEGAN - 60_000)
+    assert "status" not in {violation.kind for violation in judge(history).violations}
+
+
 def test_a_run_that_gave_way_is_no_loss_and_its_end_is_not_that_of_the_request() -> None:
     history = good_history()
     (last,) = history.executions["a"]
