@@ -22,7 +22,7 @@ from bench.core.reports import Report, Target
 from bench.core.rounds import Sample, interleave, middle
 from bench.scheduling.fleet import raise_file_limit
 from bench.shards import checks, cluster, fleets, life, needs, tables, upkeep
-from bench.shards.costs import BESIDE, LONE, LONE_BODY, Costs, case, costs_of, memory_case
+from bench.shards.costs import BESIDE, FLEET_BODY, LONE, Costs, case, costs_of, memory_case
 from bench.shards.sizes import FULL, Sizes
 
 PARTS = ("costs", "fleets", "cluster")
@@ -51,7 +51,7 @@ def run(sizes: Sizes = FULL, only: Sequence[str] = PARTS, *, quick: bool = False
         report.tables += [tables.requests_table(requests, sizes), tables.upkeep_table(others)]
         report.data["costs"] = {"requests": requests, "upkeep": others}
         memory = {body: tables.memory_of(requests, body) for body in sizes.bodies}
-        beside = costs_of(requests, others, LONE_BODY, sizes.batches, BESIDE)
+        beside = costs_of(requests, others, FLEET_BODY, sizes.batches, BESIDE)
         add_fleets(report, of_bodies, beside if "fleets" in only else None, memory, sizes)
     if "cluster" in only:
         add_cluster(report, cluster.measure(sizes, say))
@@ -75,7 +75,7 @@ def measure_costs(sizes: Sizes) -> tuple[dict[str, list[Sample]], dict[str, list
             number = life.number_of(life.AT_ONCE, sizes.calls, body)
             measures[memory_case(body)] = functools.partial(life.memory, server.url, number, body)
         lone = functools.partial(
-            life.one_round, server.url, 1, min(sizes.calls, upkeep.LONE_NUMBER), LONE_BODY, life.ASLEEP_S
+            life.one_round, server.url, 1, min(sizes.calls, upkeep.LONE_NUMBER), FLEET_BODY, life.ASLEEP_S
         )
         measures |= {f"{LONE}requests": lone, f"{LONE}requests{BESIDE}": upkeep.beside_others(lone)}
         requests = interleave(measures, sizes.rounds, title="requests")
@@ -94,12 +94,12 @@ def add_fleets(
 ) -> None:
     """Measure fleets if costs `beside` them are given, compare the simulation with them, and simulate larger fleets."""
     seconds = sizes.simulated_s
-    shown = costs[LONE_BODY]
+    shown = costs[FLEET_BODY]
     if beside:
         seen = fleets.measure(sizes, say)
         connections = middle_of([fleet.connections for fleet in seen])
         costs = needs.with_connections(costs, connections)
-        shown = costs[LONE_BODY]
+        shown = costs[FLEET_BODY]
         found = checks.checks(seen, shown, replace(beside, connections=connections), seconds)
         report.tables += [tables.fleets_table(seen), checks.table(found)]
         report.data["fleets"] = fleets.data(seen)

@@ -15,8 +15,8 @@ CALLS = ("heartbeat", "acquire_housekeeping_lock", "empty_pull", "bench", "watch
 LONE_CALLS = ("heartbeat", "acquire_housekeeping_lock", "empty_pull", "PING")
 LONE_VERBS = ("enqueue", "pull", "renew", "complete")
 """Also measured as calls that find the server asleep, with `LONE` before their names."""
-LONE_BODY = 500
-"""Bytes of their bodies: as those of the fleets measured have."""
+FLEET_BODY = 500
+"""Bytes of the bodies of requests that come alone, and of the fleets that are measured."""
 LONE, BESIDE = "lone ", ", beside others"
 """Beginning of the names of lone calls; ending of those while another process works, which takes the caches of whoever
 sleeps."""
@@ -131,7 +131,7 @@ def costs_of(
     }
     lone = requests[f"{LONE}requests{beside}"]
     of_verbs = {
-        verb: max(0.0, middle(lone, f"{verb} us") - middle(requests[case(LONE_BODY, 1)], f"{verb} us"))
+        verb: max(0.0, middle(lone, f"{verb} us") - middle(requests[case(FLEET_BODY, 1)], f"{verb} us"))
         for verb in LONE_VERBS
     }
     alone, open_ = middle(upkeep["alone"], "us"), middle(upkeep["connections"], "us")

@@ -162,7 +162,7 @@ def read_logs(folder: Path, history: History) -> None:
             case "redis_clock":
                 history.redis_clock.append((line["at"], line["ahead_ms"]))
             case "outage" if line["what"] == "redis_kill":
-                history.outages.append((line["at"], 2**63))
+                history.outages.append((line["at"], line["at"]))
             case "outage_over" if line["what"] == "redis_kill":
                 history.outages.append((history.outages.pop()[0], line["at"]))
             case "exit":

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from tests.fault.history import Accepted, Execution, History
 from tests.fault.plan import ALLOWED, Kind
@@ -69,15 +70,17 @@ def _allowed(history: History, request: Accepted) -> frozenset[str]:
     allowed = ALLOWED[Kind(request.kind)]
     if request.id in history.cancelled and Kind(request.kind) is Kind.CANCELLED:
         allowed = frozenset({"cancelled"}) if history.cancelled[request.id] else frozenset({"succeeded"})
-    if Kind(request.kind) is Kind.LATE and _had_time(history.results[request.id], request):
+    if Kind(request.kind) is Kind.LATE and _had_time(history, request):
         allowed |= {"succeeded"}
     return allowed | {"dead"} if _was_struck_every_time(history, request.id) else allowed
 
 
-def _had_time(result: Mapping[str, str], request: Accepted) -> bool:
-    """True if it ended before its deadline by Redis's clock, which was set back when it had come."""
+def _had_time(history: History, request: Accepted) -> bool:
+    """True if Redis's clock was set back in the run, and by it the request ended before its deadline."""
+    result = history.results[request.id]
     deadline = int(result.get("enqueued_ms") or 0) + (request.ttl_ms or 0)
-    return int(result.get("finished_ms") or 0) < deadline
+    stepped = any(after < before for (_, before), (_, after) in pairwise([(0, 0), *history.redis_clock]))
+    return stepped and int(result.get("finished_ms") or 0) < deadline
 
 
 def _was_struck_every_time(history: History, name: str) -> bool:

@@ -395,11 +395,27 @@ def test_what_ends_while_redis_is_away_is_written_when_it_is_back() -> None:
     assert "started_late" in {violation.kind for violation in judge(history).violations}
 
 
+def test_an_outage_lasts_from_the_kill_until_redis_is_back(tmp_path: Path) -> None:
+    lines = [
+        ("outage", "redis_kill"),
+        ("outage", "maxmemory"),
+        ("outage_over", "maxmemory"),
+        ("outage_over", "redis_kill"),
+    ]
+    events = [json.dumps({"e": kind, "at": BEGAN + at, "what": what}) for at, (kind, what) in enumerate(lines)]
+    (tmp_path / "events.jsonl").write_text("".join(f"{event}\n" for event in events))
+    history = History()
+    read_logs(tmp_path, history)
+    assert history.outages == [(BEGAN, BEGAN + 3)]
+
+
 def test_a_late_request_may_succeed_where_the_clock_of_redis_was_set_back_before_its_deadline() -> None:
     history = good_history()
     add(history, "c", Kind.LATE, ttl_ms=1)
     assert "status" in {violation.kind for violation in judge(history).violations}
     history.results["c"]["finished_ms"] = str(BEGAN - 60_000)
+    assert "status" in {violation.kind for violation in judge(history).violations}
+    history.redis_clock = [(BEGAN + 1, -3_600_000)]
     assert "status" not in {violation.kind for violation in judge(history).violations}
 
 

@@ -3,7 +3,7 @@
 -- KEYS: shared. ARGV: 1 configuration; 2 worker; 3 JSON [[lane, stream id, attempt, request id, run, bytes]…], the
 --   last two of output that was kept, or without them.
 -- Returns for each: 1 renewed; 2 renewed, but the id has a result (cancelled, or answered elsewhere); 0 lost.
--- An entry that has vanished is forgotten in these, halfway through.
+-- These raise WRONGTYPE before any write: an entry that has vanished is taken out of them too.
 some_attempts()
 call('HLEN', COUNTS)
 call('HLEN', SCHED)
